@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 
@@ -125,14 +125,88 @@ CAFFENET = (
     ConvLayer("caffenet/conv5", 384, 13, 256, 3, 1, 1, 2),
 )
 
+_YOLOS = (
+    # network; input channels, image size, output channels, kernel and stride of each shape. Alexey
+    # Bochkovskiy, Chien-Yao Wang and Hong-Yuan Mark Liao: YOLOv4. arXiv 2004.10934, 2020. Joseph
+    # Redmon and Ali Farhadi: YOLO9000. CVPR 2017
+    ("yolov4-tiny", (
+        (3, 416, 32, 3, 2), (32, 208, 64, 3, 2), (64, 104, 64, 3, 1), (32, 104, 32, 3, 1),
+        (64, 104, 64, 1, 1), (128, 52, 128, 3, 1), (64, 52, 64, 3, 1), (128, 52, 128, 1, 1),
+        (256, 26, 256, 3, 1), (128, 26, 128, 3, 1), (256, 26, 256, 1, 1), (512, 13, 512, 3, 1),
+        (512, 13, 256, 1, 1), (256, 13, 512, 3, 1), (512, 13, 255, 1, 1), (256, 13, 128, 1, 1),
+        (384, 26, 256, 3, 1), (256, 26, 255, 1, 1))),
+    ("yolov2-tiny", (
+        (3, 416, 16, 3, 1), (16, 208, 32, 3, 1), (32, 104, 64, 3, 1), (64, 52, 128, 3, 1),
+        (128, 26, 256, 3, 1), (256, 13, 512, 3, 1), (512, 13, 1024, 3, 1), (1024, 13, 512, 3, 1),
+        (512, 13, 425, 1, 1))),
+)
+
+
+def yolo() -> Iterator[ConvLayer]:
+    """Yields the shapes of convolution of YOLOv4-tiny and YOLOv2-tiny at 416 x 416, each network's
+    once."""
+    for network, shapes in _YOLOS:
+        for channels, size, out_channels, kernel, stride in shapes:
+            shape = f"{size}x{size}x{channels}-{out_channels}.{kernel}x{kernel}"
+            yield ConvLayer(f"{network}/{shape}", channels, size, out_channels, kernel, stride,
+                            kernel // 2)
+
+
+def _as_product(layer: ConvLayer) -> LinearLayer:
+    """Returns the product of an image's im2col matrix with the weights of a convolution."""
+    return LinearLayer(layer.name, layer.channels * layer.kernel**2, layer.out_channels,
+                       bias=False, rows=layer.out_size**2)
+
+
+def _products_of(layers: Iterable[ConvLayer]) -> Iterator[LinearLayer]:
+    """Yields the products of convolutions, each size once."""
+    sizes = set()
+    for product in map(_as_product, layers):
+        size = (product.rows, product.depth, product.columns)
+        if size not in sizes:
+            yield product
+        sizes.add(size)
+
+
 PRODUCTS = (
     *(LinearLayer(str(size), size, size, bias=False, rows=size)
-      for size in (512, 1024, 2048, 4096)),
+      for size in (512, 1024, 2048, 4096, 8192)),
+    # few rows, few columns, and a long sum
+    *(LinearLayer(f"{rows}x{depth}x{columns}", depth, columns, bias=False, rows=rows)
+      for rows, depth, columns in ((16, 4096, 4096), (128, 4096, 4096), (4096, 4096, 16),
+                                   (65536, 64, 64), (64, 65536, 64))),
     LinearLayer("caffenet/fc6", 9216, 4096, relu=True),
     LinearLayer("caffenet/fc7", 4096, 4096, relu=True),
     LinearLayer("caffenet/fc8", 4096, 1000),
     LinearLayer("resnet50/fc1000", 2048, 1000),
     LinearLayer("googlenet/classifier", 1024, 1000),
     LinearLayer("mobilenetv2/classifier", 1280, 1000),
+    *_products_of([*yolo(), *resnet50()]),
 )
-"""Square products, and the last layers of image classifiers."""
+"""Square products, skinny ones, the last layers of image classifiers, and the products of the
+convolutions of detectors and of ResNet-50."""
+
+BINARY = (
+    # the body of ResNet-18, whose shortcuts are 1x1; Kaiming He et al., as in resnet50
+    ConvLayer("resnet18/layer1.3x3", 64, 56, 64, 3, 1, 1),
+    ConvLayer("resnet18/layer2.first", 64, 56, 128, 3, 2, 1),
+    ConvLayer("resnet18/layer2.shortcut", 64, 56, 128, 1, 2),
+    ConvLayer("resnet18/layer2.3x3", 128, 28, 128, 3, 1, 1),
+    ConvLayer("resnet18/layer3.first", 128, 28, 256, 3, 2, 1),
+    ConvLayer("resnet18/layer3.shortcut", 128, 28, 256, 1, 2),
+    ConvLayer("resnet18/layer3.3x3", 256, 14, 256, 3, 1, 1),
+    ConvLayer("resnet18/layer4.first", 256, 14, 512, 3, 2, 1),
+    ConvLayer("resnet18/layer4.shortcut", 256, 14, 512, 1, 2),
+    ConvLayer("resnet18/layer4.3x3", 512, 7, 512, 3, 1, 1),
+    # Karen Simonyan and Andrew Zisserman: Very Deep Convolutional Networks for Large-Scale Image
+    # Recognition. ICLR 2015
+    ConvLayer("vgg/conv2_2", 128, 112, 128, 3, 1, 1),
+    ConvLayer("vgg/conv3_1", 128, 56, 256, 3, 1, 1),
+    ConvLayer("vgg/conv3_2", 256, 56, 256, 3, 1, 1),
+    ConvLayer("vgg/conv4_1", 256, 28, 512, 3, 1, 1),
+    ConvLayer("vgg/conv4_2", 512, 28, 512, 3, 1, 1),
+    ConvLayer("vgg/conv5_1", 512, 14, 512, 3, 1, 1),
+    ConvLayer("pointwise/256", 256, 28, 256, 1),
+    ConvLayer("pointwise/512", 512, 14, 512, 1),
+)
+"""Layers that binary networks have, with inputs of whole words."""

@@ -23,9 +23,10 @@ from gossamer.plan.prepare import build
 from gossamer.tensor import pack
 
 WORK_GROUP_SIZE = 256
-CHAINS, STEPS = 8, 16
+CHAINS, STEPS, WIDE_CHAINS = 8, 16, 12
 """Independent chains of multiply-adds of a work-item, and unrolled steps: as in peaks.cl."""
 _SOURCE = KernelSource.of(Path(__file__).with_suffix(".cl"), "multiply_add")
+_WIDE_SOURCE = KernelSource.of(Path(__file__).with_suffix(".cl"), "multiply_add_wide")
 _MATRIX, _LARGE = 1536, 8192
 """Side of the matrices on the host, and of those that tensor cores multiply."""
 _MOST_TRIED = 4
@@ -106,6 +107,8 @@ def multiply_add(device: Device, result: Buffer, work_groups: int, rounds: int,
 
 def _multiply_adds(device: Device) -> tuple[int, Any]:
     """The number of operations, and the work that does them in registers."""
+    if device.on_processors:
+        return _wide_multiply_adds(device)
     work_groups, rounds = 32 * device.limits.compute_units, 64
     result = device.empty(4 * work_groups * WORK_GROUP_SIZE,
                           "the measurement of the arithmetic rate")
@@ -114,6 +117,18 @@ def _multiply_adds(device: Device) -> tuple[int, Any]:
         multiply_add(device, result, work_groups, rounds, stream)
 
     return multiply_add(device, result, work_groups, rounds), compute
+
+
+def _wide_multiply_adds(device: Device) -> tuple[int, Any]:
+    """The same in vector registers, as processors have them."""
+    work_groups, rounds = 32 * device.limits.compute_units, 1024
+    kernel = device.compile(_WIDE_SOURCE)
+    result = device.empty(4 * 16 * work_groups, "the measurement of the arithmetic rate")
+
+    def compute(stream: Any) -> None:
+        device.launch(kernel, (work_groups,), (1,), (result, 0.5, 1.0, rounds), stream=stream)
+
+    return 2 * work_groups * 16 * WIDE_CHAINS * STEPS * rounds, compute
 
 
 def _host_product() -> tuple[int, Any]:

@@ -16,9 +16,11 @@ from gossamer.plan.program import Layer
 from gossamer.plan.store.tuning_cache import TuningCache
 from gossamer.plan.tune.tuner import Tuner
 
-MOST_ERROR = {"fp32": 1e-4, "tf32": 2e-3, "fp16": 2e-3}
+MOST_ERROR = {"fp32": 1e-4, "tf32": 2e-3, "fp16": 2e-3, "int8": 0.0, "b1": 0.0}
 """Largest normalised error by precision: a contender whose error is larger did not compute in that
-precision. TF32 rounds to about 1e-3."""
+precision. TF32 rounds to about 1e-3; integers are exact."""
+_BITS = {"fp16": 16, "int8": 8, "b1": 1}
+"""Bits of a number in memory where they are not 32."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class Case:
 
     def bytes_at(self, precision: str) -> int:
         """Returns the least bytes when the data in memory have this precision."""
-        return self.least_bytes // 2 if precision == "fp16" else self.least_bytes
+        return self.least_bytes * _BITS.get(precision, 32) // 32
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,9 @@ class Limits:
         Whether `Device.capture` records graphs.
     mma : bool
         Whether CUDA's matrix multiply-accumulate instructions (mma, from sm_80 on) exist.
+    wgmma : bool
+        Whether four warps can multiply together straight from shared memory (wgmma), which only
+        sm_90 has.
     cluster : int
         Largest number of work-groups that can access one another's shared memory.
     """
@@ -46,6 +49,7 @@ class Limits:
     cache_bytes: int = 0
     graph: bool = False
     mma: bool = False
+    wgmma: bool = False
     cluster: int = 1
 
 

@@ -15,7 +15,7 @@ import pyopencl as cl
 
 from gossamer.device.base import Argument, Buffer, Device, Kernel
 from gossamer.device.checks import check_transfer, check_view, out_of_memory
-from gossamer.device.limits import Limits
+from gossamer.device.opencl_platforms import describe, is_simulator, limits_of
 from gossamer.device.source import KernelSource
 from gossamer.errors import CompileError, DeviceError
 
@@ -26,8 +26,8 @@ _MEMORY_STATUS = {
     cl.status_code.INVALID_BUFFER_SIZE,
 }
 
-_SURE_WORK_GROUP_SIZE = 256
-"""Work-items in a work-group that OpenCL drivers allow every kernel of this package."""
+_REFUSED = (cl.Error, OverflowError, TypeError)
+"""Errors that PyOpenCL raises for commands and arguments."""
 
 
 class OpenCLBuffer(Buffer):
@@ -68,8 +68,34 @@ class OpenCLKernel(Kernel):
         try:
             return self._per_thread.kernel
         except AttributeError:
-            self._per_thread.kernel = cl.Kernel(self._program, self.name)
+            self._per_thread.kernel = self.create()
             return self._per_thread.kernel
+
+    def create(self) -> cl.Kernel:
+        """Returns a kernel object with arguments of its own."""
+        return cl.Kernel(self._program, self.name)
+
+
+_Command = Callable[[cl.CommandQueue], cl.Event]
+"""A function that queues one command."""
+
+
+class OpenCLGraph:
+    """Recorded commands, whose kernels have their arguments already. Calling the graph queues all
+    of them again, at a small part of the time that setting the arguments takes."""
+
+    def __init__(self, device: OpenCLDevice, commands: list[tuple[str, _Command]],
+                 buffers: Sequence[Buffer], stream: Any, repeats: int) -> None:
+        self._device = device
+        self._commands = commands
+        # a kernel object does not keep the memory of its arguments
+        self._buffers = buffers
+        self._stream = stream
+        self._repeats = repeats
+
+    def __call__(self, stream: Any = None) -> None:
+        """Queues the commands on a stream; None is the one for which they were recorded."""
+        self._device.replay(self._commands * self._repeats, stream or self._stream)
 
 
 class OpenCLDevice(Device):
@@ -83,11 +109,14 @@ class OpenCLDevice(Device):
         self.description = describe(handle)
         self.driver = f"{handle.platform.version} {handle.driver_version}".strip()
         self.alignment = max(handle.mem_base_addr_align // 8, 64)
-        self.limits = _limits(handle)
+        self.limits = limits_of(handle)
         self._context = cl.Context([handle])
         self._queue = self.create_stream()
+        self._timing_queue = cl.CommandQueue(
+            self._context, properties=cl.command_queue_properties.PROFILING_ENABLE)
         self._kernels: dict[KernelSource, OpenCLKernel] = {}
         self._timed = threading.local()
+        self._recording = threading.local()
         self._options = ["-cl-std=CL1.2"]
         exact_division = cl.device_fp_config.CORRECTLY_ROUNDED_DIVIDE_SQRT
         if handle.single_fp_config & exact_division:
@@ -147,19 +176,20 @@ class OpenCLDevice(Device):
     def write(self, buffer: Buffer, array: np.ndarray, stream: Any = None) -> None:
         check_transfer(buffer, array)
         if array.nbytes:
-            self._enqueue("writing memory", lambda: cl.enqueue_copy(
-                stream or self._queue, _handle(buffer), array, is_blocking=True))
+            self._enqueue_now("writing memory", lambda queue: cl.enqueue_copy(
+                queue, _handle(buffer), array, is_blocking=True), stream)
 
     def read(self, buffer: Buffer, array: np.ndarray, stream: Any = None) -> None:
         check_transfer(buffer, array)
         if array.nbytes:
-            self._enqueue("reading memory", lambda: cl.enqueue_copy(
-                stream or self._queue, array, _handle(buffer), is_blocking=True))
+            self._enqueue_now("reading memory", lambda queue: cl.enqueue_copy(
+                queue, array, _handle(buffer), is_blocking=True), stream)
 
     def copy(self, target: Buffer, source: Buffer, nbytes: int, stream: Any = None) -> None:
         if nbytes:
-            self._enqueue("copying memory", lambda: cl.enqueue_copy(
-                stream or self._queue, _handle(target), _handle(source), byte_count=nbytes))
+            self._enqueue("copying memory", lambda queue: cl.enqueue_copy(
+                queue, _handle(target), _handle(source), byte_count=nbytes), stream,
+                (target, source))
 
     def launch(self, kernel: Kernel, groups: Sequence[int], work_group_size: Sequence[int],
                arguments: Sequence[Argument], *, shared_bytes: int = 0,
@@ -169,17 +199,19 @@ class OpenCLDevice(Device):
             return
         self._check_fit(kernel, work_group_size, shared_bytes)
         global_size = tuple(g * s for g, s in zip(groups, work_group_size, strict=True))
-
-        def enqueue() -> cl.Event:
+        local_size = tuple(work_group_size)
+        handle = kernel.create() if self._is_recording else kernel.handle
+        what = f"launching {kernel.name}"
+        try:
             values = [_value(argument) for argument in arguments]
             if kernel.source.dynamic_shared:
                 values.append(cl.LocalMemory(max(shared_bytes, 1)))
-            handle = kernel.handle
             handle.set_args(*values)
-            return cl.enqueue_nd_range_kernel(
-                stream or self._queue, handle, global_size, tuple(work_group_size))
-
-        self._enqueue(f"launching {kernel.name}", enqueue)
+        except _REFUSED as error:
+            raise self._failed(what, error) from None
+        self._enqueue(what, lambda queue: cl.enqueue_nd_range_kernel(
+            queue, handle, global_size, local_size), stream,
+            [argument for argument in arguments if isinstance(argument, Buffer)])
 
     def _check_fit(self, kernel: OpenCLKernel, work_group_size: Sequence[int],
                    shared_bytes: int) -> None:
@@ -202,32 +234,86 @@ class OpenCLDevice(Device):
             raise self._failed("waiting for kernels", error) from None
 
     def create_stream(self) -> cl.CommandQueue:
-        return cl.CommandQueue(
-            self._context, properties=cl.command_queue_properties.PROFILING_ENABLE)
+        return cl.CommandQueue(self._context)
 
     def time(self, work: Callable[[Any], None], stream: Any = None) -> float:
-        queue = stream or self._queue
-        queue.finish()
+        """Returns the time of some work, which is queued on a stream that records times: from the
+        start of its first command, or, where another library queues it, from the end of a marker
+        before it."""
+        self.synchronize(stream)
+        queue = self._timing_queue
         events: list[cl.Event] = []
+        before = self._marker(queue)
         self._timed.events = events
         try:
             work(queue)
         finally:
             self._timed.events = None
+        after = self._marker(queue)
         self.synchronize(queue)
         if not events:
-            return 0.0
+            return (after.profile.end - before.profile.end) / 1000
         start = min(event.profile.start for event in events)
         return (max(event.profile.end for event in events) - start) / 1000
 
-    def _enqueue(self, what: str, command: Callable[[], cl.Event]) -> None:
+    def _marker(self, queue: cl.CommandQueue) -> cl.Event:
+        """Queues a command that ends when those before it have ended."""
         try:
-            event = command()
-        except (cl.Error, OverflowError, TypeError) as error:
-            raise self._failed(what, error) from None
-        events = getattr(self._timed, "events", None)
-        if events is not None:
-            events.append(event)
+            return cl.enqueue_marker(queue)
+        except cl.Error as error:
+            raise self._failed("timing", error) from None
+
+    def capture(self, work: Callable[[Any], None], stream: Any = None,
+                repeats: int = 1) -> OpenCLGraph:
+        """Returns work(stream) as recorded launches and copies, each launch with a kernel object of
+        its own, whose arguments are set now."""
+        commands: list[tuple[str, _Command]] = []
+        buffers: list[Buffer] = []
+        self._recording.commands, self._recording.buffers = commands, buffers
+        try:
+            work(stream)
+        finally:
+            self._recording.commands = self._recording.buffers = None
+        return OpenCLGraph(self, commands, buffers, stream, repeats)
+
+    def replay(self, commands: Sequence[tuple[str, _Command]], stream: Any) -> None:
+        """Queues recorded commands; only the first and the last one are timed."""
+        last = len(commands) - 1
+        timed = (0, last) if self._is_timed(stream) else ()
+        queue = stream or self._queue
+        for index, (what, command) in enumerate(commands):
+            try:
+                event = command(queue)
+            except _REFUSED as error:
+                raise self._failed(what, error) from None
+            if index in timed:
+                self._timed.events.append(event)
+
+    @property
+    def _is_recording(self) -> bool:
+        """True while the calling thread records a graph."""
+        return getattr(self._recording, "commands", None) is not None
+
+    def _is_timed(self, stream: Any) -> bool:
+        """Returns whether the calling thread times the commands of a stream."""
+        return stream is self._timing_queue and getattr(self._timed, "events", None) is not None
+
+    def _enqueue(self, what: str, command: _Command, stream: Any,
+                 buffers: Sequence[Buffer]) -> None:
+        """Queues a command that uses some buffers, or records it."""
+        if self._is_recording:
+            self._recording.commands.append((what, command))
+            self._recording.buffers.extend(buffers)
+        else:
+            self.replay([(what, command)], stream)
+
+    def _enqueue_now(self, what: str, command: _Command, stream: Any) -> None:
+        """Queues a command between host and device. Raises DeviceError while a graph is recorded,
+        since memory of the host may be gone when it is replayed."""
+        if self._is_recording:
+            raise DeviceError(f"{self.name} failed {what}: a graph records launches and copies "
+                              "within the device only")
+        self.replay([(what, command)], stream)
 
     def _failed(self, what: str, error: Exception) -> DeviceError:
         return DeviceError(f"{self.name} failed {what}: {error}")
@@ -246,60 +332,3 @@ def _value(argument: Argument) -> Any:
     if isinstance(argument, float) and not isinstance(argument, np.generic):
         return np.float32(argument)
     return argument
-
-
-def handles() -> list[cl.Device]:
-    """Returns every OpenCL device of this machine: GPUs first, then other hardware, Oclgrind
-    last."""
-    def rank(device: cl.Device) -> int:
-        if is_simulator(device):
-            return 2
-        return 0 if is_gpu(device) else 1
-
-    try:
-        devices = [device for platform in cl.get_platforms() for device in platform.get_devices()]
-    except cl.Error:
-        return []
-    return sorted(devices, key=rank)
-
-
-def drivers() -> list[str]:
-    """Returns the names of all installed OpenCL drivers, including those without a device."""
-    try:
-        return [platform.name.strip() for platform in cl.get_platforms()]
-    except cl.Error:
-        return []
-
-
-def is_simulator(handle: cl.Device) -> bool:
-    """Returns whether a device is Oclgrind, which interprets kernels to find their faults."""
-    return handle.platform.name.strip() == "Oclgrind"
-
-
-def is_gpu(handle: cl.Device) -> bool:
-    """Returns whether a device is a GPU; no other OpenCL device is selected by default."""
-    return bool(handle.type & cl.device_type.GPU) and not is_simulator(handle)
-
-
-def describe(handle: cl.Device) -> str:
-    """Returns the name of a device and of its driver."""
-    return f"{handle.name.strip()} ({handle.platform.name.strip()})"
-
-
-def _limits(handle: cl.Device) -> Limits:
-    extensions = handle.extensions.split()
-    subgroup = 1
-    if "cl_nv_device_attribute_query" in extensions:
-        subgroup = handle.warp_size_nv
-    elif "cl_amd_device_attribute_query" in extensions:
-        subgroup = handle.wavefront_width_amd
-    return Limits(
-        compute_units=handle.max_compute_units,
-        memory_bytes=handle.global_mem_size,
-        shared_bytes=handle.local_mem_size,
-        shared_bytes_opt_in=handle.local_mem_size,
-        work_group_size=handle.max_work_group_size,
-        subgroup_size=subgroup,
-        sure_work_group_size=min(_SURE_WORK_GROUP_SIZE, handle.max_work_group_size),
-        cache_bytes=handle.global_mem_cache_size,
-    )

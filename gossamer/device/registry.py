@@ -186,19 +186,19 @@ if hasattr(os, "register_at_fork"):
 
 def _opencl() -> Iterator[_DeviceProbe]:
     try:
-        from gossamer.device import opencl
+        from gossamer.device import opencl, opencl_platforms
     except ImportError:
         yield _missing("opencl", "any OpenCL device",
                        "PyOpenCL is not installed: pip install 'gossamer[opencl]'")
         return
-    handles = opencl.handles()
+    handles = opencl_platforms.handles()
     if not handles:
-        yield _missing("opencl", "any OpenCL device", _no_opencl(opencl.drivers()))
+        yield _missing("opencl", "any OpenCL device", _no_opencl(opencl_platforms.drivers()))
     for index, handle in enumerate(handles):
         yield _DeviceProbe(
-            f"opencl:{index}", opencl.describe(handle),
+            f"opencl:{index}", opencl_platforms.describe(handle),
             lambda handle=handle, index=index: opencl.OpenCLDevice(handle, index),  # type: ignore[misc]
-            opencl.is_gpu(handle),
+            opencl_platforms.is_gpu(handle),
         )
 
 

@@ -26,11 +26,19 @@ class KernelSource:
     defines : tuple of (str, str)
         Names and values of macros, in order; a value may be any C text.
     architectures : tuple of (str, str)
-        The oldest and the newest CUDA architecture for which the kernel is built.
+        The oldest and the newest CUDA architecture for which the kernel is built. A name that ends
+        in "a", such as sm_90a, stands for that architecture alone, with the instructions that only
+        it has.
     dynamic_shared : bool
         Whether the kernel takes a DYNAMIC_SHARED_PARAMETER as its last parameter.
+    architecture_specific : bool
+        Whether the kernel has instructions of its architecture alone, such as sm_90a's wgmma.
     headers : tuple of pathlib.Path
         Files that several kernels share; they precede the kernel's own file.
+    begins_early : bool
+        Whether CUDA may begin the kernel before the one before it in the stream has ended. The
+        kernel then waits for that itself (griddepcontrol.wait) before it reads or writes memory
+        that others write.
     """
 
     path: Path
@@ -38,7 +46,9 @@ class KernelSource:
     defines: tuple[tuple[str, str], ...] = ()
     architectures: tuple[str, str] = ("sm_75", "sm_100")
     dynamic_shared: bool = False
+    architecture_specific: bool = False
     headers: tuple[Path, ...] = ()
+    begins_early: bool = False
 
     @staticmethod
     def of(path: Path, function: str, defines: Mapping[str, object] | None = None,
@@ -63,6 +73,22 @@ class KernelSource:
         """
         items = tuple((name, str(value)) for name, value in (defines or {}).items())
         return KernelSource(path, function, items, **options)
+
+    def built_for(self, architecture: str) -> str:
+        """Return the architecture for which the kernel is built on a device.
+
+        Parameters
+        ----------
+        architecture : str
+            The device's architecture, such as sm_90.
+
+        Returns
+        -------
+        str
+            The same, or such as sm_90a where the kernel has instructions of it alone.
+        """
+        alone = f"{architecture}a"
+        return alone if alone in self.architectures else architecture
 
     def text(self) -> str:
         """Return the full translation unit: macros, headers and the kernel's file."""

@@ -40,14 +40,10 @@ def sources(module: str) -> tuple[list[Path], dict[str, str]]:
         if path in files:
             continue
         files.add(path)
-        for name in _names(path):
-            kernel = path.parent / name
-            if kernel.suffix in (".cl", ".cu", ".h") and kernel.is_file():
-                files.add(kernel)
-            elif name.startswith(_FOLLOWED):
-                waiting += _module_files(name)
-            else:
-                versions.update(_versions(name.partition(".")[0]))
+        kernels, modules, packages = _named_in(path)
+        files.update(kernels)
+        waiting += modules
+        versions.update(packages)
     return sorted(files), versions
 
 
@@ -58,11 +54,28 @@ def source_hash(module: str) -> str:
     files, versions = sources(module)
     digest = hashlib.sha256(json.dumps(versions, sort_keys=True).encode())
     for path in files:
-        digest.update(f"\0{path.name}\0".encode() + path.read_bytes())
+        digest.update(f"\0{path.name}\0".encode() + _content(path))
     return digest.hexdigest()[:16]
 
 
 @functools.cache
+def _named_in(path: Path) -> tuple[list[Path], list[Path], dict[str, str]]:
+    """Returns the kernels that a module names, the files of the modules that it imports and that
+    are followed, and the versions of the packages that it calls."""
+    kernels: list[Path] = []
+    modules: list[Path] = []
+    versions: dict[str, str] = {}
+    for name in _names(path):
+        kernel = path.parent / name
+        if kernel.suffix in (".cl", ".cu", ".h") and kernel.is_file():
+            kernels.append(kernel)
+        elif name.startswith(_FOLLOWED):
+            modules += _module_files(name)
+        else:
+            versions.update(_versions(name.partition(".")[0]))
+    return kernels, modules, versions
+
+
 def _names(path: Path) -> tuple[str, ...]:
     """Returns what a module imports, and its strings that could name a file or a module."""
     text = path.read_text(encoding="utf-8")
@@ -76,6 +89,12 @@ def _names(path: Path) -> tuple[str, ...]:
     return tuple(names)
 
 
+@functools.cache
+def _content(path: Path) -> bytes:
+    return path.read_bytes()
+
+
+@functools.cache
 def _module_files(name: str) -> list[Path]:
     path = _PACKAGE.parent.joinpath(*name.split("."))
     return [file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()]

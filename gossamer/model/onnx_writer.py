@@ -56,6 +56,12 @@ def _batch_norm(node: Node, constants: dict[str, Any]) -> list[onnx.NodeProto]:
                              epsilon=node.attributes["epsilon"])]
 
 
+def _batch_norm_training(node: Node, constants: dict[str, Any]) -> list[onnx.NodeProto]:
+    return [helper.make_node("BatchNormalization", node.inputs, node.outputs, training_mode=1,
+                             epsilon=node.attributes["epsilon"],
+                             momentum=node.attributes["momentum"])]
+
+
 def _elementwise(node: Node, constants: dict[str, Any]) -> list[onnx.NodeProto]:
     """Returns one ONNX node for each step of the expression."""
     expression = node.attributes["expression"]
@@ -197,6 +203,7 @@ _OPERATORS = {"add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "pow": "Po
 _RULES: dict[str, Callable[[Node, dict[str, Any]], list[onnx.NodeProto]]] = {
     "conv2d": _conv,
     "batch_norm": _batch_norm,
+    "batch_norm_training": _batch_norm_training,
     "elementwise": _elementwise,
     "reduce": _reduce,
     "gemm": _gemm,

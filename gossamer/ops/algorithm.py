@@ -223,6 +223,9 @@ class Algorithm(abc.ABC):
         Whether zeros among the weights cost as much as other values.
     vendor : str
         The vendor library whose kernels run, such as cuDNN; empty for gossamer's own kernels.
+    by_name_only : bool
+        Whether it computes a layer only where it is asked for by its name. It is a published form
+        that another algorithm includes and surpasses, so that measuring it would bring nothing.
     exact : bool
         Whether sums are exact integers of bits, so that rows state the precision EXACT.
     """
@@ -231,6 +234,7 @@ class Algorithm(abc.ABC):
     name: ClassVar[str]
     dense: ClassVar[bool] = True
     vendor: ClassVar[str] = ""
+    by_name_only: ClassVar[bool] = False
     exact: ClassVar[bool] = False
 
     def stated_precision(self, variant: Variant) -> str:

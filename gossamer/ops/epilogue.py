@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -26,7 +27,7 @@ def c_float(value: float) -> str:
 
 
 def epilogue_macros(epilogue: Epilogue, *, tensor_dtype: str = "float32",
-                    one_channel: bool = False) -> dict[str, str]:
+                    one_channel: bool = False, prefix: str = "") -> dict[str, str]:
     """Returns the macros by which a kernel takes and applies an epilogue.
 
     EPILOGUE_PARAMETERS ends the parameter list. EPILOGUE(value, channel, index) rewrites a float.
@@ -35,25 +36,33 @@ def epilogue_macros(epilogue: Epilogue, *, tensor_dtype: str = "float32",
     and the first of them is a multiple of 4. EPILOGUE2(value, second, channel, index) rewrites a
     float and sets another one, of an expression with two outputs.
 
-    tensor_dtype: dtype of the tensor operands, "float32" or "float16".
+    tensor_dtype: dtype of the tensor operands, "float32" or "float16". prefix: begins the names of
+    the macros, and in lower case those of the parameters, in a kernel that has several epilogues.
     """
+    return dict(_macros(epilogue, tensor_dtype, one_channel, prefix))
+
+
+@functools.lru_cache(maxsize=1024)
+def _macros(epilogue: Epilogue, tensor_dtype: str, one_channel: bool,
+            prefix: str) -> dict[str, str]:
+    operand = f"{prefix.lower()}operand"
     halves = tensor_dtype == "float16"
     types = ["HALF" if halves and kind == "tensor" else "float" for kind in epilogue.operands]
-    parameters = "".join(f", const GLOBAL {name} *RESTRICT operand{i}"
+    parameters = "".join(f", const GLOBAL {name} *RESTRICT {operand}{i}"
                          for i, name in enumerate(types))
 
     def load(i: int, kind: str) -> str:
         if kind == "channel":
-            return f"operand{i}[channel]"
-        return f"LOAD_HALF(operand{i}, index)" if halves else f"operand{i}[index]"
+            return f"{operand}{i}[channel]"
+        return f"LOAD_HALF({operand}{i}, index)" if halves else f"{operand}{i}[index]"
 
     def load4(i: int, kind: str) -> str:
         if kind == "channel" and one_channel:
-            value = f"operand{i}[channel]"
+            value = f"{operand}{i}[channel]"
             return f"MAKE4({value}, {value}, {value}, {value})"
         if kind == "channel":
-            return f"LOAD4(operand{i} + (channel))"
-        return f"LOAD_HALF4(operand{i}, index)" if halves else f"LOAD4(operand{i} + (index))"
+            return f"LOAD4({operand}{i} + (channel))"
+        return f"LOAD_HALF4({operand}{i}, index)" if halves else f"LOAD4({operand}{i} + (index))"
 
     def body(variable: str, operands: Sequence[str], second: str = "") -> str:
         lines, results = epilogue.expression.c_statements([variable, *operands], c_float, "e")
@@ -67,19 +76,25 @@ def epilogue_macros(epilogue: Epilogue, *, tensor_dtype: str = "float32",
     lanes = " ".join(body(f"value.{lane}", [f"v{i}.{lane}" for i in range(len(types))])
                      for lane in "xyzw")
     macros = {
-        "EPILOGUE_PARAMETERS": parameters,
-        "EPILOGUE(value, channel, index)": body("value", loaded),
-        "EPILOGUE4(value, channel, index)": f"{{ {loads} {lanes} }}",
+        f"{prefix}EPILOGUE_PARAMETERS": parameters,
+        f"{prefix}EPILOGUE(value, channel, index)": body("value", loaded),
+        f"{prefix}EPILOGUE4(value, channel, index)": f"{{ {loads} {lanes} }}",
     }
     if len(epilogue.expression.outputs) == 2:
-        macros["EPILOGUE2(value, second, channel, index)"] = body("value", loaded, "second")
+        macros[f"{prefix}EPILOGUE2(value, second, channel, index)"] = body(
+            "value", loaded, "second")
     return macros
 
 
 def epilogue_arguments(epilogue: Epilogue, weights: Weights, first_tensor_input: int,
-                       channels: int) -> list[Argument | Callable[..., Argument]]:
+                       channels: int, *, prefix: str = "", multiple: int = 4
+                       ) -> list[Argument | Callable[..., Argument]]:
     """Returns the kernel arguments that match EPILOGUE_PARAMETERS. Channel operands are padded to
-    a multiple of 4 values so that they can be read as vectors."""
+    a multiple of 4 values so that they can be read as vectors.
+
+    prefix: begins the names of the channel operands among the weights. multiple: the multiple of 4
+    to which channel operands are padded.
+    """
     arguments: list[Argument | Callable[..., Argument]] = []
     tensor = first_tensor_input
     for index, kind in enumerate(epilogue.operands):
@@ -87,14 +102,17 @@ def epilogue_arguments(epilogue: Epilogue, weights: Weights, first_tensor_input:
             arguments.append(input_buffer(tensor))
             tensor += 1
         else:
-            name = f"operand{index}"
-            arguments.append(weights.packed(f"{name} padded", _channel_vector(name, channels)))
+            name = f"{prefix}operand{index}"
+            padded = -(-channels // multiple) * multiple
+            arguments.append(weights.packed(f"{name} padded to {padded}",
+                                            _channel_vector(name, channels, padded)))
     return arguments
 
 
-def _channel_vector(name: str, channels: int) -> Callable[[Mapping[str, np.ndarray]], np.ndarray]:
+def _channel_vector(name: str, channels: int, size: int
+                    ) -> Callable[[Mapping[str, np.ndarray]], np.ndarray]:
     def pack(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-        padded = np.zeros(-(-channels // 4) * 4, dtype=np.float32)
+        padded = np.zeros(size, dtype=np.float32)
         padded[:channels] = np.broadcast_to(arrays[name].reshape(-1), (channels,))
         return padded
     return pack

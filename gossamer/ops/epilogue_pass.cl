@@ -1,12 +1,13 @@
 /* Applies an epilogue to a finished result, which is (outer, channels, inner) in memory.
  * HALVES    the result and the tensor operands are 16-bit floats
+ * WORK_GROUP_SIZE  work-items of a work-group
  * VECTOR    number of consecutive elements that a work-item computes, 1 or 4; with 4 a float32
  *           result must be aligned to 16 bytes and a 16-bit one to 8 */
 
-KERNEL void epilogue_pass(GLOBAL REAL *RESTRICT y, int items, DIVISOR(inner),
-                          DIVISOR(channels) EPILOGUE_PARAMETERS)
+KERNEL WORK_GROUP_OF(WORK_GROUP_SIZE) void epilogue_pass(
+    GLOBAL REAL *RESTRICT y, int items, DIVISOR(inner), DIVISOR(channels) EPILOGUE_PARAMETERS)
 {
-    int item = GROUP_ID(0) * LOCAL_SIZE(0) + LOCAL_ID(0);
+    int item = GROUP_ID(0) * WORK_GROUP_SIZE + LOCAL_ID(0);
     if (item < items) {
         int index = item * VECTOR;
         int plane = (int)QUOTIENT(index, inner);

@@ -10,7 +10,7 @@ from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Epilogue
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
 from gossamer.ops.launch import Launch, output_buffer
-from gossamer.ops.strided import WORK_GROUP_SIZE, divisor, groups_for
+from gossamer.ops.strided import WORK_GROUP_SIZE, divisor
 from gossamer.ops.weights import Weights
 from gossamer.tensor import TensorSpec
 
@@ -18,13 +18,14 @@ _SOURCE = Path(__file__).with_name("epilogue_pass.cl")
 
 
 def epilogue_pass_launches(epilogue: Epilogue, weights: Weights, device: Device,
-                           output: TensorSpec, first_tensor_input: int) -> list[Launch]:
+                           output: TensorSpec, first_tensor_input: int,
+                           work_group: int = WORK_GROUP_SIZE) -> list[Launch]:
     """Returns the launches that apply the epilogue to output 0 in place; none for the identity.
 
     output: spec of the output, float32 or float16 without paddings and with fewer than 2^31
     elements: (N, C, H, W) in NCHW, NHWC or CHWN, or a row-major matrix of rows by channels. The
     epilogue's tensor operands have its dtype and layout and are the inputs from
-    `first_tensor_input` on; channel operands are float32.
+    `first_tensor_input` on; channel operands are float32. work_group: work-items of a work-group.
     """
     if epilogue.expression.is_identity or output.size == 0:
         return []
@@ -36,11 +37,12 @@ def epilogue_pass_launches(epilogue: Epilogue, weights: Weights, device: Device,
     kernel = device.compile(KernelSource.of(_SOURCE, "epilogue_pass", {
         "HALVES": int(output.dtype == "float16"),
         "VECTOR": vector,
+        "WORK_GROUP_SIZE": work_group,
         **epilogue_macros(epilogue, tensor_dtype=output.dtype, one_channel=one_channel),
     }))
     items = output.size // vector
     arguments = epilogue_arguments(epilogue, weights, first_tensor_input, channels)
-    return [Launch(kernel, groups_for(items), (WORK_GROUP_SIZE,),
+    return [Launch(kernel, (-(-items // work_group),), (work_group,),
                    (output_buffer(0), items, *divisor(inner), *divisor(channels), *arguments))]
 
 

@@ -59,7 +59,8 @@ def eligibility(layer: Layer, device: Device, policy: Policy = ANY,
     """Returns the algorithms that can compute the layer on the device, else those of the host;
     the device of these; and the reason for each of the device's other algorithms.
 
-    policy: its `only` is the name of an algorithm that alone is returned where it is among them;
+    policy: its `only` is the name of an algorithm that alone is returned where it is among them,
+    and without which an algorithm that is computed by name only is left out;
     its `zeros_threshold` is a sparsity above which only algorithms that skip zeros are returned,
     and up to which only dense ones. refusal_reason: called with an algorithm, a problem and a
     device, returns why the algorithm does not support the problem there or none of its variants is
@@ -71,6 +72,10 @@ def eligibility(layer: Layer, device: Device, policy: Policy = ANY,
     reasons: dict[str, str] = {}
     for layer_device in (device, find("host")):
         able, device_reasons = able_on(layer.problem, layer_device, refusal_reason)
+        device_reasons |= {
+            algorithm.name: f"is computed only where only={algorithm.name!r} asks for it"
+            for algorithm in able if not _is_asked_for(algorithm, policy)}
+        able = [algorithm for algorithm in able if _is_asked_for(algorithm, policy)]
         if layer_device is device:
             reasons.update(device_reasons)
         if able:
@@ -86,13 +91,19 @@ def eligibility(layer: Layer, device: Device, policy: Policy = ANY,
         + "; ".join(f"{name}: {reason}" for name, reason in reasons.items()))
 
 
-def able_on(problem: Problem, device: Device, refusal_reason: Refusal
+def _is_asked_for(algorithm: Algorithm, policy: Policy) -> bool:
+    """Returns whether a policy lets an algorithm compute a layer that it can compute."""
+    return not algorithm.by_name_only or algorithm.name == policy.only
+
+
+def able_on(problem: Problem, device: Device, refusal_reason: Refusal,
+            algorithms: Iterable[Algorithm] | None = None
             ) -> tuple[list[Algorithm], dict[str, str]]:
     """Returns the algorithms that can compute a problem on a device, and the reason for each of the
-    others."""
+    others. algorithms: those that are asked; by default all of the op."""
     able: list[Algorithm] = []
     reasons: dict[str, str] = {}
-    for algorithm in OPS[problem.op].algorithms:
+    for algorithm in OPS[problem.op].algorithms if algorithms is None else algorithms:
         reason = refusal_reason(algorithm, problem, device)
         if reason is None:
             able.append(algorithm)

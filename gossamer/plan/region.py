@@ -17,8 +17,8 @@ def region_algorithms() -> list[RegionAlgorithm]:
 
 
 def find_regions(layers: Sequence[Layer], outputs: Collection[str]) -> list[Layer]:
-    """Returns the regions whose layers' ops are a pattern of some algorithm, each as one layer; of
-    regions of the same layers only one.
+    """Returns the regions whose layers' ops are a pattern of some algorithm that recognises them,
+    each as one layer; of regions of the same layers only one.
 
     outputs: the names of the network's outputs.
     """
@@ -35,7 +35,16 @@ def find_regions(layers: Sequence[Layer], outputs: Collection[str]) -> list[Laye
     regions = (region_of([layers[index] for index in indices], _read_elsewhere(
         layers, readers, indices, outputs)) for indices in found
         if not _is_read_too_early(layers, readers, indices))
-    return [region for region in regions if region is not None]
+    return [region for region in regions if region is not None and recognising(region)]
+
+
+def recognising(region: Layer) -> list[RegionAlgorithm]:
+    """Returns the algorithms that were made for such layers as a region has."""
+    problem = region.problem
+    assert isinstance(problem, RegionProblem)
+    ops = tuple(part.op for part in problem.parts)
+    return [algorithm for algorithm in region_algorithms()
+            if ops in algorithm.patterns and algorithm.recognises(problem)]
 
 
 def _is_read_too_early(layers: Sequence[Layer], readers: dict[str, list[int]],

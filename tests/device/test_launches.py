@@ -178,6 +178,37 @@ def test_graph_replays_in_order(compiled_device: Device) -> None:
     assert _read(device, buffer, 8).tolist() == [15] * 8
 
 
+def test_graph_records_launches_and_copies(compiled_device: Device) -> None:
+    device = compiled_device
+    if not device.limits.graph:
+        pytest.skip(f"{device.name} records no graphs")
+    kernel = device.compile(SELF_CHECK)
+    first, second = (device.upload(np.zeros(8, np.float32), "a test") for _ in range(2))
+
+    def work(stream) -> None:
+        device.launch(kernel, (1,), (8,), (first, 8), stream=stream)
+        device.copy(second, first, 16, stream)
+
+    graph = device.capture(work, repeats=2)
+    # a kernel object that others use keeps none of the graph's arguments
+    device.launch(kernel, (1,), (8,), (second, 4))
+    assert _read(device, second, 8).tolist() == [1] * 4 + [0] * 4
+    assert device.time(graph) > 0
+    assert _read(device, first, 8).tolist() == [3] * 8
+    assert _read(device, second, 8).tolist() == [3] * 4 + [0] * 4
+
+
+def test_opencl_graph_refuses_the_memory_of_the_host(compiled_device: Device) -> None:
+    device = compiled_device
+    if device.api != "opencl":
+        pytest.skip("CUDA itself refuses it")
+    buffer, array = device.empty(32, "a test"), np.zeros(8, np.float32)
+    for transfer in (device.read, device.write):
+        with pytest.raises(DeviceError, match="records launches and copies within the device"):
+            device.capture(lambda stream, transfer=transfer: transfer(buffer, array, stream))
+    self_check(device)
+
+
 def test_failed_capture_leaves_the_device_working(compiled_device: Device) -> None:
     if not compiled_device.limits.graph:
         return

@@ -21,7 +21,7 @@ constexpr unsigned DYNAMIC_START = 1 << 24, MOST_ITEMS = 16 * 1024, MOST_WAITING
 struct Copy {
     void *target;
     Sixteen bytes;
-    unsigned group;
+    unsigned width, group;
 };
 
 /* The pending copies of a work-item, in order. Their memory comes from mmap, because sanitizers
@@ -61,12 +61,12 @@ void *shared_pointer(unsigned address)
     return dynamic_shared() + (int)(address - DYNAMIC_START);
 }
 
-void keep_copy(void *target, Sixteen bytes)
+void keep_copy(void *target, Sixteen bytes, unsigned width)
 {
     Copies &own = copies[running->number];
     if (own.end - own.first == MOST_WAITING)
         fail("work-item %d waits for %u copies", running->number, MOST_WAITING);
-    own.waiting[own.end++ % MOST_WAITING] = {target, bytes, own.groups};
+    own.waiting[own.end++ % MOST_WAITING] = {target, bytes, width, own.groups};
 }
 
 void commit_copies()
@@ -74,7 +74,7 @@ void commit_copies()
     copies[running->number].groups++;
 }
 
-bool next_copy(unsigned groups_left, void *&target, Sixteen &bytes)
+bool next_copy(unsigned groups_left, void *&target, Sixteen &bytes, unsigned &width)
 {
     Copies &own = copies[running->number];
     const Copy &next = own.waiting[own.first % MOST_WAITING];
@@ -82,6 +82,7 @@ bool next_copy(unsigned groups_left, void *&target, Sixteen &bytes)
         return false;
     target = next.target;
     bytes = next.bytes;
+    width = next.width;
     own.first++;
     return true;
 }

@@ -63,11 +63,12 @@ struct Sixteen {
     unsigned words[4];
 };
 
-/* Pending copies of the running work-item: add one; commit those so far as a group; take the first
- * one that is not in the last `groups_left` groups, if there is any. */
-void keep_copy(void *target, Sixteen bytes);
+/* Pending copies of the running work-item, of the first `width` bytes of a Sixteen: add one; commit
+ * those so far as a group; take the first one that is not in the last `groups_left` groups, if there
+ * is any. */
+void keep_copy(void *target, Sixteen bytes, unsigned width);
 void commit_copies();
-bool next_copy(unsigned groups_left, void *&target, Sixteen &bytes);
+bool next_copy(unsigned groups_left, void *&target, Sixteen &bytes, unsigned &width);
 
 /* Returns the address of an argument's value. Ends the program where its size differs. */
 const void *argument(int index, size_t size, bool is_pointer);
@@ -151,6 +152,13 @@ inline ushort4 make_ushort4(unsigned short x, unsigned short y, unsigned short z
     return {x, y, z, w};
 }
 
+inline int __float_as_int(float value)
+{
+    int bits;
+    memcpy(&bits, &value, 4);
+    return bits;
+}
+
 inline float __int_as_float(int bits)
 {
     float value;
@@ -162,6 +170,11 @@ inline float __int_as_float(int bits)
 inline unsigned atomicOr(unsigned *place, unsigned value)
 {
     return __atomic_fetch_or(place, value, __ATOMIC_RELAXED);
+}
+
+inline int atomicAdd(int *place, int value)
+{
+    return __atomic_fetch_add(place, value, __ATOMIC_RELAXED);
 }
 
 inline int __popc(unsigned bits)

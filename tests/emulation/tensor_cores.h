@@ -1,6 +1,7 @@
 /* Emulates the instructions for tensor cores: products, loads of matrices and asynchronous copies.
  * The lanes of a warp exchange their operands through memory. The lane and register of each element
- * follow the PTX ISA's description of mma.m16n8k16 (.f16), mma.m16n8k8 (.tf32) and ldmatrix. */
+ * follow the PTX ISA's description of mma.m16n8k16 (.f16), mma.m16n8k8 (.tf32), mma.m16n8k256 (.b1)
+ * and ldmatrix. */
 
 #pragma once
 
@@ -58,6 +59,26 @@ static void multiply(bool halves, float &c0, float &c1, float &c2, float &c3, un
     wait_for_warp(file, line);
 }
 
+/* Adds to c in how many of 256 places both a row of A, which has 16, and a column of B, which has 8,
+ * have a 1. */
+static void multiply_bits(int &c0, int &c1, int &c2, int &c3, unsigned a0, unsigned a1, unsigned a2,
+                          unsigned a3, unsigned b0, unsigned b1, const char *file, int line)
+{
+    __shared__ Registers held[MOST_WARPS][32];
+    int lane = number() % 32;
+    Registers *warp = held[number() / 32];
+    warp[lane] = {{a0, a1, a2, a3}, {b0, b1}};
+    wait_for_warp(file, line);
+    int *sums[4] = {&c0, &c1, &c2, &c3};
+    for (int r = 0; r < 4; r++) {
+        int row = lane / 4 + 8 * (r / 2), column = lane % 4 * 2 + r % 2;
+        for (int k = 0; k < 8; k++)
+            *sums[r] += __builtin_popcount(warp[row % 8 * 4 + k % 4].a[row / 8 + 2 * (k / 4)]
+                                           & warp[column * 4 + k % 4].b[k / 4]);
+    }
+    wait_for_warp(file, line);
+}
+
 /* Returns the bits that are set in any lane of the warp. */
 static unsigned bits_of_warp(unsigned bits, const char *file, int line)
 {
@@ -96,27 +117,68 @@ static void load_matrices(bool transposed, unsigned &d0, unsigned &d1, unsigned 
     wait_for_warp(file, line);
 }
 
-/* Starts a copy of 16 bytes: the first `size` of them from `source`, then zeros. The target is
- * overwritten at once, and receives the copy only when that is waited for. */
-static void copy_later(unsigned address, const void *source, unsigned size)
+/* The same with two matrices, whose rows have the addresses of lanes 0 to 15. */
+static void load_two_matrices(unsigned &d0, unsigned &d1, unsigned address, const char *file,
+                              int line)
 {
-    uint4 *target = (uint4 *)shared_pointer(address);
-    uint4 whole = {0, 0, 0, 0};
-    if (size == 16)
-        whole = *(const uint4 *)source;
+    unsigned rest[2];
+    load_matrices(false, d0, d1, rest[0], rest[1], address, file, line);
+}
+
+/* Returns the larger or the smaller one of two numbers; NaN where one is NaN. */
+static float extreme(bool larger, float a, float b)
+{
+    if (a != a || b != b)
+        return a + b;
+    return (a > b) == larger ? a : b;
+}
+
+/* The same for each of two 16-bit floats. */
+static unsigned extreme_halves(bool larger, unsigned a, unsigned b)
+{
+    unsigned result = 0;
+    for (int shift = 0; shift < 32; shift += 16) {
+        float found = extreme(larger, half_bits_to_float((unsigned short)(a >> shift)),
+                              half_bits_to_float((unsigned short)(b >> shift)));
+        result |= (unsigned)float_to_half_bits(found) << shift;
+    }
+    return result;
+}
+
+/* Starts a copy of WIDTH bytes: the first `size` of them from `source`, then zeros. The target is
+ * overwritten at once, and receives the copy only when that is waited for. */
+template <int WIDTH> void copy_later(unsigned address, const void *source, unsigned size)
+{
+    struct alignas(WIDTH) Piece {
+        unsigned words[WIDTH / 4];
+    };
+    Piece *target = (Piece *)shared_pointer(address), whole = {}, overwritten;
+    if (size == WIDTH)
+        whole = *(const Piece *)source;
     else
         for (unsigned i = 0; i < size; i++)
             ((char *)&whole)[i] = ((const char *)source)[i];
-    *target = {~0u, ~0u, ~0u, ~0u};
-    keep_copy(target, {whole.x, whole.y, whole.z, whole.w});
+    for (unsigned &word : overwritten.words)
+        word = ~0u;
+    *target = overwritten;
+    Sixteen bytes = {};
+    for (int i = 0; i < WIDTH / 4; i++)
+        bytes.words[i] = whole.words[i];
+    keep_copy(target, bytes, WIDTH);
 }
 
 static void wait_for_copies(unsigned groups_left)
 {
     void *target;
     Sixteen bytes;
-    while (next_copy(groups_left, target, bytes))
-        *(uint4 *)target = {bytes.words[0], bytes.words[1], bytes.words[2], bytes.words[3]};
+    unsigned width;
+    while (next_copy(groups_left, target, bytes, width))
+        if (width == 16)
+            *(uint4 *)target = {bytes.words[0], bytes.words[1], bytes.words[2], bytes.words[3]};
+        else if (width == 8)
+            *(uint2 *)target = {bytes.words[0], bytes.words[1]};
+        else
+            *(unsigned *)target = bytes.words[0];
 }
 
 } // namespace emulation

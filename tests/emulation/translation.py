@@ -16,6 +16,8 @@ _PTX = {
     "barrier.cluster.arrive.relaxed.aligned;": "(void)0",
     "barrier.cluster.wait.aligned;": "emulation::meet_cluster(__FILE__, __LINE__)",
     "mapa.u64 %0, %1, %2;": "%0 = (decltype(%0))emulation::of_group(%1, %2)",
+    "griddepcontrol.launch_dependents;": "(void)0",
+    "griddepcontrol.wait;": "(void)0",
     "prefetch.global.L2 [%0];": "(void)*(const volatile char *)%0",
     "ex2.approx.ftz.f32 %0, %1;": "%0 = exp2f(%1)",
     "rcp.approx.ftz.f32 %0, %1;": "%0 = 1.0f / (%1)",
@@ -24,10 +26,23 @@ _PTX = {
        f"emulation::multiply({halves}, %0, %1, %2, %3, %4, %5, %6, %7, %8, %9, __FILE__, __LINE__)"
        for shape, halves in (("m16n8k16.row.col.f32.f16.f16.f32", "true"),
                              ("m16n8k8.row.col.f32.tf32.tf32.f32", "false"))},
+    "mma.sync.aligned.m16n8k256.row.col.s32.b1.b1.s32.and.popc {%0, %1, %2, %3}, "
+    "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};":
+        "emulation::multiply_bits(%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, __FILE__, __LINE__)",
     **{f"ldmatrix.sync.aligned.m8n8.x4{form}.shared.b16 {{%0, %1, %2, %3}}, [%4];":
        f"emulation::load_matrices({transposed}, %0, %1, %2, %3, %4, __FILE__, __LINE__)"
        for form, transposed in (("", "false"), (".trans", "true"))},
-    "cp.async.cg.shared.global [%0], [%1], 16, %2;": "emulation::copy_later(%0, %1, %2)",
+    "ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];":
+        "emulation::load_two_matrices(%0, %1, %2, __FILE__, __LINE__)",
+    "cvt.rn.f16x2.f32 %0, %1, %2;":
+        "%0 = (unsigned)float_to_half_bits(%1) << 16 | float_to_half_bits(%2)",
+    **{f"{name}.NaN.f32 %0, %1, %2;": f"%0 = emulation::extreme({larger}, %1, %2)"
+       for name, larger in (("max", "true"), ("min", "false"))},
+    **{f"{name}.NaN.f16x2 %0, %1, %2;": f"%0 = emulation::extreme_halves({larger}, %1, %2)"
+       for name, larger in (("max", "true"), ("min", "false"))},
+    **{f"cp.async.{cache}.shared.global [%0], [%1], {width}, %2;":
+       f"emulation::copy_later<{width}>(%0, %1, %2)"
+       for cache, width in (("ca", 4), ("ca", 8), ("cg", 16))},
     "cp.async.commit_group;": "emulation::commit_copies()",
     "cp.async.wait_group %0;": "emulation::wait_for_copies(%0)",
 }

@@ -20,6 +20,9 @@ def main() -> int:
     parser.add_argument("--keep", action="store_true",
                         help="minimise failures and store them in tests/fuzz/kept")
     arguments = parser.parse_args()
+    for name in arguments.names:
+        if name not in TARGETS:
+            parser.error(f"no reader {name!r}: expected one of {', '.join(TARGETS)}")
     results: dict[str, Counts] = {}
     for name in arguments.names or TARGETS:
         counts = results[name] = fuzz(name, arguments.count, arguments.seed, arguments.start,

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from gossamer.expression import FUNCTIONS, Expression, ExpressionStep
+from gossamer.expression import FUNCTIONS, Expression, ExpressionStep, apply
 from gossamer.facts import PLUS_MINUS_ONE
 from gossamer.ops.backprop.problem import BackpropProblem
+from gossamer.ops.batch_norm.problem import BatchNormProblem
 from gossamer.ops.concat.problem import ConcatProblem
+from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv_transpose2d.problem import ConvTranspose2dProblem
 from gossamer.ops.copy.problem import convert, slice_, transpose
 from gossamer.ops.elementwise.problem import ElementwiseProblem, cast
 from gossamer.ops.gather.problem import GatherProblem
+from gossamer.ops.im2col.problem import Im2colProblem
 from gossamer.ops.matmul.problem import MatmulProblem
 from gossamer.ops.pad.problem import PadProblem
 from gossamer.ops.pool.problem import PoolProblem
@@ -40,6 +43,9 @@ _POSITIVE_DIVISION = Expression(2, (
     ExpressionStep("div", (0, 3)), ExpressionStep("greater", (4, 2))), (4, 5))
 
 PROBLEMS = {
+    "batch_norm": [BatchNormProblem(default_spec((2, 2, 3, 3)), 1e-3, momentum)
+                   for momentum in (None, 0.9)],
+    "im2col": [Im2colProblem(Conv2dProblem(2, 3, 6, 5, 1, (3, 3), (2, 1), (1, 1, 1, 1)))],
     "pool": [PoolProblem(_IMAGE, "max", (3, 3)), PoolProblem(_ODD, "average", (3, 3)),
              PoolProblem(_ODD, "max", (3, 3), facts=(PLUS_MINUS_ONE,))],
     "reduce": [
@@ -76,6 +82,7 @@ PROBLEMS = {
                            ("float32",) * len(FUNCTIONS), (1, 2)),
         ElementwiseProblem((default_spec((9,), "int64"),) * 2,
                            _POSITIVE_DIVISION, ("int64", "uint8")),
+        ElementwiseProblem((_ODD,), apply("leaky_relu", 0.1)),
         *(cast(default_spec((16,), source), target)
           for source, target in [("float32", "bool"), ("bool", "float32"), ("uint8", "int32")]),
     ],

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pyopencl as cl
 
 from gossamer.device.base import Argument, Buffer, Kernel
 from gossamer.device.opencl import OpenCLBuffer, OpenCLDevice
@@ -40,19 +41,23 @@ class GraphDevice(OpenCLDevice):
         self.captures = 0
         self.copies: list[int] = []
         self.waits: list[tuple[Any, Any]] = []
-        self._tape: list[Callable[[], None]] | None = None
+        self._tape: list[Callable[[Any], None]] | None = None
+
+    @property
+    def on_processors(self) -> bool:
+        return False
 
     def launch(self, kernel: Kernel, groups: Sequence[int], work_group_size: Sequence[int],
                arguments: Sequence[Argument], *, shared_bytes: int = 0,
                stream: Any = None) -> None:
         cl_arguments = [_memory(a) if isinstance(a, Buffer) else a for a in arguments]
 
-        def run() -> None:
+        def run(stream: Any) -> None:
             super(GraphDevice, self).launch(kernel, groups, work_group_size, cl_arguments,
-                                            shared_bytes=shared_bytes)
+                                            shared_bytes=shared_bytes, stream=_queue(stream))
 
         if self._tape is None:
-            run()
+            run(stream)
         else:
             self._tape.append(run)
 
@@ -71,7 +76,7 @@ class GraphDevice(OpenCLDevice):
 
     def synchronize(self, stream: Any = None) -> None:
         self._outside_of_captures()
-        super().synchronize()
+        super().synchronize(_queue(stream))
 
     def time(self, work: Callable[[Any], None], stream: Any = None) -> float:
         self._outside_of_captures()
@@ -96,12 +101,17 @@ class GraphDevice(OpenCLDevice):
         def replay(stream: Any = None) -> None:
             self._outside_of_captures()
             for launch in tape * repeats:
-                launch()
+                launch(stream)
 
         return replay
 
     def _outside_of_captures(self) -> None:
         assert self._tape is None, "not allowed while a graph is recorded"
+
+
+def _queue(stream: Any) -> cl.CommandQueue | None:
+    """Returns a stream of the device; None for one that only stands for a stream in a test."""
+    return stream if isinstance(stream, cl.CommandQueue) else None
 
 
 def _memory(buffer: Buffer) -> OpenCLBuffer:

@@ -24,6 +24,9 @@ MIXING = {
     "scalar": network(node("ReduceMean", ["x"], ["y"], "it", keepdims=0)),
     "softmax": network(node("Softmax", ["x"], ["y"], "it", axis=0)),
     "mean": network(node("ReduceMean", ["x"], ["y"], "it", axes=[0], keepdims=1)),
+    "statistics": network(
+        node("BatchNormalization", ["x", *["ones"] * 4], ["y"], "it", training_mode=1),
+        ones=np.ones(3, np.float32)),
     "fold": network(node("Flatten", ["x"], ["y"], "it", axis=0)),
 }
 BY_IMAGE = {

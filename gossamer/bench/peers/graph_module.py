@@ -17,6 +17,10 @@ from gossamer.model.infer.resolve import resolve
 from gossamer.model.passes.optimise import optimise
 
 
+def _hard_sigmoid(x: torch.Tensor, slope: float, shift: float) -> torch.Tensor:
+    return torch.clamp(x * slope + shift, 0, 1)
+
+
 def _truth(compare: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """Returns a comparison whose result is 1 or 0 in the dtype of its arguments."""
     def compared(x: Any, y: Any) -> torch.Tensor:
@@ -36,14 +40,15 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "exp": torch.exp, "log": torch.log, "sqrt": torch.sqrt, "tanh": torch.tanh,
     "floor": torch.floor, "round": torch.round, "sigmoid": torch.sigmoid, "sign": torch.sign,
     "relu": torch.relu, "clip": torch.clamp, "leaky_relu": functional.leaky_relu,
+    "hard_sigmoid": _hard_sigmoid,
     "less": _truth(torch.lt), "less_equal": _truth(torch.le), "greater": _truth(torch.gt),
     "greater_equal": _truth(torch.ge), "where": _where}
 """Functions of expressions that torch has with the same arguments and constants."""
 
 
 def graph_module(graph: Graph, batch: int) -> nn.Module:
-    """Returns a module in evaluation mode that computes the graph's first output at this batch
-    size, one call of torch for each op, with batch norms folded.
+    """Returns a module in evaluation mode that computes the graph's output at this batch size, or a
+    tuple of its outputs, one call of torch for each op, with batch norms folded.
 
     Raises UnsupportedError for an op, or an attribute, that is not written down here.
     """
@@ -71,7 +76,8 @@ class _Writer:
             if write is None:
                 raise self.refused(node)
             self._values[node.outputs[0]] = write(self, node)
-        self._calls.output(self.value(graph.outputs[0].name))
+        outputs = tuple(self.value(info.name) for info in graph.outputs)
+        self._calls.output(outputs if len(outputs) > 1 else outputs[0])
         return fx.GraphModule(self._root, self._calls).eval().requires_grad_(False)
 
     def refused(self, node: Node) -> UnsupportedError:

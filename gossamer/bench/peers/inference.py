@@ -1,4 +1,5 @@
-"""The peers of inference: ONNX Runtime, PyTorch in its modes, and the libraries of vendors."""
+"""The peers of inference: ONNX Runtime, OpenCV, PyTorch in its modes, CLBlast, and the libraries of
+vendors."""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ from gossamer.bench.contender import (
     PeerNetwork,
     ReadyContender,
 )
+from gossamer.bench.peers.clblast import clblast
 from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.model.onnx_writer import to_onnx
@@ -42,12 +44,12 @@ def onnxruntime(network: PeerNetwork, x: np.ndarray, device: Device,
         options.log_severity_level = 3
         # otherwise its threads still spin while the next contender is timed
         options.add_session_config_entry("session.force_spinning_stop", "1")
-        model = (to_onnx(network.graph).SerializeToString() if network.onnx is None
-                 else network.onnx())
-        session = runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        session = runtime.InferenceSession(_onnx_bytes(network), options,
+                                           providers=["CPUExecutionProvider"])
         binding = session.io_binding()
         binding.bind_cpu_input(network.graph.inputs[0].name, x)
-        binding.bind_output(network.graph.outputs[0].name)
+        for output in network.graph.outputs:
+            binding.bind_output(output.name)
 
         def work(stream: Any) -> None:
             session.run_with_iobinding(binding)
@@ -58,6 +60,43 @@ def onnxruntime(network: PeerNetwork, x: np.ndarray, device: Device,
                               f"CPU, {host.limits.compute_units} threads, default optimisation")
 
     return [Alternative("CPU", make)]
+
+
+def opencv(network: PeerNetwork, x: np.ndarray, device: Device,
+           precisions: Sequence[str]) -> list[Alternative]:
+    """Returns OpenCV's dnn on all cores of the processor, for whole networks. Raises AbsentError.
+    """
+    if network.is_layer:
+        raise AbsentError("whole networks are compared only")
+    if "fp32" not in precisions:
+        raise AbsentError("compared in fp32 only")
+    if importlib.util.find_spec("cv2") is None:
+        raise AbsentError("not installed: pip install 'opencv-python-headless<5'")
+    import cv2
+
+    host = find("host")
+    names = [info.name for info in network.graph.outputs]
+
+    def make() -> ReadyContender:
+        cv2.setNumThreads(host.limits.compute_units)
+        reader = cv2.dnn.readNetFromONNX(np.frombuffer(_onnx_bytes(network), np.uint8))
+        reader.setInput(x)
+        results: list[np.ndarray] = []
+
+        def work(stream: Any) -> None:
+            results[:] = reader.forward(names)
+
+        return ReadyContender("opencv-dnn", host, work, lambda count: results[0][:count],
+                              "NCHW" if x.ndim == 4 else "row",
+                              f"CPU, {host.limits.compute_units} threads, OpenCV {cv2.__version__}")
+
+    return [Alternative("CPU", make)]
+
+
+def _onnx_bytes(network: PeerNetwork) -> bytes:
+    """The network's ONNX file."""
+    return (to_onnx(network.graph).SerializeToString() if network.onnx is None
+            else network.onnx())
 
 
 def release() -> None:
@@ -91,6 +130,8 @@ PEERS: dict[str, Peer] = {
     "torch-compile": _torch("torch-compile"),
     "torch-compile:max-autotune": _torch("torch-compile:max-autotune"),
     "onnxruntime": onnxruntime,
+    "opencv-dnn": opencv,
+    "clblast": clblast,
 }
 
 
@@ -106,8 +147,11 @@ def defaults(device: Device, layers: bool) -> list[str]:
 
     max-autotune is left out because it searches for many minutes. torch.compile is left out for
     single layers: it takes seconds to compile each, and then calls what torch-graph calls.
+    OpenCV's dnn is compared by whole networks, and CLBlast by products on an OpenCL device.
     """
     if not device.runs_cuda_libraries:
-        return ["torch-eager", "onnxruntime"]
-    slow = ("torch-compile:max-autotune", *(["torch-compile"] if layers else []))
-    return [*(name for name in PEERS if name not in slow), *vendors()]
+        on_opencl = ["clblast"] if device.api == "opencl" and layers else []
+        return ["torch-eager", "onnxruntime", *([] if layers else ["opencv-dnn"]), *on_opencl]
+    left_out = ("torch-compile:max-autotune", "clblast",
+                *(["torch-compile", "opencv-dnn"] if layers else []))
+    return [*(name for name in PEERS if name not in left_out), *vendors()]

@@ -122,7 +122,7 @@ class _PreparedModule:
         self.module = module
         self.x = torch_device.input(layout, dtype)
         self._streams: dict[int, Any] = {}
-        self._result: torch.Tensor | None = None
+        self._result: torch.Tensor | tuple[torch.Tensor, ...] | None = None
 
     def ready(self, contender: str, call: Callable[[], torch.Tensor], *settings: str,
               runs: int = 1) -> ReadyContender:
@@ -152,7 +152,8 @@ class _PreparedModule:
     def _output(self, count: int) -> np.ndarray:
         self.torch_device.synchronize()
         assert self._result is not None
-        return self._result[:count].float().cpu().numpy()
+        first = self._result[0] if isinstance(self._result, tuple) else self._result
+        return first[:count].float().cpu().numpy()
 
 
 def alternatives(name: str, network: PeerNetwork, x: np.ndarray, device: Device,

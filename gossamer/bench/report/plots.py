@@ -20,7 +20,7 @@ _DOTS, _MOST_DOTS = 110.0, 60_000
 """Dots per inch, and most dots of height: matplotlib draws at most 2^16."""
 _MOST_BARS = 6
 """Cases of a panel beyond which marks are drawn instead of bars."""
-_SHAPES = {"fp32": "o", "tf32": "^", "fp16": "s"}
+_SHAPES = {"fp32": "o", "tf32": "^", "fp16": "s", "int8": "v", "b1": "D"}
 """Matplotlib's marker for each precision."""
 
 

@@ -10,14 +10,17 @@ import numpy as np
 
 from gossamer.bench.contender import PeerNetwork
 from gossamer.bench.layer_tables import (
+    BINARY,
     PRODUCTS,
     ConvLayer,
     LinearLayer,
     distinct_convolutions,
 )
+from gossamer.bench.suites.binary_layers import binary_case as binary_layer
 from gossamer.bench.suites.binary_networks import SUITE as BINARY_NETWORKS
 from gossamer.bench.suites.binary_networks import binary_case, binary_networks
 from gossamer.bench.suites.layers import convolution, layer_case, linear
+from gossamer.bench.suites.mobile_networks import MOBILE_NETWORKS
 from gossamer.bench.suites.networks import network_case
 from gossamer.bench.suites.sparse_layers import sparse_layers
 from gossamer.bench.suites.sparse_networks import (
@@ -43,9 +46,14 @@ files that it needs."""
 
 
 def mobilenet(batch: int, files: Files) -> list[Item]:
-    """Returns MobileNetV2 as a single case."""
-    return [Item("mobilenet", "mobilenetv2", batch, lambda setting: network_case(
-        "mobilenet", _mobilenet("mobilenetv2"), batch, setting))]
+    """Returns MobileNetV2 with trained weights, and others of its kind with random ones."""
+    def item(name: str, make: Callable[[], PeerNetwork]) -> Item:
+        return Item("mobilenet", name, batch, lambda setting: network_case(
+            "mobilenet", make(), batch, setting))
+
+    others = {name: partial(_mobile_network, name) for name in MOBILE_NETWORKS}
+    return [item("mobilenetv2", lambda: _mobilenet("mobilenetv2")),
+            *(item(name, make) for name, make in others.items())]
 
 
 def networks(batch: int, files: Files) -> list[Item]:
@@ -111,6 +119,37 @@ def gemm(batch: int, files: Files) -> list[Item]:
     return [item(batch if layer.rows is None else 1, layer) for layer in PRODUCTS]
 
 
+def darknet(batch: int, files: Files) -> list[Item]:
+    """Returns the detectors of the zoo as whole networks, with a plan of the published form of
+    convolution in OpenCL."""
+    def item(name: str) -> Item:
+        return Item("darknet", name, batch, lambda setting: network_case(
+            "darknet", _detector(name, batch), batch, setting, forced_too=("published",)))
+
+    return [item(name) for name in ("yolov4-tiny", "yolov2-tiny")]
+
+
+def _detector(name: str, batch: int) -> PeerNetwork:
+    """A detector of the zoo."""
+    graph = zoo.build(name)
+
+    def torch_form(constants: Mapping[str, np.ndarray]) -> object:
+        from gossamer.bench.peers.graph_module import graph_module
+
+        return graph_module(graph, batch)
+
+    return PeerNetwork(name, graph, torch_form)
+
+
+def binary_layers(batch: int, files: Files) -> list[Item]:
+    """Returns convolutions of signs, one by one."""
+    def item(layer: ConvLayer) -> Item:
+        return Item("binary-layers", layer.name, batch, lambda setting: binary_layer(
+            "binary-layers", layer, batch, setting), is_layer=True)
+
+    return [item(layer) for layer in BINARY]
+
+
 def _forced(suite: str, name: str, network: Callable[[], PeerNetwork], batch: int) -> Item:
     """A network that is also run by plans that force one algorithm."""
     return Item(suite, name, batch, lambda setting: network_case(
@@ -121,6 +160,11 @@ def _file_items(suite: str, batch: int, files: Files) -> list[Item]:
     """The networks of the model files."""
     return [_forced(suite, _file_network(path).name, partial(_file_network, path), batch)
             for path in files.models]
+
+
+def _mobile_network(name: str) -> PeerNetwork:
+    """A network of MOBILE_NETWORKS."""
+    return PeerNetwork(name, MOBILE_NETWORKS[name]())
 
 
 def _mobilenet(name: str) -> PeerNetwork:
@@ -216,6 +260,7 @@ def named(cases: Collection[str], parts: str | None) -> set[str]:
 
 
 SUITES: dict[str, Suite] = {"mobilenet": mobilenet, "conv-layers": conv_layers, "gemm": gemm,
+                            "darknet": darknet, "binary-layers": binary_layers,
                             "networks": networks, "sparse-layers": sparse_layers,
                             "sparse-networks": pruned_networks, BINARY_NETWORKS: binary,
                             "tuning": tuning,

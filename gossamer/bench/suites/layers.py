@@ -38,17 +38,19 @@ _LOOKS = 3
 """Times measured of each config to choose the fastest of a form."""
 
 
-def convolution(layer: ConvLayer, weight: np.ndarray | None = None) -> PeerNetwork:
-    """Returns the layer with this weight (M, C/groups, R, S), by default a dense random one."""
+def convolution(layer: ConvLayer, weight: np.ndarray | None = None,
+                bias: np.ndarray | None = None) -> PeerNetwork:
+    """Returns the layer with this weight (M, C/groups, R, S) and bias (M,), by default dense random
+    ones."""
     builder = GraphBuilder(layer.name, file=layer.name)
     x = builder.input("x", (None, layer.channels, layer.size, layer.size))
-    random_weight, bias = _constants(layer.weight_shape)
+    random_weight, random_bias = _constants(layer.weight_shape)
     pad = layer.pad
     y = builder.conv2d(
         x, builder.constant("0.weight", random_weight if weight is None else weight),
-        builder.constant("0.bias", bias), strides=(layer.stride, layer.stride),
-        pads=(pad, pad, pad, pad), groups=layer.groups, name="0", output="0.out",
-        source=f"Conv {layer.name!r}")
+        builder.constant("0.bias", random_bias if bias is None else bias),
+        strides=(layer.stride, layer.stride), pads=(pad, pad, pad, pad), groups=layer.groups,
+        name="0", output="0.out", source=f"Conv {layer.name!r}")
     builder.output(builder.apply("relu", y, name="1", output="y"),
                  (None, layer.out_channels, layer.out_size, layer.out_size))
     graph = builder.finish()
@@ -86,18 +88,21 @@ def linear(layer: LinearLayer) -> PeerNetwork:
 
 
 def layer_case(suite: str, network: PeerNetwork, batch: int, setting: Setting,
-               rows: int | None = None, forms: Sequence[tuple[str, str]] = ()) -> Case:
-    """Makes the case of a network of one layer, with an input from a normal distribution.
+               rows: int | None = None, forms: Sequence[tuple[str, str]] = (),
+               x: np.ndarray | None = None) -> Case:
+    """Makes the case of a network of one layer.
 
-    rows: first size of the input where that is not the batch. forms: pairs of an algorithm and a
-    value of `variant` in its configs, which become contenders `gossamer:ALGORITHM/FORM`. Every
-    contender has its input and output in the layout and precision that it works in.
+    x: the input, by default from a normal distribution. rows: first size of the input where that is
+    not the batch. forms: pairs of an algorithm and a value of `variant` in its configs, which
+    become contenders `gossamer:ALGORITHM/FORM`. Every contender has its input and output in the
+    layout and precision that it works in.
     Raises UnsupportedError where the device has no algorithm for the layer.
     """
     device = setting.device
     rows = batch if rows is None else rows
     shape = (rows, *[size or 1 for size in network.graph.inputs[0].shape[1:]])
-    x = np.random.default_rng(0).standard_normal(shape, np.float32)
+    if x is None:
+        x = np.random.default_rng(0).standard_normal(shape, np.float32)
     layer = _lowered(network, rows)
     problem = layer.problem
     assert problem is not None
@@ -124,7 +129,9 @@ def layer_case(suite: str, network: PeerNetwork, batch: int, setting: Setting,
         """The fastest candidate that each precision allows, each once."""
         fastest: dict[str, Candidate] = {}
         for precision in setting.precisions:
-            best = min(candidates()[precision], key=lambda candidate: candidate.cost)
+            best = min((candidate for candidate in candidates()[precision]
+                        if not candidate.algorithm.by_name_only),
+                       key=lambda candidate: candidate.cost)
             fastest.setdefault(best.variant.precision, best)
         return [_measured(OWN, on_device, candidate) for candidate in fastest.values()]
 
@@ -179,7 +186,8 @@ def layer_case(suite: str, network: PeerNetwork, batch: int, setting: Setting,
     return Case(suite, network.name, batch, *least_work(layer),
                 1.0 if layer.density is None else layer.density,
                 reference(network.graph, checked), contenders,
-                sample_us=_SAMPLE_US if device.limits.graph else Case.sample_us)
+                sample_us=_SAMPLE_US if device.limits.graph and not device.on_processors
+                else Case.sample_us)
 
 
 class _LayerOnDevice:

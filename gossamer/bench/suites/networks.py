@@ -36,14 +36,16 @@ error of what follows has no bound."""
 
 
 def network_case(suite: str, network: PeerNetwork, batch: int, setting: Setting, *,
-                 force_each: bool = False, x: np.ndarray | None = None,
+                 force_each: bool = False, forced_too: Sequence[str] = (),
+                 x: np.ndarray | None = None,
                  described: Callable[[Program], str] | None = None) -> Case:
     """Makes the case of a whole network.
 
     force_each: whether each of gossamer's own algorithms of convolutions and products also gets a
     plan, which takes it wherever it may. A vendor's algorithm gets such a plan where
-    `against` names it. x: the input, by default one from a normal distribution. described: what the
-    rows of plans say of their programs beside the algorithms.
+    `against` names it. forced_too: further algorithms that get one. x: the input, by default one
+    from a normal distribution. described: what the rows of plans say of their programs beside the
+    algorithms.
     """
     graph = network.graph
     x = input_of(network, batch) if x is None else x
@@ -56,9 +58,9 @@ def network_case(suite: str, network: PeerNetwork, batch: int, setting: Setting,
                 for plan in _plans(graph, batch, setting, name)]
 
     layers = plans[0].layers(batch)
-    if force_each:
-        for name in _forced_algorithms({layer.op for layer in layers}):
-            contenders[f"{OWN}:{name}"] = partial(forced, f"{OWN}:{name}", name)
+    own_names = _forced_algorithms({layer.op for layer in layers}) if force_each else []
+    for name in (*own_names, *forced_too):
+        contenders[f"{OWN}:{name}"] = partial(forced, f"{OWN}:{name}", name)
     for name in setting.against:
         contenders[name] = partial(PEERS[name], network, x, setting.device, setting.precisions) if (
             name in PEERS) else partial(forced, name, name)
@@ -96,7 +98,8 @@ def whole_network(suite: str, name: str, graph: Graph, x: np.ndarray, layers: Se
 def _forced_algorithms(ops: Collection[str]) -> list[str]:
     """The names of gossamer's own algorithms for those of these ops that take a network's time."""
     return list(dict.fromkeys(algorithm.name for op in _FORCED_OPS if op in ops
-                              for algorithm in OPS[op].algorithms if not algorithm.vendor))
+                              for algorithm in OPS[op].algorithms
+                              if not (algorithm.vendor or algorithm.by_name_only)))
 
 
 def _most_error(graph: Graph) -> dict[str, float]:

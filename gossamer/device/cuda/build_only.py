@@ -75,9 +75,10 @@ class BuildOnlyDevice(Device):
 
     def compile(self, source: KernelSource) -> BuiltKernel:
         if source not in self._kernels:
+            architecture = source.built_for(self.architecture)
             cubin = kernel_cache.cached(
-                nvrtc.key(source, self.architecture),
-                lambda: nvrtc.compile_cubin(source, self.architecture)[0])
+                nvrtc.key(source, architecture),
+                lambda: nvrtc.compile_cubin(source, architecture)[0])
             self._kernels[source] = BuiltKernel(source, len(cubin))
         return self._kernels[source]
 

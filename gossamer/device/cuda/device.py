@@ -157,9 +157,10 @@ class CudaDevice(Device):
         return kernels
 
     def _load(self, source: KernelSource) -> CudaKernel:
+        architecture = source.built_for(self.architecture)
         (kernel,) = self._loaded(
-            nvrtc.key(source, self.architecture),
-            lambda: nvrtc.compile_cubin(source, self.architecture)[0],
+            nvrtc.key(source, architecture),
+            lambda: nvrtc.compile_cubin(source, architecture)[0],
             lambda cubin: [CudaKernel(source, cubin, self)],
             f"{source.function} of {source.path.name}")
         return kernel
@@ -280,6 +281,11 @@ class CudaDevice(Device):
         with self.current():
             try:
                 kernel.allow_dynamic(shared_bytes)
+                if kernel.source.begins_early:
+                    config = _early_launch((gx, gy, gz), (bx, by, bz), shared_bytes,
+                                           self.stream_handle(stream))
+                    check(driver.cuLaunchKernelEx(config, kernel.function, parameters, 0))
+                    return
                 check(driver.cuLaunchKernel(
                     kernel.function, gx, gy, gz, bx, by, bz, shared_bytes,
                     self.stream_handle(stream), parameters, 0))
@@ -415,6 +421,21 @@ class _EventPair:
             driver.CUevent_flags.CU_EVENT_DEFAULT)) for _ in range(2)]
         for event in self.events:
             weakref.finalize(self, quietly, device, driver.cuEventDestroy, event)
+
+
+def _early_launch(groups: tuple[int, int, int], work_group_size: tuple[int, int, int],
+                  shared_bytes: int, stream: int) -> driver.CUlaunchConfig:
+    """Returns the configuration of a launch that may begin before the one before it has ended."""
+    attribute = driver.CUlaunchAttribute()
+    attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+    attribute.value.programmaticStreamSerializationAllowed = 1
+    config = driver.CUlaunchConfig()
+    config.gridDimX, config.gridDimY, config.gridDimZ = groups
+    config.blockDimX, config.blockDimY, config.blockDimZ = work_group_size
+    config.sharedMemBytes = shared_bytes
+    config.hStream = driver.CUstream(stream)
+    config.attrs, config.numAttrs = [attribute], 1
+    return config
 
 
 def _repeat(graph: driver.CUgraph, once: driver.CUgraph, repeats: int,

@@ -120,5 +120,6 @@ def limits_of(device: driver.CUdevice) -> tuple[Limits, tuple[int, int]]:
         cache_bytes=attribute("L2_CACHE_SIZE"),
         graph=True,
         mma=capability >= (8, 0),
+        wgmma=capability == (9, 0),
         cluster=8 if attribute("CLUSTER_LAUNCH") else 1,
     ), capability

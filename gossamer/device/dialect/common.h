@@ -10,6 +10,10 @@
 #error "the dialect knows OpenCL C and CUDA C++ (NVRTC), and no other compiler"
 #endif
 
+/* LAUNCH_BOUNDS(threads, groups) bounds the registers, so that so many groups of so many work-items
+ * fit a multiprocessor. WORK_GROUP_OF(items) fixes the size of a work-group in its place: NVIDIA's
+ * OpenCL allows more than 256 work-items only so. */
+
 /* Warps are 32 work-items with consecutive LOCAL_ID(0).
  *
  * PART(condition) starts code for some warps of a work-group. On CUDA only the warps for which the
@@ -27,18 +31,19 @@
  *                                where the predicate is true; `index` is the same for the warp. All
  *                                of the warp call it, and a BARRIER follows before it is read. */
 
-/* EXACT_WORK_GROUP(items) before the `void` of a kernel says that its work-groups have exactly so
- * many work-items along dimension 0, so that the compiler gives each no more registers than fit. */
-
 /* Loads and stores of four floats, whose address is a multiple of 16 bytes. */
 #define LOAD4(pointer) (*(const GLOBAL float4 *)(pointer))
 #define STORE4(pointer, value) (*(GLOBAL float4 *)(pointer) = (value))
 #define SHARED_LOAD4(pointer) (*(const SHARED_POINTER float4 *)(pointer))
 #define SHARED_STORE4(pointer, value) (*(SHARED_POINTER float4 *)(pointer) = (value))
 
+/* FLOAT16 is a vector of 16 floats, for kernels of processors: ZERO16 is one of zeros, LOAD16 and
+ * STORE16 take any address, and FMA16(factor, values, sums) adds factor * values to sums. */
+
 /* 16-bit floats exist in memory only: HALF is the type to which pointers point, and arithmetic is
- * in float. The address of four of them is a multiple of 8 bytes. A FETCHED value is an unconverted
- * one, so that an early or conditional load need not complete before its HALF_VALUE is computed.
+ * in float. The address of four of them is a multiple of 8 bytes, that of eight of 16. A FETCHED
+ * value is an unconverted one, so that an early or conditional load need not complete before its
+ * HALF_VALUE is computed. Eight are two float4, LOWER_VALUE4 and UPPER_VALUE4.
  *
  * REAL is the type of a kernel's tensors in memory: HALF where HALVES is set, else float. */
 #if HALVES
@@ -84,6 +89,8 @@
 #define ZERO ((VALUE)0)
 #define ONE ((VALUE)1)
 /* the result is NaN where an argument is NaN, as in NumPy */
+#ifndef MAXIMUM
 #define MAXIMUM(a, b) (((a) > (b) || (a) != (a)) ? (a) : (b))
 #define MINIMUM(a, b) (((a) < (b) || (a) != (a)) ? (a) : (b))
+#endif
 #define SIGMOID(x) ((x) >= ZERO ? ONE / (ONE + exp(-(x))) : exp(x) / (ONE + exp(x)))

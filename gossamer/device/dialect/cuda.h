@@ -11,7 +11,7 @@
 #define INLINE static __device__ __forceinline__
 #define UNROLL _Pragma("unroll")
 #define LAUNCH_BOUNDS(threads, groups) __launch_bounds__(threads, groups)
-#define EXACT_WORK_GROUP(threads) __launch_bounds__(threads, 1)
+#define WORK_GROUP_OF(items) __launch_bounds__(items, 1)
 #define BARRIER() __syncthreads()
 #define GLOBAL_BARRIER() __syncthreads()
 #define LOCAL_ID(d) ((int)((d) == 0 ? threadIdx.x : (d) == 1 ? threadIdx.y : threadIdx.z))
@@ -20,6 +20,11 @@
 #define GROUP_COUNT(d) ((int)((d) == 0 ? gridDim.x : (d) == 1 ? gridDim.y : gridDim.z))
 #define FMA(a, b, c) fmaf(a, b, c)
 #define MAKE4(x, y, z, w) make_float4(x, y, z, w)
+#define FLOAT16 sixteen_floats
+#define ZERO16 (sixteen_floats{})
+#define LOAD16(pointer) load_sixteen(pointer)
+#define STORE16(pointer, value) store_sixteen(pointer, value)
+#define FMA16(factor, values, sums) fma_sixteen(factor, values, sums)
 #define PART(condition) (condition)
 #define WARP_BARRIER() __syncwarp()
 #define PART_BARRIER(number, items) \
@@ -57,6 +62,40 @@ typedef unsigned long long ulong;
 #define HALF_VALUE(fetched) half_to_float(fetched)
 #define HALF_VALUE4(fetched) halves_to_floats(fetched)
 #define ZERO_HALF4 make_ushort4(0, 0, 0, 0)
+#define FETCHED_HALF8 uint4
+#define FETCH_HALF8(pointer, index) (*(const uint4 *)((pointer) + (index)))
+#define LOWER_VALUE4(fetched) words_to_floats((fetched).x, (fetched).y)
+#define UPPER_VALUE4(fetched) words_to_floats((fetched).z, (fetched).w)
+#define ZERO_HALF8 make_uint4(0, 0, 0, 0)
+#define STORE_HALF8(pointer, index, lower, upper) \
+    (*(uint4 *)((pointer) + (index)) = floats_to_words(lower, upper))
+
+struct sixteen_floats {
+    float lane[16];
+};
+
+[[maybe_unused]] static __device__ __forceinline__ sixteen_floats load_sixteen(const float *from)
+{
+    sixteen_floats values;
+    for (int i = 0; i < 16; i++)
+        values.lane[i] = from[i];
+    return values;
+}
+
+[[maybe_unused]] static __device__ __forceinline__ void store_sixteen(float *to,
+                                                                      sixteen_floats values)
+{
+    for (int i = 0; i < 16; i++)
+        to[i] = values.lane[i];
+}
+
+[[maybe_unused]] static __device__ __forceinline__ sixteen_floats fma_sixteen(
+    float factor, sixteen_floats values, sixteen_floats sums)
+{
+    for (int i = 0; i < 16; i++)
+        sums.lane[i] = fmaf(factor, values.lane[i], sums.lane[i]);
+    return sums;
+}
 
 [[maybe_unused]] static __device__ __forceinline__ float half_to_float(unsigned short bits)
 {
@@ -84,6 +123,22 @@ typedef unsigned long long ulong;
                         float_to_half(value.w));
 }
 
+[[maybe_unused]] static __device__ __forceinline__ float4 words_to_floats(unsigned int low,
+                                                                          unsigned int high)
+{
+    return make_float4(half_to_float((unsigned short)low), half_to_float((unsigned short)(low >> 16)),
+                       half_to_float((unsigned short)high),
+                       half_to_float((unsigned short)(high >> 16)));
+}
+
+[[maybe_unused]] static __device__ __forceinline__ uint4 floats_to_words(float4 lower, float4 upper)
+{
+    return make_uint4(float_to_half(lower.x) | (unsigned int)float_to_half(lower.y) << 16,
+                      float_to_half(lower.z) | (unsigned int)float_to_half(lower.w) << 16,
+                      float_to_half(upper.x) | (unsigned int)float_to_half(upper.y) << 16,
+                      float_to_half(upper.z) | (unsigned int)float_to_half(upper.w) << 16);
+}
+
 /* A sigmoid with an error of a few units in the last place; 0 where the exponential overflows. */
 [[maybe_unused]] static __device__ __forceinline__ float QUICK_SIGMOID(float x)
 {
@@ -92,6 +147,36 @@ typedef unsigned long long ulong;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(1.0f + e));
     return y;
 }
+
+/* The larger and the smaller of two numbers, or NaN: one instruction from sm_80 on. */
+#if __CUDA_ARCH__ >= 800
+#define MAXIMUM(a, b) larger(a, b)
+#define MINIMUM(a, b) smaller(a, b)
+
+template <typename T> static __device__ __forceinline__ T larger(T a, T b)
+{
+    return a > b || a != a ? a : b;
+}
+
+template <typename T> static __device__ __forceinline__ T smaller(T a, T b)
+{
+    return a < b || a != a ? a : b;
+}
+
+[[maybe_unused]] static __device__ __forceinline__ float larger(float a, float b)
+{
+    float result;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
+    return result;
+}
+
+[[maybe_unused]] static __device__ __forceinline__ float smaller(float a, float b)
+{
+    float result;
+    asm("min.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
+    return result;
+}
+#endif
 
 #define INFINITY __int_as_float(0x7f800000)
 #define NAN __int_as_float(0x7fc00000)

@@ -11,7 +11,7 @@
 #define INLINE static inline
 #define UNROLL _Pragma("unroll")
 #define LAUNCH_BOUNDS(threads, groups)
-#define EXACT_WORK_GROUP(threads) __attribute__((reqd_work_group_size(threads, 1, 1)))
+#define WORK_GROUP_OF(items) __attribute__((reqd_work_group_size(items, 1, 1)))
 #ifdef POCL_DEVICE_ADDRESS_BITS
 /* PoCL assumes that all work-items agree on a branch directly after a barrier, even where they do
  * not. An empty instruction between the two avoids this. */
@@ -32,6 +32,11 @@
 #define GROUP_COUNT(d) ((int)get_num_groups(d))
 #define FMA(a, b, c) fma(a, b, c)
 #define MAKE4(x, y, z, w) ((float4)(x, y, z, w))
+#define FLOAT16 float16
+#define ZERO16 ((float16)0.0f)
+#define LOAD16(pointer) vload16(0, pointer)
+#define STORE16(pointer, value) vstore16(value, 0, pointer)
+#define FMA16(factor, values, sums) fma((float16)(factor), values, sums)
 #define PART(condition) 1
 #define WARP_BARRIER() BARRIER()
 #define PART_BARRIER(number, items) BARRIER()
@@ -70,6 +75,13 @@
 #define HALF_VALUE(fetched) (fetched)
 #define HALF_VALUE4(fetched) (fetched)
 #define ZERO_HALF4 MAKE4(0.0f, 0.0f, 0.0f, 0.0f)
+#define FETCHED_HALF8 float8
+#define FETCH_HALF8(pointer, index) vloada_half8(0, (pointer) + (index))
+#define LOWER_VALUE4(fetched) ((fetched).lo)
+#define UPPER_VALUE4(fetched) ((fetched).hi)
+#define ZERO_HALF8 ((float8)(0.0f))
+#define STORE_HALF8(pointer, index, lower, upper) \
+    vstorea_half8_rte((float8)(lower, upper), 0, (pointer) + (index))
 #define QUICK_SIGMOID(x) (1.0f / (1.0f + exp(-(x))))
 /* Dynamic shared memory is a kernel parameter in OpenCL and an extern array in CUDA. */
 #define DYNAMIC_SHARED_PARAMETER(type, name) , __local type *name

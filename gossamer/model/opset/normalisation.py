@@ -1,12 +1,19 @@
-"""Definition of batch norm, which resolve() turns into element-wise arithmetic."""
+"""Definitions of batch norm by stored statistics, which resolve() turns into element-wise
+arithmetic, and by those of the batch."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from gossamer.expression import Expression, ExpressionStep
-from gossamer.model.graph import Node
-from gossamer.model.opset.definition import define, never_jumps, resolved
+from gossamer.model.graph import Node, StaticGraph
+from gossamer.model.opset.definition import (
+    define,
+    never_jumps,
+    not_evaluated,
+    nothing_known,
+    resolved,
+)
 from gossamer.model.opset.state import InferenceState
 
 AFFINE = Expression(4, (ExpressionStep("sub", (0, 1)), ExpressionStep("mul", (4, 2)),
@@ -28,14 +35,20 @@ def batch_norm_constants(
         return mean, gamma / np.sqrt(variance + epsilon), beta
 
 
+def _checked_shape(state: InferenceState, node: Node) -> tuple[int, ...]:
+    """Returns the shape of x. Raises ModelError where it has another number of channels than the
+    constants."""
+    shape, channels = state.shapes[node.inputs[0]], state.known[node.inputs[1]].size
+    if len(shape) < 2 or shape[1] != channels:
+        raise state.error(node, f"input has shape {list(shape)}, expected {channels} channels")
+    return shape
+
+
 def _batch_norm_shape(state: InferenceState, node: Node) -> None:
     """Emits (x - mean) * scale + shift in this order: in x * scale + (shift - mean * scale) the
     terms would cancel in float32."""
-    shape = state.shapes[node.inputs[0]]
+    shape = _checked_shape(state, node)
     arrays = [state.known[name] for name in node.inputs[1:]]
-    if len(shape) < 2 or shape[1] != arrays[0].size:
-        raise state.error(node, f"input has shape {list(shape)}, expected {arrays[0].size} "
-                                "channels")
     operands = [node.inputs[0]]
     values = batch_norm_constants(arrays, node.attributes["epsilon"])
     for role, value in zip(("mean", "scale", "shift"), values, strict=True):
@@ -44,8 +57,24 @@ def _batch_norm_shape(state: InferenceState, node: Node) -> None:
     state.emit(node, shape, op="elementwise", inputs=operands, expression=AFFINE)
 
 
+def _training_shape(state: InferenceState, node: Node) -> None:
+    shape = _checked_shape(state, node)
+    state.emit(node, shape, several=(shape, shape[1:2], shape[1:2]), **node.attributes)
+
+
+def _training_mixes(static: StaticGraph, node: Node, with_batch: set[str]) -> str | None:
+    return "normalises by the statistics of all inputs of a batch"
+
+
 DEFINITIONS = (
     define("batch_norm", text="x, gamma, beta, mean, variance, all constants but x; epsilon",
            shape=_batch_norm_shape, evaluate=resolved, mixes=resolved, passes_values=True,
            jumps=never_jumps, facts=resolved, float_only=True, attribute_inputs=()),
+    define("batch_norm_training",
+           text="x, gamma, beta, mean, variance, all constants but x; epsilon, momentum; outputs: "
+                "x normalised by its own statistics, and momentum * mean + (1 - momentum) * that "
+                "of x, and the same of the variance",
+           shape=_training_shape, evaluate=not_evaluated, mixes=_training_mixes,
+           passes_values=True, jumps=never_jumps, facts=nothing_known, float_only=True,
+           attribute_inputs=()),
 )

@@ -2,8 +2,13 @@
 
 from gossamer.ops.conv2d.binary.host import HostPopcount
 from gossamer.ops.conv2d.binary.popcount import Popcount
+from gossamer.ops.conv2d.binary.tensor_core.bit_tensor_core import BitTensorCore
 from gossamer.ops.conv2d.dense.depthwise import Depthwise
 from gossamer.ops.conv2d.dense.im2col_gemm import Im2colGemm
+from gossamer.ops.conv2d.dense.mma.algorithms import ImplicitGemmMma, PointwiseMma
+from gossamer.ops.conv2d.dense.published import PublishedConvolution
+from gossamer.ops.conv2d.dense.wide_gemm import WideGemm
+from gossamer.ops.conv2d.dense.winograd import Winograd
 from gossamer.ops.conv2d.host import HostDepthwise, HostIm2col
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.reference import reference
@@ -19,7 +24,7 @@ from gossamer.ops.conv2d.vendor.im2col_cusparse import Im2colCusparse
 from gossamer.ops.op import Op
 
 OP = Op("conv2d", Conv2dProblem, reference,
-        (Depthwise(), Im2colGemm(), Cudnn(), Im2colCublas(), DirectSparse(),
-         DirectSparseTable(), DirectSparseCompiled(), DirectSparseMma(), DirectSparsePixels(),
-         Im2colCusparse(), Popcount(), HostDepthwise(), HostIm2col(), SparseIm2col(),
-         HostPopcount()))
+        (Depthwise(), WideGemm(), Im2colGemm(), PointwiseMma(), ImplicitGemmMma(), Winograd(),
+         Cudnn(), Im2colCublas(), DirectSparse(), DirectSparseTable(), DirectSparseCompiled(),
+         DirectSparseMma(), DirectSparsePixels(), Im2colCusparse(), BitTensorCore(), Popcount(),
+         HostDepthwise(), HostIm2col(), SparseIm2col(), HostPopcount(), PublishedConvolution()))

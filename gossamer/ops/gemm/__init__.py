@@ -2,12 +2,13 @@
 
 from gossamer.ops.gemm.binary import HostPopcountGemm, PopcountGemm
 from gossamer.ops.gemm.cublas import CublasGemm
-from gossamer.ops.gemm.dense import HostGemm, SkinnyGemm, TiledGemm
+from gossamer.ops.gemm.dense import HostGemm, MmaGemm, SkinnyGemm, TiledGemm, WideProduct
 from gossamer.ops.gemm.problem import GemmProblem
+from gossamer.ops.gemm.published import PublishedGemm
 from gossamer.ops.gemm.reference import reference
 from gossamer.ops.gemm.sparse import SparseGemm, SparseRows
 from gossamer.ops.op import Op
 
 OP = Op("gemm", GemmProblem, reference,
-        (SkinnyGemm(), TiledGemm(), CublasGemm(), SparseRows(), HostGemm(), SparseGemm(),
-         HostPopcountGemm(), PopcountGemm()))
+        (SkinnyGemm(), WideProduct(), TiledGemm(), MmaGemm(), CublasGemm(), SparseRows(),
+         HostGemm(), SparseGemm(), HostPopcountGemm(), PopcountGemm(), PublishedGemm()))

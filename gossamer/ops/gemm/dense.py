@@ -1,4 +1,4 @@
-"""Products with dense weights: a tiled one by the kernel of 1x1 convolutions, one for few rows, and
+"""Products with dense weights: tiled ones by the kernels of 1x1 convolutions, one for few rows, and
 one by BLAS on the host."""
 
 from __future__ import annotations
@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -14,6 +14,8 @@ from gossamer.device.base import Buffer, Device
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.conv2d.dense.im2col_gemm import Im2colGemm
+from gossamer.ops.conv2d.dense.mma.algorithms import PointwiseMma
+from gossamer.ops.conv2d.dense.wide_gemm import WideGemm
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.epilogue import (
     apply_in_place,
@@ -35,12 +37,11 @@ _USUAL_ROWS = 16
 """Rows for which the number of threads of a product on the host is decided."""
 
 
-class TiledGemm(Algorithm):
-    """The tiled product of im2col convolution, applied to images of one pixel."""
+class _PointwiseGemm(Algorithm):
+    """A product by an algorithm for 1x1 convolutions, applied to images of one pixel."""
 
     op = "gemm"
-    name = "tiled_gemm"
-    _convolution = Im2colGemm()
+    _convolution: ClassVar[Algorithm]
 
     def supports(self, problem: GemmProblem, device: Device) -> str | None:
         return self._convolution.supports(pointwise(problem), device)
@@ -50,12 +51,45 @@ class TiledGemm(Algorithm):
             if {spec.layout for spec in (*variant.inputs, *variant.outputs)} == {"NHWC"}:
                 yield _over(problem, variant, ROW_MAJOR)
 
+    def expected_us(self, problem: GemmProblem, variant: Variant, device: Device) -> float | None:
+        convolution = pointwise(problem)
+        return self._convolution.expected_us(convolution, _over(convolution, variant, "NHWC"),
+                                             device)
+
+    def kernel_sources(self, problem: GemmProblem, variant: Variant,
+                       device: Device) -> tuple[KernelSource, ...]:
+        convolution = pointwise(problem)
+        return self._convolution.kernel_sources(
+            convolution, _over(convolution, variant, "NHWC"), device)
+
     def prepare(self, weights: Weights, problem: GemmProblem, variant: Variant,
                 device: Device) -> State:
         convolution = pointwise(problem)
         state = self._convolution.prepare(weights, convolution,
                                           _over(convolution, variant, "NHWC"), device)
         return State(problem, variant, device, state.launches)
+
+
+class WideProduct(_PointwiseGemm):
+    """The product of wide_gemm, which processors compute in vector registers, applied to images of
+    one pixel."""
+
+    name = "wide_gemm"
+    _convolution = WideGemm()
+
+
+class TiledGemm(_PointwiseGemm):
+    """The tiled product of im2col convolution, applied to images of one pixel."""
+
+    name = "tiled_gemm"
+    _convolution = Im2colGemm()
+
+
+class MmaGemm(_PointwiseGemm):
+    """The product on tensor cores of 1x1 convolutions, applied to images of one pixel."""
+
+    name = "gemm_mma"
+    _convolution = PointwiseMma()
 
 
 class SkinnyGemm(Algorithm):

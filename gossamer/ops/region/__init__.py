@@ -3,9 +3,16 @@
 from gossamer.ops.op import Op
 from gossamer.ops.region.algorithm import RegionAlgorithm
 from gossamer.ops.region.binary import HostPopcountRegion, PopcountRegion
+from gossamer.ops.region.inverted_residual.inverted_residual import InvertedResidual, Separable
+from gossamer.ops.region.inverted_residual.inverted_residual_mma import (
+    InvertedResidualMma,
+    SeparableMma,
+)
 from gossamer.ops.region.problem import RegionProblem
 from gossamer.ops.region.reference import reference
 
-ALGORITHMS: tuple[RegionAlgorithm, ...] = (PopcountRegion(), HostPopcountRegion())
+ALGORITHMS: tuple[RegionAlgorithm, ...] = (
+    InvertedResidualMma(), SeparableMma(), InvertedResidual(), Separable(), PopcountRegion(),
+    HostPopcountRegion())
 
 OP = Op("region", RegionProblem, reference, ALGORITHMS)

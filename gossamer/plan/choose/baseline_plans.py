@@ -223,10 +223,10 @@ class _KnownCandidates(Measures):
     def listed(self) -> None:
         """Returns at once, for the same reason."""
 
-    def measure_all(self, requests: Sequence[Request]) -> None:
+    def measure_all(self, requests: Sequence[Request], *, while_listing: bool = False) -> None:
         self._tuner.measure_all([request for request in requests
                                  if (request.layer.name, request.device.name)
-                                 not in self._candidates])
+                                 not in self._candidates], while_listing=while_listing)
 
     def conversion_us(self, problem: Problem, device: Device) -> float | None:
         return self._tuner.conversion_us(problem, device)

@@ -25,7 +25,7 @@ from gossamer.plan.choose.reasons import region_reasons
 from gossamer.plan.choose.region_options import (
     RegionOption,
     forced_regions,
-    region_candidates,
+    region_eligibility,
     region_options,
 )
 from gossamer.plan.eligibility import Refusal, able_on, eligibility
@@ -42,6 +42,10 @@ _LEFT_OUT_FIRST: tuple[Callable[[Format], bool], ...] = (
 """Tests of formats that are left out, one after another, where a graph is too entangled for an
 exact choice among all formats."""
 _ENTANGLED = "the network's graph is too entangled for so many formats"
+
+_CLEARLY_FASTER = 0.8
+"""Ratio of a region's time to that of its layers alone below which none of its parts is measured as
+a region of its own."""
 
 _Option = tuple[NodeOption, MeasuredLayer | None, Candidate | None]
 """An option of a node, with the layer or region and the candidate that it means."""
@@ -86,7 +90,7 @@ class Cheapest:
             layer if layer.problem is None else self._candidates_of(layer) for layer in layers]
         self._layers = {layer.name: layer for layer in layers}
         self._conversions: set[Conversion] = set()
-        self._regions = [self._region(region) for region in regions]
+        self._regions = self._measured_regions(regions)
 
     def _measure_together(self, layers: Sequence[Layer]) -> None:
         """Measures the candidates of all layers in one queue, before it those of gossamer's own
@@ -95,7 +99,7 @@ class Cheapest:
         if self._tuner.list_candidates(layers, self._device) and not restricted:
             self._tuner.measure_all([
                 request for request in self._requests(layers, self._refusal_of_own)
-                if request.device is self._device])
+                if request.device is self._device], while_listing=True)
         self._tuner.listed()
         self._tuner.measure_all(self._requests(layers, self._tuner.refusal_reason))
 
@@ -130,15 +134,45 @@ class Cheapest:
                 reasons = {**unrestricted_reasons, **failures}
         return MeasuredLayer(layer, layer_device, self._precise(layer, candidates), reasons)
 
-    def _region(self, region: Layer) -> MeasuredLayer:
+    def _measured_regions(self, regions: Sequence[Layer]) -> list[MeasuredLayer]:
+        """Returns the regions with their candidates. Those of as many layers are measured in one
+        queue, the largest first; one within a larger one that is clearly faster than its layers
+        alone is not measured."""
+        alone = {region.name: sum(node.least_cost for node in self._nodes
+                                  if isinstance(node, MeasuredLayer)
+                                  and node.layer.name in region.covers) for region in regions}
+        measured: dict[str, MeasuredLayer] = {}
+        for size in sorted({len(region.covers) for region in regions}, reverse=True):
+            fast = [node.layer for node in measured.values()
+                    if node.least_cost < _CLEARLY_FASTER * alone[node.layer.name]]
+            found = []
+            for region in regions:
+                if len(region.covers) == size:
+                    allowed, reasons = self._region_eligibility(region)
+                    larger = next((other for other in fast
+                                   if set(region.covers) < set(other.covers)), None)
+                    if larger is not None:
+                        reasons |= {algorithm.name: f"{larger.name} is faster with more layers"
+                                    for algorithm in allowed}
+                        allowed = []
+                    found.append((region, allowed, reasons))
+            self._tuner.measure_all([Request(region, allowed, self._device, alone[region.name])
+                                     for region, allowed, _ in found if allowed])
+            for region, allowed, reasons in found:
+                candidates = list(self._tuner.measure(region, allowed, self._device)
+                                  if allowed else [])
+                measured[region.name] = MeasuredLayer(
+                    region, self._device, self._precise(region, candidates), reasons)
+        return [measured[region.name] for region in regions]
+
+    def _region_eligibility(self, region: Layer) -> tuple[list[Algorithm], dict[str, str]]:
         layers = [self._layers[name] for name in region.covers]
         taken_alone = self._policy.only is not None and any(
             self._policy.only in {algorithm.name for algorithm in able_on(
                 layer.problem, self._device, self._tuner.refusal_reason)[0]}
             for layer in layers if layer.problem is not None)
-        candidates, reasons = region_candidates(region, layers, self._device, self._policy,
-                                                self._tuner, taken_alone)
-        return MeasuredLayer(region, self._device, self._precise(region, candidates), reasons)
+        return region_eligibility(region, layers, self._device, self._policy,
+                                  self._tuner.refusal_reason, taken_alone)
 
     def _precise(self, layer: Layer, candidates: list[Candidate]) -> list[Candidate]:
         """Returns the candidates, of which those are excluded that are less precise than the layer

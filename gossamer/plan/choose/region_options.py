@@ -8,15 +8,15 @@ from dataclasses import dataclass
 
 from gossamer.device.base import Device
 from gossamer.measure import SLACK
+from gossamer.ops.algorithm import Algorithm
 from gossamer.plan.candidate import Candidate
 from gossamer.plan.choose.plan_assignment import NodeOption
-from gossamer.plan.eligibility import able_on, is_above
+from gossamer.plan.eligibility import Refusal, able_on, is_above
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer
-from gossamer.plan.region import region_algorithms
+from gossamer.plan.region import recognising, region_algorithms
 from gossamer.plan.tune.bounds import uncheckable
 from gossamer.plan.tune.discontinuity import has_jumps
-from gossamer.plan.tune.measures import Measures
 from gossamer.tensor import Format, memory_format
 
 
@@ -45,15 +45,17 @@ class RegionOption:
     candidate: Candidate
 
 
-def region_candidates(region: Layer, layers: Sequence[Layer], device: Device, policy: Policy,
-                      tuner: Measures, taken_alone: bool) -> tuple[list[Candidate], dict[str, str]]:
-    """Returns the candidates of a region, and for each algorithm that is not among them the reason.
+def region_eligibility(region: Layer, layers: Sequence[Layer], device: Device, policy: Policy,
+                       refusal_reason: Refusal, taken_alone: bool
+                       ) -> tuple[list[Algorithm], dict[str, str]]:
+    """Returns the algorithms that may compute a region, and for each other one that was made for
+    such layers the reason.
 
-    layers: those that the region covers. taken_alone: whether one of these layers can be computed
-    by the algorithm that the policy forces.
+    layers: those that the region covers. refusal_reason: as in eligibility(). taken_alone: whether
+    one of these layers can be computed by the algorithm that the policy forces.
     """
     assert region.problem is not None
-    able, reasons = able_on(region.problem, device, tuner.refusal_reason)
+    able, reasons = able_on(region.problem, device, refusal_reason, recognising(region))
     unchecked = uncheckable(region.problem) if has_jumps(region.problem) else None
     allowed = []
     for algorithm in able:
@@ -69,7 +71,7 @@ def region_candidates(region: Layer, layers: Sequence[Layer], device: Device, po
             allowed.append(algorithm)
         else:
             reasons[algorithm.name] = reason
-    return list(tuner.measure(region, allowed, device)) if allowed else [], reasons
+    return allowed, reasons
 
 
 def region_options(region: Layer, layers: Sequence[Layer], candidates: Sequence[Candidate]

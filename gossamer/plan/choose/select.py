@@ -20,7 +20,7 @@ from gossamer.plan.eligibility import (
 )
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer, Program
-from gossamer.plan.region import find_regions, with_regions
+from gossamer.plan.region import find_regions, recognising, with_regions
 from gossamer.plan.tune.measures import Measures
 from gossamer.tensor import TensorSpec, default_spec
 
@@ -80,7 +80,7 @@ def _first_regions(regions: Sequence[Layer], device: Device,
     possible: dict[str, LayerChoice] = {}
     for region in regions if policy.only is not None else ():
         assert region.problem is not None
-        able, reasons = able_on(region.problem, device, refusal_reason)
+        able, reasons = able_on(region.problem, device, refusal_reason, recognising(region))
         for algorithm in able:
             if algorithm.name == policy.only:
                 _, variants = first_in_order(region, [algorithm], device)

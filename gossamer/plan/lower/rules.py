@@ -13,6 +13,7 @@ from gossamer.model.facts import derive
 from gossamer.model.graph import Node, StaticGraph
 from gossamer.model.opset.definition import OpDef
 from gossamer.model.opset.registry import OPSET
+from gossamer.ops.batch_norm.problem import BatchNormProblem
 from gossamer.ops.concat.problem import ConcatProblem
 from gossamer.ops.copy import problem as copy_problem
 from gossamer.ops.elementwise.problem import cast
@@ -65,6 +66,20 @@ def _lower_node(state: LowerState, node: Node) -> None:
         _RULES[node.op](state, node)
     except ValueError as error:
         raise UnsupportedError(f"{graph.file}: {node.source or node.name}: {error}") from None
+
+
+def _batch_norm_training(state: LowerState, node: Node) -> None:
+    a = node.attributes
+    names = ["gamma", "beta"]
+    outputs = node.outputs[:1]
+    if state.read.intersection(node.outputs[1:]):
+        names += ["stored_mean", "stored_variance"]
+        outputs = node.outputs
+    problem = BatchNormProblem(state.spec(node.inputs[0]), a["epsilon"],
+                               a["momentum"] if len(outputs) > 1 else None)
+    weights = {name: state.static.constants[value]
+               for name, value in zip(names, node.inputs[1:], strict=False)}
+    state.add(node, problem, node.inputs[:1], weights, outputs=outputs)
 
 
 def _elementwise(state: LowerState, node: Node) -> None:
@@ -174,6 +189,7 @@ def _gather(state: LowerState, node: Node) -> None:
 
 
 _RULES: dict[str, Callable[[LowerState, Node], Any]] = {
+    "batch_norm_training": _batch_norm_training,
     "cast": _cast,
     "concat": _concat,
     "conv2d": conv2d,

@@ -240,8 +240,10 @@ class CandidateSet:
     def cold(self, work: Work) -> float | None:
         """Returns the median time in microseconds of single executions, each after the cache was
         filled with other data; None where that is not done, as the device does not say how large
-        its cache is or cannot replay such an execution as a graph."""
-        if not (self.device.limits.graph and self.device.limits.cache_bytes):
+        its cache is or cannot replay such an execution as a graph, or where other programs use the
+        cache too."""
+        limits = self.device.limits
+        if self.device.on_processors or not (limits.graph and limits.cache_bytes):
             return None
         graph = self.device.capture(work)
         samples = []

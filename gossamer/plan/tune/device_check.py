@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,8 @@ from gossamer.device.source import KernelSource
 from gossamer.plan.tune.check import VALUES_OF_ERROR, largest_error
 from gossamer.tensor import TensorSpec
 
-_SOURCE = Path(__file__).with_name("check.cl")
+_KERNELS = tuple(KernelSource.of(Path(__file__).with_name("check.cl"), name)
+                 for name in ("rearrange", "compare", "fill_with_guards"))
 _ITEMS = 256
 _MOST_GROUPS = 1024
 _BLOCKS = 64
@@ -29,9 +31,7 @@ class DeviceCheck:
 
     def __init__(self, device: Device) -> None:
         self._device = device
-        self._rearrange, self._compare, self._fill = (
-            device.compile(KernelSource.of(_SOURCE, name))
-            for name in ("rearrange", "compare", "fill_with_guards"))
+        self._rearrange, self._compare, self._fill = map(device.compile, _KERNELS)
         self._lists: dict[tuple[int, ...], Buffer] = {}
         self._memory: dict[str, Buffer] = {}
 
@@ -103,6 +103,21 @@ class DeviceCheck:
     def release(self) -> None:
         """Frees the memory for results."""
         self._memory.clear()
+
+
+def checks_in_memory(device: Device) -> bool:
+    """Returns whether candidates are checked in a device's own memory."""
+    return device.compiles and not device.on_processors
+
+
+def compile_ahead(device: Device) -> None:
+    """Starts to compile the kernels of checks, for which the first check then need not wait."""
+    if checks_in_memory(device) and device.builds_side_by_side:
+        # an error is raised again where a check is made
+        pool = ThreadPoolExecutor(len(_KERNELS))
+        for kernel in _KERNELS:
+            pool.submit(device.compile, kernel)
+        pool.shutdown(wait=False)
 
 
 def handles(spec: TensorSpec) -> bool:

@@ -3,6 +3,8 @@
 An algorithm's own model, or else a floor from the arithmetic and the bytes of the problem, gives a
 time. How far measured times are from it is remembered for each algorithm, precision and layout, so
 that later candidates have an expected time and a least time, below which none of their kind was.
+Of each problem only the best time counts: the configs of one layer, on which an algorithm may be
+slow for a reason of its own, say nothing of other layers.
 """
 
 from __future__ import annotations
@@ -17,15 +19,20 @@ from gossamer.ops.algorithm import Algorithm, Problem, Variant
 from gossamer.tensor import TensorSpec
 
 _FEW = 6
-"""Number of measured times of a kind from which on their ratios to the model are relied on."""
+"""Number of problems from which on the ratios of their best times to the model are relied on."""
 _UNKNOWN = 0.4
 """Least ratio of a measured time to the model of a kind of which little is known."""
+_OTHER_LAYOUT = 0.6
+"""Factor by which the least ratio of a layout may be below that of the best of all layouts."""
 _FEW_CONFIGS = 12
 """Number of pairs of configs from which on their ratios are relied on."""
 _MARGIN = 0.9
 """Factor by which a time may be below what the ratios that were seen so far say."""
 _CONVERSION = 2.0
 """Factor between the floor of a conversion and what it may take."""
+
+Kind = tuple[str, ...]
+"""An algorithm, a precision and the layouts of all inputs and outputs."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +77,11 @@ class _Ratios:
         bisect.insort(self._sorted, ratio)
         self._logarithms += math.log(ratio)
 
+    def remove(self, ratio: float) -> None:
+        """Removes a ratio that was added."""
+        del self._sorted[bisect.bisect_left(self._sorted, ratio)]
+        self._logarithms -= math.log(ratio)
+
     @property
     def mean(self) -> float:
         """The geometric mean; 1 where there are no ratios."""
@@ -81,6 +93,23 @@ class _Ratios:
         return _MARGIN * self._sorted[int(self._doubt * len(self._sorted))]
 
 
+class _BestRatios(_Ratios):
+    """The least ratio of each problem."""
+
+    def __init__(self, doubt: float) -> None:
+        super().__init__(doubt)
+        self._of: dict[Problem, float] = {}
+
+    def learn(self, problem: Problem, ratio: float) -> None:
+        """Remembers a ratio if it is the least of its problem."""
+        known = self._of.get(problem)
+        if known is None or ratio < known:
+            if known is not None:
+                self.remove(known)
+            self._of[problem] = ratio
+            self.add(ratio)
+
+
 class Estimates:
     """The estimates for candidates on one device. doubt: the share of candidates that may take less
     than the least time that is expected of them."""
@@ -89,7 +118,8 @@ class Estimates:
         self.device = device
         self._rates = rates_of(device)
         self._units = max(1, device.limits.compute_units)
-        self._ratios: dict[tuple, _Ratios] = defaultdict(lambda: _Ratios(doubt))
+        self._ratios: dict[tuple, _BestRatios] = defaultdict(lambda: _BestRatios(doubt))
+        self._of_all_layouts: dict[tuple, _BestRatios] = defaultdict(lambda: _BestRatios(doubt))
         self._of_configs: dict[str, _Ratios] = defaultdict(lambda: _Ratios(doubt))
 
     def model_us(self, algorithm: Algorithm, problem: Problem, variant: Variant) -> float:
@@ -117,14 +147,19 @@ class Estimates:
     def _moved_us(self, *specs: TensorSpec) -> float:
         return sum(spec.nbytes for spec in specs) / (self._rates.nbytes * self._units)
 
-    def expected_us(self, kind: tuple, model_us: float) -> float:
-        """Returns the time that is expected of a candidate of a kind, from its model."""
-        return model_us * self._ratios[kind].mean
+    def expected_us(self, kind: Kind, model_us: float) -> float:
+        """Returns the time that is expected of the best candidate of a kind, from its model."""
+        ratios = self._ratios[kind] or self._of_all_layouts[kind[:2]]
+        return model_us * ratios.mean
 
-    def least_us(self, kind: tuple, model_us: float) -> float:
+    def least_us(self, kind: Kind, model_us: float) -> float:
         """Returns the time that a candidate of a kind takes at least."""
-        ratios = self._ratios[kind]
-        return model_us * (ratios.least if len(ratios) >= _FEW else _UNKNOWN)
+        ratios, of_all_layouts = self._ratios[kind], self._of_all_layouts[kind[:2]]
+        if len(ratios) >= _FEW:
+            return model_us * ratios.least
+        if len(of_all_layouts) >= _FEW:
+            return model_us * _OTHER_LAYOUT * of_all_layouts.least
+        return model_us * _UNKNOWN
 
     def least_us_of_config(self, algorithm: Algorithm, first_us: float) -> float:
         """Returns the time that a later config of an algorithm takes at least, from that of the
@@ -133,9 +168,11 @@ class Estimates:
         return first_us * (min(ratios.least, _MARGIN) if len(ratios) >= _FEW_CONFIGS
                            else self._rates.config)
 
-    def learn(self, kind: tuple, model_us: float, time_us: float) -> None:
+    def learn(self, kind: Kind, problem: Problem, model_us: float, time_us: float) -> None:
         """Remembers a measured time of a kind of candidates."""
-        self._ratios[kind].add(max(time_us, 1e-3) / model_us)
+        ratio = max(time_us, 1e-3) / model_us
+        self._ratios[kind].learn(problem, ratio)
+        self._of_all_layouts[kind[:2]].learn(problem, ratio)
 
     def learn_config(self, algorithm: Algorithm, first_us: float, time_us: float) -> None:
         """Remembers the times of the first and of a later config of an algorithm."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -85,6 +86,11 @@ class Listing:
             for algorithm, problem in asked:
                 self.refusal_reason(algorithm, problem, device)
 
+    @property
+    def is_done(self) -> bool:
+        """Whether the libraries of vendors have answered, if they were asked."""
+        return self._answers is None or self._answers.done()
+
     def wait(self) -> None:
         """Waits until the libraries of vendors have answered; raises what they raise."""
         if self._answers is not None:
@@ -113,7 +119,8 @@ class Listing:
         for request in requests:
             problem = request.problem
             times = work.times.setdefault(problem, LayerTimes(
-                request.layer.name, request.layer.name in inner, self._keeps_precisions))
+                request.layer.name, request.layer.name in inner, self._keeps_precisions,
+                request.alone_us))
             times.is_inner = times.is_inner and request.layer.name in inner
             first = True
             for algorithm in request.algorithms:
@@ -126,7 +133,8 @@ class Listing:
                         group.layers.append(times)
                     key = candidate_key(algorithm, variant)
                     work.pairs.setdefault(timed, {})[key] = (algorithm, variant)
-                    if first and (variant.precision == "fp32" or request.layer.inserted):
+                    if first and request.alone_us == math.inf and (
+                            variant.precision == "fp32" or request.layer.inserted):
                         # the plan without measurements takes this one
                         work.required.add((timed, key))
                         first = False
@@ -134,7 +142,8 @@ class Listing:
 
     def _inner(self, requests: Sequence[Request], device: Device) -> set[str]:
         """Returns the names of the layers that can compute in float16, and whose inputs come from
-        and whose outputs go to such layers only."""
+        and whose outputs go to such layers only; and those of regions that can, whose neighbours
+        are not among the requests."""
         able = {request.layer.name for request in requests if not self._keeps_precisions and any(
             variant.precision == "fp16" for algorithm in request.algorithms
             for variant in self.within_effort(algorithm, request.problem, device))}
@@ -144,10 +153,12 @@ class Listing:
         for request in requests:
             for name in request.layer.inputs:
                 readers.setdefault(name, []).append(request.layer.name)
-        return {layer.name for layer in (request.layer for request in requests)
-                if layer.name in able
-                and all(writers.get(name) in able for name in layer.inputs)
-                and all(able.issuperset(readers.get(name, ("",))) for name in layer.outputs)}
+        return {request.layer.name for request in requests
+                if request.layer.name in able and (
+                    request.alone_us < math.inf
+                    or (all(writers.get(name) in able for name in request.layer.inputs)
+                    and all(able.issuperset(readers.get(name, ("",)))
+                            for name in request.layer.outputs)))}
 
     def refusal_reason(self, algorithm: Algorithm, problem: Problem, device: Device) -> str | None:
         """Returns what Measures.refusal_reason does."""

@@ -16,11 +16,15 @@ from gossamer.plan.program import Layer
 
 @dataclass(frozen=True)
 class Request:
-    """A layer, the algorithms that may compute it, and the device on which they may."""
+    """A layer, the algorithms that may compute it, and the device on which they may.
+
+    alone_us: for a region, microseconds that its layers take one by one; infinite for other layers.
+    """
 
     layer: Layer
     algorithms: Sequence[Algorithm]
     device: Device
+    alone_us: float = math.inf
 
     @property
     def problem(self) -> Problem:
@@ -49,8 +53,11 @@ class Measures(abc.ABC):
         """Waits until all candidates are listed."""
 
     @abc.abstractmethod
-    def measure_all(self, requests: Sequence[Request]) -> None:
-        """Measures the candidates of several layers together, so that measure() has them."""
+    def measure_all(self, requests: Sequence[Request], *, while_listing: bool = False) -> None:
+        """Measures the candidates of several layers together, so that measure() has them.
+
+        while_listing: whether only those are measured that can be before all are listed.
+        """
 
     @abc.abstractmethod
     def measure(self, layer: Layer, algorithms: Sequence[Algorithm],

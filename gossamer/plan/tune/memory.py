@@ -10,7 +10,7 @@ from gossamer.device.base import Buffer, Device
 from gossamer.errors import OutOfMemoryError
 from gossamer.ops.algorithm import Variant
 from gossamer.plan.tune.check import GUARD
-from gossamer.plan.tune.device_check import DeviceCheck
+from gossamer.plan.tune.device_check import DeviceCheck, checks_in_memory
 from gossamer.plan.tune.examples import Examples
 from gossamer.tensor import TensorSpec
 
@@ -30,8 +30,7 @@ class CandidateMemory:
 
     def __init__(self, device: Device) -> None:
         self.device = device
-        self.on_device = (DeviceCheck(device) if device.compiles and not device.on_processors
-                          else None)
+        self.on_device = DeviceCheck(device) if checks_in_memory(device) else None
         self.examples = Examples(device, self.on_device)
         self._outputs: dict[int, Buffer] = {}
         self._guards: Buffer | None = None

@@ -28,6 +28,8 @@ _LATER = 20.0
 """Factor of the seconds of a more precise candidate among layers that compute in float16."""
 _BUILDERS = 8
 """Candidates that are built at the same time, about."""
+_ALONE = 1.25
+"""Ratio of a region's time to that of its layers alone up to which it may save conversions."""
 NEAR = 1.15
 """Ratio to the best known time up to which a candidate is timed more than once."""
 
@@ -54,14 +56,16 @@ class LayerTimes:
 
     name: the layer's name. is_inner: whether all layers next to it may compute in the same
     precisions, so that a precise candidate saves no conversions. keeps_precisions: whether a less
-    precise candidate may not stand for a more precise one. begun: how many candidates were begun.
-    best: the fastest candidate of each combination of formats and precision. best_us: the least of
-    their times. bounds: what bound() returned since the last of these changed.
+    precise candidate may not stand for a more precise one. alone_us: for a region, the time of its
+    layers one by one; infinite for other layers. begun: how many candidates were begun. best: the
+    fastest candidate of each combination of formats and precision. best_us: the least of their
+    times. bounds: what bound() returned since the last of these changed.
     """
 
     name: str
     is_inner: bool = False
     keeps_precisions: bool = False
+    alone_us: float = math.inf
     begun: int = 0
     best: dict[_Kind, Attempt] = field(default_factory=dict)
     bounds: dict[_Kind, float] = field(default_factory=dict)
@@ -87,7 +91,8 @@ class LayerTimes:
 
     def bound(self, attempt: Attempt, estimates: Estimates) -> float:
         """Returns the time from which on an attempt is of no use: that of a known candidate,
-        together with the conversions from its formats to the attempt's."""
+        together with the conversions from its formats to the attempt's; for a region that of its
+        layers alone, with some more for conversions."""
         key = (attempt.formats, attempt.variant.precision)
         if key not in self.bounds:
             self.bounds[key] = self._bound(attempt, estimates)
@@ -95,12 +100,12 @@ class LayerTimes:
 
     def _bound(self, attempt: Attempt, estimates: Estimates) -> float:
         rank = PRECISIONS.index(attempt.variant.precision)
-        return min(((known.time_us or 0.0) + sum(
+        return min(_ALONE * self.alone_us, min(((known.time_us or 0.0) + sum(
             estimates.conversion_us(spec, other) for spec, other, mine, theirs in zip(
                 attempt.specs, known.specs, attempt.formats, known.formats, strict=True)
             if not self._same(mine, theirs)) for (_, precision), known in self.best.items()
             if not (self.keeps_precisions and PRECISIONS.index(precision) > rank)),
-            default=math.inf)
+            default=math.inf))
 
     def _same(self, mine: Format, known: Format) -> bool:
         """Returns whether a candidate with one format may stand for a candidate with another."""
@@ -283,7 +288,8 @@ class AttemptQueue:
         """Remembers the time that was measured in an attempt."""
         if attempt.time_us is None:
             return
-        self._estimates.learn(attempt.kind, attempt.model_us, attempt.time_us)
+        self._estimates.learn(attempt.kind, attempt.group.problem, attempt.model_us,
+                              attempt.time_us)
         if attempt.leader is not None and attempt.leader.time_us is not None:
             self._estimates.learn_config(attempt.algorithm, attempt.leader.time_us, attempt.time_us)
         for layer in attempt.group.layers:

@@ -71,7 +71,8 @@ class AttemptRunner:
     candidates of vendors' libraries (under True) and those that skip zeros (under False), both of
     which keep Python's interpreter for long; this process builds what none of them does. progress:
     called after each attempt. is_over: returns whether the time that may be spent is over; attempts
-    that were not begun by then are left. spreads: a list to which the ratio of the quartiles of
+    that were not begun by then are left. is_paused: returns whether what is left, required or not,
+    is better measured by another runner. spreads: a list to which the ratio of the quartiles of
     each candidate's samples is added.
     """
 
@@ -80,6 +81,7 @@ class AttemptRunner:
                  contention: CpuContention | None = None, profile: TuningProfile | None = None,
                  progress: Callable[[], None] = lambda: None,
                  is_over: Callable[[], bool] = lambda: False,
+                 is_paused: Callable[[], bool] = lambda: False,
                  spreads: list[float] | None = None) -> None:
         self._queue = queue
         self._device = device
@@ -90,6 +92,7 @@ class AttemptRunner:
         self._profile = TuningProfile() if profile is None else profile
         self._progress = progress
         self._is_over = is_over
+        self._is_paused = is_paused
         self._spreads = [] if spreads is None else spreads
         self._sets: dict[str, Future[CandidateSet]] = {}
         self._ready: dict[CandidateGroup, list[_Ready]] = {}
@@ -148,6 +151,16 @@ class AttemptRunner:
                     yield attempt, partial(self._build, attempt)
                     continue
                 waiting[self._pool.submit(self._build, attempt)] = attempt
+            if self._is_over():
+                # nobody waits for builds that the plan can do without
+                for future in [future for future, attempt in waiting.items()
+                               if not attempt.is_required]:
+                    future.cancel()
+                    del waiting[future]
+            if self._is_paused():
+                for future in waiting:
+                    future.cancel()
+                return
             if not waiting:
                 return
             done = next((future for future in waiting if future.done()), None)
@@ -159,7 +172,7 @@ class AttemptRunner:
             if self._queue.is_useless(attempt):
                 self._queue.not_tried.append(attempt)
                 self._progress()
-            elif attempt.is_required or not self._is_over():
+            else:
                 yield attempt, done.result
 
     def _set_of(self, layer: Layer) -> CandidateSet:

@@ -21,6 +21,7 @@ from gossamer.plan.program import Layer
 from gossamer.plan.store.tuning_cache import CandidateKey, Measurement, TuningCache, candidate_key
 from gossamer.plan.tune.alike import likeness, timed_problem
 from gossamer.plan.tune.candidates import CandidateSet, digest
+from gossamer.plan.tune.device_check import compile_ahead
 from gossamer.plan.tune.estimates import Estimates
 from gossamer.plan.tune.kernel_costs import KernelCosts
 from gossamer.plan.tune.listing import Listing, Work
@@ -145,20 +146,21 @@ class Tuner(Measures):
         return self._known[key]
 
     def list_candidates(self, layers: Iterable[Layer], device: Device) -> bool:
+        compile_ahead(device)
         return self._listing.ask(layers, device, self._workers.start)
 
     def listed(self) -> None:
         self._listing.wait()
 
-    def measure_all(self, requests: Sequence[Request]) -> None:
+    def measure_all(self, requests: Sequence[Request], *, while_listing: bool = False) -> None:
         by_device: dict[str, list[Request]] = {}
         for request in requests:
             if _known_key(request) not in self._known:
                 by_device.setdefault(request.device.name, []).append(request)
         for waiting in by_device.values():
-            self._measure(waiting[0].device, waiting)
+            self._measure(waiting[0].device, waiting, while_listing)
 
-    def _measure(self, device: Device, requests: Sequence[Request]) -> None:
+    def _measure(self, device: Device, requests: Sequence[Request], while_listing: bool) -> None:
         """Measures what is missing of the candidates of layers on a device."""
         with self.profile.stage(LISTING):
             work = self._listing.work(device, requests)
@@ -171,6 +173,10 @@ class Tuner(Measures):
         queue = AttemptQueue([attempt for attempt in attempts if attempt.group not in followers],
                              self._estimates_of(device), everything=self.everything,
                              worth=self._limits.worth, costs=self._costs_of(device))
+        if while_listing:
+            # what is listed by then may make much of this useless
+            self._run(device, queue, attempts, work, lambda: self._listing.is_done)
+            return
         self._run(device, queue, attempts, work)
         if followers:
             queue.extend(self._ranked_elsewhere(attempts, followers))
@@ -226,7 +232,7 @@ class Tuner(Measures):
         return all_missing, followers
 
     def _run(self, device: Device, queue: AttemptQueue, attempts: Sequence[Attempt],
-             work: Work) -> None:
+             work: Work, is_paused: Callable[[], bool] = lambda: False) -> None:
         """Runs a queue of attempts and stores their results, those before an interrupt included."""
         start, most = time.monotonic(), len(attempts)
         stored = start
@@ -248,7 +254,7 @@ class Tuner(Measures):
             queue, device, self._memory_of(device), self.samples,
             workers=self._workers.pools if device is self.device else None,
             contention=self.contention, profile=self.profile, progress=progress,
-            is_over=lambda: self.is_over, spreads=self._spreads)
+            is_over=lambda: self.is_over, is_paused=is_paused, spreads=self._spreads)
         try:
             runner.run()
         finally:
@@ -281,10 +287,10 @@ class Tuner(Measures):
     def _required_instead(self, work: Work, attempts: Sequence[Attempt]) -> list[Attempt]:
         """Returns an attempt for each layer for which no candidate that was measured works, the
         most precise first, so that it is measured though measuring was ended or others were
-        expected to be faster."""
+        expected to be faster. Regions whose layers work alone need none."""
         instead: list[Attempt] = []
         for times in work.times.values():
-            if times.best:
+            if times.best or times.alone_us < math.inf:
                 continue
             own = [attempt for attempt in attempts if times in attempt.group.layers]
             left = [attempt for attempt in own

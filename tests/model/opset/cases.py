@@ -38,6 +38,8 @@ CASES: dict[str, list[NodeCase]] = {
                       {"trans_a": False, "trans_b": True, "epilogue": identity()})],
     "matmul": [NodeCase(((2, 3, 4), (2, 4, 5))), NodeCase(((3, 4), (2, 4, 5))),
                NodeCase(((4,), (4, 5)))],
+    "batch_norm_training": [NodeCase((_IMAGE, *[np.ones(4, np.float32)] * 4),
+                                     {"epsilon": 1e-3, "momentum": 0.9}, outputs=3)],
     "pool": [NodeCase((_IMAGE,), {**_WINDOW, "kind": "average", "kernel": (2, 2),
                                   "ceil_mode": True, "count_include_pad": False})],
     "elementwise": [

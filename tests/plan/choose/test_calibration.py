@@ -148,13 +148,13 @@ class _Rounding(HostIm2col):
 
 @pytest.fixture
 def rounding(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Adds an algorithm of lower precision, and sets its times to a hundredth of the measured."""
+    """Adds an algorithm of lower precision, and sets its times to a millionth of the measured."""
     monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path / "cache"))
     op = OPS["conv2d"]
     monkeypatch.setitem(OPS, "conv2d", replace(op, algorithms=(*op.algorithms, _Rounding())))
     cost = Candidate.cost.fget  # type: ignore[attr-defined]
     monkeypatch.setattr(Candidate, "cost", property(
-        lambda candidate: cost(candidate) / (100 if candidate.variant.precision == "tf32" else 1)))
+        lambda candidate: cost(candidate) / (1e6 if candidate.variant.precision == "tf32" else 1)))
 
 
 @pytest.fixture

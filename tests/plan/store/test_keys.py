@@ -189,7 +189,8 @@ def abacus(tmp_path, monkeypatch):
     instance = importlib.import_module("abacus_algorithm").Abacus()
 
     def fresh_hash():
-        for cached in (hashing.source_hash, hashing._names, hashing._versions):
+        for cached in (hashing.source_hash, hashing._named_in, hashing._content,
+                       hashing._module_files, hashing._versions):
             cached.cache_clear()
         return source_hash(instance)
 

@@ -16,6 +16,10 @@ HOST = find("host")
 KIND = ("an algorithm", "fp32", "NCHW")
 
 
+def problem_of(channels: int) -> Conv2dProblem:
+    return Conv2dProblem(1, 1 + channels, 8, 8, 4, (1, 1))
+
+
 def variant_of(problem: Conv2dProblem) -> tuple[HostIm2col, Conv2dProblem, object]:
     algorithm = HostIm2col()
     return algorithm, problem, next(iter(algorithm.variants(problem, HOST)))
@@ -29,14 +33,40 @@ def test_the_model_is_all_that_is_known_at_first() -> None:
 
 def test_the_scale_of_a_kind_is_learnt() -> None:
     estimates = Estimates(HOST)
-    for _ in range(5):
-        estimates.learn(KIND, 10.0, 30.0)
+    for channels in range(5):
+        estimates.learn(KIND, problem_of(channels), 10.0, 30.0)
     assert estimates.expected_us(KIND, 100.0) == pytest.approx(300.0)
-    assert estimates.least_us(KIND, 100.0) == pytest.approx(40.0), "five times are too few"
-    estimates.learn(KIND, 10.0, 30.0)
+    assert estimates.least_us(KIND, 100.0) == pytest.approx(40.0), "five are too few"
+    estimates.learn(KIND, problem_of(5), 10.0, 30.0)
     assert estimates.least_us(KIND, 100.0) == pytest.approx(0.9 * 300.0)
     other = ("another", *KIND[1:])
     assert estimates.expected_us(other, 100.0) == 100.0
+
+
+def test_many_configs_of_one_layer_say_nothing_of_other_layers() -> None:
+    estimates = Estimates(HOST)
+    for _ in range(40):
+        estimates.learn(KIND, problem_of(0), 10.0, 60.0)
+    assert estimates.least_us(KIND, 100.0) == pytest.approx(40.0)
+
+
+def test_of_a_problem_the_best_time_counts_in_whichever_order() -> None:
+    estimates = Estimates(HOST)
+    for channels in range(6):
+        for time_us in (50.0, 20.0, 90.0):
+            estimates.learn(KIND, problem_of(channels), 10.0, time_us)
+    assert estimates.expected_us(KIND, 100.0) == pytest.approx(200.0)
+    assert estimates.least_us(KIND, 100.0) == pytest.approx(0.9 * 200.0)
+
+
+def test_a_layout_of_which_little_is_known_is_judged_by_the_others() -> None:
+    estimates = Estimates(HOST)
+    nhwc = (*KIND[:2], "NHWC")
+    for channels in range(6):
+        estimates.learn(KIND, problem_of(channels), 10.0, 30.0)
+    assert estimates.expected_us(nhwc, 100.0) == pytest.approx(300.0)
+    assert estimates.least_us(nhwc, 100.0) == pytest.approx(0.6 * 0.9 * 300.0)
+    assert estimates.least_us((KIND[0], "fp16", KIND[2]), 100.0) == pytest.approx(40.0)
 
 
 @pytest.mark.parametrize(("doubt", "least"), [(0.0, 1.0), (0.1, 2.0), (0.35, 4.0)])
@@ -44,7 +74,7 @@ def test_a_share_of_candidates_may_be_faster_than_the_least_time(doubt: float,
                                                                  least: float) -> None:
     estimates = Estimates(HOST, doubt)
     for ratio in (7, 3, 10, 1, 5, 2, 9, 4, 6, 8):
-        estimates.learn(KIND, 10.0, 10.0 * ratio)
+        estimates.learn(KIND, problem_of(ratio), 10.0, 10.0 * ratio)
     assert estimates.least_us(KIND, 1.0) == pytest.approx(0.9 * least)
 
 
@@ -63,7 +93,7 @@ def test_later_configs_are_judged_by_the_first() -> None:
 
 def test_a_clock_that_stands_still_is_no_error() -> None:
     estimates = Estimates(HOST)
-    estimates.learn(KIND, 10.0, 0.0)
+    estimates.learn(KIND, problem_of(1), 10.0, 0.0)
     estimates.learn_config(Paced("paced", 1.0), 0.0, 0.0)
     assert estimates.expected_us(KIND, 10.0) > 0
 

@@ -137,6 +137,16 @@ def test_what_serves_several_layers_is_worth_more_and_useless_for_none_only() ->
     assert queue.is_useless(attempt(alone, 200.0, "other"))
 
 
+def test_a_region_is_no_use_where_its_layers_alone_are_clearly_faster() -> None:
+    region = group("region", LayerTimes("region", alone_us=100.0))
+    queue = queue_of()
+    assert queue.bound(attempt(region, 10.0)) == 125.0, "some more, for conversions that it saves"
+    assert queue.is_useless(attempt(region, 400.0))
+    assert not queue.is_useless(attempt(region, 200.0))
+    measure(queue, attempt(region, 50.0, "fused"), 50.0)
+    assert queue.bound(attempt(region, 10.0)) == 50.0
+
+
 def test_other_formats_are_known_with_their_conversions() -> None:
     of = group()
     queue, estimates = queue_of(), Estimates(HOST)

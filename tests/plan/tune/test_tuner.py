@@ -186,12 +186,13 @@ def test_times_that_contention_spoilt_are_not_kept(tuned: Callable[[], Plan], de
     crowded = tuned()
     crowded.program(2)
     assert crowded.tuner is not None and crowded.tuner.contention.matters
-    (notice,) = crowded.tuner.notices
-    assert notice in crowded.report(2).notes and "are not kept" in notice
+    (notice,) = (notice for notice in crowded.tuner.notices if "are not kept" in notice)
+    assert notice in crowded.report(2).notes
     monkeypatch.setattr("gossamer.measure.waited_s", lambda: None)
     quiet, after = tuned(), tuned()
     for plan in (quiet, after):
         plan.program(2)
-        assert plan.tuner is not None and not plan.tuner.notices
+        assert plan.tuner is not None
+        assert not any("are not kept" in notice for notice in plan.tuner.notices)
     assert quiet.tuner is not None and quiet.tuner.reused == 0 < quiet.tuner.measured
     assert after.tuner is not None and after.tuner.measured == 0

@@ -191,17 +191,27 @@ def _matmul(node: OnnxNode) -> None:
 
 
 def _batch_norm(node: OnnxNode) -> None:
-    node.only("training_mode", 0)
-    node.only_first_output()
-    node.attribute("momentum")
+    """Converts BatchNormalization. With training_mode it normalises by the statistics of its input,
+    of which and of the stored ones its further outputs are a mixture."""
+    training = bool(node.only("training_mode", 0, 1))
+    momentum = node.attribute("momentum", 0.9)
+    if not training:
+        node.only_first_output()
     names = ("scale", "bias", "mean", "variance")
     arrays = [node.constant(index, what) for index, what in enumerate(names, start=1)]
     for name, array in zip(names, arrays, strict=True):
         if array.shape != arrays[0].shape or array.ndim != 1:
             raise node.error(f"{name} has shape {list(array.shape)}, expected "
                              f"[{arrays[0].size}]")
-    node.emit("batch_norm", [node.required(index) for index in range(5)],
-              epsilon=node.attribute("epsilon", 1e-5))
+    inputs = [node.required(index) for index in range(5)]
+    epsilon = node.attribute("epsilon", 1e-5)
+    if not training:
+        node.emit("batch_norm", inputs, epsilon=epsilon)
+        return
+    outputs = [*node.outputs, "", ""][:3]
+    for index, role in ((1, "mean"), (2, "variance")):
+        outputs[index] = outputs[index] or f"{outputs[0]}.{role}"
+    node.emit("batch_norm_training", inputs, outputs, epsilon=epsilon, momentum=momentum)
 
 
 def _softmax(node: OnnxNode, log: bool) -> None:

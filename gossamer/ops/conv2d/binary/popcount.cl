@@ -44,7 +44,7 @@
 #define INDEX(row, column) \
     (image * stride_n + channel * stride_c + (row) * stride_h + (column) * stride_w)
 
-KERNEL EXACT_WORK_GROUP(WORK_GROUP_SIZE) void popcount_conv(
+KERNEL WORK_GROUP_OF(WORK_GROUP_SIZE) void popcount_conv(
     const GLOBAL WORD *RESTRICT x, const GLOBAL WORD *RESTRICT weights,
     const GLOBAL WORD *RESTRICT masks, const GLOBAL int *RESTRICT first_words,
     const GLOBAL int *RESTRICT tap_sums, const GLOBAL float *RESTRICT alphas,

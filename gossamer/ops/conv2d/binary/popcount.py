@@ -41,6 +41,11 @@ _SOURCE = Path(__file__).with_name("popcount.cl")
 WORD_BITS = (32, 64)
 _STAGED_BYTES = 8 * 1024
 """Bytes of one plane of inputs that are staged at once, where a single word takes no more."""
+_CYCLES_PER_MICROSECOND = 1750
+"""Clock rate of the GPU to which the estimate of a launch applies."""
+_COUNT_CYCLES, _LOAD_CYCLES = 2, 4
+"""Cycles in which a multiprocessor of a GPU counts the ones of a word of 32 bits for each work-item
+of a warp, and in which they load a word of the weights."""
 
 
 @dataclass(frozen=True)
@@ -148,6 +153,13 @@ class Popcount(Algorithm):
                     packed = TensorSpec(y.shape, Format(f"packed{word_bits}", form.output))
                     yield Variant(tile.config, floats, (packed,))
 
+    def expected_us(self, problem: Conv2dProblem, variant: Variant, device: Device) -> float | None:
+        if device.on_processors:
+            return None
+        tile = Tile(*(variant[key] for key in Tile.__dataclass_fields__))
+        word_bits = 8 * variant.inputs[0].stored_dtype.itemsize
+        return _gpu_cycles(problem, tile, word_bits, device) / _CYCLES_PER_MICROSECOND
+
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
                 device: Device) -> State:
         return State(problem, variant, device,
@@ -251,3 +263,23 @@ def fitting(problem: Conv2dProblem, device: Device,
             if tile.work_group <= device.limits.work_group_size
             and tile.shared_bytes(problem, max(WORD_BITS)) <= device.limits.shared_bytes]
     return sorted(able, key=computed)
+
+
+def _gpu_cycles(problem: Conv2dProblem, tile: Tile, word_bits: int, device: Device) -> float:
+    """Returns the estimated cycles of a launch on a GPU: a start, and for the work-groups that a
+    multiprocessor computes in turn the counts of ones, those outside of the image and of the
+    channels included, or the latency of one work-item's, and the copies to shared memory."""
+    words = words_of_a_group(problem, word_bits) * word_bits // 32
+    taps = words * problem.kernel[0] * problem.kernel[1]
+    counts = tile.work_h * tile.work_w
+    chunks = -(-words_of_a_group(problem, word_bits) // tile.chunk(problem, word_bits))
+    channels = -(-(problem.out_channels // problem.groups) // tile.tile_m) * problem.groups
+    groups = (channels * -(-problem.out_height // tile.rows)
+              * -(-problem.out_width // tile.columns) * problem.batch)
+    turns = groups / max(device.limits.compute_units, 1)
+    if turns < 4:
+        turns = -(-groups // max(device.limits.compute_units, 1))
+    start, latency, waiting, staging = 3500, 6, 1000, 0.05
+    together = tile.work_group // 32 * taps * (_COUNT_CYCLES * counts + _LOAD_CYCLES)
+    alone = latency * taps * counts + waiting * chunks
+    return start + max(alone, turns * (together + staging * words * tile.staged(problem)))

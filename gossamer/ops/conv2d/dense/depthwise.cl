@@ -8,13 +8,47 @@
  * CHANNELS_FIRST   1: neighbouring work-items compute neighbouring channels (NHWC); 0: neighbouring
  *                  columns
  * MULTIPLIER       output channels of an input channel
- * VECTOR           channels of a work-item: 4 (adjacent in memory, MULTIPLIER 1) or 1
+ * VECTOR           channels of a work-item: 8 (with HALVES) or 4 (adjacent in memory, MULTIPLIER 1)
+ *                  or 1
  * HALVES           1: x, y and the epilogue's tensor operands are 16-bit floats */
 
 #define WINDOW_H ((ROWS - 1) * STRIDE_Y + (KERNEL_H - 1) * DILATION_Y + 1)
 #define WINDOW_W ((COLUMNS - 1) * STRIDE_X + (KERNEL_W - 1) * DILATION_X + 1)
 
-#if VECTOR == 4
+#define ACCUMULATE4(sum, a, b)            \
+    (sum).x = FMA((a).x, (b).x, (sum).x); \
+    (sum).y = FMA((a).y, (b).y, (sum).y); \
+    (sum).z = FMA((a).z, (b).z, (sum).z); \
+    (sum).w = FMA((a).w, (b).w, (sum).w);
+
+#if VECTOR == 8
+struct Eight {
+    float4 lower, upper;
+};
+
+INLINE struct Eight eight(float4 lower, float4 upper)
+{
+    struct Eight both;
+    both.lower = lower;
+    both.upper = upper;
+    return both;
+}
+
+#define LANES struct Eight
+#define NO_LANES eight(MAKE4(0.0f, 0.0f, 0.0f, 0.0f), MAKE4(0.0f, 0.0f, 0.0f, 0.0f))
+#define LOAD_TAPS(pointer) eight(LOAD4(pointer), LOAD4((pointer) + 4))
+#define FETCHED_LANES FETCHED_HALF8
+#define NONE_FETCHED ZERO_HALF8
+#define FETCH_LANES FETCH_HALF8
+#define LANES_VALUE(fetched) eight(LOWER_VALUE4(fetched), UPPER_VALUE4(fetched))
+#define STORE_LANES(y, index, value) STORE_HALF8(y, index, (value).lower, (value).upper)
+#define EPILOGUE_LANES(value, channel, index)      \
+    EPILOGUE4(value.lower, channel, index)         \
+    EPILOGUE4(value.upper, (channel) + 4, (index) + 4)
+#define ACCUMULATE(sum, a, b)                      \
+    ACCUMULATE4((sum).lower, (a).lower, (b).lower) \
+    ACCUMULATE4((sum).upper, (a).upper, (b).upper)
+#elif VECTOR == 4
 #define LANES float4
 #define NO_LANES MAKE4(0.0f, 0.0f, 0.0f, 0.0f)
 #define LOAD_TAPS(pointer) LOAD4(pointer)
@@ -24,11 +58,7 @@
 #define LANES_VALUE REAL_VALUE4
 #define STORE_LANES STORE_REAL4
 #define EPILOGUE_LANES(value, channel, index) EPILOGUE4(value, channel, index)
-#define ACCUMULATE(sum, a, b)         \
-    (sum).x = FMA((a).x, (b).x, (sum).x); \
-    (sum).y = FMA((a).y, (b).y, (sum).y); \
-    (sum).z = FMA((a).z, (b).z, (sum).z); \
-    (sum).w = FMA((a).w, (b).w, (sum).w);
+#define ACCUMULATE ACCUMULATE4
 #else
 #define LANES float
 #define NO_LANES 0.0f
@@ -44,28 +74,27 @@
 
 KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void depthwise(
     const GLOBAL REAL *RESTRICT x, const GLOBAL float *RESTRICT weight, GLOBAL REAL *RESTRICT y,
-    int items, int channels, int weight_stride, int height, int width, int out_height,
-    int out_width, int pad_top, int pad_left, int x_image, int x_channel, int x_row, int x_column,
-    int y_image, int y_channel, int y_row, int y_column EPILOGUE_PARAMETERS)
+    int items, DIVISOR(units), DIVISOR(tiles_x), DIVISOR(tiles_y), int weight_stride, int height,
+    int width, int out_height, int out_width, int pad_top, int pad_left, int x_image, int x_channel,
+    int x_row, int x_column, int y_image, int y_channel, int y_row, int y_column
+    EPILOGUE_PARAMETERS)
 {
     int item = GROUP_ID(0) * WORK_GROUP_SIZE + LOCAL_ID(0);
     if (item < items) {
-        int units = channels / VECTOR;
-        int tiles_x = CEIL_DIV(out_width, COLUMNS), tiles_y = CEIL_DIV(out_height, ROWS);
 #if CHANNELS_FIRST
-        int channel = item % units * VECTOR;
-        int rest = item / units;
-        int first_column = rest % tiles_x * COLUMNS;
-        rest /= tiles_x;
-        int first_row = rest % tiles_y * ROWS;
-        int image = rest / tiles_y;
+        int above_units = (int)QUOTIENT(item, units);
+        int above_x = (int)QUOTIENT(above_units, tiles_x);
+        int image = (int)QUOTIENT(above_x, tiles_y);
+        int channel = (item - above_units * units) * VECTOR;
+        int first_column = (above_units - above_x * tiles_x) * COLUMNS;
+        int first_row = (above_x - image * tiles_y) * ROWS;
 #else
-        int first_column = item % tiles_x * COLUMNS;
-        int rest = item / tiles_x;
-        int first_row = rest % tiles_y * ROWS;
-        rest /= tiles_y;
-        int channel = rest % units * VECTOR;
-        int image = rest / units;
+        int above_x = (int)QUOTIENT(item, tiles_x);
+        int above_y = (int)QUOTIENT(above_x, tiles_y);
+        int image = (int)QUOTIENT(above_y, units);
+        int channel = (above_y - image * units) * VECTOR;
+        int first_column = (item - above_x * tiles_x) * COLUMNS;
+        int first_row = (above_x - above_y * tiles_y) * ROWS;
 #endif
         x += image * x_image + channel / MULTIPLIER * x_channel;
         weight += channel;

@@ -13,7 +13,7 @@ from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
-from gossamer.ops.strided import cannot_compile, layout_variants
+from gossamer.ops.strided import cannot_compile, divisor, layout_variants
 from gossamer.ops.weights import Weights
 
 _SOURCE = Path(__file__).with_name("depthwise.cl")
@@ -54,9 +54,10 @@ class Depthwise(Algorithm):
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
                 device: Device) -> State:
         x, y = variant.inputs[0], variant.outputs[0]
+        if y.size == 0:
+            return State(problem, variant, device)
         nhwc = x.layout == "NHWC"
-        multiplier = problem.out_channels // problem.channels
-        vector = 4 if nhwc and multiplier == 1 and problem.channels % 4 == 0 else 1
+        vector = _vector(problem, variant)
         source = KernelSource.of(_SOURCE, "depthwise", {
             "ROWS": variant["rows"],
             "COLUMNS": variant["columns"],
@@ -66,7 +67,7 @@ class Depthwise(Algorithm):
             "STRIDE_X": problem.stride[1],
             "DILATION_Y": problem.dilation[0],
             "DILATION_X": problem.dilation[1],
-            "MULTIPLIER": multiplier,
+            "MULTIPLIER": problem.out_channels // problem.channels,
             "VECTOR": vector,
             "CHANNELS_FIRST": int(nhwc),
             "WORK_GROUP_SIZE": _WORK_GROUP,
@@ -74,15 +75,26 @@ class Depthwise(Algorithm):
             **epilogue_macros(problem.epilogue, tensor_dtype=y.dtype),
         })
         packed = weights.packed("taps by channels, depthwise", _pack)
-        items = (problem.batch * -(-problem.out_height // variant["rows"])
-                 * -(-problem.out_width // variant["columns"]) * problem.out_channels // vector)
+        units = problem.out_channels // vector
+        tiles_y = -(-problem.out_height // variant["rows"])
+        tiles_x = -(-problem.out_width // variant["columns"])
+        items = problem.batch * tiles_y * tiles_x * units
         launch = Launch(
             device.compile(source), (-(-items // _WORK_GROUP),), (_WORK_GROUP,),
-            (input_buffer(0), packed, output_buffer(0), items, problem.out_channels,
-             -(-problem.out_channels // 4) * 4, problem.height, problem.width,
+            (input_buffer(0), packed, output_buffer(0), items, *divisor(units), *divisor(tiles_x),
+             *divisor(tiles_y), -(-problem.out_channels // 4) * 4, problem.height, problem.width,
              problem.out_height, problem.out_width, *problem.pads[:2], *x.strides, *y.strides,
              *epilogue_arguments(problem.epilogue, weights, 1, problem.out_channels)))
         return State(problem, variant, device, [launch])
+
+
+def _vector(problem: Conv2dProblem, variant: Variant) -> int:
+    """Returns the channels of a work-item: as many as lie side by side in 16 bytes, or one."""
+    x = variant.inputs[0]
+    if x.layout != "NHWC" or problem.out_channels != problem.channels:
+        return 1
+    most = 16 // x.stored_dtype.itemsize
+    return next(count for count in (most, 4, 1) if problem.channels % count == 0)
 
 
 def _window_width(problem: Conv2dProblem, columns: int) -> int:

@@ -8,6 +8,8 @@
  * them, from tiles of TILE_K values of k in shared memory that are filled one step ahead. With
  * SLICE_K > 1 there are that many k-slices, sets of work-items that each sum a part of a tile's K
  * range, and their sums are added at the end: this gives more parallelism where pixels are few.
+ * With SPLIT_K > 1 as many work-groups share the K range of a tile: each writes its sums as floats,
+ * (split, pixel, channel), for split_sum.cl to add up; then there is no epilogue.
  * BLOCKS_PER_UNIT work-groups must fit a multiprocessor at once, which bounds the registers.
  *
  * POINTWISE      1: k is channel k of the pixel itself; 0: k_table[k / VECTOR] holds the offset of k
@@ -52,6 +54,16 @@
 #define ZERO_UNIT 0
 #endif
 
+#if SPLIT_K > 1
+#define RESULT float
+#define STORE_RESULT(pointer, index, value) ((pointer)[index] = (value))
+#define STORE_RESULT4(pointer, index, value) STORE4((pointer) + (index), value)
+#else
+#define RESULT REAL
+#define STORE_RESULT STORE_REAL
+#define STORE_RESULT4 STORE_REAL4
+#endif
+
 #if OUT_NHWC
 #define OUT_INDEX(pixel, channel) ((pixel) * all_channels + (channel))
 #else
@@ -59,11 +71,11 @@
     (((pixel) / plane * all_channels + (channel)) * plane + (pixel) % plane)
 #endif
 
-#define FETCH(first_k)                                                          \
+#define FETCH(fetched_k)                                                          \
     {                                                                             \
         UNROLL for (int i = 0; i < A_LOADS; i++) {                                \
             int unit = item + i * WORK_GROUP_SIZE;                                \
-            int k_index = (first_k) + UNIT_K(unit);                               \
+            int k_index = (fetched_k) + UNIT_K(unit);                             \
             a_next[i] = ZERO_UNIT;                                                \
             if ((A_UNITS % WORK_GROUP_SIZE == 0 || unit < A_UNITS) && k_index < depth \
                 && base[i] != OUTSIDE)                                            \
@@ -71,7 +83,7 @@
         }                                                                         \
         UNROLL for (int i = 0; i < B_LOADS; i++) {                                \
             int unit = item + i * WORK_GROUP_SIZE;                                \
-            int k_index = (first_k) + unit / (TILE_M / 4);                          \
+            int k_index = (fetched_k) + unit / (TILE_M / 4);                      \
             int m = first_m + unit % (TILE_M / 4) * 4;                            \
             b_next[i] = MAKE4(0.0f, 0.0f, 0.0f, 0.0f);                            \
             if ((B_UNITS % WORK_GROUP_SIZE == 0 || unit < B_UNITS) && k_index < depth \
@@ -133,7 +145,7 @@
         int channel = group * out_channels + (m); \
         int index = OUT_INDEX(pixel, channel);    \
         EPILOGUE4(value, channel, index)          \
-        STORE_REAL4(y, index, value);             \
+        STORE_RESULT4(y, index, value);           \
     }
 #else
 #define EMIT_ONE(pixel, m, lane)                  \
@@ -141,7 +153,7 @@
         int channel = group * out_channels + (m); \
         int index = OUT_INDEX(pixel, channel);    \
         EPILOGUE(lane, channel, index)            \
-        STORE_REAL(y, index, lane);               \
+        STORE_RESULT(y, index, lane);             \
     }
 #define STORE_OUTPUT(pixel, m, value)             \
     if ((pixel) < pixels) {               \
@@ -153,7 +165,7 @@
 #endif
 
 KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void im2col_gemm(
-    const GLOBAL REAL *RESTRICT x, const GLOBAL float *RESTRICT weight, GLOBAL REAL *RESTRICT y,
+    const GLOBAL REAL *RESTRICT x, const GLOBAL float *RESTRICT weight, GLOBAL RESULT *RESTRICT y,
     const GLOBAL int2 *RESTRICT k_table, int pixels, int out_channels, int depth, int weight_stride,
     int height, int width, int out_width, int plane, int stride_y, int stride_x, int pad_top,
     int pad_left, int x_image, int x_row, int x_column, int x_channel, int x_group, int all_channels
@@ -192,20 +204,33 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void im2col_gemm(
             sum[i][j] = 0.0f;
 
     int set = item / SET;
+#if THREADS_P % 4 == 0 && THREADS_M % 8 == 0
+    /* a warp is 4 by 8 work-items, whose reads of shared memory meet the fewest lines */
+    int warp = item % SET / 32, lane = item % 32;
+    int thread_m = warp % (THREADS_M / 8) * 8 + lane % 8;
+    int thread_p = warp / (THREADS_M / 8) * 4 + lane / 8;
+#else
     int thread_m = item % SET % THREADS_M;
     int thread_p = item % SET / THREADS_M;
+#endif
 
     UNIT a_next[A_LOADS];
     float4 b_next[B_LOADS];
-    FETCH(0)
+    int first_k = 0, steps = CEIL_DIV(depth, TILE_K);
+#if SPLIT_K > 1
+    int split = GROUP_ID(2), all_steps = steps;
+    first_k = all_steps * split / SPLIT_K * TILE_K;
+    steps = all_steps * (split + 1) / SPLIT_K - all_steps * split / SPLIT_K;
+    y += split * pixels * all_channels;
+#endif
+    FETCH(first_k)
     STORE_TILE(tiles)
     BARRIER();
 
-    int steps = CEIL_DIV(depth, TILE_K);
     for (int step = 0; step < steps; step++) {
         int current = (step & 1) * TILE_WORDS;
         if (step + 1 < steps)
-            FETCH((step + 1) * TILE_K)
+            FETCH(first_k + (step + 1) * TILE_K)
         UNROLL for (int k = 0; k < TILE_K / SLICE_K; k++) {
             int k_index = k * SLICE_K + set;
             int a_row = current + k_index * A_STRIDE;

@@ -12,7 +12,7 @@ the group and a tap (r, s).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,14 +20,16 @@ import numpy as np
 from gossamer.device.base import Device
 from gossamer.device.limits import Limits
 from gossamer.device.source import KernelSource
-from gossamer.ops.algorithm import Algorithm, State, Variant
+from gossamer.ops.algorithm import Algorithm, Epilogue, State, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
-from gossamer.ops.launch import Launch, input_buffer, output_buffer
+from gossamer.ops.launch import Launch, input_buffer, output_buffer, workspace_buffer
+from gossamer.ops.strided import WORK_GROUP_SIZE, divisor, groups_for
 from gossamer.ops.weights import Weights
 from gossamer.tensor import TensorSpec
 
 _SOURCE = Path(__file__).with_name("im2col_gemm.cl")
+_SUM_SOURCE = Path(__file__).with_name("split_sum.cl")
 _CYCLES_PER_MICROSECOND = 1750
 """Clock rate of the GPU to which the estimate of cycles was fitted."""
 _LAYOUTS = (("NHWC", "NHWC"), ("NCHW", "NHWC"), ("NCHW", "NCHW"), ("NHWC", "NCHW"))
@@ -44,6 +46,7 @@ class Tile:
     work_m: output channels of a work-item.
     slice_k: k-slices: sets of work-items that each sum a part of the tile's K range.
     blocks_per_unit: work-groups that must fit a multiprocessor at once.
+    split_k: work-groups that share the K range of a tile; another kernel adds up their sums.
     """
 
     tile_p: int
@@ -53,6 +56,7 @@ class Tile:
     work_m: int
     slice_k: int = 1
     blocks_per_unit: int = 1
+    split_k: int = 1
 
     @property
     def work_group(self) -> int:
@@ -74,6 +78,8 @@ TILES = (
     Tile(256, 16, 8, 8, 4),
     Tile(128, 128, 8, 8, 8, blocks_per_unit=2),
     Tile(128, 96, 16, 8, 8, blocks_per_unit=2),
+    Tile(256, 128, 8, 16, 8),
+    Tile(128, 256, 8, 8, 16),
     Tile(128, 32, 16, 8, 4, blocks_per_unit=2),
     Tile(64, 32, 16, 4, 4, slice_k=2),
     Tile(32, 32, 32, 4, 4, slice_k=4),
@@ -83,10 +89,16 @@ TILES = (
 )
 
 
+_SPLITS = (2, 4, 8, 16)
+_LEAST_STEPS = 4
+"""Steps along K that each of several work-groups takes at least."""
+
+
 _PROCESSOR_COST = {
     (128, 96, 16): 1.0, (64, 64, 8): 1.25, (128, 32, 16): 1.39, (64, 64, 16): 1.51,
     (256, 32, 8): 2.4, (64, 32, 16): 3.0, (256, 16, 8): 3.0, (32, 32, 16): 3.1, (128, 128, 8): 3.7,
-    (16, 32, 32): 4.0, (32, 32, 32): 4.2, (16, 16, 64): 6.2}
+    (16, 32, 32): 4.0, (32, 32, 32): 4.2, (16, 16, 64): 6.2, (256, 128, 8): 9.0,
+    (128, 256, 8): 9.0}
 """Relative time of a multiply-add on a processor, by tile_p, tile_m and tile_k; fitted to the
 layers of SqueezeNet on PoCL, where the better one of the first two tiles that it gives takes 11%
 longer than each layer's best."""
@@ -116,15 +128,17 @@ class Im2colGemm(Algorithm):
         return None
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
-        for tile in sorted(_fitting(device.limits),
-                           key=lambda tile: _expected_us(problem, tile, device)):
+        tiles = [tile for whole in _fitting(device.limits)
+                 for tile in (whole, *_split(problem, whole, device))]
+        for tile in sorted(tiles, key=lambda tile: _expected_us(problem, tile, device)):
+            workspace = 4 * tile.split_k * problem.outputs[0].size if tile.split_k > 1 else 0
             config = tuple((key, getattr(tile, key)) for key in Tile.__dataclass_fields__)
             variants = []
             for source, target in _LAYOUTS:
                 x = problem.inputs[0].with_format(layout=source)
                 y = problem.outputs[0].with_format(layout=target)
                 inputs = (x, *[y] * problem.epilogue.tensor_count)
-                variants.append(Variant(config, inputs, (y,)))
+                variants.append(Variant(config, inputs, (y,), workspace=workspace))
             yield from variants
             yield from (variant.as_fp16 for variant in variants)
 
@@ -133,7 +147,8 @@ class Im2colGemm(Algorithm):
 
     def kernel_sources(self, problem: Conv2dProblem, variant: Variant,
                        device: Device) -> tuple[KernelSource, ...]:
-        return (_source(problem, variant),)
+        sources = (_source(problem, variant),)
+        return sources if variant["split_k"] == 1 else (*sources, _sum_source(problem, variant))
 
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
                 device: Device) -> State:
@@ -141,6 +156,9 @@ class Im2colGemm(Algorithm):
         nhwc = x.layout == "NHWC"
         vector = _vector(problem, x)
         per_group = problem.out_channels // problem.groups
+        state = State(problem, variant, device)
+        if problem.outputs[0].size == 0:
+            return state
         kernel = device.compile(_source(problem, variant))
         stride = -(-per_group // 4) * 4
         packed = weights.packed(f"k by channels, {'rsc' if nhwc else 'crs'}",
@@ -152,15 +170,24 @@ class Im2colGemm(Algorithm):
             k_table = weights.packed(key, lambda _: _k_table(problem, x, nhwc, vector))
         groups_m = -(-per_group // tile.tile_m)
         groups_p = -(-problem.pixels // tile.tile_p)
-        launch = Launch(
-            kernel, (groups_m * groups_p, problem.groups), (tile.work_group, 1),
-            (input_buffer(0), packed, output_buffer(0), k_table, problem.pixels, per_group,
+        epilogue = epilogue_arguments(problem.epilogue, weights, 1, problem.out_channels)
+        is_split = tile.split_k > 1
+        state.launches = [Launch(
+            kernel, (groups_m * groups_p, problem.groups, tile.split_k), (tile.work_group, 1, 1),
+            (input_buffer(0), packed, workspace_buffer if is_split else output_buffer(0), k_table,
+             problem.pixels, per_group,
              problem.depth, stride, problem.height, problem.width, problem.out_width,
              problem.out_height * problem.out_width, *problem.stride, *problem.pads[:2],
              x_image, x_row, x_column, x_channel, x_channel * (problem.channels // problem.groups),
-             problem.out_channels,
-             *epilogue_arguments(problem.epilogue, weights, 1, problem.out_channels)))
-        return State(problem, variant, device, [launch])
+             problem.out_channels, *([] if is_split else epilogue)))]
+        if is_split:
+            results = problem.outputs[0].size
+            state.launches.append(Launch(
+                device.compile(_sum_source(problem, variant)), groups_for(results),
+                (WORK_GROUP_SIZE,),
+                (workspace_buffer, output_buffer(0), results, *divisor(problem.out_channels),
+                 *divisor(problem.out_height * problem.out_width), *epilogue)))
+        return state
 
 
 def _tile(variant: Variant) -> Tile:
@@ -175,7 +202,8 @@ def _vector(problem: Conv2dProblem, x: TensorSpec) -> int:
 def _source(problem: Conv2dProblem, variant: Variant) -> KernelSource:
     x, y = variant.inputs[0], variant.outputs[0]
     vector = _vector(problem, x)
-    out_nhwc = y.layout == "NHWC"
+    is_split = variant["split_k"] > 1
+    out_nhwc = is_split or y.layout == "NHWC"
     # channels are adjacent in NHWC only, where rows must stay aligned
     out_vector = 4 if out_nhwc and problem.out_channels // problem.groups % 4 == 0 else 1
     return KernelSource.of(_SOURCE, "im2col_gemm", {
@@ -187,8 +215,32 @@ def _source(problem: Conv2dProblem, variant: Variant) -> KernelSource:
         "OUT_NHWC": int(out_nhwc),
         "OUT_VECTOR": out_vector,
         "HALVES": int(variant.precision == "fp16"),
+        **epilogue_macros(Epilogue() if is_split else problem.epilogue, tensor_dtype=y.dtype),
+    })
+
+
+def _sum_source(problem: Conv2dProblem, variant: Variant) -> KernelSource:
+    y = variant.outputs[0]
+    return KernelSource.of(_SUM_SOURCE, "split_sum", {
+        "SPLIT_K": variant["split_k"],
+        "HALVES": int(variant.precision == "fp16"),
+        "OUT_NHWC": int(y.layout == "NHWC"),
         **epilogue_macros(problem.epilogue, tensor_dtype=y.dtype),
     })
+
+
+def _split(problem: Conv2dProblem, tile: Tile, device: Device) -> list[Tile]:
+    """Returns the tile with the K range shared by the number of work-groups that is expected to be
+    the fastest; nothing where that is one."""
+    steps = -(-problem.depth // tile.tile_k)
+    splits = [replace(tile, split_k=split) for split in _SPLITS
+              if steps >= split * _LEAST_STEPS
+              and split * problem.outputs[0].size < 2**31]
+    if device.on_processors or not splits:
+        return []
+    best = min(splits, key=lambda split: _expected_us(problem, split, device))
+    is_faster = _expected_us(problem, best, device) < _expected_us(problem, tile, device)
+    return [best] if is_faster else []
 
 
 def _blocks_per_unit(tile: Tile, vector: int) -> int:
@@ -213,7 +265,8 @@ def _expected_us(problem: Conv2dProblem, tile: Tile, device: Device) -> float:
 
 def _work_groups(problem: Conv2dProblem, tile: Tile) -> int:
     per_group = problem.out_channels // problem.groups
-    return -(-problem.pixels // tile.tile_p) * -(-per_group // tile.tile_m) * problem.groups
+    return (-(-problem.pixels // tile.tile_p) * -(-per_group // tile.tile_m) * problem.groups
+            * tile.split_k)
 
 
 def _processor_us(problem: Conv2dProblem, tile: Tile, limits: Limits) -> float:
@@ -239,14 +292,16 @@ def _gpu_cycles(problem: Conv2dProblem, tile: Tile, limits: Limits) -> float:
     units = max(limits.compute_units, 1)
     groups_per_unit = max(1.0, groups / units)
     most_groups_per_unit = -(-groups // units) if groups < 4 * units else groups_per_unit
-    steps = -(-problem.depth // tile.tile_k)
+    steps = -(-problem.depth // tile.tile_k // tile.split_k)
     k_of_slice = tile.tile_k / tile.slice_k
     arithmetic = tile.work_group / 128 * k_of_slice * (tile.work_p * tile.work_m
                                                  + read * (tile.work_p + tile.work_m))
     staging = stage * tile.work_group / 32 * (tile.tile_p + tile.tile_m) * tile.tile_k
     waiting = latency + fill * k_of_slice * tile.work_p * tile.work_m**0.5
+    adding = (start + tile.split_k * store * problem.outputs[0].size / units
+              if tile.split_k > 1 else 0.0)
     return (start + steps * max(waiting, most_groups_per_unit * (arithmetic + staging))
-            + groups_per_unit * store * tile.tile_p * tile.tile_m)
+            + groups_per_unit * store * tile.tile_p * tile.tile_m + adding)
 
 
 def _pack(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gossamer.device.base import Buffer, Device
+from gossamer.device.base import Argument, Buffer, Device
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
@@ -107,9 +107,10 @@ def output_offset(problem: Conv2dProblem, layout: str, part: MatrixPart) -> int:
     return part.first_image * problem.out_channels * pixels + part.first_pixel
 
 
-def gather(problem: Conv2dProblem, x: TensorSpec, part: MatrixPart, device: Device) -> Launch:
+def gather(problem: Conv2dProblem, x: TensorSpec, part: MatrixPart, device: Device,
+           matrix: Callable[..., Argument] = workspace_buffer) -> Launch:
     """Returns the launch that writes the part's im2col matrix, from input 0 with spec x, to the
-    start of the workspace."""
+    start of the workspace, or of the buffer that `matrix` stands for."""
     itemsize = x.stored_dtype.itemsize
     images, pixels, channels = part.images, part.pixels, problem.channels
     group_channels = channels // problem.groups
@@ -138,7 +139,7 @@ def gather(problem: Conv2dProblem, x: TensorSpec, part: MatrixPart, device: Devi
         "ORDER": _ORDERS[x.layout], "UNIT_BYTES": unit_bytes}))
     items = sizes[0] * sizes[1] * sizes[2]
     return Launch(kernel, groups_for(items), (WORK_GROUP_SIZE,), (
-        input_buffer(0), workspace_buffer, items,
+        input_buffer(0), matrix, items,
         *divisor(sizes[0]), *divisor(sizes[1]), *divisor(problem.out_width),
         *divisor(group_channels), part.first_image, part.first_pixel, problem.height,
         problem.width, *problem.kernel, *problem.stride, *problem.pads[:2], *problem.dilation,

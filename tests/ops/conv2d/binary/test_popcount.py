@@ -110,3 +110,16 @@ def test_every_config_builds_for_cuda_without_spills() -> None:
         cubin, info = nvrtc.compile_cubin(source, source.architectures[-1])
         assert cubin and info.spill_bytes == 0, f"{source} spills"
         assert "warning" not in info.log, info.log
+
+
+def test_more_images_are_expected_to_take_longer(compiled_device: Device) -> None:
+    for device in (RecordingDevice(), compiled_device):
+        problem = Conv2dProblem(1, 64, 20, 20, 64, (3, 3), weights_info=SCALED,
+                                facts=(PLUS_MINUS_ONE,))
+        for variant in ALGORITHM.variants(problem, device):
+            times = [ALGORITHM.expected_us(replace(problem, batch=batch), variant, device)
+                     for batch in (1, 1000)]
+            if device.on_processors:
+                assert times == [None, None]
+            else:
+                assert times[0] is not None and times[1] is not None and times[1] > 10 * times[0]

@@ -45,11 +45,11 @@ def fragments(values: np.ndarray, precision: str) -> np.ndarray:
         with np.errstate(over="ignore"):
             registers = lanes.astype(np.float16).view("<u4")
     else:
-        registers = _tf32(lanes)
+        registers = rounded_to_tf32(lanes)
     return registers.reshape(*leading, 32, 4)
 
 
-def _tf32(values: np.ndarray) -> np.ndarray:
+def rounded_to_tf32(values: np.ndarray) -> np.ndarray:
     """Returns values rounded to the 10 mantissa bits of TF32, to nearest, ties to even."""
     bits = values.view(np.uint32)
     rounded = (bits + 0xFFF + (bits >> 13 & 1)) & ~np.uint32(0x1FFF)

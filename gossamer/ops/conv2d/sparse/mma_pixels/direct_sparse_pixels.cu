@@ -34,20 +34,6 @@
 /* Code that runs only once waits for its own fetches, so loops of few turns are not unrolled. */
 #define ONCE_EACH _Pragma("unroll 1")
 
-#if CLUSTER > 1
-#define IN_CLUSTERS __cluster_dims__(CLUSTER, 1, 1)
-#define CLUSTER_ARRIVE() asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory")
-#define CLUSTER_WAIT() asm volatile("barrier.cluster.wait.aligned;" ::: "memory")
-#define CLUSTER_BARRIER()                                                                         \
-    asm volatile("barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;" \
-                 ::: "memory")
-#else
-#define IN_CLUSTERS
-#define CLUSTER_ARRIVE()
-#define CLUSTER_WAIT()
-#define CLUSTER_BARRIER() BARRIER()
-#endif
-
 /* The part of a step that a lane loads: its weights, and the offsets of its columns in bytes. */
 struct Step {
 #if HALVES
@@ -97,19 +83,6 @@ INLINE void multiply_step(float (&sums)[TILES][OCTETS][4], const Step &step,
             multiply(sums[t][octet], step.weights[t][0], x[octet * 8], y[octet * 8]);
             multiply(sums[t][octet], step.weights[t][1], z[octet * 8], w[octet * 8]);
         }
-#endif
-}
-
-/* Returns the address of the same element in the shared memory of another work-group of the
- * cluster. */
-INLINE float4 *of_group(float4 *own, int other)
-{
-#if CLUSTER > 1
-    float4 *there;
-    asm("mapa.u64 %0, %1, %2;" : "=l"(there) : "l"(own), "r"(other));
-    return there;
-#else
-    return own;
 #endif
 }
 

@@ -1,0 +1,83 @@
+/* Batch norm by the statistics of its own input, in two kernels. The input is (outer, channels,
+ * inner) in memory, and `count` is the number of elements of a channel, outer * inner.
+ *
+ * WORK_GROUP_SIZE  work-items of a work-group, a power of two
+ * STORED           1: the statistics are mixed with stored ones and written as outputs
+ *
+ * statistics (3, channels): the mean, the rest that rounding took from it, and gamma divided by the
+ * standard deviation. Where the mean is far from 0, x - mean is exact, and the rest is subtracted
+ * from it. */
+
+/* Adds up a value of every work-item; all of them get the sum. */
+#define ADD_UP(total, value)                                                   \
+    partial[item] = value;                                                     \
+    BARRIER();                                                                 \
+    for (int half_ = WORK_GROUP_SIZE / 2; half_ > 0; half_ /= 2) {             \
+        if (item < half_)                                                      \
+            partial[item] += partial[item + half_];                            \
+        BARRIER();                                                             \
+    }                                                                          \
+    float total = partial[0];                                                  \
+    BARRIER();
+
+/* A work-group computes the mean and the variance of a channel over the whole batch. The sums of
+ * x - mean correct the mean, and the variance of a mean that was rounded. */
+KERNEL WORK_GROUP_OF(WORK_GROUP_SIZE) void mean_variance(
+    const GLOBAL float *RESTRICT x, const GLOBAL float *RESTRICT gamma,
+    GLOBAL float *RESTRICT statistics, int channels, int count, DIVISOR(inner), float epsilon
+#if STORED
+    , const GLOBAL float *RESTRICT stored_mean, const GLOBAL float *RESTRICT stored_variance,
+    GLOBAL float *RESTRICT new_mean, GLOBAL float *RESTRICT new_variance, float momentum,
+    float share
+#endif
+)
+{
+    SHARED float partial[WORK_GROUP_SIZE];
+    int item = LOCAL_ID(0), channel = GROUP_ID(0);
+    const GLOBAL float *row = x + channel * inner;
+    int apart = channels * inner;
+
+    float sum = 0.0f;
+    for (int index = item; index < count; index += WORK_GROUP_SIZE) {
+        int image = (int)QUOTIENT(index, inner);
+        sum += row[image * apart + (index - image * inner)];
+    }
+    ADD_UP(total, sum)
+    float mean = total / (float)count;
+
+    float differences = 0.0f, squares = 0.0f;
+    for (int index = item; index < count; index += WORK_GROUP_SIZE) {
+        int image = (int)QUOTIENT(index, inner);
+        float difference = row[image * apart + (index - image * inner)] - mean;
+        differences += difference;
+        squares = FMA(difference, difference, squares);
+    }
+    ADD_UP(total_difference, differences)
+    ADD_UP(total_square, squares)
+    float rest = total_difference / (float)count;
+    float variance = MAXIMUM(total_square / (float)count - rest * rest, 0.0f);
+    if (item == 0) {
+        statistics[channel] = mean;
+        statistics[channels + channel] = rest;
+        statistics[2 * channels + channel] = gamma[channel] / sqrt(variance + epsilon);
+#if STORED
+        new_mean[channel] = momentum * stored_mean[channel] + share * (mean + rest);
+        new_variance[channel] = momentum * stored_variance[channel] + share * variance;
+#endif
+    }
+}
+
+/* A work-item normalises one element. */
+KERNEL WORK_GROUP_OF(WORK_GROUP_SIZE) void normalise(
+    const GLOBAL float *RESTRICT x, GLOBAL float *RESTRICT y,
+    const GLOBAL float *RESTRICT statistics, const GLOBAL float *RESTRICT beta, int elements,
+    DIVISOR(channels), DIVISOR(inner))
+{
+    int index = GROUP_ID(0) * WORK_GROUP_SIZE + LOCAL_ID(0);
+    if (index < elements) {
+        int plane = (int)QUOTIENT(index, inner);
+        int channel = plane - (int)QUOTIENT(plane, channels) * channels;
+        float difference = x[index] - statistics[channel] - statistics[channels + channel];
+        y[index] = FMA(difference, statistics[2 * channels + channel], beta[channel]);
+    }
+}

@@ -1,0 +1,130 @@
+"""The algorithm bit_tensor_core computes a convolution of signs on the tensor cores of NVIDIA's
+GPUs, which multiply single bits and add.
+
+An implicit GEMM: its rows are the output pixels, its columns the output channels, and its inner
+products the words of the pixels' windows. The tensor cores' product of bits is 1 where both are 1;
+how sums of signs follow is written in bits.h. Source of the idea to compute binary convolutions by
+1-bit tensor core instructions: A. Li and S. Su, "Accelerating binarized neural networks via
+bit-tensor-cores in Turing GPUs", IEEE TPDS 32(7), 2021.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from gossamer.device.base import Device
+from gossamer.device.source import DIALECT, KernelSource
+from gossamer.ops.algorithm import Algorithm, Epilogue, State, Variant
+from gossamer.ops.conv2d.binary.form import alphas, binary_form, reason_not_binary
+from gossamer.ops.conv2d.binary.packing import words_of_a_group
+from gossamer.ops.conv2d.binary.tensor_core.tables import LARGEST_DISTANCE
+from gossamer.ops.conv2d.binary.tensor_core.tiles import Tile, fitting_tiles, tile_of
+from gossamer.ops.conv2d.binary.thresholds import packed_thresholds
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
+from gossamer.ops.launch import Launch, input_buffer, output_buffer
+from gossamer.ops.strided import cannot_compile, divisor
+from gossamer.ops.weights import Weights
+from gossamer.tensor import PACKED_DTYPES, Format, TensorSpec
+
+_BITS = Path(__file__).with_name("bits.h")
+_WORD_BITS = (64, 32)
+
+
+class BitTensorCore(Algorithm):
+    """Computes a convolution of signs on packed words by tensor cores that multiply bits."""
+
+    op = "conv2d"
+    name = "bit_tensor_core"
+    exact = True
+
+    def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
+        if not device.limits.mma:
+            return f"{device.name} has no tensor cores for bits (sm_80 or newer)"
+        if (reason := reason_not_binary(problem)) is not None:
+            return reason
+        if (reason := cannot_compile(problem, device)) is not None:
+            return reason
+        sides = (problem.height + problem.pads[0] + problem.pads[2],
+                 problem.width + problem.pads[1] + problem.pads[3])
+        if max(sides) >= LARGEST_DISTANCE:
+            return f"its image has {max(sides)} rows or columns, {LARGEST_DISTANCE - 1} at most"
+        channels = problem.channels // problem.groups
+        if problem.groups > 1 and channels % min(_WORD_BITS):
+            return (f"a group has {channels} channels: the channels of each group must fill words "
+                    f"of {min(_WORD_BITS)}")
+        return None
+
+    def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
+        form = binary_form(problem)
+        for word_bits in _WORD_BITS:
+            # no word has channels of several groups
+            if problem.groups > 1 and problem.channels // problem.groups % word_bits:
+                continue
+            layouts = ["NHWC", "NCHW"]
+            if form.output is not None and (
+                    problem.groups == 1
+                    or problem.out_channels // problem.groups % word_bits == 0):
+                layouts.append(f"packed{word_bits}")
+            for tile in fitting_tiles(problem, word_bits, device.limits):
+                for layout in layouts:
+                    yield variant_of(problem, tile, word_bits, layout)
+
+    def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
+                device: Device) -> State:
+        (target,) = variant.outputs
+        if target.size == 0:
+            return State(problem, variant, device)
+        source = variant.inputs[0]
+        word_bits = 8 * source.stored_dtype.itemsize
+        tile = tile_of(variant)
+        thresholds = packed_thresholds(weights, problem.epilogue, problem.depth)
+        epilogue = problem.epilogue if thresholds is None else Epilogue()
+        output_planes = PACKED_DTYPES[target.dtype].planes if target.format.is_packed else 0
+        folded = thresholds is not None and output_planes == 1
+        tables = tile.tables(problem, word_bits)
+        kernel = device.compile(KernelSource.of(tile.path, tile.path.stem, {
+            **{key.upper(): value for key, value in variant.config if key != "instruction"},
+            "AT_ONCE": tile.at_once(problem, word_bits),
+            "CONSTANT_CLASSES": tile.constant_classes(problem),
+            "WORD_BITS": word_bits, "PLANES": PACKED_DTYPES[source.dtype].planes,
+            "OUTPUT_PLANES": output_planes, "THRESHOLDS": int(thresholds is not None),
+            **epilogue_macros(epilogue),
+            "EPILOGUE_ARGUMENTS": "".join(f", operand{i}" for i in range(len(epilogue.operands))),
+            }, architectures=tile.architectures, headers=(*DIALECT, _BITS), dynamic_shared=True))
+        # run-time operands of the epilogue lie in memory like a float output
+        floats = next((spec for spec in (*variant.inputs[1:], target)
+                       if not spec.format.is_packed), problem.outputs[0])
+        tiles = tile.channel_tiles(problem)
+        launch = Launch(
+            kernel, (tile.pixel_groups(problem, device.limits), tiles * problem.groups),
+            (tile.work_group,),
+            (input_buffer(0), tables.taps(weights), tables.weights(weights),
+             tables.constants(weights, folded), tables.flips(weights) if folded else None,
+             thresholds, weights.packed("alphas, binary", alphas), tables.classes(weights),
+             output_buffer(0),
+             problem.pixels, tile.phases(problem, word_bits),
+             *divisor(problem.out_height * problem.out_width), *divisor(problem.out_width),
+             *divisor(tiles), source.stored_shape[1], words_of_a_group(problem, word_bits),
+             problem.height, problem.width, *problem.stride, *problem.pads[:2],
+             problem.out_channels // problem.groups, tables.tile_channels, problem.out_channels,
+             -(-problem.out_channels // word_bits), tables.column_classes, *floats.strides,
+             *epilogue_arguments(epilogue, weights, 1, problem.out_channels)),
+            tile.shared_bytes(problem, word_bits))
+        return State(problem, variant, device, [launch])
+
+
+def variant_of(problem: Conv2dProblem, tile: Tile, word_bits: int, layout: str) -> Variant:
+    """Returns the variant of a tile that reads words of `word_bits` bits and writes a layout. Its
+    run-time operands are in that layout too, or in NHWC beside packed outputs."""
+    form = binary_form(problem)
+    x, *operands = problem.inputs
+    source = TensorSpec(x.shape, Format(f"packed{word_bits}", form.input))
+    (y,) = problem.outputs
+    floats = y.with_format(layout="NHWC" if layout.startswith("packed") else layout)
+    target = floats
+    if layout.startswith("packed"):
+        assert form.output is not None
+        target = TensorSpec(y.shape, Format(layout, form.output))
+    return Variant(tile.config, (source, *[floats] * len(operands)), (target,))

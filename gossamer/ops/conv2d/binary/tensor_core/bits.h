@@ -1,0 +1,258 @@
+/* What the kernels for bit tensor cores share: how inputs come into shared memory and registers,
+ * and how sums become outputs.
+ *
+ * The products are those of ones: a product of two bits is 1 where both are. A step is 256 bits of
+ * the inner product, WORDS words of a pixel's window. With inputs of one bit, whose ones count as
+ * 1 and zeros as -1, the sum of a pixel and a channel is
+ *
+ *     4 ones(x & w) - 2 ones(x) - (the sum of the channel's weights inside of the image).
+ *
+ * The window of x has zeros outside of the image, so the first two terms need nothing there. With
+ * inputs of two bits a word is multiplied twice, first where x is 1 by the weights that are 1, and
+ * then where x is -1 by those that are -1: these products agree, all others of numbers that differ
+ * from 0 disagree, and the sum is
+ *
+ *     2 agreeing - (how many of x differ from 0).
+ *
+ * In both cases 2 ones - counted is computed first, where counted is the same for all channels.
+ *
+ * Macros: WORD_BITS is 32 or 64. PLANES is 1 for inputs of -1 and 1, and 2 where a first word says
+ * which inputs are not 0. OUTPUT_PLANES is the same for packed outputs, and 0 for floats. THRESHOLDS
+ * is set where integers stand in for the epilogue. AT_ONCE is the number of steps that a warp
+ * multiplies between two barriers. CONSTANT_CLASSES is the number of classes of pixels whose constants
+ * are kept in shared memory, or 0. */
+
+#define WORDS (256 / WORD_BITS)
+#define WORD_BYTES (WORD_BITS / 8)
+/* The words of a pixel that lie side by side. */
+#define PLACE_BYTES (WORD_BYTES * PLANES)
+/* A line has one word of each pixel of a tile; the next line begins 8 banks further on. */
+#define LINE_BYTES(pixels) ((pixels) * PLACE_BYTES + 32)
+#define FOLDED (THRESHOLDS && OUTPUT_PLANES == 1)
+
+INLINE uint address_of(const void *pointer)
+{
+    return (uint)__cvta_generic_to_shared(pointer);
+}
+
+/* Starts an asynchronous copy of a word of each plane, or of zeros where size is 0. */
+INLINE void copy_word(uint target, const uchar *source, int size)
+{
+#if WORD_BITS * PLANES == 32
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;"
+                 ::"r"(target), "l"(source), "r"(size) : "memory");
+#elif WORD_BITS * PLANES == 64
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;"
+                 ::"r"(target), "l"(source), "r"(size) : "memory");
+#else
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 ::"r"(target), "l"(source), "r"(size) : "memory");
+#endif
+}
+
+/* The sizes of the input, and where the channels of the work-group's group begin. */
+struct Source {
+    const uchar *x;
+    int first_word, words, height, width, stride_y, stride_x, pad_top, pad_left;
+};
+
+/* The window of an output pixel: its first word's number, its first row and its first column. */
+struct Window {
+    int word, row, column;
+};
+
+/* The image of an output pixel, and its row and column there. */
+struct Position {
+    int image, row, column;
+};
+
+INLINE Window window_of(const Source &source, const Position &position)
+{
+    int row = position.row * source.stride_y - source.pad_top;
+    int column = position.column * source.stride_x - source.pad_left;
+    int line = (position.image * source.words + source.first_word) * source.height + row;
+    return {line * source.width + column, row, column};
+}
+
+/* Starts the copy of one word of a window. A tap has the distance of the word's number from the
+ * window's first, and in 16 bits each the rows and the columns from its first; a tap behind the last
+ * has a row that is outside of any image. */
+INLINE void copy_tap(uint target, const Source &source, const Window &window, const int2 &tap)
+{
+    bool inside = ((uint)(window.row + (tap.y >> 16)) < (uint)source.height)
+                  & ((uint)(window.column + (tap.y & 0xffff)) < (uint)source.width);
+    copy_word(target, source.x + (inside ? (INT64)(window.word + tap.x) * PLACE_BYTES : 0),
+              inside ? PLACE_BYTES : 0);
+}
+
+/* The part of a step of a pixel that a lane holds for the tensor cores: 32 bits of the lower and of
+ * the upper half of the step, for each of the products of a word. */
+struct Operand {
+    uint low[PLANES], high[PLANES];
+};
+
+/* Returns how many of the inputs in an operand count: those that are 1, or with two planes those
+ * that differ from 0. */
+INLINE int counted_in(const Operand &operand)
+{
+    int ones = 0;
+    UNROLL for (int plane = 0; plane < PLANES; plane++)
+        ones += POPCOUNT(operand.low[plane]) + POPCOUNT(operand.high[plane]);
+    return ones;
+}
+
+/* Loads a lane's part of a pixel's step. `words` is the address of the pixel in the line of the word
+ * that the lane holds: word number lane % 4, of which it has both halves, or with 32 bits also the
+ * word four lines below. */
+INLINE Operand load_operand(const uchar *words, int line_bytes)
+{
+    Operand operand;
+#if PLANES == 1
+#if WORD_BITS == 64
+    uint2 word = *(const uint2 *)words;
+    operand.low[0] = word.x;
+    operand.high[0] = word.y;
+#else
+    operand.low[0] = *(const uint *)words;
+    operand.high[0] = *(const uint *)(words + 4 * line_bytes);
+#endif
+#else
+#if WORD_BITS == 64
+    uint4 word = *(const uint4 *)words;
+    uint low = word.x, high = word.y;
+    operand.low[0] = word.z;
+    operand.high[0] = word.w;
+#else
+    uint2 lower = *(const uint2 *)words, upper = *(const uint2 *)(words + 4 * line_bytes);
+    uint low = lower.x, high = upper.x;
+    operand.low[0] = lower.y;
+    operand.high[0] = upper.y;
+#endif
+    operand.low[1] = low & ~operand.low[0];
+    operand.high[1] = high & ~operand.high[0];
+#endif
+    return operand;
+}
+
+/* The output, and what makes it of sums. classes: of the output's rows, then of its columns. */
+struct Target {
+    uchar *y;
+    const int *thresholds;
+    const float *alphas;
+    const int *classes;
+    int out_channels, out_words, rows, columns, column_classes;
+    int stride_n, stride_c, stride_h, stride_w;
+};
+
+/* The place of an output pixel: the index of its first channel or of its first word, and the class
+ * of pixels that have the same taps inside of the image. */
+struct Place {
+    int index, pixel_class;
+};
+
+INLINE Place place_of(const Target &target, const Position &at)
+{
+#if OUTPUT_PLANES
+    int index = (at.image * target.out_words * target.rows + at.row) * target.columns + at.column;
+#else
+    int index = at.image * target.stride_n + at.row * target.stride_h
+                + at.column * target.stride_w;
+#endif
+    return {index, target.classes[at.row] * target.column_classes
+                       + target.classes[target.rows + at.column]};
+}
+
+/* The bits of COUNT channels whose results are the other way round. */
+template <int COUNT> struct Flips {
+    uint words[COUNT > 32 ? COUNT / 32 : 1];
+};
+
+template <int COUNT> INLINE Flips<COUNT> flips_of(const uchar *flips, int in_tiles)
+{
+    Flips<COUNT> found = {};
+#if FOLDED
+    const uchar *first = flips + in_tiles / 8;
+    UNROLL for (int part = 0; part < CEIL_DIV(COUNT, 32); part++)
+        found.words[part] = COUNT >= 32   ? ((const uint *)first)[part]
+                            : COUNT == 16 ? *(const unsigned short *)first
+                                          : *first;
+#endif
+    return found;
+}
+
+/* Writes COUNT consecutive channels of a pixel: 8, 16, 32 or 64, the first of which is a multiple of
+ * COUNT. ones: the pixel's sums of products. constants: for each of the channels what is added to
+ * the sum; where FOLDED the largest 2 ones - counted that gives a 0. channel: number of the first of
+ * the channels. end: end of the channels of its group. position: the pixel's, for operands of the epilogue beside packed outputs. */
+template <int COUNT>
+INLINE void write_channels(const int (&ones)[COUNT], int counted, const Target &target,
+                           const Place &place, const Position &position, const int *constants,
+                           const Flips<COUNT> &flips, int channel, int end EPILOGUE_PARAMETERS)
+{
+    constexpr int PARTS = COUNT > 32 ? COUNT / 32 : 1;
+    [[maybe_unused]] uint words[2][PARTS] = {};
+#if FOLDED
+    UNROLL for (int first = COUNT - 4; first >= 0; first -= 4) {
+        int4 largest = *(const int4 *)(constants + first);
+        uint &word = words[0][first / 32];
+        word = word << 1 | (uint)(largest.w + counted - 2 * ones[first + 3]) >> 31;
+        word = word << 1 | (uint)(largest.z + counted - 2 * ones[first + 2]) >> 31;
+        word = word << 1 | (uint)(largest.y + counted - 2 * ones[first + 1]) >> 31;
+        word = word << 1 | (uint)(largest.x + counted - 2 * ones[first]) >> 31;
+    }
+    UNROLL for (int part = 0; part < PARTS; part++)
+        words[0][part] ^= flips.words[part];
+#else
+    [[maybe_unused]] int floats = position.image * target.stride_n
+                                  + position.row * target.stride_h
+                                  + position.column * target.stride_w;
+    UNROLL for (int number = 0; number < COUNT; number++) {
+        if (channel + number < end) {
+            int own = channel + number;
+            [[maybe_unused]] int own_index = floats + own * target.stride_c;
+            int sum = (3 - PLANES) * (2 * ones[number] - counted) + constants[number];
+#if THRESHOLDS
+            const int *thresholds = target.thresholds + own;
+            int result = ((sum >= thresholds[0]) + (sum >= thresholds[target.out_channels]) - 1)
+                         * thresholds[2 * target.out_channels];
+#else
+            float result = (float)sum * target.alphas[own];
+            EPILOGUE(result, own, own_index)
+#endif
+#if OUTPUT_PLANES
+            words[0][number / 32] |= (uint)(result > 0) << number % 32;
+            words[1][number / 32] |= (uint)(result != 0) << number % 32;
+#else
+            ((float *)target.y)[own_index] = (float)result;
+#endif
+        }
+    }
+#endif
+#if OUTPUT_PLANES
+    int word = channel / WORD_BITS;
+    /* the last group's words have zeros beyond its channels */
+    if (word < target.out_words && (channel < end || end == target.out_channels)) {
+        uchar *y = target.y
+                   + ((INT64)place.index + word * (target.rows * target.columns)) * OUTPUT_PLANES
+                         * WORD_BYTES + channel % WORD_BITS / 8;
+        UNROLL for (int plane = 0; plane < OUTPUT_PLANES; plane++) {
+            const uint (&bits)[PARTS] = words[OUTPUT_PLANES - 1 - plane];
+            uchar *own = y + plane * WORD_BYTES;
+            if (COUNT == 64 && WORD_BITS == 64)
+                *(uint2 *)own = uint2{bits[0], bits[PARTS - 1]};
+            else if (COUNT == 64) {
+                *(uint *)own = bits[0];
+                if (word + 1 < target.out_words
+                    && (channel + 32 < end || end == target.out_channels))
+                    *(uint *)(own + (INT64)(target.rows * target.columns) * OUTPUT_PLANES
+                                        * WORD_BYTES) = bits[PARTS - 1];
+            } else if (COUNT == 32)
+                *(uint *)own = bits[0];
+            else if (COUNT == 16)
+                *(unsigned short *)own = (unsigned short)bits[0];
+            else
+                *own = (uchar)bits[0];
+        }
+    }
+#endif
+}

@@ -1,0 +1,237 @@
+/* Convolution of signs on bit tensor cores: products of warps, which read both operands from shared
+ * memory into registers.
+ *
+ * A work-group computes WARPS_P * TILES_P * 16 output pixels, counted through all images, and
+ * WARPS_C * TILES_C * 8 channels. Its warps divide these among them, and each step of the inner
+ * product among WARPS_K of them, whose sums are added at the end. Channels are ordered so that a
+ * lane has 2 * TILES_C consecutive ones of a pixel: it packs the words of the output alone.
+ *
+ * STAGES  parts of shared memory, each of which holds AT_ONCE steps for each of WARPS_K warps */
+
+#define TILE_P (WARPS_P * TILES_P * 16)
+#define TILE_C (WARPS_C * TILES_C * 8)
+#define WARPS_OF_PART (WARPS_P * WARPS_C)
+#define THREADS (32 * WARPS_OF_PART * WARPS_K)
+#define LINE LINE_BYTES(TILE_P)
+#define LINES (AT_ONCE * WARPS_K * WORDS)
+/* Lines that are copied at once, and the times that it takes. */
+#define LINES_AT_ONCE (THREADS / TILE_P)
+#define LINE_TURNS CEIL_DIV(LINES, LINES_AT_ONCE)
+/* Taps that a work-item loads at once, and whether it does so a phase before it copies. */
+#define TAPS (LINE_TURNS < 4 ? LINE_TURNS : 4)
+#define TAPS_AHEAD (LINE_TURNS <= 4)
+/* Pieces of 16 bytes of the weights of a warp's channels for a step, and of a stage. */
+#define STEP_PIECES (PLANES * TILES_C * 16)
+#define STAGE_PIECES (AT_ONCE * WARPS_K * WARPS_C * STEP_PIECES)
+#define PIECE_TURNS CEIL_DIV(STAGE_PIECES, THREADS)
+#define INPUT_BYTES (LINES * LINE)
+#define STAGE_BYTES (INPUT_BYTES + STAGE_PIECES * 16)
+#define CONSTANTS (CONSTANT_CLASSES * TILE_C)
+#define SUMS (TILES_P * TILES_C * 4)
+
+/* Starts an asynchronous copy of 16 bytes. */
+INLINE void copy_weights(uint target, const uint4 *source)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 ::"r"(target), "l"(source), "r"(16) : "memory");
+}
+
+/* Multiplies 16 pixels by 8 channels over 256 bits and adds the ones to sum, in which a lane holds
+ * channels 2 (lane % 4) and the next of pixels lane / 4 and lane / 4 + 8. */
+INLINE void multiply_bits(int (&sum)[4], uint upper_low, uint lower_low, uint upper_high,
+                          uint lower_high, uint weight_low, uint weight_high)
+{
+    asm("mma.sync.aligned.m16n8k256.row.col.s32.b1.b1.s32.and.popc {%0, %1, %2, %3}, "
+        "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+r"(sum[0]), "+r"(sum[1]), "+r"(sum[2]), "+r"(sum[3])
+        : "r"(upper_low), "r"(lower_low), "r"(upper_high), "r"(lower_high), "r"(weight_low),
+          "r"(weight_high));
+}
+
+KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_mma(
+    const uchar *RESTRICT x, const int2 *RESTRICT taps, const uint4 *RESTRICT weights,
+    const int *RESTRICT constants, const uchar *RESTRICT flips, const int *RESTRICT thresholds,
+    const float *RESTRICT alphas, const int *RESTRICT classes, uchar *RESTRICT y, int pixels,
+    int phases, DIVISOR(out_pixels), DIVISOR(out_width), DIVISOR(tiles_c), int in_words,
+    int group_words, int height, int width, int stride_y, int stride_x, int pad_top, int pad_left,
+    int group_channels, int tile_channels, int out_channels, int out_words, int column_classes,
+    int stride_n, int stride_c, int stride_h, int stride_w EPILOGUE_PARAMETERS)
+{
+    SHARED int counts[TILE_P];
+    SHARED Place places[TILE_P];
+#if CONSTANT_CLASSES
+    SHARED ALIGNED(16) int own_constants[CONSTANTS];
+#endif
+    DYNAMIC_SHARED(uint4, pool)
+    int item = LOCAL_ID(0), lane = item % 32, warp = item / 32;
+    int part = warp / WARPS_OF_PART;
+    int warp_c = warp % WARPS_C, warp_p = warp % WARPS_OF_PART / WARPS_C;
+    int tile_c = GROUP_ID(1), group = (int)QUOTIENT(tile_c, tiles_c);
+    int first_pixel = GROUP_ID(0) * TILE_P;
+    auto position_of = [&](int pixel) {
+        int image = (int)QUOTIENT(pixel, out_pixels), rest = pixel - image * out_pixels;
+        int row = (int)QUOTIENT(rest, out_width);
+        return Position{image, row, rest - row * out_width};
+    };
+
+    /* each work-item copies words of one pixel, lines LINES_AT_ONCE apart */
+    int own_pixel = item % TILE_P, own_line = item / TILE_P;
+    bool is_pixel = first_pixel + own_pixel < pixels;
+    Position own_position = position_of(is_pixel ? first_pixel + own_pixel : 0);
+    const Source source = {x,        group * group_words, in_words, height,  width,
+                           stride_y, stride_x,            pad_top,  pad_left};
+    Window window = window_of(source, own_position);
+    if (!is_pixel)
+        window.row = height;
+    uint start = address_of(pool);
+    const uint4 *own_weights = weights + (INT64)tile_c * phases * STAGE_PIECES + item;
+    auto load_taps = [&](int2 (&loaded)[TAPS], int number, int first) {
+        UNROLL for (int turn = 0; turn < TAPS; turn++) {
+            int line = own_line + (first + turn) * LINES_AT_ONCE;
+            if (number < phases && line < LINES)
+                loaded[turn] = taps[number * LINES + line];
+        }
+    };
+    auto copy_lines = [&](const int2 (&loaded)[TAPS], int first, uint held) {
+        UNROLL for (int turn = 0; turn < TAPS; turn++) {
+            int line = own_line + (first + turn) * LINES_AT_ONCE;
+            if (LINES % (TAPS * LINES_AT_ONCE) == 0 || line < LINES)
+                copy_tap(held + line * LINE + own_pixel * PLACE_BYTES, source, window,
+                         loaded[turn]);
+        }
+    };
+    /* copies nothing for numbers behind the last phase */
+    auto copy_phase = [&](const int2 (&loaded)[TAPS], int number, int stage) {
+        if (number < phases) {
+            uint held = start + stage * STAGE_BYTES;
+            const uint4 *phase_weights = own_weights + number * STAGE_PIECES;
+            UNROLL for (int turn = 0; turn < PIECE_TURNS; turn++)
+                if (STAGE_PIECES % THREADS == 0 || item + turn * THREADS < STAGE_PIECES)
+                    copy_weights(held + INPUT_BYTES + (item + turn * THREADS) * 16,
+                                 phase_weights + turn * THREADS);
+#if TAPS_AHEAD
+            copy_lines(loaded, 0, held);
+#else
+            for (int first = 0; first < LINE_TURNS; first += TAPS) {
+                int2 some[TAPS];
+                load_taps(some, number, first);
+                copy_lines(some, first, held);
+            }
+#endif
+        }
+        asm volatile("cp.async.commit_group;" ::: "memory");
+    };
+
+    int2 first_taps[STAGES - 1][TAPS] = {}, ahead[TAPS] = {};
+#if TAPS_AHEAD
+    UNROLL for (int number = 0; number < STAGES - 1; number++)
+        load_taps(first_taps[number], number, 0);
+    load_taps(ahead, STAGES - 1, 0);
+#endif
+    UNROLL for (int number = 0; number < STAGES - 1; number++)
+        copy_phase(first_taps[number], number, number);
+
+    const Target target = {y,         thresholds,   alphas,    classes,
+                           out_channels, out_words, out_pixels / out_width,
+                           out_width, column_classes, stride_n, stride_c, stride_h, stride_w};
+    if (item < TILE_P) {
+        counts[item] = 0;
+        places[item] = place_of(target, own_position);
+    }
+#if CONSTANT_CLASSES
+    for (int number = item; number < CONSTANTS; number += THREADS)
+        own_constants[number] = constants[number / TILE_C * tile_channels + tile_c * TILE_C
+                                          + number % TILE_C];
+#endif
+
+    int in_tile = (warp_c * 4 + lane % 4) * (2 * TILES_C);
+    int in_tiles = tile_c * TILE_C + in_tile;
+    Flips<2 * TILES_C> own_flips = flips_of<2 * TILES_C>(flips, in_tiles);
+    int ones[TILES_P][TILES_C][4] = {};
+    int counted[TILES_P][2] = {};
+    int stage = 0;
+    for (int phase = 0; phase < phases; phase++) {
+        asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
+        /* this phase's words have arrived, and no warp reads the stage that is replaced */
+        BARRIER();
+        copy_phase(ahead, phase + STAGES - 1, stage == 0 ? STAGES - 1 : stage - 1);
+#if TAPS_AHEAD
+        load_taps(ahead, phase + STAGES, 0);
+#endif
+        const uchar *held = (const uchar *)pool + stage * STAGE_BYTES;
+        /* the warps that share pixels count their ones in turn */
+        bool counts_phase = phase % WARPS_C == warp_c;
+        /* two steps of two planes at once would need more registers than there are */
+        _Pragma("unroll (PLANES == 1 ? AT_ONCE : 1)") for (int step = 0; step < AT_ONCE; step++) {
+            int in_stage = part * AT_ONCE + step;
+            const uchar *words = held + (in_stage * WORDS + lane % 4) * LINE
+                                 + (warp_p * TILES_P * 16 + lane / 4) * PLACE_BYTES;
+            const uint4 *pieces = (const uint4 *)(held + INPUT_BYTES)
+                                  + (in_stage * WARPS_C + warp_c) * STEP_PIECES + lane;
+            Operand upper[TILES_P], lower[TILES_P];
+            UNROLL for (int tile = 0; tile < TILES_P; tile++) {
+                const uchar *place = words + tile * 16 * PLACE_BYTES;
+                upper[tile] = load_operand(place, LINE);
+                lower[tile] = load_operand(place + 8 * PLACE_BYTES, LINE);
+            }
+            UNROLL for (int plane = 0; plane < PLANES; plane++)
+                UNROLL for (int pair = 0; pair < TILES_C / 2; pair++) {
+                    uint4 weight = pieces[(plane * (TILES_C / 2) + pair) * 32];
+                    UNROLL for (int tile = 0; tile < TILES_P; tile++) {
+                        multiply_bits(ones[tile][2 * pair], upper[tile].low[plane],
+                                      lower[tile].low[plane], upper[tile].high[plane],
+                                      lower[tile].high[plane], weight.x, weight.y);
+                        multiply_bits(ones[tile][2 * pair + 1], upper[tile].low[plane],
+                                      lower[tile].low[plane], upper[tile].high[plane],
+                                      lower[tile].high[plane], weight.z, weight.w);
+                    }
+                }
+            if (counts_phase)
+                UNROLL for (int tile = 0; tile < TILES_P; tile++) {
+                    counted[tile][0] += counted_in(upper[tile]);
+                    counted[tile][1] += counted_in(lower[tile]);
+                }
+        }
+        stage = stage + 1 < STAGES ? stage + 1 : 0;
+    }
+    asm volatile("cp.async.wait_group %0;" ::"n"(0) : "memory");
+    UNROLL for (int tile = 0; tile < TILES_P; tile++)
+        UNROLL for (int half = 0; half < 2; half++)
+            atomicAdd(counts + (warp_p * TILES_P + tile) * 16 + half * 8 + lane / 4,
+                      counted[tile][half]);
+    BARRIER();
+#if WARPS_K > 1
+    int *sums = (int *)pool + warp % WARPS_OF_PART * (SUMS * 32) + lane;
+    if (part > 0)
+        UNROLL for (int n = 0; n < SUMS; n++)
+            sums[((part - 1) * WARPS_OF_PART * SUMS + n) * 32] =
+                ones[n / (TILES_C * 4)][n / 4 % TILES_C][n % 4];
+    BARRIER();
+    if (part == 0)
+        for (int other = 0; other < WARPS_K - 1; other++)
+            UNROLL for (int n = 0; n < SUMS; n++)
+                ones[n / (TILES_C * 4)][n / 4 % TILES_C][n % 4] +=
+                    sums[(other * WARPS_OF_PART * SUMS + n) * 32];
+#endif
+
+    int channel = in_tiles - group * (tiles_c * TILE_C) + group * group_channels;
+    if (part == 0)
+        UNROLL for (int tile = 0; tile < TILES_P; tile++)
+            UNROLL for (int half = 0; half < 2; half++) {
+                int row = (warp_p * TILES_P + tile) * 16 + half * 8 + lane / 4;
+                if (first_pixel + row < pixels) {
+                    Place place = places[row];
+#if CONSTANT_CLASSES
+                    const int *added = own_constants + place.pixel_class * TILE_C + in_tile;
+#else
+                    const int *added = constants + place.pixel_class * tile_channels + in_tiles;
+#endif
+                    int own[2 * TILES_C];
+                    UNROLL for (int n = 0; n < 2 * TILES_C; n++)
+                        own[n] = ones[tile][n / 2][half * 2 + n % 2];
+                    write_channels(own, counts[row], target, place,
+                                   position_of(first_pixel + row), added, own_flips,
+                                   channel, (group + 1) * group_channels EPILOGUE_ARGUMENTS);
+                }
+            }
+}

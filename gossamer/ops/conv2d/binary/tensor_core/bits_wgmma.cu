@@ -1,0 +1,271 @@
+/* Convolution of signs on bit tensor cores: products of warpgroups (wgmma), which read the weights
+ * from shared memory.
+ *
+ * A work-group keeps the weights of TILE_C channels in shared memory, for the whole inner product.
+ * Each of its WARPGROUPS takes tiles of 64 output pixels, counted through all images, one after the
+ * other and apart from the others: while one writes its results another multiplies. It copies the
+ * words of its windows into its own STAGES parts of shared memory, of AT_ONCE steps each, and goes on
+ * with those of its next tile while it still computes. Channels are ordered so that a lane has TILE_C / 4
+ * consecutive ones of a pixel: it packs the words of the output alone. */
+
+#define TILE_P 64
+#define THREADS (128 * WARPGROUPS)
+#define LINE LINE_BYTES(TILE_P)
+#define LINES (AT_ONCE * WORDS)
+#define STAGE_BYTES (LINES * LINE)
+/* Taps that a work-item loads at once: half of those of one, two or three steps. */
+#define TAPS (WORDS / 2 * (AT_ONCE % 3 == 0 && WORD_BITS == 64 ? 3 : 1))
+/* The weights of a step: of each plane, the lower and then the upper half of the step. */
+#define PLANE_BYTES (TILE_C * 32)
+#define STEP_BYTES (PLANES * PLANE_BYTES)
+#define SUMS (TILE_C / 2)
+#define CHANNELS_OF_LANE (TILE_C / 4)
+/* The constants of a lane's channels begin in banks of their own. */
+#define CONSTANT_PITCH (CHANNELS_OF_LANE + 4)
+#define CONSTANT_BYTES (CONSTANT_CLASSES * 4 * CONSTANT_PITCH * 4)
+
+#define SUMS8(n)                                                                    \
+    "+r"(sums[n]), "+r"(sums[n + 1]), "+r"(sums[n + 2]), "+r"(sums[n + 3]),         \
+        "+r"(sums[n + 4]), "+r"(sums[n + 5]), "+r"(sums[n + 6]), "+r"(sums[n + 7])
+#define SUMS32(n) SUMS8(n), SUMS8(n + 8), SUMS8(n + 16), SUMS8(n + 24)
+
+/* Starts the multiplication of 64 pixels by TILE_C channels over 256 bits; adds the ones to sums, or
+ * sets sums to them. Of each 8 channels a lane holds 2 (lane % 4) and the next, of pixels lane / 4
+ * and lane / 4 + 8 of its warp's 16. */
+INLINE void multiply_bits(int (&sums)[SUMS], uint upper_low, uint lower_low, uint upper_high,
+                          uint lower_high, ulong weights, int adds)
+{
+#if TILE_C == 256
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %133, 0; "
+                 "wgmma.mma_async.sync.aligned.m64n256k256.s32.b1.b1.and.popc {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+                 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
+                 "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
+                 "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
+                 "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "
+                 "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+                 "}, {%128, %129, %130, %131}, %132, p; }"
+                 : SUMS32(0), SUMS32(32), SUMS32(64), SUMS32(96)
+                 : "r"(upper_low), "r"(lower_low), "r"(upper_high), "r"(lower_high),
+                   "l"(weights), "r"(adds));
+#elif TILE_C == 128
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %69, 0; "
+                 "wgmma.mma_async.sync.aligned.m64n128k256.s32.b1.b1.and.popc {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+                 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+                 "}, {%64, %65, %66, %67}, %68, p; }"
+                 : SUMS32(0), SUMS32(32)
+                 : "r"(upper_low), "r"(lower_low), "r"(upper_high), "r"(lower_high),
+                   "l"(weights), "r"(adds));
+#else
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %37, 0; "
+                 "wgmma.mma_async.sync.aligned.m64n64k256.s32.b1.b1.and.popc {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+                 "}, {%32, %33, %34, %35}, %36, p; }"
+                 : SUMS32(0)
+                 : "r"(upper_low), "r"(lower_low), "r"(upper_high), "r"(lower_high),
+                   "l"(weights), "r"(adds));
+#endif
+}
+
+/* Describes weights to the tensor cores: 8 channels x 128 bits at a time, of which those of the next
+ * channels follow after 128 bytes and those of the next bits after TILE_C * 16. */
+INLINE ulong described(uint address)
+{
+    return (ulong)(address >> 4) | (ulong)TILE_C << 16 | (ulong)(128 >> 4) << 32;
+}
+
+INLINE void expect_bytes(uint barrier, int bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
+                 ::"r"(barrier), "r"(bytes) : "memory");
+}
+
+INLINE void copy_bytes(uint target, const uchar *source, int bytes, uint barrier)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1], %2, [%3];"
+                 ::"r"(target), "l"(source), "r"(bytes), "r"(barrier) : "memory");
+}
+
+/* Waits until all bytes that a barrier expects have arrived. */
+INLINE void wait_for_bytes(uint barrier)
+{
+    int arrived;
+    do
+        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], 0; "
+                     "selp.b32 %0, 1, 0, p; }"
+                     : "=r"(arrived) : "r"(barrier) : "memory");
+    while (!arrived);
+}
+
+KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
+    const uchar *RESTRICT x, const int2 *RESTRICT taps, const uchar *RESTRICT weights,
+    const int *RESTRICT constants, const uchar *RESTRICT flips, const int *RESTRICT thresholds,
+    const float *RESTRICT alphas, const int *RESTRICT classes, uchar *RESTRICT y, int pixels,
+    int phases, DIVISOR(out_pixels), DIVISOR(out_width), DIVISOR(tiles_c), int in_words,
+    int group_words, int height, int width, int stride_y, int stride_x, int pad_top, int pad_left,
+    int group_channels, int tile_channels, int out_channels, int out_words, int column_classes,
+    int stride_n, int stride_c, int stride_h, int stride_w EPILOGUE_PARAMETERS)
+{
+    DYNAMIC_SHARED(uint4, pool)
+    int item = LOCAL_ID(0) % 128, lane = item % 32, warp = item / 32;
+    /* the compiler sees by the shuffle that all of a warp have the same number */
+    int warpgroup = __shfl_sync(0xffffffffu, LOCAL_ID(0) / 128, 0);
+    int tile_c = GROUP_ID(1), group = (int)QUOTIENT(tile_c, tiles_c);
+    /* shared memory: weights, inputs, constants, taps, and a barrier for the weights of a phase */
+    int weight_bytes = phases * (AT_ONCE * STEP_BYTES);
+    uchar *ring = (uchar *)pool + weight_bytes + warpgroup * (STAGES * STAGE_BYTES);
+    [[maybe_unused]] int *own_constants =
+        (int *)((uchar *)pool + weight_bytes + WARPGROUPS * STAGES * STAGE_BYTES);
+    int2 *own_taps = (int2 *)((uchar *)own_constants + CONSTANT_BYTES);
+    uint held = address_of(pool), barriers = address_of(own_taps + phases * LINES);
+
+    if (LOCAL_ID(0) == 0) {
+        for (int phase = 0; phase < phases; phase++)
+            asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;"
+                         ::"r"(barriers + phase * 8) : "memory");
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+        const uchar *own = weights + (INT64)tile_c * weight_bytes;
+        for (int phase = 0; phase < phases; phase++) {
+            int first = phase * (AT_ONCE * STEP_BYTES);
+            expect_bytes(barriers + phase * 8, AT_ONCE * STEP_BYTES);
+            copy_bytes(held + first, own + first, AT_ONCE * STEP_BYTES, barriers + phase * 8);
+        }
+    }
+    for (int number = LOCAL_ID(0); number < phases * LINES; number += THREADS)
+        own_taps[number] = taps[number];
+#if CONSTANT_CLASSES
+    for (int number = LOCAL_ID(0); number < CONSTANT_CLASSES * TILE_C; number += THREADS)
+        own_constants[number / CHANNELS_OF_LANE * CONSTANT_PITCH + number % CHANNELS_OF_LANE] =
+            constants[number / TILE_C * tile_channels + tile_c * TILE_C + number % TILE_C];
+#endif
+    BARRIER();
+
+    auto position_of = [&](int pixel) {
+        int image = (int)QUOTIENT(pixel, out_pixels), rest = pixel - image * out_pixels;
+        int row = (int)QUOTIENT(rest, out_width);
+        return Position{image, row, rest - row * out_width};
+    };
+    const Source source = {x,        group * group_words, in_words, height,  width,
+                           stride_y, stride_x,            pad_top,  pad_left};
+    int tile = GROUP_ID(0) * WARPGROUPS + warpgroup, turns = GROUP_COUNT(0) * WARPGROUPS;
+    /* the next phase to be copied, and the window of this work-item's pixel in its tile */
+    int next_pixel = tile * TILE_P + item % TILE_P, next_phase = 0, next_stage = 0;
+    Window window;
+    auto copy_phase = [&]() {
+        if (next_phase == 0) {
+            window = window_of(source, position_of(next_pixel < pixels ? next_pixel : 0));
+            if (next_pixel >= pixels)
+                window.row = height;
+        }
+        if (next_pixel - item % TILE_P < pixels) {
+            uint start = address_of(ring) + next_stage * STAGE_BYTES + item % TILE_P * PLACE_BYTES;
+            UNROLL for (int first = 0; first < LINES / 2; first += TAPS) {
+                /* all are loaded before the first is waited for */
+                int2 some[TAPS];
+                UNROLL for (int turn = 0; turn < TAPS; turn++)
+                    some[turn] = own_taps[next_phase * LINES + 2 * (first + turn) + item / TILE_P];
+                UNROLL for (int turn = 0; turn < TAPS; turn++)
+                    copy_tap(start + (2 * (first + turn) + item / TILE_P) * LINE, source, window,
+                             some[turn]);
+            }
+        }
+        asm volatile("cp.async.commit_group;" ::: "memory");
+        next_stage = next_stage + 1 < STAGES ? next_stage + 1 : 0;
+        if (++next_phase == phases) {
+            next_phase = 0;
+            next_pixel += turns * TILE_P;
+        }
+    };
+    for (int number = 0; number < STAGES - 1; number++)
+        copy_phase();
+
+    const Target target = {y,         thresholds,   alphas,    classes,
+                           out_channels, out_words, out_pixels / out_width,
+                           out_width, column_classes, stride_n, stride_c, stride_h, stride_w};
+    int in_tiles = (tile_c * 4 + lane % 4) * CHANNELS_OF_LANE;
+    int channel = in_tiles - group * (tiles_c * TILE_C) + group * group_channels;
+    Flips<CHANNELS_OF_LANE> own_flips = flips_of<CHANNELS_OF_LANE>(flips, in_tiles);
+    bool is_first = true;
+    int stage = 0;
+    for (; tile * TILE_P < pixels; tile += turns) {
+        int sums[SUMS];
+        int counted[2] = {};
+        Place places[2];
+        UNROLL for (int half = 0; half < 2; half++) {
+            int pixel = tile * TILE_P + warp * 16 + half * 8 + lane / 4;
+            places[half] = place_of(target, position_of(pixel < pixels ? pixel : 0));
+        }
+        Operand upper[2][AT_ONCE], lower[2][AT_ONCE];
+        auto multiply_phase = [&](int phase, int turn) {
+            asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
+            /* this phase's words have arrived, and no warp reads the stage that is replaced */
+            asm volatile("bar.sync %0, 128;" ::"r"(warpgroup + 1) : "memory");
+            const uchar *words = ring + stage * STAGE_BYTES + lane % 4 * LINE
+                                 + (warp * 16 + lane / 4) * PLACE_BYTES;
+            UNROLL for (int step = 0; step < AT_ONCE; step++) {
+                upper[turn][step] = load_operand(words + step * WORDS * LINE, LINE);
+                lower[turn][step] = load_operand(words + step * WORDS * LINE + 8 * PLACE_BYTES,
+                                                 LINE);
+            }
+            if (is_first)
+                wait_for_bytes(barriers + phase * 8);
+            asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+            UNROLL for (int step = 0; step < AT_ONCE; step++)
+                UNROLL for (int plane = 0; plane < PLANES; plane++)
+                    multiply_bits(sums, upper[turn][step].low[plane],
+                                  lower[turn][step].low[plane], upper[turn][step].high[plane],
+                                  lower[turn][step].high[plane],
+                                  described(held + (phase * AT_ONCE + step) * STEP_BYTES
+                                            + plane * PLANE_BYTES),
+                                  phase + step + plane > 0);
+            asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+            copy_phase();
+            UNROLL for (int step = 0; step < AT_ONCE; step++) {
+                counted[0] += counted_in(upper[turn][step]);
+                counted[1] += counted_in(lower[turn][step]);
+            }
+            /* the operands of the phase before may be replaced; with two planes the compiler keeps
+             * no multiplication running while others' operands are computed */
+            asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PLANES == 1) : "memory");
+            stage = stage + 1 < STAGES ? stage + 1 : 0;
+        };
+        for (int phase = 0; phase < phases; phase += 2) {
+            multiply_phase(phase, 0);
+            if (phase + 1 < phases)
+                multiply_phase(phase + 1, 1);
+        }
+        asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+        is_first = false;
+        UNROLL for (int half = 0; half < 2; half++) {
+            counted[half] += __shfl_xor_sync(0xffffffffu, counted[half], 1);
+            counted[half] += __shfl_xor_sync(0xffffffffu, counted[half], 2);
+            int pixel = tile * TILE_P + warp * 16 + half * 8 + lane / 4;
+            if (pixel < pixels) {
+#if CONSTANT_CLASSES
+                const int *added = own_constants
+                                   + (places[half].pixel_class * 4 + lane % 4) * CONSTANT_PITCH;
+#else
+                const int *added = constants + places[half].pixel_class * tile_channels + in_tiles;
+#endif
+                int own[CHANNELS_OF_LANE];
+                UNROLL for (int n = 0; n < CHANNELS_OF_LANE; n++)
+                    own[n] = sums[n / 2 * 4 + half * 2 + n % 2];
+                write_channels(own, counted[half], target, places[half], position_of(pixel), added,
+                               own_flips, channel, (group + 1) * group_channels
+                               EPILOGUE_ARGUMENTS);
+            }
+        }
+    }
+    asm volatile("cp.async.wait_group %0;" ::"n"(0) : "memory");
+    /* no work-group ends before the weights that it asked for have arrived */
+    if (is_first)
+        for (int phase = 0; phase < phases; phase++)
+            wait_for_bytes(barriers + phase * 8);
+}

@@ -1,0 +1,188 @@
+"""The tables of convolutions on bit tensor cores: the words of windows, weights in the order in
+which lanes hold them, and what turns numbers of ones into results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from gossamer.device.base import Buffer
+from gossamer.ops.conv2d.binary.form import alphas, binary_form
+from gossamer.ops.conv2d.binary.packing import sign_words, tap_sums, words_of_a_group
+from gossamer.ops.conv2d.binary.thresholds import Thresholds, find_thresholds
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.weights import Weights
+
+STEP_BITS = 256
+"""Bits of an inner product that an instruction multiplies."""
+LARGEST_DISTANCE = 2**15 - 1
+"""A distance in rows that is outside of any image."""
+_NEVER = 2**28
+"""A bound that no number of ones reaches."""
+
+
+@dataclass(frozen=True)
+class Tables:
+    """The tables of a problem for words of `word_bits` bits.
+
+    unit: channels of a unit, which one warp or, for wgmma, one warpgroup computes. Channel
+    quarter * (unit / 4) + 2 * i + e of a unit is column 8 * i + 2 * quarter + e of its products, as
+    a lane with number `quarter` of its four has the columns 2 * quarter and the next of each 8.
+    units: units of a group of channels. together: units of a work-group, whose weights lie side by
+    side in each step. steps: steps of 256 bits of an inner product, with those added at the end
+    that make it a multiple of what a work-group takes at once.
+    by_registers: whether lanes load weights from memory in the order of mma.sync's operands; else
+    the tensor cores read them, in 8 x 128 bits at a time.
+    """
+
+    problem: Conv2dProblem
+    word_bits: int
+    unit: int
+    units: int
+    together: int
+    steps: int
+    by_registers: bool
+
+    @property
+    def tile_channels(self) -> int:
+        """Channels of all groups, as the units count them."""
+        return self.problem.groups * self.units * self.unit
+
+    @cached_property
+    def _geometry(self) -> str:
+        """What identifies the problem's windows, in the names of packed forms."""
+        problem = self.problem
+        return (f"{problem.height}x{problem.width} {problem.kernel} {problem.stride} "
+                f"{problem.pads} {problem.dilation}")
+
+    def taps(self, weights: Weights) -> Buffer:
+        """Returns for each word of a window its distance from the first one: in words, and in rows
+        and columns of 16 bits each, as int32 of shape (words, 2)."""
+        def pack(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+            problem = self.problem
+            table = np.zeros((self.steps * STEP_BITS // self.word_bits, 2), np.int32)
+            table[:, 1] = LARGEST_DISTANCE << 16
+            kernel = (*problem.kernel, words_of_a_group(problem, self.word_bits))
+            rows, columns, words = np.indices(kernel).reshape(3, -1)
+            rows, columns = rows * problem.dilation[0], columns * problem.dilation[1]
+            distances = (words * problem.height + rows) * problem.width + columns
+            table[:len(rows)] = np.stack([distances, rows << 16 | columns], axis=1)
+            return table
+
+        return weights.packed(f"bit taps of {self._geometry}, {self.word_bits} bits, "
+                              f"{self.steps} steps", pack)
+
+    def weights(self, weights: Weights) -> Buffer:
+        """Returns the weights' bits in the order of the products' operands."""
+        form = "registers" if self.by_registers else "memory"
+        return weights.packed(
+            f"bits for {form}, {self.word_bits} bits, {self.units} units of {self.unit}, "
+            f"{self.together} together, {self.steps} steps", self._packed_weights)
+
+    def _packed_weights(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+        problem = self.problem
+        words = np.moveaxis(sign_words(arrays, problem, self.word_bits), 1, -1)
+        words = self._in_units(words.reshape(problem.out_channels, -1))
+        planes = [words] if binary_form(problem).planes == 1 else [words, ~words]
+        words = np.stack(planes, axis=1)
+        missing = self.steps * STEP_BITS // self.word_bits - words.shape[-1]
+        words = np.pad(words, ((0, 0), (0, 0), (0, missing)))
+        # axes: unit, quarter, eight of columns, column of two, plane, step, word of four, half
+        parts = np.ascontiguousarray(words).view("<u4").reshape(
+            -1, 4, self.unit // 8, 2, len(planes), self.steps, STEP_BITS // 32)
+        halves = (4, 2) if self.word_bits == 64 else (2, 4)
+        parts = parts.reshape(*parts.shape[:-1], *halves)
+        if self.word_bits == 32:
+            parts = parts.swapaxes(-1, -2)
+        if not self.by_registers:
+            return parts.transpose(0, 5, 4, 7, 2, 1, 3, 6)
+        # a register operand has both halves of a column, and two eights of columns lie together
+        pairs = parts.reshape(-1, self.together, 4, self.unit // 16, 2, *parts.shape[3:])
+        return pairs.transpose(0, 7, 1, 6, 3, 2, 5, 8, 4, 9)
+
+    def constants(self, weights: Weights, with_thresholds: bool) -> Buffer:
+        """Returns for each class of pixels and each channel of the units what is added to the sum,
+        int32 of shape (classes, channels). With thresholds it returns the largest number of ones,
+        less those counted, whose result is -1 or, where the direction is -1, 1."""
+        def pack(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+            problem = self.problem
+            rows, columns = _taps_inside(problem)[:2]
+            added = -np.einsum("yr,xs,mrs->yxm", rows, columns, tap_sums(arrays))
+            added = added.reshape(-1, problem.out_channels)
+            scale = 2
+            if binary_form(problem).planes == 2:
+                added, scale = np.zeros((1, problem.out_channels), np.int64), 1
+            if with_thresholds:
+                added = -((added - self._thresholds(arrays).upper) // scale) - 1
+            return np.stack([self._in_units(row, _NEVER if with_thresholds else 0)
+                             for row in added]).astype(np.int32)
+
+        form = f" for {self.problem.epilogue}" if with_thresholds else ""
+        return weights.packed(f"bit constants{form} of {self._geometry}, "
+                              f"{self.units} units of {self.unit}", pack)
+
+    def flips(self, weights: Weights) -> Buffer:
+        """Returns a bit for each channel of the units, which is 1 where the result falls."""
+        def pack(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+            falls = self._thresholds(arrays).direction < 0
+            return np.packbits(self._in_units(falls), bitorder="little")
+
+        return weights.packed(f"bit flips for {self.problem.epilogue}, {self.units} units of "
+                              f"{self.unit}", pack)
+
+    def classes(self, weights: Weights) -> Buffer:
+        """Returns the class of each row and then of each column of the output, in int32; a pixel's
+        class is that of its row times `column_classes` plus that of its column."""
+        def pack(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+            of_row, of_column = _taps_inside(self.problem)[2:]
+            classes = np.concatenate([of_row, of_column]).astype(np.int32)
+            return np.zeros_like(classes) if self.column_classes == 0 else classes
+
+        return weights.packed(f"bit classes of {self._geometry}", pack)
+
+    @cached_property
+    def column_classes(self) -> int:
+        """Number of classes of columns; 0 where all pixels are of one class, as the zeros outside
+        of the image are zeros of two-bit inputs."""
+        return 0 if binary_form(self.problem).planes == 2 else len(_taps_inside(self.problem)[1])
+
+    def _thresholds(self, arrays: Mapping[str, np.ndarray]) -> Thresholds:
+        problem = self.problem
+        found = find_thresholds(problem.epilogue, arrays, alphas(arrays), problem.depth)
+        assert found is not None
+        return found
+
+    def _in_units(self, channels: np.ndarray, filler: int = 0) -> np.ndarray:
+        """Returns an array (M, ...) with each group's channels filled up to whole units."""
+        groups = channels.reshape(self.problem.groups, -1, *channels.shape[1:])
+        missing = self.units * self.unit - groups.shape[1]
+        filled = np.pad(groups, ((0, 0), (0, missing), *[(0, 0)] * (channels.ndim - 1)),
+                        constant_values=filler)
+        return filled.reshape(self.tile_channels, *channels.shape[1:])
+
+
+def pixel_classes(problem: Conv2dProblem) -> int:
+    """Returns the number of classes of output pixels, of which each has the same taps inside of the
+    image; 1 for two-bit inputs, which say themselves what is outside."""
+    if binary_form(problem).planes == 2:
+        return 1
+    rows, columns = _taps_inside(problem)[:2]
+    return len(rows) * len(columns)
+
+
+def _taps_inside(problem: Conv2dProblem
+                 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Returns which taps lie inside of the image: for the classes of rows (classes, R), for the
+    classes of columns (classes, S), and the class of each row and of each column of the output."""
+    kinds, of_output = [], []
+    for axis, (size, outputs) in enumerate(((problem.height, problem.out_height),
+                                            (problem.width, problem.out_width))):
+        at = (np.arange(outputs)[:, None] * problem.stride[axis] - problem.pads[axis]
+              + np.arange(problem.kernel[axis]) * problem.dilation[axis])
+        unique, classes = np.unique((at >= 0) & (at < size), axis=0, return_inverse=True)
+        kinds.append(unique.astype(np.int64))
+        of_output.append(classes.reshape(-1))
+    return kinds[0], kinds[1], of_output[0], of_output[1]

@@ -1,0 +1,261 @@
+"""The sizes of tiles on bit tensor cores."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import ClassVar
+
+from gossamer.device.limits import Limits
+from gossamer.ops.algorithm import Variant
+from gossamer.ops.conv2d.binary.form import binary_form
+from gossamer.ops.conv2d.binary.packing import words_of_a_group
+from gossamer.ops.conv2d.binary.tensor_core.tables import STEP_BITS, Tables, pixel_classes
+from gossamer.ops.conv2d.problem import Conv2dProblem
+
+_FOLDER = Path(__file__).parent
+_MOST_CONSTANT_BYTES = 12 * 1024
+"""Bytes of shared memory that the constants of a work-group's channels may take."""
+_STATIC_BYTES = 2048
+"""Bytes of shared memory that are left to the system and to the kernels' small arrays."""
+
+
+class Tile(abc.ABC):
+    """The work of a work-group.
+
+    instruction: name of the tensor cores' instruction. path: the kernel's file, whose name without
+    the suffix is its function. architectures: those that it is built for.
+    """
+
+    instruction: ClassVar[str]
+    path: ClassVar[Path]
+    architectures: ClassVar[tuple[str, str]]
+    blocks_per_unit: int
+
+    @property
+    @abc.abstractmethod
+    def channels(self) -> int:
+        """Output channels of a work-group."""
+
+    @property
+    @abc.abstractmethod
+    def work_group(self) -> int:
+        """Work-items of a work-group."""
+
+    @property
+    @abc.abstractmethod
+    def parts(self) -> int:
+        """Number of warps that share the steps of an inner product."""
+
+    @abc.abstractmethod
+    def tables(self, problem: Conv2dProblem, word_bits: int) -> Tables:
+        """Returns the tables of a problem."""
+
+    def at_once(self, problem: Conv2dProblem, word_bits: int) -> int:
+        """Returns the number of steps that a warp multiplies between two barriers: few barriers,
+        and few steps that are added to fill the last."""
+        steps = -(-steps_of(problem, word_bits) // self.parts)
+        return min((4, 3, 2, 1) if self.parts == 1 else (1,),
+                   key=lambda count: -(-steps // count) * (count + 1))
+
+    def phases(self, problem: Conv2dProblem, word_bits: int) -> int:
+        """Returns the number of times that a work-group multiplies for an inner product."""
+        return -(-steps_of(problem, word_bits)
+                 // (self.parts * self.at_once(problem, word_bits)))
+
+    @abc.abstractmethod
+    def pixel_groups(self, problem: Conv2dProblem, limits: Limits) -> int:
+        """Returns the number of work-groups that share the output pixels."""
+
+    @abc.abstractmethod
+    def shared_bytes(self, problem: Conv2dProblem, word_bits: int) -> int:
+        """Returns the bytes of dynamic shared memory of a work-group."""
+
+    @property
+    def config(self) -> tuple[tuple[str, int | str], ...]:
+        """The config of the tile's variants."""
+        return (("instruction", self.instruction),
+                *((size.name, getattr(self, size.name))
+                  for size in fields(self)))  # type: ignore[arg-type]
+
+    def channel_tiles(self, problem: Conv2dProblem) -> int:
+        """Returns the number of tiles of a group's channels, which cover whole words of outputs."""
+        of_group = problem.out_channels // problem.groups
+        if problem.groups == 1:
+            of_group = -(-of_group // 64) * 64
+        return -(-of_group // self.channels)
+
+    def constant_classes(self, problem: Conv2dProblem) -> int:
+        """Returns the number of classes of pixels if their constants are to be kept in shared
+        memory, else 0."""
+        classes = pixel_classes(problem)
+        return classes if classes * self.channels * 4 <= _MOST_CONSTANT_BYTES else 0
+
+    def fits(self, problem: Conv2dProblem, word_bits: int, limits: Limits) -> bool:
+        """Returns whether a device has the instruction and room for as many work-groups as it is to
+        hold at once."""
+        most = limits.shared_bytes_opt_in // self.blocks_per_unit - _STATIC_BYTES
+        if self.instruction == "mma":
+            most -= self.constant_classes(problem) * self.channels * 4
+        return ((limits.wgmma if self.instruction == "wgmma" else limits.mma)
+                and self.shared_bytes(problem, word_bits) <= most)
+
+
+@dataclass(frozen=True)
+class MmaTile(Tile):
+    """The work of a work-group whose warps multiply by mma.sync.
+
+    warps_p, warps_c, warps_k: warps along the output pixels, the output channels and the inner
+    product. tiles_p: tiles of 16 pixels of a warp. tiles_c: tiles of 8 channels of a warp, an even
+    number. stages: parts of shared memory, each of which holds some steps of each warp.
+    blocks_per_unit: work-groups that a multiprocessor is to hold at once.
+    """
+
+    instruction = "mma"
+    path = _FOLDER / "bits_mma.cu"
+    architectures = ("sm_80", "sm_100")
+
+    warps_p: int
+    warps_c: int
+    warps_k: int
+    tiles_p: int
+    tiles_c: int
+    stages: int
+    blocks_per_unit: int
+
+    @property
+    def pixels(self) -> int:
+        """Output pixels of a work-group."""
+        return self.warps_p * self.tiles_p * 16
+
+    @property
+    def channels(self) -> int:
+        return self.warps_c * self.tiles_c * 8
+
+    @property
+    def work_group(self) -> int:
+        return 32 * self.warps_p * self.warps_c * self.warps_k
+
+    @property
+    def parts(self) -> int:
+        return self.warps_k
+
+    def tables(self, problem: Conv2dProblem, word_bits: int) -> Tables:
+        steps = self.phases(problem, word_bits) * self.at_once(problem, word_bits) * self.warps_k
+        return Tables(problem, word_bits, self.tiles_c * 8,
+                      self.channel_tiles(problem) * self.warps_c, self.warps_c, steps, True)
+
+    def pixel_groups(self, problem: Conv2dProblem, limits: Limits) -> int:
+        return -(-problem.pixels // self.pixels)
+
+    def shared_bytes(self, problem: Conv2dProblem, word_bits: int) -> int:
+        weights = binary_form(problem).planes * self.channels * STEP_BITS // 8
+        steps = self.warps_k * self.at_once(problem, word_bits)
+        stage = steps * (_input_bytes(problem, word_bits, self.pixels) + weights)
+        sums = (self.warps_k - 1) * self.pixels * self.channels * 4
+        return max(self.stages * stage, sums)
+
+
+@dataclass(frozen=True)
+class WgmmaTile(Tile):
+    """The work of a work-group whose warpgroups multiply by wgmma, with all weights of its channels
+    in shared memory.
+
+    tile_c: output channels of a work-group. warpgroups: warpgroups, which take tiles of 64 output
+    pixels in turn. stages: parts of shared memory of a warpgroup, each of which holds some steps.
+    blocks_per_unit: work-groups that a multiprocessor is to hold at once.
+    """
+
+    instruction = "wgmma"
+    path = _FOLDER / "bits_wgmma.cu"
+    architectures = ("sm_90a", "sm_90a")
+    pixels: ClassVar[int] = 64
+    """Output pixels of a warpgroup's tile."""
+
+    tile_c: int
+    warpgroups: int
+    stages: int
+    blocks_per_unit: int
+
+    @property
+    def channels(self) -> int:
+        return self.tile_c
+
+    @property
+    def work_group(self) -> int:
+        return 128 * self.warpgroups
+
+    @property
+    def parts(self) -> int:
+        return 1
+
+    def tables(self, problem: Conv2dProblem, word_bits: int) -> Tables:
+        steps = self.phases(problem, word_bits) * self.at_once(problem, word_bits)
+        return Tables(problem, word_bits, self.tile_c, self.channel_tiles(problem), 1, steps, False)
+
+    def pixel_groups(self, problem: Conv2dProblem, limits: Limits) -> int:
+        at_once = limits.compute_units * self.blocks_per_unit
+        tiles_p = -(-problem.pixels // self.pixels)
+        return min(-(-tiles_p // self.warpgroups),
+                   max(1, at_once // (self.channel_tiles(problem) * problem.groups)))
+
+    def shared_bytes(self, problem: Conv2dProblem, word_bits: int) -> int:
+        at_once, phases = self.at_once(problem, word_bits), self.phases(problem, word_bits)
+        weights = binary_form(problem).planes * self.tile_c * STEP_BITS // 8
+        taps = STEP_BITS // word_bits * 8
+        inputs = self.warpgroups * self.stages * _input_bytes(problem, word_bits, self.pixels)
+        # the constants of a lane are padded by 16 bytes, and each phase has a barrier of 8
+        constants = self.constant_classes(problem) * 4 * (self.tile_c + 16)
+        return phases * (at_once * (weights + taps) + 8) + at_once * inputs + constants
+
+
+WGMMA_TILES = (
+    WgmmaTile(256, 2, 4, 1),
+    WgmmaTile(128, 3, 4, 1),
+    WgmmaTile(128, 2, 4, 1),
+    WgmmaTile(64, 4, 4, 1),
+    WgmmaTile(64, 2, 4, 2),
+)
+MMA_TILES = (
+    MmaTile(4, 2, 1, 4, 8, 3, 1),
+    MmaTile(2, 4, 1, 4, 8, 3, 1),
+    MmaTile(2, 2, 1, 4, 8, 3, 2),
+    MmaTile(2, 2, 1, 2, 8, 3, 3),
+    MmaTile(1, 2, 2, 2, 8, 4, 2),
+    MmaTile(1, 2, 4, 2, 4, 4, 2),
+    MmaTile(1, 4, 2, 1, 4, 4, 2),
+    MmaTile(1, 1, 4, 1, 4, 6, 4),
+    MmaTile(1, 2, 4, 1, 4, 4, 2),
+    MmaTile(1, 1, 8, 1, 4, 4, 2),
+)
+"""Large tiles for large layers, and small ones whose warps share the inner product, for layers of
+which a device can hold all at once."""
+
+
+def fitting_tiles(problem: Conv2dProblem, word_bits: int, limits: Limits) -> Iterator[Tile]:
+    """Yields the tiles that a device has room for."""
+    for tile in (*WGMMA_TILES, *MMA_TILES):
+        if tile.fits(problem, word_bits, limits):
+            yield tile
+
+
+def tile_of(variant: Variant) -> Tile:
+    """Returns the tile of a variant's config."""
+    (_, instruction), *sizes = variant.config
+    kind = WgmmaTile if instruction == "wgmma" else MmaTile
+    return kind(**{key: int(value) for key, value in sizes})
+
+
+def steps_of(problem: Conv2dProblem, word_bits: int) -> int:
+    """Returns the number of steps of 256 bits of an inner product."""
+    words = words_of_a_group(problem, word_bits) * problem.kernel[0] * problem.kernel[1]
+    return -(-words * word_bits // STEP_BITS)
+
+
+def _input_bytes(problem: Conv2dProblem, word_bits: int, pixels: int) -> int:
+    """Returns the bytes of shared memory of a step's words: lines of a word of each pixel, which
+    begin 8 banks apart."""
+    planes = binary_form(problem).planes
+    return STEP_BITS // word_bits * (pixels * word_bits // 8 * planes + 32)

@@ -1,0 +1,189 @@
+"""The algorithms pointwise_mma and implicit_gemm_mma compute a convolution as a matrix product on
+tensor cores, whose left matrix is copied from the input as it is multiplied."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from gossamer.device.base import Device
+from gossamer.device.source import DIALECT, KernelSource
+from gossamer.ops.algorithm import PRECISIONS, Algorithm, State, Variant
+from gossamer.ops.clusters import CLUSTERS
+from gossamer.ops.conv2d.dense.mma.packing import (
+    k_table,
+    lines_of,
+    packed_lines,
+    stages_of,
+    vector_of,
+)
+from gossamer.ops.conv2d.dense.mma.tiling import (
+    MmaTile,
+    config_of,
+    expected_us,
+    fitting,
+    tile_of,
+)
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.conv2d.sparse.common.tensor_cores import TENSOR_CORES
+from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
+from gossamer.ops.launch import Launch, input_buffer, output_buffer
+from gossamer.ops.strided import cannot_compile, divisor
+from gossamer.ops.weights import Weights
+
+_SOURCE = Path(__file__).with_name("implicit_gemm.cu")
+_MULTICAST = Path(__file__).with_name("multicast.h")
+_WGMMA = Path(__file__).with_name("wgmma.h")
+_PRECISIONS = ("tf32", "fp16")
+_MOST_ROWS = 2**15
+
+
+class _MmaProduct(Algorithm):
+    """Computes a convolution on tensor cores in TF32 or float16 with float32 sums. In TF32 inputs
+    are truncated."""
+
+    op = "conv2d"
+    _pointwise: ClassVar[bool]
+
+    def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
+        if not device.limits.mma:
+            return f"{device.name} has no tensor cores for float16 and TF32 (sm_80 or newer)"
+        if (reason := cannot_compile(problem, device)) is not None:
+            return reason
+        if (problem.kernel == (1, 1) and not any(problem.pads)) != self._pointwise:
+            return ("needs a 1x1 window without padding" if self._pointwise else
+                    "1x1 windows without padding are pointwise_mma's")
+        if problem.is_depthwise:
+            return "one input channel a group leaves tensor cores empty"
+        spans = [(taps - 1) * step + 1
+                 for taps, step in zip(problem.kernel, problem.dilation, strict=True)]
+        if max(problem.height + problem.pads[0], *spans) >= _MOST_ROWS:
+            return f"images or windows of {_MOST_ROWS} rows or more"
+        return None
+
+    def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
+        return self.variants_in(problem, device, PRECISIONS)
+
+    def variants_in(self, problem: Conv2dProblem, device: Device,
+                    precisions: Sequence[str]) -> Iterator[Variant]:
+        mine = [precision for precision in _PRECISIONS if precision in precisions]
+
+        def least_us(tile: MmaTile) -> float:
+            # tiles are ordered for the least precise, which is the fastest
+            return expected_us(problem, tile, mine[-1], device.limits)
+
+        tiles = {precision: fitting(problem, precision, device.limits) for precision in mine}
+        for tile in sorted(dict.fromkeys(itertools.chain(*tiles.values())), key=least_us):
+            for precision in mine:
+                if tile in tiles[precision]:
+                    yield from _of_layouts(problem, tile, precision)
+
+    def expected_us(self, problem: Conv2dProblem, variant: Variant, device: Device) -> float:
+        return expected_us(problem, tile_of(variant), variant.precision, device.limits)
+
+    def kernel_sources(self, problem: Conv2dProblem, variant: Variant,
+                       device: Device) -> tuple[KernelSource, ...]:
+        return (_source(problem, variant),) if variant.outputs[0].size else ()
+
+    def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
+                device: Device) -> State:
+        x, y, precision = variant.inputs[0], variant.outputs[0], variant.precision
+        if y.size == 0:
+            return State(problem, variant, device)
+        tile = tile_of(variant)
+        kernel = device.compile(_source(problem, variant))
+        packed = weights.packed(f"lines for mma {precision}",
+                                lambda arrays: packed_lines(arrays, problem, precision))
+        gathers = _gathers(problem, precision)
+        table = None
+        if gathers or not self._pointwise:
+            table = weights.packed(
+                f"k for mma {x.strides[1:]} {problem.dilation} {precision}",
+                lambda _: k_table(problem, x, precision, of_pieces=not gathers))
+        x_image, x_channel, x_row, x_column = x.strides
+        tiles_p, tiles_m = tile.tiles_of(problem)
+        tiles = tiles_p * tiles_m
+        groups = tiles * tile.cluster
+        if tile.takes_several:
+            # a work-group takes several tiles rather than wait for another to end
+            at_once = tile.at_once(stages_of(problem, precision), device.limits)
+            groups = min(tiles, max(1, at_once // (problem.groups * tile.cluster)))
+            if tile.keeps_weights:
+                # the tiles of a work-group have the same output channels
+                groups = max(tiles_m, groups // tiles_m * tiles_m)
+            groups *= tile.cluster
+        launch = Launch(
+            kernel, (groups, problem.groups), (tile.work_group, 1),
+            (input_buffer(0), packed, output_buffer(0), table, tiles, *divisor(tiles_m),
+             problem.pixels, problem.out_channels // problem.groups, lines_of(problem, precision),
+             -(-problem.depth // vector_of(precision)), stages_of(problem, precision),
+             problem.height, problem.width, *divisor(problem.out_height * problem.out_width),
+             *divisor(problem.out_width), *problem.stride, *problem.pads[:2], x_image, x_row,
+             x_column, x_channel * (problem.channels // problem.groups), problem.out_channels,
+             *epilogue_arguments(problem.epilogue, weights, 1, problem.out_channels)),
+            tile.shared_bytes(stages_of(problem, precision)))
+        return State(problem, variant, device, [launch])
+
+
+class PointwiseMma(_MmaProduct):
+    """Computes a 1x1 convolution on tensor cores in TF32 or float16 with float32 sums. In TF32
+    inputs are truncated."""
+
+    name = "pointwise_mma"
+    _pointwise = True
+
+
+class ImplicitGemmMma(_MmaProduct):
+    """Computes a convolution on tensor cores in TF32 or float16 with float32 sums, with an im2col
+    matrix that is never stored. In TF32 inputs are truncated."""
+
+    name = "implicit_gemm_mma"
+    _pointwise = False
+
+
+def _of_layouts(problem: Conv2dProblem, tile: MmaTile, precision: str) -> Iterator[Variant]:
+    """Yields a tile's variants in each layout of the input."""
+    x, y = problem.inputs[0], problem.outputs[0].with_format(layout="NHWC")
+    for layout in ("NCHW", "NHWC") if _gathers(problem, precision) else ("NHWC",):
+        variant = Variant(config_of(tile), (x.with_format(layout=layout),
+                                            *[y] * problem.epilogue.tensor_count), (y,), precision)
+        yield variant.as_fp16 if precision == "fp16" else variant
+
+
+def _gathers(problem: Conv2dProblem, precision: str) -> bool:
+    """Returns whether the values of a piece do not lie side by side in the input."""
+    return problem.channels // problem.groups % vector_of(precision) != 0
+
+
+def _source(problem: Conv2dProblem, variant: Variant) -> KernelSource:
+    tile, precision = tile_of(variant), variant.precision
+    per_group = problem.out_channels // problem.groups
+    gathers = _gathers(problem, precision)
+    vector = vector_of(precision)
+    macros = {key.upper(): value for key, value in variant.config}
+    out_vector = next(n for n in (vector, 4, 1) if per_group % n == 0)
+    tensors = [i for i, kind in enumerate(problem.epilogue.operands) if kind == "tensor"]
+    is_staged = (len(tensors) == 1 and out_vector == vector
+                 and tile.stages_ahead_of_operand(precision) >= 0)
+    return KernelSource.of(_SOURCE, "implicit_gemm", {
+        **macros,
+        "HALVES": int(precision == "fp16"),
+        "POINTWISE": int(problem.kernel == (1, 1) and not any(problem.pads) and not gathers),
+        "GATHER": int(gathers),
+        "PIXELS_FIRST": int(gathers and variant.inputs[0].layout == "NCHW"),
+        "OUT_VECTOR": out_vector,
+        "STAGED": int(is_staged),
+        **({"STAGED_OPERAND": f"operand{tensors[0]}"} if is_staged else {}),
+        **epilogue_macros(problem.epilogue, tensor_dtype=variant.outputs[0].dtype),
+    }, architectures=_architectures(tile), architecture_specific=bool(tile.wgmma),
+        headers=(*DIALECT, CLUSTERS, _WGMMA if tile.wgmma else TENSOR_CORES,
+                 *((_MULTICAST,) if tile.multicast else ())), dynamic_shared=True)
+
+
+def _architectures(tile: MmaTile) -> tuple[str, str]:
+    """Returns the oldest and the newest architecture on which a tile runs."""
+    if tile.wgmma:
+        return "sm_90", "sm_90"
+    return "sm_90" if tile.cluster > 1 else "sm_80", "sm_100"

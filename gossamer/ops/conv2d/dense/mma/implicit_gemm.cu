@@ -1,0 +1,500 @@
+/* Convolution as a matrix product on tensor cores, whose left matrix, output pixels by K, is never
+ * stored: it is copied from the input as tiles are filled (implicit im2col). The axis K has the
+ * input channels of a group for each tap.
+ *
+ *   y[pixel, m] = sum over k of x[pixel, k] * weight[k, m]
+ *
+ * A work-group computes TILE_P pixels by TILE_M output channels in stages of 128 bytes of K (64
+ * float16 or 32 floats). A line is these bytes of one pixel or one output channel; shared memory
+ * has SLOTS slots for the lines of a stage, which asynchronous copies fill ahead. A work-group takes
+ * one tile after the other, and the copies run ahead into its next tiles.
+ *
+ * A line is eight pieces of 16 bytes. Piece p of line l is stored at p ^ l % 8, so that the same
+ * pieces of eight lines are in different banks. The weights are stored so in memory already, the
+ * lines of a stage one after the other. A step is 32 bytes of K: one instruction of the tensor
+ * cores. In TF32 the inputs are truncated.
+ *
+ * WARPS_P x WARPS_M warps share a tile. WARPS_K warps, and the CLUSTER work-groups of a cluster, share
+ * the K range of a tile and add up their sums at the end, which is for few pixels. With MULTICAST the
+ * work-groups of a cluster compute different pixels instead: each copies a part of the weights to
+ * all of them.
+ *
+ * The four lanes of a row of sums have 4 * VECTOR output channels, a block, and a lane's are
+ * adjacent in memory: the lines of a block are in the order that makes them so.
+ *
+ * With WGMMA four warps multiply together, straight from shared memory, and WARPS_M and WARPS_K are
+ * 1. Otherwise each warp loads the lines that it multiplies.
+ *
+ * With KEEPS_WEIGHTS a work-group keeps the weights of its output channels for all tiles: they lie behind
+ * the slots, which have the lines of pixels only. It is for a short K, whose tiles would copy more
+ * weights than inputs; the tiles of a work-group have the same output channels.
+ *
+ * HALVES            1: x, weight, y and the epilogue's tensor operands are 16-bit floats; 0: they
+ *                   are floats, which are read as TF32
+ * POINTWISE         1: the pieces of a pixel lie side by side in x; 0: k_table holds the offset of
+ *                   each piece from the window's corner in x, and its row << 16 | column
+ * GATHER            1: k_table has an entry for each value of a piece, which are loaded one by one
+ * PIXELS_FIRST      1: neighbouring work-items gather neighbouring pixels; 0: neighbouring pieces
+ * OUT_VECTOR        output channels that are stored at once: VECTOR, 4 or 1
+ * STAGED            1: the epilogue's one tensor operand, STAGED_OPERAND, is copied to shared memory
+ *                   ahead, as the lines are, behind those of the tile; OUT_VECTOR is VECTOR
+ * BLOCKS_PER_UNIT   work-groups that a multiprocessor is to hold at once */
+
+#define WARPS (WARPS_P * WARPS_M * WARPS_K)
+#define WORK_GROUP_SIZE (32 * WARPS)
+#define VECTOR (HALVES ? 8 : 4) /* values of a piece */
+#define LINE 128
+#define STEPS 4 /* steps of a stage */
+#define SLOT_BYTES ((TILE_P + (KEEPS_WEIGHTS ? 0 : TILE_M)) * LINE)
+/* Stages that are copied ahead. With WGMMA the stage before this one is still multiplied, and with
+ * MULTICAST other work-groups may be a stage behind. */
+#define LEAD (SLOTS - 1 - WGMMA - MULTICAST)
+#define X_LOADS (TILE_P * 8 / WORK_GROUP_SIZE)
+#define FRAGMENTS_P (TILE_P / WARPS_P / 16)
+#define FRAGMENTS_M (TILE_M / WARPS_M / 8)
+#define OF_BLOCK (VECTOR / 2) /* fragments of a block */
+#define BLOCKS (FRAGMENTS_M / OF_BLOCK)
+#define K_PARTS (MULTICAST ? 1 : CLUSTER)
+#define HOLDERS (K_PARTS * WARPS_K)
+#define SUMS (TILE_P / 8 * WARPS_M * BLOCKS) /* sets of sums, each of 8 pixels and a block */
+#define SHARE CEIL_DIV(SUMS, K_PARTS)
+/* Rows of the staged operand: stages of it, rows of a stage, and the place of a piece in a row. */
+#define OPERAND_PIECES (TILE_M / VECTOR)
+#define OPERAND_FITS(stages) (TILE_P / (stages) * OPERAND_PIECES * 16 <= SLOT_BYTES)
+#define OPERAND_STAGES (STAGED ? OPERAND_FITS(1) ? 1 : OPERAND_FITS(2) ? 2 : 4 : 0)
+#define OPERAND_ROWS (TILE_P / (STAGED ? OPERAND_STAGES : 1))
+#define OPERAND_PLACE(row, piece) \
+    ((row) * OPERAND_PIECES + ((piece) ^ (OPERAND_PIECES % 8 == 0 ? (row) % 2 * 4 : 0)))
+/* The first of 16 lines of fragment i. */
+#if WGMMA
+#define FRAGMENT_LINE(i) ((warp / 4 * FRAGMENTS_P + (i)) * 64 + warp % 4 * 16)
+#else
+#define FRAGMENT_LINE(i) (warp_p * (TILE_P / WARPS_P) + (i) * 16)
+#endif
+#if MULTICAST
+#define NEXT_SLOT(slot)     \
+    if (++slot == SLOTS) {  \
+        slot = 0;           \
+        turn++;             \
+    }
+#else
+#define NEXT_SLOT(slot) slot = slot + 1 == SLOTS ? 0 : slot + 1;
+#endif
+#if MULTICAST
+#define FIRST_PIXEL(tile_p) (((tile_p) * CLUSTER + rank) * TILE_P)
+#else
+#define FIRST_PIXEL(tile_p) ((tile_p) * TILE_P)
+#endif
+/* Windows that are outside of the image with any tap. */
+#define FAR_OUTSIDE (-0x4000)
+
+#if PIXELS_FIRST
+#define UNIT_LINE(unit) ((unit) % TILE_P)
+#define UNIT_PIECE(unit) ((unit) / TILE_P)
+#else
+#define UNIT_LINE(unit) ((unit) / 8)
+#define UNIT_PIECE(unit) ((unit) % 8)
+#endif
+
+/* Lines of 128 bytes; eight of them are aligned together. */
+struct ALIGNED(1024) Lines {
+    uint4 pieces[64];
+};
+
+/* Starts an asynchronous copy of 16 bytes, or of zeros where size is 0. */
+INLINE void copy(uint target, const void *source, int size)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 ::"r"(target), "l"(source), "r"(size) : "memory");
+}
+
+/* Does the same by the L1 cache, for what is soon copied again. */
+[[maybe_unused]] INLINE void copy_cached(uint target, const void *source, int size)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;"
+                 ::"r"(target), "l"(source), "r"(size) : "memory");
+}
+
+INLINE void commit_copies()
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+/* Waits until at most `left` of the committed groups of copies are under way. */
+template <int left> INLINE void wait_for_copies()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(left) : "memory");
+}
+
+#if !WGMMA
+/* Loads four matrices of eight pieces. */
+INLINE uint4 load_matrices(uint address)
+{
+    uint4 loaded;
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(loaded.x), "=r"(loaded.y), "=r"(loaded.z), "=r"(loaded.w)
+                 : "r"(address) : "memory");
+    return loaded;
+}
+
+/* Multiplies a step. x_address and weight_address are those of the lane's first lines. */
+INLINE void multiply_step(float (&sums)[FRAGMENTS_P][FRAGMENTS_M][4], uint x_address,
+                          uint weight_address, int step)
+{
+    uint4 lines[FRAGMENTS_P], weights[FRAGMENTS_M / 2];
+    UNROLL for (int i = 0; i < FRAGMENTS_P; i++)
+        lines[i] = load_matrices((x_address ^ (uint)step << 5) + i * 16 * LINE);
+    UNROLL for (int j = 0; j < FRAGMENTS_M / 2; j++)
+        weights[j] = load_matrices((weight_address ^ (uint)step << 5) + j * 16 * LINE);
+    UNROLL for (int i = 0; i < FRAGMENTS_P; i++)
+        UNROLL for (int j = 0; j < FRAGMENTS_M / 2; j++) {
+            multiply(sums[i][2 * j], lines[i], weights[j].x, weights[j].y);
+            multiply(sums[i][2 * j + 1], lines[i], weights[j].z, weights[j].w);
+        }
+}
+#endif
+
+KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit_gemm(
+    const REAL *RESTRICT x, const uint4 *RESTRICT weight, REAL *RESTRICT y,
+    const int2 *RESTRICT k_table, int tiles, DIVISOR(tiles_m), int pixels, int out_channels,
+    int weight_lines, int pieces, int stages, int height, int width, DIVISOR(plane),
+    DIVISOR(out_width), int stride_y, int stride_x, int pad_top, int pad_left, int x_image,
+    int x_row, int x_column, int x_group, int all_channels EPILOGUE_PARAMETERS)
+{
+    DYNAMIC_SHARED(Lines, memory)
+    uint slots = (uint)__cvta_generic_to_shared(memory);
+    int item = LOCAL_ID(0);
+    uint lane = (uint)item % 32, warp = (uint)item / 32;
+    [[maybe_unused]] uint warp_m = warp % WARPS_M, warp_p = warp / WARPS_M % WARPS_P,
+                          warp_k = warp / (WARPS_M * WARPS_P);
+    int rank = GROUP_ID(0) % CLUSTER, group = GROUP_ID(1);
+    int first_tile = GROUP_ID(0) / CLUSTER, tile_step = GROUP_COUNT(0) / CLUSTER;
+#if MULTICAST
+    int start = 0, stop = stages;
+    ulong *arrived = (ulong *)(memory + SLOTS * (SLOT_BYTES / 1024)), *released = arrived + SLOTS;
+    if (item == 0) {
+        UNROLL for (int slot = 0; slot < SLOTS; slot++) {
+            begin_barrier(arrived + slot, 1);
+            begin_barrier(released + slot, CLUSTER);
+        }
+        show_barriers();
+    }
+    CLUSTER_BARRIER();
+#else
+    int start = stages * rank / CLUSTER, stop = stages * (rank + 1) / CLUSTER;
+    CLUSTER_ARRIVE();
+#endif
+    x += group * x_group;
+    weight += (size_t)group * stages * weight_lines * 8;
+
+    int base[X_LOADS];
+#if !POINTWISE
+    int top[X_LOADS], left[X_LOADS];
+#endif
+    int copied_pixel, copied_m;
+    auto find_lines = [&](int tile) {
+        int tile_p = (int)QUOTIENT(tile, tiles_m);
+        copied_m = (tile - tile_p * tiles_m) * TILE_M;
+        copied_pixel = FIRST_PIXEL(tile_p);
+        UNROLL for (int i = 0; i < X_LOADS; i++) {
+            int pixel = copied_pixel + UNIT_LINE(item + i * WORK_GROUP_SIZE);
+            int image = (int)QUOTIENT(pixel, plane), place = pixel - image * plane;
+            int line = (int)QUOTIENT(place, out_width);
+            int row = line * stride_y - pad_top;
+            int column = (place - line * out_width) * stride_x - pad_left;
+            base[i] = image * x_image + row * x_row + column * x_column;
+#if POINTWISE
+            base[i] = pixel < pixels ? base[i] : -1;
+#else
+            top[i] = pixel < pixels ? row : FAR_OUTSIDE;
+            left[i] = column;
+#endif
+        }
+    };
+
+    auto copy_lines = [&](int target, int stage) {
+        UNROLL for (int i = 0; i < X_LOADS; i++) {
+            int unit = item + i * WORK_GROUP_SIZE;
+            int line = UNIT_LINE(unit), piece = UNIT_PIECE(unit);
+            int k_piece = stage * 8 + piece;
+            /* whole steps behind the last piece are not multiplied */
+            if (WGMMA || k_piece / 2 * 2 < pieces) {
+                int to = target + line * LINE + ((piece ^ line % 8) << 4);
+#if POINTWISE
+                bool inside = base[i] >= 0 && k_piece < pieces;
+                copy(slots + to, x + (inside ? base[i] + k_piece * VECTOR : 0), inside ? 16 : 0);
+#elif !GATHER
+                int2 place = k_table[k_piece];
+                bool inside = (uint)(top[i] + (place.y >> 16)) < (uint)height
+                              && (uint)(left[i] + (place.y & 0xffff)) < (uint)width;
+                copy_cached(slots + to, x + (inside ? base[i] + place.x : 0), inside ? 16 : 0);
+#else
+                union {
+                    REAL values[VECTOR];
+                    uint4 piece;
+                } gathered;
+                UNROLL for (int v = 0; v < VECTOR; v++) {
+                    int2 place = k_table[k_piece * VECTOR + v];
+                    gathered.values[v] = 0;
+                    if ((uint)(top[i] + (place.y >> 16)) < (uint)height
+                        && (uint)(left[i] + (place.y & 0xffff)) < (uint)width)
+                        gathered.values[v] = x[base[i] + place.x];
+                }
+                *(uint4 *)((char *)memory + to) = gathered.piece;
+#endif
+            }
+        }
+    };
+
+    [[maybe_unused]] auto copy_weights = [&](uint target, int stage) {
+        const uint4 *source = weight + (stage * weight_lines + copied_m) * 8;
+        UNROLL for (int unit = item; unit < TILE_M * 8; unit += WORK_GROUP_SIZE)
+            if (copied_m + unit / 8 < weight_lines)
+                copy(target + unit * 16, source + unit, 16);
+    };
+
+#if STAGED
+    const REAL *operand = STAGED_OPERAND + group * out_channels;
+    auto copy_operand = [&](int target, int stage) {
+        UNROLL for (int unit = item; unit < OPERAND_ROWS * OPERAND_PIECES;
+                    unit += WORK_GROUP_SIZE) {
+            int row = unit / OPERAND_PIECES, piece = unit % OPERAND_PIECES;
+            int pixel = copied_pixel + stage * OPERAND_ROWS + row;
+            int m = copied_m + piece * VECTOR;
+            bool inside = pixel < pixels && m < out_channels;
+            copy(slots + target + OPERAND_PLACE(row, piece) * 16,
+                 operand + (inside ? pixel * all_channels + m : 0), inside ? 16 : 0);
+        }
+    };
+#endif
+
+    /* Copies the next stage, of this tile or of the next one. */
+    int copied_tile = start < stop ? first_tile : tiles, copied_stage = start, copied_slot = 0;
+#if MULTICAST
+    uint copied_turn = 0; /* how often the slots were filled */
+#endif
+    auto copy_stage = [&]() {
+        if (copied_tile < tiles) {
+            int target = copied_slot * SLOT_BYTES;
+            bool is_operand = STAGED && copied_stage >= stop;
+#if STAGED
+            if (is_operand)
+                copy_operand(target, copied_stage - stop);
+#endif
+            if (!is_operand)
+                copy_lines(target, copied_stage);
+#if MULTICAST
+            if (item == 0) {
+                int lines = weight_lines - copied_m < TILE_M ? weight_lines - copied_m : TILE_M;
+                int part = CEIL_DIV(lines, 8 * CLUSTER) * 8, first = part * rank;
+                int own = lines - first < part ? lines - first : part;
+                if (copied_turn > 0)
+                    wait_for_turn(released + copied_slot, copied_turn - 1);
+                expect_bytes(arrived + copied_slot, is_operand ? 0 : lines * LINE);
+                if (!is_operand && own > 0)
+                    copy_to_all(slots + target + (TILE_P + first) * LINE,
+                                weight + (copied_stage * weight_lines + copied_m + first) * 8,
+                                own * LINE, arrived + copied_slot, (1 << CLUSTER) - 1);
+            }
+#else
+            if (!KEEPS_WEIGHTS && !is_operand)
+                copy_weights(slots + target + TILE_P * LINE, copied_stage);
+#endif
+            if (++copied_slot == SLOTS) {
+                copied_slot = 0;
+#if MULTICAST
+                copied_turn++;
+#endif
+            }
+            if (++copied_stage == stop + OPERAND_STAGES) {
+                copied_stage = start;
+                copied_tile += tile_step;
+                find_lines(copied_tile < tiles ? copied_tile : first_tile);
+            }
+        }
+        commit_copies();
+    };
+
+    /* Stores the sums of one pixel for VECTOR adjacent output channels. staged: index of the staged
+     * operand for the first of them. */
+    auto store = [&](float (&values)[VECTOR], int pixel, int m, [[maybe_unused]] int staged) {
+        if (pixel >= pixels)
+            return;
+#if STAGED
+        const REAL *STAGED_OPERAND = (const REAL *)memory;
+#endif
+        UNROLL for (int v = 0; v < VECTOR; v += OUT_VECTOR) {
+            int channel = group * out_channels + m + v;
+            int index = pixel * all_channels + channel;
+            [[maybe_unused]] int place = STAGED ? staged : index;
+            if (m + v < out_channels) {
+#if OUT_VECTOR == 1
+                float value = values[v];
+                EPILOGUE(value, channel, place)
+                STORE_REAL(y, index, value);
+#else
+                float4 value = MAKE4(values[v], values[v + 1], values[v + 2], values[v + 3]);
+                EPILOGUE4(value, channel, place)
+#if OUT_VECTOR == 8
+                float4 other = MAKE4(values[4], values[5], values[6], values[7]);
+                EPILOGUE4(other, channel + 4, place + 4)
+                STORE_HALF8(y, index, value, other);
+#else
+                STORE_REAL4(y, index, value);
+#endif
+#endif
+            }
+        }
+    };
+
+    find_lines(first_tile);
+#if KEEPS_WEIGHTS
+    uint kept = slots + SLOTS * SLOT_BYTES;
+    _Pragma("unroll 1") for (int stage = start; stage < stop; stage++)
+        copy_weights(kept + (stage - start) * (TILE_M * LINE), stage);
+#endif
+    _Pragma("unroll 1") for (int ahead = 0; ahead < LEAD; ahead++)
+        copy_stage();
+    int slot = 0;
+#if MULTICAST
+    uint turn = 0, used = 0; /* how often all slots were used, and stages that were released */
+    auto release = [&](uint stage) {
+        if (item == 0)
+            for (; used < stage; used++)
+                UNROLL for (int other = 0; other < CLUSTER; other++)
+                    release_slot(released + used % SLOTS, other);
+    };
+#endif
+    for (int tile = first_tile; tile < tiles; tile += tile_step) {
+        float sums[FRAGMENTS_P][FRAGMENTS_M][4] = {};
+        for (int stage = start; stage < stop; stage++) {
+            uint lines = slots + slot * SLOT_BYTES;
+#if KEEPS_WEIGHTS
+            uint weights = kept + (stage - start) * (TILE_M * LINE);
+#else
+            uint weights = lines + TILE_P * LINE;
+#endif
+            wait_for_copies<LEAD - 1>();
+#if MULTICAST
+            wait_for_turn(arrived + slot, turn);
+#endif
+#if WGMMA
+            show_lines();
+            BARRIER();
+#if MULTICAST
+            /* the stage before the last one is multiplied */
+            if (turn * SLOTS + slot > 0)
+                release(turn * SLOTS + slot - 1);
+#endif
+            begin_multiplications();
+            UNROLL for (int i = 0; i < FRAGMENTS_P; i++)
+                UNROLL for (int step = 0; step < STEPS; step++)
+                    multiply_lines(
+                        sums[i],
+                        lines_at(lines + (warp / 4 * FRAGMENTS_P + i) * 64 * LINE + step * 32),
+                        lines_at(weights + step * 32));
+            commit_multiplications();
+            copy_stage();
+            wait_for_multiplications<1>();
+#else
+            BARRIER();
+            copy_stage();
+            uint x_address = lines + (warp_p * (TILE_P / WARPS_P) + lane % 16) * LINE
+                             + ((lane / 16 ^ lane % 8) << 4);
+            uint weight_address = weights + (warp_m * (TILE_M / WARPS_M)
+                                             + lane / 16 * 8 + lane % 8) * LINE
+                                  + ((lane / 8 % 2 ^ lane % 8) << 4);
+            int left_over = CEIL_DIV(pieces, 2) - stage * STEPS;
+            if (left_over >= STEPS) {
+                UNROLL for (int k = 0; k < STEPS; k += WARPS_K)
+                    multiply_step(sums, x_address, weight_address, k + (int)warp_k);
+            } else {
+                _Pragma("unroll 1") for (int k = (int)warp_k; k < left_over; k += WARPS_K)
+                    multiply_step(sums, x_address, weight_address, k);
+            }
+#endif
+            NEXT_SLOT(slot)
+        }
+#if WGMMA
+        wait_for_multiplications<0>();
+#endif
+
+        int tile_p = (int)QUOTIENT(tile, tiles_m);
+        int first_pixel = FIRST_PIXEL(tile_p), first_m = (tile - tile_p * tiles_m) * TILE_M;
+#if HOLDERS == 1
+#if STAGED
+        wait_for_copies<LEAD - OPERAND_STAGES>();
+        BARRIER();
+#endif
+        first_m += warp_m * (TILE_M / WARPS_M) + lane % 4 * VECTOR;
+        UNROLL for (int i = 0; i < FRAGMENTS_P; i++)
+            UNROLL for (int half = 0; half < 2; half++) {
+                UNROLL for (int block = 0; block < BLOCKS; block++) {
+                    float values[VECTOR];
+                    UNROLL for (int v = 0; v < VECTOR; v++)
+                        values[v] = sums[i][block * OF_BLOCK + v / 2][half * 2 + v % 2];
+                    int row = (int)(FRAGMENT_LINE(i) + half * 8 + lane / 4), staged = 0;
+#if STAGED
+                    int piece = (int)(warp_m * BLOCKS + block) * 4 + (int)lane % 4;
+                    int its_slot = (slot + row / OPERAND_ROWS) % SLOTS;
+                    staged = its_slot * (SLOT_BYTES / 16 * VECTOR)
+                             + OPERAND_PLACE(row % OPERAND_ROWS, piece) * VECTOR;
+#endif
+                    store(values, first_pixel + row, first_m + block * 4 * VECTOR, staged);
+                }
+                /* so that operands of later lines are not loaded before this one's are used */
+                asm volatile("" ::: "memory");
+            }
+#if STAGED
+        BARRIER();
+        UNROLL for (int stage = 0; stage < OPERAND_STAGES; stage++) {
+            NEXT_SLOT(slot)
+        }
+#if MULTICAST
+        release(turn * SLOTS + slot);
+#endif
+        _Pragma("unroll 1") for (int stage = 0; stage < OPERAND_STAGES; stage++)
+            copy_stage();
+#endif
+#else
+        float4 *partial = (float4 *)(memory + SLOTS * (SLOT_BYTES / 1024));
+        int holder = rank * WARPS_K + (int)warp_k;
+        CLUSTER_WAIT(); /* all work-groups of the cluster have started and can be written to */
+        UNROLL for (int i = 0; i < FRAGMENTS_P; i++)
+            UNROLL for (int half = 0; half < 2; half++)
+                UNROLL for (int block = 0; block < BLOCKS; block++) {
+                    int set = ((int)FRAGMENT_LINE(i) / 8 + half) * (WARPS_M * BLOCKS)
+                              + (int)warp_m * BLOCKS + block;
+                    float4 *there = of_group(partial, set % K_PARTS)
+                                    + (holder * SHARE + set / K_PARTS) * (VECTOR * 8) + lane;
+                    UNROLL for (int v = 0; v < VECTOR / 4; v++) {
+                        const float (&lower)[4] = sums[i][block * OF_BLOCK + 2 * v];
+                        const float (&upper)[4] = sums[i][block * OF_BLOCK + 2 * v + 1];
+                        there[v * 32] = MAKE4(lower[half * 2], lower[half * 2 + 1],
+                                              upper[half * 2], upper[half * 2 + 1]);
+                    }
+                }
+        CLUSTER_BARRIER();
+        for (int share = (int)warp; share < SHARE; share += WARPS) {
+            int set = share * K_PARTS + rank;
+            float values[VECTOR] = {};
+            UNROLL for (int other = 0; other < HOLDERS; other++)
+                UNROLL for (int v = 0; v < VECTOR / 4; v++) {
+                    float4 more = partial[(other * SHARE + share) * (VECTOR * 8) + v * 32 + lane];
+                    values[4 * v] += more.x;
+                    values[4 * v + 1] += more.y;
+                    values[4 * v + 2] += more.z;
+                    values[4 * v + 3] += more.w;
+                }
+            if (SUMS % K_PARTS == 0 || set < SUMS)
+                store(values, first_pixel + set / (WARPS_M * BLOCKS) * 8 + (int)lane / 4,
+                      first_m + set % (WARPS_M * BLOCKS) * 4 * VECTOR + (int)lane % 4 * VECTOR, 0);
+        }
+        BARRIER();
+#endif
+    }
+#if MULTICAST
+    /* no work-group may end while others still write to its shared memory */
+    CLUSTER_BARRIER();
+#endif
+}

@@ -1,0 +1,60 @@
+/* Copies to the shared memory of all work-groups of a cluster, and the barriers in shared memory that
+ * order them (sm_90). A barrier has turns: each ends when as many have arrived as it was begun
+ * with, and when the bytes that were expected have come. */
+
+INLINE uint shared_address(const void *pointer)
+{
+    return (uint)__cvta_generic_to_shared(pointer);
+}
+
+/* Begins a barrier at which so many arrive in each turn. */
+INLINE void begin_barrier(ulong *barrier, int arrivals)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;"
+                 ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
+}
+
+/* Makes barriers that were begun visible to the cluster. */
+INLINE void show_barriers()
+{
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+/* Arrives at a barrier whose turn does not end before so many bytes have come. */
+INLINE void expect_bytes(ulong *barrier, int bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
+                 ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
+}
+
+/* Waits for the end of a turn, which are numbered from 0 on. */
+INLINE void wait_for_turn(ulong *barrier, uint turn)
+{
+    asm volatile("{\n"
+                 ".reg .pred done;\n"
+                 "again:\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+                 "@!done bra again;\n"
+                 "}"
+                 ::"r"(shared_address(barrier)), "r"(turn & 1) : "memory");
+}
+
+/* Arrives at the same barrier of another work-group of the cluster. */
+INLINE void release_slot(ulong *barrier, int other)
+{
+    asm volatile("{\n"
+                 ".reg .b32 there;\n"
+                 "mapa.shared::cluster.u32 there, %0, %1;\n"
+                 "mbarrier.arrive.shared::cluster.b64 _, [there];\n"
+                 "}"
+                 ::"r"(shared_address(barrier)), "r"(other) : "memory");
+}
+
+/* Copies bytes to the same place of all work-groups in a set, whose barriers expect them. */
+INLINE void copy_to_all(uint target, const void *source, int bytes, ulong *barrier, int groups)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 ".multicast::cluster [%0], [%1], %2, [%3], %4;"
+                 ::"r"(target), "l"(source), "r"(bytes), "r"(shared_address(barrier)),
+                   "h"((unsigned short)groups) : "memory");
+}

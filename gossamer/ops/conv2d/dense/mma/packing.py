@@ -1,0 +1,82 @@
+"""Packs weights, and makes the tables of K, for convolutions as matrix products on tensor cores.
+
+K is the axis over which the product sums: the taps (r, s) of a window with the input channels of a
+group each. Eight pieces of 16 bytes along K make a line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.conv2d.sparse.common.tensor_cores import rounded_to_tf32
+from gossamer.tensor import TensorSpec
+
+PIECES = 8
+"""Pieces of 16 bytes in a line."""
+_OUTSIDE = 0x7fff
+"""A row that is outside of every image."""
+
+
+def vector_of(precision: str) -> int:
+    """Returns the values of a piece."""
+    return 8 if precision == "fp16" else 4
+
+
+def stages_of(problem: Conv2dProblem, precision: str) -> int:
+    """Returns the lines along K."""
+    return -(-problem.depth // (PIECES * vector_of(precision)))
+
+
+def lines_of(problem: Conv2dProblem, precision: str) -> int:
+    """Returns the lines of a stage: the output channels of a group, rounded up to whole blocks."""
+    block = 4 * vector_of(precision)
+    return -(-(problem.out_channels // problem.groups) // block) * block
+
+
+def packed_lines(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem,
+                 precision: str) -> np.ndarray:
+    """Returns the weights as (groups, stages, lines, values of a line).
+
+    The lines of a block of 4 * vector output channels are ordered so that each lane of a row of
+    the tensor cores' results has adjacent channels: line 8 f + 2 q + j of the block belongs to
+    channel vector * q + 2 f + j. Piece p of line l is stored at p ^ l % 8.
+    """
+    vector = vector_of(precision)
+    groups, stages = problem.groups, stages_of(problem, precision)
+    lines = lines_of(problem, precision)
+    weight = np.asarray(arrays["weight"], np.float32)
+    per_group = problem.out_channels // groups
+    rows = weight.reshape(groups, per_group, -1, *problem.kernel).transpose(0, 1, 3, 4, 2)
+    padded = np.zeros((groups, lines, stages * PIECES * vector), np.float32)
+    padded[:, :per_group, :problem.depth] = rows.reshape(groups, per_group, -1)
+    # axes: group, block, quarter, fragment, side, stage, piece, value
+    split = padded.reshape(groups, -1, 4, vector // 2, 2, stages, PIECES, vector)
+    ordered = split.transpose(0, 5, 1, 3, 2, 4, 6, 7).reshape(
+        groups, stages, -1, PIECES, PIECES, vector)
+    eighth, piece = np.meshgrid(np.arange(PIECES), np.arange(PIECES), indexing="ij")
+    swizzled = ordered[:, :, :, eighth, piece ^ eighth].reshape(groups, stages, lines, -1)
+    if precision == "tf32":
+        return rounded_to_tf32(np.ascontiguousarray(swizzled))
+    with np.errstate(over="ignore"):
+        return swizzled.astype(np.float16)
+
+
+def k_table(problem: Conv2dProblem, x: TensorSpec, precision: str, *, of_pieces: bool
+            ) -> np.ndarray:
+    """Returns for each k, or for the first k of each piece, its offset in x from the corner of a
+    window and its row << 16 | column; behind the last k of the last line a row outside of every
+    image."""
+    channels = problem.channels // problem.groups
+    _, x_channel, x_row, x_column = x.strides
+    r, s, c = np.meshgrid(np.arange(problem.kernel[0]), np.arange(problem.kernel[1]),
+                          np.arange(channels), indexing="ij")
+    rows, columns = r * problem.dilation[0], s * problem.dilation[1]
+    vector = vector_of(precision)
+    table = np.zeros((stages_of(problem, precision) * PIECES * vector, 2), np.int32)
+    table[:, 1] = _OUTSIDE << 16
+    table[:problem.depth, 0] = (c * x_channel + rows * x_row + columns * x_column).reshape(-1)
+    table[:problem.depth, 1] = (rows << 16 | columns).reshape(-1)
+    return table[::vector] if of_pieces else table

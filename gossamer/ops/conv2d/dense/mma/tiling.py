@@ -1,0 +1,164 @@
+"""The tiles of convolutions as matrix products on tensor cores, and the time that each takes."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from gossamer.device.limits import Limits
+from gossamer.ops.algorithm import Variant
+from gossamer.ops.conv2d.dense.mma.packing import stages_of, vector_of
+from gossamer.ops.conv2d.problem import Conv2dProblem
+
+_CLUSTER_PART = 16
+"""Multiprocessors among which large clusters are formed; a remainder of fewer is not used."""
+_RESERVED_BYTES = 1024
+"""Bytes of shared memory that the system reserves for each work-group of a multiprocessor."""
+_LINE = 128
+"""Bytes of a line."""
+
+
+@dataclass(frozen=True)
+class MmaTile:
+    """The sizes of a work-group's tile.
+
+    tile_p: output pixels of a work-group.
+    tile_m: output channels of a work-group.
+    warps_p: warps that share the pixels.
+    warps_m: warps that share the output channels.
+    warps_k: warps that share the K range.
+    cluster: work-groups that share the K range.
+    slots: stages of 128 bytes of K that shared memory holds.
+    blocks_per_unit: work-groups that a multiprocessor is to hold at once.
+    keeps_weights: 1 where a work-group keeps the weights of all its tiles in shared memory.
+    multicast: 1 where the work-groups of a cluster have different pixels and share the weights that
+    they copy, 0 where they share the K range.
+    wgmma: 1 where four warps multiply together by wgmma (sm_90a), 0 where each does by mma.
+    """
+
+    tile_p: int
+    tile_m: int
+    warps_p: int
+    warps_m: int
+    warps_k: int = 1
+    cluster: int = 1
+    slots: int = 4
+    blocks_per_unit: int = 1
+    keeps_weights: int = 0
+    multicast: int = 0
+    wgmma: int = 0
+
+    @property
+    def work_group(self) -> int:
+        """Work-items of a work-group."""
+        return 32 * self.warps_p * self.warps_m * self.warps_k
+
+    def shared_bytes(self, stages: int) -> int:
+        """Returns the bytes of shared memory of a work-group: its slots, and the sums of all that
+        share K or the weights of so many stages."""
+        slots = self.slots * self.slot_bytes
+        if self.keeps_weights:
+            return slots + stages * self.tile_m * _LINE
+        if self.multicast:
+            return slots + 16 * self.slots  # two barriers a slot
+        if self.cluster * self.warps_k == 1:
+            return slots
+        # each work-group adds up its share of the sums, in sets of 8 pixels and 32 or 16 channels
+        return slots + 4 * self.warps_k * max(self.tile_p * self.tile_m, 256 * self.cluster)
+
+    @property
+    def takes_several(self) -> bool:
+        """Whether a work-group takes one tile after the other."""
+        return self.cluster == 1 or bool(self.multicast)
+
+    def at_once(self, stages: int, limits: Limits) -> int:
+        """Returns the work-groups that the device holds at once, those of clusters together."""
+        each = (limits.shared_bytes_opt_in + _RESERVED_BYTES) // (
+            self.shared_bytes(stages) + _RESERVED_BYTES)
+        units = limits.compute_units
+        if self.cluster > 2:
+            units = units // _CLUSTER_PART * _CLUSTER_PART
+        return max(1, units * min(each, self.blocks_per_unit) // self.cluster * self.cluster)
+
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes of a stage's lines."""
+        return (self.tile_p + (0 if self.keeps_weights else self.tile_m)) * _LINE
+
+    def stages_ahead_of_operand(self, precision: str) -> int:
+        """Returns the stages that can be copied ahead of those of a staged operand; negative where
+        it is not copied ahead."""
+        itemsize = 2 if precision == "fp16" else 4
+        fits = [stages for stages in (1, 2, 4)
+                if self.tile_p // stages * self.tile_m * itemsize <= self.slot_bytes]
+        if not fits or self.warps_k > 1 or not self.takes_several:
+            return -1
+        return self.slots - 1 - self.wgmma - self.multicast - fits[0]
+
+    def tiles_of(self, problem: Conv2dProblem) -> tuple[int, int]:
+        """Returns the numbers of tiles, or with multicast of clusters' tiles, along the pixels and
+        along the output channels of a group."""
+        tile_p = self.tile_p * (self.cluster if self.multicast else 1)
+        return (-(-problem.pixels // tile_p),
+                -(-(problem.out_channels // problem.groups) // self.tile_m))
+
+
+TILES = (
+    MmaTile(128, 64, 4, 2, slots=4, blocks_per_unit=2),
+    MmaTile(128, 32, 4, 1, slots=4, blocks_per_unit=2),
+    MmaTile(64, 64, 2, 2, slots=4, blocks_per_unit=3),
+    MmaTile(64, 32, 2, 1, warps_k=4, slots=4, blocks_per_unit=2),
+    MmaTile(32, 32, 1, 1, warps_k=4, slots=4, blocks_per_unit=4),
+    MmaTile(64, 32, 2, 1, warps_k=4, cluster=4, slots=4),
+    MmaTile(32, 32, 1, 1, warps_k=4, cluster=4, slots=4),
+    MmaTile(64, 64, 2, 2, warps_k=2, cluster=8, slots=4),
+    MmaTile(128, 256, 8, 1, slots=4, wgmma=1),
+    MmaTile(128, 128, 8, 1, slots=6, wgmma=1),
+    MmaTile(64, 128, 4, 1, slots=4, blocks_per_unit=2, wgmma=1),
+    MmaTile(64, 64, 4, 1, slots=4, cluster=4, wgmma=1),
+    MmaTile(128, 128, 8, 1, cluster=2, slots=6, multicast=1, wgmma=1),
+    MmaTile(64, 128, 4, 1, cluster=2, slots=4, blocks_per_unit=2, multicast=1, wgmma=1),
+    MmaTile(128, 32, 4, 1, slots=5, blocks_per_unit=2, keeps_weights=1),
+    MmaTile(128, 64, 4, 1, slots=5, blocks_per_unit=2, keeps_weights=1, wgmma=1),
+)
+"""The tiles that are offered."""
+
+CYCLES_PER_MICROSECOND = 1750
+"""Clock rate of the GPU to which the estimate of cycles was fitted."""
+
+
+def tile_of(variant: Variant) -> MmaTile:
+    """Returns the tile of a variant."""
+    return MmaTile(**{key: int(value) for key, value in variant.config})
+
+
+def config_of(tile: MmaTile) -> tuple[tuple[str, int], ...]:
+    """Returns a tile as the config of a variant."""
+    return tuple(asdict(tile).items())
+
+
+def fitting(problem: Conv2dProblem, precision: str, limits: Limits) -> list[MmaTile]:
+    """Returns the tiles for a problem that a device can run."""
+    stages = stages_of(problem, precision)
+    return [tile for tile in TILES
+            if tile.cluster <= limits.cluster and tile.wgmma <= limits.wgmma
+            and tile.shared_bytes(stages) <= limits.shared_bytes_opt_in
+            # the warps have whole blocks of output channels
+            and tile.tile_m // tile.warps_m % (4 * vector_of(precision)) == 0]
+
+
+def expected_us(problem: Conv2dProblem, tile: MmaTile, precision: str, limits: Limits) -> float:
+    """Returns the estimated time of a launch in microseconds: its start, and for each wave of
+    work-groups the multiplications or copies of its stages and the stores."""
+    tiles_p, tiles_m = tile.tiles_of(problem)
+    groups = tiles_p * tiles_m * problem.groups * tile.cluster
+    units = max(limits.compute_units, 1)
+    waves = -(-groups // units)
+    stages = -(-stages_of(problem, precision) // tile.cluster)
+    copied = (tile.tile_p + tile.tile_m) * _LINE / 40
+    read = (tile.tile_p * tile.warps_m + tile.tile_m * tile.warps_p) * tile.warps_k ** 0 * 1.0
+    multiplied = tile.tile_p * tile.tile_m / 20
+    stage = max(copied, read, multiplied)
+    stored = tile.tile_p * tile.tile_m * (4 if precision == "tf32" else 2) / 32
+    wait = 700 + 150 * stages + 600 * (tile.cluster > 1) + 200 * (tile.warps_k > 1)
+    cycles = 1800 + wait + waves * (stages * stage + stored)
+    return cycles / CYCLES_PER_MICROSECOND

@@ -1,0 +1,99 @@
+/* Multiplication by a warpgroup, four warps, whose operands lie in shared memory (sm_90a).
+ *
+ * HALVES  1: operands are float16; 0: they are floats, which are read as TF32
+ * TILE_M  lines of the right operand: 64, 96, 128, 160, 192 or 256 */
+
+#if HALVES
+#define WGMMA_SHAPE(n) "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.f16.f16 "
+#define WGMMA_OPTIONS "p, 1, 1, 0, 0;"
+#else
+#define WGMMA_SHAPE(n) "wgmma.mma_async.sync.aligned.m64n" #n "k8.f32.tf32.tf32 "
+#define WGMMA_OPTIONS "p, 1, 1;"
+#endif
+#define WGMMA_TEXT(n, registers, x, weights)                                                           \
+    "{ .reg .pred p; setp.eq.u32 p, 0, 0; " WGMMA_SHAPE(n) "{" registers "}, " x ", " weights ", " \
+    WGMMA_OPTIONS " }"
+
+#define REGISTERS_0 \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, " \
+    "%19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define REGISTERS_32 \
+    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define REGISTERS_48 \
+    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define REGISTERS_64 \
+    "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
+#define REGISTERS_80 \
+    "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define REGISTERS_96 \
+    "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, " \
+    "%111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, " \
+    "%125, %126, %127"
+
+#define FOUR(j) "+f"(sums[j][0]), "+f"(sums[j][1]), "+f"(sums[j][2]), "+f"(sums[j][3])
+#define SIXTEEN(j) FOUR(j), FOUR(j + 1), FOUR(j + 2), FOUR(j + 3)
+
+/* Returns the descriptor of lines of 128 bytes at an address in shared memory, with the pieces of
+ * each eight lines permuted: eight lines are 1024 bytes. */
+INLINE ulong lines_at(uint address)
+{
+    return (ulong)(address >> 4 & 0x3fff) | 1ull << 16 | 64ull << 32 | 1ull << 62;
+}
+
+/* Multiplies a step of 64 lines with TILE_M lines. Lane l of warp w has the sums of lines
+ * 16 (w % 4) + l / 4, and 8 behind it, as it has with mma. */
+INLINE void multiply_lines(float (&sums)[TILE_M / 8][4], ulong x, ulong weights)
+{
+#if TILE_M == 64
+    asm volatile(WGMMA_TEXT(64, REGISTERS_0, "%32", "%33")
+                 : SIXTEEN(0), SIXTEEN(4)
+                 : "l"(x), "l"(weights));
+#elif TILE_M == 96
+    asm volatile(WGMMA_TEXT(96, REGISTERS_0 ", " REGISTERS_32, "%48", "%49")
+                 : SIXTEEN(0), SIXTEEN(4), SIXTEEN(8)
+                 : "l"(x), "l"(weights));
+#elif TILE_M == 128
+    asm volatile(WGMMA_TEXT(128, REGISTERS_0 ", " REGISTERS_32 ", " REGISTERS_48, "%64", "%65")
+                 : SIXTEEN(0), SIXTEEN(4), SIXTEEN(8), SIXTEEN(12)
+                 : "l"(x), "l"(weights));
+#elif TILE_M == 160
+    asm volatile(WGMMA_TEXT(160, REGISTERS_0 ", " REGISTERS_32 ", " REGISTERS_48 ", " REGISTERS_64,
+                            "%80", "%81")
+                 : SIXTEEN(0), SIXTEEN(4), SIXTEEN(8), SIXTEEN(12), SIXTEEN(16)
+                 : "l"(x), "l"(weights));
+#elif TILE_M == 192
+    asm volatile(WGMMA_TEXT(192, REGISTERS_0 ", " REGISTERS_32 ", " REGISTERS_48 ", " REGISTERS_64
+                            ", " REGISTERS_80, "%96", "%97")
+                 : SIXTEEN(0), SIXTEEN(4), SIXTEEN(8), SIXTEEN(12), SIXTEEN(16), SIXTEEN(20)
+                 : "l"(x), "l"(weights));
+#elif TILE_M == 256
+    asm volatile(WGMMA_TEXT(256, REGISTERS_0 ", " REGISTERS_32 ", " REGISTERS_48 ", " REGISTERS_64
+                            ", " REGISTERS_80 ", " REGISTERS_96, "%128", "%129")
+                 : SIXTEEN(0), SIXTEEN(4), SIXTEEN(8), SIXTEEN(12), SIXTEEN(16), SIXTEEN(20),
+                   SIXTEEN(24), SIXTEEN(28)
+                 : "l"(x), "l"(weights));
+#endif
+}
+
+/* Orders earlier accesses of registers and of shared memory before the multiplications. */
+INLINE void begin_multiplications()
+{
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+INLINE void commit_multiplications()
+{
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+/* Waits until at most `left` of the committed groups of multiplications are under way. */
+template <int left> INLINE void wait_for_multiplications()
+{
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(left) : "memory");
+}
+
+/* Makes what the work-item wrote to shared memory visible to multiplications. */
+INLINE void show_lines()
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}

@@ -1,0 +1,121 @@
+/* The published matrix product: c = a * b of row-major matrices, for each member of a batch.
+ *
+ * A work-group computes 64 rows by 64 columns. It moves a tile of a (64 rows by TILE_K) and one of b
+ * (TILE_K by 64 columns) to shared memory, and each of its 16 by 8 work-items adds 8 rows by 4
+ * columns of the tiles' product to sums in registers. The tiles advance along the depth.
+ *
+ * TILE_K             depth of the tiles, a multiple of 4
+ * A_VECTOR, B_VECTOR 4 where rows of a, or of b and c, may be read four wide; else 1
+ *
+ * The rows of a work-item are 8 apart and rows of the tile of a are padded, so that neighbouring
+ * work-items read from different banks. */
+
+#define TILE 64
+#define THREADS_X 16
+#define THREADS_Y 8
+#define THREADS (THREADS_X * THREADS_Y)
+#define A_STRIDE (TILE_K + 4)
+
+#if A_VECTOR == 4
+#define LOAD_A(row, k) LOAD4(a + (row) * depth + (k))
+#define A_UNIT float4
+#define A_ZERO MAKE4(0.0f, 0.0f, 0.0f, 0.0f)
+#define STORE_A(pointer, value) SHARED_STORE4(pointer, value)
+#else
+#define LOAD_A(row, k) a[(row) * depth + (k)]
+#define A_UNIT float
+#define A_ZERO 0.0f
+#define STORE_A(pointer, value) *(pointer) = (value)
+#endif
+
+#if B_VECTOR == 4
+#define LOAD_B(k, column) LOAD4(b + (k) * b_stride + (column))
+#define B_UNIT float4
+#define B_ZERO MAKE4(0.0f, 0.0f, 0.0f, 0.0f)
+#define STORE_B(pointer, value) SHARED_STORE4(pointer, value)
+#else
+#define LOAD_B(k, column) b[(k) * b_stride + (column)]
+#define B_UNIT float
+#define B_ZERO 0.0f
+#define STORE_B(pointer, value) *(pointer) = (value)
+#endif
+
+#define ADD_PRODUCTS(row, factor, b_row)                 \
+    sum[row].x = FMA(factor, (b_row).x, sum[row].x);     \
+    sum[row].y = FMA(factor, (b_row).y, sum[row].y);     \
+    sum[row].z = FMA(factor, (b_row).z, sum[row].z);     \
+    sum[row].w = FMA(factor, (b_row).w, sum[row].w);
+
+/* a_members: matrices a in turn for the members of the batch; the members of b and c follow one
+ * another. first: elements of c before the first result. */
+KERNEL LAUNCH_BOUNDS(THREADS, 1) void published_gemm(
+    const GLOBAL float *RESTRICT a, const GLOBAL float *RESTRICT b, GLOBAL float *RESTRICT c,
+    int rows, int columns, int depth, int b_stride, int c_stride, int a_members, int first)
+{
+    SHARED ALIGNED(16) float a_tile[TILE * A_STRIDE];
+    SHARED ALIGNED(16) float b_tile[TILE_K * TILE];
+
+    int x = LOCAL_ID(0), y = LOCAL_ID(1), item = y * THREADS_X + x;
+    int first_column = GROUP_ID(0) * TILE, first_row = GROUP_ID(1) * TILE, member = GROUP_ID(2);
+    a += member % a_members * rows * depth;
+    b += member * depth * b_stride;
+    c += first + member * rows * c_stride;
+
+    float4 sum[8];
+    UNROLL for (int i = 0; i < 8; i++)
+        sum[i] = MAKE4(0.0f, 0.0f, 0.0f, 0.0f);
+
+    for (int first_k = 0; first_k < depth; first_k += TILE_K) {
+        UNROLL for (int i = 0; i < TILE * TILE_K / A_VECTOR / THREADS; i++) {
+            int unit = item + i * THREADS;
+            int row = unit / (TILE_K / A_VECTOR), k = unit % (TILE_K / A_VECTOR) * A_VECTOR;
+            A_UNIT value = A_ZERO;
+            if (first_row + row < rows && first_k + k < depth)
+                value = LOAD_A(first_row + row, first_k + k);
+            STORE_A(a_tile + row * A_STRIDE + k, value);
+        }
+        UNROLL for (int i = 0; i < TILE_K * TILE / B_VECTOR / THREADS; i++) {
+            int unit = item + i * THREADS;
+            int k = unit / (TILE / B_VECTOR), column = unit % (TILE / B_VECTOR) * B_VECTOR;
+            B_UNIT value = B_ZERO;
+            if (first_k + k < depth && first_column + column < columns)
+                value = LOAD_B(first_k + k, first_column + column);
+            STORE_B(b_tile + k * TILE + column, value);
+        }
+        BARRIER();
+        UNROLL for (int k = 0; k < TILE_K; k += 4) {
+            float4 b_rows[4];
+            UNROLL for (int j = 0; j < 4; j++)
+                b_rows[j] = SHARED_LOAD4(b_tile + (k + j) * TILE + x * 4);
+            UNROLL for (int i = 0; i < 8; i++) {
+                float4 factors = SHARED_LOAD4(a_tile + (y + i * THREADS_Y) * A_STRIDE + k);
+                ADD_PRODUCTS(i, factors.x, b_rows[0])
+                ADD_PRODUCTS(i, factors.y, b_rows[1])
+                ADD_PRODUCTS(i, factors.z, b_rows[2])
+                ADD_PRODUCTS(i, factors.w, b_rows[3])
+            }
+        }
+        BARRIER();
+    }
+
+    int column = first_column + x * 4;
+    UNROLL for (int i = 0; i < 8; i++) {
+        int row = first_row + y + i * THREADS_Y;
+        if (row < rows) {
+            GLOBAL float *target = c + row * c_stride + column;
+#if B_VECTOR == 4
+            if (column < columns)
+                STORE4(target, sum[i]);
+#else
+            if (column < columns)
+                target[0] = sum[i].x;
+            if (column + 1 < columns)
+                target[1] = sum[i].y;
+            if (column + 2 < columns)
+                target[2] = sum[i].z;
+            if (column + 3 < columns)
+                target[3] = sum[i].w;
+#endif
+        }
+    }
+}

@@ -1,0 +1,81 @@
+"""The product of convolution in OpenCL as it was published: tiles of 64 x 64 in shared memory, and
+8 x 4 results for each work-item, with no load ahead of its use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from gossamer.device.base import Argument, Buffer, Device
+from gossamer.device.limits import Limits
+from gossamer.device.source import KernelSource
+from gossamer.ops.launch import Launch
+
+_SOURCE = Path(__file__).with_name("published_gemm.cl")
+_TILE = 64
+_THREADS = (16, 8)
+_DEPTHS = (64, 32, 16)
+"""Depths of the tiles: as published, and for devices with less shared memory."""
+_MOST_GROUPS = 65535
+"""Work-groups along the second and the third dimension that CUDA allows."""
+
+
+@dataclass(frozen=True)
+class Product:
+    """Products c = a * b of row-major matrices.
+
+    rows, columns: those of c. depth: columns of a and rows of b. members: products, whose matrices
+    follow one another; those of a repeat after `a_members`. b_stride, c_stride: elements between
+    rows. first: elements of c before the first result.
+    """
+
+    rows: int
+    columns: int
+    depth: int
+    b_stride: int
+    c_stride: int
+    members: int = 1
+    a_members: int = 1
+    first: int = 0
+
+
+def cannot_multiply(rows: int, members: int, limits: Limits) -> str | None:
+    """Returns the reason why the kernel cannot compute so many products of so many rows each; None
+    where it can."""
+    if not any(_shared_bytes(depth) <= limits.shared_bytes for depth in _DEPTHS):
+        return f"needs {_shared_bytes(_DEPTHS[-1])} bytes of shared memory"
+    if limits.work_group_size < _THREADS[0] * _THREADS[1]:
+        return f"needs work-groups of {_THREADS[0] * _THREADS[1]}"
+    if max(members, -(-rows // _TILE)) > _MOST_GROUPS:
+        return f"more than {_MOST_GROUPS} work-groups along one dimension"
+    return None
+
+
+def configs(limits: Limits) -> Iterator[tuple[tuple[str, int], ...]]:
+    """Yields the configs whose tiles fit the device."""
+    for depth in _DEPTHS:
+        if _shared_bytes(depth) <= limits.shared_bytes:
+            yield (("tile_k", depth),)
+
+
+def _shared_bytes(tile_k: int) -> int:
+    return 4 * _TILE * (2 * tile_k + 4)
+
+
+def multiplication(product: Product, tile_k: int, a: Buffer | Callable[..., Argument],
+                   b: Buffer | Callable[..., Argument], c: Callable[..., Argument],
+                   device: Device) -> Launch:
+    """Returns the launch of products of the matrices a and b, or of what stands for them in a
+    Launch, into what stands for c."""
+    aligned = all(size % 4 == 0 for size in (product.columns, product.b_stride, product.c_stride,
+                                             product.first))
+    kernel = device.compile(KernelSource.of(_SOURCE, "published_gemm", {
+        "TILE_K": tile_k,
+        "A_VECTOR": 4 if product.depth % 4 == 0 else 1,
+        "B_VECTOR": 4 if aligned else 1,
+    }))
+    groups = (-(-product.columns // _TILE), -(-product.rows // _TILE), product.members)
+    return Launch(kernel, groups, (*_THREADS, 1),
+                  (a, b, c, product.rows, product.columns, product.depth, product.b_stride,
+                   product.c_stride, product.a_members, product.first))

@@ -1,0 +1,26 @@
+/* Adds up the sums of work-groups that shared the K range of a product, and applies the epilogue. sums
+ * is (split, pixel, channel); y and the epilogue's tensor operands are NHWC or NCHW.
+ *
+ * SPLIT_K   number of splits
+ * HALVES    1: y and the epilogue's tensor operands are 16-bit floats
+ * OUT_NHWC  1 where y is NHWC, 0 where it is NCHW */
+
+KERNEL void split_sum(const GLOBAL float *RESTRICT sums, GLOBAL REAL *RESTRICT y, int results,
+                      DIVISOR(channels), DIVISOR(plane) EPILOGUE_PARAMETERS)
+{
+    int item = GROUP_ID(0) * LOCAL_SIZE(0) + LOCAL_ID(0);
+    if (item < results) {
+        int pixel = (int)QUOTIENT(item, channels), channel = item - pixel * channels;
+        float value = sums[item];
+        UNROLL for (int split = 1; split < SPLIT_K; split++)
+            value += sums[split * results + item];
+#if OUT_NHWC
+        int index = item;
+#else
+        int image = (int)QUOTIENT(pixel, plane);
+        int index = (image * channels + channel) * plane + (pixel - image * plane);
+#endif
+        EPILOGUE(value, channel, index)
+        STORE_REAL(y, index, value);
+    }
+}

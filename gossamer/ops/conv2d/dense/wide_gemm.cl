@@ -1,0 +1,87 @@
+/* Convolution as a matrix product on processors: a work-item is a work-group, and holds the sums of
+ * PIXELS output pixels by 16 * VECTORS output channels in vector registers. Nothing is staged: the
+ * weights are read in order, and of the input one number at a time is spread over a vector.
+ *
+ * x is NHWC, and so is y. panels: for each group and each 16 * VECTORS of its output channels their
+ * weights, by tap and input channel. zeros: as many zeros as a group has input channels, which are
+ * read in place of pixels outside of the image.
+ *
+ * OUT_VECTOR  4 where the output channels of a group are a multiple of 4, else 1 */
+
+#define LANES (16 * VECTORS)
+
+#if OUT_VECTOR == 4
+#define STORE_LANES(lanes, first_m, pixel)                                     \
+    for (int lane = 0; lane < 16 && (first_m) + lane < out_channels; lane += 4) { \
+        int channel = group * out_channels + (first_m) + lane;                 \
+        int index = (pixel) * all_channels + channel;                          \
+        float4 value = MAKE4((lanes)[lane], (lanes)[lane + 1], (lanes)[lane + 2], \
+                             (lanes)[lane + 3]);                               \
+        EPILOGUE4(value, channel, index)                                       \
+        STORE4(y + index, value);                                              \
+    }
+#else
+#define STORE_LANES(lanes, first_m, pixel)                                     \
+    for (int lane = 0; lane < 16 && (first_m) + lane < out_channels; lane++) { \
+        int channel = group * out_channels + (first_m) + lane;                 \
+        int index = (pixel) * all_channels + channel;                          \
+        float value = (lanes)[lane];                                           \
+        EPILOGUE(value, channel, index)                                        \
+        y[index] = value;                                                      \
+    }
+#endif
+
+KERNEL LAUNCH_BOUNDS(1, 1) void wide_gemm(
+    const GLOBAL float *RESTRICT x, const GLOBAL float *RESTRICT panels, GLOBAL float *RESTRICT y,
+    const GLOBAL float *RESTRICT zeros, int pixels, int channels, int out_channels,
+    int all_channels, int height, int width, int out_width, int plane, int kernel_height,
+    int kernel_width, int stride_y, int stride_x, int pad_top, int pad_left, int dilation_y,
+    int dilation_x, int x_image, int x_row, int x_column EPILOGUE_PARAMETERS)
+{
+    int pixel_blocks = CEIL_DIV(pixels, PIXELS), blocks = CEIL_DIV(out_channels, LANES);
+    int block = GROUP_ID(0) / pixel_blocks, group = GROUP_ID(1);
+    int first_pixel = (GROUP_ID(0) - block * pixel_blocks) * PIXELS;
+    const GLOBAL float *panel = panels
+        + (size_t)(group * blocks + block) * kernel_height * kernel_width * channels * LANES;
+
+    FLOAT16 sum[PIXELS][VECTORS];
+    int image[PIXELS], row[PIXELS], column[PIXELS];
+    UNROLL for (int i = 0; i < PIXELS; i++) {
+        /* what lies behind the last pixel is computed as the last one, and not stored */
+        int pixel = first_pixel + i < pixels ? first_pixel + i : pixels - 1;
+        image[i] = pixel / plane * x_image + group * channels;
+        row[i] = pixel % plane / out_width * stride_y - pad_top;
+        column[i] = pixel % plane % out_width * stride_x - pad_left;
+        UNROLL for (int j = 0; j < VECTORS; j++)
+            sum[i][j] = ZERO16;
+    }
+
+    for (int r = 0; r < kernel_height; r++)
+        for (int s = 0; s < kernel_width; s++) {
+            const GLOBAL float *from[PIXELS];
+            UNROLL for (int i = 0; i < PIXELS; i++) {
+                int in_row = row[i] + r * dilation_y, in_column = column[i] + s * dilation_x;
+                int inside = (uint)in_row < (uint)height && (uint)in_column < (uint)width;
+                from[i] = inside ? x + (image[i] + in_row * x_row + in_column * x_column) : zeros;
+            }
+            for (int c = 0; c < channels; c++) {
+                FLOAT16 weights[VECTORS];
+                UNROLL for (int j = 0; j < VECTORS; j++)
+                    weights[j] = LOAD16(panel + 16 * j);
+                panel += LANES;
+                UNROLL for (int i = 0; i < PIXELS; i++) {
+                    float value = from[i][c];
+                    UNROLL for (int j = 0; j < VECTORS; j++)
+                        sum[i][j] = FMA16(value, weights[j], sum[i][j]);
+                }
+            }
+        }
+
+    UNROLL for (int i = 0; i < PIXELS; i++)
+        if (first_pixel + i < pixels)
+            UNROLL for (int j = 0; j < VECTORS; j++) {
+                float lanes[16];
+                STORE16(lanes, sum[i][j]);
+                STORE_LANES(lanes, block * LANES + 16 * j, first_pixel + i)
+            }
+}

@@ -1,0 +1,114 @@
+"""The algorithm wide_gemm computes a convolution on processors through OpenCL, as a matrix product
+whose tiles are held in vector registers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from gossamer.device.base import Device
+from gossamer.device.source import KernelSource
+from gossamer.ops.algorithm import Algorithm, State, Variant
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
+from gossamer.ops.launch import Launch, input_buffer, output_buffer
+from gossamer.ops.weights import Weights
+
+_SOURCE = Path(__file__).with_name("wide_gemm.cl")
+_TILES = ((12, 2), (6, 4), (6, 2), (12, 1))
+"""Output pixels and vectors of 16 output channels of a work-item."""
+_MULTIPLY_ADDS = 50_000
+"""Multiply-adds of a processor in a microsecond, measured on one of 3.4 GHz with AVX-512."""
+_STORE = 30
+"""Time of storing a result, as a multiple of that of a multiply-add."""
+_FIND = 0.002
+"""Microseconds in which a work-item finds where a tap of one pixel lies."""
+
+
+class WideGemm(Algorithm):
+    """A work-item computes a tile of output pixels by output channels. It reads NHWC, where the
+    channels of a pixel, over which it sums, and those that it computes are adjacent."""
+
+    op = "conv2d"
+    name = "wide_gemm"
+
+    def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
+        if not device.compiles:
+            return f"{device.name} compiles no kernels"
+        if not device.on_processors:
+            return "made for processors, whose vector registers hold a tile"
+        if max(spec.size for spec in (*problem.inputs, *problem.outputs)) >= 2**31:
+            return "a tensor has 2^31 elements or more"
+        return None
+
+    def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
+        inputs, outputs = (tuple(spec.with_format(layout="NHWC") for spec in specs)
+                           for specs in (problem.inputs, problem.outputs))
+        for pixels, vectors in sorted(
+                _TILES, key=lambda tile: _expected_us(problem, tile[0], tile[1], device)):
+            yield Variant((("pixels", pixels), ("vectors", vectors)), inputs, outputs)
+
+    def expected_us(self, problem: Conv2dProblem, variant: Variant, device: Device) -> float:
+        return _expected_us(problem, variant["pixels"], variant["vectors"], device)
+
+    def kernel_sources(self, problem: Conv2dProblem, variant: Variant,
+                       device: Device) -> tuple[KernelSource, ...]:
+        return (_source(problem, variant),)
+
+    def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
+                device: Device) -> State:
+        state = State(problem, variant, device)
+        if problem.outputs[0].size == 0:
+            return state
+        pixels, vectors = variant["pixels"], variant["vectors"]
+        channels = problem.channels // problem.groups
+        per_group = problem.out_channels // problem.groups
+        kernel = device.compile(_source(problem, variant))
+        panels = weights.packed(f"panels of {16 * vectors}",
+                                lambda arrays: _panels(arrays, problem, 16 * vectors))
+        zeros = weights.packed("zeros", lambda _: np.zeros(max(channels, 1), np.float32))
+        x_image, _, x_row, x_column = variant.inputs[0].strides
+        groups = -(-problem.pixels // pixels) * -(-per_group // (16 * vectors))
+        state.launches = [Launch(
+            kernel, (groups, problem.groups), (1, 1),
+            (input_buffer(0), panels, output_buffer(0), zeros, problem.pixels, channels, per_group,
+             problem.out_channels, problem.height, problem.width, problem.out_width,
+             problem.out_height * problem.out_width, *problem.kernel, *problem.stride,
+             *problem.pads[:2], *problem.dilation, x_image, x_row, x_column,
+             *epilogue_arguments(problem.epilogue, weights, 1, problem.out_channels)))]
+        return state
+
+
+def _source(problem: Conv2dProblem, variant: Variant) -> KernelSource:
+    return KernelSource.of(_SOURCE, "wide_gemm", {
+        "PIXELS": variant["pixels"],
+        "VECTORS": variant["vectors"],
+        "OUT_VECTOR": 4 if problem.out_channels // problem.groups % 4 == 0 else 1,
+        **epilogue_macros(problem.epilogue),
+    })
+
+
+def _expected_us(problem: Conv2dProblem, pixels: int, vectors: int, device: Device) -> float:
+    """Returns the estimated time of a launch in microseconds: that of the multiply-adds of all
+    work-items, the padded ones included, of their stores, and of finding the pixels of each tap."""
+    per_group = problem.out_channels // problem.groups
+    tiles = -(-problem.pixels // pixels) * -(-per_group // (16 * vectors)) * problem.groups
+    rounds = -(-tiles // max(device.limits.compute_units, 1))
+    results = pixels * 16 * vectors
+    taps = problem.kernel[0] * problem.kernel[1]
+    return rounds * (results * (problem.depth + _STORE) / _MULTIPLY_ADDS + pixels * taps * _FIND)
+
+
+def _panels(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem, lanes: int) -> np.ndarray:
+    """Returns the weights as (groups, blocks of output channels, taps, input channels, lanes), with
+    zeros where a group has fewer output channels."""
+    weight = np.asarray(arrays["weight"], np.float32)
+    per_group = problem.out_channels // problem.groups
+    blocks = -(-per_group // lanes)
+    split = weight.reshape(problem.groups, per_group, -1, problem.kernel[0] * problem.kernel[1])
+    padded = np.zeros((problem.groups, blocks * lanes, *split.shape[2:]), np.float32)
+    padded[:, :per_group] = split
+    by_block = padded.reshape(problem.groups, blocks, lanes, *split.shape[2:])
+    return np.ascontiguousarray(by_block.transpose(0, 1, 4, 3, 2))

@@ -1,0 +1,114 @@
+/* The transforms of Winograd's minimal filtering F(OUTPUT x OUTPUT, 3 x 3). The image is cut into
+ * tiles of OUTPUT x OUTPUT results, each of which depends on SIDE x SIDE inputs, SIDE = OUTPUT + 2.
+ * Between the transforms there is a product of channels for each of the POINTS = SIDE * SIDE points.
+ *
+ * Tensors are NHWC. A work-item transforms one channel of one tile. */
+
+#define SIDE (OUTPUT + 2)
+#define POINTS (SIDE * SIDE)
+
+/* The transform of SIDE inputs, `apart` elements apart, in place. */
+#if OUTPUT == 2
+#define TRANSFORM_INPUT(d, apart)                                              \
+    {                                                                          \
+        float d0 = (d)[0], d1 = (d)[apart], d2 = (d)[2 * (apart)];             \
+        (d)[0] = d2 - d0;                                                      \
+        (d)[apart] = d1 + d2;                                                  \
+        (d)[2 * (apart)] = d2 - d1;                                            \
+        (d)[3 * (apart)] -= d1;                                                \
+    }
+#define TRANSFORM_OUTPUT(m, apart)                                             \
+    {                                                                          \
+        float m1 = (m)[apart], m2 = (m)[2 * (apart)];                          \
+        (m)[0] += m1 + m2;                                                     \
+        (m)[apart] = m1 - m2 + (m)[3 * (apart)];                               \
+    }
+#else
+/* The points are 0, plus and minus A, plus and minus B, and infinity. These two have half the error
+ * of 1 and 2, and no product of theirs is rounded. */
+#define A 0.625f
+#define B 1.5f
+#define TRANSFORM_INPUT(d, apart)                                              \
+    {                                                                          \
+        float d0 = (d)[0], d1 = (d)[apart], d2 = (d)[2 * (apart)];             \
+        float d3 = (d)[3 * (apart)], d4 = (d)[4 * (apart)];                    \
+        float even_a = FMA(-B * B, d2, d4), odd_a = A * FMA(-B * B, d1, d3);   \
+        float even_b = FMA(-A * A, d2, d4), odd_b = B * FMA(-A * A, d1, d3);   \
+        (d)[0] = FMA(A * A * B * B, d0, FMA(-(A * A + B * B), d2, d4));        \
+        (d)[apart] = even_a + odd_a;                                           \
+        (d)[2 * (apart)] = even_a - odd_a;                                     \
+        (d)[3 * (apart)] = even_b + odd_b;                                     \
+        (d)[4 * (apart)] = even_b - odd_b;                                     \
+        (d)[5 * (apart)] = FMA(A * A * B * B, d1,                              \
+                               FMA(-(A * A + B * B), d3, (d)[5 * (apart)]));   \
+    }
+#define TRANSFORM_OUTPUT(m, apart)                                             \
+    {                                                                          \
+        float sum_a = (m)[apart] + (m)[2 * (apart)];                           \
+        float difference_a = (m)[apart] - (m)[2 * (apart)];                    \
+        float sum_b = (m)[3 * (apart)] + (m)[4 * (apart)];                     \
+        float difference_b = (m)[3 * (apart)] - (m)[4 * (apart)];              \
+        (m)[0] += sum_a + sum_b;                                               \
+        (m)[apart] = FMA(A, difference_a, B * difference_b);                   \
+        (m)[2 * (apart)] = FMA(A * A, sum_a, B * B * sum_b);                   \
+        (m)[3 * (apart)] = FMA(A * A * A, difference_a,                        \
+                               FMA(B * B * B, difference_b, (m)[5 * (apart)])); \
+    }
+#endif
+
+/* points: (tile, point, channel) */
+KERNEL void winograd_input(const GLOBAL float *RESTRICT x, GLOBAL float *RESTRICT points, int items,
+                           DIVISOR(channels), DIVISOR(tiles_x), DIVISOR(tiles_y), int height,
+                           int width, int pad_top, int pad_left)
+{
+    int item = GROUP_ID(0) * LOCAL_SIZE(0) + LOCAL_ID(0);
+    if (item < items) {
+        int tile = (int)QUOTIENT(item, channels), channel = item - tile * channels;
+        int line = (int)QUOTIENT(tile, tiles_x), tile_x = tile - line * tiles_x;
+        int image = (int)QUOTIENT(line, tiles_y), tile_y = line - image * tiles_y;
+        int top = tile_y * OUTPUT - pad_top, left = tile_x * OUTPUT - pad_left;
+        float d[POINTS];
+        UNROLL for (int i = 0; i < SIDE; i++)
+            UNROLL for (int j = 0; j < SIDE; j++) {
+                int row = top + i, column = left + j;
+                int inside = (uint)row < (uint)height && (uint)column < (uint)width;
+                d[i * SIDE + j] = inside
+                    ? x[((image * height + row) * width + column) * channels + channel] : 0.0f;
+            }
+        UNROLL for (int i = 0; i < SIDE; i++)
+            TRANSFORM_INPUT(d + i * SIDE, 1)
+        UNROLL for (int j = 0; j < SIDE; j++)
+            TRANSFORM_INPUT(d + j, SIDE)
+        UNROLL for (int point = 0; point < POINTS; point++)
+            points[(tile * POINTS + point) * channels + channel] = d[point];
+    }
+}
+
+KERNEL void winograd_output(const GLOBAL float *RESTRICT points, GLOBAL float *RESTRICT y, int items,
+                            DIVISOR(channels), DIVISOR(tiles_x), DIVISOR(tiles_y), int height,
+                            int width EPILOGUE_PARAMETERS)
+{
+    int item = GROUP_ID(0) * LOCAL_SIZE(0) + LOCAL_ID(0);
+    if (item < items) {
+        int tile = (int)QUOTIENT(item, channels), channel = item - tile * channels;
+        int line = (int)QUOTIENT(tile, tiles_x), tile_x = tile - line * tiles_x;
+        int image = (int)QUOTIENT(line, tiles_y), tile_y = line - image * tiles_y;
+        float m[POINTS];
+        UNROLL for (int point = 0; point < POINTS; point++)
+            m[point] = points[(tile * POINTS + point) * channels + channel];
+        UNROLL for (int i = 0; i < SIDE; i++)
+            TRANSFORM_OUTPUT(m + i * SIDE, 1)
+        UNROLL for (int j = 0; j < OUTPUT; j++)
+            TRANSFORM_OUTPUT(m + j, SIDE)
+        UNROLL for (int i = 0; i < OUTPUT; i++)
+            UNROLL for (int j = 0; j < OUTPUT; j++) {
+                int row = tile_y * OUTPUT + i, column = tile_x * OUTPUT + j;
+                if (row < height && column < width) {
+                    int index = ((image * height + row) * width + column) * channels + channel;
+                    float value = m[i * SIDE + j];
+                    EPILOGUE(value, channel, index)
+                    y[index] = value;
+                }
+            }
+    }
+}

@@ -1,0 +1,210 @@
+"""The algorithm winograd computes 3 x 3 convolutions by Winograd's minimal filtering: fewer
+multiplications, by transforms of tiles of the input, the weights and the results.
+
+Source: Andrew Lavin and Scott Gray, "Fast algorithms for convolutional neural networks", CVPR 2016.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gossamer.device.base import Buffer, Device
+from gossamer.device.source import KernelSource
+from gossamer.ops.algorithm import Algorithm, State, Variant
+from gossamer.ops.conv2d.dense.im2col_gemm import Im2colGemm
+from gossamer.ops.conv2d.dense.wide_gemm import WideGemm
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
+from gossamer.ops.launch import Launch, input_buffer, output_buffer
+from gossamer.ops.strided import WORK_GROUP_SIZE, cannot_compile, divisor, groups_for
+from gossamer.ops.weights import Weights
+
+_SOURCE = Path(__file__).with_name("winograd.cl")
+_OUTPUTS = (4, 2)
+"""Rows and columns of results of a tile."""
+_POINTS = {2: (0.0, 1.0, -1.0), 4: (0.0, 0.625, -0.625, 1.5, -1.5)}
+"""The points, beside infinity, at which polynomials are multiplied; the kernels have the same. That
+other points than 1 and 2 have smaller errors is shown by B. Barabasz, A. Anderson, K. Soodhalter
+and D. Gregg, "Error analysis and improving the accuracy of Winograd convolution for deep neural
+networks", ACM TOMS 46 (4), 2020."""
+_CONFIGS = 2
+"""Configs of the product that are tried for each size of tiles."""
+_BYTES_PER_MICROSECOND = {True: 15_000, False: 2_500_000}
+"""Rate at which transforms read and write, on processors and on GPUs."""
+
+
+@dataclass(frozen=True)
+class _Ready:
+    """Launches of the two transforms, the product between them, and its memory in the workspace.
+
+    first, second: offset and bytes of the transformed input and of the products.
+    """
+
+    before: Launch
+    product: State
+    after: Launch
+    first: tuple[int, int]
+    second: tuple[int, int]
+
+
+class Winograd(Algorithm):
+    """Three steps: the input's tiles are transformed, channels are multiplied for each point of a
+    tile, as a grouped 1 x 1 convolution, and the products are transformed to results. A NaN or an
+    infinity reaches all results of its tile."""
+
+    op = "conv2d"
+    name = "winograd"
+
+    def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
+        if (reason := cannot_compile(problem, device)) is not None:
+            return reason
+        if (problem.kernel, problem.stride, problem.dilation, problem.groups) != (
+                (3, 3), (1, 1), (1, 1), 1):
+            return "needs a 3x3 window without stride, dilation and groups"
+        if problem.outputs[0].size == 0:
+            return "there is nothing to compute"
+        if not any(_fits(problem, output) for output in _OUTPUTS):
+            return "the transformed input or its products have 2^31 elements or more"
+        return _product_algorithm(device).supports(_product(problem, _OUTPUTS[-1]), device)
+
+    def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
+        variants = [variant for output in _OUTPUTS if _fits(problem, output)
+                    for variant in self._of_output(problem, output, device)]
+        return iter(sorted(variants, key=lambda v: self.expected_us(problem, v, device)))
+
+    def _of_output(self, problem: Conv2dProblem, output: int, device: Device) -> Iterator[Variant]:
+        inputs, outputs = (tuple(spec.with_format(layout="NHWC") for spec in specs)
+                           for specs in (problem.inputs, problem.outputs))
+        _, (offset, size) = _memory(problem, output, device)
+        for inner in _products(_product(problem, output), device):
+            yield Variant((("output", output), *inner.config), inputs, outputs,
+                          workspace=offset + size)
+
+    def expected_us(self, problem: Conv2dProblem, variant: Variant, device: Device) -> float:
+        output = variant["output"]
+        (_, first), (_, second) = _memory(problem, output, device)
+        moved = 2 * (first + second) + problem.inputs[0].nbytes + problem.outputs[0].nbytes
+        product, algorithm = _product(problem, output), _product_algorithm(device)
+        product_us = algorithm.expected_us(product, _inner(problem, variant, device), device)
+        assert product_us is not None
+        return product_us + moved / _BYTES_PER_MICROSECOND[device.on_processors]
+
+    def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
+                device: Device) -> State:
+        output = variant["output"]
+        first, second = _memory(problem, output, device)
+        tiles = _tiles(problem, output)
+        product = _product_algorithm(device).prepare(
+            _Transformed(weights, output),  # type: ignore[arg-type]
+            _product(problem, output), _inner(problem, variant, device), device)
+
+        def launch(function: str, channels: int, macros: Mapping[str, object],
+                   *arguments: Any) -> Launch:
+            items = tiles[0] * tiles[1] * tiles[2] * channels
+            kernel = device.compile(KernelSource.of(_SOURCE, function,
+                                                    {"OUTPUT": output, **macros}))
+            return Launch(kernel, groups_for(items), (WORK_GROUP_SIZE,), (
+                input_buffer(0), output_buffer(0), items, *divisor(channels), *divisor(tiles[2]),
+                *divisor(tiles[1]), *arguments))
+
+        no_epilogue = {"EPILOGUE_PARAMETERS": "", "EPILOGUE(value, channel, index)": ""}
+        before = launch("winograd_input", problem.channels, no_epilogue, problem.height,
+                        problem.width, *problem.pads[:2])
+        after = launch("winograd_output", problem.out_channels, epilogue_macros(problem.epilogue),
+                       problem.out_height, problem.out_width,
+                       *epilogue_arguments(problem.epilogue, weights, 1, problem.out_channels))
+        return State(problem, variant, device,
+                     data=_Ready(before, product, after, first, second))
+
+    def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
+               workspace: Buffer | None, stream: Any = None) -> None:
+        ready: _Ready = state.data
+        assert workspace is not None
+        device = state.device
+        transformed, products = (workspace.view(*part) for part in (ready.first, ready.second))
+        ready.before.run(device, inputs, [transformed], None, stream)
+        _product_algorithm(device).launch(ready.product, [transformed], [products], None, stream)
+        ready.after.run(device, [products, *inputs[1:]], outputs, None, stream)
+
+
+class _Transformed:
+    """The layer's constants with transformed weights, for the algorithm that multiplies."""
+
+    def __init__(self, weights: Weights, output: int) -> None:
+        self._weights, self._output = weights, output
+
+    def packed(self, key: str, pack: Callable[[Mapping[str, np.ndarray]], Any]) -> Buffer:
+        return self._weights.packed(f"winograd {self._output}, {key}", lambda arrays: pack(
+            {"weight": _transformed(arrays["weight"], self._output)}))
+
+
+def _transformed(weight: np.ndarray, output: int) -> np.ndarray:
+    """Returns weights (M, C, 3, 3) as those of the product, (points * M, C, 1, 1)."""
+    transform = _weight_transform(_POINTS[output])
+    points = np.einsum("ir,mcrs,js->ijmc", transform, weight.astype(np.float64), transform,
+                       optimize=True)
+    return points.reshape(-1, weight.shape[1], 1, 1).astype(np.float32)
+
+
+def _weight_transform(points: Sequence[float]) -> np.ndarray:
+    """Returns the transform (points, 3) of a row of weights: its polynomial at each point, divided
+    by the distances of the other points, and at infinity its last number."""
+    rows = [np.array([1, point, point**2]) / math.prod(point - other for other in points
+                                                       if other != point) for point in points]
+    return np.array([*rows, (0, 0, 1)])
+
+
+def _product_algorithm(device: Device) -> Algorithm:
+    return WideGemm() if device.on_processors else Im2colGemm()
+
+
+def _tiles(problem: Conv2dProblem, output: int) -> tuple[int, int, int]:
+    """Returns images, and rows and columns of tiles in each."""
+    return (problem.batch, -(-problem.out_height // output), -(-problem.out_width // output))
+
+
+def _product(problem: Conv2dProblem, output: int) -> Conv2dProblem:
+    """Returns the products of all points as a convolution of one group a point, whose pixels are
+    the tiles."""
+    images, rows, columns = _tiles(problem, output)
+    points = (output + 2) ** 2
+    return Conv2dProblem(images, points * problem.channels, rows, columns,
+                         points * problem.out_channels, (1, 1), groups=points)
+
+
+@functools.lru_cache(maxsize=512)
+def _products(product: Conv2dProblem, device: Device) -> tuple[Variant, ...]:
+    """Returns the most promising variants of the product, in NHWC and float32."""
+    variants = (variant for variant in _product_algorithm(device).variants(product, device)
+                if variant.precision == "fp32" and not variant.workspace and {
+                    spec.layout for spec in (*variant.inputs, *variant.outputs)} == {"NHWC"})
+    return tuple(itertools.islice(variants, _CONFIGS))
+
+
+def _inner(problem: Conv2dProblem, variant: Variant, device: Device) -> Variant:
+    """Returns the variant of the product."""
+    config = variant.config[1:]
+    return next(inner for inner in _products(_product(problem, variant["output"]), device)
+                if inner.config == config)
+
+
+def _memory(problem: Conv2dProblem, output: int,
+            device: Device) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Returns offset and bytes of the transformed input and of the products in the workspace."""
+    product = _product(problem, output)
+    first = product.inputs[0].nbytes
+    offset = -(-first // device.alignment) * device.alignment
+    return (0, first), (offset, product.outputs[0].nbytes)
+
+
+def _fits(problem: Conv2dProblem, output: int) -> bool:
+    product = _product(problem, output)
+    return max(product.inputs[0].size, product.outputs[0].size) < 2**31

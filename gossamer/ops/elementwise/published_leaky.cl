@@ -1,0 +1,10 @@
+/* The leaky rectifier: a work-item computes one element. */
+KERNEL WORK_GROUP_OF(WORK_GROUP_SIZE) void leaky_relu(
+    const GLOBAL float *RESTRICT x, GLOBAL float *RESTRICT y, int elements, float slope)
+{
+    int index = GROUP_ID(0) * WORK_GROUP_SIZE + LOCAL_ID(0);
+    if (index < elements) {
+        float value = x[index];
+        y[index] = value >= 0.0f ? value : slope * value;
+    }
+}

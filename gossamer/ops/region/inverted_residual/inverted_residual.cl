@@ -1,0 +1,184 @@
+/* An inverted residual block, or a separable convolution, as one kernel: a 1x1 convolution that
+ * expands the channels, a depthwise convolution, and a 1x1 convolution that projects them.
+ *
+ * A work-group computes TILE_H by TILE_W outputs of all channels. For CHUNK hidden channels at a
+ * time it expands the pixels under the tile's windows into shared memory, where pixels outside of
+ * the image are zeros, convolves these there, and adds their projection to sums in registers. So
+ * the expanded tensor is never in global memory. Tensors are NHWC.
+ *
+ * A unit of work is four neighbouring pixels and four channels. SUMS units of the projection belong
+ * to a work-item.
+ *
+ * EXPANDS  1: the block begins with an expansion; 0: its hidden channels are those of x
+ * PADDED   1: the hidden channels are fewer than `hidden`, which is a multiple of CHUNK
+ * VECTOR   1: the output channels are a multiple of 4
+ * HALVES   1: x, y and the epilogue's tensor operands are 16-bit floats */
+
+#define HALO_H ((TILE_H - 1) * STRIDE_Y + KERNEL_H)
+#define HALO_W ((TILE_W - 1) * STRIDE_X + KERNEL_W)
+#define TILE (TILE_H * TILE_W)
+#define UNITS CEIL_DIV(TILE, 4)
+#define QUADS (CHUNK / 4)
+#define ZERO4 MAKE4(0.0f, 0.0f, 0.0f, 0.0f)
+#define MULTIPLY_ADD(sum, a, b)             \
+    do {                                    \
+        (sum).x = FMA((a), (b).x, (sum).x); \
+        (sum).y = FMA((a), (b).y, (sum).y); \
+        (sum).z = FMA((a), (b).z, (sum).z); \
+        (sum).w = FMA((a), (b).w, (sum).w); \
+    } while (0)
+
+KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void inverted_residual(
+    const GLOBAL REAL *RESTRICT x, const GLOBAL float *RESTRICT expand,
+    const GLOBAL float *RESTRICT depthwise, const GLOBAL float *RESTRICT project,
+    GLOBAL REAL *RESTRICT y, int channels, int real_hidden, int hidden, int out_channels,
+    int out_quads, int height, int width, int out_height, int out_width, int pad_top, int pad_left
+    EXPAND_EPILOGUE_PARAMETERS DEPTHWISE_EPILOGUE_PARAMETERS PROJECT_EPILOGUE_PARAMETERS)
+{
+    SHARED ALIGNED(16) float expanded[HALO_H * HALO_W * CHUNK];
+    SHARED ALIGNED(16) float convolved[UNITS * 4 * CHUNK];
+    int item = LOCAL_ID(0), image = GROUP_ID(2);
+    int first_row = GROUP_ID(1) * TILE_H, first_column = GROUP_ID(0) * TILE_W;
+    /* the part of the windows that is in the image */
+    int above = first_row * STRIDE_Y - pad_top, left = first_column * STRIDE_X - pad_left;
+    int top = above < 0 ? -above : 0, start = left < 0 ? -left : 0;
+    int bottom = height - above < HALO_H ? height - above : HALO_H;
+    int stop = width - left < HALO_W ? width - left : HALO_W;
+    int columns = stop > start ? stop - start : 0;
+    int pixels = bottom > top ? (bottom - top) * columns : 0;
+    const GLOBAL REAL *source = x + (image * height + above + top) * width * channels
+                                + (left + start) * channels;
+
+    float4 sums[SUMS][4];
+    UNROLL for (int i = 0; i < SUMS; i++)
+        UNROLL for (int j = 0; j < 4; j++)
+            sums[i][j] = ZERO4;
+    if (pixels < HALO_H * HALO_W)
+        for (int i = item; i < HALO_H * HALO_W * QUADS; i += WORK_GROUP_SIZE)
+            SHARED_STORE4(expanded + 4 * i, ZERO4);
+    for (int i = TILE * QUADS + item; i < UNITS * 4 * QUADS; i += WORK_GROUP_SIZE)
+        SHARED_STORE4(convolved + 4 * i, ZERO4);
+    BARRIER();
+
+    for (int chunk = 0; chunk < hidden; chunk += CHUNK) {
+        for (int unit = item; unit < CEIL_DIV(pixels, 4) * QUADS; unit += WORK_GROUP_SIZE) {
+            int quad = unit % QUADS * 4, first = unit / QUADS * 4;
+            int channel = chunk + quad;
+            int offsets[4], places[4];
+            UNROLL for (int j = 0; j < 4; j++) {
+                int pixel = first + j < pixels ? first + j : pixels - 1;
+                int row = pixel / columns, column = pixel - row * columns;
+                offsets[j] = (row * width + column) * channels;
+                places[j] = ((top + row) * HALO_W + start + column) * CHUNK + quad;
+            }
+            float4 values[4];
+#if EXPANDS
+            UNROLL for (int j = 0; j < 4; j++)
+                values[j] = ZERO4;
+            const GLOBAL float *weight = expand + channel;
+            for (int c = 0; c < channels; c++, weight += hidden) {
+                float4 factors = LOAD4(weight);
+                UNROLL for (int j = 0; j < 4; j++) {
+                    float input = LOAD_REAL(source, offsets[j] + c);
+                    MULTIPLY_ADD(values[j], input, factors);
+                }
+            }
+            UNROLL for (int j = 0; j < 4; j++)
+                EXPAND_EPILOGUE4(values[j], channel, 0)
+#else
+            UNROLL for (int j = 0; j < 4; j++) {
+#if !PADDED
+                values[j] = MAKE4(LOAD_REAL(source, offsets[j] + channel),
+                                  LOAD_REAL(source, offsets[j] + channel + 1),
+                                  LOAD_REAL(source, offsets[j] + channel + 2),
+                                  LOAD_REAL(source, offsets[j] + channel + 3));
+#else
+                values[j] = ZERO4;
+                if (channel < channels)
+                    values[j].x = LOAD_REAL(source, offsets[j] + channel);
+                if (channel + 1 < channels)
+                    values[j].y = LOAD_REAL(source, offsets[j] + channel + 1);
+                if (channel + 2 < channels)
+                    values[j].z = LOAD_REAL(source, offsets[j] + channel + 2);
+                if (channel + 3 < channels)
+                    values[j].w = LOAD_REAL(source, offsets[j] + channel + 3);
+#endif
+            }
+#endif
+            UNROLL for (int j = 0; j < 4; j++)
+                if (first + j < pixels)
+                    SHARED_STORE4(expanded + places[j], values[j]);
+        }
+        BARRIER();
+
+        for (int i = item; i < TILE * QUADS; i += WORK_GROUP_SIZE) {
+            int quad = i % QUADS * 4, pixel = i / QUADS;
+            int row = pixel / TILE_W, column = pixel - row * TILE_W;
+            int channel = chunk + quad;
+            const SHARED_POINTER float *window =
+                expanded + (row * STRIDE_Y * HALO_W + column * STRIDE_X) * CHUNK + quad;
+            const GLOBAL float *taps = depthwise + channel;
+            float4 value = ZERO4;
+            UNROLL for (int r = 0; r < KERNEL_H; r++)
+                UNROLL for (int s = 0; s < KERNEL_W; s++) {
+                    float4 input = SHARED_LOAD4(window + (r * HALO_W + s) * CHUNK);
+                    float4 tap = LOAD4(taps + (r * KERNEL_W + s) * hidden);
+                    value.x = FMA(input.x, tap.x, value.x);
+                    value.y = FMA(input.y, tap.y, value.y);
+                    value.z = FMA(input.z, tap.z, value.z);
+                    value.w = FMA(input.w, tap.w, value.w);
+                }
+            DEPTHWISE_EPILOGUE4(value, channel, 0)
+#if PADDED
+            /* an epilogue may make anything of channels that do not exist */
+            value.x = channel < real_hidden ? value.x : 0.0f;
+            value.y = channel + 1 < real_hidden ? value.y : 0.0f;
+            value.z = channel + 2 < real_hidden ? value.z : 0.0f;
+            value.w = channel + 3 < real_hidden ? value.w : 0.0f;
+#endif
+            SHARED_STORE4(convolved + pixel * CHUNK + quad, value);
+        }
+        BARRIER();
+
+        UNROLL for (int i = 0; i < SUMS; i++) {
+            int unit = item + i * WORK_GROUP_SIZE;
+            if (unit < UNITS * out_quads) {
+                int quad = unit % out_quads, first = unit / out_quads * 4;
+                const GLOBAL float *weight = project + chunk * out_quads * 4 + quad * 4;
+                const SHARED_POINTER float *input = convolved + first * CHUNK;
+                for (int c = 0; c < CHUNK; c++) {
+                    float4 factors = LOAD4(weight + c * out_quads * 4);
+                    UNROLL for (int j = 0; j < 4; j++)
+                        MULTIPLY_ADD(sums[i][j], input[j * CHUNK + c], factors);
+                }
+            }
+        }
+        BARRIER();
+    }
+
+    UNROLL for (int i = 0; i < SUMS; i++) {
+        int unit = item + i * WORK_GROUP_SIZE;
+        int channel = unit % out_quads * 4, first = unit / out_quads * 4;
+        UNROLL for (int j = 0; j < 4; j++) {
+            int pixel = first + j;
+            int row = first_row + pixel / TILE_W, column = first_column + pixel % TILE_W;
+            if (unit < UNITS * out_quads && pixel < TILE && row < out_height
+                && column < out_width) {
+                int index = ((image * out_height + row) * out_width + column) * out_channels
+                            + channel;
+                float4 value = sums[i][j];
+#if VECTOR
+                PROJECT_EPILOGUE4(value, channel, index)
+                STORE_REAL4(y, index, value);
+#else
+                float lanes[4] = {value.x, value.y, value.z, value.w};
+                UNROLL for (int lane = 0; lane < 4; lane++)
+                    if (channel + lane < out_channels) {
+                        PROJECT_EPILOGUE(lanes[lane], channel + lane, index + lane)
+                        STORE_REAL(y, index + lane, lanes[lane]);
+                    }
+#endif
+            }
+        }
+    }
+}

@@ -1,0 +1,149 @@
+"""The algorithms inverted_residual_mma and separable_mma compute a block of MobileNet as one kernel
+for NVIDIA GPUs, with tensor cores in float16 and TF32."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import ClassVar
+
+from gossamer.device.base import Device
+from gossamer.device.limits import Limits
+from gossamer.device.source import DIALECT, KernelSource
+from gossamer.ops.algorithm import PRECISIONS, State, Variant
+from gossamer.ops.conv2d.sparse.common.tensor_cores import CYCLES_PER_MICROSECOND, TENSOR_CORES
+from gossamer.ops.launch import Launch, input_buffer, output_buffer
+from gossamer.ops.region.algorithm import RegionAlgorithm
+from gossamer.ops.region.inverted_residual.block import (
+    Block,
+    block_of,
+    of_batch,
+    reason_apart,
+)
+from gossamer.ops.region.inverted_residual.macros import block_macros
+from gossamer.ops.region.inverted_residual.packing import pack_chunks, pack_constants
+from gossamer.ops.region.inverted_residual.tiling import BlockTile, BlockTiling, fits, tilings
+from gossamer.ops.region.problem import RegionProblem
+from gossamer.ops.strided import cannot_compile, layout_variants
+from gossamer.ops.weights import Weights
+
+_SOURCE = Path(__file__).with_name("inverted_residual_mma.cu")
+_CONFIGS = 4
+"""Tiles that are offered for each of some batch sizes."""
+_BATCHES = (1, 64)
+"""Batch sizes of which the best tiles are offered at any batch size, so that a plan for one serves
+others."""
+_MULTIPLE = 8
+"""Number of which channels have to be a multiple, so that 16 bytes hold neighbouring ones."""
+
+
+class _FusedBlockMma(RegionAlgorithm, abc.ABC):
+    """A block as one kernel of clusters of work-groups. expands: whether the block begins with an
+    expansion."""
+
+    expands: ClassVar[bool]
+
+    def recognises(self, problem: RegionProblem) -> bool:
+        return block_of(problem, self.expands) is not None
+
+    def supports(self, problem: RegionProblem, device: Device) -> str | None:
+        if not device.limits.mma:
+            return f"{device.name} has no tensor cores for float16 and TF32 (sm_80 or newer)"
+        block = block_of(problem, self.expands)
+        if block is None:
+            return "the layers are no such block"
+        if (reason := cannot_compile(problem, device) or reason_apart(block)) is not None:
+            return reason
+        channels = (block.channels, block.out_channels)
+        if any(count % _MULTIPLE for count in channels):
+            return f"{channels[0]} to {channels[1]} channels, takes multiples of {_MULTIPLE}"
+        if problem.outputs[0].size and not fits(block, "fp32", device.limits):
+            return (f"{block.channels} channels by {block.hidden} hidden and {block.out_channels} "
+                    "output channels do not fit the shared memory and registers of a work-group")
+        return None
+
+    def variants(self, problem: RegionProblem, device: Device) -> Iterator[Variant]:
+        return self._variants(problem, device, PRECISIONS, "fp32")
+
+    def variants_in(self, problem: RegionProblem, device: Device,
+                    precisions: Sequence[str]) -> Iterator[Variant]:
+        return self._variants(problem, device, precisions, precisions[-1])
+
+    def _variants(self, problem: RegionProblem, device: Device, precisions: Sequence[str],
+                  first: str) -> Iterator[Variant]:
+        """Yields the variants of some precisions, in the order in which they are expected to be
+        fast in the precision `first`."""
+        block = block_of(problem, self.expands)
+        assert block is not None
+        tiles = (_offered(block, first, device.limits) if problem.outputs[0].size
+                 else [BlockTile(1, 1, 16, 1, 1)])
+        for tile in tiles:
+            (plain,) = layout_variants(problem, ("NHWC",), tuple(asdict(tile).items()))
+            for precision in precisions:
+                if BlockTiling(block, tile, precision).unfit(device.limits) is None:
+                    yield (plain.as_fp16 if precision == "fp16" else
+                           replace(plain, precision=precision))
+
+    def _divided(self, problem: RegionProblem, variant: Variant) -> BlockTiling:
+        block = block_of(problem, self.expands)
+        assert block is not None
+        tile = BlockTile(**{key: int(value) for key, value in variant.config})
+        return BlockTiling(block, tile, variant.precision)
+
+    def expected_us(self, problem: RegionProblem, variant: Variant, device: Device) -> float | None:
+        if not problem.outputs[0].size:
+            return None
+        return self._divided(problem, variant).cycles(device.limits) / CYCLES_PER_MICROSECOND
+
+    def prepare(self, weights: Weights, problem: RegionProblem, variant: Variant,
+                device: Device) -> State:
+        if not problem.outputs[0].size:
+            return State(problem, variant, device)
+        divided = self._divided(problem, variant)
+        block, tile, p = divided.block, divided.tile, divided.block.depthwise
+        kernel = device.compile(KernelSource.of(
+            _SOURCE, "fused_block", block_macros(divided, variant.outputs[0].dtype),
+            architectures=("sm_90" if tile.cluster > 1 else "sm_80", "sm_100"),
+            dynamic_shared=True, headers=(*DIALECT, TENSOR_CORES), begins_early=True))
+        chunks = weights.packed(f"chunks of {tile.chunk}, {variant.precision}",
+                                lambda arrays: pack_chunks(divided, arrays))
+        constants = weights.packed("constants of the results",
+                                   lambda arrays: pack_constants(block, arrays))
+        groups = (tile.cluster * -(-p.out_width // tile.columns), -(-p.out_height // tile.rows),
+                  p.batch)
+        arguments = (input_buffer(0), chunks, constants, output_buffer(0), block.hidden, p.height,
+                     p.width, p.out_height, p.out_width, *p.pads[:2])
+        return State(problem, variant, device, [
+            Launch(kernel, groups, (32 * tile.warps, 1, 1), arguments, divided.shared_bytes)])
+
+
+class InvertedResidualMma(_FusedBlockMma):
+    """An expansion, a depthwise convolution and a projection as one kernel, in which the expanded
+    tensor stays in shared memory and work-groups share the hidden channels."""
+
+    name = "inverted_residual_mma"
+    patterns = (("conv2d", "conv2d", "conv2d"),)
+    expands = True
+
+
+class SeparableMma(_FusedBlockMma):
+    """A depthwise convolution and a 1x1 convolution as one kernel, in which the tensor between them
+    stays in shared memory and work-groups share its channels."""
+
+    name = "separable_mma"
+    patterns = (("conv2d", "conv2d"),)
+    expands = False
+
+
+def _offered(block: Block, precision: str, limits: Limits) -> list[BlockTile]:
+    """Returns the tiles that are offered, those expected to be fastest at the block's batch size
+    first; of those with as many outputs only one for a batch size."""
+    tiles: dict[BlockTile, None] = {}
+    for batch in _BATCHES:
+        of_outputs: dict[int, BlockTile] = {}
+        for divided in tilings(of_batch(block, batch), precision, limits):
+            of_outputs.setdefault(divided.tile.rows * divided.tile.columns, divided.tile)
+        tiles.update(dict.fromkeys(list(of_outputs.values())[:_CONFIGS]))
+    return sorted(tiles, key=lambda tile: BlockTiling(block, tile, precision).cycles(limits))

@@ -1,0 +1,129 @@
+"""The macros by which inverted_residual_mma.cu is specialised for a block and a tile."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from gossamer.expression import Expression
+from gossamer.ops.algorithm import Epilogue
+from gossamer.ops.epilogue import epilogue_macros
+from gossamer.ops.region.inverted_residual.block import epilogues
+from gossamer.ops.region.inverted_residual.tiling import BlockTiling
+
+
+def block_macros(divided: BlockTiling, dtype: str) -> dict[str, object]:
+    """Returns the macros of the kernel. dtype: that of its tensors."""
+    block, tile, p = divided.block, divided.tile, divided.block.depthwise
+    expands = block.expand is not None
+    macros: dict[str, object] = {
+        "HALVES": int(divided.precision == "fp16"), "TF32": int(divided.precision == "tf32"),
+        "EXPANDS": int(expands), "TILE_H": tile.rows, "TILE_W": tile.columns,
+        "CHUNK": tile.chunk, "CLUSTER": tile.cluster, "WARPS": tile.warps,
+        "CHANNELS": block.channels, "OUT_CHANNELS": block.out_channels,
+        "KERNEL_H": p.kernel[0], "KERNEL_W": p.kernel[1],
+        "STRIDE_Y": p.stride[0], "STRIDE_X": p.stride[1],
+        "PADDED": int(block.hidden % tile.chunk != 0), "ROW_TILES": divided.row_tiles,
+        "EXPAND_PAIRS": divided.expand_pairs, "STRIP": divided.strip, "RUN": divided.run,
+        "STAGES": divided.stages, "SIDES": divided.sides,
+        "BLOCKS_PER_UNIT": divided.blocks_per_unit, "BEGINS_EARLY": 1}
+    for prefix, count in zip(("EXPAND_", "DEPTHWISE_", "PROJECT_"), divided.constants, strict=True):
+        macros[f"{prefix}CONSTANTS"] = count
+    macros["EXPAND_OPERANDS"] = ""
+    for prefix, (number, epilogue) in epilogues(block).items():
+        if number == len(block.convolutions) - 1:
+            macros |= epilogue_macros(epilogue, tensor_dtype=dtype, prefix=prefix)
+            macros[f"{prefix}OPERANDS"] = _operands(epilogue, prefix, "of_result", 0,
+                                                    "OUT_CHANNELS", "inputs" if expands else "x")
+        else:
+            first = divided.constants[0] if prefix == "DEPTHWISE_" else 0
+            macros |= _inner_epilogue(epilogue, prefix, halves=divided.precision == "fp16")
+            macros[f"{prefix}OPERANDS"] = _operands(epilogue, prefix, "chunk_constants", first,
+                                                    "CHUNK", "x")
+    return macros
+
+
+def _operands(epilogue: Epilogue, prefix: str, constants: str, first: int, size: str,
+              tensor: str) -> str:
+    """Returns declarations of an epilogue's operands. constants: the name of the memory in which
+    channel operands follow one another, each of a size, the first at place `first`. tensor: the
+    name of what is a tensor operand."""
+    declared = []
+    for index, kind in enumerate(epilogue.operands):
+        name = f"{prefix.lower()}operand{index}"
+        if kind == "channel":
+            declared.append(f"const float *{name} = {constants} + {first} * {size};")
+            first += 1
+        else:
+            declared.append(f"const REAL *{name} = {tensor};")
+    return " ".join(declared)
+
+
+def _inner_epilogue(epilogue: Epilogue, prefix: str, *, halves: bool) -> dict[str, str]:
+    """Returns the macros of an epilogue whose results stay in shared memory: START(channel) is what
+    sums begin with, STORE(target, first, second, channel) stores two neighbours."""
+    bias, rest = without_bias(epilogue)
+    bounds = _half_bounds(rest.expression) if halves else None
+    if bounds is None:
+        store = (f"{{ {prefix}EPILOGUE(first, channel, 0) "
+                 f"{prefix}EPILOGUE(second, (channel) + 1, 0) store_two(target, first, second); }}")
+    else:
+        low, high = bounds
+        steps = "uint packed = two_halves(first, second); "
+        if low > -np.inf:
+            steps += f"packed = larger_halves(packed, {_both_halves(low)}); "
+        if high < np.inf:
+            steps += f"packed = smaller_halves(packed, {_both_halves(high)}); "
+        store = f"{{ {steps}*(uint *)(target) = packed; }}"
+    return {
+        **epilogue_macros(rest, prefix=prefix),
+        f"{prefix}START(channel)": ("0.0f" if bias is None
+                                    else f"{prefix.lower()}operand{bias}[channel]"),
+        f"{prefix}STORE(target, first, second, channel)": store}
+
+
+def without_bias(epilogue: Epilogue) -> tuple[int | None, Epilogue]:
+    """Returns the number of the channel operand that an epilogue adds to the result before anything
+    else, or None, and the epilogue of what remains to be done."""
+    expression = epilogue.expression
+    first = expression.steps[0] if expression.steps else None
+    if first is None or first.function != "add" or 0 not in first.arguments:
+        return None, epilogue
+    others = [argument for argument in first.arguments if argument != 0]
+    later = [argument for step in expression.steps[1:] for argument in step.arguments]
+    if len(others) != 1 or not 0 < others[0] < expression.inputs or (
+            epilogue.operands[others[0] - 1] != "channel") or 0 in (*later, *expression.outputs):
+        return None, epilogue
+
+    def renumbered(value: int) -> int:
+        if value < expression.inputs:
+            return value
+        return 0 if value == expression.inputs else value - 1
+
+    steps = tuple(replace(step, arguments=tuple(map(renumbered, step.arguments)))
+                  for step in expression.steps[1:])
+    rest = Expression(expression.inputs, steps, tuple(map(renumbered, expression.outputs)))
+    return others[0] - 1, Epilogue(rest, epilogue.operands)
+
+
+def _half_bounds(expression: Expression) -> tuple[float, float] | None:
+    """Returns the bounds between which an expression keeps its first input, where these are float16
+    numbers, so that it makes no difference whether that is rounded before; None where it does
+    something else."""
+    if expression.outputs == (0,):
+        return -np.inf, np.inf
+    if len(expression.steps) != 1 or expression.outputs != (expression.inputs,):
+        return None
+    (step,) = expression.steps
+    if step.arguments != (0,) or step.function not in ("relu", "clip"):
+        return None
+    low, high = step.constants if step.function == "clip" else (0.0, np.inf)
+    with np.errstate(over="ignore"):
+        exact = all(float(np.float16(bound)) == bound for bound in (low, high))
+    return (low, high) if exact else None
+
+
+def _both_halves(value: float) -> str:
+    """Returns a 32-bit constant with a float16 number in both halves."""
+    return f"0x{int(np.float16(value).view(np.uint16)) * 0x10001:08x}u"

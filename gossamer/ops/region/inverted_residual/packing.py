@@ -1,0 +1,95 @@
+"""Packs the weights of a block as inverted_residual_mma copies them to shared memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from gossamer.ops.conv2d.sparse.common.tensor_cores import rounded_to_tf32
+from gossamer.ops.region.inverted_residual.block import Block
+from gossamer.ops.region.inverted_residual.tiling import DEPTHS, BlockTiling
+
+
+def pack_chunks(divided: BlockTiling, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Returns what each chunk of hidden channels needs, as (chunks, 32-bit words): the weights of
+    its expansion, its taps, its constants in the epilogues of the expansion and of the depthwise
+    convolution, and the weights of its projection. Channels that do not exist are zeros."""
+    block, chunk = divided.block, divided.tile.chunk
+    hidden = divided.chunks * chunk
+    depthwise, project = block.part(block.depthwise), block.part(block.project)
+    of_project = _matrix(arrays[f"{project}.weight"], hidden, divided.out_pairs * 16)
+    taps = _matrix(arrays[f"{depthwise}.weight"], None, hidden)
+    if divided.convolves:
+        with np.errstate(over="ignore"):
+            taps = taps.astype(np.float16)
+    constants = np.concatenate([np.zeros((0, hidden), np.float32)] + [
+        operand for number in range(project)
+        for operand in _operands(block, number, arrays, hidden)])
+    packed = []
+    for first in range(0, hidden, chunk):
+        own = slice(first, first + chunk)
+        parts = [*(np.ascontiguousarray(rows[:, own]).reshape(-1).view(np.uint32)
+                   for rows in (taps, constants)), _fragments(of_project[own], divided.precision)]
+        if block.expand is not None:
+            depth = divided.expand_steps * DEPTHS[divided.precision]
+            of_expand = _matrix(arrays["0.weight"], depth, hidden)
+            parts.insert(0, _fragments(of_expand[:, own], divided.precision))
+        packed.append(np.concatenate(parts))
+    return np.stack(packed)
+
+
+def pack_constants(block: Block, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Returns the constants of the output channels, (constants, channels) in float32."""
+    rows = _operands(block, block.part(block.project), arrays, block.out_channels)
+    return np.concatenate(rows) if rows else np.zeros((1, block.out_channels), np.float32)
+
+
+def _operands(block: Block, number: int, arrays: Mapping[str, np.ndarray],
+              size: int) -> list[np.ndarray]:
+    """Returns the channel operands of a part's epilogue as rows of a size."""
+    part = block.convolutions[number]
+    rows = []
+    for index, kind in enumerate(part.epilogue.operands):
+        if kind == "channel":
+            row = np.zeros((1, size), np.float32)
+            row[0, :part.out_channels] = np.broadcast_to(
+                arrays[f"{number}.operand{index}"].reshape(-1), (part.out_channels,))
+            rows.append(row)
+    return rows
+
+
+def _matrix(weight: np.ndarray, rows: int | None, columns: int) -> np.ndarray:
+    """Returns weights as (input channels or taps, output channels) in float32, with zeros up to a
+    number of rows and columns."""
+    matrix = weight.astype(np.float32).reshape(weight.shape[0], -1).T
+    packed = np.zeros((matrix.shape[0] if rows is None else rows, columns), np.float32)
+    packed[:matrix.shape[0], :matrix.shape[1]] = matrix
+    return packed
+
+
+def _fragments(matrix: np.ndarray, precision: str) -> np.ndarray:
+    """Returns weights (input channels, output channels) as 32-bit words for each step of input
+    channels and each 16 output channels.
+
+    fp16 and tf32: as right operands of two mma instructions, four registers for each of 32 lanes.
+    Register 2 j + h of lane l holds channel l / 4 of tile j for the input channels of half h of the
+    step: 2 (l % 4) and the next in fp16, l % 4 in tf32. fp32: for each of two tiles and four pairs
+    of channels the weights of four input channels.
+    """
+    depth = DEPTHS[precision]
+    if precision == "fp32":
+        # axes: step, input channel, pair of tiles, tile, pair of channels, channel
+        split = matrix.reshape(-1, depth, matrix.shape[1] // 16, 2, 4, 2)
+        ordered = split.transpose(0, 2, 3, 4, 1, 5)
+    else:
+        # axes: step, half, quarter, input channel, pair of tiles, tile, channel
+        split = matrix.reshape(-1, 2, 4, depth // 8, matrix.shape[1] // 16, 2, 8)
+        ordered = split.transpose(0, 4, 6, 2, 5, 1, 3)
+    ordered = np.ascontiguousarray(ordered)
+    if precision == "fp16":
+        with np.errstate(over="ignore"):
+            ordered = ordered.astype(np.float16)
+    elif precision == "tf32":
+        ordered = rounded_to_tf32(ordered)
+    return ordered.reshape(-1).view(np.uint32)

@@ -1,0 +1,343 @@
+"""Divides a block among the work-groups of inverted_residual_mma and estimates their time."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+from gossamer.device.limits import Limits
+from gossamer.ops.region.inverted_residual.block import Block
+
+_ROWS = 16
+"""Pixels of a tile that is multiplied at once."""
+_MOST_SUMS = 96
+"""Sums of the projection that fit the registers of a work-item."""
+_MOST_GRID = 65535
+"""Work-groups that a grid may have along y and along z."""
+_SHAPES = ((1, 4), (2, 4), (4, 4), (2, 7), (7, 2), (4, 7), (7, 4), (4, 8), (7, 7), (8, 8), (7, 14),
+           (8, 16), (14, 14), (16, 16))
+"""Rows and columns of a tile of outputs, about."""
+_CHUNKS = (16, 32, 48, 64, 96)
+_CLUSTERS = (1, 2, 3, 4, 6, 8)
+_MOST_SHARED = 3
+"""Work-groups of a launch for each multiprocessor up to which they share hidden channels."""
+_WARPS = (4, 8, 16)
+_STRIPS = (1, 2, 4, 7, 8)
+_MOST_TAPS = 25
+"""Taps of a depthwise filter that tensor cores convolve: more inputs do not fit the registers."""
+_CYCLES = {"fp16": 6.5, "tf32": 6.5, "fp32": 16.0}
+"""Cycles of a scheduler for a product of 16 pixels, 8 channels and a step of input channels."""
+_FETCHED = 40.0
+"""Bytes that a multiprocessor receives from the L2 cache in a cycle."""
+_LATENCY = 2500.0
+"""Cycles in which a work-group begins, loads its first inputs and stores its results."""
+_PHASE = 150.0
+"""Cycles that a phase takes besides its instructions, with the barrier behind it."""
+_CHAIN = 35.0
+"""Cycles from one product to the next that adds to the same sums."""
+_CLUSTER_LATENCY = 700.0
+"""Cycles in which a cluster adds up its sums."""
+DEPTHS = {"fp16": 16, "tf32": 8, "fp32": 4}
+"""Input channels of a step, by precision."""
+
+
+@dataclass(frozen=True)
+class BlockTile:
+    """The work of a cluster of work-groups.
+
+    rows, columns: the outputs of the cluster. chunk: hidden channels that a work-group computes at
+    once, a multiple of 16. cluster: work-groups that take turns with the chunks. warps: warps of a
+    work-group.
+    """
+
+    rows: int
+    columns: int
+    chunk: int
+    cluster: int
+    warps: int
+
+
+@dataclass(frozen=True)
+class BlockTiling:
+    """A block divided into tiles. precision: "fp32", "tf32" or "fp16"."""
+
+    block: Block
+    tile: BlockTile
+    precision: str
+
+    @property
+    def _word(self) -> int:
+        """Elements of 16 bytes."""
+        return 8 if self.precision == "fp16" else 4
+
+    @cached_property
+    def halo(self) -> tuple[int, int]:
+        """Rows and columns of the windows of a tile."""
+        return self.block.halo(self.tile.rows, self.tile.columns)
+
+    @cached_property
+    def row_tiles(self) -> int:
+        """Tiles of 16 pixels that hold what is under a tile's windows."""
+        p = self.block.depthwise
+        return -(-min(self.halo[0], p.height) * min(self.halo[1], p.width) // _ROWS)
+
+    @property
+    def pixel_tiles(self) -> int:
+        """Tiles of 16 pixels that hold a tile's outputs."""
+        return -(-self.tile.rows * self.tile.columns // _ROWS)
+
+    @property
+    def chunks(self) -> int:
+        """Chunks of hidden channels."""
+        return -(-self.block.hidden // self.tile.chunk)
+
+    @property
+    def turns(self) -> int:
+        """Chunks that a work-group computes, at most."""
+        return -(-self.chunks // self.tile.cluster)
+
+    @property
+    def stages(self) -> int:
+        """Chunks whose weights are in shared memory at once."""
+        return min(self.turns, 2)
+
+    @property
+    def expand_steps(self) -> int:
+        """Steps of the expansion's input channels; 0 without an expansion."""
+        if self.block.expand is None:
+            return 0
+        return -(-self.block.channels // DEPTHS[self.precision])
+
+    @property
+    def project_steps(self) -> int:
+        """Steps of a chunk's hidden channels."""
+        return self.tile.chunk // DEPTHS[self.precision]
+
+    @property
+    def out_pairs(self) -> int:
+        """Pairs of tiles of 8 output channels."""
+        return -(-self.block.out_channels // 16)
+
+    @property
+    def pair_words(self) -> int:
+        """Words of 16 bytes of a step's weights for a pair of tiles of channels."""
+        return 16 if self.precision == "fp32" else 32
+
+    @cached_property
+    def expand_words(self) -> int:
+        """Words of 16 bytes of the expansion's weights for a chunk."""
+        return self.expand_steps * (self.tile.chunk // 16) * self.pair_words
+
+    @cached_property
+    def constants(self) -> tuple[int, int, int]:
+        """Constants that a channel has in the epilogue of the expansion, of the depthwise
+        convolution and of the projection."""
+        counts = [part.epilogue.operands.count("channel") for part in self.block.convolutions]
+        first, second, third = counts if len(counts) == 3 else (0, *counts)
+        return first, second, third
+
+    @cached_property
+    def constant_words(self) -> int:
+        """Words of 16 bytes of the taps and constants of a chunk."""
+        taps = math.prod(self.block.depthwise.kernel)
+        if self.convolves:
+            return (taps * self.tile.chunk // 8
+                    + sum(self.constants[:2]) * self.tile.chunk // 4)
+        return (taps + sum(self.constants[:2])) * self.tile.chunk // 4
+
+    @cached_property
+    def weight_words(self) -> int:
+        """Words of 16 bytes of all that a chunk needs."""
+        return (self.expand_words + self.constant_words
+                + self.project_steps * self.out_pairs * self.pair_words)
+
+    @property
+    def fragments(self) -> int:
+        """Tiles of 16 pixels and 8 channels of a tile's results."""
+        return self.pixel_tiles * (self.block.out_channels // 8)
+
+    @cached_property
+    def shared_bytes(self) -> int:
+        """Bytes of shared memory of a work-group."""
+        word, expands = self._word, self.block.expand is not None
+        x_row = self.expand_steps * DEPTHS[self.precision] // word + 1
+        chunk_row = self.tile.chunk // word + 1
+        inputs = self.row_tiles * _ROWS * x_row if expands else 0
+        expanded = math.prod(self.halo) * chunk_row * (1 if expands else self.stages)
+        convolved = self.pixel_tiles * _ROWS * chunk_row
+        results = self.constants[2] * self.block.out_channels // 4
+        shares = (0 if self.tile.cluster == 1 else
+                  -(-self.fragments // self.tile.cluster) * self.tile.cluster * 32)
+        return 16 * (inputs + expanded + convolved + self.stages * self.weight_words + results
+                     + self.row_tiles * 4 + shares)
+
+    @cached_property
+    def sides(self) -> int:
+        """Warps that share the channels of the projection; the others share its pixels."""
+        return min((sides for sides in (1, 2, 4, 8, 16) if self.tile.warps % sides == 0),
+                   key=lambda sides: self._longer(self._project_cycles(sides)))
+
+    def _longer(self, cycles: tuple[float, float]) -> float:
+        """Returns the time of a phase in which the warps of a scheduler issue instructions in so
+        many cycles each, and in which a warp waits so long."""
+        issued, waited = cycles
+        return max(issued * self.tile.warps / 4, waited)
+
+    def _sum_tiles(self, sides: int) -> tuple[int, int]:
+        """Returns the pixel tiles and the pairs of channel tiles of a warp of the projection."""
+        return -(-self.pixel_tiles // (self.tile.warps // sides)), -(-self.out_pairs // sides)
+
+    def _project_cycles(self, sides: int) -> tuple[float, float]:
+        tiles, pairs = self._sum_tiles(sides)
+        of_step = 2 * tiles * pairs * _CYCLES[self.precision]
+        return (self.project_steps * (of_step + 4 * tiles + 4 * pairs),
+                self.project_steps * max(of_step, _CHAIN) + _PHASE)
+
+    @property
+    def sums(self) -> int:
+        """Sums of the projection of a work-item."""
+        tiles, pairs = self._sum_tiles(self.sides)
+        return 8 * tiles * pairs
+
+    @cached_property
+    def expand_pairs(self) -> int:
+        """Pairs of channel tiles that a warp expands at once."""
+        pairs = self.tile.chunk // 16
+        return min((count for count in (1, 2, 3, 4) if pairs % count == 0),
+                   key=lambda count: self._longer(self._expand_cycles(count)))
+
+    def _expand_cycles(self, pairs: int) -> tuple[float, float]:
+        units = -(-self.row_tiles * (self.tile.chunk // 16) // pairs // self.tile.warps)
+        of_step = 2 * pairs * _CYCLES[self.precision]
+        finished = pairs * (24 if self.convolves else 60) + 40
+        return (units * (self.expand_steps * (of_step + 4 + 4 * pairs) + finished),
+                units * (self.expand_steps * max(of_step, _CHAIN) + 2 * finished) + _PHASE)
+
+    @property
+    def convolves(self) -> bool:
+        """Whether tensor cores compute the depthwise convolution."""
+        return (self.precision == "fp16"
+                and math.prod(self.block.depthwise.kernel) <= _MOST_TAPS)
+
+    @cached_property
+    def run(self) -> int:
+        """Outputs below one another that a warp convolves at once."""
+        return min((run for run in _STRIPS if self.tile.rows % run == 0),
+                   key=lambda run: self._longer(self._product_cycles(run)))
+
+    def _product_cycles(self, run: int) -> tuple[float, float]:
+        """Returns the cycles of the depthwise convolution by products, as _expand_cycles() does."""
+        p, tile = self.block.depthwise, self.tile
+        columns = -(-tile.rows // run * tile.columns // _ROWS)
+        units = -(-tile.chunk // 8 * columns // tile.warps)
+        pairs = -(-math.prod(p.kernel) // 2)
+        rows = (run - 1) * min(p.stride[0], p.kernel[0]) + p.kernel[0]
+        issued = 6 * pairs + rows * p.kernel[1] * 3 + run * (pairs * _CYCLES["fp16"] + 16) + 30
+        waited = 100 + -(-run // 2) * (pairs * _CHAIN + 80)
+        return units * issued, units * waited + _PHASE
+
+    @property
+    def blocks_per_unit(self) -> int:
+        """Work-groups that a multiprocessor is to have room for in its registers."""
+        return max(1, (8 if self.sums > 32 else 16) // self.tile.warps)
+
+    @cached_property
+    def strip(self) -> int:
+        """Neighbouring outputs that a work-item convolves at once."""
+        return min((strip for strip in _STRIPS if self.tile.columns % strip == 0),
+                   key=lambda strip: self._longer(self._convolve_cycles(strip)))
+
+    def _convolve_cycles(self, strip: int) -> tuple[float, float]:
+        """Returns the cycles of the depthwise convolution without products."""
+        p, tile = self.block.depthwise, self.tile
+        units = tile.rows * (tile.columns // strip) * (tile.chunk // 4)
+        window = (strip - 1) * p.stride[1] + p.kernel[1]
+        per_unit = p.kernel[0] * (6 * window + 4 * p.kernel[1] + 4 * strip * p.kernel[1])
+        issued = -(-units // (32 * tile.warps)) * (per_unit + 24 * strip + 30)
+        return issued, 1.5 * issued + _PHASE
+
+    def unfit(self, limits: Limits) -> str | None:
+        """Returns the reason why the device cannot run the tile, or None."""
+        if self.shared_bytes > limits.shared_bytes_opt_in:
+            return (f"needs {self.shared_bytes} bytes of shared memory a group, there are "
+                    f"{limits.shared_bytes_opt_in}")
+        if self.sums > _MOST_SUMS:
+            return f"{self.sums} sums of a work-item do not fit its registers"
+        p = self.block.depthwise
+        if max(-(-p.out_height // self.tile.rows), p.batch) > _MOST_GRID:
+            return f"more than {_MOST_GRID} tiles of rows, or images"
+        return None
+
+    def cycles(self, limits: Limits) -> float:
+        """Returns the cycles that are expected behind the launch. Each phase of a chunk takes as
+        long as one warp waits or all warps of a scheduler issue, whichever is more; work-groups of
+        one multiprocessor wait at the same time."""
+        p, tile = self.block.depthwise, self.tile
+        groups = (tile.cluster * -(-p.out_height // tile.rows) * -(-p.out_width // tile.columns)
+                  * p.batch)
+        at_once = max(1, min(limits.shared_bytes_opt_in // self.shared_bytes,
+                             self.blocks_per_unit))
+        waves = -(-groups // (limits.compute_units * at_once))
+        together = -(-groups // (limits.compute_units * waves))
+        phases = [self._product_cycles(self.run) if self.convolves
+                  else self._convolve_cycles(self.strip), self._project_cycles(self.sides)]
+        if self.block.expand is not None:
+            phases.append(self._expand_cycles(self.expand_pairs))
+        computed = max(sum(map(self._longer, phases)),
+                       sum(issued for issued, _ in phases) * tile.warps / 4 * together)
+        fetched = 16 * self.weight_words / _FETCHED
+        latency = _LATENCY + (_CLUSTER_LATENCY if tile.cluster > 1 else 0.0)
+        return waves * (latency + fetched
+                        + self.turns * max(computed, fetched * together))
+
+
+@lru_cache(maxsize=1024)
+def tilings(block: Block, precision: str, limits: Limits) -> tuple[BlockTiling, ...]:
+    """Returns the tiles that the device can run, those expected to be fastest first."""
+    p = block.depthwise
+    if not p.outputs[0].size:
+        return ()
+    shapes = dict.fromkeys((_balanced(p.out_height, rows), _balanced(p.out_width, columns))
+                           for rows, columns in _SHAPES)
+    fitting = []
+    for rows, columns in shapes:
+        groups = -(-p.out_height // rows) * -(-p.out_width // columns) * p.batch
+        for chunk in _CHUNKS:
+            if chunk >= block.hidden + 16:
+                continue
+            most = min(limits.cluster, -(-block.hidden // chunk))
+            for cluster in _clusters(groups, most, limits.compute_units):
+                for warps in _WARPS:
+                    divided = BlockTiling(block, BlockTile(rows, columns, chunk, cluster, warps),
+                                          precision)
+                    if divided.unfit(limits) is None:
+                        fitting.append(divided)
+    return tuple(sorted(fitting, key=lambda divided: divided.cycles(limits)))
+
+
+def _clusters(groups: int, most: int, units: int) -> list[int]:
+    """Returns the sizes of clusters that are tried where `groups` of them are launched: the two
+    that just do and just do not give work to all compute units, and the largest one where that
+    leaves only few work-groups for each."""
+    sizes = [size for size in _CLUSTERS if size <= most]
+    filling = sum(size * groups < units for size in sizes)
+    tried = sizes[max(0, filling - 1):filling + 1]
+    if sizes[-1] * groups <= _MOST_SHARED * units:
+        tried.append(sizes[-1])
+    return list(dict.fromkeys(tried))
+
+
+def fits(block: Block, precision: str, limits: Limits) -> bool:
+    """Returns whether the device can run some tile of a block."""
+    p = block.depthwise
+    shapes = dict.fromkeys((_balanced(p.out_height, rows), _balanced(p.out_width, columns))
+                           for rows, columns in _SHAPES)
+    return any(BlockTiling(block, BlockTile(rows, columns, _CHUNKS[0], 1, warps),
+                           precision).unfit(limits) is None
+               for rows, columns in shapes for warps in _WARPS)
+
+
+def _balanced(size: int, most: int) -> int:
+    """Returns the height of tiles of at most a height, all about as high, that cover a size."""
+    return -(-size // -(-size // most))

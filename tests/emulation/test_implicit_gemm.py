@@ -1,0 +1,53 @@
+"""Tests the kernel of pointwise_mma and implicit_gemm_mma in emulation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from tests.emulation.test_faults import Emulate
+from tests.ops.conv2d.dense.test_mma import (
+    DEEP,
+    GROUPS,
+    ODD_CHANNELS,
+    PADDED,
+    POINTWISE,
+    STEM,
+    STRIDED,
+    WINDOWS,
+    algorithm_of,
+    check,
+)
+
+
+@pytest.mark.parametrize("mode, problem, precision, config", [
+    ("bounds", STRIDED, "fp16", {"tile_p": 128, "tile_m": 64}),
+    ("bounds", ODD_CHANNELS, "tf32", {"tile_p": 64, "tile_m": 64, "cluster": 1}),
+    ("bounds", GROUPS, "tf32", {"tile_p": 64, "warps_k": 4, "cluster": 1}),
+    ("bounds", STEM, "fp16", {"tile_p": 32, "cluster": 1}),
+    ("bounds", DEEP, "fp16", {"tile_m": 64, "cluster": 8}),
+    ("plain", WINDOWS, "tf32", {"tile_p": 128, "tile_m": 64}),
+    ("plain", PADDED, "fp16", {"tile_m": 64, "cluster": 1}),
+    ("races", POINTWISE, "fp16", {"tile_p": 64, "tile_m": 32, "cluster": 1}),
+    ("races", POINTWISE, "tf32", {"tile_p": 32, "cluster": 4}),
+    ("races", replace(POINTWISE, batch=8), "fp16", {"keeps_weights": 1}),
+    ("races", WINDOWS, "fp16", {"tile_p": 64, "tile_m": 64, "cluster": 1}),
+])
+def test_it_computes_the_convolution(emulate: Emulate, mode: str, problem: Conv2dProblem,
+                                     precision: str, config: dict[str, int]) -> None:
+    device = emulate(mode, schedule=2)
+    check(problem, device, [
+        variant for variant in algorithm_of(problem, device).variants(problem, device)
+        if variant.precision == precision and config.items() <= dict(variant.config).items()][:1])
+
+
+def test_work_groups_take_several_tiles(emulate: Emulate, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = emulate("races", schedule=1)
+    monkeypatch.setattr(device, "limits", replace(device.limits, compute_units=1))
+    problem = replace(POINTWISE, batch=9)
+    check(problem, device, [
+        variant for variant in algorithm_of(problem, device).variants(problem, device)
+        if variant.precision == "fp16" and variant["cluster"] == 1 and (
+            variant["keeps_weights"] or variant["tile_p"] == variant["tile_m"] in (32, 64))])

@@ -1,0 +1,31 @@
+"""Tests the kernel of inverted_residual_mma, whose clusters add up sums, in emulation."""
+
+from __future__ import annotations
+
+import pytest
+
+from gossamer.ops.region.inverted_residual.tiling import BlockTile
+from tests.emulation.test_faults import Emulate
+from tests.ops.region.test_inverted_residual_mma import PROBLEMS, check, variants_of
+
+
+@pytest.mark.parametrize("mode, name, precision, tile", [
+    ("plain", "residual", "fp16", BlockTile(5, 4, 16, 3, 4)),
+    ("bounds", "residual", "fp16", BlockTile(4, 5, 16, 1, 2)),
+    ("bounds", "strided", "tf32", BlockTile(3, 3, 32, 2, 4)),
+    ("bounds", "strided", "fp16", BlockTile(2, 5, 16, 3, 4)),
+    ("bounds", "large filter", "fp32", BlockTile(4, 4, 16, 2, 4)),
+    ("bounds", "large filter", "fp16", BlockTile(4, 6, 32, 1, 4)),
+    ("bounds", "unused channels", "fp16", BlockTile(6, 3, 32, 2, 2)),
+    ("bounds", "separable", "fp16", BlockTile(4, 4, 16, 1, 4)),
+    ("bounds", "separable", "fp32", BlockTile(5, 7, 32, 2, 2)),
+    ("races", "residual", "fp16", BlockTile(9, 5, 16, 2, 2)),
+    ("races", "strided", "fp32", BlockTile(3, 5, 16, 1, 4)),
+    ("races", "strided", "fp16", BlockTile(4, 3, 16, 2, 4)),
+    ("races", "separable residual", "tf32", BlockTile(3, 5, 16, 2, 2)),
+])
+def test_it_computes_the_block(emulate: Emulate, mode: str, name: str, precision: str,
+                               tile: BlockTile) -> None:
+    device = emulate(mode, schedule=2)
+    problem = PROBLEMS[name]
+    check(problem, device, variants_of(problem, device, tile, [precision]))

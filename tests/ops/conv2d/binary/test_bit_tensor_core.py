@@ -1,0 +1,195 @@
+"""Tests bit_tensor_core: its tables everywhere, and its kernels where there is a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from gossamer.device.base import Device
+from gossamer.facts import PLUS_MINUS_ONE, REAL, TERNARY, ValueFacts, integers
+from gossamer.ops.algorithm import Epilogue, Variant
+from gossamer.ops.conv2d.binary.tensor_core.bit_tensor_core import BitTensorCore, variant_of
+from gossamer.ops.conv2d.binary.tensor_core.tables import Tables
+from gossamer.ops.conv2d.binary.tensor_core.tiles import MMA_TILES, WGMMA_TILES, Tile, steps_of
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.conv2d.reference import reference
+from gossamer.ops.weights import Weights
+from gossamer.tensor import Format, TensorSpec, pack
+from tests.ops.conv2d.binary.signs import (
+    BAND_SIGN,
+    BATCH_NORM_BITS,
+    BATCH_NORM_SIGN,
+    RESIDUAL,
+    RESIDUAL_BITS,
+    SCALED,
+    check_exact,
+    problems,
+    weights_of,
+)
+from tests.ops.recording import RecordingDevice
+
+ALGORITHM = BitTensorCore()
+SMALL = Conv2dProblem(2, 70, 5, 4, 72, (3, 2), (1, 2), (1, 0, 1, 2), (2, 1), 1, BATCH_NORM_BITS,
+                      SCALED, (PLUS_MINUS_ONE,))
+
+
+class HostWeights(Weights):
+    """Weights whose packed forms stay arrays on the host."""
+
+    def packed(self, key: str, pack: Callable[[dict[str, np.ndarray]], np.ndarray]) -> Any:
+        return pack(self.arrays)
+
+
+@pytest.mark.parametrize("word_bits", [32, 64])
+@pytest.mark.parametrize("known", [PLUS_MINUS_ONE, TERNARY], ids=["bits", "trits"])
+@pytest.mark.parametrize("unit, by_registers", [(32, True), (64, True), (64, False), (256, False)])
+def test_the_tables_state_the_convolution(word_bits: int, known: ValueFacts, unit: int,
+                                          by_registers: bool) -> None:
+    """Computes a convolution from the tables alone, each output pixel by the products of a step's
+    256 bits with the columns of the channels' units."""
+    problem = replace(SMALL, facts=(known,))
+    rng = np.random.default_rng(1)
+    inputs, arrays = problem.example_inputs(rng), weights_of(problem, rng)
+    weights: Any = HostWeights(arrays, RecordingDevice())
+    together = 2 if by_registers else 1
+    units = -(-problem.out_channels // (unit * together)) * together
+    tables = Tables(problem, word_bits, unit, units, together, steps_of(problem, word_bits) + 1,
+                    by_registers)
+    planes = 2 if known == TERNARY else 1
+    x = pack(inputs[0], TensorSpec(inputs[0].shape, Format(
+        f"packed{word_bits}", "bits" if planes == 1 else "trits")))
+    x = x.reshape(problem.batch, -1, planes)
+    taps = np.asarray(tables.taps(weights))
+    flat = np.ascontiguousarray(tables.weights(weights))
+    if by_registers:
+        # axes: tile, step, unit, plane, two of eights, quarter, column, word, eight, half
+        by_channel = flat.reshape(-1, tables.steps, together, planes, unit // 16, 4, 2, 4, 2, 2)
+        by_channel = by_channel.transpose(0, 2, 5, 4, 8, 6, 1, 3, 7, 9)
+    else:
+        # axes: unit, step, plane, half, eight, quarter, column, word
+        by_channel = flat.reshape(-1, tables.steps, planes, 2, unit // 8, 4, 2, 4).transpose(
+            0, 5, 4, 6, 1, 2, 7, 3)
+    by_channel = by_channel.reshape(tables.tile_channels, tables.steps, planes, 8)
+    constants = np.asarray(tables.constants(weights, False))
+    classes = np.asarray(tables.classes(weights))
+    accumulators = np.zeros((problem.batch, problem.out_channels, problem.out_height,
+                             problem.out_width))
+    for image, row, column in np.ndindex(problem.batch, problem.out_height, problem.out_width):
+        top, left = row * problem.stride[0] - problem.pads[0], column * problem.stride[1] - (
+            problem.pads[1])
+        rows, columns = (taps[:, 1] >> 16) + top, (taps[:, 1] & 0xffff) + left
+        inside = ((rows >= 0) & (rows < problem.height) & (columns >= 0)
+                  & (columns < problem.width))
+        place = np.where(inside, taps[:, 0] + top * problem.width + left, 0)
+        words = np.where(inside[:, None], x[image, place], 0).astype(x.dtype)
+        counted = int(np.bitwise_count(words[:, 0]).sum())
+        operands = [words[:, 0]] if planes == 1 else [words[:, 1], words[:, 0] & ~words[:, 1]]
+        ones = np.zeros(tables.tile_channels, np.int64)
+        for plane, operand in enumerate(operands):
+            parts = np.ascontiguousarray(operand).view(np.uint32).reshape(
+                tables.steps, *((4, 2) if word_bits == 64 else (2, 4)))
+            if word_bits == 32:
+                parts = parts.swapaxes(1, 2)
+            ones += np.bitwise_count(parts.reshape(tables.steps, 8) & by_channel[:, :, plane]).sum(
+                axis=(1, 2), dtype=np.int64)
+        pixel_class = classes[row] * tables.column_classes + classes[problem.out_height + column]
+        sums = (3 - planes) * (2 * ones - counted) + constants[pixel_class]
+        accumulators[image, :, row, column] = sums[:problem.out_channels]
+    signs = np.where(arrays["weight"] > 0, np.float32(1), np.float32(-1))
+    (expected,) = reference(replace(problem, epilogue=Epilogue()), inputs, {"weight": signs})
+    np.testing.assert_array_equal(accumulators, expected)
+
+
+@given(problem=problems(300), choice=st.integers(0, 10**6), seed=st.integers(0, 99))
+@settings(max_examples=40)
+def test_every_bit_of_any_convolution(cuda: Device, problem: Conv2dProblem, choice: int,
+                                      seed: int) -> None:
+    assume(ALGORITHM.supports(problem, cuda) is None)
+    variants = list(ALGORITHM.variants(problem, cuda))
+    check_exact(ALGORITHM, problem, variants[choice % len(variants)], cuda, seed)
+
+
+@pytest.mark.parametrize("known", [PLUS_MINUS_ONE, TERNARY], ids=["bits", "trits"])
+def test_every_tile(cuda: Device, known: ValueFacts) -> None:
+    problem = Conv2dProblem(3, 200, 13, 11, 330, (3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 1,
+                            BATCH_NORM_BITS, SCALED, (known,))
+    by_tile: dict[tuple, list[Variant]] = {}
+    for variant in ALGORITHM.variants(problem, cuda):
+        by_tile.setdefault(variant.config, []).append(variant)
+    assert len(by_tile) >= len(MMA_TILES)
+    # each tile in one of its formats in turn
+    for number, variants in enumerate(by_tile.values()):
+        check_exact(ALGORITHM, problem, variants[number % len(variants)], cuda)
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("epilogue", [BATCH_NORM_BITS, BATCH_NORM_SIGN, RESIDUAL, RESIDUAL_BITS,
+                                      BAND_SIGN], ids=["bits", "sign", "residual", "both", "band"])
+@pytest.mark.parametrize("known", [PLUS_MINUS_ONE, TERNARY], ids=["bits", "trits"])
+def test_every_form(cuda: Device, epilogue: Epilogue, known: ValueFacts) -> None:
+    problem = replace(SMALL, epilogue=epilogue,
+                      facts=(known, *[integers(-9, 9)] * epilogue.tensor_count))
+    chosen = {(variant["instruction"], variant.inputs[0].layout, variant.outputs[0].layout): variant
+              for variant in ALGORITHM.variants(problem, cuda)}
+    packed = [variant for variant in chosen.values() if variant.outputs[0].format.is_packed]
+    others = [variant for variant in chosen.values() if variant not in packed]
+    for variant in (*packed, *others[::3]):
+        check_exact(ALGORITHM, problem, variant, cuda)
+
+
+@pytest.mark.parametrize("groups", [2, 3])
+def test_groups_of_whole_words(cuda: Device, groups: int) -> None:
+    problem = Conv2dProblem(2, 64 * groups, 5, 4, 96 * groups, (2, 2), groups=groups,
+                            epilogue=BATCH_NORM_BITS, weights_info=SCALED, facts=(PLUS_MINUS_ONE,))
+    variants = list(ALGORITHM.variants(problem, cuda))
+    assert {v.outputs[0].layout for v in variants} == {"packed32", "NHWC", "NCHW"}
+    for variant in variants:
+        check_exact(ALGORITHM, problem, variant, cuda)
+
+
+@pytest.mark.parametrize("tile", [*WGMMA_TILES, *MMA_TILES], ids=lambda tile: " ".join(
+    str(value) for _, value in tile.config))
+def test_it_builds_without_spills(tile: Tile) -> None:
+    nvrtc = pytest.importorskip("gossamer.device.cuda.nvrtc", exc_type=ImportError)
+    device = RecordingDevice()
+    for known, word_bits, layout in ((PLUS_MINUS_ONE, 64, "packed64"), (TERNARY, 32, "NHWC")):
+        problem = replace(SMALL, facts=(known,))
+        weights = Weights(weights_of(problem, np.random.default_rng(0)), device)
+        ALGORITHM.prepare(weights, problem, variant_of(problem, tile, word_bits, layout), device)
+    assert len(device.sources) == 2
+    for source in device.sources:
+        for architecture in set(source.architectures):
+            _, info = nvrtc.compile_cubin(source, architecture)
+            assert info.spill_bytes == 0, f"{source} spills on {architecture}"
+            assert "warning" not in info.log and "Performance" not in info.log, info.log
+
+
+@pytest.mark.parametrize("change, reason", [
+    ({"facts": (REAL,)}, "any floats"),
+    ({"channels": 60, "groups": 2, "out_channels": 4}, "a group has 30 channels"),
+    ({"batch": 2**20, "height": 64}, "32-bit"),
+    ({"height": 2**15}, "32770 rows or columns"),
+])
+def test_reasons(change: dict, reason: str) -> None:
+    device = RecordingDevice()
+    assert ALGORITHM.supports(SMALL, device) is None
+    assert reason in (ALGORITHM.supports(replace(SMALL, **change), device) or "")
+
+
+def test_a_device_without_tensor_cores_is_told_so(device: Device) -> None:
+    if not device.limits.mma:
+        assert "tensor cores for bits" in (ALGORITHM.supports(SMALL, device) or "")
+
+
+def test_an_empty_output_needs_no_launch() -> None:
+    device = RecordingDevice()
+    problem = replace(SMALL, batch=0)
+    for variant in ALGORITHM.variants(problem, device):
+        weights = Weights(weights_of(problem, np.random.default_rng(0)), device)
+        assert not ALGORITHM.prepare(weights, problem, variant, device).launches

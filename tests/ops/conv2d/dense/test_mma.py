@@ -1,0 +1,204 @@
+"""Tests pointwise_mma and implicit_gemm_mma: packed weights and tables everywhere, and the kernel
+where there is a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gossamer.device.base import Device
+from gossamer.ops.algorithm import Variant
+from gossamer.ops.conv2d.dense.mma.algorithms import ImplicitGemmMma, PointwiseMma
+from gossamer.ops.conv2d.dense.mma.packing import k_table, packed_lines, vector_of
+from gossamer.ops.conv2d.dense.mma.tiling import TILES, expected_us, tile_of
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.conv2d.reference import reference
+from gossamer.ops.weights import Weights
+from tests.ops.conv2d.test_conv2d import BIAS_CLIP, BIAS_RESIDUAL_RELU, RESIDUAL_FIRST, problems
+from tests.ops.harness import random_inputs, random_weights, run_variant
+from tests.ops.recording import RecordingDevice
+from tests.tolerances import normalised_error, tolerance
+
+ALGORITHMS = (PointwiseMma(), ImplicitGemmMma())
+
+POINTWISE = Conv2dProblem(3, 40, 5, 7, 40, (1, 1), epilogue=BIAS_RESIDUAL_RELU)
+STRIDED = Conv2dProblem(2, 136, 9, 7, 36, (1, 1), (2, 2), epilogue=BIAS_CLIP)
+ODD_CHANNELS = Conv2dProblem(1, 21, 9, 7, 35, (1, 1), epilogue=BIAS_RESIDUAL_RELU)
+DEEP = Conv2dProblem(1, 520, 7, 7, 130, (1, 1), epilogue=RESIDUAL_FIRST)
+WINDOWS = Conv2dProblem(2, 16, 9, 7, 40, (3, 3), (2, 1), (1, 0, 1, 2), epilogue=BIAS_RESIDUAL_RELU)
+STEM = Conv2dProblem(2, 3, 11, 9, 32, (3, 3), (2, 2), (1, 1, 1, 1), epilogue=BIAS_CLIP)
+GROUPS = Conv2dProblem(2, 48, 7, 7, 72, (3, 3), (1, 1), (1, 1, 1, 1), (1, 2), 3,
+                       epilogue=BIAS_CLIP)
+PADDED = Conv2dProblem(1, 8, 5, 6, 10, (1, 1), (1, 2), (1, 0, 0, 2))
+ON_A_GPU = (POINTWISE, STRIDED, ODD_CHANNELS, DEEP, WINDOWS, STEM, GROUPS, PADDED)
+
+
+def algorithm_of(problem: Conv2dProblem, device: Device) -> PointwiseMma | ImplicitGemmMma:
+    (algorithm,) = (a for a in ALGORITHMS if a.supports(problem, device) is None)
+    return algorithm
+
+
+def check(problem: Conv2dProblem, device: Device, chosen: Sequence[Variant]) -> None:
+    """Checks variants against the reference, with guards around their outputs."""
+    assert chosen
+    algorithm = algorithm_of(problem, device)
+    inputs, arrays = random_inputs(problem), random_weights(problem)
+    weights = Weights(arrays, device, "the test")
+    for variant in chosen:
+        (actual,) = run_variant(algorithm, problem, variant, device, weights, inputs)
+        stored = [x.astype(spec.dtype) for x, spec in zip(inputs, variant.inputs, strict=True)]
+        (expected,) = reference(problem, stored, arrays)
+        error = normalised_error(actual, expected)
+        assert error <= tolerance("conv2d", variant.precision), (
+            f"{variant.precision} {variant.inputs[0].layout} {variant.config_text}: {error:.3g}")
+
+
+def by_lines(problem: Conv2dProblem, arrays: dict[str, np.ndarray], x: np.ndarray,
+             precision: str, layout: str) -> np.ndarray:
+    """Returns the convolution that packed lines and the table of K describe, without its epilogue,
+    in float64."""
+    vector = vector_of(precision)
+    spec = problem.inputs[0].with_format(layout=layout)
+    lines = packed_lines(arrays, problem, precision)
+    groups, stages, count, _ = lines.shape
+    # takes the permutation of pieces back
+    pieces = lines.reshape(groups, stages, -1, 8, 8, vector).astype(np.float64)
+    eighth, piece = np.meshgrid(np.arange(8), np.arange(8), indexing="ij")
+    pieces = pieces[:, :, :, eighth, piece ^ eighth].reshape(groups, stages, count, -1)
+    # and the order of channels: fragment, quarter, side
+    ordered = pieces.reshape(groups, stages, -1, vector // 2, 4, 2, 8 * vector)
+    rows = ordered.transpose(0, 2, 4, 3, 5, 1, 6).reshape(groups, count, -1)
+    table = k_table(problem, spec, precision, of_pieces=False)
+    memory = np.transpose(x, (0, 2, 3, 1) if layout == "NHWC" else (0, 1, 2, 3)).reshape(-1)
+    x_image, x_channel, x_row, x_column = spec.strides
+    y = np.zeros(problem.outputs[0].shape)
+    per_group = problem.out_channels // problem.groups
+    for image, group, i, j in np.ndindex(problem.batch, groups, problem.out_height,
+                                         problem.out_width):
+        top = i * problem.stride[0] - problem.pads[0]
+        left = j * problem.stride[1] - problem.pads[1]
+        row, column = top + (table[:, 1] >> 16), left + (table[:, 1] & 0xffff)
+        inside = (row >= 0) & (row < problem.height) & (column >= 0) & (column < problem.width)
+        first = (image * x_image + group * problem.channels // problem.groups * x_channel
+                 + top * x_row + left * x_column)
+        values = np.where(inside, memory[np.where(inside, first + table[:, 0], 0)], 0.0)
+        y[image, group * per_group:(group + 1) * per_group, i, j] = (
+            rows[group] @ values)[:per_group]
+    return y
+
+
+@given(problem=problems(depthwise=False), precision=st.sampled_from(["tf32", "fp16"]),
+       layout=st.sampled_from(["NHWC", "NCHW"]))
+@settings(max_examples=40)
+def test_lines_and_table_state_the_convolution(problem: Conv2dProblem, precision: str,
+                                               layout: str) -> None:
+    problem = replace(problem, epilogue=replace(problem.epilogue, expression=replace(
+        problem.epilogue.expression, inputs=1, steps=(), outputs=(0,)), operands=()))
+    arrays = random_weights(problem)
+    x = random_inputs(problem)[0]
+    (expected,) = reference(problem, [x], arrays)
+    actual = by_lines(problem, arrays, x, precision, layout)
+    assert normalised_error(actual, expected) <= tolerance("conv2d", precision)
+
+
+def test_entries_of_pieces_are_those_of_their_first_k() -> None:
+    x = WINDOWS.inputs[0].with_format(layout="NHWC")
+    whole = k_table(WINDOWS, x, "fp16", of_pieces=False)
+    np.testing.assert_array_equal(k_table(WINDOWS, x, "fp16", of_pieces=True), whole[::8])
+    assert (whole[9 * 16:, 1] >> 16 == 0x7fff).all()
+
+
+def test_every_problem_has_one_algorithm_and_reasons_are_given() -> None:
+    device = RecordingDevice()
+    for problem in ON_A_GPU:
+        reasons = [algorithm.supports(problem, device) for algorithm in ALGORITHMS]
+        assert reasons.count(None) == 1
+    depthwise = Conv2dProblem(1, 8, 9, 9, 8, (3, 3), groups=8)
+    assert "a group" in str(ImplicitGemmMma().supports(depthwise, device))
+    tall = Conv2dProblem(1, 8, 40000, 2, 8, (3, 1))
+    assert "32768 rows" in str(ImplicitGemmMma().supports(tall, device))
+    device.limits = replace(device.limits, mma=False)
+    assert "tensor cores" in str(PointwiseMma().supports(POINTWISE, device))
+
+
+def test_without_clusters_and_wgmma_only_other_tiles_are_offered() -> None:
+    device = RecordingDevice()
+    device.limits = replace(device.limits, cluster=1, wgmma=False, shared_bytes_opt_in=99 * 1024)
+    for precision in ("tf32", "fp16"):
+        tiles = [tile_of(variant) for variant in PointwiseMma().variants(POINTWISE, device)
+                 if variant.precision == precision]
+        assert tiles
+        assert not any(tile.cluster > 1 or tile.wgmma for tile in tiles)
+        assert all(tile.shared_bytes(1) <= 99 * 1024 for tile in tiles)
+
+
+def test_an_empty_batch_launches_nothing() -> None:
+    device = RecordingDevice()
+    problem = replace(POINTWISE, batch=0)
+    for variant in PointwiseMma().variants(problem, device):
+        weights = Weights(random_weights(problem), device)
+        assert not PointwiseMma().prepare(weights, problem, variant, device).launches
+
+
+def test_tiles_are_whole() -> None:
+    for tile in TILES:
+        assert tile.tile_p * 8 % tile.work_group == 0
+        assert tile.tile_p % (16 * tile.warps_p) == 0
+        assert tile.tile_m // tile.warps_m % 16 == 0
+        assert 4 % tile.warps_k == 0
+        if tile.wgmma:
+            assert tile.warps_m == tile.warps_k == 1
+            assert tile.warps_p % 4 == 0
+
+
+def test_more_work_is_expected_to_take_longer() -> None:
+    limits = RecordingDevice().limits
+    for tile in TILES:
+        small, large = (expected_us(Conv2dProblem(batch, 256, 28, 28, 512, (1, 1)), tile, "fp16",
+                                    limits) for batch in (1, 64))
+        assert 1 < small < large
+
+
+@pytest.mark.parametrize("problem", (POINTWISE, STEM, WINDOWS), ids=Conv2dProblem.describe)
+def test_kernels_build_without_spills(problem: Conv2dProblem) -> None:
+    pytest.importorskip("cuda.core")
+    nvrtc = pytest.importorskip("gossamer.device.cuda.nvrtc")
+    device = RecordingDevice()
+    algorithm = algorithm_of(problem, device)
+    variants = list(algorithm.variants(problem, device))
+    if problem is not POINTWISE:
+        variants = variants[::5]
+    for variant in variants:
+        (source,) = algorithm.kernel_sources(problem, variant, device)
+        for architecture in dict.fromkeys((source.architectures[0], "sm_90")):
+            _, info = nvrtc.compile_cubin(source, architecture)
+            assert info.spill_bytes == 0, f"{variant.config_text} spills on {architecture}"
+            assert "warning" not in info.log, info.log
+
+
+@pytest.mark.parametrize("problem", ON_A_GPU, ids=Conv2dProblem.describe)
+def test_every_tile_on_cuda(cuda: Device, problem: Conv2dProblem) -> None:
+    check(problem, cuda, list(algorithm_of(problem, cuda).variants(problem, cuda)))
+
+
+def test_work_groups_that_take_several_tiles_on_cuda(cuda: Device,
+                                                     monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda, "limits", replace(cuda.limits, compute_units=1))
+    for problem, batch in ((POINTWISE, 20), (STEM, 9), (WINDOWS, 5)):
+        problem = replace(problem, batch=batch)
+        check(problem, cuda, list(algorithm_of(problem, cuda).variants(problem, cuda)))
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("problem", (POINTWISE, STEM, WINDOWS), ids=Conv2dProblem.describe)
+def test_some_tiles_on_cuda(cuda: Device, problem: Conv2dProblem) -> None:
+    """Runs both precisions with and without clusters, warps that share K and wgmma, and no more: a
+    sanitizer is slow."""
+    chosen = {(v.precision, v["cluster"] > 1, v["warps_k"] > 1, v["wgmma"]): v
+              for v in algorithm_of(problem, cuda).variants(problem, cuda)}
+    check(problem, cuda, list(chosen.values()))

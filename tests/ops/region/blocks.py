@@ -1,0 +1,51 @@
+"""Problems of inverted residual blocks and of separable convolutions."""
+
+from __future__ import annotations
+
+from gossamer.expression import Expression, ExpressionStep, apply
+from gossamer.ops.algorithm import Epilogue
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.region.problem import ENTRY, RegionProblem
+
+BIAS = Epilogue(apply("add"), ("channel",))
+BIAS_RELU6 = Epilogue(apply("add").then(apply("clip", 0.0, 6.0)), ("channel",))
+BIAS_RELU = Epilogue(apply("add").then(apply("relu")), ("channel",))
+BIAS_HARD_SWISH = Epilogue(
+    Expression(2, (ExpressionStep("add", (0, 1)),
+                   ExpressionStep("hard_sigmoid", (2,), (1 / 6, 0.5)),
+                   ExpressionStep("mul", (2, 3)))), ("channel",))
+BIAS_SILU = Epilogue(
+    Expression(2, (ExpressionStep("add", (0, 1)), ExpressionStep("sigmoid", (2,)),
+                   ExpressionStep("mul", (2, 3)))), ("channel",))
+BIAS_RESIDUAL = Epilogue(apply("add").then(apply("add")), ("channel", "tensor"))
+EXP_OF_QUOTIENT = Epilogue(
+    Expression(2, (ExpressionStep("abs", (1,)), ExpressionStep("div", (0, 2)),
+                   ExpressionStep("clip", (3,), (-1.0, 1.0)))), ("channel",))
+"""An epilogue that is not a number for channels whose operand is 0."""
+
+
+def block(batch: int, channels: int, hidden: int, out_channels: int, size: tuple[int, int], *,
+          kernel: tuple[int, int] = (3, 3), stride: tuple[int, int] = (1, 1),
+          pads: tuple[int, int, int, int] | None = None, activation: Epilogue = BIAS_RELU6,
+          last: Epilogue | None = None, expands: bool = True,
+          dilation: tuple[int, int] = (1, 1)) -> RegionProblem:
+    """Returns a block; without an expansion `channels` counts for nothing.
+
+    pads: by default half of the kernel. last: the projection's epilogue, by default a bias, and the
+    sum with the block's input where the shapes agree.
+    """
+    pads = pads or (kernel[0] // 2, kernel[1] // 2) * 2
+    depthwise = Conv2dProblem(batch, hidden, *size, hidden, kernel, stride, pads, dilation, hidden,
+                              activation)
+    x = (batch, channels if expands else hidden, *size)
+    y = (batch, out_channels, depthwise.out_height, depthwise.out_width)
+    if last is None:
+        last = BIAS_RESIDUAL if x == y else BIAS
+    project = Conv2dProblem(*y[:1], hidden, *y[2:], out_channels, (1, 1), epilogue=last)
+    if not expands:
+        added = (ENTRY,) * last.tensor_count
+        return RegionProblem((depthwise, project), ((ENTRY,), ((0, 0), *added)), ((1, 0),))
+    expand = Conv2dProblem(batch, channels, *size, hidden, (1, 1), epilogue=activation)
+    added = (ENTRY,) * last.tensor_count
+    return RegionProblem((expand, depthwise, project),
+                         ((ENTRY,), ((0, 0),), ((1, 0), *added)), ((2, 0),))

@@ -1,0 +1,138 @@
+"""Blocks of MobileNet as one kernel of NVIDIA GPUs, on the GPU where there is one; elsewhere
+tests/emulation/test_inverted_residual_mma.py runs the kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pytest
+
+from gossamer.device.base import Device
+from gossamer.ops.algorithm import Variant
+from gossamer.ops.region.inverted_residual.inverted_residual_mma import (
+    InvertedResidualMma,
+    SeparableMma,
+)
+from gossamer.ops.region.inverted_residual.tiling import BlockTile
+from gossamer.ops.region.problem import RegionProblem
+from gossamer.ops.region.reference import reference
+from gossamer.ops.weights import Weights
+from tests.conftest import working_devices
+from tests.ops.harness import random_inputs, random_weights, run_variant
+from tests.ops.recording import RecordingDevice
+from tests.ops.region.blocks import (
+    BIAS_HARD_SWISH,
+    BIAS_SILU,
+    EXP_OF_QUOTIENT,
+    block,
+)
+from tests.tolerances import normalised_error, tolerance
+
+RESIDUAL = block(2, 24, 40, 24, (9, 10))
+STRIDED = block(1, 16, 48, 40, (11, 9), stride=(2, 2), activation=BIAS_SILU)
+LARGE_FILTER = block(1, 8, 32, 16, (7, 12), kernel=(5, 5), stride=(1, 2), pads=(2, 1, 2, 3),
+                     activation=BIAS_HARD_SWISH)
+UNUSED_CHANNELS = block(1, 16, 56, 8, (6, 6), activation=EXP_OF_QUOTIENT)
+SEPARABLE = block(1, 0, 40, 24, (9, 7), stride=(2, 1), expands=False)
+SEPARABLE_RESIDUAL = block(2, 0, 64, 64, (6, 5), expands=False)
+PROBLEMS = {"residual": RESIDUAL, "strided": STRIDED, "large filter": LARGE_FILTER,
+            "unused channels": UNUSED_CHANNELS, "separable": SEPARABLE,
+            "separable residual": SEPARABLE_RESIDUAL}
+
+
+def algorithm_of(problem: RegionProblem) -> InvertedResidualMma | SeparableMma:
+    return InvertedResidualMma() if len(problem.parts) == 3 else SeparableMma()
+
+
+def check(problem: RegionProblem, device: Device, variants: Sequence[Variant],
+          weights: Mapping[str, np.ndarray] | None = None) -> None:
+    """Compares the outputs of variants with the reference."""
+    algorithm = algorithm_of(problem)
+    assert algorithm.supports(problem, device) is None
+    weights = dict(weights or random_weights(problem))
+    packed = Weights(weights, device, "the test")
+    inputs = random_inputs(problem)
+    assert variants
+    for variant in variants:
+        stored = [np.asarray(array, spec.logical_dtype)
+                  for array, spec in zip(inputs, variant.inputs, strict=True)]
+        (expected,) = reference(problem, stored, weights)
+        (actual,) = run_variant(algorithm, problem, variant, device, packed, stored)
+        error = normalised_error(actual, expected)
+        assert error <= tolerance("region", variant.precision), (
+            f"{variant.config_text} in {variant.precision} is off by {error:.3g}")
+
+
+def variants_of(problem: RegionProblem, device: Device, tile: BlockTile,
+                precisions: Sequence[str]) -> list[Variant]:
+    """Returns the variants of a tile, whether or not it is among those that are offered."""
+    algorithm = algorithm_of(problem)
+    offered = {variant.precision: variant for variant in algorithm.variants(problem, device)}
+    config = (("rows", tile.rows), ("columns", tile.columns), ("chunk", tile.chunk),
+              ("cluster", tile.cluster), ("warps", tile.warps))
+    return [Variant(config, offered[precision].inputs, offered[precision].outputs, precision)
+            for precision in precisions]
+
+
+@pytest.fixture(scope="module")
+def cuda() -> Device:
+    found = next((device for name, device in working_devices().items() if name.startswith("cuda")),
+                 None)
+    if found is None:
+        pytest.skip("no NVIDIA GPU")
+    return found
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_it_computes_the_block_on_cuda(cuda: Device, name: str) -> None:
+    problem = PROBLEMS[name]
+    check(problem, cuda, list(algorithm_of(problem).variants(problem, cuda)))
+
+
+def test_it_builds_without_spills() -> None:
+    nvrtc = pytest.importorskip("gossamer.device.cuda.nvrtc", exc_type=ImportError)
+    device = RecordingDevice()
+    for problem in (RESIDUAL, SEPARABLE, block(64, 96, 576, 160, (14, 14), stride=(2, 2))):
+        weights = Weights(random_weights(problem), device)
+        variants = list(algorithm_of(problem).variants(problem, device))
+        for variant in (*variants[:3], variants[-1]):
+            algorithm_of(problem).prepare(weights, problem, variant, device)
+    assert len(device.sources) >= 8
+    for source in device.sources:
+        for architecture in dict.fromkeys(source.architectures):
+            _, info = nvrtc.compile_cubin(source, architecture)
+            assert info.spill_bytes == 0, f"{source} spills on {architecture}"
+
+
+def test_channels_that_are_no_multiple_of_8_give_a_reason() -> None:
+    reason = InvertedResidualMma().supports(block(1, 12, 32, 8, (6, 6)), RecordingDevice())
+    assert reason == "12 to 8 channels, takes multiples of 8"
+
+
+def test_channels_that_do_not_fit_give_a_reason() -> None:
+    reason = InvertedResidualMma().supports(block(1, 4096, 4096, 4096, (6, 6)), RecordingDevice())
+    assert "do not fit the shared memory" in (reason or "")
+
+
+def test_an_empty_batch_needs_no_launch() -> None:
+    problem, device = block(0, 16, 32, 16, (6, 6)), RecordingDevice()
+    weights = Weights(random_weights(problem), device)
+    for variant in InvertedResidualMma().variants(problem, device):
+        assert not InvertedResidualMma().prepare(weights, problem, variant, device).launches
+
+
+def test_every_config_serves_every_batch() -> None:
+    """A plan for another batch size takes the config of the nearest one."""
+    configs = [{(variant.config, variant.precision) for variant in InvertedResidualMma().variants(
+        block(batch, 64, 384, 64, (14, 14)), RecordingDevice())} for batch in (1, 3, 64, 200)]
+    assert all(of_batch == configs[0] for of_batch in configs)
+
+
+def test_fewer_precisions_give_the_same_variants_in_another_order() -> None:
+    problem, device = block(1, 64, 384, 64, (14, 14)), RecordingDevice()
+    algorithm = InvertedResidualMma()
+    for precisions in (("fp32",), ("fp32", "tf32", "fp16")):
+        assert {variant.precision for variant in algorithm.variants_in(
+            problem, device, precisions)} == set(precisions)
