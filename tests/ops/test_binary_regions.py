@@ -107,11 +107,11 @@ def test_every_bit_of_any_region(problem: RegionProblem, choice: int, seed: int)
 
 
 @given(problem=regions(), choice=st.integers(0, 83), seed=st.integers(0, 99))
-@settings(max_examples=15)
+@settings(max_examples=10)
 def test_every_bit_of_any_region_on_a_device(compiled_device: Device, problem: RegionProblem,
                                              choice: int, seed: int) -> None:
     if is_slow(compiled_device):
-        problem = problem.first_images(1)
+        pytest.skip("Oclgrind interprets: it runs the forms below")
     check_exact(PopcountRegion(), problem, compiled_device, choice, seed)
 
 
@@ -120,8 +120,10 @@ def test_every_bit_of_any_region_on_a_device(compiled_device: Device, problem: R
 @pytest.mark.parametrize(("pad", "signs"), [(1.0, None), (-1.0, ABOVE), (None, SIGNS[1])])
 def test_every_form(compiled_device: Device, known: ValueFacts, pad: float | None,
                     signs: Expression | None) -> None:
-    problem = region(known, RESIDUAL if signs else BATCH_NORM_SIGN, pad=pad, signs=signs)
-    for choice in range(0, 84, 25):
+    slow = is_slow(compiled_device)
+    problem = region(known, RESIDUAL if signs else BATCH_NORM_SIGN, pad=pad, signs=signs,
+                     size=4 if slow else 5, pads=(0, 0, 1, 1))
+    for choice in (3,) if slow else range(0, 84, 40):
         check_exact(PopcountRegion(), problem, compiled_device, choice, choice)
 
 

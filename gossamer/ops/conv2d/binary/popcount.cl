@@ -44,7 +44,7 @@
 #define INDEX(row, column) \
     (image * stride_n + channel * stride_c + (row) * stride_h + (column) * stride_w)
 
-KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void popcount_conv(
+KERNEL WORK_GROUP_OF(WORK_GROUP_SIZE) void popcount_conv(
     const GLOBAL WORD *RESTRICT x, const GLOBAL WORD *RESTRICT weights,
     const GLOBAL WORD *RESTRICT masks, const GLOBAL int *RESTRICT first_words,
     const GLOBAL int *RESTRICT tap_sums, const GLOBAL float *RESTRICT alphas,
@@ -87,43 +87,54 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void popcount_conv(
     UNROLL for (int i = 0; i < WORK_H; i++)
         UNROLL for (int j = 0; j < WORK_W; j++)
             different[i][j] = 0;
-#if PLANES == 2
-    for (int pixel = item; pixel < STAGED; pixel += WORK_GROUP_SIZE)
-        nonzeros[pixel] = 0;
+#if PADDING
+    WORD last_word = WORD_OF(channels - (in_words - 1) * WORD_BITS);
 #endif
 
     for (int chunk = 0; chunk < group_words; chunk += CHUNK) {
         BARRIER();
-        /* a work-item stages the same pixels each time, so that it alone adds to their counts */
-        for (int pixel = item; pixel < STAGED; pixel += WORK_GROUP_SIZE) {
+        for (int index = item; index < CHUNK * STAGED; index += WORK_GROUP_SIZE) {
+            int k = index / STAGED, pixel = index % STAGED;
             int row = tile_y * STRIDE_Y - pad_top + pixel / STAGED_W;
             int column = tile_x * STRIDE_X - pad_left + pixel % STAGED_W;
             int is_inside = (uint)row < (uint)height && (uint)column < (uint)width;
-            for (int k = 0; k < CHUNK; k++) {
-                int word = first_word + chunk + k;
-                int is_word = chunk + k < group_words && word < in_words;
-                INT64 place = (INT64)image * from_n + word * from_c + row * from_h
-                    + column * from_w;
-                WORD outside = PADDING && is_word ? WORD_OF(channels - word * WORD_BITS) : 0;
-                is_word &= is_inside;
-                WORD signs = is_word ? x[place + PLANES - 1] : PADDING > 0 ? outside : 0;
-#if MASKED
-                WORD mask = chunk + k < group_words ? masks[group * group_words + chunk + k] : 0;
-                signs &= mask;
+            int word = first_word + chunk + k;
+            int is_word = chunk + k < group_words && word < in_words;
+            INT64 place = (INT64)image * from_n + word * from_c + row * from_h + column * from_w;
+            WORD signs = is_word && is_inside ? x[place + PLANES - 1] : 0;
+#if PADDING
+            WORD outside = !is_word || is_inside ? 0 : word == in_words - 1 ? last_word : ~(WORD)0;
+#if PADDING > 0
+            signs |= outside;
 #endif
-                staged[k * STAGED + pixel] = signs;
+#endif
+#if MASKED
+            WORD mask = chunk + k < group_words ? masks[group * group_words + chunk + k] : 0;
+            signs &= mask;
+#endif
+            staged[index] = signs;
 #if PLANES == 2
-                WORD nonzero = is_word ? x[place] : outside;
+            WORD nonzero = is_word && is_inside ? x[place] : 0;
+#if PADDING
+            nonzero |= outside;
+#endif
 #if MASKED
-                nonzero &= mask;
+            nonzero &= mask;
 #endif
-                staged_nonzero[k * STAGED + pixel] = nonzero;
-                nonzeros[pixel] += ONES(nonzero);
+            staged_nonzero[index] = nonzero;
 #endif
-            }
         }
         BARRIER();
-        for (int k = 0; k < CHUNK && chunk + k < group_words; k++) {
+#if PLANES == 2
+        for (int pixel = item; pixel < STAGED; pixel += WORK_GROUP_SIZE) {
+            int nonzero_of_chunk = 0;
+            for (int k = 0; k < CHUNK; k++)
+                nonzero_of_chunk += ONES(staged_nonzero[k * STAGED + pixel]);
+            nonzeros[pixel] = chunk ? nonzeros[pixel] + nonzero_of_chunk : nonzero_of_chunk;
+        }
+#endif
+        int words = MINIMUM(CHUNK, group_words - chunk);
+        for (int k = 0; k < words; k++) {
             for (int r = 0; r < KERNEL_H; r++) {
                 int row = k * STAGED + (first_row * STRIDE_Y + r * DILATION_Y) * STAGED_W
                     + first_column * STRIDE_X;

@@ -83,7 +83,7 @@ def test_of_regions_that_share_layers_one_is_taken(monkeypatch: pytest.MonkeyPat
         "fused_pair": f"{REGION} is faster with more layers"}
     set_costs(monkeypatch, 27.0)
     assert make_plan(blocks(1), tmp_path).report(2).rows[0]["rejected"]["fused_pair"] == (
-        f"grow0 + middle0: grow0 is computed in {REGION}")
+        f"middle0 + shrink0: middle0 is computed in {REGION}")
 
 
 def test_a_graph_too_entangled_for_regions_says_so(monkeypatch: pytest.MonkeyPatch,

@@ -37,6 +37,7 @@ class BitTensorCore(Algorithm):
 
     op = "conv2d"
     name = "bit_tensor_core"
+    exact = True
 
     def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
         if not device.limits.mma:
