@@ -3,6 +3,7 @@
 from gossamer.ops.gemm.binary import HostPopcountGemm
 from gossamer.ops.gemm.cublas import CublasGemm
 from gossamer.ops.gemm.dense import HostGemm, SkinnyGemm, TiledGemm, WideProduct
+from gossamer.ops.gemm.large import LargeGemm
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.gemm.published import PublishedGemm
 from gossamer.ops.gemm.reference import reference
@@ -10,5 +11,5 @@ from gossamer.ops.gemm.sparse import SparseGemm, SparseRows
 from gossamer.ops.op import Op
 
 OP = Op("gemm", GemmProblem, reference,
-        (SkinnyGemm(), WideProduct(), TiledGemm(), CublasGemm(), SparseRows(), HostGemm(),
-         SparseGemm(), HostPopcountGemm(), PublishedGemm()))
+        (SkinnyGemm(), WideProduct(), TiledGemm(), LargeGemm(), CublasGemm(), SparseRows(),
+         HostGemm(), SparseGemm(), HostPopcountGemm(), PublishedGemm()))
