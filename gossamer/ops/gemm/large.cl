@@ -11,7 +11,8 @@
  *
  * BLOCKS_PER_UNIT work-groups must fit a multiprocessor at once, which bounds the registers.
  *
- * EXACT      1 where rows, columns and depth are multiples of the tile's
+ * CHECKED    0 where rows, columns and depth are multiples of the tile's, so that no bounds are
+ *            checked
  * FRAGMENTS  2: a work-item reads the numbers of the next k before it multiplies those of this one
  * SNAKE      1: every second row of a work-item's results is computed from its end */
 
@@ -37,17 +38,19 @@
 #define FETCH(fetched_k)                                                                      \
     UNROLL for (int i = 0; i < X_LOADS; i++) {                                                \
         int unit = item + i * WORK_GROUP_SIZE;                                                \
-        x_next[i] = MAKE4(0.0f, 0.0f, 0.0f, 0.0f);                                            \
-        if (EXACT || (first_row + X_ROW(unit) < rows && (fetched_k) + X_K(unit) < depth))     \
+        if (!CHECKED || (first_row + X_ROW(unit) < rows && (fetched_k) + X_K(unit) < depth))  \
             x_next[i] = LOAD4(x_from + X_ROW(unit) * depth + X_K(unit));                      \
+        else                                                                                  \
+            x_next[i] = MAKE4(0.0f, 0.0f, 0.0f, 0.0f);                                        \
     }                                                                                         \
     UNROLL for (int i = 0; i < WEIGHT_LOADS; i++) {                                           \
         int unit = item + i * WORK_GROUP_SIZE;                                                \
-        weight_next[i] = MAKE4(0.0f, 0.0f, 0.0f, 0.0f);                                       \
-        if (EXACT || (first_column + WEIGHT_COLUMN(unit) < columns                            \
-                      && (fetched_k) + WEIGHT_K(unit) < depth))                               \
+        if (!CHECKED || (first_column + WEIGHT_COLUMN(unit) < columns                         \
+                         && (fetched_k) + WEIGHT_K(unit) < depth))                            \
             weight_next[i] = LOAD4(weight_from + WEIGHT_K(unit) * columns                     \
                                    + WEIGHT_COLUMN(unit));                                    \
+        else                                                                                  \
+            weight_next[i] = MAKE4(0.0f, 0.0f, 0.0f, 0.0f);                                   \
     }                                                                                         \
     x_from += TILE_K;                                                                         \
     weight_from += TILE_K * columns;
@@ -113,17 +116,17 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void large_gemm(
         UNROLL for (int j = 0; j < WORK_N; j++)
             sum[i][j] = 0.0f;
     float4 x_next[X_LOADS], weight_next[WEIGHT_LOADS];
-    float of_x[FRAGMENTS][WORK_M], of_weight[FRAGMENTS][WORK_N];
+    float of_x[2][WORK_M], of_weight[2][WORK_N];
 
     FETCH(0)
     STORE_TILE(tiles)
     BARRIER();
-    int steps = CEIL_DIV(depth, TILE_K);
-    for (int step = 0; step < steps; step++) {
-        const SHARED_POINTER float *tile = tiles + (step & 1) * TILE_WORDS;
-        if (step + 1 < steps) {
-            FETCH((step + 1) * TILE_K)
+    int current = 0;
+    for (int next_k = TILE_K; ; next_k += TILE_K) {
+        if (next_k < depth) {
+            FETCH(next_k)
         }
+        const SHARED_POINTER float *tile = tiles + current;
 #if FRAGMENTS == 2
         READ(0, 0)
         UNROLL for (int k = 0; k < TILE_K; k += 2) {
@@ -140,9 +143,10 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void large_gemm(
             MULTIPLY(0)
         }
 #endif
-        if (step + 1 < steps) {
-            STORE_TILE(tiles + (~step & 1) * TILE_WORDS)
-        }
+        if (next_k >= depth)
+            break;
+        current = TILE_WORDS - current;
+        STORE_TILE(tiles + current)
         BARRIER();
     }
 
@@ -150,7 +154,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void large_gemm(
         int row = first_row + warp_row + lane_row + i / 4 * (4 * LANES_M) + i % 4;
         UNROLL for (int j = 0; j < WORK_N; j += 4) {
             int channel = first_column + column + j * LANES_N;
-            if (EXACT || (row < rows && channel < columns)) {
+            if (!CHECKED || (row < rows && channel < columns)) {
                 int index = row * columns + channel;
                 float4 value = MAKE4(sum[i][j], sum[i][j + 1], sum[i][j + 2], sum[i][j + 3]);
                 EPILOGUE4(value, channel, index)

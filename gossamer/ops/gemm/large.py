@@ -19,15 +19,16 @@ from gossamer.ops.weights import Weights
 
 _SOURCE = Path(__file__).with_name("large.cl")
 _KEYS = ("tile_m", "tile_n", "tile_k", "work_m", "work_n", "lanes_n", "fragments", "snake",
-         "blocks_per_unit")
+         "blocks_per_unit", "checked")
 _CONFIGS = (
-    (256, 128, 8, 16, 8, 8, 1, 0, 1),
-    (256, 128, 8, 16, 8, 8, 2, 1, 1),
-    (128, 256, 8, 8, 16, 4, 2, 1, 1),
-    (128, 128, 8, 8, 8, 8, 1, 0, 2),
+    (256, 128, 8, 16, 8, 8, 1, 0, 1, 0),
+    (256, 128, 8, 16, 8, 8, 2, 1, 1, 1),
+    (128, 256, 8, 8, 16, 4, 2, 1, 1, 0),
+    (128, 128, 8, 8, 8, 8, 1, 0, 2, 0),
 )
-"""Values of _KEYS, which large.cl describes. On an H200 the first is the fastest through CUDA and
-the second through OpenCL; the last is for products that are not large enough."""
+"""Values of _KEYS, which large.cl describes. On an H200 the first is the fastest through CUDA, and
+the second, which checks bounds even where there is no need, through OpenCL; the last is for
+products that are not large enough."""
 _LEAST = 128
 """Rows and columns below which a tile would be empty for the most part."""
 
@@ -69,7 +70,7 @@ class LargeGemm(Algorithm):
             **{key.upper(): value for key, value in variant.config},
             # with bounds to check, the registers of two work-groups are too few
             "BLOCKS_PER_UNIT": variant["blocks_per_unit"] if exact else 1,
-            "EXACT": int(exact),
+            "CHECKED": int(variant["checked"] or not exact),
             **epilogue_macros(problem.epilogue),
         }))
         weight = weights.packed("depth by columns", lambda arrays: np.ascontiguousarray(
