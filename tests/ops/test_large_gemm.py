@@ -19,14 +19,15 @@ BIAS_RESIDUAL = Epilogue(apply("add").then(apply("add")), ("channel", "tensor"))
 
 @pytest.mark.sanitize
 @pytest.mark.parametrize("problem", [GemmProblem(300, 132, 20, BIAS_RESIDUAL),
-                                     GemmProblem(256, 256, 16), GemmProblem(130, 260, 4)],
+                                     GemmProblem(256, 256, 16), GemmProblem(4, 8, 12)],
                          ids=GemmProblem.describe)
 def test_every_config(compiled_device: Device, problem: GemmProblem) -> None:
+    if is_slow(compiled_device) and problem.rows > 4:
+        pytest.skip("Oclgrind interprets: one tile is enough to show a race")
     inputs, constants = random_inputs(problem), random_weights(problem)
     (expected,) = reference(problem, inputs, constants)
     weights = Weights(constants, compiled_device)
     variants = list(LargeGemm().variants(problem, compiled_device))
-    # Oclgrind interprets, and one tile is enough to show a race
     for variant in variants[3:] if is_slow(compiled_device) else variants:
         (actual,) = run_variant(LargeGemm(), problem, variant, compiled_device, weights, inputs)
         assert normalised_error(actual, expected) <= tolerance("gemm")
