@@ -5,6 +5,7 @@ OpenCL calls shared memory "local memory": its names in that API contain LOCAL.
 
 from __future__ import annotations
 
+import math
 import threading
 import warnings
 from collections.abc import Callable, Sequence
@@ -59,7 +60,10 @@ class OpenCLKernel(Kernel):
         self._program = program
         self._per_thread = threading.local()
         info = cl.kernel_work_group_info
-        self.work_group_size = self.handle.get_work_group_info(info.WORK_GROUP_SIZE, device)
+        # a size that the kernel itself requires may be larger than what the driver states
+        required = self.handle.get_work_group_info(info.COMPILE_WORK_GROUP_SIZE, device)
+        self.work_group_size = max(
+            self.handle.get_work_group_info(info.WORK_GROUP_SIZE, device), math.prod(required))
         self.shared_bytes = self.handle.get_work_group_info(info.LOCAL_MEM_SIZE, device)
 
     @property

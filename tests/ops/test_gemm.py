@@ -62,7 +62,7 @@ def test_configs_come_in_both_precisions(compiled_device: Device) -> None:
                 or algorithm.supports(problem, compiled_device) is not None):
             continue
         variants = list(algorithm.variants(problem, compiled_device))
-        if algorithm.name == "wide_gemm":
+        if algorithm.name == "large_gemm":
             assert {variant.precision for variant in variants} == {"fp32"}
             continue
         for _, group in itertools.groupby(variants, key=lambda v: v.config):

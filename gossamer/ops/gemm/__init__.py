@@ -3,6 +3,7 @@
 from gossamer.ops.gemm.binary import HostPopcountGemm, PopcountGemm
 from gossamer.ops.gemm.cublas import CublasGemm
 from gossamer.ops.gemm.dense import HostGemm, MmaGemm, SkinnyGemm, TiledGemm, WideProduct
+from gossamer.ops.gemm.large import LargeGemm
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.gemm.published import PublishedGemm
 from gossamer.ops.gemm.reference import reference
@@ -10,5 +11,6 @@ from gossamer.ops.gemm.sparse import SparseGemm, SparseRows
 from gossamer.ops.op import Op
 
 OP = Op("gemm", GemmProblem, reference,
-        (SkinnyGemm(), WideProduct(), TiledGemm(), MmaGemm(), CublasGemm(), SparseRows(),
-         HostGemm(), SparseGemm(), HostPopcountGemm(), PopcountGemm(), PublishedGemm()))
+        (SkinnyGemm(), WideProduct(), TiledGemm(), LargeGemm(), MmaGemm(), CublasGemm(),
+         SparseRows(), HostGemm(), SparseGemm(), HostPopcountGemm(), PopcountGemm(),
+         PublishedGemm()))

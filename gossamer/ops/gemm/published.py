@@ -11,7 +11,7 @@ from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.conv2d.dense.published_gemm import (
     Product,
     cannot_multiply,
-    configs,
+    config,
     multiplication,
 )
 from gossamer.ops.epilogue_pass import epilogue_pass_launches
@@ -37,8 +37,7 @@ class PublishedGemm(Algorithm):
         return cannot_multiply(problem.rows, 1, device.limits)
 
     def variants(self, problem: GemmProblem, device: Device) -> Iterator[Variant]:
-        for config in configs(device.limits):
-            yield Variant(config, problem.inputs, problem.outputs)
+        yield Variant(config(device.limits), problem.inputs, problem.outputs)
 
     def prepare(self, weights: Weights, problem: GemmProblem, variant: Variant,
                 device: Device) -> State:

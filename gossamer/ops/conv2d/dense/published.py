@@ -10,7 +10,7 @@ from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.conv2d.dense.published_gemm import (
     Product,
     cannot_multiply,
-    configs,
+    config,
     multiplication,
 )
 from gossamer.ops.conv2d.problem import Conv2dProblem
@@ -52,8 +52,7 @@ class PublishedConvolution(Algorithm):
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
         workspace = max((matrix_bytes(problem, part, 4) for part in parts(problem, _LAYOUT, 4)),
                         default=0)
-        for config in configs(device.limits):
-            yield variant_of(problem, config, _LAYOUT, "fp32", workspace)
+        yield variant_of(problem, config(device.limits), _LAYOUT, "fp32", workspace)
 
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
                 device: Device) -> State:

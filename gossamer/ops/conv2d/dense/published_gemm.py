@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,11 +52,10 @@ def cannot_multiply(rows: int, members: int, limits: Limits) -> str | None:
     return None
 
 
-def configs(limits: Limits) -> Iterator[tuple[tuple[str, int], ...]]:
-    """Yields the configs whose tiles fit the device."""
-    for depth in _DEPTHS:
-        if _shared_bytes(depth) <= limits.shared_bytes:
-            yield (("tile_k", depth),)
+def config(limits: Limits) -> tuple[tuple[str, int], ...]:
+    """Returns the config with the deepest tiles that fit the device."""
+    return (("tile_k", next(depth for depth in _DEPTHS
+                            if _shared_bytes(depth) <= limits.shared_bytes)),)
 
 
 def _shared_bytes(tile_k: int) -> int:

@@ -2,41 +2,57 @@
  * PIXELS output pixels by 16 * VECTORS output channels in vector registers. Nothing is staged: the
  * weights are read in order, and of the input one number at a time is spread over a vector.
  *
- * x is NHWC, and so is y. panels: for each group and each 16 * VECTORS of its output channels their
- * weights, by tap and input channel. zeros: as many zeros as a group has input channels, which are
- * read in place of pixels outside of the image.
+ * panels: for each group and each 16 * VECTORS of its output channels their weights, by tap and input
+ * channel. zeros: as many zeros as a group has input channels, which are read in place of pixels
+ * outside of the image.
  *
- * OUT_VECTOR  4 where the output channels of a group are a multiple of 4, else 1 */
+ * HALVES      1: x, y, zeros and the epilogue's tensor operands are 16-bit floats
+ * IN_NHWC     1 where x is NHWC, 0 where it is NCHW
+ * OUT_NHWC    1 where y and the epilogue's tensor operands are NHWC, 0 where they are NCHW
+ * OUT_VECTOR  4 where the output channels of a group are a multiple of 4 and adjacent, else 1 */
 
 #define LANES (16 * VECTORS)
 
+#if IN_NHWC
+#define CHANNEL_OFFSET(c, i) (c)
+#else
+#define CHANNEL_OFFSET(c, i) ((c) * apart[i])
+#endif
+
+#if OUT_NHWC
+#define OUT_INDEX(pixel, channel) ((pixel) * all_channels + (channel))
+#else
+#define OUT_INDEX(pixel, channel) \
+    (((pixel) / plane * all_channels + (channel)) * plane + (pixel) % plane)
+#endif
+
 #if OUT_VECTOR == 4
-#define STORE_LANES(lanes, first_m, pixel)                                     \
+#define STORE_LANES(lanes, first_m, pixel)                                        \
     for (int lane = 0; lane < 16 && (first_m) + lane < out_channels; lane += 4) { \
-        int channel = group * out_channels + (first_m) + lane;                 \
-        int index = (pixel) * all_channels + channel;                          \
+        int channel = group * out_channels + (first_m) + lane;                    \
+        int index = OUT_INDEX(pixel, channel);                                    \
         float4 value = MAKE4((lanes)[lane], (lanes)[lane + 1], (lanes)[lane + 2], \
-                             (lanes)[lane + 3]);                               \
-        EPILOGUE4(value, channel, index)                                       \
-        STORE4(y + index, value);                                              \
+                             (lanes)[lane + 3]);                                  \
+        EPILOGUE4(value, channel, index)                                          \
+        STORE_REAL4(y, index, value);                                             \
     }
 #else
-#define STORE_LANES(lanes, first_m, pixel)                                     \
-    for (int lane = 0; lane < 16 && (first_m) + lane < out_channels; lane++) { \
-        int channel = group * out_channels + (first_m) + lane;                 \
-        int index = (pixel) * all_channels + channel;                          \
-        float value = (lanes)[lane];                                           \
-        EPILOGUE(value, channel, index)                                        \
-        y[index] = value;                                                      \
+#define STORE_LANES(lanes, first_m, pixel)                                        \
+    for (int lane = 0; lane < 16 && (first_m) + lane < out_channels; lane++) {    \
+        int channel = group * out_channels + (first_m) + lane;                    \
+        int index = OUT_INDEX(pixel, channel);                                    \
+        float value = (lanes)[lane];                                              \
+        EPILOGUE(value, channel, index)                                           \
+        STORE_REAL(y, index, value);                                              \
     }
 #endif
 
 KERNEL LAUNCH_BOUNDS(1, 1) void wide_gemm(
-    const GLOBAL float *RESTRICT x, const GLOBAL float *RESTRICT panels, GLOBAL float *RESTRICT y,
-    const GLOBAL float *RESTRICT zeros, int pixels, int channels, int out_channels,
+    const GLOBAL REAL *RESTRICT x, const GLOBAL float *RESTRICT panels, GLOBAL REAL *RESTRICT y,
+    const GLOBAL REAL *RESTRICT zeros, int pixels, int channels, int out_channels,
     int all_channels, int height, int width, int out_width, int plane, int kernel_height,
     int kernel_width, int stride_y, int stride_x, int pad_top, int pad_left, int dilation_y,
-    int dilation_x, int x_image, int x_row, int x_column EPILOGUE_PARAMETERS)
+    int dilation_x, int x_image, int x_channel, int x_row, int x_column EPILOGUE_PARAMETERS)
 {
     int pixel_blocks = CEIL_DIV(pixels, PIXELS), blocks = CEIL_DIV(out_channels, LANES);
     int block = GROUP_ID(0) / pixel_blocks, group = GROUP_ID(1);
@@ -49,7 +65,7 @@ KERNEL LAUNCH_BOUNDS(1, 1) void wide_gemm(
     UNROLL for (int i = 0; i < PIXELS; i++) {
         /* what lies behind the last pixel is computed as the last one, and not stored */
         int pixel = first_pixel + i < pixels ? first_pixel + i : pixels - 1;
-        image[i] = pixel / plane * x_image + group * channels;
+        image[i] = pixel / plane * x_image + group * channels * x_channel;
         row[i] = pixel % plane / out_width * stride_y - pad_top;
         column[i] = pixel % plane % out_width * stride_x - pad_left;
         UNROLL for (int j = 0; j < VECTORS; j++)
@@ -58,11 +74,17 @@ KERNEL LAUNCH_BOUNDS(1, 1) void wide_gemm(
 
     for (int r = 0; r < kernel_height; r++)
         for (int s = 0; s < kernel_width; s++) {
-            const GLOBAL float *from[PIXELS];
+            const GLOBAL REAL *from[PIXELS];
+#if !IN_NHWC
+            int apart[PIXELS];
+#endif
             UNROLL for (int i = 0; i < PIXELS; i++) {
                 int in_row = row[i] + r * dilation_y, in_column = column[i] + s * dilation_x;
                 int inside = (uint)in_row < (uint)height && (uint)in_column < (uint)width;
                 from[i] = inside ? x + (image[i] + in_row * x_row + in_column * x_column) : zeros;
+#if !IN_NHWC
+                apart[i] = inside ? x_channel : 0;
+#endif
             }
             for (int c = 0; c < channels; c++) {
                 FLOAT16 weights[VECTORS];
@@ -70,7 +92,7 @@ KERNEL LAUNCH_BOUNDS(1, 1) void wide_gemm(
                     weights[j] = LOAD16(panel + 16 * j);
                 panel += LANES;
                 UNROLL for (int i = 0; i < PIXELS; i++) {
-                    float value = from[i][c];
+                    float value = LOAD_REAL(from[i], CHANNEL_OFFSET(c, i));
                     UNROLL for (int j = 0; j < VECTORS; j++)
                         sum[i][j] = FMA16(value, weights[j], sum[i][j]);
                 }

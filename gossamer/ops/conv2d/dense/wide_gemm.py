@@ -17,6 +17,7 @@ from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.weights import Weights
 
 _SOURCE = Path(__file__).with_name("wide_gemm.cl")
+_LAYOUTS = (("NHWC", "NHWC"), ("NCHW", "NHWC"), ("NCHW", "NCHW"), ("NHWC", "NCHW"))
 _TILES = ((12, 2), (6, 4), (6, 2), (12, 1))
 """Output pixels and vectors of 16 output channels of a work-item."""
 _MULTIPLY_ADDS = 50_000
@@ -28,8 +29,8 @@ _FIND = 0.002
 
 
 class WideGemm(Algorithm):
-    """A work-item computes a tile of output pixels by output channels. It reads NHWC, where the
-    channels of a pixel, over which it sums, and those that it computes are adjacent."""
+    """A work-item computes a tile of output pixels by output channels. It is made for NHWC, where
+    the channels of a pixel are adjacent; NCHW is for the ends of a network."""
 
     op = "conv2d"
     name = "wide_gemm"
@@ -44,11 +45,17 @@ class WideGemm(Algorithm):
         return None
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
-        inputs, outputs = (tuple(spec.with_format(layout="NHWC") for spec in specs)
-                           for specs in (problem.inputs, problem.outputs))
+        layouts = []
+        for source, target in _LAYOUTS:
+            x = problem.inputs[0].with_format(layout=source)
+            y = problem.outputs[0].with_format(layout=target)
+            layouts.append(((x, *[y] * problem.epilogue.tensor_count), (y,)))
         for pixels, vectors in sorted(
                 _TILES, key=lambda tile: _expected_us(problem, tile[0], tile[1], device)):
-            yield Variant((("pixels", pixels), ("vectors", vectors)), inputs, outputs)
+            config = (("pixels", pixels), ("vectors", vectors))
+            variants = [Variant(config, inputs, outputs) for inputs, outputs in layouts]
+            yield from variants
+            yield from (variant.as_fp16 for variant in variants)
 
     def expected_us(self, problem: Conv2dProblem, variant: Variant, device: Device) -> float:
         return _expected_us(problem, variant["pixels"], variant["vectors"], device)
@@ -69,24 +76,29 @@ class WideGemm(Algorithm):
         panels = weights.packed(f"panels of {16 * vectors}",
                                 lambda arrays: _panels(arrays, problem, 16 * vectors))
         zeros = weights.packed("zeros", lambda _: np.zeros(max(channels, 1), np.float32))
-        x_image, _, x_row, x_column = variant.inputs[0].strides
+        x_image, x_channel, x_row, x_column = variant.inputs[0].strides
         groups = -(-problem.pixels // pixels) * -(-per_group // (16 * vectors))
         state.launches = [Launch(
             kernel, (groups, problem.groups), (1, 1),
             (input_buffer(0), panels, output_buffer(0), zeros, problem.pixels, channels, per_group,
              problem.out_channels, problem.height, problem.width, problem.out_width,
              problem.out_height * problem.out_width, *problem.kernel, *problem.stride,
-             *problem.pads[:2], *problem.dilation, x_image, x_row, x_column,
+             *problem.pads[:2], *problem.dilation, x_image, x_channel, x_row, x_column,
              *epilogue_arguments(problem.epilogue, weights, 1, problem.out_channels)))]
         return state
 
 
 def _source(problem: Conv2dProblem, variant: Variant) -> KernelSource:
+    x, y = variant.inputs[0], variant.outputs[0]
+    out_nhwc = y.layout == "NHWC"
     return KernelSource.of(_SOURCE, "wide_gemm", {
         "PIXELS": variant["pixels"],
         "VECTORS": variant["vectors"],
-        "OUT_VECTOR": 4 if problem.out_channels // problem.groups % 4 == 0 else 1,
-        **epilogue_macros(problem.epilogue),
+        "HALVES": int(variant.precision == "fp16"),
+        "IN_NHWC": int(x.layout == "NHWC"),
+        "OUT_NHWC": int(out_nhwc),
+        "OUT_VECTOR": 4 if out_nhwc and problem.out_channels // problem.groups % 4 == 0 else 1,
+        **epilogue_macros(problem.epilogue, tensor_dtype=y.dtype),
     })
 
 

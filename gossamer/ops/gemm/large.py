@@ -1,0 +1,87 @@
+"""Products of large matrices on GPUs, by tiles with more results a work-item than those of
+convolutions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from gossamer.device.base import Device
+from gossamer.device.source import KernelSource
+from gossamer.ops.algorithm import Algorithm, State, Variant
+from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
+from gossamer.ops.gemm.problem import GemmProblem
+from gossamer.ops.launch import Launch, input_buffer, output_buffer
+from gossamer.ops.strided import cannot_compile
+from gossamer.ops.weights import Weights
+
+_SOURCE = Path(__file__).with_name("large.cl")
+_KEYS = ("tile_m", "tile_n", "tile_k", "work_m", "work_n", "lanes_n", "fragments", "snake",
+         "blocks_per_unit", "checked")
+_CONFIGS = (
+    (256, 128, 8, 16, 8, 8, 1, 0, 1, 0),
+    (256, 128, 8, 16, 8, 8, 2, 1, 1, 1),
+    (128, 256, 8, 8, 16, 4, 2, 1, 1, 0),
+    (128, 128, 8, 8, 8, 8, 1, 0, 2, 0),
+)
+"""Values of _KEYS, which large.cl describes. On an H200 the first is the fastest through CUDA, and
+the second, which checks bounds even where there is no need, through OpenCL; the last is for
+products that are not large enough."""
+_LEAST = 128
+"""Rows and columns below which a tile would be empty for the most part."""
+
+
+class LargeGemm(Algorithm):
+    """Tiles of 256 x 128 with 16 x 8 results a work-item, swizzled in shared memory."""
+
+    op = "gemm"
+    name = "large_gemm"
+
+    def supports(self, problem: GemmProblem, device: Device) -> str | None:
+        if (reason := cannot_compile(problem, device)) is not None:
+            return reason
+        if device.on_processors:
+            return "made for GPUs, of which 256 work-items share a tile"
+        if min(problem.rows, problem.columns) < _LEAST:
+            return f"made for {_LEAST} rows and columns or more"
+        if problem.columns % 4 or problem.depth % 4 or not problem.depth:
+            return "needs a depth and a number of columns that are multiples of 4"
+        if problem.columns * problem.depth >= 2**31:
+            return "2^31 weights or more"
+        limits = device.limits
+        if min(limits.work_group_size, limits.sure_work_group_size) < 256:
+            return "needs work-groups of 256"
+        if limits.shared_bytes < max(map(_shared_bytes, _CONFIGS)):
+            return f"needs {max(map(_shared_bytes, _CONFIGS))} bytes of shared memory"
+        return None
+
+    def variants(self, problem: GemmProblem, device: Device) -> Iterator[Variant]:
+        for config in _CONFIGS:
+            yield Variant(tuple(zip(_KEYS, config, strict=True)), problem.inputs, problem.outputs)
+
+    def prepare(self, weights: Weights, problem: GemmProblem, variant: Variant,
+                device: Device) -> State:
+        tile_m, tile_n, tile_k = (variant[key] for key in _KEYS[:3])
+        rows, columns, depth = problem.rows, problem.columns, problem.depth
+        exact = rows % tile_m == columns % tile_n == depth % tile_k == 0
+        kernel = device.compile(KernelSource.of(_SOURCE, "large_gemm", {
+            **{key.upper(): value for key, value in variant.config},
+            # with bounds to check, the registers of two work-groups are too few
+            "BLOCKS_PER_UNIT": variant["blocks_per_unit"] if exact else 1,
+            "CHECKED": int(variant["checked"] or not exact),
+            **epilogue_macros(problem.epilogue),
+        }))
+        weight = weights.packed("depth by columns", lambda arrays: np.ascontiguousarray(
+            np.asarray(arrays["weight"], np.float32).T))
+        work_group = tile_m // variant["work_m"] * (tile_n // variant["work_n"])
+        launch = Launch(kernel, (-(-rows // tile_m) * -(-columns // tile_n),), (work_group,),
+                        (input_buffer(0), weight, output_buffer(0), rows, columns, depth,
+                         *epilogue_arguments(problem.epilogue, weights, 1, columns)))
+        return State(problem, variant, device, [launch])
+
+
+def _shared_bytes(config: tuple[int, ...]) -> int:
+    tile_m, tile_n, tile_k = config[:3]
+    return 4 * 2 * tile_k * (tile_m + tile_n)
