@@ -316,34 +316,35 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
     };
 
     /* Stores the sums of one pixel for VECTOR adjacent output channels. staged: index of the staged
-     * operand for the first of them. */
+     * operand for the first of them. Only the store is conditional: what is loaded for other sums
+     * need not wait for a branch. */
     auto store = [&](float (&values)[VECTOR], int pixel, int m, [[maybe_unused]] int staged) {
-        if (pixel >= pixels)
-            return;
 #if STAGED
         const REAL *STAGED_OPERAND = (const REAL *)memory;
 #endif
         UNROLL for (int v = 0; v < VECTOR; v += OUT_VECTOR) {
-            int channel = group * out_channels + m + v;
-            int index = pixel * all_channels + channel;
+            bool inside = pixel < pixels && m + v < out_channels;
+            int channel = group * out_channels + (m + v < out_channels ? m + v : 0);
+            int index = (inside ? pixel : 0) * all_channels + channel;
             [[maybe_unused]] int place = STAGED ? staged : index;
-            if (m + v < out_channels) {
 #if OUT_VECTOR == 1
-                float value = values[v];
-                EPILOGUE(value, channel, place)
+            float value = values[v];
+            EPILOGUE(value, channel, place)
+            if (inside)
                 STORE_REAL(y, index, value);
 #else
-                float4 value = MAKE4(values[v], values[v + 1], values[v + 2], values[v + 3]);
-                EPILOGUE4(value, channel, place)
+            float4 value = MAKE4(values[v], values[v + 1], values[v + 2], values[v + 3]);
+            EPILOGUE4(value, channel, place)
 #if OUT_VECTOR == 8
-                float4 other = MAKE4(values[4], values[5], values[6], values[7]);
-                EPILOGUE4(other, channel + 4, place + 4)
+            float4 other = MAKE4(values[4], values[5], values[6], values[7]);
+            EPILOGUE4(other, channel + 4, place + 4)
+            if (inside)
                 STORE_HALF8(y, index, value, other);
 #else
+            if (inside)
                 STORE_REAL4(y, index, value);
 #endif
 #endif
-            }
         }
     };
 
@@ -427,9 +428,10 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
         BARRIER();
 #endif
         first_m += warp_m * (TILE_M / WARPS_M) + lane % 4 * VECTOR;
-        UNROLL for (int i = 0; i < FRAGMENTS_P; i++)
-            UNROLL for (int half = 0; half < 2; half++) {
-                UNROLL for (int block = 0; block < BLOCKS; block++) {
+        /* block by block, so that a lane loads the constants of its channels once */
+        UNROLL for (int block = 0; block < BLOCKS; block++)
+            UNROLL for (int i = 0; i < FRAGMENTS_P; i++)
+                UNROLL for (int half = 0; half < 2; half++) {
                     float values[VECTOR];
                     UNROLL for (int v = 0; v < VECTOR; v++)
                         values[v] = sums[i][block * OF_BLOCK + v / 2][half * 2 + v % 2];
@@ -442,9 +444,6 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
 #endif
                     store(values, first_pixel + row, first_m + block * 4 * VECTOR, staged);
                 }
-                /* so that operands of later lines are not loaded before this one's are used */
-                asm volatile("" ::: "memory");
-            }
 #if STAGED
         BARRIER();
         UNROLL for (int stage = 0; stage < OPERAND_STAGES; stage++) {
