@@ -175,11 +175,13 @@ def _source(problem: Conv2dProblem, variant: Variant) -> KernelSource:
         "PIXELS_FIRST": int(gathers and variant.inputs[0].layout == "NCHW"),
         "OUT_VECTOR": out_vector,
         "STAGED": int(is_staged),
+        **(dict(zip(("COPIER_REGISTERS", "MULTIPLIER_REGISTERS"), tile.registers, strict=True))
+           if tile.wgmma else {}),
         **({"STAGED_OPERAND": f"operand{tensors[0]}"} if is_staged else {}),
         **epilogue_macros(problem.epilogue, tensor_dtype=variant.outputs[0].dtype),
     }, architectures=_architectures(tile), architecture_specific=bool(tile.wgmma),
-        headers=(*DIALECT, CLUSTERS, _WGMMA if tile.wgmma else TENSOR_CORES,
-                 *((_MULTICAST,) if tile.multicast else ())), dynamic_shared=True)
+        headers=(*DIALECT, CLUSTERS, *((_WGMMA, _MULTICAST) if tile.wgmma else (TENSOR_CORES,))),
+        dynamic_shared=True)
 
 
 def _architectures(tile: MmaTile) -> tuple[str, str]:

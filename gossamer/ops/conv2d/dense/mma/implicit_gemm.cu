@@ -40,21 +40,25 @@
  *                   ahead, as the lines are, behind those of the tile; OUT_VECTOR is VECTOR
  * BLOCKS_PER_UNIT   work-groups that a multiprocessor is to hold at once */
 
-#define WARPS (WARPS_P * WARPS_M * WARPS_K)
-#define WORK_GROUP_SIZE (32 * WARPS)
+#define WARPS (WARPS_P * WARPS_M * WARPS_K) /* warps that multiply */
+#define WORK_GROUP_SIZE (32 * WARPS + (WGMMA ? COPIERS : 0))
+#if WGMMA
+#define COPIERS 128
+#else
+#define COPIERS (32 * WARPS)
+#endif
 #define VECTOR (HALVES ? 8 : 4) /* values of a piece */
 #define LINE 128
 #define STEPS 4 /* steps of a stage */
 #define SLOT_BYTES ((TILE_P + (KEEPS_WEIGHTS ? 0 : TILE_M)) * LINE)
-/* Stages that are copied ahead. With WGMMA the stage before this one is still multiplied, and with
- * MULTICAST other work-groups may be a stage behind. */
-#define LEAD (SLOTS - 1 - WGMMA - MULTICAST)
-#define X_LOADS (TILE_P * 8 / WORK_GROUP_SIZE)
+#define LEAD (SLOTS - 1) /* stages that are copied ahead */
+#define X_LOADS (TILE_P * 8 / COPIERS)
 #define FRAGMENTS_P (TILE_P / WARPS_P / 16)
 #define FRAGMENTS_M (TILE_M / WARPS_M / 8)
 #define OF_BLOCK (VECTOR / 2) /* fragments of a block */
 #define BLOCKS (FRAGMENTS_M / OF_BLOCK)
 #define K_PARTS (MULTICAST ? 1 : CLUSTER)
+#define SHARERS (MULTICAST ? CLUSTER : 1) /* work-groups to which weights are copied */
 #define HOLDERS (K_PARTS * WARPS_K)
 #define SUMS (TILE_P / 8 * WARPS_M * BLOCKS) /* sets of sums, each of 8 pixels and a block */
 #define SHARE CEIL_DIV(SUMS, K_PARTS)
@@ -71,7 +75,7 @@
 #else
 #define FRAGMENT_LINE(i) (warp_p * (TILE_P / WARPS_P) + (i) * 16)
 #endif
-#if MULTICAST
+#if WGMMA
 #define NEXT_SLOT(slot)     \
     if (++slot == SLOTS) {  \
         slot = 0;           \
@@ -115,7 +119,7 @@ INLINE void copy(uint target, const void *source, int size)
                  ::"r"(target), "l"(source), "r"(size) : "memory");
 }
 
-INLINE void commit_copies()
+[[maybe_unused]] INLINE void commit_copies()
 {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
@@ -161,28 +165,35 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
     DIVISOR(out_width), int stride_y, int stride_x, int pad_top, int pad_left, int x_image,
     int x_row, int x_column, int x_group, int all_channels EPILOGUE_PARAMETERS)
 {
-    DYNAMIC_SHARED(Lines, memory)
+    DYNAMIC_SHARED(Lines, shared_memory)
+    Lines *memory = shared_memory + WGMMA; /* behind the barriers */
     uint slots = (uint)__cvta_generic_to_shared(memory);
     int item = LOCAL_ID(0);
     uint lane = (uint)item % 32, warp = (uint)item / 32;
     [[maybe_unused]] uint warp_m = warp % WARPS_M, warp_p = warp / WARPS_M % WARPS_P,
                           warp_k = warp / (WARPS_M * WARPS_P);
+    int copier = WGMMA ? item - 32 * WARPS : item;
     int rank = GROUP_ID(0) % CLUSTER, group = GROUP_ID(1);
     int first_tile = GROUP_ID(0) / CLUSTER, tile_step = GROUP_COUNT(0) / CLUSTER;
-#if MULTICAST
-    int start = 0, stop = stages;
-    ulong *arrived = (ulong *)(memory + SLOTS * (SLOT_BYTES / 1024)), *released = arrived + SLOTS;
+    int start = MULTICAST ? 0 : stages * rank / CLUSTER;
+    int stop = MULTICAST ? stages : stages * (rank + 1) / CLUSTER;
+#if WGMMA
+    ulong *arrived = (ulong *)shared_memory, *released = arrived + SLOTS;
     if (item == 0) {
         UNROLL for (int slot = 0; slot < SLOTS; slot++) {
-            begin_barrier(arrived + slot, 1);
-            begin_barrier(released + slot, CLUSTER);
+            begin_barrier(arrived + slot, COPIERS + 1);
+            begin_barrier(released + slot, SHARERS * WARPS);
         }
         show_barriers();
     }
+#endif
+#if MULTICAST
     CLUSTER_BARRIER();
 #else
-    int start = stages * rank / CLUSTER, stop = stages * (rank + 1) / CLUSTER;
     CLUSTER_ARRIVE();
+#if WGMMA
+    BARRIER();
+#endif
 #endif
     x += group * x_group;
     weight += (size_t)group * stages * weight_lines * 8;
@@ -197,7 +208,7 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
         copied_m = (tile - tile_p * tiles_m) * TILE_M;
         copied_pixel = FIRST_PIXEL(tile_p);
         UNROLL for (int i = 0; i < X_LOADS; i++) {
-            int pixel = copied_pixel + UNIT_LINE(item + i * WORK_GROUP_SIZE);
+            int pixel = copied_pixel + UNIT_LINE(copier + i * COPIERS);
             int image = (int)QUOTIENT(pixel, plane), place = pixel - image * plane;
             int line = (int)QUOTIENT(place, out_width);
             int row = line * stride_y - pad_top;
@@ -214,7 +225,7 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
 
     auto copy_lines = [&](int target, int stage) {
         UNROLL for (int i = 0; i < X_LOADS; i++) {
-            int unit = item + i * WORK_GROUP_SIZE;
+            int unit = copier + i * COPIERS;
             int line = UNIT_LINE(unit), piece = UNIT_PIECE(unit);
             int k_piece = stage * 8 + piece;
             /* whole steps behind the last piece are not multiplied */
@@ -248,7 +259,7 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
 
     [[maybe_unused]] auto copy_weights = [&](uint target, int stage) {
         const uint4 *source = weight + (stage * weight_lines + copied_m) * 8;
-        UNROLL for (int unit = item; unit < TILE_M * 8; unit += WORK_GROUP_SIZE)
+        UNROLL for (int unit = copier; unit < TILE_M * 8; unit += COPIERS)
             if (copied_m + unit / 8 < weight_lines)
                 copy(target + unit * 16, source + unit, 16);
     };
@@ -256,8 +267,7 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
 #if STAGED
     const REAL *operand = STAGED_OPERAND + group * out_channels;
     auto copy_operand = [&](int target, int stage) {
-        UNROLL for (int unit = item; unit < OPERAND_ROWS * OPERAND_PIECES;
-                    unit += WORK_GROUP_SIZE) {
+        UNROLL for (int unit = copier; unit < OPERAND_ROWS * OPERAND_PIECES; unit += COPIERS) {
             int row = unit / OPERAND_PIECES, piece = unit % OPERAND_PIECES;
             int pixel = copied_pixel + stage * OPERAND_ROWS + row;
             int m = copied_m + piece * VECTOR;
@@ -270,50 +280,75 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
 
     /* Copies the next stage, of this tile or of the next one. */
     int copied_tile = start < stop ? first_tile : tiles, copied_stage = start, copied_slot = 0;
-#if MULTICAST
-    uint copied_turn = 0; /* how often the slots were filled */
-#endif
     auto copy_stage = [&]() {
-        if (copied_tile < tiles) {
-            int target = copied_slot * SLOT_BYTES;
-            bool is_operand = STAGED && copied_stage >= stop;
+        int target = copied_slot * SLOT_BYTES;
 #if STAGED
-            if (is_operand)
-                copy_operand(target, copied_stage - stop);
+        if (copied_stage >= stop)
+            copy_operand(target, copied_stage - stop);
+        else
 #endif
-            if (!is_operand)
-                copy_lines(target, copied_stage);
-#if MULTICAST
-            if (item == 0) {
-                int lines = weight_lines - copied_m < TILE_M ? weight_lines - copied_m : TILE_M;
-                int part = CEIL_DIV(lines, 8 * CLUSTER) * 8, first = part * rank;
-                int own = lines - first < part ? lines - first : part;
-                if (copied_turn > 0)
-                    wait_for_turn(released + copied_slot, copied_turn - 1);
-                expect_bytes(arrived + copied_slot, is_operand ? 0 : lines * LINE);
-                if (!is_operand && own > 0)
-                    copy_to_all(slots + target + (TILE_P + first) * LINE,
-                                weight + (copied_stage * weight_lines + copied_m + first) * 8,
-                                own * LINE, arrived + copied_slot, (1 << CLUSTER) - 1);
-            }
+        {
+            copy_lines(target, copied_stage);
+#if !WGMMA && !KEEPS_WEIGHTS
+            copy_weights(slots + target + TILE_P * LINE, copied_stage);
+#endif
+        }
+    };
+    auto next_stage = [&]() {
+        copied_slot = copied_slot + 1 == SLOTS ? 0 : copied_slot + 1;
+        if (++copied_stage == stop + OPERAND_STAGES) {
+            copied_stage = start;
+            copied_tile += tile_step;
+            find_lines(copied_tile < tiles ? copied_tile : first_tile);
+        }
+    };
+#if WGMMA
+    if (warp >= WARPS) {
+        set_fewer_registers();
+        find_lines(first_tile);
+#if KEEPS_WEIGHTS
+        _Pragma("unroll 1") for (int stage = start; stage < stop; stage++)
+            copy_weights(slots + SLOTS * SLOT_BYTES + (stage - start) * (TILE_M * LINE), stage);
+#endif
+        uint turn = 0;
+        while (copied_tile < tiles) {
+            if (turn > 0)
+                wait_for_turn(released + copied_slot, turn - 1);
+            ulong *barrier = arrived + copied_slot;
+            if (copier == 0) {
+#if KEEPS_WEIGHTS
+                expect_bytes(barrier, 0);
 #else
-            if (!KEEPS_WEIGHTS && !is_operand)
-                copy_weights(slots + target + TILE_P * LINE, copied_stage);
-#endif
-            if (++copied_slot == SLOTS) {
-                copied_slot = 0;
-#if MULTICAST
-                copied_turn++;
+                int lines = weight_lines - copied_m < TILE_M ? weight_lines - copied_m : TILE_M;
+                int part = CEIL_DIV(lines, 8 * SHARERS) * 8, first = MULTICAST ? part * rank : 0;
+                int own = lines - first < part ? lines - first : part;
+                bool has_weights = copied_stage < stop;
+                expect_bytes(barrier, has_weights ? lines * LINE : 0);
+                if (has_weights && own > 0)
+                    copy_weight_lines(
+                        slots + copied_slot * SLOT_BYTES + (TILE_P + first) * LINE,
+                        weight + (copied_stage * weight_lines + copied_m + first) * 8, own * LINE,
+                        barrier);
 #endif
             }
-            if (++copied_stage == stop + OPERAND_STAGES) {
-                copied_stage = start;
-                copied_tile += tile_step;
-                find_lines(copied_tile < tiles ? copied_tile : first_tile);
-            }
+            copy_stage();
+            arrive_when_copied(barrier);
+            if (copied_slot + 1 == SLOTS)
+                turn++;
+            next_stage();
+        }
+        return;
+    }
+    set_more_registers();
+#else
+    auto copy_ahead = [&]() {
+        if (copied_tile < tiles) {
+            copy_stage();
+            next_stage();
         }
         commit_copies();
     };
+#endif
 
     /* Stores the sums of one pixel for VECTOR adjacent output channels. staged: index of the staged
      * operand for the first of them. Only the store is conditional: what is loaded for other sums
@@ -348,23 +383,26 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
         }
     };
 
-    find_lines(first_tile);
+    int slot = 0;
 #if KEEPS_WEIGHTS
     uint kept = slots + SLOTS * SLOT_BYTES;
+#endif
+#if WGMMA
+    uint turn = 0; /* how often all slots were used */
+    auto release = [&](int slot) {
+        WARP_BARRIER();
+        if (lane == 0)
+            UNROLL for (int other = 0; other < SHARERS; other++)
+                release_slot(released + slot, MULTICAST ? other : rank);
+    };
+#else
+    find_lines(first_tile);
+#if KEEPS_WEIGHTS
     _Pragma("unroll 1") for (int stage = start; stage < stop; stage++)
         copy_weights(kept + (stage - start) * (TILE_M * LINE), stage);
 #endif
     _Pragma("unroll 1") for (int ahead = 0; ahead < LEAD; ahead++)
-        copy_stage();
-    int slot = 0;
-#if MULTICAST
-    uint turn = 0, used = 0; /* how often all slots were used, and stages that were released */
-    auto release = [&](uint stage) {
-        if (item == 0)
-            for (; used < stage; used++)
-                UNROLL for (int other = 0; other < CLUSTER; other++)
-                    release_slot(released + used % SLOTS, other);
-    };
+        copy_ahead();
 #endif
     for (int tile = first_tile; tile < tiles; tile += tile_step) {
         float sums[FRAGMENTS_P][FRAGMENTS_M][4] = {};
@@ -375,18 +413,9 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
 #else
             uint weights = lines + TILE_P * LINE;
 #endif
-            wait_for_copies<LEAD - 1>();
-#if MULTICAST
-            wait_for_turn(arrived + slot, turn);
-#endif
 #if WGMMA
+            wait_for_turn(arrived + slot, turn);
             show_lines();
-            BARRIER();
-#if MULTICAST
-            /* the stage before the last one is multiplied */
-            if (turn * SLOTS + slot > 0)
-                release(turn * SLOTS + slot - 1);
-#endif
             begin_multiplications();
             UNROLL for (int i = 0; i < FRAGMENTS_P; i++)
                 UNROLL for (int step = 0; step < STEPS; step++)
@@ -395,11 +424,19 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
                         lines_at(lines + (warp / 4 * FRAGMENTS_P + i) * 64 * LINE + step * 32),
                         lines_at(weights + step * 32));
             commit_multiplications();
-            copy_stage();
-            wait_for_multiplications<1>();
+            if (stage > start) {
+                wait_for_multiplications<1>();
+                release(slot == 0 ? SLOTS - 1 : slot - 1);
+            }
+            NEXT_SLOT(slot)
+        }
+        wait_for_multiplications<0>();
+        if (start < stop)
+            release(slot == 0 ? SLOTS - 1 : slot - 1);
 #else
+            wait_for_copies<LEAD - 1>();
             BARRIER();
-            copy_stage();
+            copy_ahead();
             uint x_address = lines + (warp_p * (TILE_P / WARPS_P) + lane % 16) * LINE
                              + ((lane / 16 ^ lane % 8) << 4);
             uint weight_address = weights + (warp_m * (TILE_M / WARPS_M)
@@ -413,17 +450,17 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
                 _Pragma("unroll 1") for (int k = (int)warp_k; k < left_over; k += WARPS_K)
                     multiply_step(sums, x_address, weight_address, k);
             }
-#endif
             NEXT_SLOT(slot)
         }
-#if WGMMA
-        wait_for_multiplications<0>();
 #endif
 
         int tile_p = (int)QUOTIENT(tile, tiles_m);
         int first_pixel = FIRST_PIXEL(tile_p), first_m = (tile - tile_p * tiles_m) * TILE_M;
 #if HOLDERS == 1
-#if STAGED
+#if STAGED && WGMMA
+        UNROLL for (int stage = 0; stage < OPERAND_STAGES; stage++)
+            wait_for_turn(arrived + (slot + stage) % SLOTS, turn + (slot + stage >= SLOTS));
+#elif STAGED
         wait_for_copies<LEAD - OPERAND_STAGES>();
         BARRIER();
 #endif
@@ -444,16 +481,17 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
 #endif
                     store(values, first_pixel + row, first_m + block * 4 * VECTOR, staged);
                 }
-#if STAGED
-        BARRIER();
+#if STAGED && WGMMA
         UNROLL for (int stage = 0; stage < OPERAND_STAGES; stage++) {
+            release(slot);
             NEXT_SLOT(slot)
         }
-#if MULTICAST
-        release(turn * SLOTS + slot);
-#endif
-        _Pragma("unroll 1") for (int stage = 0; stage < OPERAND_STAGES; stage++)
-            copy_stage();
+#elif STAGED
+        BARRIER();
+        _Pragma("unroll 1") for (int stage = 0; stage < OPERAND_STAGES; stage++) {
+            NEXT_SLOT(slot)
+            copy_ahead();
+        }
 #endif
 #else
         float4 *partial = (float4 *)(memory + SLOTS * (SLOT_BYTES / 1024));
@@ -489,7 +527,9 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
                 store(values, first_pixel + set / (WARPS_M * BLOCKS) * 8 + (int)lane / 4,
                       first_m + set % (WARPS_M * BLOCKS) * 4 * VECTOR + (int)lane % 4 * VECTOR, 0);
         }
+#if K_PARTS == 1
         BARRIER();
+#endif
 #endif
     }
 #if MULTICAST

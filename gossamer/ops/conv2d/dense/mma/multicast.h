@@ -50,11 +50,32 @@ INLINE void release_slot(ulong *barrier, int other)
                  ::"r"(shared_address(barrier)), "r"(other) : "memory");
 }
 
-/* Copies bytes to the same place of all work-groups in a set, whose barriers expect them. */
-INLINE void copy_to_all(uint target, const void *source, int bytes, ulong *barrier, int groups)
+/* Arrives at a barrier when all earlier copies of the work-item have been made. */
+INLINE void arrive_when_copied(ulong *barrier)
 {
+#if GATHER
+    asm volatile("cp.async.wait_all;" ::: "memory");
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];"
+                 ::"r"(shared_address(barrier)) : "memory");
+#else
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];"
+                 ::"r"(shared_address(barrier)) : "memory");
+#endif
+}
+
+/* Copies bytes to shared memory, with MULTICAST to the same place of all work-groups of the cluster,
+ * whose barriers expect them. */
+[[maybe_unused]] INLINE void copy_weight_lines(uint target, const void *source, int bytes,
+                                              ulong *barrier)
+{
+#if MULTICAST
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
                  ".multicast::cluster [%0], [%1], %2, [%3], %4;"
                  ::"r"(target), "l"(source), "r"(bytes), "r"(shared_address(barrier)),
-                   "h"((unsigned short)groups) : "memory");
+                   "h"((unsigned short)((1 << CLUSTER) - 1)) : "memory");
+#else
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 " [%0], [%1], %2, [%3];"
+                 ::"r"(target), "l"(source), "r"(bytes), "r"(shared_address(barrier)) : "memory");
+#endif
 }

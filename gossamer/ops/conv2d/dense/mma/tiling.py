@@ -13,6 +13,12 @@ _CLUSTER_PART = 16
 """Multiprocessors among which large clusters are formed; a remainder of fewer is not used."""
 _RESERVED_BYTES = 1024
 """Bytes of shared memory that the system reserves for each work-group of a multiprocessor."""
+_REGISTERS = 65536
+"""Registers of a multiprocessor."""
+_COPIERS = 128
+"""Work-items that copy where others multiply by wgmma."""
+_BARRIER_BYTES = 1024
+"""Bytes of shared memory before the slots, with barriers."""
 _LINE = 128
 """Bytes of a line."""
 
@@ -49,17 +55,25 @@ class MmaTile:
 
     @property
     def work_group(self) -> int:
-        """Work-items of a work-group."""
-        return 32 * self.warps_p * self.warps_m * self.warps_k
+        """Work-items of a work-group: its warps, and with wgmma the warps that copy."""
+        return 32 * self.warps_p * self.warps_m * self.warps_k + self.wgmma * _COPIERS
+
+    @property
+    def registers(self) -> tuple[int, int]:
+        """Registers of a work-item that copies and of one that multiplies, with wgmma."""
+        each = _REGISTERS // (self.work_group * self.blocks_per_unit) // 8 * 8
+        copy = min(each, 32 + 24 * (self.tile_p // 64))
+        left = each * self.work_group - copy * _COPIERS
+        return copy, min(240, left // (self.work_group - _COPIERS) // 8 * 8)
 
     def shared_bytes(self, stages: int) -> int:
         """Returns the bytes of shared memory of a work-group: its slots, and the sums of all that
         share K or the weights of so many stages."""
-        slots = self.slots * self.slot_bytes
+        slots = self.slots * self.slot_bytes + self.wgmma * _BARRIER_BYTES
         if self.keeps_weights:
             return slots + stages * self.tile_m * _LINE
         if self.multicast:
-            return slots + 16 * self.slots  # two barriers a slot
+            return slots
         if self.cluster * self.warps_k == 1:
             return slots
         # each work-group adds up its share of the sums, in sets of 8 pixels and 32 or 16 channels
@@ -82,7 +96,7 @@ class MmaTile:
     @property
     def lead(self) -> int:
         """Stages that are copied ahead."""
-        return self.slots - 1 - self.wgmma - self.multicast
+        return self.slots - 1
 
     @property
     def slot_bytes(self) -> int:
