@@ -147,7 +147,7 @@ def test_an_empty_batch_launches_nothing() -> None:
 
 def test_tiles_are_whole() -> None:
     for tile in TILES:
-        assert tile.tile_p * 8 % tile.work_group == 0
+        assert tile.tile_p * 8 % tile.copiers == 0
         assert tile.tile_p % (16 * tile.warps_p) == 0
         assert tile.tile_m // tile.warps_m % 16 == 0
         assert 4 % tile.warps_k == 0
@@ -202,7 +202,7 @@ def test_work_groups_that_take_several_tiles_on_cuda(cuda: Device,
 def test_some_tiles_on_cuda(cuda: Device, problem: Conv2dProblem) -> None:
     """Runs both precisions with and without clusters, warps that share K, weights that are kept or
     shared, and wgmma, and no more: a sanitizer is slow."""
-    chosen = {(v.precision, v["cluster"] > 1, v["warps_k"] > 1, v["keeps_weights"], v["multicast"],
+    chosen = {(v.precision, v["cluster"] > 1, v["warps_k"] > 1, v["keeps_weights"],
                v["wgmma"]): v
               for v in algorithm_of(problem, cuda).variants(problem, cuda)}
     check(problem, cuda, list(chosen.values()))

@@ -34,8 +34,7 @@ from gossamer.ops.strided import cannot_compile, divisor
 from gossamer.ops.weights import Weights
 
 _SOURCE = Path(__file__).with_name("implicit_gemm.cu")
-_MULTICAST = Path(__file__).with_name("multicast.h")
-_WGMMA = Path(__file__).with_name("wgmma.h")
+_WGMMA = tuple(Path(__file__).with_name(name) for name in ("wgmma.h", "copy_barriers.h"))
 _PRECISIONS = ("tf32", "fp16")
 _MOST_ROWS = 2**15
 
@@ -109,11 +108,10 @@ class _MmaProduct(Algorithm):
         if tile.takes_several:
             # a work-group takes several tiles rather than wait for another to end
             at_once = tile.at_once(stages_of(problem, precision), device.limits)
-            groups = min(tiles, max(1, at_once // (problem.groups * tile.cluster)))
+            groups = min(tiles, max(1, at_once // problem.groups))
             if tile.keeps_weights:
                 # the tiles of a work-group have the same output channels
                 groups = max(tiles_m, groups // tiles_m * tiles_m)
-            groups *= tile.cluster
         launch = Launch(
             kernel, (groups, problem.groups), (tile.work_group, 1),
             (input_buffer(0), packed, output_buffer(0), table, tiles, *divisor(tiles_m),
@@ -180,7 +178,7 @@ def _source(problem: Conv2dProblem, variant: Variant) -> KernelSource:
         **({"STAGED_OPERAND": f"operand{tensors[0]}"} if is_staged else {}),
         **epilogue_macros(problem.epilogue, tensor_dtype=variant.outputs[0].dtype),
     }, architectures=_architectures(tile), architecture_specific=bool(tile.wgmma),
-        headers=(*DIALECT, CLUSTERS, *((_WGMMA, _MULTICAST) if tile.wgmma else (TENSOR_CORES,))),
+        headers=(*DIALECT, CLUSTERS, *(_WGMMA if tile.wgmma else (TENSOR_CORES,))),
         dynamic_shared=True)
 
 

@@ -15,15 +15,16 @@
  * cores. In TF32 the inputs are truncated.
  *
  * WARPS_P x WARPS_M warps share a tile. WARPS_K warps, and the CLUSTER work-groups of a cluster, share
- * the K range of a tile and add up their sums at the end, which is for few pixels. With MULTICAST the
- * work-groups of a cluster compute different pixels instead: each copies a part of the weights to
- * all of them.
+ * the K range of a tile and add up their sums at the end, which is for few pixels.
  *
  * The four lanes of a row of sums have 4 * VECTOR output channels, a block, and a lane's are
  * adjacent in memory: the lines of a block are in the order that makes them so.
  *
  * With WGMMA four warps multiply together, straight from shared memory, and WARPS_M and WARPS_K are
- * 1. Otherwise each warp loads the lines that it multiplies.
+ * 1. Four more warps do nothing but copy: the tensor cores see what was copied behind a fence, which
+ * waits for all copies of a work-item that are under way. A barrier for each slot says that its
+ * lines have arrived, another that they were multiplied. Otherwise each warp copies lines, and
+ * loads those that it multiplies.
  *
  * With KEEPS_WEIGHTS a work-group keeps the weights of its output channels for all tiles: they lie behind
  * the slots, which have the lines of pixels only. It is for a short K, whose tiles would copy more
@@ -57,11 +58,9 @@
 #define FRAGMENTS_M (TILE_M / WARPS_M / 8)
 #define OF_BLOCK (VECTOR / 2) /* fragments of a block */
 #define BLOCKS (FRAGMENTS_M / OF_BLOCK)
-#define K_PARTS (MULTICAST ? 1 : CLUSTER)
-#define SHARERS (MULTICAST ? CLUSTER : 1) /* work-groups to which weights are copied */
-#define HOLDERS (K_PARTS * WARPS_K)
+#define HOLDERS (CLUSTER * WARPS_K)
 #define SUMS (TILE_P / 8 * WARPS_M * BLOCKS) /* sets of sums, each of 8 pixels and a block */
-#define SHARE CEIL_DIV(SUMS, K_PARTS)
+#define SHARE CEIL_DIV(SUMS, CLUSTER)
 /* Rows of the staged operand: stages of it, rows of a stage, and the place of a piece in a row. */
 #define OPERAND_PIECES (TILE_M / VECTOR)
 #define OPERAND_FITS(stages) (TILE_P / (stages) * OPERAND_PIECES * 16 <= SLOT_BYTES)
@@ -83,11 +82,6 @@
     }
 #else
 #define NEXT_SLOT(slot) slot = slot + 1 == SLOTS ? 0 : slot + 1;
-#endif
-#if MULTICAST
-#define FIRST_PIXEL(tile_p) (((tile_p) * CLUSTER + rank) * TILE_P)
-#else
-#define FIRST_PIXEL(tile_p) ((tile_p) * TILE_P)
 #endif
 /* Windows that are outside of the image with any tap. */
 #define FAR_OUTSIDE (-0x4000)
@@ -175,25 +169,17 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
     int copier = WGMMA ? item - 32 * WARPS : item;
     int rank = GROUP_ID(0) % CLUSTER, group = GROUP_ID(1);
     int first_tile = GROUP_ID(0) / CLUSTER, tile_step = GROUP_COUNT(0) / CLUSTER;
-    int start = MULTICAST ? 0 : stages * rank / CLUSTER;
-    int stop = MULTICAST ? stages : stages * (rank + 1) / CLUSTER;
+    int start = stages * rank / CLUSTER, stop = stages * (rank + 1) / CLUSTER;
+    CLUSTER_ARRIVE();
 #if WGMMA
     ulong *arrived = (ulong *)shared_memory, *released = arrived + SLOTS;
     if (item == 0) {
         UNROLL for (int slot = 0; slot < SLOTS; slot++) {
             begin_barrier(arrived + slot, COPIERS + 1);
-            begin_barrier(released + slot, SHARERS * WARPS);
+            begin_barrier(released + slot, WARPS);
         }
-        show_barriers();
     }
-#endif
-#if MULTICAST
-    CLUSTER_BARRIER();
-#else
-    CLUSTER_ARRIVE();
-#if WGMMA
     BARRIER();
-#endif
 #endif
     x += group * x_group;
     weight += (size_t)group * stages * weight_lines * 8;
@@ -206,7 +192,7 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
     auto find_lines = [&](int tile) {
         int tile_p = (int)QUOTIENT(tile, tiles_m);
         copied_m = (tile - tile_p * tiles_m) * TILE_M;
-        copied_pixel = FIRST_PIXEL(tile_p);
+        copied_pixel = tile_p * TILE_P;
         UNROLL for (int i = 0; i < X_LOADS; i++) {
             int pixel = copied_pixel + UNIT_LINE(copier + i * COPIERS);
             int image = (int)QUOTIENT(pixel, plane), place = pixel - image * plane;
@@ -320,15 +306,12 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
                 expect_bytes(barrier, 0);
 #else
                 int lines = weight_lines - copied_m < TILE_M ? weight_lines - copied_m : TILE_M;
-                int part = CEIL_DIV(lines, 8 * SHARERS) * 8, first = MULTICAST ? part * rank : 0;
-                int own = lines - first < part ? lines - first : part;
                 bool has_weights = copied_stage < stop;
                 expect_bytes(barrier, has_weights ? lines * LINE : 0);
-                if (has_weights && own > 0)
-                    copy_weight_lines(
-                        slots + copied_slot * SLOT_BYTES + (TILE_P + first) * LINE,
-                        weight + (copied_stage * weight_lines + copied_m + first) * 8, own * LINE,
-                        barrier);
+                if (has_weights)
+                    copy_bytes(slots + copied_slot * SLOT_BYTES + TILE_P * LINE,
+                               weight + (copied_stage * weight_lines + copied_m) * 8, lines * LINE,
+                               barrier);
 #endif
             }
             copy_stage();
@@ -392,8 +375,7 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
     auto release = [&](int slot) {
         WARP_BARRIER();
         if (lane == 0)
-            UNROLL for (int other = 0; other < SHARERS; other++)
-                release_slot(released + slot, MULTICAST ? other : rank);
+            arrive(released + slot);
     };
 #else
     find_lines(first_tile);
@@ -455,7 +437,7 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
 #endif
 
         int tile_p = (int)QUOTIENT(tile, tiles_m);
-        int first_pixel = FIRST_PIXEL(tile_p), first_m = (tile - tile_p * tiles_m) * TILE_M;
+        int first_pixel = tile_p * TILE_P, first_m = (tile - tile_p * tiles_m) * TILE_M;
 #if HOLDERS == 1
 #if STAGED && WGMMA
         UNROLL for (int stage = 0; stage < OPERAND_STAGES; stage++)
@@ -502,8 +484,8 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
                 UNROLL for (int block = 0; block < BLOCKS; block++) {
                     int set = ((int)FRAGMENT_LINE(i) / 8 + half) * (WARPS_M * BLOCKS)
                               + (int)warp_m * BLOCKS + block;
-                    float4 *there = of_group(partial, set % K_PARTS)
-                                    + (holder * SHARE + set / K_PARTS) * (VECTOR * 8) + lane;
+                    float4 *there = of_group(partial, set % CLUSTER)
+                                    + (holder * SHARE + set / CLUSTER) * (VECTOR * 8) + lane;
                     UNROLL for (int v = 0; v < VECTOR / 4; v++) {
                         const float (&lower)[4] = sums[i][block * OF_BLOCK + 2 * v];
                         const float (&upper)[4] = sums[i][block * OF_BLOCK + 2 * v + 1];
@@ -513,7 +495,7 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
                 }
         CLUSTER_BARRIER();
         for (int share = (int)warp; share < SHARE; share += WARPS) {
-            int set = share * K_PARTS + rank;
+            int set = share * CLUSTER + rank;
             float values[VECTOR] = {};
             UNROLL for (int other = 0; other < HOLDERS; other++)
                 UNROLL for (int v = 0; v < VECTOR / 4; v++) {
@@ -523,17 +505,13 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
                     values[4 * v + 2] += more.z;
                     values[4 * v + 3] += more.w;
                 }
-            if (SUMS % K_PARTS == 0 || set < SUMS)
+            if (SUMS % CLUSTER == 0 || set < SUMS)
                 store(values, first_pixel + set / (WARPS_M * BLOCKS) * 8 + (int)lane / 4,
                       first_m + set % (WARPS_M * BLOCKS) * 4 * VECTOR + (int)lane % 4 * VECTOR, 0);
         }
-#if K_PARTS == 1
+#if CLUSTER == 1
         BARRIER();
 #endif
 #endif
     }
-#if MULTICAST
-    /* no work-group may end while others still write to its shared memory */
-    CLUSTER_BARRIER();
-#endif
 }

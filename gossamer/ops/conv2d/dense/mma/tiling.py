@@ -9,8 +9,6 @@ from gossamer.ops.algorithm import Variant
 from gossamer.ops.conv2d.dense.mma.packing import stages_of, vector_of
 from gossamer.ops.conv2d.problem import Conv2dProblem
 
-_CLUSTER_PART = 16
-"""Multiprocessors among which large clusters are formed; a remainder of fewer is not used."""
 _RESERVED_BYTES = 1024
 """Bytes of shared memory that the system reserves for each work-group of a multiprocessor."""
 _REGISTERS = 65536
@@ -36,8 +34,6 @@ class MmaTile:
     slots: stages of 128 bytes of K that shared memory holds.
     blocks_per_unit: work-groups that a multiprocessor is to hold at once.
     keeps_weights: 1 where a work-group keeps the weights of all its tiles in shared memory.
-    multicast: 1 where the work-groups of a cluster have different pixels and share the weights that
-    they copy, 0 where they share the K range.
     wgmma: 1 where four warps multiply together by wgmma (sm_90a), 0 where each does by mma.
     """
 
@@ -50,13 +46,17 @@ class MmaTile:
     slots: int = 4
     blocks_per_unit: int = 1
     keeps_weights: int = 0
-    multicast: int = 0
     wgmma: int = 0
 
     @property
     def work_group(self) -> int:
         """Work-items of a work-group: its warps, and with wgmma the warps that copy."""
         return 32 * self.warps_p * self.warps_m * self.warps_k + self.wgmma * _COPIERS
+
+    @property
+    def copiers(self) -> int:
+        """Work-items that copy."""
+        return _COPIERS if self.wgmma else self.work_group
 
     @property
     def registers(self) -> tuple[int, int]:
@@ -72,8 +72,6 @@ class MmaTile:
         slots = self.slots * self.slot_bytes + self.wgmma * _BARRIER_BYTES
         if self.keeps_weights:
             return slots + stages * self.tile_m * _LINE
-        if self.multicast:
-            return slots
         if self.cluster * self.warps_k == 1:
             return slots
         # each work-group adds up its share of the sums, in sets of 8 pixels and 32 or 16 channels
@@ -82,16 +80,13 @@ class MmaTile:
     @property
     def takes_several(self) -> bool:
         """Whether a work-group takes one tile after the other."""
-        return self.cluster == 1 or bool(self.multicast)
+        return self.cluster == 1
 
     def at_once(self, stages: int, limits: Limits) -> int:
-        """Returns the work-groups that the device holds at once, those of clusters together."""
+        """Returns the work-groups that the device holds at once."""
         each = (limits.shared_bytes_opt_in + _RESERVED_BYTES) // (
             self.shared_bytes(stages) + _RESERVED_BYTES)
-        units = limits.compute_units
-        if self.cluster > 2:
-            units = units // _CLUSTER_PART * _CLUSTER_PART
-        return max(1, units * min(each, self.blocks_per_unit) // self.cluster * self.cluster)
+        return max(1, limits.compute_units * min(each, self.blocks_per_unit))
 
     @property
     def lead(self) -> int:
@@ -114,36 +109,40 @@ class MmaTile:
         return self.lead - fits[0]
 
     def tiles_of(self, problem: Conv2dProblem) -> tuple[int, int]:
-        """Returns the numbers of tiles, or with multicast of clusters' tiles, along the pixels and
-        along the output channels of a group."""
-        tile_p = self.tile_p * (self.cluster if self.multicast else 1)
-        return (-(-problem.pixels // tile_p),
+        """Returns the numbers of tiles along the pixels and along the output channels of a group.
+        """
+        return (-(-problem.pixels // self.tile_p),
                 -(-(problem.out_channels // problem.groups) // self.tile_m))
 
 
 TILES = (
-    MmaTile(128, 64, 4, 2, slots=4, blocks_per_unit=2),
-    MmaTile(128, 32, 4, 1, slots=4, blocks_per_unit=2),
-    MmaTile(64, 64, 2, 2, slots=4, blocks_per_unit=3),
-    MmaTile(64, 32, 2, 1, warps_k=4, slots=4, blocks_per_unit=2),
-    MmaTile(32, 32, 1, 1, warps_k=4, slots=4, blocks_per_unit=4),
-    MmaTile(64, 32, 2, 1, warps_k=4, cluster=4, slots=4),
-    MmaTile(32, 32, 1, 1, warps_k=4, cluster=4, slots=4),
-    MmaTile(64, 64, 2, 2, warps_k=2, cluster=8, slots=4),
-    MmaTile(128, 256, 8, 1, slots=4, wgmma=1),
-    MmaTile(128, 128, 8, 1, slots=6, wgmma=1),
+    MmaTile(64, 64, 4, 1, slots=4, blocks_per_unit=3, wgmma=1),
+    MmaTile(64, 64, 4, 1, slots=6, blocks_per_unit=2, wgmma=1),
+    MmaTile(64, 96, 4, 1, slots=5, blocks_per_unit=2, wgmma=1),
     MmaTile(64, 128, 4, 1, slots=4, blocks_per_unit=2, wgmma=1),
+    MmaTile(64, 192, 4, 1, slots=6, wgmma=1),
+    MmaTile(64, 256, 4, 1, slots=5, wgmma=1),
+    MmaTile(128, 128, 8, 1, slots=6, wgmma=1),
+    MmaTile(128, 256, 8, 1, slots=4, wgmma=1),
+    MmaTile(64, 192, 4, 1, slots=6, blocks_per_unit=2, keeps_weights=1, wgmma=1),
+    MmaTile(64, 64, 4, 1, slots=4, cluster=2, wgmma=1),
     MmaTile(64, 64, 4, 1, slots=4, cluster=4, wgmma=1),
-    MmaTile(128, 128, 8, 1, cluster=2, slots=6, multicast=1, wgmma=1),
-    MmaTile(64, 128, 4, 1, cluster=2, slots=4, blocks_per_unit=2, multicast=1, wgmma=1),
-    MmaTile(128, 32, 4, 1, slots=5, blocks_per_unit=2, keeps_weights=1),
-    MmaTile(128, 64, 4, 1, slots=5, blocks_per_unit=2, keeps_weights=1, wgmma=1),
+    MmaTile(64, 64, 4, 1, slots=4, cluster=8, wgmma=1),
+    MmaTile(256, 32, 8, 1, slots=3, blocks_per_unit=2),
+    MmaTile(64, 32, 4, 1, slots=6, blocks_per_unit=4, keeps_weights=1),
+    MmaTile(64, 32, 4, 1, slots=4, blocks_per_unit=4),
+    MmaTile(16, 32, 1, 1, warps_k=4, slots=6, blocks_per_unit=4),
+    MmaTile(16, 32, 1, 1, warps_k=4, cluster=2, slots=4),
+    MmaTile(16, 32, 1, 1, warps_k=4, cluster=4, slots=4),
+    MmaTile(128, 128, 2, 4, slots=4),
+    MmaTile(128, 64, 2, 2, slots=3, blocks_per_unit=3),
+    MmaTile(64, 64, 2, 2, slots=4, blocks_per_unit=3),
 )
 """The tiles that are offered."""
 
 CYCLES_PER_MICROSECOND = 1750
-"""Clock rate of the GPU to whose times the estimate was fitted: 5000 of the layers of MobileNetV2 and
-ResNet-50. Of the tiles that it puts first, the better one of two takes 2% longer than the best."""
+"""Clock rate of the GPU to whose times the estimate was fitted, those of the layers of MobileNetV2 and
+ResNet-50."""
 _START_US = 1.11
 _COPY = 61.3
 """Bytes that a multiprocessor copies to shared memory in a cycle."""
@@ -189,20 +188,19 @@ def expected_us(problem: Conv2dProblem, tile: MmaTile, precision: str, limits: L
     itemsize = 2 if precision == "fp16" else 4
     vector = vector_of(precision)
     stages = stages_of(problem, precision)
-    k_parts = 1 if tile.multicast else tile.cluster
-    own_stages = -(-stages // k_parts)
+    own_stages = -(-stages // tile.cluster)
     area = tile.tile_p * tile.tile_m
     operands = problem.epilogue.tensor_count * itemsize * area
     # bytes that a work-group copies in a stage, and cycles of a tile
     x_bytes = tile.tile_p * problem.depth * itemsize / max(1, stages)
-    weight_bytes = 0 if tile.keeps_weights else tile.tile_m * _LINE / (tile.cluster // k_parts)
+    weight_bytes = 0 if tile.keeps_weights else tile.tile_m * _LINE
     copied = (own_stages * (x_bytes + weight_bytes) + operands) / _COPY
     if problem.channels // problem.groups % vector:
         copied += own_stages * tile.tile_p * vector * _GATHER
     multiplied = own_stages * area * (_WGMMA if tile.wgmma else _MMA)
     stored = area * (_EPILOGUE + _STORE * itemsize)
     waited = (own_stages * (_STAGE + _AHEAD / max(1, tile.lead)) + _TILE + stored
-              + (_CLUSTER if k_parts > 1 else 0) + (_WARPS_K if tile.warps_k > 1 else 0))
+              + (_CLUSTER if tile.cluster > 1 else 0) + (_WARPS_K if tile.warps_k > 1 else 0))
     # the tiles of the busiest multiprocessor, and of a work-group
     tiles_p, tiles_m = tile.tiles_of(problem)
     groups = tiles_p * tiles_m * problem.groups * tile.cluster
