@@ -166,7 +166,7 @@ def test_more_work_is_expected_to_take_longer() -> None:
 
 @pytest.mark.parametrize("problem, first, step, architecture", [
     (POINTWISE, 0, 2, "sm_90"), (WINDOWS, 1, 4, "sm_90"), (STEM, 0, 6, "sm_90"),
-    (POINTWISE, 1, 4, "sm_80")], ids=str)
+    (POINTWISE, 1, 4, "sm_80")], ids=("pointwise", "windows", "stem", "older"))
 def test_kernels_build_without_spills(problem: Conv2dProblem, first: int, step: int,
                                       architecture: str) -> None:
     """Builds a part of the tiles: every one would take minutes."""

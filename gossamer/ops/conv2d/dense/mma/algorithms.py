@@ -173,8 +173,8 @@ def _source(problem: Conv2dProblem, variant: Variant) -> KernelSource:
         "PIXELS_FIRST": int(gathers and variant.inputs[0].layout == "NCHW"),
         "OUT_VECTOR": out_vector,
         "STAGED": int(is_staged),
-        **(dict(zip(("COPIER_REGISTERS", "MULTIPLIER_REGISTERS"), tile.registers, strict=True))
-           if tile.wgmma else {}),
+        **(dict(zip(("COPIER_REGISTERS", "MULTIPLIER_REGISTERS"),
+                    tile.registers(gathers=gathers), strict=True)) if tile.wgmma else {}),
         **({"STAGED_OPERAND": f"operand{tensors[0]}"} if is_staged else {}),
         **epilogue_macros(problem.epilogue, tensor_dtype=variant.outputs[0].dtype),
     }, architectures=_architectures(tile), architecture_specific=bool(tile.wgmma),

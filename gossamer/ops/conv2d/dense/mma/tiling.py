@@ -58,11 +58,11 @@ class MmaTile:
         """Work-items that copy."""
         return _COPIERS if self.wgmma else self.work_group
 
-    @property
-    def registers(self) -> tuple[int, int]:
-        """Registers of a work-item that copies and of one that multiplies, with wgmma."""
+    def registers(self, *, gathers: bool) -> tuple[int, int]:
+        """Returns the registers of a work-item that copies, or gathers values one by one, and of
+        one that multiplies, with wgmma."""
         each = _REGISTERS // (self.work_group * self.blocks_per_unit) // 8 * 8
-        copy = min(each, 32 + 24 * (self.tile_p // 64))
+        copy = min(each, 32 + 24 * (self.tile_p // 64 + gathers))
         left = each * self.work_group - copy * _COPIERS
         return copy, min(240, left // (self.work_group - _COPIERS) // 8 * 8)
 
@@ -141,7 +141,7 @@ TILES = (
 """The tiles that are offered."""
 
 CYCLES_PER_MICROSECOND = 1750
-"""Clock rate of the GPU to whose times the estimate was fitted, those of the layers of MobileNetV2 and
+"""Clock rate of the GPU to whose times the estimate was fitted, those of layers of MobileNetV2 and
 ResNet-50."""
 _START_US = 1.11
 _COPY = 61.3
