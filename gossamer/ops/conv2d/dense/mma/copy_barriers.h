@@ -1,8 +1,6 @@
 /* Barriers in shared memory for warps that copy and warps that multiply (sm_90). A barrier has turns:
  * each ends when as many have arrived as it was begun with, and when the bytes that were expected
- * have come.
- *
- * GATHER  1: the warps that copy do so by ordinary stores as well */
+ * have come. */
 
 INLINE uint shared_address(const void *pointer)
 {
@@ -33,13 +31,8 @@ INLINE void expect_bytes(ulong *barrier, int bytes)
 /* Arrives at a barrier when all earlier copies of the work-item have been made. */
 INLINE void arrive_when_copied(ulong *barrier)
 {
-#if GATHER
-    asm volatile("cp.async.wait_all;" ::: "memory");
-    arrive(barrier);
-#else
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];"
                  ::"r"(shared_address(barrier)) : "memory");
-#endif
 }
 
 /* Waits for the end of a turn, which are numbered from 0 on. */

@@ -58,11 +58,11 @@ class MmaTile:
         """Work-items that copy."""
         return _COPIERS if self.wgmma else self.work_group
 
-    def registers(self, *, gathers: bool) -> tuple[int, int]:
-        """Returns the registers of a work-item that copies, or gathers values one by one, and of
-        one that multiplies, with wgmma."""
+    @property
+    def registers(self) -> tuple[int, int]:
+        """Registers of a work-item that copies and of one that multiplies, with wgmma."""
         each = _REGISTERS // (self.work_group * self.blocks_per_unit) // 8 * 8
-        copy = min(each, 32 + 24 * (self.tile_p // 64 + gathers))
+        copy = min(each, 32 + 24 * (self.tile_p // 64))
         left = each * self.work_group - copy * _COPIERS
         return copy, min(240, left // (self.work_group - _COPIERS) // 8 * 8)
 
@@ -171,11 +171,18 @@ def config_of(tile: MmaTile) -> tuple[tuple[str, int], ...]:
     return tuple(asdict(tile).items())
 
 
+def gathers(problem: Conv2dProblem, precision: str) -> bool:
+    """Returns whether the values of a piece do not lie side by side in the input."""
+    return problem.channels // problem.groups % vector_of(precision) != 0
+
+
 def fitting(problem: Conv2dProblem, precision: str, limits: Limits) -> list[MmaTile]:
     """Returns the tiles for a problem that a device can run."""
     stages = stages_of(problem, precision)
+    # values are gathered one by one by all warps, not by a few
+    most_wgmma = limits.wgmma and not gathers(problem, precision)
     return [tile for tile in TILES
-            if tile.cluster <= limits.cluster and tile.wgmma <= limits.wgmma
+            if tile.cluster <= limits.cluster and tile.wgmma <= most_wgmma
             and tile.shared_bytes(stages) <= limits.shared_bytes_opt_in
             # the warps have whole blocks of output channels
             and tile.tile_m // tile.warps_m % (4 * vector_of(precision)) == 0]
@@ -195,7 +202,7 @@ def expected_us(problem: Conv2dProblem, tile: MmaTile, precision: str, limits: L
     x_bytes = tile.tile_p * problem.depth * itemsize / max(1, stages)
     weight_bytes = 0 if tile.keeps_weights else tile.tile_m * _LINE
     copied = (own_stages * (x_bytes + weight_bytes) + operands) / _COPY
-    if problem.channels // problem.groups % vector:
+    if gathers(problem, precision):
         copied += own_stages * tile.tile_p * vector * _GATHER
     multiplied = own_stages * area * (_WGMMA if tile.wgmma else _MMA)
     stored = area * (_EPILOGUE + _STORE * itemsize)
