@@ -143,20 +143,21 @@ TILES = (
 CYCLES_PER_MICROSECOND = 1750
 """Clock rate of the GPU to whose times the estimate was fitted, those of layers of MobileNetV2 and
 ResNet-50."""
-_START_US = 1.11
-_COPY = 61.3
-"""Bytes that a multiprocessor copies to shared memory in a cycle."""
+_START_US = 1.89
+_COPY, _WINDOW = 51.4, 1.28
+"""Bytes that a multiprocessor copies to shared memory in a cycle, and how many times as long those of
+windows take."""
 _GATHER = 0.6
 """Cycles of a value that is gathered."""
-_MMA, _WGMMA = 0.111, 0.0159
+_MMA, _WGMMA = 0.124, 0.0377
 """Cycles of a stage for each sum."""
-_EPILOGUE, _STORE = 0.094, 0.031
+_EPILOGUE, _STORE = 0.0577, 0.0255
 """Cycles of the epilogue for each sum, and of storing a byte of it."""
-_STAGE, _AHEAD, _TILE = 397, 1607, 928
+_STAGE, _AHEAD, _TILE = 384, 919, 245
 """Cycles that a work-group waits: for each stage, for a copy, and for each tile."""
-_CLUSTER, _WARPS_K = 166, 547
+_CLUSTER, _WARPS_K = 18, 84
 """Cycles of adding up the sums of a cluster and of warps."""
-_BYTES_PER_MICROSECOND, _CACHED_BYTES, _NO_OVERLAP = 3.7e6, 35e6, 0.15
+_BYTES_PER_MICROSECOND, _CACHED_BYTES, _NO_OVERLAP = 3.9e6, 35e6, 0.15
 """The rate of device memory, bytes that stay in the L2 cache from one layer to the next, and the
 share of the shorter one of computing and moving that the longer one does not hide."""
 
@@ -200,6 +201,8 @@ def expected_us(problem: Conv2dProblem, tile: MmaTile, precision: str, limits: L
     operands = problem.epilogue.tensor_count * itemsize * area
     # bytes that a work-group copies in a stage, and cycles of a tile
     x_bytes = tile.tile_p * problem.depth * itemsize / max(1, stages)
+    if problem.kernel != (1, 1):
+        x_bytes *= _WINDOW
     weight_bytes = 0 if tile.keeps_weights else tile.tile_m * _LINE
     copied = (own_stages * (x_bytes + weight_bytes) + operands) / _COPY
     if gathers(problem, precision):
