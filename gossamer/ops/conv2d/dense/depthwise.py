@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,13 @@ from gossamer.ops.weights import Weights
 _SOURCE = Path(__file__).with_name("depthwise.cl")
 _WORK_GROUP = 64
 _SHAPES = ((4, 1), (4, 2), (4, 4), (2, 2), (1, 1))
+_HALF_SHAPES = {1: ((4, 2), (4, 4), (2, 2), (4, 1), (1, 1)),
+                2: ((4, 1), (2, 2), (4, 2), (4, 4), (1, 1))}
+"""Rows and columns of outputs of a work-item, the best of large problems first; for float16 by the
+stride, of which larger ones count as two."""
 _MAX_TAPS = 49
+_EIGHTFOLD_TAPS = 9
+"""Taps up to which the registers hold those of eight channels."""
 _MAX_WIDTH = 64
 
 
@@ -42,14 +48,13 @@ class Depthwise(Algorithm):
         return None
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
-        # tall tiles reuse input rows; small problems need as many work-items as possible
-        tall_items = problem.outputs[0].size // 16
-        shapes = _SHAPES if tall_items >= 512 * device.limits.compute_units else _SHAPES[::-1]
-        for rows, columns in shapes:
-            variants = layout_variants(problem, ("NHWC", "NCHW"),
-                                       (("rows", rows), ("columns", columns)))
-            yield from variants
-            yield from (variant.as_fp16 for variant in variants)
+        return _variants(problem, device, _SHAPES)
+
+    def variants_in(self, problem: Conv2dProblem, device: Device,
+                    precisions: Sequence[str]) -> Iterator[Variant]:
+        shapes = _HALF_SHAPES[min(2, max(problem.stride))] if "fp16" in precisions else _SHAPES
+        return (variant for variant in _variants(problem, device, shapes)
+                if variant.precision in precisions)
 
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
                 device: Device) -> State:
@@ -88,12 +93,26 @@ class Depthwise(Algorithm):
         return State(problem, variant, device, [launch])
 
 
+def _variants(problem: Conv2dProblem, device: Device,
+              shapes: Sequence[tuple[int, int]]) -> Iterator[Variant]:
+    """Yields the variants of all shapes, which are in the order for large problems."""
+    # tall tiles reuse input rows; small problems need as many work-items as possible
+    tall_items = problem.outputs[0].size // 16
+    is_large = tall_items >= 512 * device.limits.compute_units
+    for rows, columns in shapes if is_large else _SHAPES[::-1]:
+        variants = layout_variants(problem, ("NHWC", "NCHW"),
+                                   (("rows", rows), ("columns", columns)))
+        yield from variants
+        yield from (variant.as_fp16 for variant in variants)
+
+
 def _vector(problem: Conv2dProblem, variant: Variant) -> int:
-    """Returns the channels of a work-item: as many as lie side by side in 16 bytes, or one."""
+    """Returns the channels of a work-item, which lie side by side in up to 16 bytes; or one."""
     x = variant.inputs[0]
     if x.layout != "NHWC" or problem.out_channels != problem.channels:
         return 1
-    most = 16 // x.stored_dtype.itemsize
+    taps = problem.kernel[0] * problem.kernel[1]
+    most = 16 // x.stored_dtype.itemsize if taps <= _EIGHTFOLD_TAPS else 4
     return next(count for count in (most, 4, 1) if problem.channels % count == 0)
 
 

@@ -24,6 +24,7 @@ from gossamer.ops.conv2d.dense.mma.tiling import (
     config_of,
     expected_us,
     fitting,
+    gathers,
     tile_of,
 )
 from gossamer.ops.conv2d.problem import Conv2dProblem
@@ -34,8 +35,7 @@ from gossamer.ops.strided import cannot_compile, divisor
 from gossamer.ops.weights import Weights
 
 _SOURCE = Path(__file__).with_name("implicit_gemm.cu")
-_MULTICAST = Path(__file__).with_name("multicast.h")
-_WGMMA = Path(__file__).with_name("wgmma.h")
+_WGMMA = tuple(Path(__file__).with_name(name) for name in ("wgmma.h", "copy_barriers.h"))
 _PRECISIONS = ("tf32", "fp16")
 _MOST_ROWS = 2**15
 
@@ -96,12 +96,12 @@ class _MmaProduct(Algorithm):
         kernel = device.compile(_source(problem, variant))
         packed = weights.packed(f"lines for mma {precision}",
                                 lambda arrays: packed_lines(arrays, problem, precision))
-        gathers = _gathers(problem, precision)
+        is_gathered = gathers(problem, precision)
         table = None
-        if gathers or not self._pointwise:
+        if is_gathered or not self._pointwise:
             table = weights.packed(
                 f"k for mma {x.strides[1:]} {problem.dilation} {precision}",
-                lambda _: k_table(problem, x, precision, of_pieces=not gathers))
+                lambda _: k_table(problem, x, precision, of_pieces=not is_gathered))
         x_image, x_channel, x_row, x_column = x.strides
         tiles_p, tiles_m = tile.tiles_of(problem)
         tiles = tiles_p * tiles_m
@@ -109,11 +109,10 @@ class _MmaProduct(Algorithm):
         if tile.takes_several:
             # a work-group takes several tiles rather than wait for another to end
             at_once = tile.at_once(stages_of(problem, precision), device.limits)
-            groups = min(tiles, max(1, at_once // (problem.groups * tile.cluster)))
+            groups = min(tiles, max(1, at_once // problem.groups))
             if tile.keeps_weights:
                 # the tiles of a work-group have the same output channels
                 groups = max(tiles_m, groups // tiles_m * tiles_m)
-            groups *= tile.cluster
         launch = Launch(
             kernel, (groups, problem.groups), (tile.work_group, 1),
             (input_buffer(0), packed, output_buffer(0), table, tiles, *divisor(tiles_m),
@@ -146,21 +145,16 @@ class ImplicitGemmMma(_MmaProduct):
 def _of_layouts(problem: Conv2dProblem, tile: MmaTile, precision: str) -> Iterator[Variant]:
     """Yields a tile's variants in each layout of the input."""
     x, y = problem.inputs[0], problem.outputs[0].with_format(layout="NHWC")
-    for layout in ("NCHW", "NHWC") if _gathers(problem, precision) else ("NHWC",):
+    for layout in ("NCHW", "NHWC") if gathers(problem, precision) else ("NHWC",):
         variant = Variant(config_of(tile), (x.with_format(layout=layout),
                                             *[y] * problem.epilogue.tensor_count), (y,), precision)
         yield variant.as_fp16 if precision == "fp16" else variant
 
 
-def _gathers(problem: Conv2dProblem, precision: str) -> bool:
-    """Returns whether the values of a piece do not lie side by side in the input."""
-    return problem.channels // problem.groups % vector_of(precision) != 0
-
-
 def _source(problem: Conv2dProblem, variant: Variant) -> KernelSource:
     tile, precision = tile_of(variant), variant.precision
     per_group = problem.out_channels // problem.groups
-    gathers = _gathers(problem, precision)
+    is_gathered = gathers(problem, precision)
     vector = vector_of(precision)
     macros = {key.upper(): value for key, value in variant.config}
     out_vector = next(n for n in (vector, 4, 1) if per_group % n == 0)
@@ -170,16 +164,18 @@ def _source(problem: Conv2dProblem, variant: Variant) -> KernelSource:
     return KernelSource.of(_SOURCE, "implicit_gemm", {
         **macros,
         "HALVES": int(precision == "fp16"),
-        "POINTWISE": int(problem.kernel == (1, 1) and not any(problem.pads) and not gathers),
-        "GATHER": int(gathers),
-        "PIXELS_FIRST": int(gathers and variant.inputs[0].layout == "NCHW"),
+        "POINTWISE": int(problem.kernel == (1, 1) and not any(problem.pads) and not is_gathered),
+        "GATHER": int(is_gathered),
+        "PIXELS_FIRST": int(is_gathered and variant.inputs[0].layout == "NCHW"),
         "OUT_VECTOR": out_vector,
         "STAGED": int(is_staged),
+        **(dict(zip(("COPIER_REGISTERS", "MULTIPLIER_REGISTERS"),
+                    tile.registers, strict=True)) if tile.wgmma else {}),
         **({"STAGED_OPERAND": f"operand{tensors[0]}"} if is_staged else {}),
         **epilogue_macros(problem.epilogue, tensor_dtype=variant.outputs[0].dtype),
     }, architectures=_architectures(tile), architecture_specific=bool(tile.wgmma),
-        headers=(*DIALECT, CLUSTERS, _WGMMA if tile.wgmma else TENSOR_CORES,
-                 *((_MULTICAST,) if tile.multicast else ())), dynamic_shared=True)
+        headers=(*DIALECT, CLUSTERS, *(_WGMMA if tile.wgmma else (TENSOR_CORES,))),
+        dynamic_shared=True)
 
 
 def _architectures(tile: MmaTile) -> tuple[str, str]:

@@ -15,15 +15,16 @@
  * cores. In TF32 the inputs are truncated.
  *
  * WARPS_P x WARPS_M warps share a tile. WARPS_K warps, and the CLUSTER work-groups of a cluster, share
- * the K range of a tile and add up their sums at the end, which is for few pixels. With MULTICAST the
- * work-groups of a cluster compute different pixels instead: each copies a part of the weights to
- * all of them.
+ * the K range of a tile and add up their sums at the end, which is for few pixels.
  *
  * The four lanes of a row of sums have 4 * VECTOR output channels, a block, and a lane's are
  * adjacent in memory: the lines of a block are in the order that makes them so.
  *
  * With WGMMA four warps multiply together, straight from shared memory, and WARPS_M and WARPS_K are
- * 1. Otherwise each warp loads the lines that it multiplies.
+ * 1. Four more warps do nothing but copy: the tensor cores see what was copied behind a fence, which
+ * waits for all copies of a work-item that are under way. A barrier for each slot says that its
+ * lines have arrived, another that they were multiplied. Otherwise each warp copies lines, and
+ * loads those that it multiplies.
  *
  * With KEEPS_WEIGHTS a work-group keeps the weights of its output channels for all tiles: they lie behind
  * the slots, which have the lines of pixels only. It is for a short K, whose tiles would copy more
@@ -40,24 +41,26 @@
  *                   ahead, as the lines are, behind those of the tile; OUT_VECTOR is VECTOR
  * BLOCKS_PER_UNIT   work-groups that a multiprocessor is to hold at once */
 
-#define WARPS (WARPS_P * WARPS_M * WARPS_K)
-#define WORK_GROUP_SIZE (32 * WARPS)
+#define WARPS (WARPS_P * WARPS_M * WARPS_K) /* warps that multiply */
+#define WORK_GROUP_SIZE (32 * WARPS + (WGMMA ? COPIERS : 0))
+#if WGMMA
+#define COPIERS 128
+#else
+#define COPIERS (32 * WARPS)
+#endif
 #define VECTOR (HALVES ? 8 : 4) /* values of a piece */
 #define LINE 128
 #define STEPS 4 /* steps of a stage */
 #define SLOT_BYTES ((TILE_P + (KEEPS_WEIGHTS ? 0 : TILE_M)) * LINE)
-/* Stages that are copied ahead. With WGMMA the stage before this one is still multiplied, and with
- * MULTICAST other work-groups may be a stage behind. */
-#define LEAD (SLOTS - 1 - WGMMA - MULTICAST)
-#define X_LOADS (TILE_P * 8 / WORK_GROUP_SIZE)
+#define LEAD (SLOTS - 1) /* stages that are copied ahead */
+#define X_LOADS (TILE_P * 8 / COPIERS)
 #define FRAGMENTS_P (TILE_P / WARPS_P / 16)
 #define FRAGMENTS_M (TILE_M / WARPS_M / 8)
 #define OF_BLOCK (VECTOR / 2) /* fragments of a block */
 #define BLOCKS (FRAGMENTS_M / OF_BLOCK)
-#define K_PARTS (MULTICAST ? 1 : CLUSTER)
-#define HOLDERS (K_PARTS * WARPS_K)
+#define HOLDERS (CLUSTER * WARPS_K)
 #define SUMS (TILE_P / 8 * WARPS_M * BLOCKS) /* sets of sums, each of 8 pixels and a block */
-#define SHARE CEIL_DIV(SUMS, K_PARTS)
+#define SHARE CEIL_DIV(SUMS, CLUSTER)
 /* Rows of the staged operand: stages of it, rows of a stage, and the place of a piece in a row. */
 #define OPERAND_PIECES (TILE_M / VECTOR)
 #define OPERAND_FITS(stages) (TILE_P / (stages) * OPERAND_PIECES * 16 <= SLOT_BYTES)
@@ -71,7 +74,7 @@
 #else
 #define FRAGMENT_LINE(i) (warp_p * (TILE_P / WARPS_P) + (i) * 16)
 #endif
-#if MULTICAST
+#if WGMMA
 #define NEXT_SLOT(slot)     \
     if (++slot == SLOTS) {  \
         slot = 0;           \
@@ -79,11 +82,6 @@
     }
 #else
 #define NEXT_SLOT(slot) slot = slot + 1 == SLOTS ? 0 : slot + 1;
-#endif
-#if MULTICAST
-#define FIRST_PIXEL(tile_p) (((tile_p) * CLUSTER + rank) * TILE_P)
-#else
-#define FIRST_PIXEL(tile_p) ((tile_p) * TILE_P)
 #endif
 /* Windows that are outside of the image with any tap. */
 #define FAR_OUTSIDE (-0x4000)
@@ -115,7 +113,7 @@ INLINE void copy(uint target, const void *source, int size)
                  ::"r"(target), "l"(source), "r"(size) : "memory");
 }
 
-INLINE void commit_copies()
+[[maybe_unused]] INLINE void commit_copies()
 {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
@@ -161,28 +159,27 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
     DIVISOR(out_width), int stride_y, int stride_x, int pad_top, int pad_left, int x_image,
     int x_row, int x_column, int x_group, int all_channels EPILOGUE_PARAMETERS)
 {
-    DYNAMIC_SHARED(Lines, memory)
+    DYNAMIC_SHARED(Lines, shared_memory)
+    Lines *memory = shared_memory + WGMMA; /* behind the barriers */
     uint slots = (uint)__cvta_generic_to_shared(memory);
     int item = LOCAL_ID(0);
     uint lane = (uint)item % 32, warp = (uint)item / 32;
     [[maybe_unused]] uint warp_m = warp % WARPS_M, warp_p = warp / WARPS_M % WARPS_P,
                           warp_k = warp / (WARPS_M * WARPS_P);
+    int copier = WGMMA ? item - 32 * WARPS : item;
     int rank = GROUP_ID(0) % CLUSTER, group = GROUP_ID(1);
     int first_tile = GROUP_ID(0) / CLUSTER, tile_step = GROUP_COUNT(0) / CLUSTER;
-#if MULTICAST
-    int start = 0, stop = stages;
-    ulong *arrived = (ulong *)(memory + SLOTS * (SLOT_BYTES / 1024)), *released = arrived + SLOTS;
-    if (item == 0) {
-        UNROLL for (int slot = 0; slot < SLOTS; slot++) {
-            begin_barrier(arrived + slot, 1);
-            begin_barrier(released + slot, CLUSTER);
-        }
-        show_barriers();
-    }
-    CLUSTER_BARRIER();
-#else
     int start = stages * rank / CLUSTER, stop = stages * (rank + 1) / CLUSTER;
     CLUSTER_ARRIVE();
+#if WGMMA
+    ulong *arrived = (ulong *)shared_memory, *released = arrived + SLOTS;
+    if (item == 0) {
+        UNROLL for (int slot = 0; slot < SLOTS; slot++) {
+            begin_barrier(arrived + slot, COPIERS + 1);
+            begin_barrier(released + slot, WARPS);
+        }
+    }
+    BARRIER();
 #endif
     x += group * x_group;
     weight += (size_t)group * stages * weight_lines * 8;
@@ -195,9 +192,9 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
     auto find_lines = [&](int tile) {
         int tile_p = (int)QUOTIENT(tile, tiles_m);
         copied_m = (tile - tile_p * tiles_m) * TILE_M;
-        copied_pixel = FIRST_PIXEL(tile_p);
+        copied_pixel = tile_p * TILE_P;
         UNROLL for (int i = 0; i < X_LOADS; i++) {
-            int pixel = copied_pixel + UNIT_LINE(item + i * WORK_GROUP_SIZE);
+            int pixel = copied_pixel + UNIT_LINE(copier + i * COPIERS);
             int image = (int)QUOTIENT(pixel, plane), place = pixel - image * plane;
             int line = (int)QUOTIENT(place, out_width);
             int row = line * stride_y - pad_top;
@@ -214,7 +211,7 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
 
     auto copy_lines = [&](int target, int stage) {
         UNROLL for (int i = 0; i < X_LOADS; i++) {
-            int unit = item + i * WORK_GROUP_SIZE;
+            int unit = copier + i * COPIERS;
             int line = UNIT_LINE(unit), piece = UNIT_PIECE(unit);
             int k_piece = stage * 8 + piece;
             /* whole steps behind the last piece are not multiplied */
@@ -248,7 +245,7 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
 
     [[maybe_unused]] auto copy_weights = [&](uint target, int stage) {
         const uint4 *source = weight + (stage * weight_lines + copied_m) * 8;
-        UNROLL for (int unit = item; unit < TILE_M * 8; unit += WORK_GROUP_SIZE)
+        UNROLL for (int unit = copier; unit < TILE_M * 8; unit += COPIERS)
             if (copied_m + unit / 8 < weight_lines)
                 copy(target + unit * 16, source + unit, 16);
     };
@@ -256,8 +253,7 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
 #if STAGED
     const REAL *operand = STAGED_OPERAND + group * out_channels;
     auto copy_operand = [&](int target, int stage) {
-        UNROLL for (int unit = item; unit < OPERAND_ROWS * OPERAND_PIECES;
-                    unit += WORK_GROUP_SIZE) {
+        UNROLL for (int unit = copier; unit < OPERAND_ROWS * OPERAND_PIECES; unit += COPIERS) {
             int row = unit / OPERAND_PIECES, piece = unit % OPERAND_PIECES;
             int pixel = copied_pixel + stage * OPERAND_ROWS + row;
             int m = copied_m + piece * VECTOR;
@@ -270,100 +266,125 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
 
     /* Copies the next stage, of this tile or of the next one. */
     int copied_tile = start < stop ? first_tile : tiles, copied_stage = start, copied_slot = 0;
-#if MULTICAST
-    uint copied_turn = 0; /* how often the slots were filled */
-#endif
     auto copy_stage = [&]() {
-        if (copied_tile < tiles) {
-            int target = copied_slot * SLOT_BYTES;
-            bool is_operand = STAGED && copied_stage >= stop;
+        int target = copied_slot * SLOT_BYTES;
 #if STAGED
-            if (is_operand)
-                copy_operand(target, copied_stage - stop);
+        if (copied_stage >= stop)
+            copy_operand(target, copied_stage - stop);
+        else
 #endif
-            if (!is_operand)
-                copy_lines(target, copied_stage);
-#if MULTICAST
-            if (item == 0) {
-                int lines = weight_lines - copied_m < TILE_M ? weight_lines - copied_m : TILE_M;
-                int part = CEIL_DIV(lines, 8 * CLUSTER) * 8, first = part * rank;
-                int own = lines - first < part ? lines - first : part;
-                if (copied_turn > 0)
-                    wait_for_turn(released + copied_slot, copied_turn - 1);
-                expect_bytes(arrived + copied_slot, is_operand ? 0 : lines * LINE);
-                if (!is_operand && own > 0)
-                    copy_to_all(slots + target + (TILE_P + first) * LINE,
-                                weight + (copied_stage * weight_lines + copied_m + first) * 8,
-                                own * LINE, arrived + copied_slot, (1 << CLUSTER) - 1);
-            }
+        {
+            copy_lines(target, copied_stage);
+#if !WGMMA && !KEEPS_WEIGHTS
+            copy_weights(slots + target + TILE_P * LINE, copied_stage);
+#endif
+        }
+    };
+    auto next_stage = [&]() {
+        copied_slot = copied_slot + 1 == SLOTS ? 0 : copied_slot + 1;
+        if (++copied_stage == stop + OPERAND_STAGES) {
+            copied_stage = start;
+            copied_tile += tile_step;
+            find_lines(copied_tile < tiles ? copied_tile : first_tile);
+        }
+    };
+#if WGMMA
+    if (warp >= WARPS) {
+        set_fewer_registers();
+        find_lines(first_tile);
+#if KEEPS_WEIGHTS
+        _Pragma("unroll 1") for (int stage = start; stage < stop; stage++)
+            copy_weights(slots + SLOTS * SLOT_BYTES + (stage - start) * (TILE_M * LINE), stage);
+#endif
+        uint turn = 0;
+        while (copied_tile < tiles) {
+            if (turn > 0)
+                wait_for_turn(released + copied_slot, turn - 1);
+            ulong *barrier = arrived + copied_slot;
+            if (copier == 0) {
+#if KEEPS_WEIGHTS
+                expect_bytes(barrier, 0);
 #else
-            if (!KEEPS_WEIGHTS && !is_operand)
-                copy_weights(slots + target + TILE_P * LINE, copied_stage);
-#endif
-            if (++copied_slot == SLOTS) {
-                copied_slot = 0;
-#if MULTICAST
-                copied_turn++;
+                int lines = weight_lines - copied_m < TILE_M ? weight_lines - copied_m : TILE_M;
+                bool has_weights = copied_stage < stop;
+                expect_bytes(barrier, has_weights ? lines * LINE : 0);
+                if (has_weights)
+                    copy_bytes(slots + copied_slot * SLOT_BYTES + TILE_P * LINE,
+                               weight + (copied_stage * weight_lines + copied_m) * 8, lines * LINE,
+                               barrier);
 #endif
             }
-            if (++copied_stage == stop + OPERAND_STAGES) {
-                copied_stage = start;
-                copied_tile += tile_step;
-                find_lines(copied_tile < tiles ? copied_tile : first_tile);
-            }
+            copy_stage();
+            arrive_when_copied(barrier);
+            if (copied_slot + 1 == SLOTS)
+                turn++;
+            next_stage();
+        }
+        return;
+    }
+    set_more_registers();
+#else
+    auto copy_ahead = [&]() {
+        if (copied_tile < tiles) {
+            copy_stage();
+            next_stage();
         }
         commit_copies();
     };
+#endif
 
     /* Stores the sums of one pixel for VECTOR adjacent output channels. staged: index of the staged
-     * operand for the first of them. */
+     * operand for the first of them. Only the store is conditional: what is loaded for other sums
+     * need not wait for a branch. */
     auto store = [&](float (&values)[VECTOR], int pixel, int m, [[maybe_unused]] int staged) {
-        if (pixel >= pixels)
-            return;
 #if STAGED
         const REAL *STAGED_OPERAND = (const REAL *)memory;
 #endif
         UNROLL for (int v = 0; v < VECTOR; v += OUT_VECTOR) {
-            int channel = group * out_channels + m + v;
-            int index = pixel * all_channels + channel;
+            bool inside = pixel < pixels && m + v < out_channels;
+            int channel = group * out_channels + (m + v < out_channels ? m + v : 0);
+            int index = (inside ? pixel : 0) * all_channels + channel;
             [[maybe_unused]] int place = STAGED ? staged : index;
-            if (m + v < out_channels) {
 #if OUT_VECTOR == 1
-                float value = values[v];
-                EPILOGUE(value, channel, place)
+            float value = values[v];
+            EPILOGUE(value, channel, place)
+            if (inside)
                 STORE_REAL(y, index, value);
 #else
-                float4 value = MAKE4(values[v], values[v + 1], values[v + 2], values[v + 3]);
-                EPILOGUE4(value, channel, place)
+            float4 value = MAKE4(values[v], values[v + 1], values[v + 2], values[v + 3]);
+            EPILOGUE4(value, channel, place)
 #if OUT_VECTOR == 8
-                float4 other = MAKE4(values[4], values[5], values[6], values[7]);
-                EPILOGUE4(other, channel + 4, place + 4)
+            float4 other = MAKE4(values[4], values[5], values[6], values[7]);
+            EPILOGUE4(other, channel + 4, place + 4)
+            if (inside)
                 STORE_HALF8(y, index, value, other);
 #else
+            if (inside)
                 STORE_REAL4(y, index, value);
 #endif
 #endif
-            }
         }
     };
 
-    find_lines(first_tile);
+    int slot = 0;
 #if KEEPS_WEIGHTS
     uint kept = slots + SLOTS * SLOT_BYTES;
+#endif
+#if WGMMA
+    uint turn = 0; /* how often all slots were used */
+    auto release = [&](int slot) {
+        WARP_BARRIER();
+        if (lane == 0)
+            arrive(released + slot);
+    };
+#else
+    find_lines(first_tile);
+#if KEEPS_WEIGHTS
     _Pragma("unroll 1") for (int stage = start; stage < stop; stage++)
         copy_weights(kept + (stage - start) * (TILE_M * LINE), stage);
 #endif
     _Pragma("unroll 1") for (int ahead = 0; ahead < LEAD; ahead++)
-        copy_stage();
-    int slot = 0;
-#if MULTICAST
-    uint turn = 0, used = 0; /* how often all slots were used, and stages that were released */
-    auto release = [&](uint stage) {
-        if (item == 0)
-            for (; used < stage; used++)
-                UNROLL for (int other = 0; other < CLUSTER; other++)
-                    release_slot(released + used % SLOTS, other);
-    };
+        copy_ahead();
 #endif
     for (int tile = first_tile; tile < tiles; tile += tile_step) {
         float sums[FRAGMENTS_P][FRAGMENTS_M][4] = {};
@@ -374,18 +395,9 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
 #else
             uint weights = lines + TILE_P * LINE;
 #endif
-            wait_for_copies<LEAD - 1>();
-#if MULTICAST
-            wait_for_turn(arrived + slot, turn);
-#endif
 #if WGMMA
+            wait_for_turn(arrived + slot, turn);
             show_lines();
-            BARRIER();
-#if MULTICAST
-            /* the stage before the last one is multiplied */
-            if (turn * SLOTS + slot > 0)
-                release(turn * SLOTS + slot - 1);
-#endif
             begin_multiplications();
             UNROLL for (int i = 0; i < FRAGMENTS_P; i++)
                 UNROLL for (int step = 0; step < STEPS; step++)
@@ -394,11 +406,19 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
                         lines_at(lines + (warp / 4 * FRAGMENTS_P + i) * 64 * LINE + step * 32),
                         lines_at(weights + step * 32));
             commit_multiplications();
-            copy_stage();
-            wait_for_multiplications<1>();
+            if (stage > start) {
+                wait_for_multiplications<1>();
+                release(slot == 0 ? SLOTS - 1 : slot - 1);
+            }
+            NEXT_SLOT(slot)
+        }
+        wait_for_multiplications<0>();
+        if (start < stop)
+            release(slot == 0 ? SLOTS - 1 : slot - 1);
 #else
+            wait_for_copies<LEAD - 1>();
             BARRIER();
-            copy_stage();
+            copy_ahead();
             uint x_address = lines + (warp_p * (TILE_P / WARPS_P) + lane % 16) * LINE
                              + ((lane / 16 ^ lane % 8) << 4);
             uint weight_address = weights + (warp_m * (TILE_M / WARPS_M)
@@ -412,24 +432,25 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
                 _Pragma("unroll 1") for (int k = (int)warp_k; k < left_over; k += WARPS_K)
                     multiply_step(sums, x_address, weight_address, k);
             }
-#endif
             NEXT_SLOT(slot)
         }
-#if WGMMA
-        wait_for_multiplications<0>();
 #endif
 
         int tile_p = (int)QUOTIENT(tile, tiles_m);
-        int first_pixel = FIRST_PIXEL(tile_p), first_m = (tile - tile_p * tiles_m) * TILE_M;
+        int first_pixel = tile_p * TILE_P, first_m = (tile - tile_p * tiles_m) * TILE_M;
 #if HOLDERS == 1
-#if STAGED
+#if STAGED && WGMMA
+        UNROLL for (int stage = 0; stage < OPERAND_STAGES; stage++)
+            wait_for_turn(arrived + (slot + stage) % SLOTS, turn + (slot + stage >= SLOTS));
+#elif STAGED
         wait_for_copies<LEAD - OPERAND_STAGES>();
         BARRIER();
 #endif
         first_m += warp_m * (TILE_M / WARPS_M) + lane % 4 * VECTOR;
-        UNROLL for (int i = 0; i < FRAGMENTS_P; i++)
-            UNROLL for (int half = 0; half < 2; half++) {
-                UNROLL for (int block = 0; block < BLOCKS; block++) {
+        /* block by block, so that a lane loads the constants of its channels once */
+        UNROLL for (int block = 0; block < BLOCKS; block++)
+            UNROLL for (int i = 0; i < FRAGMENTS_P; i++)
+                UNROLL for (int half = 0; half < 2; half++) {
                     float values[VECTOR];
                     UNROLL for (int v = 0; v < VECTOR; v++)
                         values[v] = sums[i][block * OF_BLOCK + v / 2][half * 2 + v % 2];
@@ -442,19 +463,17 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
 #endif
                     store(values, first_pixel + row, first_m + block * 4 * VECTOR, staged);
                 }
-                /* so that operands of later lines are not loaded before this one's are used */
-                asm volatile("" ::: "memory");
-            }
-#if STAGED
-        BARRIER();
+#if STAGED && WGMMA
         UNROLL for (int stage = 0; stage < OPERAND_STAGES; stage++) {
+            release(slot);
             NEXT_SLOT(slot)
         }
-#if MULTICAST
-        release(turn * SLOTS + slot);
-#endif
-        _Pragma("unroll 1") for (int stage = 0; stage < OPERAND_STAGES; stage++)
-            copy_stage();
+#elif STAGED
+        BARRIER();
+        _Pragma("unroll 1") for (int stage = 0; stage < OPERAND_STAGES; stage++) {
+            NEXT_SLOT(slot)
+            copy_ahead();
+        }
 #endif
 #else
         float4 *partial = (float4 *)(memory + SLOTS * (SLOT_BYTES / 1024));
@@ -465,8 +484,8 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
                 UNROLL for (int block = 0; block < BLOCKS; block++) {
                     int set = ((int)FRAGMENT_LINE(i) / 8 + half) * (WARPS_M * BLOCKS)
                               + (int)warp_m * BLOCKS + block;
-                    float4 *there = of_group(partial, set % K_PARTS)
-                                    + (holder * SHARE + set / K_PARTS) * (VECTOR * 8) + lane;
+                    float4 *there = of_group(partial, set % CLUSTER)
+                                    + (holder * SHARE + set / CLUSTER) * (VECTOR * 8) + lane;
                     UNROLL for (int v = 0; v < VECTOR / 4; v++) {
                         const float (&lower)[4] = sums[i][block * OF_BLOCK + 2 * v];
                         const float (&upper)[4] = sums[i][block * OF_BLOCK + 2 * v + 1];
@@ -476,7 +495,7 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
                 }
         CLUSTER_BARRIER();
         for (int share = (int)warp; share < SHARE; share += WARPS) {
-            int set = share * K_PARTS + rank;
+            int set = share * CLUSTER + rank;
             float values[VECTOR] = {};
             UNROLL for (int other = 0; other < HOLDERS; other++)
                 UNROLL for (int v = 0; v < VECTOR / 4; v++) {
@@ -486,15 +505,13 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
                     values[4 * v + 2] += more.z;
                     values[4 * v + 3] += more.w;
                 }
-            if (SUMS % K_PARTS == 0 || set < SUMS)
+            if (SUMS % CLUSTER == 0 || set < SUMS)
                 store(values, first_pixel + set / (WARPS_M * BLOCKS) * 8 + (int)lane / 4,
                       first_m + set % (WARPS_M * BLOCKS) * 4 * VECTOR + (int)lane % 4 * VECTOR, 0);
         }
+#if CLUSTER == 1
         BARRIER();
 #endif
-    }
-#if MULTICAST
-    /* no work-group may end while others still write to its shared memory */
-    CLUSTER_BARRIER();
 #endif
+    }
 }

@@ -9,10 +9,14 @@ from gossamer.ops.algorithm import Variant
 from gossamer.ops.conv2d.dense.mma.packing import stages_of, vector_of
 from gossamer.ops.conv2d.problem import Conv2dProblem
 
-_CLUSTER_PART = 16
-"""Multiprocessors among which large clusters are formed; a remainder of fewer is not used."""
 _RESERVED_BYTES = 1024
 """Bytes of shared memory that the system reserves for each work-group of a multiprocessor."""
+_REGISTERS = 65536
+"""Registers of a multiprocessor."""
+_COPIERS = 128
+"""Work-items that copy where others multiply by wgmma."""
+_BARRIER_BYTES = 1024
+"""Bytes of shared memory before the slots, with barriers."""
 _LINE = 128
 """Bytes of a line."""
 
@@ -30,8 +34,6 @@ class MmaTile:
     slots: stages of 128 bytes of K that shared memory holds.
     blocks_per_unit: work-groups that a multiprocessor is to hold at once.
     keeps_weights: 1 where a work-group keeps the weights of all its tiles in shared memory.
-    multicast: 1 where the work-groups of a cluster have different pixels and share the weights that
-    they copy, 0 where they share the K range.
     wgmma: 1 where four warps multiply together by wgmma (sm_90a), 0 where each does by mma.
     """
 
@@ -44,22 +46,32 @@ class MmaTile:
     slots: int = 4
     blocks_per_unit: int = 1
     keeps_weights: int = 0
-    multicast: int = 0
     wgmma: int = 0
 
     @property
     def work_group(self) -> int:
-        """Work-items of a work-group."""
-        return 32 * self.warps_p * self.warps_m * self.warps_k
+        """Work-items of a work-group: its warps, and with wgmma the warps that copy."""
+        return 32 * self.warps_p * self.warps_m * self.warps_k + self.wgmma * _COPIERS
+
+    @property
+    def copiers(self) -> int:
+        """Work-items that copy."""
+        return _COPIERS if self.wgmma else self.work_group
+
+    @property
+    def registers(self) -> tuple[int, int]:
+        """Registers of a work-item that copies and of one that multiplies, with wgmma."""
+        each = _REGISTERS // (self.work_group * self.blocks_per_unit) // 8 * 8
+        copy = min(each, 32 + 24 * (self.tile_p // 64))
+        left = each * self.work_group - copy * _COPIERS
+        return copy, min(240, left // (self.work_group - _COPIERS) // 8 * 8)
 
     def shared_bytes(self, stages: int) -> int:
         """Returns the bytes of shared memory of a work-group: its slots, and the sums of all that
         share K or the weights of so many stages."""
-        slots = self.slots * self.slot_bytes
+        slots = self.slots * self.slot_bytes + self.wgmma * _BARRIER_BYTES
         if self.keeps_weights:
             return slots + stages * self.tile_m * _LINE
-        if self.multicast:
-            return slots + 16 * self.slots  # two barriers a slot
         if self.cluster * self.warps_k == 1:
             return slots
         # each work-group adds up its share of the sums, in sets of 8 pixels and 32 or 16 channels
@@ -68,16 +80,18 @@ class MmaTile:
     @property
     def takes_several(self) -> bool:
         """Whether a work-group takes one tile after the other."""
-        return self.cluster == 1 or bool(self.multicast)
+        return self.cluster == 1
 
     def at_once(self, stages: int, limits: Limits) -> int:
-        """Returns the work-groups that the device holds at once, those of clusters together."""
+        """Returns the work-groups that the device holds at once."""
         each = (limits.shared_bytes_opt_in + _RESERVED_BYTES) // (
             self.shared_bytes(stages) + _RESERVED_BYTES)
-        units = limits.compute_units
-        if self.cluster > 2:
-            units = units // _CLUSTER_PART * _CLUSTER_PART
-        return max(1, units * min(each, self.blocks_per_unit) // self.cluster * self.cluster)
+        return max(1, limits.compute_units * min(each, self.blocks_per_unit))
+
+    @property
+    def lead(self) -> int:
+        """Stages that are copied ahead."""
+        return self.slots - 1
 
     @property
     def slot_bytes(self) -> int:
@@ -92,38 +106,60 @@ class MmaTile:
                 if self.tile_p // stages * self.tile_m * itemsize <= self.slot_bytes]
         if not fits or self.warps_k > 1 or not self.takes_several:
             return -1
-        return self.slots - 1 - self.wgmma - self.multicast - fits[0]
+        return self.lead - fits[0]
 
     def tiles_of(self, problem: Conv2dProblem) -> tuple[int, int]:
-        """Returns the numbers of tiles, or with multicast of clusters' tiles, along the pixels and
-        along the output channels of a group."""
-        tile_p = self.tile_p * (self.cluster if self.multicast else 1)
-        return (-(-problem.pixels // tile_p),
+        """Returns the numbers of tiles along the pixels and along the output channels of a group.
+        """
+        return (-(-problem.pixels // self.tile_p),
                 -(-(problem.out_channels // problem.groups) // self.tile_m))
 
 
 TILES = (
-    MmaTile(128, 64, 4, 2, slots=4, blocks_per_unit=2),
-    MmaTile(128, 32, 4, 1, slots=4, blocks_per_unit=2),
-    MmaTile(64, 64, 2, 2, slots=4, blocks_per_unit=3),
-    MmaTile(64, 32, 2, 1, warps_k=4, slots=4, blocks_per_unit=2),
-    MmaTile(32, 32, 1, 1, warps_k=4, slots=4, blocks_per_unit=4),
-    MmaTile(64, 32, 2, 1, warps_k=4, cluster=4, slots=4),
-    MmaTile(32, 32, 1, 1, warps_k=4, cluster=4, slots=4),
-    MmaTile(64, 64, 2, 2, warps_k=2, cluster=8, slots=4),
-    MmaTile(128, 256, 8, 1, slots=4, wgmma=1),
-    MmaTile(128, 128, 8, 1, slots=6, wgmma=1),
+    MmaTile(64, 64, 4, 1, slots=4, blocks_per_unit=3, wgmma=1),
+    MmaTile(64, 64, 4, 1, slots=6, blocks_per_unit=2, wgmma=1),
+    MmaTile(64, 96, 4, 1, slots=5, blocks_per_unit=2, wgmma=1),
     MmaTile(64, 128, 4, 1, slots=4, blocks_per_unit=2, wgmma=1),
+    MmaTile(64, 192, 4, 1, slots=6, wgmma=1),
+    MmaTile(64, 256, 4, 1, slots=5, wgmma=1),
+    MmaTile(128, 128, 8, 1, slots=6, wgmma=1),
+    MmaTile(128, 256, 8, 1, slots=4, wgmma=1),
+    MmaTile(64, 192, 4, 1, slots=6, blocks_per_unit=2, keeps_weights=1, wgmma=1),
+    MmaTile(64, 64, 4, 1, slots=4, cluster=2, wgmma=1),
     MmaTile(64, 64, 4, 1, slots=4, cluster=4, wgmma=1),
-    MmaTile(128, 128, 8, 1, cluster=2, slots=6, multicast=1, wgmma=1),
-    MmaTile(64, 128, 4, 1, cluster=2, slots=4, blocks_per_unit=2, multicast=1, wgmma=1),
-    MmaTile(128, 32, 4, 1, slots=5, blocks_per_unit=2, keeps_weights=1),
-    MmaTile(128, 64, 4, 1, slots=5, blocks_per_unit=2, keeps_weights=1, wgmma=1),
+    MmaTile(64, 64, 4, 1, slots=4, cluster=8, wgmma=1),
+    MmaTile(256, 32, 8, 1, slots=3, blocks_per_unit=2),
+    MmaTile(64, 32, 4, 1, slots=6, blocks_per_unit=4, keeps_weights=1),
+    MmaTile(64, 32, 4, 1, slots=4, blocks_per_unit=4),
+    MmaTile(16, 32, 1, 1, warps_k=4, slots=6, blocks_per_unit=4),
+    MmaTile(16, 32, 1, 1, warps_k=4, cluster=2, slots=4),
+    MmaTile(16, 32, 1, 1, warps_k=4, cluster=4, slots=4),
+    MmaTile(128, 128, 2, 4, slots=4),
+    MmaTile(128, 64, 2, 2, slots=3, blocks_per_unit=3),
+    MmaTile(64, 64, 2, 2, slots=4, blocks_per_unit=3),
 )
 """The tiles that are offered."""
 
 CYCLES_PER_MICROSECOND = 1750
-"""Clock rate of the GPU to which the estimate of cycles was fitted."""
+"""Clock rate of the GPU to whose times the estimate was fitted, those of layers of MobileNetV2 and
+ResNet-50."""
+_START_US = 1.89
+_COPY, _WINDOW = 51.4, 1.28
+"""Bytes that a multiprocessor copies to shared memory in a cycle, and how many times as long those of
+windows take."""
+_GATHER = 0.6
+"""Cycles of a value that is gathered."""
+_MMA, _WGMMA = 0.124, 0.0377
+"""Cycles of a stage for each sum."""
+_EPILOGUE, _STORE = 0.0577, 0.0255
+"""Cycles of the epilogue for each sum, and of storing a byte of it."""
+_STAGE, _AHEAD, _TILE = 384, 919, 245
+"""Cycles that a work-group waits: for each stage, for a copy, and for each tile."""
+_CLUSTER, _WARPS_K = 18, 84
+"""Cycles of adding up the sums of a cluster and of warps."""
+_BYTES_PER_MICROSECOND, _CACHED_BYTES, _NO_OVERLAP = 3.9e6, 35e6, 0.15
+"""The rate of device memory, bytes that stay in the L2 cache from one layer to the next, and the
+share of the shorter one of computing and moving that the longer one does not hide."""
 
 
 def tile_of(variant: Variant) -> MmaTile:
@@ -136,29 +172,56 @@ def config_of(tile: MmaTile) -> tuple[tuple[str, int], ...]:
     return tuple(asdict(tile).items())
 
 
+def gathers(problem: Conv2dProblem, precision: str) -> bool:
+    """Returns whether the values of a piece do not lie side by side in the input."""
+    return problem.channels // problem.groups % vector_of(precision) != 0
+
+
 def fitting(problem: Conv2dProblem, precision: str, limits: Limits) -> list[MmaTile]:
     """Returns the tiles for a problem that a device can run."""
     stages = stages_of(problem, precision)
+    # values are gathered one by one by all warps, not by a few
+    most_wgmma = limits.wgmma and not gathers(problem, precision)
     return [tile for tile in TILES
-            if tile.cluster <= limits.cluster and tile.wgmma <= limits.wgmma
+            if tile.cluster <= limits.cluster and tile.wgmma <= most_wgmma
             and tile.shared_bytes(stages) <= limits.shared_bytes_opt_in
             # the warps have whole blocks of output channels
             and tile.tile_m // tile.warps_m % (4 * vector_of(precision)) == 0]
 
 
 def expected_us(problem: Conv2dProblem, tile: MmaTile, precision: str, limits: Limits) -> float:
-    """Returns the estimated time of a launch in microseconds: its start, and for each wave of
-    work-groups the multiplications or copies of its stages and the stores."""
+    """Returns the estimated time of a launch in microseconds: a start, and the longer of what the
+    busiest multiprocessor computes and of how long its work-groups wait, but at least the time of
+    reading and writing in device memory what does not stay in the L2 cache."""
+    itemsize = 2 if precision == "fp16" else 4
+    vector = vector_of(precision)
+    stages = stages_of(problem, precision)
+    own_stages = -(-stages // tile.cluster)
+    area = tile.tile_p * tile.tile_m
+    operands = problem.epilogue.tensor_count * itemsize * area
+    # bytes that a work-group copies in a stage, and cycles of a tile
+    x_bytes = tile.tile_p * problem.depth * itemsize / max(1, stages)
+    if problem.kernel != (1, 1):
+        x_bytes *= _WINDOW
+    weight_bytes = 0 if tile.keeps_weights else tile.tile_m * _LINE
+    copied = (own_stages * (x_bytes + weight_bytes) + operands) / _COPY
+    if gathers(problem, precision):
+        copied += own_stages * tile.tile_p * vector * _GATHER
+    multiplied = own_stages * area * (_WGMMA if tile.wgmma else _MMA)
+    stored = area * (_EPILOGUE + _STORE * itemsize)
+    waited = (own_stages * (_STAGE + _AHEAD / max(1, tile.lead)) + _TILE + stored
+              + (_CLUSTER if tile.cluster > 1 else 0) + (_WARPS_K if tile.warps_k > 1 else 0))
+    # the tiles of the busiest multiprocessor, and of a work-group
     tiles_p, tiles_m = tile.tiles_of(problem)
     groups = tiles_p * tiles_m * problem.groups * tile.cluster
-    units = max(limits.compute_units, 1)
-    waves = -(-groups // units)
-    stages = -(-stages_of(problem, precision) // tile.cluster)
-    copied = (tile.tile_p + tile.tile_m) * _LINE / 40
-    read = (tile.tile_p * tile.warps_m + tile.tile_m * tile.warps_p) * tile.warps_k ** 0 * 1.0
-    multiplied = tile.tile_p * tile.tile_m / 20
-    stage = max(copied, read, multiplied)
-    stored = tile.tile_p * tile.tile_m * (4 if precision == "tf32" else 2) / 32
-    wait = 700 + 150 * stages + 600 * (tile.cluster > 1) + 200 * (tile.warps_k > 1)
-    cycles = 1800 + wait + waves * (stages * stage + stored)
-    return cycles / CYCLES_PER_MICROSECOND
+    units = max(1, limits.compute_units)
+    at_once = tile.at_once(stages, limits) if tile.takes_several else units * tile.blocks_per_unit
+    per_unit = groups / units
+    if per_unit < 4 * tile.blocks_per_unit:
+        per_unit = -(-groups // units)
+    cycles = max(per_unit * (max(copied, multiplied) + stored), -(-groups // at_once) * waited)
+    computed = _START_US + cycles / CYCLES_PER_MICROSECOND
+    nbytes = itemsize * sum(spec.size for spec in (*problem.inputs, *problem.outputs))
+    moved = nbytes / _BYTES_PER_MICROSECOND
+    return (max(computed, moved if nbytes > _CACHED_BYTES else 0.0)
+            + _NO_OVERLAP * min(computed, moved))

@@ -97,3 +97,14 @@ INLINE void show_lines()
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
+
+/* Give registers back, and take them: warps that copy need fewer than those that multiply. */
+INLINE void set_fewer_registers()
+{
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COPIER_REGISTERS));
+}
+
+INLINE void set_more_registers()
+{
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(MULTIPLIER_REGISTERS));
+}

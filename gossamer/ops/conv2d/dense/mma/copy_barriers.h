@@ -1,0 +1,56 @@
+/* Barriers in shared memory for warps that copy and warps that multiply (sm_90). A barrier has turns:
+ * each ends when as many have arrived as it was begun with, and when the bytes that were expected
+ * have come. */
+
+INLINE uint shared_address(const void *pointer)
+{
+    return (uint)__cvta_generic_to_shared(pointer);
+}
+
+/* Begins a barrier at which so many arrive in each turn. */
+INLINE void begin_barrier(ulong *barrier, int arrivals)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;"
+                 ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
+}
+
+/* Arrives at a barrier. */
+INLINE void arrive(ulong *barrier)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];"
+                 ::"r"(shared_address(barrier)) : "memory");
+}
+
+/* Arrives at a barrier whose turn does not end before so many bytes have come. */
+INLINE void expect_bytes(ulong *barrier, int bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
+                 ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
+}
+
+/* Arrives at a barrier when all earlier copies of the work-item have been made. */
+INLINE void arrive_when_copied(ulong *barrier)
+{
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];"
+                 ::"r"(shared_address(barrier)) : "memory");
+}
+
+/* Waits for the end of a turn, which are numbered from 0 on. */
+INLINE void wait_for_turn(ulong *barrier, uint turn)
+{
+    asm volatile("{\n"
+                 ".reg .pred done;\n"
+                 "again:\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+                 "@!done bra again;\n"
+                 "}"
+                 ::"r"(shared_address(barrier)), "r"(turn & 1) : "memory");
+}
+
+/* Copies bytes to shared memory, where a barrier expects them. */
+[[maybe_unused]] INLINE void copy_bytes(uint target, const void *source, int bytes, ulong *barrier)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 " [%0], [%1], %2, [%3];"
+                 ::"r"(target), "l"(source), "r"(bytes), "r"(shared_address(barrier)) : "memory");
+}
