@@ -163,8 +163,9 @@ class WgmmaTile(Tile):
     """The work of a work-group whose warpgroups multiply by wgmma, with all weights of its channels
     in shared memory.
 
-    tile_c: output channels of a work-group. warpgroups: warpgroups, which take tiles of 64 output
-    pixels in turn. stages: parts of shared memory of a warpgroup, each of which holds some steps.
+    tile_c: output channels of a work-group. warpgroups: warpgroups that multiply, which take tiles
+    of 64 output pixels in turn. copiers: 1 where two more warps for each of them copy the inputs, 0
+    where they do so themselves. stages: parts of shared memory of a warpgroup, each of which holds some steps.
     blocks_per_unit: work-groups that a multiprocessor is to hold at once.
     """
 
@@ -176,6 +177,7 @@ class WgmmaTile(Tile):
 
     tile_c: int
     warpgroups: int
+    copiers: int
     stages: int
     blocks_per_unit: int
 
@@ -185,7 +187,7 @@ class WgmmaTile(Tile):
 
     @property
     def work_group(self) -> int:
-        return 128 * self.warpgroups
+        return (128 + 64 * self.copiers) * self.warpgroups
 
     @property
     def parts(self) -> int:
@@ -208,15 +210,17 @@ class WgmmaTile(Tile):
         inputs = self.warpgroups * self.stages * _input_bytes(problem, word_bits, self.pixels)
         # the constants of a lane are padded by 16 bytes, and each phase has a barrier of 8
         constants = self.constant_classes(problem) * 4 * (self.tile_c + 16)
-        return phases * (at_once * (weights + taps) + 8) + at_once * inputs + constants
+        barriers = 16 * self.warpgroups * self.stages
+        return phases * (at_once * (weights + taps) + 8) + at_once * inputs + constants + barriers
 
 
 WGMMA_TILES = (
-    WgmmaTile(256, 2, 4, 1),
-    WgmmaTile(128, 3, 4, 1),
-    WgmmaTile(128, 2, 4, 1),
-    WgmmaTile(64, 4, 4, 1),
-    WgmmaTile(64, 2, 4, 2),
+    WgmmaTile(256, 2, 1, 4, 1),
+    WgmmaTile(256, 2, 0, 3, 1),
+    WgmmaTile(128, 2, 1, 4, 1),
+    WgmmaTile(128, 3, 0, 4, 1),
+    WgmmaTile(64, 2, 1, 4, 1),
+    WgmmaTile(64, 2, 0, 4, 2),
 )
 MMA_TILES = (
     MmaTile(4, 2, 1, 4, 8, 3, 1),
