@@ -122,7 +122,6 @@ def test_every_tile(cuda: Device, known: ValueFacts) -> None:
     by_tile: dict[tuple, list[Variant]] = {}
     for variant in ALGORITHM.variants(problem, cuda):
         by_tile.setdefault(variant.config, []).append(variant)
-    assert {dict(config)["instruction"] for config in by_tile} >= {"mma"}
     assert len(by_tile) > len(MMA_TILES) // 2
     # each tile in one of its formats in turn
     for number, variants in enumerate(by_tile.values()):

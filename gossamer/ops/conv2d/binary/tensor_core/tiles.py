@@ -211,7 +211,8 @@ class WgmmaTile(Tile):
         # the constants of a lane are padded by 16 bytes, and each phase has a barrier of 8
         constants = self.constant_classes(problem) * 4 * (self.tile_c + 16)
         barriers = 16 * self.warpgroups * self.stages
-        return phases * (at_once * (weights + taps) + 8) + at_once * inputs + constants + barriers
+        return (phases * (at_once * (weights + taps) + 8) + at_once * inputs + constants
+                + barriers)
 
 
 WGMMA_TILES = (
