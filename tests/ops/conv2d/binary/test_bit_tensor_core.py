@@ -193,3 +193,14 @@ def test_an_empty_output_needs_no_launch() -> None:
     for variant in ALGORITHM.variants(problem, device):
         weights = Weights(weights_of(problem, np.random.default_rng(0)), device)
         assert not ALGORITHM.prepare(weights, problem, variant, device).launches
+
+
+def test_tiles_are_ordered_by_their_expected_times() -> None:
+    device = RecordingDevice()
+    for batch in (1, 128):
+        problem = Conv2dProblem(batch, 512, 7, 7, 512, (3, 3), pads=(1, 1, 1, 1),
+                                weights_info=SCALED, facts=(PLUS_MINUS_ONE,))
+        times = [ALGORITHM.expected_us(problem, variant, device)
+                 for variant in ALGORITHM.variants(problem, device)
+                 if variant.inputs[0].layout == "packed64"]
+        assert times == sorted(times) and times[0] > 0

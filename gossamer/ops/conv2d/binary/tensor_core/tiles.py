@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterator
+import math
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import ClassVar
@@ -72,6 +72,10 @@ class Tile(abc.ABC):
     @abc.abstractmethod
     def shared_bytes(self, problem: Conv2dProblem, word_bits: int) -> int:
         """Returns the bytes of dynamic shared memory of a work-group."""
+
+    @abc.abstractmethod
+    def expected_cycles(self, problem: Conv2dProblem, word_bits: int, limits: Limits) -> float:
+        """Returns the estimated cycles of a launch, with constants fitted to an H200's times."""
 
     @property
     def config(self) -> tuple[tuple[str, int | str], ...]:
@@ -157,6 +161,20 @@ class MmaTile(Tile):
         sums = (self.warps_k - 1) * self.pixels * self.channels * 4
         return max(self.stages * stage, sums)
 
+    def expected_cycles(self, problem: Conv2dProblem, word_bits: int, limits: Limits) -> float:
+        groups = (self.pixel_groups(problem, limits) * self.channel_tiles(problem)
+                  * problem.groups)
+        units = max(limits.compute_units, 1)
+        together = min(self.blocks_per_unit, -(-groups // units))
+        rounds = max(1.0, groups / (units * together))
+        if rounds < 4:
+            rounds = math.ceil(rounds)
+        start, waiting, step, end = 4000, 500, 700, 1500
+        planes = binary_form(problem).planes
+        steps = self.at_once(problem, word_bits) * self.warps_k * planes
+        busy = together * step * steps * self.pixels * self.channels / 128**2
+        return start + rounds * (end + self.phases(problem, word_bits) * (waiting + busy))
+
 
 @dataclass(frozen=True)
 class WgmmaTile(Tile):
@@ -165,8 +183,8 @@ class WgmmaTile(Tile):
 
     tile_c: output channels of a work-group. warpgroups: warpgroups that multiply, which take tiles
     of 64 output pixels in turn. copiers: 1 where two more warps for each of them copy the inputs, 0
-    where they do so themselves. stages: parts of shared memory of a warpgroup, each of which holds some steps.
-    blocks_per_unit: work-groups that a multiprocessor is to hold at once.
+    where they do so themselves. stages: parts of shared memory of a warpgroup, each of which holds
+    some steps. blocks_per_unit: work-groups that a multiprocessor is to hold at once.
     """
 
     instruction = "wgmma"
@@ -214,6 +232,21 @@ class WgmmaTile(Tile):
         return (phases * (at_once * (weights + taps) + 8) + at_once * inputs + constants
                 + barriers)
 
+    def expected_cycles(self, problem: Conv2dProblem, word_bits: int, limits: Limits) -> float:
+        groups = self.pixel_groups(problem, limits)
+        all_groups = groups * self.channel_tiles(problem) * problem.groups
+        at_once = max(1, limits.compute_units * self.blocks_per_unit)
+        tiles = -(-problem.pixels // (self.pixels * groups * self.warpgroups))
+        start, waiting, copied, multiplied, end, written, loaded = 5000, 500, 270, 0.4, 600, 7, 25
+        planes = binary_form(problem).planes
+        phases, steps = self.phases(problem, word_bits), self.at_once(problem, word_bits)
+        in_turn = phases * (waiting + steps * copied * (1 - 0.5 * self.copiers)) + end
+        together = (phases * steps * planes * multiplied * self.tile_c
+                    * self.warpgroups * self.blocks_per_unit)
+        weights = phases * steps * planes * self.tile_c * STEP_BITS // 8
+        return start + -(-all_groups // at_once) * (
+            weights / loaded + tiles * max(together, in_turn + written * self.tile_c))
+
 
 WGMMA_TILES = (
     WgmmaTile(256, 2, 1, 4, 1),
@@ -224,26 +257,26 @@ WGMMA_TILES = (
     WgmmaTile(64, 2, 0, 4, 2),
 )
 MMA_TILES = (
-    MmaTile(4, 2, 1, 4, 8, 3, 1),
-    MmaTile(2, 4, 1, 4, 8, 3, 1),
     MmaTile(2, 2, 1, 4, 8, 3, 2),
     MmaTile(2, 2, 1, 2, 8, 3, 3),
     MmaTile(1, 2, 2, 2, 8, 4, 2),
-    MmaTile(1, 2, 4, 2, 4, 4, 2),
+    MmaTile(1, 1, 4, 1, 8, 4, 2),
     MmaTile(1, 4, 2, 1, 4, 4, 2),
-    MmaTile(1, 1, 4, 1, 4, 6, 4),
-    MmaTile(1, 2, 4, 1, 4, 4, 2),
-    MmaTile(1, 1, 8, 1, 4, 4, 2),
+    MmaTile(1, 1, 2, 1, 4, 8, 4),
+    MmaTile(1, 1, 4, 1, 4, 4, 4),
+    MmaTile(1, 1, 8, 1, 4, 3, 2),
 )
 """Large tiles for large layers, and small ones whose warps share the inner product, for layers of
 which a device can hold all at once."""
 
 
-def fitting_tiles(problem: Conv2dProblem, word_bits: int, limits: Limits) -> Iterator[Tile]:
-    """Yields the tiles that a device has room for."""
-    for tile in (*WGMMA_TILES, *MMA_TILES):
-        if tile.fits(problem, word_bits, limits):
-            yield tile
+def fitting_tiles(problem: Conv2dProblem, word_bits: int, limits: Limits) -> list[Tile]:
+    """Returns the tiles that a device has room for, that expected to be fastest first."""
+    tiles: list[Tile] = [tile for tile in (*WGMMA_TILES, *MMA_TILES)
+                         if tile.fits(problem, word_bits, limits)]
+    if problem.outputs[0].size == 0:
+        return tiles
+    return sorted(tiles, key=lambda tile: tile.expected_cycles(problem, word_bits, limits))
 
 
 def tile_of(variant: Variant) -> Tile:
