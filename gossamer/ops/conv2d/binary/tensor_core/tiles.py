@@ -169,7 +169,7 @@ class MmaTile(Tile):
         rounds = max(1.0, groups / (units * together))
         if rounds < 4:
             rounds = math.ceil(rounds)
-        start, waiting, step, end = 4000, 500, 700, 1500
+        start, waiting, step, end = 3000, 500, 700, 1500
         planes = binary_form(problem).planes
         steps = self.at_once(problem, word_bits) * self.warps_k * planes
         busy = together * step * steps * self.pixels * self.channels / 128**2
@@ -237,15 +237,15 @@ class WgmmaTile(Tile):
         all_groups = groups * self.channel_tiles(problem) * problem.groups
         at_once = max(1, limits.compute_units * self.blocks_per_unit)
         tiles = -(-problem.pixels // (self.pixels * groups * self.warpgroups))
-        start, waiting, copied, multiplied, end, written, loaded = 5000, 500, 270, 0.4, 600, 7, 25
+        start, loaded, copied, multiplied, end, written = 4000, 40, 75, 0.38, 600, 7
         planes = binary_form(problem).planes
-        phases, steps = self.phases(problem, word_bits), self.at_once(problem, word_bits)
-        in_turn = phases * (waiting + steps * copied * (1 - 0.5 * self.copiers)) + end
-        together = (phases * steps * planes * multiplied * self.tile_c
-                    * self.warpgroups * self.blocks_per_unit)
-        weights = phases * steps * planes * self.tile_c * STEP_BITS // 8
+        steps = self.phases(problem, word_bits) * self.at_once(problem, word_bits)
+        weights = steps * planes * self.tile_c * STEP_BITS // 8
+        # shared memory, which all warpgroups read, bounds copies and multiplications together
+        step = (copied - 10 * self.copiers + planes * multiplied * self.tile_c) * (
+            self.warpgroups * self.blocks_per_unit)
         return start + -(-all_groups // at_once) * (
-            weights / loaded + tiles * max(together, in_turn + written * self.tile_c))
+            weights / loaded + tiles * (steps * step + end + written * self.tile_c))
 
 
 WGMMA_TILES = (
