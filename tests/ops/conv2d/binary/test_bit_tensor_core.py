@@ -135,7 +135,8 @@ def test_every_tile(cuda: Device, known: ValueFacts) -> None:
 def test_every_form(cuda: Device, epilogue: Epilogue, known: ValueFacts) -> None:
     problem = replace(SMALL, epilogue=epilogue,
                       facts=(known, *[integers(-9, 9)] * epilogue.tensor_count))
-    chosen = {(variant["instruction"], variant.inputs[0].layout, variant.outputs[0].layout): variant
+    chosen = {(variant["instruction"], dict(variant.config).get("copiers"),
+               variant.inputs[0].layout, variant.outputs[0].layout): variant
               for variant in ALGORITHM.variants(problem, cuda)}
     packed = [variant for variant in chosen.values() if variant.outputs[0].format.is_packed]
     others = [variant for variant in chosen.values() if variant not in packed]
