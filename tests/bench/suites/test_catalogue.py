@@ -62,9 +62,9 @@ def test_cases_are_distinct_and_squares_have_no_batch_size() -> None:
     products = layer_tables.PRODUCTS
     squares = sum(product.rows is not None for product in products)
     assert count == {"mobilenet": 2, "networks": 2, "conv-layers": 2 * len(convolutions),
-                     "binary-layers": 2 * len(layer_tables.BINARY), "gemm": 2 * len(products) - squares,
-                     "tuning": 8, "backprop": len(BACKPROP),
-                     "train-many": len(MANY)}
+                     "binary-layers": 2 * len(layer_tables.BINARY),
+                     "gemm": 2 * len(products) - squares, "tuning": 8,
+                     "backprop": len(BACKPROP), "train-many": len(MANY)}
 
 
 def test_a_file_is_no_suite() -> None:
