@@ -30,6 +30,8 @@ from gossamer.tensor import PACKED_DTYPES, Format, TensorSpec
 
 _BITS = Path(__file__).with_name("bits.h")
 _WORD_BITS = (64, 32)
+_CYCLES_PER_MICROSECOND = 1750
+"""Clock rate of the GPU on which the estimates of times were made."""
 
 
 class BitTensorCore(Algorithm):
@@ -70,6 +72,11 @@ class BitTensorCore(Algorithm):
             for tile in fitting_tiles(problem, word_bits, device.limits):
                 for layout in layouts:
                     yield variant_of(problem, tile, word_bits, layout)
+
+    def expected_us(self, problem: Conv2dProblem, variant: Variant, device: Device) -> float:
+        word_bits = 8 * variant.inputs[0].stored_dtype.itemsize
+        return tile_of(variant).expected_cycles(
+            problem, word_bits, device.limits) / _CYCLES_PER_MICROSECOND
 
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
                 device: Device) -> State:

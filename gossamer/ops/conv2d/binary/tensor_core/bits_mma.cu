@@ -30,7 +30,7 @@
 #define SUMS (TILES_P * TILES_C * 4)
 
 /* Starts an asynchronous copy of 16 bytes. */
-INLINE void copy_weights(uint target, const uint4 *source)
+INLINE void copy_16_bytes(uint target, const uint4 *source)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                  ::"r"(target), "l"(source), "r"(16) : "memory");
@@ -107,7 +107,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_mma(
             const uint4 *phase_weights = own_weights + number * STAGE_PIECES;
             UNROLL for (int turn = 0; turn < PIECE_TURNS; turn++)
                 if (STAGE_PIECES % THREADS == 0 || item + turn * THREADS < STAGE_PIECES)
-                    copy_weights(held + INPUT_BYTES + (item + turn * THREADS) * 16,
+                    copy_16_bytes(held + INPUT_BYTES + (item + turn * THREADS) * 16,
                                  phase_weights + turn * THREADS);
 #if TAPS_AHEAD
             copy_lines(loaded, 0, held);
@@ -128,6 +128,12 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_mma(
         load_taps(first_taps[number], number, 0);
     load_taps(ahead, STAGES - 1, 0);
 #endif
+#if CONSTANT_CLASSES
+    for (int number = item; number < CONSTANTS / 4; number += THREADS)
+        copy_16_bytes(address_of(own_constants) + number * 16,
+                     (const uint4 *)(constants + number / (TILE_C / 4) * tile_channels
+                                     + tile_c * TILE_C) + number % (TILE_C / 4));
+#endif
     UNROLL for (int number = 0; number < STAGES - 1; number++)
         copy_phase(first_taps[number], number, number);
 
@@ -138,11 +144,6 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_mma(
         counts[item] = 0;
         places[item] = place_of(target, own_position);
     }
-#if CONSTANT_CLASSES
-    for (int number = item; number < CONSTANTS; number += THREADS)
-        own_constants[number] = constants[number / TILE_C * tile_channels + tile_c * TILE_C
-                                          + number % TILE_C];
-#endif
 
     int in_tile = (warp_c * 4 + lane % 4) * (2 * TILES_C);
     int in_tiles = tile_c * TILE_C + in_tile;

@@ -5,16 +5,20 @@
  * Each of its WARPGROUPS takes tiles of 64 output pixels, counted through all images, one after the
  * other and apart from the others: while one writes its results another multiplies. It copies the
  * words of its windows into its own STAGES parts of shared memory, of AT_ONCE steps each, and goes on
- * with those of its next tile while it still computes. Channels are ordered so that a lane has TILE_C / 4
+ * with those of its next tile while it still computes; with COPIERS, two warps for each warpgroup do
+ * nothing but copy. Channels are ordered so that a lane has TILE_C / 4
  * consecutive ones of a pixel: it packs the words of the output alone. */
 
 #define TILE_P 64
-#define THREADS (128 * WARPGROUPS)
+#define THREADS (128 * WARPGROUPS + (COPIERS ? 64 * WARPGROUPS : 0))
 #define LINE LINE_BYTES(TILE_P)
 #define LINES (AT_ONCE * WORDS)
 #define STAGE_BYTES (LINES * LINE)
-/* Taps that a work-item loads at once: half of those of one, two or three steps. */
-#define TAPS (WORDS / 2 * (AT_ONCE % 3 == 0 && WORD_BITS == 64 ? 3 : 1))
+/* Lines of which a work-item copies one at a time, and the taps that it loads at once. */
+#define LINES_AT_ONCE (COPIERS ? 1 : 2)
+#define TAPS (LINES / LINES_AT_ONCE % 6 == 0 ? 6 : WORDS / 2)
+/* Warps that copy need fewer registers than those that multiply 256 channels, who take theirs. */
+#define MOVES_REGISTERS (COPIERS && TILE_C == 256)
 /* The weights of a step: of each plane, the lower and then the upper half of the step. */
 #define PLANE_BYTES (TILE_C * 32)
 #define STEP_BYTES (PLANES * PLANE_BYTES)
@@ -93,15 +97,21 @@ INLINE void copy_bytes(uint target, const uchar *source, int bytes, uint barrier
                  ::"r"(target), "l"(source), "r"(bytes), "r"(barrier) : "memory");
 }
 
-/* Waits until all bytes that a barrier expects have arrived. */
-INLINE void wait_for_bytes(uint barrier)
+INLINE void make_barrier(uint barrier, int arrivals)
 {
-    int arrived;
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals)
+                 : "memory");
+}
+
+/* Waits for the end of the barrier's phase whose number has this parity. */
+INLINE void wait_for_barrier(uint barrier, int parity)
+{
+    int ended;
     do
-        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], 0; "
+        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; "
                      "selp.b32 %0, 1, 0, p; }"
-                     : "=r"(arrived) : "r"(barrier) : "memory");
-    while (!arrived);
+                     : "=r"(ended) : "r"(barrier), "r"(parity) : "memory");
+    while (!ended);
 }
 
 KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
@@ -114,11 +124,14 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
     int stride_n, int stride_c, int stride_h, int stride_w EPILOGUE_PARAMETERS)
 {
     DYNAMIC_SHARED(uint4, pool)
-    int item = LOCAL_ID(0) % 128, lane = item % 32, warp = item / 32;
     /* the compiler sees by the shuffle that all of a warp have the same number */
-    int warpgroup = __shfl_sync(0xffffffffu, LOCAL_ID(0) / 128, 0);
+    int all_warps = __shfl_sync(0xffffffffu, LOCAL_ID(0) / 32, 0);
+    bool copies = COPIERS && all_warps >= 4 * WARPGROUPS;
+    int warpgroup = copies ? all_warps / 2 - 2 * WARPGROUPS : all_warps / 4;
+    int item = LOCAL_ID(0) % (copies ? 64 : 128), lane = item % 32, warp = item / 32;
     int tile_c = GROUP_ID(1), group = (int)QUOTIENT(tile_c, tiles_c);
-    /* shared memory: weights, inputs, constants, taps, and a barrier for the weights of a phase */
+    /* shared memory: weights, inputs, constants, taps, a barrier for the weights of each phase, and
+     * for each stage of a warpgroup one that it is full and one that it is free again */
     int weight_bytes = phases * (AT_ONCE * STEP_BYTES);
     uchar *ring = (uchar *)pool + weight_bytes + warpgroup * (STAGES * STAGE_BYTES);
     [[maybe_unused]] int *own_constants =
@@ -126,10 +139,15 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
     int2 *own_taps = (int2 *)((uchar *)own_constants + CONSTANT_BYTES);
     uint held = address_of(pool), barriers = address_of(own_taps + phases * LINES);
 
+    [[maybe_unused]] uint all_full = barriers + phases * 8;
+    [[maybe_unused]] uint full = all_full + warpgroup * (STAGES * 16), empty = full + STAGES * 8;
     if (LOCAL_ID(0) == 0) {
         for (int phase = 0; phase < phases; phase++)
-            asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;"
-                         ::"r"(barriers + phase * 8) : "memory");
+            make_barrier(barriers + phase * 8, 1);
+#if COPIERS
+        for (int number = 0; number < 2 * WARPGROUPS * STAGES; number++)
+            make_barrier(all_full + number * 8, number / STAGES % 2 ? 4 : 64);
+#endif
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
         const uchar *own = weights + (INT64)tile_c * weight_bytes;
         for (int phase = 0; phase < phases; phase++) {
@@ -165,26 +183,52 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
                 window.row = height;
         }
         if (next_pixel - item % TILE_P < pixels) {
-            uint start = address_of(ring) + next_stage * STAGE_BYTES + item % TILE_P * PLACE_BYTES;
-            UNROLL for (int first = 0; first < LINES / 2; first += TAPS) {
+            uint start = address_of(ring) + next_stage * STAGE_BYTES + item % TILE_P * PLACE_BYTES
+                         + item / TILE_P * LINE;
+            const int2 *phase_taps = own_taps + next_phase * LINES + item / TILE_P;
+            UNROLL for (int first = 0; first < LINES / LINES_AT_ONCE; first += TAPS) {
                 /* all are loaded before the first is waited for */
                 int2 some[TAPS];
                 UNROLL for (int turn = 0; turn < TAPS; turn++)
-                    some[turn] = own_taps[next_phase * LINES + 2 * (first + turn) + item / TILE_P];
+                    some[turn] = phase_taps[(first + turn) * LINES_AT_ONCE];
                 UNROLL for (int turn = 0; turn < TAPS; turn++)
-                    copy_tap(start + (2 * (first + turn) + item / TILE_P) * LINE, source, window,
+                    copy_tap(start + (first + turn) * (LINES_AT_ONCE * LINE), source, window,
                              some[turn]);
             }
         }
+#if COPIERS
+        /* arrives when this work-item's copies have */
+        asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];"
+                     ::"r"(full + next_stage * 8) : "memory");
+#else
         asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
         next_stage = next_stage + 1 < STAGES ? next_stage + 1 : 0;
         if (++next_phase == phases) {
             next_phase = 0;
             next_pixel += turns * TILE_P;
         }
     };
+#if COPIERS
+    if (copies) {
+#if MOVES_REGISTERS
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+#endif
+        int parity = 1;
+        while (next_pixel - item % TILE_P < pixels) {
+            wait_for_barrier(empty + next_stage * 8, parity);
+            parity ^= next_stage == STAGES - 1;
+            copy_phase();
+        }
+        asm volatile("cp.async.wait_all;" ::: "memory");
+    } else {
+#if MOVES_REGISTERS
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+#endif
+#else
     for (int number = 0; number < STAGES - 1; number++)
         copy_phase();
+#endif
 
     const Target target = {y,         thresholds,   alphas,    classes,
                            out_channels, out_words, out_pixels / out_width,
@@ -194,6 +238,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
     Flips<CHANNELS_OF_LANE> own_flips = flips_of<CHANNELS_OF_LANE>(flips, in_tiles);
     bool is_first = true;
     int stage = 0;
+    [[maybe_unused]] int parity_of_full = 0;
     for (; tile * TILE_P < pixels; tile += turns) {
         int sums[SUMS];
         int counted[2] = {};
@@ -204,9 +249,13 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
         }
         Operand upper[2][AT_ONCE], lower[2][AT_ONCE];
         auto multiply_phase = [&](int phase, int turn) {
+#if COPIERS
+            wait_for_barrier(full + stage * 8, parity_of_full);
+#else
             asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
             /* this phase's words have arrived, and no warp reads the stage that is replaced */
             asm volatile("bar.sync %0, 128;" ::"r"(warpgroup + 1) : "memory");
+#endif
             const uchar *words = ring + stage * STAGE_BYTES + lane % 4 * LINE
                                  + (warp * 16 + lane / 4) * PLACE_BYTES;
             UNROLL for (int step = 0; step < AT_ONCE; step++) {
@@ -215,7 +264,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
                                                  LINE);
             }
             if (is_first)
-                wait_for_bytes(barriers + phase * 8);
+                wait_for_barrier(barriers + phase * 8, 0);
             asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
             UNROLL for (int step = 0; step < AT_ONCE; step++)
                 UNROLL for (int plane = 0; plane < PLANES; plane++)
@@ -226,7 +275,15 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
                                             + plane * PLANE_BYTES),
                                   phase + step + plane > 0);
             asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+#if COPIERS
+            WARP_BARRIER();
+            if (lane == 0)
+                asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];"
+                             ::"r"(empty + stage * 8) : "memory");
+            parity_of_full ^= stage == STAGES - 1;
+#else
             copy_phase();
+#endif
             UNROLL for (int step = 0; step < AT_ONCE; step++) {
                 counted[0] += counted_in(upper[turn][step]);
                 counted[1] += counted_in(lower[turn][step]);
@@ -263,9 +320,14 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
             }
         }
     }
+#if !COPIERS
     asm volatile("cp.async.wait_group %0;" ::"n"(0) : "memory");
+#endif
     /* no work-group ends before the weights that it asked for have arrived */
     if (is_first)
         for (int phase = 0; phase < phases; phase++)
-            wait_for_bytes(barriers + phase * 8);
+            wait_for_barrier(barriers + phase * 8, 0);
+#if COPIERS
+    }
+#endif
 }

@@ -14,12 +14,15 @@ from gossamer.ops.conv2d.binary.form import alphas, binary_form
 from gossamer.ops.conv2d.binary.packing import sign_words, tap_sums, words_of_a_group
 from gossamer.ops.conv2d.binary.thresholds import Thresholds, find_thresholds
 from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.lru_cache import LruCache, digest
 from gossamer.ops.weights import Weights
 
 STEP_BITS = 256
 """Bits of an inner product that an instruction multiplies."""
 LARGEST_DISTANCE = 2**15 - 1
 """A distance in rows that is outside of any image."""
+_THRESHOLDS: LruCache[Thresholds] = LruCache(1 << 20, lambda found: found.table.nbytes)
+"""The thresholds that were found last, for the tiles of different sizes that need the same."""
 _NEVER = 2**28
 """A bound that no number of ones reaches."""
 
@@ -150,10 +153,13 @@ class Tables:
         return 0 if binary_form(self.problem).planes == 2 else len(_taps_inside(self.problem)[1])
 
     def _thresholds(self, arrays: Mapping[str, np.ndarray]) -> Thresholds:
+        def find() -> Thresholds:
+            found = find_thresholds(problem.epilogue, arrays, alphas(arrays), problem.depth)
+            assert found is not None
+            return found
+
         problem = self.problem
-        found = find_thresholds(problem.epilogue, arrays, alphas(arrays), problem.depth)
-        assert found is not None
-        return found
+        return _THRESHOLDS.of((digest(arrays), problem.epilogue, problem.depth), find)
 
     def _in_units(self, channels: np.ndarray, filler: int = 0) -> np.ndarray:
         """Returns an array (M, ...) with each group's channels filled up to whole units."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterator
+import math
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import ClassVar
@@ -72,6 +72,10 @@ class Tile(abc.ABC):
     @abc.abstractmethod
     def shared_bytes(self, problem: Conv2dProblem, word_bits: int) -> int:
         """Returns the bytes of dynamic shared memory of a work-group."""
+
+    @abc.abstractmethod
+    def expected_cycles(self, problem: Conv2dProblem, word_bits: int, limits: Limits) -> float:
+        """Returns the estimated cycles of a launch, with constants fitted to an H200's times."""
 
     @property
     def config(self) -> tuple[tuple[str, int | str], ...]:
@@ -157,15 +161,30 @@ class MmaTile(Tile):
         sums = (self.warps_k - 1) * self.pixels * self.channels * 4
         return max(self.stages * stage, sums)
 
+    def expected_cycles(self, problem: Conv2dProblem, word_bits: int, limits: Limits) -> float:
+        groups = (self.pixel_groups(problem, limits) * self.channel_tiles(problem)
+                  * problem.groups)
+        units = max(limits.compute_units, 1)
+        together = min(self.blocks_per_unit, -(-groups // units))
+        rounds = max(1.0, groups / (units * together))
+        if rounds < 4:
+            rounds = math.ceil(rounds)
+        start, waiting, step, end = 3000, 500, 700, 1500
+        planes = binary_form(problem).planes
+        steps = self.at_once(problem, word_bits) * self.warps_k * planes
+        busy = together * step * steps * self.pixels * self.channels / 128**2
+        return start + rounds * (end + self.phases(problem, word_bits) * (waiting + busy))
+
 
 @dataclass(frozen=True)
 class WgmmaTile(Tile):
     """The work of a work-group whose warpgroups multiply by wgmma, with all weights of its channels
     in shared memory.
 
-    tile_c: output channels of a work-group. warpgroups: warpgroups, which take tiles of 64 output
-    pixels in turn. stages: parts of shared memory of a warpgroup, each of which holds some steps.
-    blocks_per_unit: work-groups that a multiprocessor is to hold at once.
+    tile_c: output channels of a work-group. warpgroups: warpgroups that multiply, which take tiles
+    of 64 output pixels in turn. copiers: 1 where two more warps for each of them copy the inputs, 0
+    where they do so themselves. stages: parts of shared memory of a warpgroup, each of which holds
+    some steps. blocks_per_unit: work-groups that a multiprocessor is to hold at once.
     """
 
     instruction = "wgmma"
@@ -176,6 +195,7 @@ class WgmmaTile(Tile):
 
     tile_c: int
     warpgroups: int
+    copiers: int
     stages: int
     blocks_per_unit: int
 
@@ -185,7 +205,7 @@ class WgmmaTile(Tile):
 
     @property
     def work_group(self) -> int:
-        return 128 * self.warpgroups
+        return (128 + 64 * self.copiers) * self.warpgroups
 
     @property
     def parts(self) -> int:
@@ -208,37 +228,55 @@ class WgmmaTile(Tile):
         inputs = self.warpgroups * self.stages * _input_bytes(problem, word_bits, self.pixels)
         # the constants of a lane are padded by 16 bytes, and each phase has a barrier of 8
         constants = self.constant_classes(problem) * 4 * (self.tile_c + 16)
-        return phases * (at_once * (weights + taps) + 8) + at_once * inputs + constants
+        barriers = 16 * self.warpgroups * self.stages
+        return (phases * (at_once * (weights + taps) + 8) + at_once * inputs + constants
+                + barriers)
+
+    def expected_cycles(self, problem: Conv2dProblem, word_bits: int, limits: Limits) -> float:
+        groups = self.pixel_groups(problem, limits)
+        all_groups = groups * self.channel_tiles(problem) * problem.groups
+        at_once = max(1, limits.compute_units * self.blocks_per_unit)
+        tiles = -(-problem.pixels // (self.pixels * groups * self.warpgroups))
+        start, loaded, copied, multiplied, end, written = 4000, 40, 75, 0.38, 600, 7
+        planes = binary_form(problem).planes
+        steps = self.phases(problem, word_bits) * self.at_once(problem, word_bits)
+        weights = steps * planes * self.tile_c * STEP_BITS // 8
+        # shared memory, which all warpgroups read, bounds copies and multiplications together
+        step = (copied - 10 * self.copiers + planes * multiplied * self.tile_c) * (
+            self.warpgroups * self.blocks_per_unit)
+        return start + -(-all_groups // at_once) * (
+            weights / loaded + tiles * (steps * step + end + written * self.tile_c))
 
 
 WGMMA_TILES = (
-    WgmmaTile(256, 2, 4, 1),
-    WgmmaTile(128, 3, 4, 1),
-    WgmmaTile(128, 2, 4, 1),
-    WgmmaTile(64, 4, 4, 1),
-    WgmmaTile(64, 2, 4, 2),
+    WgmmaTile(256, 2, 1, 4, 1),
+    WgmmaTile(256, 2, 0, 3, 1),
+    WgmmaTile(128, 2, 1, 4, 1),
+    WgmmaTile(128, 3, 0, 4, 1),
+    WgmmaTile(64, 2, 1, 4, 1),
+    WgmmaTile(64, 2, 0, 4, 2),
 )
 MMA_TILES = (
-    MmaTile(4, 2, 1, 4, 8, 3, 1),
-    MmaTile(2, 4, 1, 4, 8, 3, 1),
     MmaTile(2, 2, 1, 4, 8, 3, 2),
     MmaTile(2, 2, 1, 2, 8, 3, 3),
     MmaTile(1, 2, 2, 2, 8, 4, 2),
-    MmaTile(1, 2, 4, 2, 4, 4, 2),
+    MmaTile(1, 1, 4, 1, 8, 4, 2),
     MmaTile(1, 4, 2, 1, 4, 4, 2),
-    MmaTile(1, 1, 4, 1, 4, 6, 4),
-    MmaTile(1, 2, 4, 1, 4, 4, 2),
-    MmaTile(1, 1, 8, 1, 4, 4, 2),
+    MmaTile(1, 1, 2, 1, 4, 8, 4),
+    MmaTile(1, 1, 4, 1, 4, 4, 4),
+    MmaTile(1, 1, 8, 1, 4, 3, 2),
 )
 """Large tiles for large layers, and small ones whose warps share the inner product, for layers of
 which a device can hold all at once."""
 
 
-def fitting_tiles(problem: Conv2dProblem, word_bits: int, limits: Limits) -> Iterator[Tile]:
-    """Yields the tiles that a device has room for."""
-    for tile in (*WGMMA_TILES, *MMA_TILES):
-        if tile.fits(problem, word_bits, limits):
-            yield tile
+def fitting_tiles(problem: Conv2dProblem, word_bits: int, limits: Limits) -> list[Tile]:
+    """Returns the tiles that a device has room for, that expected to be fastest first."""
+    tiles: list[Tile] = [tile for tile in (*WGMMA_TILES, *MMA_TILES)
+                         if tile.fits(problem, word_bits, limits)]
+    if problem.outputs[0].size == 0:
+        return tiles
+    return sorted(tiles, key=lambda tile: tile.expected_cycles(problem, word_bits, limits))
 
 
 def tile_of(variant: Variant) -> Tile:
