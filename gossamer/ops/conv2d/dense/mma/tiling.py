@@ -145,8 +145,8 @@ CYCLES_PER_MICROSECOND = 1750
 ResNet-50."""
 _START_US = 1.89
 _COPY, _WINDOW = 51.4, 1.28
-"""Bytes that a multiprocessor copies to shared memory in a cycle, and how many times as long those of
-windows take."""
+"""Bytes that a multiprocessor copies to shared memory in a cycle, and how many times as long those
+of windows take."""
 _GATHER = 0.6
 """Cycles of a value that is gathered."""
 _MMA, _WGMMA = 0.124, 0.0377
