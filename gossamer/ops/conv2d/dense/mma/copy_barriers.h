@@ -14,6 +14,12 @@ INLINE void begin_barrier(ulong *barrier, int arrivals)
                  ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
 }
 
+/* Makes barriers that were begun visible to copies of bytes. */
+INLINE void show_barriers()
+{
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
 /* Arrives at a barrier. */
 INLINE void arrive(ulong *barrier)
 {

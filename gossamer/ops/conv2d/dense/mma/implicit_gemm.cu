@@ -26,9 +26,9 @@
  * lines have arrived, another that they were multiplied. Otherwise each warp copies lines, and
  * loads those that it multiplies.
  *
- * With KEEPS_WEIGHTS a work-group keeps the weights of its output channels for all tiles: they lie behind
- * the slots, which have the lines of pixels only. It is for a short K, whose tiles would copy more
- * weights than inputs; the tiles of a work-group have the same output channels.
+ * With KEEPS_WEIGHTS a work-group keeps the weights of its output channels for all tiles: they lie
+ * behind the slots, which have the lines of pixels only. It is for a short K, whose tiles would copy
+ * more weights than inputs; the tiles of a work-group have the same output channels.
  *
  * HALVES            1: x, weight, y and the epilogue's tensor operands are 16-bit floats; 0: they
  *                   are floats, which are read as TF32
@@ -178,6 +178,7 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
             begin_barrier(arrived + slot, COPIERS + 1);
             begin_barrier(released + slot, WARPS);
         }
+        show_barriers();
     }
     BARRIER();
 #endif
