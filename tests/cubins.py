@@ -45,7 +45,7 @@ def faults(sources: Iterable[KernelSource], architecture: str) -> list[str]:
 
     def build(source: KernelSource) -> str | None:
         try:
-            _, info = nvrtc.compile_cubin(source, architecture)
+            _, info = nvrtc.compile_cubin(source, source.built_for(architecture))
         except CompileError as error:
             return str(error)
         if info.spill_bytes:

@@ -31,8 +31,6 @@ class KernelSource:
         it has.
     dynamic_shared : bool
         Whether the kernel takes a DYNAMIC_SHARED_PARAMETER as its last parameter.
-    architecture_specific : bool
-        Whether the kernel has instructions of its architecture alone, such as sm_90a's wgmma.
     headers : tuple of pathlib.Path
         Files that several kernels share; they precede the kernel's own file.
     begins_early : bool
@@ -46,7 +44,6 @@ class KernelSource:
     defines: tuple[tuple[str, str], ...] = ()
     architectures: tuple[str, str] = ("sm_75", "sm_100")
     dynamic_shared: bool = False
-    architecture_specific: bool = False
     headers: tuple[Path, ...] = ()
     begins_early: bool = False
 

@@ -42,7 +42,7 @@ _PTX = {
        for name, larger in (("max", "true"), ("min", "false"))},
     **{f"cp.async.{cache}.shared.global [%0], [%1], {width}, %2;":
        f"emulation::copy_later<{width}>(%0, %1, %2)"
-       for cache, width in (("ca", 4), ("ca", 8), ("cg", 16))},
+       for cache, width in (("ca", 4), ("ca", 8), ("ca", 16), ("cg", 16))},
     "cp.async.commit_group;": "emulation::commit_copies()",
     "cp.async.wait_group %0;": "emulation::wait_for_copies(%0)",
 }

@@ -21,7 +21,7 @@ def clblast(network: PeerNetwork, x: np.ndarray, device: Device,
             precisions: Sequence[str]) -> list[Alternative]:
     """Returns CLBlast's product on an OpenCL device, with the settings that CLBlast has for it.
     Raises AbsentError."""
-    if device.api != "opencl":
+    if not device.runs_opencl_libraries:
         raise AbsentError("runs through OpenCL: --device opencl:N")
     nodes = network.graph.nodes
     if [node.op for node in nodes] != ["gemm"] or len(nodes[0].inputs) > 2:
@@ -40,9 +40,8 @@ def clblast(network: PeerNetwork, x: np.ndarray, device: Device,
                    device.empty(4 * rows * columns, "a product")]
 
         def work(stream: Any) -> None:
-            queue = ctypes.c_void_p(stream.int_ptr)
-            a, b, c = (ctypes.c_void_p(buffer.handle.int_ptr)  # type: ignore[attr-defined]
-                       for buffer in buffers)
+            queue = ctypes.c_void_p(device.opencl_queue(stream))
+            a, b, c = (ctypes.c_void_p(device.opencl_memory(buffer)) for buffer in buffers)
             status = product(_ROW_MAJOR, _AS_IT_IS, _TRANSPOSED, *map(
                 ctypes.c_size_t, (rows, columns, depth)), ctypes.c_float(1), a,
                 *map(ctypes.c_size_t, (0, depth)), b, *map(ctypes.c_size_t, (0, depth)),

@@ -150,7 +150,7 @@ def defaults(device: Device, layers: bool) -> list[str]:
     OpenCV's dnn is compared by whole networks, and CLBlast by products on an OpenCL device.
     """
     if not device.runs_cuda_libraries:
-        on_opencl = ["clblast"] if device.api == "opencl" and layers else []
+        on_opencl = ["clblast"] if device.runs_opencl_libraries and layers else []
         return ["torch-eager", "onnxruntime", *([] if layers else ["opencv-dnn"]), *on_opencl]
     left_out = ("torch-compile:max-autotune", "clblast",
                 *(["torch-compile", "opencv-dnn"] if layers else []))

@@ -37,7 +37,7 @@ def version() -> str:
 
 def key(source: KernelSource, architecture: str) -> tuple[str, ...]:
     """Returns the key of a kernel's cubin in the kernel cache."""
-    return source.text(), source.function, OPTIONS, _target(source, architecture), version()
+    return source.text(), source.function, OPTIONS, architecture, version()
 
 
 def compile_cubin(source: KernelSource, architecture: str) -> tuple[bytes, BuildInfo]:
@@ -49,7 +49,7 @@ def compile_cubin(source: KernelSource, architecture: str) -> tuple[bytes, Build
     """
     log = io.StringIO()
     options = ProgramOptions(
-        name=source.path.name, arch=_target(source, architecture), std="c++17",
+        name=source.path.name, arch=architecture, std="c++17",
         fma=True, ptxas_options=["-v"],
         # a cached build has no report; kernel_cache stores the cubins
         no_cache=True)
@@ -60,11 +60,6 @@ def compile_cubin(source: KernelSource, architecture: str) -> tuple[bytes, Build
         raise CompileError(f"NVRTC {version()} cannot build {source.function} of "
                            f"{source.path.name} for {architecture}: {error}") from None
     return cubin, _build_info(log.getvalue(), source.function)
-
-
-def _target(source: KernelSource, architecture: str) -> str:
-    """Returns the architecture as the compiler is told it."""
-    return f"{architecture}a" if source.architecture_specific else architecture
 
 
 def _build_info(log: str, function: str) -> BuildInfo:

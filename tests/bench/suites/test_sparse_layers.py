@@ -49,11 +49,11 @@ def test_layers_of_some_sparsity_and_some_names(tmp_path: Path) -> None:
     assert {item.name for item in two} == {"tiny/3x3", "alexnet/conv3"}
     (tiny,) = select(["sparse-layers"], [1], "tiny", data=folder, sparsity=0.79)
     assert tiny.name == "tiny/3x3"
-    both = select(["sparse-layers", "gemm"], [1], "tiny,4096,", data=folder, sparsity=0.79)
+    both = select(["sparse-layers", "gemm"], [1], "tiny/3x3,4096,", data=folder, sparsity=0.79)
     assert {item.name for item in both} == {"tiny/3x3", "4096"}  # cases without a sparsity stay
     for suites in (["sparse-layers"], ["sparse-layers", "gemm"]):
         with pytest.raises(InputError, match=r"--sparsity 0\.81: no layer has so many"):
-            select(suites, [1], "tiny,4096", data=folder, sparsity=0.81)
+            select(suites, [1], "tiny/3x3,4096", data=folder, sparsity=0.81)
 
 
 def test_zeros_are_no_work(tmp_path: Path) -> None:

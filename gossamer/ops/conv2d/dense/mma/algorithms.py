@@ -173,7 +173,7 @@ def _source(problem: Conv2dProblem, variant: Variant) -> KernelSource:
                     tile.registers, strict=True)) if tile.wgmma else {}),
         **({"STAGED_OPERAND": f"operand{tensors[0]}"} if is_staged else {}),
         **epilogue_macros(problem.epilogue, tensor_dtype=variant.outputs[0].dtype),
-    }, architectures=_architectures(tile), architecture_specific=bool(tile.wgmma),
+    }, architectures=_architectures(tile),
         headers=(*DIALECT, CLUSTERS, *(_WGMMA if tile.wgmma else (TENSOR_CORES,))),
         dynamic_shared=True)
 
@@ -181,5 +181,5 @@ def _source(problem: Conv2dProblem, variant: Variant) -> KernelSource:
 def _architectures(tile: MmaTile) -> tuple[str, str]:
     """Returns the oldest and the newest architecture on which a tile runs."""
     if tile.wgmma:
-        return "sm_90", "sm_90"
+        return "sm_90a", "sm_90a"
     return "sm_90" if tile.cluster > 1 else "sm_80", "sm_100"
