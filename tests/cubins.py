@@ -13,6 +13,9 @@ from gossamer.errors import CompileError
 
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_100")
 
+# kernels for processors alone, whose tiles need more registers than a GPU has for a work-item
+ON_PROCESSORS = ("wide_gemm.cl",)
+
 # number of specialisations of one kernel function that are built; the others differ little
 SPECIALISATIONS = 8
 
@@ -28,7 +31,7 @@ def chosen(compiled: Iterable[KernelSource]) -> list[KernelSource]:
     package = Path(base.__file__).parents[1]
     by_function: dict[tuple[Path, str], list[KernelSource]] = defaultdict(list)
     for source in compiled:
-        if source.path.is_relative_to(package):
+        if source.path.is_relative_to(package) and source.path.name not in ON_PROCESSORS:
             by_function[source.path, source.function].append(source)
     selected = list(ALONE)
     for sources in by_function.values():

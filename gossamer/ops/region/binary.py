@@ -135,6 +135,8 @@ def _layer(problem: RegionProblem) -> BinaryLayer:
 
 def _region(problem: RegionProblem) -> _Region | str:
     """Returns a region as one layer, or the reason why it is none."""
+    if tuple(part.op for part in problem.parts) not in BinaryRegion.patterns:
+        return "the layers are no convolution with the padding before it or the signs behind it"
     index = next(i for i, part in enumerate(problem.parts) if isinstance(part, Conv2dProblem))
     convolution = problem.parts[index]
     assert isinstance(convolution, Conv2dProblem)

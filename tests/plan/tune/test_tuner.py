@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -126,7 +127,8 @@ def test_losers_say_by_how_much(tuned: Callable[[], Plan], device: Device) -> No
     able = [a.name for a in OPS["gemm"].algorithms
             if a.supports(step.problem, device) is None and a is not step.algorithm
             and not a.by_name_only]
-    assert all(" us against " in step.rejected[name] for name in able)
+    assert not [step.rejected[name] for name in able
+                if not re.search(" us (expected )?against ", step.rejected[name])]
 
 
 def test_measurements_are_finite_and_stored(tuned: Callable[[], Plan], device: Device) -> None:

@@ -1,26 +1,6 @@
 /* Products of 16 pixels by 8 channels for inverted_residual_mma.cu, the bounds of results, and how
  * they are stored. */
 
-/* One instruction each, where the dialect's need two comparisons; NaN where one is NaN. */
-#undef MAXIMUM
-#undef MINIMUM
-#define MAXIMUM(a, b) larger(a, b)
-#define MINIMUM(a, b) smaller(a, b)
-
-INLINE float larger(float a, float b)
-{
-    float result;
-    asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
-    return result;
-}
-
-INLINE float smaller(float a, float b)
-{
-    float result;
-    asm("min.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
-    return result;
-}
-
 #if PRODUCTS
 typedef uint4 Pixels;
 struct Weights {
