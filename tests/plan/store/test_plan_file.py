@@ -86,7 +86,9 @@ def test_a_loaded_plan_gives_the_same_bits_and_measures_nothing(
         x = images(batch)
         assert_close(loaded(x), expected(x))
         np.testing.assert_array_equal(loaded(x).view(np.uint32), plan(x).view(np.uint32))
-        assert loaded.report().notes == plan.report().notes
+        # of other programs, which may be busy while this runs, only the plan that measured tells
+        assert loaded.report().notes == [
+            note for note in plan.report().notes if "compile again when" not in note]
 
 
 def test_a_second_plan_and_a_second_save_write_the_same_file(
