@@ -1,4 +1,4 @@
-"""What gossamer tells while it works: the logger `gossamer`, and the environment variable
+"""Tells what gossamer does while it works, by the logger `gossamer` and the environment variable
 GOSSAMER_DEBUG, whose levels show more and more on standard error; each level includes the lower
 ones.
 

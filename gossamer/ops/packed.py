@@ -9,6 +9,9 @@ import numpy as np
 from gossamer.facts import ValueFacts
 from gossamer.tensor import PACKED_DTYPES, Format, TensorSpec, pack
 
+WORD_TYPES = {"uint32": "uint", "uint64": "ulong"}
+"""Types of words in kernels, by the dtypes of words that are stored."""
+
 
 def can_hold(format_: Format, facts: ValueFacts) -> bool:
     """Returns whether a format can hold all values that the facts allow, other than by rounding

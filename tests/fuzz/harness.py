@@ -42,7 +42,7 @@ _PROGRAMS = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.s
 
 @dataclass
 class Counts:
-    """What became of the mutations of one target.
+    """The outcomes of the mutations of one target.
 
     failures: what failed, by kind, with the number of a mutation that shows it.
     """

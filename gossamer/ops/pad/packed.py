@@ -15,7 +15,7 @@ from gossamer.facts import REAL, point
 from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.host_threads import threads_of
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
-from gossamer.ops.packed import constant_words, formats_for
+from gossamer.ops.packed import WORD_TYPES, constant_words, formats_for
 from gossamer.ops.pad.problem import PadProblem
 from gossamer.ops.strided import (
     WORK_GROUP_SIZE,
@@ -27,7 +27,6 @@ from gossamer.ops.weights import Weights
 from gossamer.tensor import PACKED_DTYPES, Format, TensorSpec
 
 _SOURCE = Path(__file__).with_name("packed.cl")
-_WORDS = {"uint32": "uint", "uint64": "ulong"}
 
 
 class PackedPad(Algorithm):
@@ -61,7 +60,7 @@ class PackedPad(Algorithm):
             return state
         _, words, height, width = y.stored_shape[:4]
         kernel = device.compile(KernelSource.of(_SOURCE, "pad_packed", {
-            "WORD": _WORDS[x.stored_dtype.name], "WORD_BITS": 8 * x.stored_dtype.itemsize,
+            "WORD": WORD_TYPES[x.stored_dtype.name], "WORD_BITS": 8 * x.stored_dtype.itemsize,
             "PLANES": PACKED_DTYPES[x.dtype].planes, "POSITIVE": int(problem.value > 0),
             "NONZERO": int(problem.value != 0)}))
         state.launches.append(Launch(kernel, groups_for(count), (WORK_GROUP_SIZE,), (

@@ -17,7 +17,7 @@ from gossamer.facts import REAL, ValueFacts
 from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.host_threads import threads_of
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
-from gossamer.ops.packed import formats_for
+from gossamer.ops.packed import WORD_TYPES, formats_for
 from gossamer.ops.pool.problem import PoolProblem
 from gossamer.ops.pool.reference import counts_along, taps_along
 from gossamer.ops.strided import (
@@ -30,7 +30,6 @@ from gossamer.ops.weights import Weights
 from gossamer.tensor import PACKED_DTYPES, TensorSpec
 
 _SOURCE = Path(__file__).with_name("packed.cl")
-_WORDS = {"uint32": "uint", "uint64": "ulong"}
 
 
 class PackedPool(Algorithm):
@@ -65,7 +64,7 @@ class PackedPool(Algorithm):
         if not device.compiles or count == 0:
             return state
         kernel = device.compile(KernelSource.of(_SOURCE, "pool_packed", {
-            "WORD": _WORDS[x.stored_dtype.name], "PLANES": planes}))
+            "WORD": WORD_TYPES[x.stored_dtype.name], "PLANES": planes}))
         state.launches.append(Launch(kernel, groups_for(count), (WORK_GROUP_SIZE,), (
             input_buffer(0), output_buffer(0), count, *x.shape[2:],
             *divisor(problem.out_width), *divisor(problem.out_height), *problem.kernel,

@@ -1,4 +1,4 @@
-"""In which form layers with weights are computed: on bits, on trits, or on floats and why."""
+"""Says in which form a layer with weights is computed: on bits, on trits, or on floats and why."""
 
 from __future__ import annotations
 

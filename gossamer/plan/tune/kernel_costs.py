@@ -1,4 +1,4 @@
-"""What compiling the kernels of candidates takes, of which many candidates share one."""
+"""Learns how long the kernels of candidates take to compile; many candidates share a kernel."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ TASKS = ("classification", "regression")
 
 @dataclass(frozen=True)
 class DataShape:
-    """What of samples decides how a network is trained.
+    """The numbers and kinds of samples that decide how a network is trained.
 
     rows, inputs, outputs: numbers of samples, of columns of x, and of columns of the targets.
     labelled: whether y holds labels, rather than numbers to learn.

@@ -52,7 +52,7 @@ def test_the_best_epoch_is_kept_and_said(tmp_path):
 
 
 def test_samples_to_test_on_choose_no_epoch(tmp_path):
-    """Those that DATA keeps apart are tested on, and nothing else."""
+    """Samples that DATA keeps apart are tested on, and are used for nothing else."""
     np.savez(tmp_path / "s.npz", x_train=X[:40], y_train=LABELS[:40], x_test=X[40:],
              y_test=LABELS[40:])
     save_csv(tmp_path / "s.csv", LABELS[:40], X[:40])

@@ -1,4 +1,4 @@
-"""What inverted residual blocks and separable convolutions are made of, and which of them one
+"""Takes inverted residual blocks and separable convolutions apart, and says which of them one
 kernel can compute.
 
 Sources: A. Howard et al., "MobileNets: efficient convolutional neural networks for mobile vision

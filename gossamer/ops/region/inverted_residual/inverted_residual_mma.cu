@@ -28,20 +28,6 @@
  * STAGES    chunks whose weights fit shared memory: 1 where a work-group has one chunk
  * SIDES     warps that share the channels of a tile of outputs */
 
-#if CLUSTER > 1
-#define IN_CLUSTERS __cluster_dims__(CLUSTER, 1, 1)
-#define CLUSTER_ARRIVE() asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory")
-#define CLUSTER_WAIT() asm volatile("barrier.cluster.wait.aligned;" ::: "memory")
-#define CLUSTER_BARRIER()                                                                         \
-    asm volatile("barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;" \
-                 ::: "memory")
-#else
-#define IN_CLUSTERS
-#define CLUSTER_ARRIVE()
-#define CLUSTER_WAIT() BARRIER()
-#define CLUSTER_BARRIER() BARRIER()
-#endif
-
 /* With BEGINS_EARLY the kernel begins while the one before it still runs, and copies weights; what
  * that one wrote is read only after PREDECESSOR_WAIT. */
 #if BEGINS_EARLY && __CUDA_ARCH__ >= 900
@@ -75,19 +61,6 @@ INLINE void wait_for_copies()
 INLINE int quotient(int number, float reciprocal)
 {
     return (int)(((float)number + 0.5f) * reciprocal);
-}
-
-/* Returns the address of the same element in the shared memory of another work-group of the
- * cluster. */
-INLINE float4 *of_group(float4 *own, int other)
-{
-#if CLUSTER > 1
-    float4 *there;
-    asm("mapa.u64 %0, %1, %2;" : "=l"(there) : "l"(own), "r"(other));
-    return there;
-#else
-    return own;
-#endif
 }
 
 KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_block(
@@ -314,6 +287,9 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
 
     PROJECT_OPERANDS
     CLUSTER_WAIT();
+#if CLUSTER == 1
+    BARRIER();
+#endif
     UNROLL for (int m = 0; m < SUM_TILES; m++)
         UNROLL for (int n = 0; n < 2 * SUM_PAIRS; n++) {
             int tile = level * SUM_TILES + m, channels = side * SUM_PAIRS * 2 + n;

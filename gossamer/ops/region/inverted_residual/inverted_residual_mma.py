@@ -13,6 +13,7 @@ from gossamer.device.base import Device
 from gossamer.device.limits import Limits
 from gossamer.device.source import DIALECT, KernelSource
 from gossamer.ops.algorithm import PRECISIONS, State, Variant
+from gossamer.ops.clusters import CLUSTERS
 from gossamer.ops.conv2d.sparse.common.tensor_cores import CYCLES_PER_MICROSECOND, TENSOR_CORES
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.region.algorithm import RegionAlgorithm
@@ -30,7 +31,7 @@ from gossamer.ops.strided import cannot_compile, layout_variants
 from gossamer.ops.weights import Weights
 
 _SOURCE = Path(__file__).with_name("inverted_residual_mma.cu")
-_HEADERS = (*DIALECT, TENSOR_CORES, *map(Path(__file__).with_name, (
+_HEADERS = (*DIALECT, TENSOR_CORES, CLUSTERS, *map(Path(__file__).with_name, (
     "mma_sizes.h", "mma_products.h", "mma_depthwise.h")))
 """The files that precede the kernel's own."""
 _CONFIGS = 4

@@ -56,7 +56,7 @@ class Tables:
 
     @cached_property
     def _geometry(self) -> str:
-        """What identifies the problem's windows, in the names of packed forms."""
+        """Text that names the problem's windows, in the names of packed forms."""
         problem = self.problem
         return (f"{problem.height}x{problem.width} {problem.kernel} {problem.stride} "
                 f"{problem.pads} {problem.dilation}")
