@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import math
 import os
 import shutil
 import tempfile
@@ -124,6 +125,7 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes messages in tests independent of other programs on the machine."""
     monkeypatch.setattr("gossamer.measure.waited_s", lambda: None)
     monkeypatch.setattr("gossamer.measure.others_s", lambda: None)
+    monkeypatch.setattr("gossamer.plan.tune.tuner._SCATTERED", math.inf)
 
 
 def is_slow(device: Device) -> bool:

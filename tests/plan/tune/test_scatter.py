@@ -1,0 +1,46 @@
+"""The notice of times that scatter, as they do where another program keeps the device busy."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable
+
+import pytest
+
+from gossamer.plan.tune import tuner as tuner_module
+from gossamer.plan.tune.measures import Request
+from gossamer.plan.tune.tuner import Tuner
+from tests.plan.tune.paced import Paced, PacedDevice, layer
+
+SCATTERED = tuner_module._SCATTERED
+
+
+@pytest.fixture
+def notices(paced_device: PacedDevice, paced_tuner: Callable[..., Tuner],
+            known: Callable[..., None],
+            monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    """Returns a function that measures an algorithm on a device, whose times are multiplied by the
+    factors in turn, and returns the notices."""
+    def measured(*factors: float) -> list[str]:
+        turns, time = itertools.cycle(factors), paced_device.time
+        monkeypatch.setattr(paced_device, "time",
+                            lambda work, stream=None: time(work, stream) * next(turns))
+        monkeypatch.setattr(tuner_module, "_SCATTERED", SCATTERED)
+        algorithm = Paced("paced", *(100.0,) * 40)  # about a third of them are sampled
+        known(algorithm)
+        tuner = paced_tuner("max")
+        tuner.measure_all([Request(layer("one"), [algorithm], paced_device)])
+        assert tuner.measured == 40
+        return tuner.notices
+
+    return measured
+
+
+def test_steady_times_are_not_told(notices: Callable[..., list[str]]) -> None:
+    assert notices(1.0, 1.1, 1.0, 1.1, 1.05) == []
+
+
+def test_times_that_scatter_are_told(notices: Callable[..., list[str]]) -> None:
+    (notice,) = notices(1.0, 2.0, 1.0, 2.0, 1.5)
+    assert re.match(r"the times on .* scatter by \d+% from quartile to quartile", notice)
