@@ -19,6 +19,7 @@ from gossamer.ops.registry import OPS
 from gossamer.plan.plan import Plan
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer, Program
+from gossamer.plan.run.context import Context
 from gossamer.tensor import default_spec
 
 CHECKED_IMAGES = 2
@@ -38,13 +39,13 @@ error of what follows has no bound."""
 def network_case(suite: str, network: PeerNetwork, batch: int, setting: Setting, *,
                  force_each: bool = False, forced_too: Sequence[str] = (),
                  x: np.ndarray | None = None,
-                 described: Callable[[Program], str] | None = None) -> Case:
+                 described: Callable[[Context], str] | None = None) -> Case:
     """Makes the case of a whole network.
 
     force_each: whether each of gossamer's own algorithms of convolutions and products also gets a
     plan, which takes it wherever it may. A vendor's algorithm gets such a plan where
     `against` names it. forced_too: further algorithms that get one. x: the input, by default one
-    from a normal distribution. described: what the rows of plans say of their programs beside the
+    from a normal distribution. described: what the rows of plans say of their contexts beside the
     algorithms.
     """
     graph = network.graph
@@ -149,9 +150,9 @@ def _precision(program: Program) -> str:
 
 
 def own(plan: Plan, x: np.ndarray, contender: str = OWN,
-        described: Callable[[Program], str] | None = None) -> Alternative:
+        described: Callable[[Context], str] | None = None) -> Alternative:
     """Returns a plan as an alternative: one context, whose captured graph is replayed where the
-    device has graphs. described: what the row says of the program beside the algorithms."""
+    device has graphs. described: what the row says of the context beside the algorithms."""
     device, batch = plan.device, len(x)
     program = plan.program(batch)
     precision = _precision(program)
@@ -177,6 +178,6 @@ def own(plan: Plan, x: np.ndarray, contender: str = OWN,
         return ReadyContender(
             contender, device, context.execute, output,
             "+".join(name for name, _ in layouts.most_common()) or "row",
-            config if described is None else f"{config}; {described(program)}", precision)
+            config if described is None else f"{config}; {described(context)}", precision)
 
     return Alternative(precision, make)

@@ -29,14 +29,14 @@ from gossamer.ops.conv2d.binary.packing import (
     words_of_a_group,
 )
 from gossamer.ops.conv2d.binary.thresholds import packed_thresholds
-from gossamer.ops.conv2d.binary.variants import packed_variants, processor_us, words_are_whole
+from gossamer.ops.conv2d.binary.variants import packed_variants, processor_us
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.packed import PackedParts
 from gossamer.ops.strided import cannot_compile
 from gossamer.ops.weights import Weights
-from gossamer.tensor import PACKED_DTYPES, Format, TensorSpec
+from gossamer.tensor import PACKED_DTYPES, TensorSpec
 
 _SOURCE = Path(__file__).with_name("popcount.cl")
 WORD_BITS = (32, 64)
@@ -196,7 +196,8 @@ def launches(weights: Weights, layer: BinaryLayer, variant: Variant,
          weights.packed(f"first words of groups, {form}", lambda arrays: first_words(
              problem, word_bits).astype(np.int32)),
          weights.packed("sums of taps by channels, binary",
-                        lambda arrays: np.moveaxis(tap_sums(arrays), 0, -1)),
+                        lambda arrays: np.moveaxis(tap_sums(arrays), 0, -1))
+         if layer.takes_zeros_back else None,
          weights.packed("alphas, binary", alphas), thresholds, output_buffer(0),
          output_buffer(len(variant.outputs) - 1), problem.depth, problem.channels,
          -(-problem.channels // word_bits), words_of_a_group(problem, word_bits),
