@@ -114,8 +114,8 @@ def test_photos_of_any_sides(folder: Path) -> None:
     assert result.exit_code == 2
     assert "side-1.png (20000x1): no objects" in result.stdout
     (error,) = [line for line in result.stderr.splitlines() if line.startswith("error")]
-    assert error.endswith("side-3.png: is 9000 pixels wide and 9000 high, too many pixels; scale it "
-                          "down to 67108864 or fewer first")
+    assert error.endswith("side-3.png: is 9000 pixels wide and 9000 high, too many pixels; scale "
+                          "it down to 67108864 or fewer first")
 
 
 def test_photos_of_one_name(folder: Path) -> None:

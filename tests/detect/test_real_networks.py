@@ -92,8 +92,8 @@ def test_the_command_line_finds_the_same(device, tmp_path: Path) -> None:
         pytest.skip("a simulator takes hours for these networks")
     darknet_files("yolov4-tiny")
     photos = [photo(name) for name in PHOTOS["yolov4-tiny"]]
-    answer = json.loads(succeeds("detect", "yolov4-tiny", *photos, "--device", device.name, "--batch",
-                                 2, "--json", "-o", tmp_path / "out").stdout)
+    answer = json.loads(succeeds("detect", "yolov4-tiny", *photos, "--device", device.name,
+                                 "--batch", 2, "--json", "-o", tmp_path / "out").stdout)
     # without an option the threshold and the overlap are those of Darknet
     assert (answer["threshold"], answer["nms"]) == (0.25, 0.45)
     detector = gossamer.Detector("yolov4-tiny", "host")
