@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 def bench(
     suites: Annotated[list[str] | None, typer.Argument(
-        metavar="SUITE...", help="mobilenet, conv-layers, binary-layers, gemm, darknet, "
+        metavar="SUITE...", help="mobilenet, ladder, conv-layers, binary-layers, gemm, darknet, "
                                  "networks, sparse-layers, sparse-networks, binary-networks, "
                                  "tuning, backprop, "
                                  "train-many")] = None,
@@ -263,6 +263,8 @@ def _kind(item: Item) -> str:
     """Returns what decides which peers run an item."""
     if item.is_training:
         return "training"
+    if item.is_ladder:
+        return "ladder"
     return "tuning" if item.is_tuning else "layer" if item.is_layer else "network"
 
 
@@ -276,12 +278,13 @@ def _peers(text: str | None, device: Device, items: Sequence[Item]) -> dict[str,
     if text is None:
         by_default = {"training": lambda: training_peers.defaults(device),
                       "tuning": lambda: tuning.PEERS,
+                      "ladder": lambda: (),
                       "layer": lambda: defaults(device, True),
                       "network": lambda: defaults(device, False)}
         return {kind: tuple(by_default[kind]()) for kind in kinds}
     inference = [*PEERS, *vendors()]
     peers_of = {"training": list(training_peers.TRAINING_PEERS), "tuning": list(tuning.PEERS),
-                "layer": inference, "network": inference}
+                "ladder": inference, "layer": inference, "network": inference}
     chosen = [] if text == "none" else text.split(",")
     known = list(dict.fromkeys(name for kind in kinds for name in peers_of[kind]))
     for name in chosen:
