@@ -75,8 +75,9 @@ def bench(
     plot: Annotated[Path | None, typer.Option(
         metavar="FILE.png", help="Draw the rows; needs matplotlib.")] = None,
     figures: Annotated[Path | None, typer.Option(
-        metavar="FOLDER", help="With --table: draw the figures of the sparse suites into this "
-                               "folder, with a summary; needs matplotlib.")] = None,
+        metavar="FOLDER", help="With --table: draw the figures of the sparse suites, with a "
+                               "summary, and of the ladder into this folder; needs matplotlib.")
+    ] = None,
     as_markdown: Annotated[bool, typer.Option(
         "--markdown", help="Print Markdown tables instead of text.")] = False,
     as_json: JsonOption = False,
@@ -152,8 +153,9 @@ def _tables(path: Path, suites: Sequence[str], case: str | None, into: Path | No
         for written in files:
             print(f"written: {written}")
         if not any(written.suffix == ".png" for written in files):
-            terminal.notice("no figure could be drawn: they are of strict float32, gossamer's "
-                            "sparse forms and gossamer beside im2col with cuBLAS and cuSPARSE")
+            terminal.notice("no figure could be drawn: they are of the ladder, and in strict "
+                            "float32 of gossamer's sparse forms and gossamer beside im2col with "
+                            "cuBLAS and cuSPARSE")
     elif csv is None and plot is None:
         print(tables.markdown(chosen))
         _tell_of_spoilt(chosen)

@@ -118,8 +118,8 @@ class PublishedNetwork:
         largest = max([tensor.size for tensor in self._stored.values()]
                       + [work.padded_size for work in self._works])
         if largest > _LARGEST:
-            raise UnsupportedError(f"{static.graph.file}: a tensor has {largest} values, and a step "
-                                   f"of the ladder counts to {_LARGEST}; take a smaller batch")
+            raise UnsupportedError(f"{static.graph.file}: a tensor has {largest} values, and a "
+                                   f"step of the ladder counts to {_LARGEST}; take a smaller batch")
         self._kept: dict[str, Buffer] = {source: self._upload(self._with_border(x, source))}
         self._kept_padded: dict[str, Buffer] = {}
         if step >= Step.MEMORY:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+SUITE = "ladder"
+"""Name of the suite that measures the steps."""
+
 
 class Step(IntEnum):
     """A program of the ladder; it has the improvements of all steps up to its own.

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from gossamer.bench.contender import PeerNetwork
+from gossamer.bench.ladder.steps import SUITE as LADDER
 from gossamer.bench.layer_tables import (
     BINARY,
     PRODUCTS,
@@ -19,7 +20,6 @@ from gossamer.bench.layer_tables import (
 from gossamer.bench.suites.binary_layers import binary_case as binary_layer
 from gossamer.bench.suites.binary_networks import SUITE as BINARY_NETWORKS
 from gossamer.bench.suites.binary_networks import binary_case, binary_networks
-from gossamer.bench.suites.ladder import SUITE as LADDER
 from gossamer.bench.suites.ladder import ladder_case
 from gossamer.bench.suites.layers import convolution, layer_case, linear
 from gossamer.bench.suites.mobile_networks import MOBILE_NETWORKS

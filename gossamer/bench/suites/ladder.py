@@ -10,13 +10,12 @@ import numpy as np
 
 from gossamer.bench.contender import AbsentError, Alternative, PeerNetwork, ReadyContender
 from gossamer.bench.ladder.network import BlockSizes, PublishedNetwork
-from gossamer.bench.ladder.steps import Step
+from gossamer.bench.ladder.steps import SUITE, Step
 from gossamer.bench.suites.networks import input_of, network_case
 from gossamer.bench.work import MOST_ERROR, Case, Setting
 from gossamer.device.base import Device
 from gossamer.model.infer.resolve import resolve
 
-SUITE = "ladder"
 DTYPES = {"fp64": "float64", "fp32": "float32"}
 """Numbers in which each step is computed: double precision as published, and float32."""
 
