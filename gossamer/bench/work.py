@@ -16,10 +16,11 @@ from gossamer.plan.program import Layer
 from gossamer.plan.store.tuning_cache import TuningCache
 from gossamer.plan.tune.tuner import Tuner
 
-MOST_ERROR = {"fp32": 1e-4, "tf32": 2e-3, "fp16": 2e-3, "int8": 0.0, "b1": 0.0}
+MOST_ERROR = {"fp64": 1e-12, "fp32": 1e-4, "tf32": 2e-3, "fp16": 2e-3, "int8": 0.0,
+              "b1": 0.0}
 """Largest normalised error by precision: a contender whose error is larger did not compute in that
 precision. TF32 rounds to about 1e-3; integers are exact."""
-_BITS = {"fp16": 16, "int8": 8, "b1": 1}
+_BITS = {"fp64": 64, "fp16": 16, "int8": 8, "b1": 1}
 """Bits of a number in memory where they are not 32."""
 
 
@@ -77,7 +78,8 @@ class Item:
     make: function from the run's settings to the case, with weights, input and contenders.
     sparsity: function that returns the share of zeros among the weights, None where that is not
     known before the case is made. is_tuning: whether the time of planning is measured, with the
-    effort in the item's name.
+    effort in the item's name. is_ladder: whether the case has the steps of the published ladder,
+    which are compared with peers only where these are named.
     """
 
     suite: str
@@ -88,6 +90,7 @@ class Item:
     is_training: bool = False
     sparsity: Callable[[], float] | None = None
     is_tuning: bool = False
+    is_ladder: bool = False
 
 
 @dataclass(frozen=True)

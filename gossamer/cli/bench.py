@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 def bench(
     suites: Annotated[list[str] | None, typer.Argument(
-        metavar="SUITE...", help="mobilenet, conv-layers, binary-layers, gemm, darknet, "
+        metavar="SUITE...", help="mobilenet, ladder, conv-layers, binary-layers, gemm, darknet, "
                                  "networks, sparse-layers, sparse-networks, binary-networks, "
                                  "tuning, backprop, "
                                  "train-many")] = None,
@@ -75,8 +75,9 @@ def bench(
     plot: Annotated[Path | None, typer.Option(
         metavar="FILE.png", help="Draw the rows; needs matplotlib.")] = None,
     figures: Annotated[Path | None, typer.Option(
-        metavar="FOLDER", help="With --table: draw the figures of the sparse suites into this "
-                               "folder, with a summary; needs matplotlib.")] = None,
+        metavar="FOLDER", help="With --table: draw the figures of the sparse suites, with a "
+                               "summary, and of the ladder into this folder; needs matplotlib.")
+    ] = None,
     as_markdown: Annotated[bool, typer.Option(
         "--markdown", help="Print Markdown tables instead of text.")] = False,
     as_json: JsonOption = False,
@@ -152,8 +153,9 @@ def _tables(path: Path, suites: Sequence[str], case: str | None, into: Path | No
         for written in files:
             print(f"written: {written}")
         if not any(written.suffix == ".png" for written in files):
-            terminal.notice("no figure could be drawn: they are of strict float32, gossamer's "
-                            "sparse forms and gossamer beside im2col with cuBLAS and cuSPARSE")
+            terminal.notice("no figure could be drawn: they are of the ladder, and in strict "
+                            "float32 of gossamer's sparse forms and gossamer beside im2col with "
+                            "cuBLAS and cuSPARSE")
     elif csv is None and plot is None:
         print(tables.markdown(chosen))
         _tell_of_spoilt(chosen)
@@ -263,6 +265,8 @@ def _kind(item: Item) -> str:
     """Returns what decides which peers run an item."""
     if item.is_training:
         return "training"
+    if item.is_ladder:
+        return "ladder"
     return "tuning" if item.is_tuning else "layer" if item.is_layer else "network"
 
 
@@ -276,12 +280,13 @@ def _peers(text: str | None, device: Device, items: Sequence[Item]) -> dict[str,
     if text is None:
         by_default = {"training": lambda: training_peers.defaults(device),
                       "tuning": lambda: tuning.PEERS,
+                      "ladder": lambda: (),
                       "layer": lambda: defaults(device, True),
                       "network": lambda: defaults(device, False)}
         return {kind: tuple(by_default[kind]()) for kind in kinds}
     inference = [*PEERS, *vendors()]
     peers_of = {"training": list(training_peers.TRAINING_PEERS), "tuning": list(tuning.PEERS),
-                "layer": inference, "network": inference}
+                "ladder": inference, "layer": inference, "network": inference}
     chosen = [] if text == "none" else text.split(",")
     known = list(dict.fromkeys(name for kind in kinds for name in peers_of[kind]))
     for name in chosen:

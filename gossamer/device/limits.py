@@ -37,6 +37,8 @@ class Limits:
         sm_90 has.
     cluster : int
         Largest number of work-groups that can access one another's shared memory.
+    float64 : bool
+        Whether kernels can compute in double precision.
     """
 
     compute_units: int
@@ -51,6 +53,7 @@ class Limits:
     mma: bool = False
     wgmma: bool = False
     cluster: int = 1
+    float64: bool = True
 
 
 @dataclass(frozen=True)

@@ -66,4 +66,5 @@ def limits_of(handle: cl.Device) -> Limits:
         sure_work_group_size=min(_SURE_WORK_GROUP_SIZE, handle.max_work_group_size),
         cache_bytes=handle.global_mem_cache_size,
         graph=True,
+        float64=bool(handle.double_fp_config),
     )

@@ -1,5 +1,6 @@
-"""Draws the figures of the publication on direct sparse convolution from result rows: the time of
-each layer, and the speed-up over im2col by layer, by network and by batch size."""
+"""Draws figures from result rows: those of the publication on direct sparse convolution, which are
+the time of each layer and the speed-up over im2col by layer, by network and by batch size; and the
+published ladder of MobileNetV2."""
 
 from __future__ import annotations
 
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from gossamer.bench.contender import OWN
+from gossamer.bench.ladder.steps import SUITE as LADDER
+from gossamer.bench.report import ladder_chart
 from gossamer.bench.report.plots import check_available
 from gossamer.bench.report.sparse_summary import (
     COMPILED,
@@ -38,17 +41,20 @@ _HEIGHT, _LEAST_WIDTH, _GROUP, _DOTS = 3.2, 6.0, 0.32, 110
 
 
 def write(rows: Sequence[ResultRow], folder: Path) -> list[Path]:
-    """Writes the figures, all in strict float32, and a summary.md for each machine into a folder of
-    its own below this one. Returns the files written.
+    """Writes the figures for each machine into a folder of its own below this one: those of the
+    sparse suites, all in strict float32, with a summary.md, and the ladder. Returns the files
+    written.
 
-    Raises InputError where matplotlib is missing, there are no rows of the sparse suites, or the
-    folder cannot be written to.
+    Raises InputError where matplotlib is missing, there are no rows of these suites, or the folder
+    cannot be written to.
     """
     check_available("--figures")
     layers, networks = newest(rows, LAYERS), newest(rows, NETWORKS)
-    machines = sorted({measured.where for measured in (*layers, *networks)})
+    ladders = {ladder.where: ladder for ladder in ladder_chart.ladders(rows)}
+    machines = sorted({*(measured.where for measured in (*layers, *networks)), *ladders})
     if not machines:
-        raise InputError(f"--figures: there are no rows of the suites {LAYERS} and {NETWORKS}")
+        raise InputError(f"--figures: there are no rows of the suites {LAYERS}, {NETWORKS} and "
+                         f"{LADDER}")
     written = []
     for machine in machines:
         its_layers = [measured for measured in layers if measured.where == machine]
@@ -56,7 +62,10 @@ def write(rows: Sequence[ResultRow], folder: Path) -> list[Path]:
         target = folder / re.sub(r"[^a-z0-9]+", "-", " ".join(machine).lower()).strip("-")
         files = {f"{name}.png": _png(figure)
                  for name, figure in _figures(its_layers, its_networks).items()}
-        files["summary.md"] = summary(its_layers, its_networks).encode()
+        if its_layers or its_networks:
+            files["summary.md"] = summary(its_layers, its_networks).encode()
+        if machine in ladders:
+            files["ladder.png"] = _png(ladder_chart.ladder_figure(ladders[machine]))
         for name, content in files.items():
             write_output("--figures", target / name, content)
             written.append(target / name)

@@ -100,7 +100,10 @@ def _view(run: Sequence[ResultRow], precision: str) -> View:
 
 
 def rank(precision: str) -> int:
-    """Returns a precision's index among the precisions, each of which allows those before it."""
+    """Returns a precision's index among the precisions, each of which allows those before it.
+    Double precision, which gossamer's algorithms do not have, comes before them."""
+    if precision == "fp64":
+        return -1
     return PRECISIONS.index(precision) if precision in PRECISIONS else len(PRECISIONS)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from gossamer.bench.contender import PeerNetwork
+from gossamer.bench.ladder.steps import SUITE as LADDER
 from gossamer.bench.layer_tables import (
     BINARY,
     PRODUCTS,
@@ -20,6 +21,7 @@ from gossamer.bench.layer_tables import (
 from gossamer.bench.suites.binary_layers import binary_case as binary_layer
 from gossamer.bench.suites.binary_networks import SUITE as BINARY_NETWORKS
 from gossamer.bench.suites.binary_networks import binary_case, binary_networks
+from gossamer.bench.suites.ladder import ladder_case
 from gossamer.bench.suites.layers import convolution, layer_case, linear
 from gossamer.bench.suites.mobile_networks import MOBILE_NETWORKS
 from gossamer.bench.suites.networks import network_case
@@ -56,6 +58,12 @@ def mobilenet(batch: int, files: Files) -> list[Item]:
     others = {name: partial(_mobile_network, name) for name in MOBILE_NETWORKS}
     return [item("mobilenetv2", lambda: _mobilenet("mobilenetv2")),
             *(item(name, make) for name, make in others.items())]
+
+
+def ladder(batch: int, files: Files) -> list[Item]:
+    """Returns MobileNetV2 by the steps of the published ladder, which has one image at a time."""
+    return [Item(LADDER, "mobilenetv2", 1, lambda setting: ladder_case(
+        _mobilenet("mobilenetv2"), 1, setting), is_ladder=True)]
 
 
 def networks(batch: int, files: Files) -> list[Item]:
@@ -270,7 +278,8 @@ def named(cases: Collection[str], parts: str | None) -> set[str]:
             if (part == case if part in cases else part in case)}
 
 
-SUITES: dict[str, Suite] = {"mobilenet": mobilenet, "conv-layers": conv_layers, "gemm": gemm,
+SUITES: dict[str, Suite] = {"mobilenet": mobilenet, LADDER: ladder,
+                            "conv-layers": conv_layers, "gemm": gemm,
                             "darknet": darknet, "darknet-layers": darknet_layers,
                             "published": published, "binary-layers": binary_layers,
                             "networks": networks, "sparse-layers": sparse_layers,

@@ -1,0 +1,6 @@
+/* What the kernels of the ladder do with a convolution's result. The type VALUE is float or double. */
+
+INLINE VALUE bounded(VALUE value, VALUE low, VALUE high)
+{
+    return value < low ? low : value > high ? high : value;
+}

@@ -1,0 +1,64 @@
+"""The published ladder as a case: MobileNetV2 by its six programs, and by gossamer's plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from gossamer.bench.contender import AbsentError, Alternative, PeerNetwork, ReadyContender
+from gossamer.bench.ladder.network import BlockSizes, PublishedNetwork
+from gossamer.bench.ladder.steps import SUITE, Step
+from gossamer.bench.suites.networks import input_of, network_case
+from gossamer.bench.work import MOST_ERROR, Case, Setting
+from gossamer.device.base import Device
+from gossamer.model.infer.resolve import resolve
+
+DTYPES = {"fp64": "float64", "fp32": "float32"}
+"""Numbers in which each step is computed: double precision as published, and float32."""
+
+
+def ladder_case(network: PeerNetwork, batch: int, setting: Setting) -> Case:
+    """Makes the case of a network by every step of the ladder in every precision of DTYPES, by
+    gossamer's plan in the precisions of the setting, and by the peers that it names.
+
+    Kernels of the steps are launched one by one, as published. Block sizes are measured once for
+    all steps that tune them.
+    """
+    device = setting.device
+    x = input_of(network, batch)
+    case = network_case(SUITE, network, batch, setting, x=x)
+    blocks: BlockSizes = {}
+    contenders: dict[str, Callable[[], list[Alternative]]] = {
+        step.contender: partial(_alternatives, network, x, step, device, blocks) for step in Step}
+    return replace(case, contenders={**contenders, **case.contenders},
+                   most_error={**case.most_error, "fp64": MOST_ERROR["fp64"]})
+
+
+def _alternatives(network: PeerNetwork, x: np.ndarray, step: Step, device: Device,
+                  blocks: BlockSizes) -> list[Alternative]:
+    """A step in every precision. Raises AbsentError where the device compiles no kernels."""
+    if not device.compiles:
+        raise AbsentError(f"{device.name} compiles no kernels")
+    return [Alternative(precision, partial(_ready, network, x, step, precision, device, blocks))
+            for precision in DTYPES]
+
+
+def _ready(network: PeerNetwork, x: np.ndarray, step: Step, precision: str, device: Device,
+           blocks: BlockSizes) -> ReadyContender:
+    """A step in a precision. Raises AbsentError where the device does not compute in it."""
+    if precision == "fp64" and not device.limits.float64:
+        raise AbsentError(f"{device.name} does not compute in double precision")
+    published = PublishedNetwork(resolve(network.graph, len(x)), x, step, DTYPES[precision], device,
+                                 blocks)
+
+    def output(count: int) -> np.ndarray:
+        return published.output()[:count]
+
+    least, most = published.block_sizes
+    sizes = str(least) if least == most else f"{least} to {most}"
+    return ReadyContender(step.contender, device, published.run, output, "NCHW",
+                          f"{step.label}; {published.kernels} kernels, work-groups of {sizes}",
+                          precision)
