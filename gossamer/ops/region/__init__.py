@@ -8,11 +8,12 @@ from gossamer.ops.region.inverted_residual.inverted_residual_mma import (
     InvertedResidualMma,
     SeparableMma,
 )
+from gossamer.ops.region.inverted_residual.squeeze_excite import SqueezeExcite
 from gossamer.ops.region.problem import RegionProblem
 from gossamer.ops.region.reference import reference
 
 ALGORITHMS: tuple[RegionAlgorithm, ...] = (
-    InvertedResidualMma(), SeparableMma(), InvertedResidual(), Separable(), WidePopcountRegion(),
-    PopcountRegion(), HostPopcountRegion())
+    InvertedResidualMma(), SeparableMma(), InvertedResidual(), Separable(), SqueezeExcite(),
+    WidePopcountRegion(), PopcountRegion(), HostPopcountRegion())
 
 OP = Op("region", RegionProblem, reference, ALGORITHMS)
