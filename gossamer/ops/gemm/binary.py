@@ -1,5 +1,5 @@
-"""Matrix products of signs, as convolutions: on the host of images of one pixel, on devices of one
-image whose pixels are the rows."""
+"""Matrix products of signs, as convolutions: on the host and on tensor cores of images of one
+pixel, by popcount of one image whose pixels are the rows."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from gossamer.ops.conv2d.binary.popcount import (
     launches,
     reason_not_popcount,
 )
+from gossamer.ops.conv2d.binary.tensor_core import bit_tensor_core
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.gemm.dense import pointwise
 from gossamer.ops.gemm.problem import GemmProblem
@@ -49,15 +50,12 @@ class HostPopcountGemm(Algorithm):
 
     def variants(self, problem: GemmProblem, device: Device) -> Iterator[Variant]:
         for variant in self._convolution.variants(pointwise(problem), device):
-            yield replace(variant, inputs=tuple(map(_as_matrix, variant.inputs)),
-                          outputs=tuple(map(_as_matrix, variant.outputs)))
+            yield _of_matrices(variant)
 
     def prepare(self, weights: Weights, problem: GemmProblem, variant: Variant,
                 device: Device) -> State:
-        images = replace(variant, inputs=tuple(map(_as_images, variant.inputs)),
-                         outputs=tuple(map(_as_images, variant.outputs)))
         return State(problem, variant, device, data=self._convolution.prepare(
-            weights, pointwise(problem), images, device))
+            weights, pointwise(problem), _of_images(variant), device))
 
     def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
                workspace: Buffer | None, stream: Any = None) -> None:
@@ -92,18 +90,53 @@ class PopcountGemm(Algorithm):
             weights, BinaryLayer(_one_image(problem)), variant, device))
 
 
+class BitTensorCoreGemm(Algorithm):
+    """The kernels of convolutions of signs on tensor cores, applied to images of one pixel."""
+
+    op = "gemm"
+    name = "bit_tensor_core"
+    exact = True
+
+    def supports(self, problem: GemmProblem, device: Device) -> str | None:
+        return bit_tensor_core.reason_not_bit_tensor_core(BinaryLayer(pointwise(problem)), device)
+
+    def variants(self, problem: GemmProblem, device: Device) -> Iterator[Variant]:
+        layer = BinaryLayer(pointwise(problem))
+        for tile, word_bits in bit_tensor_core.tiles_and_words(layer, device):
+            # the layouts of floats do not differ for images of one pixel
+            for layout in bit_tensor_core.output_layouts(layer, word_bits)[1:]:
+                yield _of_matrices(bit_tensor_core.variant_of(
+                    layer.convolution, tile, word_bits, layout))
+
+    def expected_us(self, problem: GemmProblem, variant: Variant, device: Device) -> float:
+        return bit_tensor_core.expected_us(BinaryLayer(pointwise(problem)), variant, device)
+
+    def prepare(self, weights: Weights, problem: GemmProblem, variant: Variant,
+                device: Device) -> State:
+        return State(problem, variant, device, bit_tensor_core.launches(
+            weights, BinaryLayer(pointwise(problem)), _of_images(variant), device))
+
+
 def _one_image(problem: GemmProblem) -> Conv2dProblem:
     """Returns the product as a convolution of one image, whose columns are the rows."""
     return replace(pointwise(problem), batch=1, width=problem.rows)
 
 
-def _as_images(spec: TensorSpec) -> TensorSpec:
-    """Returns a matrix as images of one pixel."""
-    layout = spec.layout if spec.format.is_packed else "NCHW"
-    return TensorSpec((*spec.shape, 1, 1), replace(spec.format, layout=layout))
+def _of_images(variant: Variant) -> Variant:
+    """Returns a variant with each matrix as images of one pixel."""
+    def as_images(spec: TensorSpec) -> TensorSpec:
+        layout = spec.layout if spec.format.is_packed else "NCHW"
+        return TensorSpec((*spec.shape, 1, 1), replace(spec.format, layout=layout))
+
+    return replace(variant, inputs=tuple(map(as_images, variant.inputs)),
+                   outputs=tuple(map(as_images, variant.outputs)))
 
 
-def _as_matrix(spec: TensorSpec) -> TensorSpec:
-    """Returns images of one pixel as a matrix."""
-    layout = spec.layout if spec.format.is_packed else ROW_MAJOR
-    return TensorSpec(spec.shape[:2], replace(spec.format, layout=layout))
+def _of_matrices(variant: Variant) -> Variant:
+    """Returns a variant with images of one pixel as matrices."""
+    def as_matrix(spec: TensorSpec) -> TensorSpec:
+        layout = spec.layout if spec.format.is_packed else ROW_MAJOR
+        return TensorSpec(spec.shape[:2], replace(spec.format, layout=layout))
+
+    return replace(variant, inputs=tuple(map(as_matrix, variant.inputs)),
+                   outputs=tuple(map(as_matrix, variant.outputs)))

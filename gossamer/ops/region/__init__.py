@@ -2,7 +2,11 @@
 
 from gossamer.ops.op import Op
 from gossamer.ops.region.algorithm import RegionAlgorithm
-from gossamer.ops.region.binary import HostPopcountRegion, PopcountRegion
+from gossamer.ops.region.binary import (
+    BitTensorCoreRegion,
+    HostPopcountRegion,
+    PopcountRegion,
+)
 from gossamer.ops.region.inverted_residual.inverted_residual import InvertedResidual, Separable
 from gossamer.ops.region.inverted_residual.inverted_residual_mma import (
     InvertedResidualMma,
@@ -12,7 +16,7 @@ from gossamer.ops.region.problem import RegionProblem
 from gossamer.ops.region.reference import reference
 
 ALGORITHMS: tuple[RegionAlgorithm, ...] = (
-    InvertedResidualMma(), SeparableMma(), InvertedResidual(), Separable(), PopcountRegion(),
-    HostPopcountRegion())
+    InvertedResidualMma(), SeparableMma(), InvertedResidual(), Separable(),
+    BitTensorCoreRegion(), PopcountRegion(), HostPopcountRegion())
 
 OP = Op("region", RegionProblem, reference, ALGORITHMS)

@@ -18,7 +18,8 @@ from gossamer.expression import Expression, ExpressionStep
 from gossamer.facts import REAL
 from gossamer.ops.algorithm import Epilogue, State, Variant
 from gossamer.ops.conv2d.binary import host, popcount
-from gossamer.ops.conv2d.binary.layer import BinaryLayer
+from gossamer.ops.conv2d.binary.layer import BinaryLayer, words_are_whole
+from gossamer.ops.conv2d.binary.tensor_core import bit_tensor_core
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.ops.pad.problem import PadProblem
@@ -60,36 +61,47 @@ class PopcountRegion(BinaryRegion):
     name = "popcount"
 
     def reason_not(self, layer: BinaryLayer, device: Device) -> str | None:
-        if not layer.has_two_results or popcount.words_are_whole(
+        if not layer.has_two_results or words_are_whole(
                 layer.convolution, max(popcount.WORD_BITS)):
             return popcount.reason_not_popcount(layer, device)
         return "a word of the second result would have channels of several groups"
 
     def variants(self, problem: RegionProblem, device: Device) -> Iterator[Variant]:
         layer = _layer(problem)
-        convolution, form = layer.convolution, layer.form
-        x, *operands = problem.inputs
-        tiles = popcount.fitting(convolution, device)
+        tiles = popcount.fitting(layer.convolution, device)
         for tile, word_bits in itertools.product(tiles, popcount.WORD_BITS):
-            source = TensorSpec(x.shape, Format(f"packed{word_bits}", form.input))
-            for layout in ("NHWC", "NCHW"):
-                y = convolution.outputs[0].with_format(layout=layout)
-                inputs = (source, *[y] * len(operands))
-                packed = () if form.output is None else (
-                    TensorSpec(y.shape, Format(f"packed{word_bits}", form.output)),)
-                if layer.has_two_results:
-                    yield Variant(tile.config, inputs, (y, *packed))
-                    continue
-                yield Variant(tile.config, inputs, (y,))
-                if packed and popcount.words_are_whole(convolution, word_bits) and (
-                        operands or layout == "NHWC"):
-                    yield Variant(tile.config, inputs, packed)
+            yield from _in_each_layout(problem, layer, tile.config, word_bits)
 
     def prepare(self, weights: Weights, problem: RegionProblem, variant: Variant,
                 device: Device) -> State:
         region = _region(problem)
         assert isinstance(region, _Region)
         return State(problem, variant, device, popcount.launches(
+            RenamedWeights(weights, region.names), region.layer, variant, device))
+
+
+class BitTensorCoreRegion(BinaryRegion):
+    """The kernels of convolutions of signs on tensor cores, which write a second result, and to the
+    results add what a constant outside of the image adds."""
+
+    name = "bit_tensor_core"
+
+    def reason_not(self, layer: BinaryLayer, device: Device) -> str | None:
+        return bit_tensor_core.reason_not_bit_tensor_core(layer, device)
+
+    def variants(self, problem: RegionProblem, device: Device) -> Iterator[Variant]:
+        layer = _layer(problem)
+        for tile, word_bits in bit_tensor_core.tiles_and_words(layer, device):
+            yield from _in_each_layout(problem, layer, tile.config, word_bits)
+
+    def expected_us(self, problem: RegionProblem, variant: Variant, device: Device) -> float:
+        return bit_tensor_core.expected_us(_layer(problem), variant, device)
+
+    def prepare(self, weights: Weights, problem: RegionProblem, variant: Variant,
+                device: Device) -> State:
+        region = _region(problem)
+        assert isinstance(region, _Region)
+        return State(problem, variant, device, bit_tensor_core.launches(
             RenamedWeights(weights, region.names), region.layer, variant, device))
 
 
@@ -124,6 +136,26 @@ class HostPopcountRegion(BinaryRegion):
                workspace: Buffer | None, stream: Any = None) -> None:
         layer, constants = state.data
         host.compute(layer, constants, state.variant, inputs, outputs)
+
+
+def _in_each_layout(problem: RegionProblem, layer: BinaryLayer,
+                    config: tuple[tuple[str, int | str], ...], word_bits: int) -> Iterator[Variant]:
+    """Yields the variants on a device of a config for words of so many bits: with the sum in each
+    layout, or with packed signs where these are all that is read."""
+    x, *operands = problem.inputs
+    source = TensorSpec(x.shape, Format(f"packed{word_bits}", layer.form.input))
+    for layout in ("NHWC", "NCHW"):
+        y = layer.convolution.outputs[0].with_format(layout=layout)
+        inputs = (source, *[y] * len(operands))
+        packed = () if layer.form.output is None else (
+            TensorSpec(y.shape, Format(f"packed{word_bits}", layer.form.output)),)
+        if layer.has_two_results:
+            yield Variant(config, inputs, (y, *packed))
+            continue
+        yield Variant(config, inputs, (y,))
+        if packed and words_are_whole(layer.convolution, word_bits) and (
+                operands or layout == "NHWC"):
+            yield Variant(config, inputs, packed)
 
 
 def _layer(problem: RegionProblem) -> BinaryLayer:

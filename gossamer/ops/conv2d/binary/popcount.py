@@ -20,7 +20,7 @@ from gossamer.device.base import Device
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Algorithm, Epilogue, State, Variant
 from gossamer.ops.conv2d.binary.form import alphas, binary_form
-from gossamer.ops.conv2d.binary.layer import BinaryLayer
+from gossamer.ops.conv2d.binary.layer import BinaryLayer, words_are_whole
 from gossamer.ops.conv2d.binary.packing import (
     first_words,
     group_masks,
@@ -243,11 +243,6 @@ def _source(layer: BinaryLayer, variant: Variant, tile: Tile, epilogue: Epilogue
         "DILATION_X": problem.dilation[1],
         **epilogue_macros(epilogue),
     })
-
-
-def words_are_whole(problem: Conv2dProblem, word_bits: int) -> bool:
-    """Returns whether no word of the output has channels of several groups."""
-    return problem.groups == 1 or problem.out_channels // problem.groups % word_bits == 0
 
 
 def fitting(problem: Conv2dProblem, device: Device,
