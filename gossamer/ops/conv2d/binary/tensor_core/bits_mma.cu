@@ -213,7 +213,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_mma(
                 ones[n / (TILES_C * 4)][n / 4 % TILES_C][n % 4];
     BARRIER();
     if (part == 0)
-        for (int other = 0; other < WARPS_K - 1; other++)
+        UNROLL for (int other = 0; other < WARPS_K - 1; other++)
             UNROLL for (int n = 0; n < SUMS; n++)
                 ones[n / (TILES_C * 4)][n / 4 % TILES_C][n % 4] +=
                     sums[(other * WARPS_OF_PART * SUMS + n) * 32];

@@ -267,9 +267,12 @@ MMA_TILES = (
     MmaTile(1, 2, 2, 2, 8, 4, 2),
     MmaTile(1, 1, 4, 1, 8, 4, 2),
     MmaTile(1, 4, 2, 1, 4, 4, 2),
+    MmaTile(2, 2, 1, 1, 4, 2, 4),
+    MmaTile(1, 2, 1, 1, 4, 3, 8),
     MmaTile(1, 1, 2, 1, 4, 8, 4),
     MmaTile(1, 1, 4, 1, 4, 4, 4),
     MmaTile(1, 1, 8, 1, 4, 3, 2),
+    MmaTile(1, 1, 16, 1, 4, 2, 1),
 )
 """Large tiles for large layers, and small ones whose warps share the inner product, for layers of
 which a device can hold all at once."""
