@@ -33,6 +33,13 @@
 #define HALF_WORDS (TILE_M / 32)
 #define VOTE_WORDS (HALF_WORDS * TILE_H * TILE_W * OUTPUT_PLANES)
 
+/* The inputs of several taps, loaded ahead for many results, take more registers than there are. */
+#if WORK_H * WORK_W < 16
+#define UNROLL_TAPS UNROLL
+#else
+#define UNROLL_TAPS _Pragma("unroll 1")
+#endif
+
 /* what is voted on */
 #if FLOATS
 #define VOTED second
@@ -135,10 +142,10 @@ KERNEL WORK_GROUP_OF(WORK_GROUP_SIZE) void popcount_conv(
 #endif
         int words = MINIMUM(CHUNK, group_words - chunk);
         for (int k = 0; k < words; k++) {
-            for (int r = 0; r < KERNEL_H; r++) {
+            UNROLL_TAPS for (int r = 0; r < KERNEL_H; r++) {
                 int row = k * STAGED + (first_row * STRIDE_Y + r * DILATION_Y) * STAGED_W
                     + first_column * STRIDE_X;
-                UNROLL for (int s = 0; s < KERNEL_W; s++) {
+                UNROLL_TAPS for (int s = 0; s < KERNEL_W; s++) {
                     WORD weight = weights[(INT64)(((chunk + k) * KERNEL_H + r) * KERNEL_W + s)
                                           * out_channels + channel];
                     UNROLL for (int i = 0; i < WORK_H; i++)
@@ -167,8 +174,8 @@ KERNEL WORK_GROUP_OF(WORK_GROUP_SIZE) void popcount_conv(
             int is_output = is_channel && row < out_height && column < out_width;
 #if PLANES == 2
             int sum = -2 * different[i][j];
-            for (int r = 0; r < KERNEL_H; r++)
-                for (int s = 0; s < KERNEL_W; s++)
+            UNROLL_TAPS for (int r = 0; r < KERNEL_H; r++)
+                UNROLL_TAPS for (int s = 0; s < KERNEL_W; s++)
                     sum += nonzeros[((first_row + i) * STRIDE_Y + r * DILATION_Y) * STAGED_W
                                     + (first_column + j) * STRIDE_X + s * DILATION_X];
 #else
