@@ -56,6 +56,9 @@ def test_it_computes_the_convolution(emulate: Emulate, mode: str, tile: MmaTile,
     ("bounds", WgmmaTile(128, 1, 1, 2, 1), 32, BATCH_NORM_SIGN, TERNARY, True),
     ("races", WgmmaTile(64, 2, 1, 3, 1), 64, BATCH_NORM_BITS, PLUS_MINUS_ONE, True),
     ("races", WgmmaTile(64, 1, 0, 4, 1), 32, RESIDUAL, PLUS_MINUS_ONE, False),
+    ("bounds", WgmmaTile(64, 2, 1, 2, 1, 1), 64, BATCH_NORM_BITS, PLUS_MINUS_ONE, True),
+    ("bounds", WgmmaTile(64, 1, 1, 3, 1, 1), 64, RESIDUAL, TERNARY, False),
+    ("races", WgmmaTile(128, 1, 1, 2, 1, 1), 64, BATCH_NORM_BITS, PLUS_MINUS_ONE, True),
 ])
 def test_warpgroups_compute_the_convolution(
         emulate: Emulate, mode: str, tile: WgmmaTile, word_bits: int, epilogue: Epilogue,

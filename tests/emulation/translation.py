@@ -67,8 +67,8 @@ _PTX = {
 """The C++ code of each PTX instruction in kernels. Approximate instructions compute exact
 values."""
 
-_WGMMA = re.compile(r"\{ \.reg \.pred p; .* wgmma\.mma_async\.sync\.aligned\.m64n\d+k256\.s32\.b1\.b1"
-                    r"\.and\.popc .*\}")
+_WGMMA = re.compile(r"\{ \.reg \.pred p; .* wgmma\.mma_async\.sync\.aligned\.m64n\d+k256\."
+                    r"s32\.b1\.b1\.and\.popc .*\}")
 _ASM = re.compile(r'\basm\b(?:\s+volatile)?\s*\(\s*((?:"[^"]*"\s*)+)'
                   r'((?:[^()";]|"[^"]*"|\((?:[^()]|\([^()]*\))*\))*)\)')
 _LITERAL = re.compile(r'"([^"]*)"')
