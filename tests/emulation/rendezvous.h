@@ -235,6 +235,96 @@ void wait_for_warp(const char *file, int line)
     meet(warp_barriers + running->number / WARP, warp_size(running), true, file, line);
 }
 
+namespace {
+
+/* A barrier in shared memory; those that wait for it are the items of `place`. */
+struct CopyBarrier {
+    Rendezvous place;
+    unsigned address;
+    int left, bytes;
+};
+
+constexpr int MOST_COPY_BARRIERS = 1024;
+CopyBarrier copy_barriers[MOST_COPY_BARRIERS];
+int copy_barrier_count;
+
+CopyBarrier &copy_barrier(unsigned address)
+{
+    for (int n = 0; n < copy_barrier_count; n++)
+        if (copy_barriers[n].address == address)
+            return copy_barriers[n];
+    fail("no barrier was begun at address %u of shared memory", address);
+}
+
+void end_turn_if_complete(CopyBarrier &barrier)
+{
+    Rendezvous &place = barrier.place;
+    if (barrier.left || barrier.bytes)
+        return;
+    for (Item *item = place.first; item; item = item->next)
+        item->state = READY;
+    place.first = nullptr;
+    place.come = 0;
+    place.turn++;
+    barrier.left = place.wanted;
+}
+
+void release(CopyBarrier &barrier)
+{
+    if (__tsan_release)
+        __tsan_release(barrier.place.order);
+}
+
+} // namespace
+
+void begin_barrier(unsigned address, int arrivals)
+{
+    int n = 0;
+    while (n < copy_barrier_count && copy_barriers[n].address != address)
+        n++;
+    if (n == MOST_COPY_BARRIERS)
+        fail("more than %d barriers in shared memory", n);
+    copy_barrier_count = n == copy_barrier_count ? n + 1 : copy_barrier_count;
+    copy_barriers[n] = {{"a barrier of copies", arrivals, 0, nullptr, 0, {}}, address, arrivals, 0};
+}
+
+void arrive(unsigned address, int expected_bytes)
+{
+    CopyBarrier &barrier = copy_barrier(address);
+    release(barrier);
+    if (barrier.left == 0)
+        fail("more than %d have arrived at a barrier", barrier.place.wanted);
+    barrier.bytes += expected_bytes;
+    barrier.left--;
+    end_turn_if_complete(barrier);
+}
+
+void receive(unsigned address, int bytes)
+{
+    CopyBarrier &barrier = copy_barrier(address);
+    release(barrier);
+    barrier.bytes -= bytes;
+    end_turn_if_complete(barrier);
+}
+
+void wait_for_turn(unsigned address, unsigned parity, const char *file, int line)
+{
+    CopyBarrier &barrier = copy_barrier(address);
+    Item *own = running;
+    while (barrier.place.turn % 2 == parity % 2) {
+        own->file = file;
+        own->line = line;
+        own->at = &barrier.place;
+        own->next = barrier.place.first;
+        barrier.place.first = own;
+        barrier.place.come++;
+        own->state = WAITING;
+        switch_back(own);
+    }
+    if (__tsan_acquire)
+        __tsan_acquire(barrier.place.order);
+}
+
 unsigned ballot(unsigned mask, bool predicate, const char *file, int line)
 {
     if (mask != 0xffffffffu)

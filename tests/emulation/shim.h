@@ -46,6 +46,14 @@ void wait_for_cluster(const char *file, int line);
 /* Waits for the cluster after an arrival that does not order memory accesses. */
 void meet_cluster(const char *file, int line);
 void wait_for_warp(const char *file, int line);
+
+/* Barriers in shared memory, by their addresses. A turn ends when as many have arrived as the barrier
+ * was begun with, and when the bytes that were expected have come. wait_for_turn waits for the end of
+ * a turn whose number has this parity. */
+void begin_barrier(unsigned address, int arrivals);
+void arrive(unsigned address, int expected_bytes);
+void receive(unsigned address, int bytes);
+void wait_for_turn(unsigned address, unsigned parity, const char *file, int line);
 unsigned ballot(unsigned mask, bool predicate, const char *file, int line);
 
 char *dynamic_shared();
@@ -123,6 +131,8 @@ extern "C" int kernel_parameters();
 #define __ballot_sync(mask, predicate) \
     emulation::ballot(mask, (predicate) != 0, __FILE__, __LINE__)
 #define __shfl_sync(mask, value, lane) emulation::shuffle(mask, value, lane, __FILE__, __LINE__)
+#define __shfl_xor_sync(mask, value, bits) \
+    emulation::shuffle(mask, value, emulation::number() % 32 ^ (bits), __FILE__, __LINE__)
 
 #define VECTORS(name, type)                 \
     struct alignas(2 * sizeof(type)) name##2 { \

@@ -1,7 +1,7 @@
 /* Emulates the instructions for tensor cores: products, loads of matrices and asynchronous copies.
  * The lanes of a warp exchange their operands through memory. The lane and register of each element
- * follow the PTX ISA's description of mma.m16n8k16 (.f16), mma.m16n8k8 (.tf32), mma.m16n8k256 (.b1)
- * and ldmatrix. */
+ * follow the PTX ISA's description of mma.m16n8k16 (.f16), mma.m16n8k8 (.tf32), mma.m16n8k256 (.b1),
+ * wgmma.m64nNk256 (.b1) and ldmatrix. */
 
 #pragma once
 
@@ -75,6 +75,37 @@ static void multiply_bits(int &c0, int &c1, int &c2, int &c3, unsigned a0, unsig
         for (int k = 0; k < 8; k++)
             *sums[r] += __builtin_popcount(warp[row % 8 * 4 + k % 4].a[row / 8 + 2 * (k / 4)]
                                            & warp[column * 4 + k % 4].b[k / 4]);
+    }
+    wait_for_warp(file, line);
+}
+
+__shared__ Registers rows_of_groups[MOST_WARPS][32];
+
+/* The same for a warp's 16 rows of a warpgroup's 64 and for as many columns as there are sums for,
+ * whose bits lie in shared memory without swizzling: 8 columns of 16 bytes at a time. The description
+ * has the address in units of 16 bytes, and from bits 16 and 32 on the distances to the upper 128 bits
+ * and to the next 8 columns. */
+template <int SUMS>
+void multiply_bits_of_group(int (&sums)[SUMS], unsigned a0, unsigned a1, unsigned a2, unsigned a3,
+                            unsigned long long described, int adds, const char *file, int line)
+{
+    int lane = number() % 32;
+    Registers *warp = rows_of_groups[number() / 32];
+    warp[lane] = {{a0, a1, a2, a3}, {}};
+    wait_for_warp(file, line);
+    /* dynamic memory begins at an address here that sets another bit of the description */
+    unsigned start = shared_address(dynamic_shared()), to_upper = described >> 16 & 0x3fff;
+    const char *columns = (const char *)shared_pointer(start + (described & 0x3fff) * 16);
+    to_upper &= ~(start >> 20);
+    unsigned to_next = described >> 32 & 0x3fff;
+    for (int n = 0; n < SUMS; n++) {
+        int row = lane / 4 + n / 2 % 2 * 8, column = lane % 4 * 2 + n % 2, found = 0;
+        for (int k = 0; k < 8; k++)
+            found += __builtin_popcount(
+                warp[row % 8 * 4 + k % 4].a[row / 8 + 2 * (k / 4)]
+                & *(const unsigned *)(columns + (k / 4 * to_upper + n / 4 * to_next + column) * 16
+                                      + k % 4 * 4));
+        sums[n] = (adds ? sums[n] : 0) + found;
     }
     wait_for_warp(file, line);
 }
@@ -179,6 +210,25 @@ static void wait_for_copies(unsigned groups_left)
             *(uint2 *)target = {bytes.words[0], bytes.words[1]};
         else
             *(unsigned *)target = bytes.words[0];
+}
+
+/* Arrives at a barrier when the running work-item's copies have been made. */
+static void arrive_when_copied(unsigned barrier)
+{
+    commit_copies();
+    wait_for_copies(0);
+    arrive(barrier, 0);
+}
+
+/* Copies bytes to shared memory, where a barrier expects them. */
+static void copy_bytes(unsigned target, const void *source, int bytes, unsigned barrier)
+{
+    if (target % 16 || (size_t)source % 16 || bytes % 16)
+        __builtin_trap();
+    uint4 *pieces = (uint4 *)shared_pointer(target);
+    for (int piece = 0; piece < bytes / 16; piece++)
+        pieces[piece] = ((const uint4 *)source)[piece];
+    receive(barrier, bytes);
 }
 
 } // namespace emulation

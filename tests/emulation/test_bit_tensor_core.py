@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ from gossamer.expression import Expression
 from gossamer.facts import PLUS_MINUS_ONE, TERNARY, ValueFacts, integers
 from gossamer.ops.algorithm import Epilogue
 from gossamer.ops.conv2d.binary.tensor_core.bit_tensor_core import BitTensorCore, variant_of
-from gossamer.ops.conv2d.binary.tensor_core.tiles import MmaTile
+from gossamer.ops.conv2d.binary.tensor_core.tiles import MmaTile, WgmmaTile
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.gemm.binary import BitTensorCoreGemm
 from gossamer.ops.gemm.problem import GemmProblem
@@ -48,6 +49,27 @@ def test_it_computes_the_convolution(emulate: Emulate, mode: str, tile: MmaTile,
     layout = f"packed{word_bits}" if packed else "NHWC"
     check_exact(BitTensorCore(), problem, variant_of(problem, tile, word_bits, layout),
                 emulate(mode, schedule=2))
+
+
+@pytest.mark.parametrize("mode, tile, word_bits, epilogue, known, packed", [
+    ("bounds", WgmmaTile(64, 2, 0, 3, 1), 64, BATCH_NORM_BITS, PLUS_MINUS_ONE, True),
+    ("bounds", WgmmaTile(128, 1, 1, 2, 1), 32, BATCH_NORM_SIGN, TERNARY, True),
+    ("races", WgmmaTile(64, 2, 1, 3, 1), 64, BATCH_NORM_BITS, PLUS_MINUS_ONE, True),
+    ("races", WgmmaTile(64, 1, 0, 4, 1), 32, RESIDUAL, PLUS_MINUS_ONE, False),
+    ("bounds", WgmmaTile(64, 2, 1, 2, 1, 1), 64, BATCH_NORM_BITS, PLUS_MINUS_ONE, True),
+    ("bounds", WgmmaTile(64, 1, 1, 3, 1, 1), 64, RESIDUAL, TERNARY, False),
+    ("races", WgmmaTile(128, 1, 1, 2, 1, 1), 64, BATCH_NORM_BITS, PLUS_MINUS_ONE, True),
+])
+def test_warpgroups_compute_the_convolution(
+        emulate: Emulate, mode: str, tile: WgmmaTile, word_bits: int, epilogue: Epilogue,
+        known: ValueFacts, packed: bool) -> None:
+    """There is but one multiprocessor, so that each warpgroup has several tiles."""
+    problem = replace(borders(epilogue, known), batch=5, height=10, width=9)
+    assert problem.pixels > 2 * tile.pixels
+    device = copy.copy(emulate(mode, schedule=2))
+    device.limits = replace(device.limits, compute_units=2)
+    layout = f"packed{word_bits}" if packed else "NHWC"
+    check_exact(BitTensorCore(), problem, variant_of(problem, tile, word_bits, layout), device)
 
 
 def test_groups_of_whole_words(emulate: Emulate) -> None:

@@ -9,6 +9,24 @@ from gossamer.errors import CompileError
 
 _PTX = {
     "bar.sync %0, %1;": "emulation::wait_for_part(%0, %1, __FILE__, __LINE__)",
+    "bar.sync %0, 128;": "emulation::wait_for_part(%0, 128, __FILE__, __LINE__)",
+    "mbarrier.init.shared::cta.b64 [%0], %1;": "emulation::begin_barrier(%0, %1)",
+    "mbarrier.arrive.shared::cta.b64 _, [%0];": "emulation::arrive(%0, 0)",
+    "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;": "emulation::arrive(%0, %1)",
+    "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];": "emulation::arrive_when_copied(%0)",
+    r"{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+    r"@!done bra again;\n}": "emulation::wait_for_turn(%0, %1, __FILE__, __LINE__)",
+    "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];":
+        "emulation::copy_bytes(%0, %1, %2, %3)",
+    "fence.mbarrier_init.release.cluster;": "(void)0",
+    "fence.proxy.async.shared::cta;": "(void)0",
+    "setmaxnreg.dec.sync.aligned.u32 40;": "(void)0",
+    "setmaxnreg.inc.sync.aligned.u32 232;": "(void)0",
+    "wgmma.fence.sync.aligned;": "(void)0",
+    "wgmma.commit_group.sync.aligned;": "(void)0",
+    "wgmma.wait_group.sync.aligned %0;": "(void)0",
+    "wgmma.wait_group.sync.aligned 0;": "(void)0",
+    "cp.async.wait_all;": "(emulation::commit_copies(), emulation::wait_for_copies(0))",
     "cvt.f32.f16 %0, %1;": "%0 = half_bits_to_float(%1)",
     "cvt.rn.f16.f32 %0, %1;": "%0 = float_to_half_bits(%1)",
     "barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;":
@@ -49,10 +67,12 @@ _PTX = {
 """The C++ code of each PTX instruction in kernels. Approximate instructions compute exact
 values."""
 
+_WGMMA = re.compile(r"\{ \.reg \.pred p; .* wgmma\.mma_async\.sync\.aligned\.m64n\d+k256\."
+                    r"s32\.b1\.b1\.and\.popc .*\}")
 _ASM = re.compile(r'\basm\b(?:\s+volatile)?\s*\(\s*((?:"[^"]*"\s*)+)'
-                  r'((?:[^()";]|"[^"]*"|\([^()]*\))*)\)')
+                  r'((?:[^()";]|"[^"]*"|\((?:[^()]|\([^()]*\))*\))*)\)')
 _LITERAL = re.compile(r'"([^"]*)"')
-_OPERAND = re.compile(r'"[^"]*"\s*\(([^()]*)\)')
+_OPERAND = re.compile(r'"[^"]*"\s*\(((?:[^()]|\([^()]*\))*)\)')
 _DYNAMIC = re.compile(r"\bextern\s+__shared__\s+(\w+)\s+(\w+)\[\];")
 
 
@@ -79,6 +99,9 @@ def _instruction(match: re.Match[str]) -> str:
     ptx, operands = "".join(_LITERAL.findall(match[1])), _OPERAND.findall(match[2])
     if not ptx:
         return "(void)0"  # an empty statement that hides a value from the compiler
+    if _WGMMA.fullmatch(ptx):
+        # the sums are an array, which macros list
+        return f"emulation::multiply_bits_of_group(sums, {', '.join(operands)}, __FILE__, __LINE__)"
     if ptx not in _PTX:
         raise CompileError(f"tests/emulation/translation.py does not know the instruction {ptx!r}")
     statement = _PTX[ptx]

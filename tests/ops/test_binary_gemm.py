@@ -94,7 +94,8 @@ def test_every_bit_of_any_product_on_tensor_cores(cuda: Device, problem: GemmPro
 def test_every_form_on_tensor_cores(cuda: Device, epilogue: Epilogue) -> None:
     problem = GemmProblem(9, 36, 1100, epilogue, SCALED,
                           (PLUS_MINUS_ONE, *[integers(-4, 4)] * epilogue.tensor_count))
-    chosen = {(variant["instruction"], dict(variant.config).get("copiers"), variant.outputs):
+    chosen = {(variant["instruction"], dict(variant.config).get("copiers"),
+               dict(variant.config).get("halo"), variant.outputs):
               variant for variant in BitTensorCoreGemm().variants(problem, cuda)}
     for variant in chosen.values():
         check_variant(BitTensorCoreGemm(), problem, variant, cuda)

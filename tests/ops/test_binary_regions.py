@@ -154,7 +154,8 @@ def test_every_form_on_tensor_cores(cuda: Device, known: ValueFacts, pad: float 
     algorithm = BitTensorCoreRegion()
     problem = region(known, RESIDUAL if signs else BATCH_NORM_SIGN, pad=pad, signs=signs,
                      out_channels=36, pads=(0, 0, 1, 1))
-    chosen = {(variant["instruction"], dict(variant.config).get("copiers"), variant.outputs):
+    chosen = {(variant["instruction"], dict(variant.config).get("copiers"),
+               dict(variant.config).get("halo"), variant.outputs):
               variant for variant in algorithm.variants(problem, cuda)}
     for variant in list(chosen.values())[::2]:
         check_variant(algorithm, problem, variant, cuda)

@@ -15,9 +15,19 @@ from gossamer.device.base import Device
 from gossamer.facts import PLUS_MINUS_ONE, REAL, TERNARY, ValueFacts, integers
 from gossamer.ops.algorithm import Epilogue, Variant
 from gossamer.ops.conv2d.binary.layer import BinaryLayer
-from gossamer.ops.conv2d.binary.tensor_core.bit_tensor_core import BitTensorCore, variant_of
-from gossamer.ops.conv2d.binary.tensor_core.tables import Tables
-from gossamer.ops.conv2d.binary.tensor_core.tiles import MMA_TILES, WGMMA_TILES, Tile, steps_of
+from gossamer.ops.conv2d.binary.tensor_core.bit_tensor_core import (
+    BitTensorCore,
+    tiles_and_words,
+    variant_of,
+)
+from gossamer.ops.conv2d.binary.tensor_core.tables import Tables, halo_pixels
+from gossamer.ops.conv2d.binary.tensor_core.tiles import (
+    MMA_TILES,
+    WGMMA_TILES,
+    Tile,
+    WgmmaTile,
+    steps_of,
+)
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.reference import reference
 from gossamer.ops.weights import Weights
@@ -113,6 +123,30 @@ def test_the_tables_state_the_convolution(word_bits: int, known: ValueFacts, uni
     np.testing.assert_array_equal(accumulators, expected)
 
 
+@pytest.mark.parametrize("size, stride, pads, batch", [
+    ((7, 7), (1, 1), (1, 1, 1, 1), 70), ((9, 6), (2, 1), (1, 0, 2, 1), 5),
+    ((8, 8), (1, 1), (0, 0, 0, 0), 3), ((28, 28), (2, 2), (1, 1, 1, 1), 2)])
+def test_a_halo_holds_all_pixels_under_a_tile(size: tuple[int, int], stride: tuple[int, int],
+                                              pads: tuple[int, int, int, int], batch: int) -> None:
+    problem = Conv2dProblem(batch, 64, *size, 64, (3, 2), stride, pads, (1, 2))
+    plane = problem.height * problem.width
+    firsts = np.array([
+        image * plane + (row * stride[0] - pads[0]) * problem.width + column * stride[1] - pads[1]
+        for image, row, column in np.ndindex(batch, problem.out_height, problem.out_width)])
+    last = firsts + 2 * problem.width + 2
+    spans = [last[at:at + 64].max() - firsts[at] + 1 for at in range(0, len(firsts), 64)]
+    assert halo_pixels(problem, 64) == max(spans)
+
+
+def test_windows_that_begin_before_those_of_earlier_pixels_have_no_halo() -> None:
+    problem = Conv2dProblem(1, 64, 3, 3, 64, (1, 2), pads=(0, 4, 0, 4))
+    assert halo_pixels(problem, 64) == 0
+    layer = BinaryLayer(replace(problem, weights_info=SCALED, facts=(PLUS_MINUS_ONE,)))
+    device = RecordingDevice()
+    assert not any(isinstance(tile, WgmmaTile) and tile.halo
+                   for tile, _ in tiles_and_words(layer, device))
+
+
 @given(problem=problems(300), choice=st.integers(0, 10**6), seed=st.integers(0, 99))
 @settings(max_examples=40)
 def test_every_bit_of_any_convolution(cuda: Device, problem: Conv2dProblem, choice: int,
@@ -143,7 +177,8 @@ def test_every_form(cuda: Device, epilogue: Epilogue, known: ValueFacts) -> None
     problem = replace(SMALL, epilogue=epilogue,
                       facts=(known, *[integers(-9, 9)] * epilogue.tensor_count))
     chosen = {(variant["instruction"], dict(variant.config).get("copiers"),
-               variant.inputs[0].layout, variant.outputs[0].layout): variant
+               dict(variant.config).get("halo"), variant.inputs[0].layout,
+               variant.outputs[0].layout): variant
               for variant in ALGORITHM.variants(problem, cuda)}
     packed = [variant for variant in chosen.values() if variant.outputs[0].format.is_packed]
     others = [variant for variant in chosen.values() if variant not in packed]
@@ -166,7 +201,9 @@ def test_groups_of_whole_words(cuda: Device, groups: int) -> None:
 def test_it_builds_without_spills(tile: Tile) -> None:
     nvrtc = pytest.importorskip("gossamer.device.cuda.nvrtc", exc_type=ImportError)
     device = RecordingDevice()
-    for known, word_bits, layout in ((PLUS_MINUS_ONE, 64, "packed64"), (TERNARY, 32, "NHWC")):
+    # halos have words of 64 bits
+    narrow = 64 if isinstance(tile, WgmmaTile) and tile.halo else 32
+    for known, word_bits, layout in ((PLUS_MINUS_ONE, 64, "packed64"), (TERNARY, narrow, "NHWC")):
         problem = replace(SMALL, facts=(known,))
         weights = Weights(weights_of(problem, np.random.default_rng(0)), device)
         ALGORITHM.prepare(weights, problem, variant_of(problem, tile, word_bits, layout), device)

@@ -11,7 +11,6 @@ bit-tensor-cores in Turing GPUs", IEEE TPDS 32(7), 2021.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from gossamer.device.base import Device
 from gossamer.device.source import DIALECT, KernelSource
@@ -23,14 +22,12 @@ from gossamer.ops.conv2d.binary.tensor_core.tables import LARGEST_DISTANCE
 from gossamer.ops.conv2d.binary.tensor_core.tiles import Tile, fitting_tiles, tile_of
 from gossamer.ops.conv2d.binary.thresholds import packed_thresholds
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.early_begin import EARLY_BEGIN
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.strided import cannot_compile, divisor
 from gossamer.ops.weights import Weights
 from gossamer.tensor import PACKED_DTYPES, Format, TensorSpec
 
-_BITS = Path(__file__).with_name("bits.h")
 _WORD_BITS = (64, 32)
 _CYCLES_PER_MICROSECOND = 1750
 """Clock rate of the GPU on which the estimates of times were made."""
@@ -132,6 +129,7 @@ def launches(weights: Weights, layer: BinaryLayer, variant: Variant,
     tables = tile.tables(layer, word_bits)
     kernel = device.compile(KernelSource.of(tile.path, tile.path.stem, {
         **{key.upper(): value for key, value in variant.config if key != "instruction"},
+        **tile.macros(layer),
         "AT_ONCE": tile.at_once(layer, word_bits),
         "CONSTANT_CLASSES": tile.constant_classes(layer),
         "WORD_BITS": word_bits, "PLANES": PACKED_DTYPES[source.dtype].planes,
@@ -140,13 +138,13 @@ def launches(weights: Weights, layer: BinaryLayer, variant: Variant,
         "THRESHOLDS": int(thresholds is not None), "VECTOR": 4 if fours else 1,
         **epilogue_macros(epilogue),
         "EPILOGUE_ARGUMENTS": "".join(f", operand{i}" for i in range(len(epilogue.operands))),
-        }, architectures=tile.architectures, headers=(*DIALECT, EARLY_BEGIN, *tile.headers, _BITS),
+        }, architectures=tile.architectures, headers=(*DIALECT, *tile.headers),
         dynamic_shared=True, begins_early=True))
     tiles = tile.channel_tiles(layer)
     return [Launch(
         kernel, (tile.pixel_groups(layer, device.limits), tiles * problem.groups),
         (tile.work_group,),
-        (input_buffer(0), tables.taps(weights), tables.weights(weights),
+        (input_buffer(0), tile.taps(layer, word_bits, weights), tables.weights(weights),
          tables.constants(weights, folded), tables.flips(weights) if folded else None,
          thresholds, weights.packed("alphas, binary", alphas), tables.classes(weights),
          output_buffer(0), output_buffer(len(variant.outputs) - 1),

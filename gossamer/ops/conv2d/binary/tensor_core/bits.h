@@ -73,7 +73,7 @@ INLINE Window window_of(const Source &source, const Position &position)
 /* Starts the copy of one word of a window. A tap has the distance of the word's number from the
  * window's first, and in 16 bits each the rows and the columns from its first; a tap behind the last
  * has a row that is outside of any image. */
-INLINE void copy_tap(uint target, const Source &source, const Window &window, const int2 &tap)
+[[maybe_unused]] INLINE void copy_tap(uint target, const Source &source, const Window &window, const int2 &tap)
 {
     bool inside = ((uint)(window.row + (tap.y >> 16)) < (uint)source.height)
                   & ((uint)(window.column + (tap.y & 0xffff)) < (uint)source.width);

@@ -6,14 +6,19 @@
  * other and apart from the others: while one writes its results another multiplies. It copies the
  * words of its windows into its own STAGES parts of shared memory, of AT_ONCE steps each, and goes on
  * with those of its next tile while it still computes; with COPIERS, two warps for each warpgroup do
- * nothing but copy. Channels are ordered so that a lane has TILE_C / 4
+ * nothing but copy. With HALO, which needs COPIERS, each of the STAGES holds all inputs of a tile
+ * (halo.h). Channels are ordered so that a lane has TILE_C / 4
  * consecutive ones of a pixel: it packs the words of the output alone. */
 
 #define TILE_P 64
 #define THREADS (128 * WARPGROUPS + (COPIERS ? 64 * WARPGROUPS : 0))
 #define LINE LINE_BYTES(TILE_P)
 #define LINES (AT_ONCE * WORDS)
+#if HALO
+#define STAGE_BYTES (group_words * HALO_LINE)
+#else
 #define STAGE_BYTES (LINES * LINE)
+#endif
 /* Lines of which a work-item copies one at a time, and the taps that it loads at once. */
 #define LINES_AT_ONCE (COPIERS ? 1 : 2)
 #define TAPS (LINES / LINES_AT_ONCE % 6 == 0 ? 6 : WORDS / 2)
@@ -94,6 +99,9 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
     int stride_n, int stride_c, int stride_h, int stride_w EPILOGUE_PARAMETERS)
 {
     DYNAMIC_SHARED(uint4, pool)
+#if HALO
+    SHARED ALIGNED(16) uint zeros[4];
+#endif
     /* the compiler sees by the shuffle that all of a warp have the same number */
     int all_warps = __shfl_sync(0xffffffffu, LOCAL_ID(0) / 32, 0);
     bool copies = COPIERS && all_warps >= 4 * WARPGROUPS;
@@ -113,6 +121,10 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
     [[maybe_unused]] ulong *all_full = barriers + phases;
     [[maybe_unused]] ulong *full = all_full + warpgroup * (2 * STAGES), *empty = full + STAGES;
     SUCCESSOR_MAY_BEGIN();
+#if HALO
+    if (LOCAL_ID(0) < 4)
+        zeros[LOCAL_ID(0)] = 0;
+#endif
     if (LOCAL_ID(0) == 0) {
         for (int phase = 0; phase < phases; phase++)
             begin_barrier(barriers + phase, 1);
@@ -146,10 +158,21 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
     const Source source = {x,        group * group_words, in_words, height,  width,
                            stride_y, stride_x,            pad_top,  pad_left};
     int tile = GROUP_ID(0) * WARPGROUPS + warpgroup, turns = GROUP_COUNT(0) * WARPGROUPS;
+#if HALO
+    int next_pixel = tile * TILE_P + item, next_stage = 0;
+    auto copy_inputs = [&]() {
+        copy_halo(shared_address(ring) + next_stage * STAGE_BYTES, source,
+                  position_of(next_pixel - item), group_words, (int)QUOTIENT(pixels, out_pixels),
+                  item, 64);
+        arrive_when_copied(full + next_stage);
+        next_stage = next_stage + 1 < STAGES ? next_stage + 1 : 0;
+        next_pixel += turns * TILE_P;
+    };
+#else
     /* the next phase to be copied, and the window of this work-item's pixel in its tile */
     int next_pixel = tile * TILE_P + item % TILE_P, next_phase = 0, next_stage = 0;
     Window window;
-    auto copy_phase = [&]() {
+    auto copy_inputs = [&]() {
         if (next_phase == 0) {
             window = window_of(source, position_of(next_pixel < pixels ? next_pixel : 0));
             if (next_pixel >= pixels)
@@ -181,6 +204,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
             next_pixel += turns * TILE_P;
         }
     };
+#endif
 #if COPIERS
     if (copies) {
 #if MOVES_REGISTERS
@@ -190,7 +214,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
         while (next_pixel - item % TILE_P < pixels) {
             wait_for_turn(empty + next_stage, parity);
             parity ^= next_stage == STAGES - 1;
-            copy_phase();
+            copy_inputs();
         }
         asm volatile("cp.async.wait_all;" ::: "memory");
     } else {
@@ -199,7 +223,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
 #endif
 #else
     for (int number = 0; number < STAGES - 1; number++)
-        copy_phase();
+        copy_inputs();
 #endif
 
     const Target target = {y,         packed,    thresholds,             alphas,
@@ -215,19 +239,41 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
         int sums[SUMS];
         int counted[2] = {};
         Place places[2];
+#if HALO
+        OwnWindow windows[2];
+        Position first = position_of(tile * TILE_P);
+        int corner = corner_of(source, first, window_of(source, first));
+#endif
         UNROLL for (int half = 0; half < 2; half++) {
             int pixel = tile * TILE_P + warp * 16 + half * 8 + lane / 4;
-            places[half] = place_of(target, position_of(pixel < pixels ? pixel : 0));
+            Position position = position_of(pixel < pixels ? pixel : 0);
+            places[half] = place_of(target, position);
+#if HALO
+            Window window = window_of(source, position);
+            windows[half].start = (corner_of(source, position, window) - corner) * PLACE_BYTES;
+            windows[half].inside = pixel < pixels ? taps_inside(source, window) : 0;
+#endif
         }
         Operand upper[2][AT_ONCE], lower[2][AT_ONCE];
         auto multiply_phase = [&](int phase, int turn) {
-#if COPIERS
+#if HALO
+            if (phase == 0)
+                wait_for_turn(full + stage, parity_of_full);
+#elif COPIERS
             wait_for_turn(full + stage, parity_of_full);
 #else
             wait_for_copies<STAGES - 2>();
             /* this phase's words have arrived, and no warp reads the stage that is replaced */
             asm volatile("bar.sync %0, 128;" ::"r"(warpgroup + 1) : "memory");
 #endif
+#if HALO
+            const uchar *halo = ring + stage * STAGE_BYTES;
+            UNROLL for (int step = 0; step < AT_ONCE; step++) {
+                int2 place = own_taps[(phase * AT_ONCE + step) * WORDS + lane % 4];
+                upper[turn][step] = load_from_halo(halo, windows[0], place, zeros);
+                lower[turn][step] = load_from_halo(halo, windows[1], place, zeros);
+            }
+#else
             const uchar *words = ring + stage * STAGE_BYTES + lane % 4 * LINE
                                  + (warp * 16 + lane / 4) * PLACE_BYTES;
             UNROLL for (int step = 0; step < AT_ONCE; step++) {
@@ -235,6 +281,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
                 lower[turn][step] = load_operand(words + step * WORDS * LINE + 8 * PLACE_BYTES,
                                                  LINE);
             }
+#endif
             if (is_first)
                 wait_for_turn(barriers + phase, 0);
             asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
@@ -248,12 +295,13 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
                                   phase + step + plane > 0);
             asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 #if COPIERS
+            bool is_last = !HALO || phase == phases - 1;
             WARP_BARRIER();
-            if (lane == 0)
+            if (is_last && lane == 0)
                 arrive(empty + stage);
-            parity_of_full ^= stage == STAGES - 1;
+            parity_of_full ^= is_last && stage == STAGES - 1;
 #else
-            copy_phase();
+            copy_inputs();
 #endif
             UNROLL for (int step = 0; step < AT_ONCE; step++) {
                 counted[0] += counted_in(upper[turn][step]);
@@ -262,7 +310,8 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
             /* the operands of the phase before may be replaced; with two planes the compiler keeps
              * no multiplication running while others' operands are computed */
             asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PLANES == 1) : "memory");
-            stage = stage + 1 < STAGES ? stage + 1 : 0;
+            if (!HALO || phase == phases - 1)
+                stage = stage + 1 < STAGES ? stage + 1 : 0;
         };
         for (int phase = 0; phase < phases; phase += 2) {
             multiply_phase(phase, 0);

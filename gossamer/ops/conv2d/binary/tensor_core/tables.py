@@ -3,9 +3,10 @@ which lanes hold them, and what turns numbers of ones into results."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -20,6 +21,8 @@ STEP_BITS = 256
 """Bits of an inner product that an instruction multiplies."""
 LARGEST_DISTANCE = 2**15 - 1
 """A distance in rows that is outside of any image."""
+MOST_HALO_TAPS = 31
+"""Taps of the largest window for which there are halos: one bit of a word stays 0."""
 _NEVER = 2**28
 """A bound that no number of ones reaches."""
 
@@ -79,6 +82,24 @@ class Tables:
 
         return weights.packed(f"bit taps of {self._geometry}, {self.word_bits} bits, "
                               f"{self.steps} steps", pack)
+
+    def halo_taps(self, weights: Weights, line_bytes: int, place_bytes: int) -> Buffer:
+        """Returns for each word of a window its distance in bytes from the first one in a halo,
+        whose lines take so many, and the number of its tap, as int32 of shape (words, 2). Words
+        that are added at the end have a tap that is outside of any image."""
+        def pack(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+            problem = self.problem
+            table = np.zeros((self.steps * STEP_BITS // self.word_bits, 2), np.int32)
+            table[:, 1] = MOST_HALO_TAPS
+            kernel = (*problem.kernel, words_of_a_group(problem, self.word_bits))
+            rows, columns, words = np.indices(kernel).reshape(3, -1)
+            pixels = (rows * problem.dilation[0] * problem.width + columns * problem.dilation[1])
+            taps = rows * problem.kernel[1] + columns
+            table[:len(rows)] = np.stack([words * line_bytes + pixels * place_bytes, taps], axis=1)
+            return table
+
+        return weights.packed(f"bit taps in halos of {line_bytes} of {self._geometry}, "
+                              f"{self.word_bits} bits, {self.steps} steps", pack)
 
     def weights(self, weights: Weights) -> Buffer:
         """Returns the weights' bits in the order of the products' operands."""
@@ -184,6 +205,26 @@ def pixel_classes(layer: BinaryLayer) -> int:
         return 1
     rows, columns = _taps_inside(layer.convolution)[:2]
     return len(rows) * len(columns)
+
+
+@lru_cache(maxsize=256)
+def halo_pixels(problem: Conv2dProblem, tile: int) -> int:
+    """Returns the number of input pixels from the first to the last one under the windows of any
+    tile of so many output pixels, counted through rows and images; 0 where a window begins before
+    that of an earlier output pixel."""
+    rows = np.arange(problem.out_height) * problem.stride[0] * problem.width
+    columns = np.arange(problem.out_width) * problem.stride[1]
+    plane = problem.height * problem.width
+    # after so many images a tile begins with an image again
+    period = tile // math.gcd(tile, len(rows) * len(columns))
+    images = np.arange(min(problem.batch, period + 1)) * plane
+    corners = np.add.outer(np.add.outer(images, rows), columns).reshape(-1)
+    if (np.diff(corners) < 0).any():
+        return 0
+    first = np.arange(0, len(corners), tile)
+    span = (corners[np.minimum(first + tile, len(corners)) - 1] - corners[first]).max()
+    return int(span) + ((problem.kernel[0] - 1) * problem.dilation[0] * problem.width
+                        + (problem.kernel[1] - 1) * problem.dilation[1] + 1)
 
 
 def _taps_inside(problem: Conv2dProblem

@@ -8,15 +8,25 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import ClassVar
 
+from gossamer.device.base import Buffer
 from gossamer.device.limits import Limits
 from gossamer.ops.algorithm import Variant
 from gossamer.ops.conv2d.binary.layer import BinaryLayer
 from gossamer.ops.conv2d.binary.packing import words_of_a_group
-from gossamer.ops.conv2d.binary.tensor_core.tables import STEP_BITS, Tables, pixel_classes
+from gossamer.ops.conv2d.binary.tensor_core.tables import (
+    MOST_HALO_TAPS,
+    STEP_BITS,
+    Tables,
+    halo_pixels,
+    pixel_classes,
+)
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.copies import ASYNC_COPIES, COPY_BARRIERS
+from gossamer.ops.early_begin import EARLY_BEGIN
+from gossamer.ops.weights import Weights
 
 _FOLDER = Path(__file__).parent
+_BITS = _FOLDER / "bits.h"
 _MOST_CONSTANT_BYTES = 12 * 1024
 """Bytes of shared memory that the constants of a work-group's channels may take."""
 _STATIC_BYTES = 2048
@@ -28,7 +38,7 @@ class Tile(abc.ABC):
 
     instruction: name of the tensor cores' instruction. path: the kernel's file, whose name without
     the suffix is its function. architectures: those that it is built for.
-    headers: files that it shares with other kernels, which precede it.
+    headers: files that precede it.
     """
 
     instruction: ClassVar[str]
@@ -80,6 +90,14 @@ class Tile(abc.ABC):
     def expected_cycles(self, layer: BinaryLayer, word_bits: int, limits: Limits) -> float:
         """Returns the estimated cycles of a launch, with constants fitted to an H200's times."""
 
+    def macros(self, layer: BinaryLayer) -> dict[str, int]:
+        """Returns macros of a layer that only this tile's kernel has."""
+        return {}
+
+    def taps(self, layer: BinaryLayer, word_bits: int, weights: Weights) -> Buffer:
+        """Returns where the words of a window lie."""
+        return self.tables(layer, word_bits).taps(weights)
+
     @property
     def config(self) -> tuple[tuple[str, int | str], ...]:
         """The config of the tile's variants."""
@@ -123,7 +141,7 @@ class MmaTile(Tile):
     instruction = "mma"
     path = _FOLDER / "bits_mma.cu"
     architectures = ("sm_80", "sm_100")
-    headers = (ASYNC_COPIES,)
+    headers = (EARLY_BEGIN, ASYNC_COPIES, _BITS)
 
     warps_p: int
     warps_c: int
@@ -188,13 +206,14 @@ class WgmmaTile(Tile):
     tile_c: output channels of a work-group. warpgroups: warpgroups that multiply, which take tiles
     of 64 output pixels in turn. copiers: 1 where two more warps for each of them copy the inputs, 0
     where they do so themselves. stages: parts of shared memory of a warpgroup, each of which holds
-    some steps. blocks_per_unit: work-groups that a multiprocessor is to hold at once.
+    some steps. blocks_per_unit: work-groups that a multiprocessor is to hold at once. halo: 1 where
+    each of these parts holds all inputs of a tile instead, copied once for all taps.
     """
 
     instruction = "wgmma"
     path = _FOLDER / "bits_wgmma.cu"
     architectures = ("sm_90a", "sm_90a")
-    headers = (ASYNC_COPIES, COPY_BARRIERS)
+    headers = (EARLY_BEGIN, ASYNC_COPIES, COPY_BARRIERS, _BITS, _FOLDER / "halo.h")
     pixels: ClassVar[int] = 64
     """Output pixels of a warpgroup's tile."""
 
@@ -203,6 +222,7 @@ class WgmmaTile(Tile):
     copiers: int
     stages: int
     blocks_per_unit: int
+    halo: int = 0
 
     @property
     def channels(self) -> int:
@@ -230,12 +250,42 @@ class WgmmaTile(Tile):
         at_once, phases = self.at_once(layer, word_bits), self.phases(layer, word_bits)
         weights = layer.form.planes * self.tile_c * STEP_BITS // 8
         taps = STEP_BITS // word_bits * 8
-        inputs = self.warpgroups * self.stages * _input_bytes(layer, word_bits, self.pixels)
+        inputs = at_once * _input_bytes(layer, word_bits, self.pixels)
+        if self.halo:
+            inputs = words_of_a_group(layer.convolution, word_bits) * self.halo_line(
+                layer, word_bits)
         # the constants of a lane are padded by 16 bytes, and each phase has a barrier of 8
         constants = self.constant_classes(layer) * 4 * (self.tile_c + 16)
         barriers = 16 * self.warpgroups * self.stages
-        return (phases * (at_once * (weights + taps) + 8) + at_once * inputs + constants
-                + barriers)
+        return (phases * (at_once * (weights + taps) + 8) + constants + barriers
+                + self.warpgroups * self.stages * inputs)
+
+    def halo_line(self, layer: BinaryLayer, word_bits: int) -> int:
+        """Returns the bytes of a word of each pixel of a halo, with those that separate lines."""
+        pixels = halo_pixels(layer.convolution, self.pixels)
+        return -(-pixels * layer.form.planes * word_bits // 8 // 128) * 128 + 32
+
+    def fits(self, layer: BinaryLayer, word_bits: int, limits: Limits) -> bool:
+        problem = layer.convolution
+        if self.halo and (word_bits != 64 or problem.kernel == (1, 1)
+                          or problem.kernel[0] * problem.kernel[1] > MOST_HALO_TAPS
+                          or (problem.outputs[0].size and not halo_pixels(problem, self.pixels))):
+            return False
+        return super().fits(layer, word_bits, limits)
+
+    def macros(self, layer: BinaryLayer) -> dict[str, int]:
+        if not self.halo:
+            return {}
+        problem = layer.convolution
+        return {"HALO_PIXELS": halo_pixels(problem, self.pixels),
+                "KERNEL_H": problem.kernel[0], "KERNEL_W": problem.kernel[1],
+                "DILATION_Y": problem.dilation[0], "DILATION_X": problem.dilation[1]}
+
+    def taps(self, layer: BinaryLayer, word_bits: int, weights: Weights) -> Buffer:
+        if not self.halo:
+            return super().taps(layer, word_bits, weights)
+        return self.tables(layer, word_bits).halo_taps(
+            weights, self.halo_line(layer, word_bits), layer.form.planes * word_bits // 8)
 
     def expected_cycles(self, layer: BinaryLayer, word_bits: int, limits: Limits) -> float:
         groups = self.pixel_groups(layer, limits)
@@ -246,6 +296,8 @@ class WgmmaTile(Tile):
         planes = layer.form.planes
         steps = self.phases(layer, word_bits) * self.at_once(layer, word_bits)
         weights = steps * planes * self.tile_c * STEP_BITS // 8
+        if self.halo:
+            copied = 35
         # shared memory, which all warpgroups read, bounds copies and multiplications together
         step = (copied - 10 * self.copiers + planes * multiplied * self.tile_c) * (
             self.warpgroups * self.blocks_per_unit)
@@ -254,6 +306,9 @@ class WgmmaTile(Tile):
 
 
 WGMMA_TILES = (
+    WgmmaTile(256, 2, 1, 2, 1, 1),
+    WgmmaTile(128, 2, 1, 2, 1, 1),
+    WgmmaTile(64, 2, 1, 2, 1, 1),
     WgmmaTile(256, 2, 1, 4, 1),
     WgmmaTile(256, 2, 0, 3, 1),
     WgmmaTile(128, 2, 1, 4, 1),

@@ -1,0 +1,69 @@
+/* Halos for bits_wgmma.cu: the input pixels under the windows of a tile of output pixels, which are
+ * copied once for all taps.
+ *
+ * Pixels are counted through the rows and through the images. The halo begins with the first one under
+ * the window of the tile's first output pixel, and has HALO_PIXELS. A line of it has one word of each,
+ * and the next line begins 8 banks further on. What lies outside of the image for a window may be
+ * inside for another, so an operand there is not loaded from the halo, but from a place of zeros.
+ *
+ * Macros: KERNEL_H, KERNEL_W, DILATION_Y and DILATION_X. Windows have at most 31 taps. */
+
+#if HALO
+#define HALO_LINE (CEIL_DIV(HALO_PIXELS * PLACE_BYTES, 128) * 128 + 32)
+
+/* Returns a bit for each tap of a window, which is 1 where the tap is inside of the image. */
+INLINE uint taps_inside(const Source &source, const Window &window)
+{
+    uint columns = 0, inside = 0;
+    UNROLL for (int s = 0; s < KERNEL_W; s++)
+        columns |= (uint)((uint)(window.column + s * DILATION_X) < (uint)source.width) << s;
+    UNROLL for (int r = 0; r < KERNEL_H; r++)
+        inside |= ((uint)(window.row + r * DILATION_Y) < (uint)source.height ? columns : 0)
+                  << r * KERNEL_W;
+    return inside;
+}
+
+/* Returns the number of the first pixel of a window among those of all images. */
+INLINE int corner_of(const Source &source, const Position &position, const Window &window)
+{
+    return (position.image * source.height + window.row) * source.width + window.column;
+}
+
+/* Starts the copies of every so many pixels of a halo. position: that of the tile's first output
+ * pixel, none of whose pixels lies in an image before its own. images: number of images. */
+INLINE void copy_halo(uint target, const Source &source, const Position &position, int group_words,
+                      int images, int first, int step)
+{
+    int plane = source.height * source.width;
+    Window window = window_of(source, position);
+    int corner = window.row * source.width + window.column;
+    for (int number = first; number < HALO_PIXELS; number += step) {
+        int pixel = corner + number, image = position.image;
+        for (; pixel >= plane; pixel -= plane)
+            image++;
+        if (pixel < 0 || image >= images)
+            continue;
+        int word = (image * source.words + source.first_word) * plane + pixel;
+        const uchar *from = source.x + (INT64)word * PLACE_BYTES;
+        uint place = target + number * PLACE_BYTES;
+        for (int line = 0; line < group_words; line++)
+            copy_word(place + line * HALO_LINE, from + (INT64)line * plane * PLACE_BYTES,
+                      PLACE_BYTES);
+    }
+}
+
+/* The pixel of a lane in a tile: where its window begins in the halo, and its taps inside. */
+struct OwnWindow {
+    int start;
+    uint inside;
+};
+
+/* Loads a lane's part of a pixel's step, or zeros where its tap is outside of the image. place: the
+ * distance in bytes of the lane's word from the window's first, and the number of its tap. */
+INLINE Operand load_from_halo(const uchar *halo, const OwnWindow &window, const int2 &place,
+                              const void *zeros)
+{
+    bool is_inside = window.inside >> place.y & 1;
+    return load_operand(is_inside ? halo + window.start + place.x : (const uchar *)zeros, 0);
+}
+#endif
