@@ -42,7 +42,7 @@ CONTRACTS := $(addprefix gossamer/, __init__.py errors.py plan/api.py plan/plan.
 	detect/detector.py detect/box.py detect/drawing.py \
 	train/__init__.py train/mlp.py train/many.py train/data/preparation.py train/loop/progress.py)
 
-.PHONY: demo test lint bench fuzz soak pocl
+.PHONY: demo test lint bench fuzz classes soak pocl
 
 demo: .venv/demo.stamp
 	@$(BIN)/gossamer devices
@@ -58,6 +58,10 @@ fuzz: .venv/dev.stamp
 	$(BIN)/python -m tests.fuzz $(FUZZ_ARGS)
 	GOSSAMER_RANDOM_LAYERS=3000 $(BIN)/python -m pytest --numprocesses $(JOBS) --maxprocesses 8 \
 		tests/plan/tune/test_discontinuity.py -k random_layers_are_planned
+
+# whether the real binary networks give the classes of ONNX Runtime on thousands of images
+classes: .venv/dev.stamp pocl
+	$(BIN)/python -m tests.plan.same_classes --device host,opencl:0 $(CLASSES_ARGS)
 
 # whether the cache folder survives kills, two compiles at once, and export with import
 soak: .venv/dev.stamp pocl
