@@ -3,6 +3,7 @@
 # make lint   ruff, mypy and import-linter
 # make bench  measure this machine
 # make fuzz   random layers by the thousand, and mutated files by the ten thousand for every reader
+# make classes  the classes of the real binary networks in ../shared/models, beside ONNX Runtime's
 # make soak   compiles that are killed 200 times, and run twice at once, on one cache folder
 # Each makes its own .venv when there is none. PYTHON=python3.12 make test picks the interpreter.
 
@@ -14,6 +15,8 @@ JOBS ?= auto
 SOAK_ARGS ?= --count 200 --seed 0
 # mutations of each reader, seed and readers of `make fuzz`; failures are kept in tests/fuzz/kept
 FUZZ_ARGS ?= --count 20000 --seed 0 --keep
+# networks and images of `make classes`
+CLASSES_ARGS ?= --images 1000
 BENCH_ARGS ?= mobilenet networks conv-layers gemm
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
