@@ -3,6 +3,7 @@
 # make lint   ruff, mypy and import-linter
 # make bench  measure this machine
 # make fuzz   random layers by the thousand, and mutated files by the ten thousand for every reader
+# make classes  the classes of the real binary networks in ../shared/models, beside ONNX Runtime's
 # make soak   compiles that are killed 200 times, and run twice at once, on one cache folder
 # Each makes its own .venv when there is none. PYTHON=python3.12 make test picks the interpreter.
 
@@ -14,6 +15,8 @@ JOBS ?= auto
 SOAK_ARGS ?= --count 200 --seed 0
 # mutations of each reader, seed and readers of `make fuzz`; failures are kept in tests/fuzz/kept
 FUZZ_ARGS ?= --count 20000 --seed 0 --keep
+# networks and images of `make classes`
+CLASSES_ARGS ?= --images 1000
 BENCH_ARGS ?= mobilenet networks conv-layers gemm
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
@@ -42,7 +45,7 @@ CONTRACTS := $(addprefix gossamer/, __init__.py errors.py plan/api.py plan/plan.
 	detect/detector.py detect/box.py detect/drawing.py \
 	train/__init__.py train/mlp.py train/many.py train/data/preparation.py train/loop/progress.py)
 
-.PHONY: demo test lint bench fuzz soak pocl
+.PHONY: demo test lint bench fuzz classes soak pocl
 
 demo: .venv/demo.stamp
 	@$(BIN)/gossamer devices
@@ -58,6 +61,10 @@ fuzz: .venv/dev.stamp
 	$(BIN)/python -m tests.fuzz $(FUZZ_ARGS)
 	GOSSAMER_RANDOM_LAYERS=3000 $(BIN)/python -m pytest --numprocesses $(JOBS) --maxprocesses 8 \
 		tests/plan/tune/test_discontinuity.py -k random_layers_are_planned
+
+# whether the real binary networks give the classes of ONNX Runtime on thousands of images
+classes: .venv/dev.stamp pocl
+	$(BIN)/python -m tests.plan.same_classes --device host,opencl:0 $(CLASSES_ARGS)
 
 # whether the cache folder survives kills, two compiles at once, and export with import
 soak: .venv/dev.stamp pocl

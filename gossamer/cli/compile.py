@@ -66,6 +66,9 @@ def compile_(
     sparse_threshold: Annotated[float | None, typer.Option(
         metavar="0.6", help="Layers with a larger share of zeros take a sparse algorithm, "
         "the others a dense one (default: whichever measures faster).")] = None,
+    force: Annotated[list[str] | None, typer.Option(
+        metavar="LAYER=ALGORITHM", help="The algorithm that this layer takes; an error where it "
+        "cannot compute it. May be repeated.")] = None,
     output: Annotated[Path | None, typer.Option(
         "--output", "-o", metavar=f"FILE{SUFFIX}",
         help="Save the plan here, for `gossamer run` and Plan.load.")] = None,
@@ -95,7 +98,8 @@ def compile_(
     explained = explain or []
     inputs = arguments.read_inputs(calibration, graph, "--calibration") if calibration else None
     policy = Policy(effort, precision, strict, sparse_threshold=sparse_threshold,
-                    calibration=inputs, tolerance=tolerance, budget_s=budget)
+                    calibration=inputs, tolerance=tolerance, budget_s=budget,
+                    force=_forced(force or []))
     target = find(device)
     with _progress() as counter:
         tuner = Tuner(target, effort, precision=precision, note=counter.note,
@@ -300,6 +304,19 @@ def _batches(text: str) -> list[int]:
     if sizes[0] < 1:
         raise InputError(f"--batch {text}: expected sizes of 1 or more, like 1,8")
     return sizes
+
+
+def _forced(options: Sequence[str]) -> dict[str, str]:
+    """Returns the algorithms by layers that --force names. Raises InputError where one names
+    none."""
+    forced = {}
+    for option in options:
+        # names of layers may hold "=", those of algorithms do not
+        layer, equals, algorithm = option.rpartition("=")
+        if not (layer and equals and algorithm):
+            raise InputError(f"--force {option}: expected LAYER=ALGORITHM, such as conv1=winograd")
+        forced[layer] = algorithm
+    return forced
 
 
 def _check_layer(name: str, names: Sequence[str]) -> None:

@@ -17,7 +17,8 @@ def compile(model: Graph | str, device: str | Device | None = None, *,
             shapes: Mapping[str, Sequence[int]] | None = None, strict: bool = False,
             effort: str | None = None, precision: str = "fp32", calibration: Any = None,
             tolerance: float | None = None, only: str | None = None,
-            sparse_threshold: float | None = None, budget: float | None = None) -> Plan:
+            sparse_threshold: float | None = None, budget: float | None = None,
+            force: Mapping[str, str] | None = None) -> Plan:
     """Make a plan that runs a network on a device.
 
     Parameters
@@ -58,6 +59,9 @@ def compile(model: Graph | str, device: str | Device | None = None, *,
         Seconds that measuring may take for a batch size. The plan is then the best that is known;
         it is never slower than that without an effort, since what that takes is measured first,
         even where that alone takes longer.
+    force : mapping of str to str, optional
+        The name of the algorithm that a layer takes, by the layer's name. Where it cannot compute
+        the layer, calling the plan raises an InputError that says why.
 
     Returns
     -------
@@ -83,5 +87,5 @@ def compile(model: Graph | str, device: str | Device | None = None, *,
     if calibration is not None and not isinstance(calibration, (tuple, list)):
         inputs = [calibration]
     policy = Policy(effort, precision, strict, only, sparse_threshold, inputs, tolerance,
-                    budget_s=budget)
+                    budget_s=budget, force=force or {})
     return Plan(graph, device if isinstance(device, Device) else find(device), policy)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from gossamer.device.base import Device
 from gossamer.device.registry import find
-from gossamer.errors import UnsupportedError
+from gossamer.errors import InputError, UnsupportedError
 from gossamer.ops.algorithm import Algorithm, Problem, Variant
 from gossamer.ops.registry import OPS
 from gossamer.plan.policy import Policy
@@ -62,13 +62,17 @@ def eligibility(layer: Layer, device: Device, policy: Policy = ANY,
     policy: its `only` is the name of an algorithm that alone is returned where it is among them,
     and without which an algorithm that is computed by name only is left out;
     its `zeros_threshold` is a sparsity above which only algorithms that skip zeros are returned,
-    and up to which only dense ones. refusal_reason: called with an algorithm, a problem and a
+    and up to which only dense ones; its `force` names the one algorithm that a layer may take.
+    refusal_reason: called with an algorithm, a problem and a
     device, returns why the algorithm does not support the problem there or none of its variants is
     allowed, None where one is.
 
-    Raises UnsupportedError where no algorithm can compute the layer.
+    Raises UnsupportedError where no algorithm can compute the layer, and InputError where the one
+    that is forced cannot.
     """
     assert layer.problem is not None
+    if layer.name in policy.force:
+        return _forced(layer, device, policy.force[layer.name], refusal_reason)
     reasons: dict[str, str] = {}
     for layer_device in (device, find("host")):
         able, device_reasons = able_on(layer.problem, layer_device, refusal_reason)
@@ -89,6 +93,24 @@ def eligibility(layer: Layer, device: Device, policy: Policy = ANY,
     raise UnsupportedError(
         f"{layer.source or layer.name}: nothing computes {layer.problem.describe()}: "
         + "; ".join(f"{name}: {reason}" for name, reason in reasons.items()))
+
+
+def _forced(layer: Layer, device: Device, name: str, refusal_reason: Refusal
+            ) -> tuple[list[Algorithm], Device, dict[str, str]]:
+    """Returns the algorithm that a layer is forced to take, its device, and the reason for each of
+    the device's other algorithms. Raises InputError where it cannot compute the layer."""
+    assert layer.problem is not None
+    known = {algorithm.name for algorithm in OPS[layer.op].algorithms}
+    why = "" if name in known else f"it computes no {layer.op}"
+    for layer_device in (device, find("host")):
+        able, reasons = able_on(layer.problem, layer_device, refusal_reason)
+        chosen = [algorithm for algorithm in able if algorithm.name == name]
+        if chosen:
+            others = {algorithm.name: f"{name} is forced" for algorithm in able
+                      if algorithm.name != name}
+            return chosen, layer_device, {**reasons, **others}
+        why = why or reasons.get(name, "")
+    raise InputError(f"layer {layer.name}: {name} is forced and cannot compute it: {why}")
 
 
 def _is_asked_for(algorithm: Algorithm, policy: Policy) -> bool:

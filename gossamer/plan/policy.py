@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -51,6 +51,7 @@ EFFORTS = {
 class Policy:
     """The decisions of a user about the choice of algorithms; `gossamer.compile` describes each.
     dense_only says that no layer takes an algorithm that skips zeros where it can take another.
+    force: the algorithm of each layer that takes none other, by the layer's name.
 
     Raises InputError for a field that is wrong, and for fields that do not go together.
     """
@@ -64,6 +65,7 @@ class Policy:
     tolerance: float | None = None
     dense_only: bool = False
     budget_s: float | None = None
+    force: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.effort is not None and self.effort not in EFFORTS:
@@ -84,6 +86,10 @@ class Policy:
         names = {algorithm.name for op in OPS.values() for algorithm in op.algorithms}
         if self.only is not None and self.only not in names:
             raise InputError(f"only={self.only!r}: expected one of {', '.join(sorted(names))}")
+        for layer, name in self.force.items():
+            if name not in names:
+                raise InputError(f"force: {layer!r} cannot take {name!r}: expected one of "
+                                 f"{', '.join(sorted(names))}")
         if self.sparse_threshold is not None:
             if not 0 < self.sparse_threshold < 1:
                 raise InputError(f"sparse_threshold {self.sparse_threshold:g}: expected a sparsity "

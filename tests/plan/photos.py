@@ -19,7 +19,7 @@ PREPARED = {
     "lfc_w1a1_mnist": PRESETS["binary"].fitted((None, 784)),
 }
 
-_PHOTOS = ("astronaut.png", "chelsea.png", "coffee.png", "hubble_deep_field.jpg", "ihc.png",
+PHOTOS = ("astronaut.png", "chelsea.png", "coffee.png", "hubble_deep_field.jpg", "ihc.png",
            "motorcycle_left.png", "retina.jpg", "rocket.jpg")
 
 
@@ -33,7 +33,8 @@ def data_folder(package: str, wheel: str) -> Path:
 
 
 @cache
-def _photo(name: str) -> np.ndarray:
+def photo(name: str) -> np.ndarray:
+    """Returns a photo of scikit-image, (height, width, 3) uint8."""
     return load_image(data_folder("skimage", "scikit-image") / name)
 
 
@@ -46,11 +47,11 @@ def photos(name: str, count: int) -> np.ndarray:
     rng = np.random.default_rng(2)
     crops = []
     for index in range(count):
-        photo = _photo(_PHOTOS[index % len(_PHOTOS)])
-        short = min(photo.shape[:2])
+        picture = photo(PHOTOS[index % len(PHOTOS)])
+        short = min(picture.shape[:2])
         length = rng.integers(short // 2, short + 1)
-        top, left = (rng.integers(0, size - length + 1) for size in photo.shape[:2])
-        crops.append(prepare(photo[top : top + length, left : left + length]))
+        top, left = (rng.integers(0, size - length + 1) for size in picture.shape[:2])
+        crops.append(prepare(picture[top : top + length, left : left + length]))
     batch = np.stack(crops)
     return batch.reshape(count, -1) if name == "lfc_w1a1_mnist" else batch
 

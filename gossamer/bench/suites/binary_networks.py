@@ -19,7 +19,8 @@ from gossamer.bench.work import Case, Setting
 from gossamer.expression import Expression, ExpressionStep
 from gossamer.model.builder import GraphBuilder
 from gossamer.model.graph import Graph
-from gossamer.plan.report.memory import memory_use
+from gossamer.plan.program import Program
+from gossamer.plan.report.memory import computes_on_bits, memory_use
 from gossamer.plan.run.context import Context
 
 SUITE = "binary-networks"
@@ -46,7 +47,7 @@ def binary_case(make: Callable[[], PeerNetwork], batch: int, setting: Setting) -
         return graph_module(network.graph, batch)
 
     return network_case(SUITE, replace(network, torch=module), batch, setting, force_each=True,
-                        x=_steps(input_of(network, batch)), described=memory_text)
+                        x=_steps(input_of(network, batch)), described=described)
 
 
 @cache
@@ -96,6 +97,18 @@ def resnet18(name: str, size: int = 224) -> Graph:
     of its blocks stay integers, and each block reads their signs."""
     build = _Builder(name, size)
     x = build.pool(build.conv("x", 64, 7, stride=2, pad=3, binary=False), 3, 2, pad=1)
+    return build.finish(build.linear(build.mean(_blocks(build, x)), 1000, binary=False))
+
+
+def resnet18_body(name: str, size: int = 56) -> Graph:
+    """Returns the blocks of `resnet18` alone, from the first to the last binary layer: images
+    (N, 64, size, size) to the sums of the last block (N, 512, size / 8, size / 8)."""
+    build = _Builder(name, size, 64)
+    return build.finish(_blocks(build, "x"))
+
+
+def _blocks(build: _Builder, x: str) -> str:
+    """Appends the residual blocks of ResNet-18 and returns their result."""
     for channels in (64, 128, 256, 512):
         for block in range(2):
             stride = 2 if channels > 64 and block == 0 else 1
@@ -103,21 +116,22 @@ def resnet18(name: str, size: int = 224) -> Graph:
             y = build.sign(build.conv(signs, channels, 3, stride=stride, pad=1))
             y = build.conv(y, channels, 3, pad=1)
             x = build.add(y, x if stride == 1 else build.conv(signs, channels, 1, stride=stride))
-    return build.finish(build.linear(build.mean(x), 1000, binary=False))
+    return x
 
 
 _BUILDS: dict[str, Callable[[str], Graph]] = {
-    "vgg-cifar10": vgg_cifar10, "alexnet-binary": alexnet, "resnet18-binary": resnet18}
+    "vgg-cifar10": vgg_cifar10, "alexnet-binary": alexnet, "resnet18-binary": resnet18,
+    "resnet18-binary-body": resnet18_body}
 
 
 class _Builder:
     """Appends layers to a graph, with weights that are the same in every run; it knows the channels
     and the size of each result."""
 
-    def __init__(self, name: str, size: int) -> None:
+    def __init__(self, name: str, size: int, channels: int = 3) -> None:
         self._graph = GraphBuilder(name, file=name)
-        self._graph.input("x", (None, 3, size, size))
-        self._shapes = {"x": (3, size)}
+        self._graph.input("x", (None, channels, size, size))
+        self._shapes = {"x": (channels, size)}
         self._random = np.random.default_rng(0)
 
     def conv(self, x: str, channels: int, kernel: int, *, stride: int = 1, pad: int = 0,
@@ -160,7 +174,8 @@ class _Builder:
 
     def finish(self, y: str) -> Graph:
         """Returns the graph, with y as its output."""
-        self._graph.output(y, (None, self._shapes[y][0]))
+        channels, size = self._shapes[y]
+        self._graph.output(y, (None, channels) if size == 1 else (None, channels, size, size))
         return self._graph.finish()
 
     def _weight(self, shape: tuple[int, ...], binary: bool) -> np.ndarray:
@@ -180,8 +195,27 @@ class _Builder:
         return name
 
 
-def memory_text(context: Context) -> str:
-    """Returns in words how many bytes the weights and activations of a plan take, beside float32
-    and float16."""
+def described(context: Context) -> str:
+    """Returns what rows say of a plan: the share of the time before and behind the layers on bits,
+    and the memory of weights and activations."""
     use = memory_use(context.program, context.builds)
-    return "no layer on bits" if use is None else str(use)
+    if use is None:
+        return "no layer on bits"
+    return "; ".join(text for text in (shares_text(context.program), str(use)) if text)
+
+
+def shares_text(program: Program) -> str:
+    """Returns in words the shares of the steps' times, each measured alone, that are before the
+    first step that computes on bits (the stem) and behind the last (the classifier); "" where not
+    all steps were measured."""
+    if not all(step.candidates for step in program.steps):
+        return ""
+    times = [step.candidate_of(step.candidates).measured.median_us or 0.0 for step in program.steps]
+    on_bits = [index for index, step in enumerate(program.steps) if computes_on_bits(step)]
+    total = sum(times)
+    if not on_bits or not total:
+        return ""
+    before, behind = sum(times[:on_bits[0]]), sum(times[on_bits[-1] + 1:])
+    return (f"of the layers' {total:.1f} us alone the stem takes {before / total:.1%}, first to "
+            f"last layer on bits {1 - (before + behind) / total:.1%}, what follows "
+            f"{behind / total:.1%}")

@@ -95,7 +95,8 @@ class Cheapest:
     def _measure_together(self, layers: Sequence[Layer]) -> None:
         """Measures the candidates of all layers in one queue, before it those of gossamer's own
         dense algorithms, while the libraries of vendors are still asked what they offer."""
-        restricted = self._policy.only is not None or self._policy.zeros_threshold is not None
+        restricted = bool(self._policy.only is not None or self._policy.force
+                          or self._policy.zeros_threshold is not None)
         if self._tuner.list_candidates(layers, self._device) and not restricted:
             self._tuner.measure_all([
                 request for request in self._requests(layers, self._refusal_of_own)

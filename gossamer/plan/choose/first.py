@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from gossamer.device.base import Device
 from gossamer.ops.algorithm import Algorithm, Variant
 from gossamer.plan.choose.builder import LayerChoice, ProgramBuilder, is_packed_alike
-from gossamer.plan.choose.region_options import forced_regions
+from gossamer.plan.choose.region_options import forced_otherwise, forced_regions
 from gossamer.plan.eligibility import able_on, eligibility, first_in_order, refusal_reason
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer
@@ -123,7 +123,7 @@ def _forced_algorithms(regions: Sequence[Layer], device: Device, policy: Policy
         assert region.problem is not None
         able, reasons = able_on(region.problem, device, refusal_reason, recognising(region))
         for algorithm in able:
-            if algorithm.name == policy.only:
+            if algorithm.name == policy.only and not forced_otherwise(region, algorithm, policy):
                 possible[region.name] = algorithm, reasons
     forced: Iterable[Layer] = forced_regions(regions, {
         name: [algorithm.name] for name, (algorithm, _) in possible.items()}, policy)

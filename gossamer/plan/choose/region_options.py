@@ -62,6 +62,8 @@ def region_eligibility(region: Layer, layers: Sequence[Layer], device: Device, p
         reason = unchecked
         if policy.only is not None and taken_alone and algorithm.name != policy.only:
             reason = f"{policy.only} is forced"
+        elif other := forced_otherwise(region, algorithm, policy):
+            reason = other
         elif policy.zeros_threshold is not None:
             above = {is_above(1 - layer.density, policy.zeros_threshold) for layer in layers
                      if layer.density is not None}
@@ -72,6 +74,13 @@ def region_eligibility(region: Layer, layers: Sequence[Layer], device: Device, p
         else:
             reasons[algorithm.name] = reason
     return allowed, reasons
+
+
+def forced_otherwise(region: Layer, algorithm: Algorithm, policy: Policy) -> str:
+    """Returns why the policy's `force` keeps an algorithm from a region: a layer of it is to take
+    another; "" where it does not."""
+    return next((f"{policy.force[name]} is forced for {name}" for name in region.covers
+                 if policy.force.get(name, algorithm.name) != algorithm.name), "")
 
 
 def region_options(region: Layer, layers: Sequence[Layer], candidates: Sequence[Candidate]

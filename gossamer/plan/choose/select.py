@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
 from gossamer.device.base import Device
+from gossamer.errors import InputError
 from gossamer.plan.choose.builder import LayerChoice, ProgramBuilder
 from gossamer.plan.choose.cheapest import Cheapest, best_alone
 from gossamer.plan.choose.first import FirstChoices
@@ -39,9 +41,11 @@ def choose(layers: Sequence[Layer], batch: int, inputs: Mapping[str, TensorSpec]
     each other. less_precise: the names of the layers and regions that may be less precise than
     float32 where the tuner allows that; None allows all.
 
-    Raises UnsupportedError where the host cannot compute a layer either.
+    Raises UnsupportedError where the host cannot compute a layer either, and InputError where a
+    layer is forced to take an algorithm that cannot compute it, or is none of the layers.
     """
     outputs = list(outputs)
+    _check_forced(layers, policy)
     specs = _default_specs(layers, inputs, constants)
     regions = find_regions(layers, outputs)
     if tuner is None:
@@ -63,6 +67,16 @@ def choose(layers: Sequence[Layer], batch: int, inputs: Mapping[str, TensorSpec]
     for layer in with_regions(layers, taken):
         builder.add(layer)
     return builder.finish({name: specs[name] for name in outputs})
+
+
+def _check_forced(layers: Sequence[Layer], policy: Policy) -> None:
+    """Raises InputError where a layer whose algorithm is forced is none of the layers."""
+    names = [layer.name for layer in layers if layer.problem is not None]
+    for name in policy.force:
+        if name not in names:
+            close = difflib.get_close_matches(name, names, 5, 0.4)
+            raise InputError(f"force {name}: the network has no such layer" + (
+                f"; close to it: {', '.join(map(repr, close))}" if close else ""))
 
 
 def _default_specs(layers: Iterable[Layer], inputs: Mapping[str, TensorSpec],

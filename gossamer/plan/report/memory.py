@@ -69,7 +69,7 @@ def memory_use(program: Program, builds: Sequence[BuildCost | None]) -> MemoryUs
     Every value that a step writes counts in full, though values share memory that are never alive
     together. builds: the cost of preparing each step, with the bytes of its packed forms.
     """
-    if not any(_on_bits(step) for step in program.steps):
+    if not any(computes_on_bits(step) for step in program.steps):
         return None
     use = dict.fromkeys(MemoryUse.__dataclass_fields__, 0)
     for step, built in zip(program.steps, builds, strict=True):
@@ -83,7 +83,7 @@ def memory_use(program: Program, builds: Sequence[BuildCost | None]) -> MemoryUs
                 use["packed_activations_fp32"] += 4 * spec.size
                 use["filling"] += spec.nbytes - filled
             else:
-                use["sums" if _on_bits(step) else "float_activations"] += spec.nbytes
+                use["sums" if computes_on_bits(step) else "float_activations"] += spec.nbytes
     return MemoryUse(**use)
 
 
@@ -92,7 +92,7 @@ def _add_weights(use: dict[str, int], step: Step, built: BuildCost | None) -> No
     kept = {} if built is None else built.forms
     plain = sum(4 * array.size for name, array in step.layer.weights.items()
                 if name.endswith("weight"))
-    if _on_bits(step):
+    if computes_on_bits(step):
         words = sum(nbytes for name, nbytes in kept.items() if name.startswith(_SIGN_FORMS))
         use["packed_weights_fp32"] += plain
         use["packed_weights"] += min(words, plain // 32)
@@ -107,7 +107,7 @@ def _add_weights(use: dict[str, int], step: Step, built: BuildCost | None) -> No
     use["constants"] += others
 
 
-def _on_bits(step: Step) -> bool:
+def computes_on_bits(step: Step) -> bool:
     """Returns whether bits or trits compute a step's convolution or product."""
     form = form_of(step.layer.name, step.problem, step.algorithm.exact)
     return form is not None and form.form != FLOATS

@@ -3,6 +3,7 @@ contenders."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,21 +17,29 @@ from gossamer.bench.suites.binary_networks import (
     _steps,
     alexnet,
     binary_case,
-    memory_text,
+    described,
     resnet18,
+    resnet18_body,
+    shares_text,
     vgg_cifar10,
 )
 from gossamer.bench.suites.catalogue import select
+from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.model.graph import Graph
 from gossamer.model.onnx_writer import to_onnx
-from gossamer.plan.report.memory import memory_use
+from gossamer.plan.report.memory import computes_on_bits, memory_use
 from tests.bench.conftest import setting
+from tests.conftest import is_slow
 from tests.model.onnx_models import runtime
+from tests.plan.choose.regions.toy import make_plan
+from tests.plan.same_classes import forced
 
 BUILDS: dict[str, Callable[..., Graph]] = {
-    "vgg-cifar10": vgg_cifar10, "alexnet-binary": alexnet, "resnet18-binary": resnet18}
-SMALL = {"vgg-cifar10": 8, "alexnet-binary": 67, "resnet18-binary": 32}
+    "vgg-cifar10": vgg_cifar10, "alexnet-binary": alexnet, "resnet18-binary": resnet18,
+    "resnet18-binary-body": resnet18_body}
+SMALL = {"vgg-cifar10": 8, "alexnet-binary": 67, "resnet18-binary": 32,
+         "resnet18-binary-body": 8}
 
 
 def images(graph: Graph) -> np.ndarray:
@@ -41,7 +50,7 @@ def images(graph: Graph) -> np.ndarray:
 @pytest.mark.parametrize(("name", "parameters", "layers"), [
     # the published numbers of weights: of AlexNet without groups, of ResNet-18 without biases
     ("vgg-cifar10", 14_022_016, 9), ("alexnet-binary", 62_367_776, 8),
-    ("resnet18-binary", 11_678_912, 21)])
+    ("resnet18-binary", 11_678_912, 21), ("resnet18-binary-body", 11_157_504, 19)])
 def test_shapes_are_the_published_ones(name: str, parameters: int, layers: int) -> None:
     graph = BUILDS[name](name)
     weights = [array for key, array in graph.constants.items() if key.startswith("weight")]
@@ -83,9 +92,39 @@ def test_rows_state_the_memory_of_the_context() -> None:
     graph = vgg_cifar10("small", 8)
     context = gossamer.compile(graph, "host", only="host_popcount").context(2)
     use = memory_use(context.program, context.builds)
-    assert memory_text(context) == str(use) and "in fp32" in str(use)
+    assert described(context) == str(use) and "in fp32" in str(use)
     floats = gossamer.compile(graph, "host", only="host_im2col").context(2)
-    assert memory_text(floats) == "no layer on bits"
+    assert described(floats) == "no layer on bits"
+
+
+def test_rows_state_the_share_of_the_stem(tmp_path: Path) -> None:
+    plan = make_plan(resnet18("small", 32), tmp_path, "host", only="host_popcount")
+    program = plan.program(1)
+    text = shares_text(program)
+    assert text in described(plan.context(1))
+    shares = [float(share) for share in re.findall(r"([0-9.]+)%", text)]
+    assert len(shares) == 3 and min(shares) > 0 and abs(sum(shares) - 100) < 0.2
+    total = sum(step.candidate_of(step.candidates).measured.median_us for step in program.steps)
+    assert text.startswith(f"of the layers' {total:.1f} us alone the stem takes ")
+    assert shares_text(gossamer.compile(vgg_cifar10("small", 8), "host").program(1)) == ""
+
+
+@pytest.mark.parametrize("build", [resnet18, resnet18_body])
+def test_every_binary_layer_of_resnet18_stays_packed(build: Callable[..., Graph],
+                                                     device: Device) -> None:
+    """No step is between those on bits, and each but the first reads words."""
+    if is_slow(device):
+        pytest.skip("Oclgrind interprets: a network takes minutes")
+    graph = build("small", 64 if build is resnet18 else 16)
+    x = images(graph)
+    plan = gossamer.compile(graph, device, only=forced(device))
+    expected = reference(graph, x)
+    np.testing.assert_allclose(plan(x), expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
+    steps = plan.program(2).steps
+    on_bits = [index for index, step in enumerate(steps) if computes_on_bits(step)]
+    assert len(on_bits) == 19
+    assert on_bits == list(range(on_bits[0], on_bits[-1] + 1))
+    assert all(steps[index].variant.inputs[0].format.is_packed for index in on_bits[1:])
 
 
 def test_files_are_cases_beside_the_networks_of_the_literature(tmp_path: Path) -> None:
@@ -93,4 +132,5 @@ def test_files_are_cases_beside_the_networks_of_the_literature(tmp_path: Path) -
     path.write_bytes(to_onnx(vgg_cifar10("own", 8)).SerializeToString())
     items = select(["binary-networks"], [1, 8], models=[path])
     assert [(item.name, item.batch) for item in items][::2] == [
-        (name, 1) for name in ("vgg-cifar10", "alexnet-binary", "resnet18-binary", "own")]
+        (name, 1) for name in ("vgg-cifar10", "alexnet-binary", "resnet18-binary",
+                      "resnet18-binary-body", "own")]

@@ -67,7 +67,7 @@ def test_cases_are_distinct_and_squares_have_no_batch_size() -> None:
     squares = sum(product.rows is not None for product in products)
     assert count == {"mobilenet": 2 * (1 + len(MOBILE_NETWORKS)), "networks": 2, "darknet": 4,
                      "conv-layers": 2 * len(convolutions),
-                     "gemm": 2 * len(products) - squares, "tuning": 8, "binary-networks": 6,
+                     "gemm": 2 * len(products) - squares, "tuning": 8, "binary-networks": 8,
                      "darknet-layers": 2 * len(layers), "published": 2 * 6 * len(normalised),
                      "binary-layers": 2 * len(layer_tables.BINARY),
                      "backprop": len(BACKPROP), "train-many": len(MANY)}

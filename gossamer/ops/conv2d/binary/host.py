@@ -234,26 +234,30 @@ def _differences(columns: Sequence[np.ndarray], words: np.ndarray) -> np.ndarray
     """
     signs, counted = columns[-1], columns[0] if len(columns) == 2 else None
     depth, pixels = signs.shape
+    channels = len(words)
     if pixels < _FEW_PIXELS:
         return np.stack([
             np.bitwise_count((words ^ signs[:, pixel]) & (
                 ~signs.dtype.type(0) if counted is None else counted[:, pixel]))
             .sum(axis=1, dtype=np.int32) for pixel in range(pixels)], axis=1)
-    result = np.zeros((len(words), pixels), np.int32)
-    step = max(1, _WORDS_AT_ONCE // pixels)
-    for first in range(0, len(words), step):
-        part = words[first:first + step]
-        different = np.empty((len(part), pixels), signs.dtype)
+    # the longer axis is NumPy's inner loop, and its words are adjacent
+    by_pixel = pixels < channels
+    outer, inner = (signs.T, np.ascontiguousarray(words.T)) if by_pixel else (words, signs)
+    result = np.zeros((len(outer), inner.shape[1]), np.int32)
+    step = max(1, _WORDS_AT_ONCE // inner.shape[1])
+    for first in range(0, len(outer), step):
+        rows = slice(first, first + step)
+        different = np.empty((len(outer[rows]), inner.shape[1]), signs.dtype)
         ones, sums = (np.empty(different.shape, np.uint8) for _ in range(2))
         for k in range(depth):
-            np.bitwise_xor(part[:, k, None], signs[k], out=different)
+            np.bitwise_xor(outer[rows, k, None], inner[k], out=different)
             if counted is not None:
-                different &= counted[k]
+                different &= counted[k][rows, None] if by_pixel else counted[k]
             np.bitwise_count(different, out=ones)
             if k % _COUNTS_OF_A_BYTE == 0:
                 np.copyto(sums, ones)
             else:
                 sums += ones
             if k % _COUNTS_OF_A_BYTE == _COUNTS_OF_A_BYTE - 1 or k == depth - 1:
-                result[first:first + step] += sums
-    return result
+                result[rows] += sums
+    return result.T if by_pixel else result

@@ -1,0 +1,139 @@
+"""Layers that cannot be computed on bits stay on floats, and the report says why; where such an
+algorithm is forced, one line names the layer and the reason."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import helper
+
+import gossamer
+from tests.cli.command_line import fails, save_network, succeeds
+
+RNG = np.random.default_rng(0)
+SIGNS = RNG.choice([-0.5, 0.5], (8, 4, 3, 3))
+TOO_DEEP = 2**24 + 1
+
+
+def save(path: Path, weight: np.ndarray, *, pad: float | None = None) -> Path:
+    """Saves a convolution named "layer" of the signs of an image."""
+    nodes = [helper.make_node("Sign", ["x"], ["s"], name="signs")]
+    weights = {"w": weight}
+    if pad is not None:
+        weights["value"] = np.array(pad)
+        nodes.append(helper.make_node("Pad", ["s", "pads", "value"], ["padded"], name="border"))
+    nodes.append(helper.make_node("Conv", ["s" if pad is None else "padded", "w"], ["y"],
+                                  name="layer"))
+    save_network(path, nodes=nodes, inputs=("N", 4, 6, 6), outputs=(("y", None),), weights=weights)
+    if pad is not None:
+        _add_pads(path)
+    return path
+
+
+def _add_pads(path: Path) -> None:
+    import onnx
+    from onnx import numpy_helper
+
+    model = onnx.load(path)
+    model.graph.initializer.append(numpy_helper.from_array(
+        np.array([0, 0, 1, 1, 0, 0, 1, 1], np.int64), "pads"))
+    onnx.save(model, path)
+
+
+def changed(place: tuple, value: float) -> np.ndarray:
+    weight = SIGNS.copy()
+    weight[place] = value
+    return weight
+
+
+BAD = {
+    "a weight that is not alpha": (
+        {"weight": changed((3, 1, 0, 2), 0.75)},
+        "its weights are not plus or minus one number a channel"),
+    "alpha 0": (
+        {"weight": changed((5,), 0.0)},
+        "some of its weights are 0, not plus or minus one number a channel"),
+    "a constant beyond the signs": (
+        {"weight": SIGNS, "pad": 2.0}, "its inputs are -1 to 2 in steps of 1"),
+    "a constant between the signs": (
+        {"weight": SIGNS, "pad": 0.5}, "not known to be -1, 0 or 1"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_such_a_layer_stays_on_floats(name: str, tmp_path: Path) -> None:
+    arguments, reason = BAD[name]
+    path = save(tmp_path / "network.onnx", **arguments)
+    x = RNG.standard_normal((2, 4, 6, 6)).astype(np.float32)
+    plan = gossamer.compile(str(path), "host", only="host_popcount")
+    plan(x)
+    (row,) = [row for row in plan.report(2).rows if row["layer"] == "layer"]
+    assert row["algorithm"] == "host_im2col" and row["form"]["form"] == "floats"
+    assert reason in row["form"]["reason"] and reason in row["rejected"]["host_popcount"]
+    (shown,) = [row for row in json.loads(succeeds("inspect", path, "--json").stdout)["rows"]
+                if row["name"] == "layer"]
+    assert shown["form"] == "floats" and reason in shown["form_reason"]
+    explained = succeeds("compile", path, "--device", "host", "--effort", "quick", "--explain",
+                         "layer").stdout
+    assert reason in " ".join(explained.split())
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_forced_algorithm_is_refused_with_the_layer(name: str, tmp_path: Path) -> None:
+    arguments, reason = BAD[name]
+    path = save(tmp_path / "network.onnx", **arguments)
+    line = fails(2, "compile", path, "--device", "host", "--effort", "quick", "--force",
+                 "layer=host_popcount", "-o", tmp_path / "out.plan")
+    assert line.startswith("error: layer layer: host_popcount is forced and cannot compute it: ")
+    assert reason in line and not (tmp_path / "out.plan").exists()
+
+
+def test_sums_beyond_float32_stay_on_floats(tmp_path: Path) -> None:
+    path = save_network(
+        tmp_path / "deep.onnx", weights={"w": np.ones((1, TOO_DEEP), np.float32)},
+        nodes=[helper.make_node("Sign", ["x"], ["s"]),
+               helper.make_node("Gemm", ["s", "w"], ["y"], transB=1, name="layer")],
+        inputs=("N", TOO_DEEP), outputs=(("y", None),))
+    reason = f"sums of {TOO_DEEP} products are not exact in float32"
+    (shown,) = [row for row in json.loads(succeeds("inspect", path, "--json").stdout)["rows"]
+                if row["name"] == "layer"]
+    assert (shown["form"], shown["form_reason"]) == ("floats", reason)
+    assert reason in fails(2, "compile", path, "--device", "host", "--effort", "quick", "--force",
+                           "layer=host_popcount")
+
+
+@pytest.mark.parametrize(("forced", "words"), [
+    ("layer=bit_tensor_core", ["layer layer: bit_tensor_core is forced",
+                               "no tensor cores for bits (sm_80 or newer)"]),
+    ("layer=wide_popcount", ["layer layer: wide_popcount is forced", "compiles no kernels"]),
+    ("layer=gemm_mma", ["layer layer: gemm_mma is forced", "it computes no conv2d"]),
+    ("layer=magic", ["'layer'", "'magic'", "expected one of", "host_popcount"]),
+    ("layr=host_popcount", ["force layr", "no such layer", "'layer'"]),
+    ("layer", ["--force layer", "LAYER=ALGORITHM"]),
+    ("=host_popcount", ["--force =host_popcount", "LAYER=ALGORITHM"])])
+def test_what_cannot_be_forced(forced: str, words: list[str], tmp_path: Path) -> None:
+    path = save(tmp_path / "network.onnx", SIGNS)
+    line = fails(2, "compile", path, "--device", "host", "--effort", "quick", "--force", forced)
+    for word in words:
+        assert word in line
+
+
+def test_a_forced_algorithm_is_taken(tmp_path: Path) -> None:
+    path = save(tmp_path / "network.onnx", SIGNS, pad=1.0)
+    x = RNG.standard_normal((2, 4, 6, 6)).astype(np.float32)
+    expected = gossamer.compile(str(path), "host", only="host_im2col")(x)
+    for algorithm in ("host_popcount", "host_im2col"):
+        for only in (None, "host_popcount", "host_im2col"):
+            plan = gossamer.compile(str(path), "host", only=only, force={"layer": algorithm})
+            np.testing.assert_array_equal(plan(x), expected)
+            (row,) = [row for row in plan.report(2).rows if "layer" in row["layers"]]
+            assert row["algorithm"] == algorithm
+            if row["op"] == "conv2d":
+                assert "no tensor cores for bits" in row["rejected"]["bit_tensor_core"]
+    output = tmp_path / "out.plan"
+    succeeds("compile", path, "--device", "host", "--effort", "quick", "--force",
+             "layer=host_popcount", "-o", output)
+    np.testing.assert_array_equal(gossamer.Plan.load(str(output))(x), expected)
