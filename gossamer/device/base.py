@@ -268,6 +268,11 @@ class Device(OptionalCapabilities):
             Number of bytes, from the start of both.
         stream : Any
             The stream that orders the copy.
+
+        Raises
+        ------
+        ValueError
+            A buffer is smaller.
         """
 
     @abc.abstractmethod
