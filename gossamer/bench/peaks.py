@@ -6,13 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gossamer.device.base import Buffer, Device
-from gossamer.device.source import KernelSource
+from gossamer.device.base import Device
 from gossamer.errors import UnsupportedError
 from gossamer.measure import Task, Timing, interleave, measure
 from gossamer.ops.algorithm import Algorithm, Variant
@@ -20,13 +18,9 @@ from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.registry import OPS
 from gossamer.ops.weights import Weights
 from gossamer.plan.prepare import build
+from gossamer.plan.tune.rates import PURPOSE, multiply_adds
 from gossamer.tensor import pack
 
-WORK_GROUP_SIZE = 256
-CHAINS, STEPS, WIDE_CHAINS = 8, 16, 12
-"""Independent chains of multiply-adds of a work-item, and unrolled steps: as in peaks.cl."""
-_SOURCE = KernelSource.of(Path(__file__).with_suffix(".cl"), "multiply_add")
-_WIDE_SOURCE = KernelSource.of(Path(__file__).with_suffix(".cl"), "multiply_add_wide")
 _MATRIX, _LARGE = 1536, 8192
 """Side of the matrices on the host, and of those that tensor cores multiply."""
 _MOST_TRIED = 4
@@ -71,13 +65,13 @@ def measure_peaks(device: Device, precisions: Sequence[str] = ("fp32",)) -> Peak
     """
     nbytes = max(64 << 20, 16 * device.limits.cache_bytes)
     nbytes = min(nbytes, 1 << 30, device.limits.memory_bytes // 8) // 1024 * 1024
-    source = device.upload(np.ones(nbytes, np.uint8), "the measurement of the copy rate")
-    target = device.empty(nbytes, "the measurement of the copy rate")
+    source = device.upload(np.ones(nbytes, np.uint8), PURPOSE)
+    target = device.empty(nbytes, PURPOSE)
 
     def copy(stream: Any) -> None:
         device.copy(target, source, nbytes, stream)
 
-    flops, compute = _host_product() if not device.compiles else _multiply_adds(device)
+    flops, compute = multiply_adds(device) if device.compiles else _host_product()
     copied, computed = measure(device, [copy, compute], repeats=10, sample_us=2000.0)
     rates = {"fp32": _rate(flops, computed)}
     unknown = {}
@@ -95,40 +89,6 @@ def measure_peaks(device: Device, precisions: Sequence[str] = ("fp32",)) -> Peak
 def _rate(amount: int, timing: Timing) -> float:
     """The amount a second, by the first quartile of the times."""
     return amount / (timing.p25_us * 1e-6)
-
-
-def multiply_add(device: Device, result: Buffer, work_groups: int, rounds: int,
-                 stream: Any = None, *, factor: float = 0.5, term: float = 1.0) -> int:
-    """Fills `result`, one float32 for each work-item, and returns the number of operations."""
-    device.launch(device.compile(_SOURCE), (work_groups,), (WORK_GROUP_SIZE,),
-                  (result, factor, term, rounds), stream=stream)
-    return 2 * work_groups * WORK_GROUP_SIZE * CHAINS * STEPS * rounds
-
-
-def _multiply_adds(device: Device) -> tuple[int, Any]:
-    """The number of operations, and the work that does them in registers."""
-    if device.on_processors:
-        return _wide_multiply_adds(device)
-    work_groups, rounds = 32 * device.limits.compute_units, 64
-    result = device.empty(4 * work_groups * WORK_GROUP_SIZE,
-                          "the measurement of the arithmetic rate")
-
-    def compute(stream: Any) -> None:
-        multiply_add(device, result, work_groups, rounds, stream)
-
-    return multiply_add(device, result, work_groups, rounds), compute
-
-
-def _wide_multiply_adds(device: Device) -> tuple[int, Any]:
-    """The same in vector registers, as processors have them."""
-    work_groups, rounds = 32 * device.limits.compute_units, 1024
-    kernel = device.compile(_WIDE_SOURCE)
-    result = device.empty(4 * 16 * work_groups, "the measurement of the arithmetic rate")
-
-    def compute(stream: Any) -> None:
-        device.launch(kernel, (work_groups,), (1,), (result, 0.5, 1.0, rounds), stream=stream)
-
-    return 2 * work_groups * 16 * WIDE_CHAINS * STEPS * rounds, compute
 
 
 def _host_product() -> tuple[int, Any]:
@@ -173,11 +133,10 @@ def _vendor_product(algorithm: Algorithm, variant: Variant, problem: GemmProblem
                     device: Device) -> Callable[[Any], None]:
     """The product of two matrices of ones as work to be timed."""
     ones = np.ones((_LARGE, _LARGE), np.float32)
-    purpose = "the measurement of the arithmetic rate"
     state, _ = build(algorithm, Weights({"weight": ones}, device), problem, variant, device)
-    source = device.upload(pack(ones, variant.inputs[0]), purpose)
-    target = device.empty(variant.outputs[0].nbytes, purpose)
-    workspace = device.empty(variant.workspace, purpose) if variant.workspace else None
+    source = device.upload(pack(ones, variant.inputs[0]), PURPOSE)
+    target = device.empty(variant.outputs[0].nbytes, PURPOSE)
+    workspace = device.empty(variant.workspace, PURPOSE) if variant.workspace else None
 
     def work(stream: Any) -> None:
         algorithm.launch(state, [source], [target], workspace, stream)

@@ -10,6 +10,7 @@ import numpy as np
 
 from gossamer.device.limits import Limits
 from gossamer.device.optional import OptionalCapabilities
+from gossamer.device.rates import PeakRates
 from gossamer.device.source import KernelSource
 from gossamer.errors import DeviceError
 
@@ -118,6 +119,8 @@ class Device(OptionalCapabilities):
         Name and version of the driver.
     limits : Limits
         The capabilities of the device.
+    rates : PeakRates or None
+        What the device does at most in a microsecond; None until it was measured.
     alignment : int
         Bytes of which the offset of every view of a buffer must be a multiple.
     """
@@ -127,6 +130,7 @@ class Device(OptionalCapabilities):
     description: str
     driver: str
     limits: Limits
+    rates: PeakRates | None = None
     alignment: int = 256
     reopen: ClassVar[Callable[[str], Device] | None] = None
     """Function that opens a device by its name in another process; the registry sets it."""
@@ -264,6 +268,11 @@ class Device(OptionalCapabilities):
             Number of bytes, from the start of both.
         stream : Any
             The stream that orders the copy.
+
+        Raises
+        ------
+        ValueError
+            A buffer is smaller.
         """
 
     @abc.abstractmethod

@@ -56,6 +56,26 @@ def check_transfer(buffer: Buffer, array: np.ndarray) -> None:
                          f"{buffer.nbytes} bytes")
 
 
+def check_copy(target: Buffer, source: Buffer, nbytes: int) -> None:
+    """Check that two buffers hold what is copied from one to the other.
+
+    Parameters
+    ----------
+    target, source : Buffer
+        Memory of one device.
+    nbytes : int
+        Number of bytes, from the start of both.
+
+    Raises
+    ------
+    ValueError
+        One of them is smaller.
+    """
+    least = min(target.nbytes, source.nbytes)
+    if nbytes > least:
+        raise ValueError(f"a copy of {nbytes} bytes does not fit a buffer of {least} bytes")
+
+
 def out_of_memory(device: Device, nbytes: int, purpose: str,
                   free: int | None = None) -> OutOfMemoryError:
     """Return the error for an allocation that failed.

@@ -13,7 +13,7 @@ import numpy as np
 
 from gossamer.device import blas
 from gossamer.device.base import Argument, Buffer, Device, Kernel
-from gossamer.device.checks import check_transfer, check_view, out_of_memory
+from gossamer.device.checks import check_copy, check_transfer, check_view, out_of_memory
 from gossamer.device.limits import Limits
 from gossamer.device.source import KernelSource
 from gossamer.errors import DeviceError
@@ -130,6 +130,7 @@ class HostDevice(Device):
         array.reshape(-1).view(np.uint8)[...] = _bytes_of(buffer)[: array.nbytes]
 
     def copy(self, target: Buffer, source: Buffer, nbytes: int, stream: Any = None) -> None:
+        check_copy(target, source, nbytes)
         _bytes_of(target)[:nbytes] = _bytes_of(source)[:nbytes]
 
     def synchronize(self, stream: Any = None) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import pyopencl as cl
 
 from gossamer.device.base import Argument, Buffer, Device, Kernel
-from gossamer.device.checks import check_transfer, check_view, out_of_memory
+from gossamer.device.checks import check_copy, check_transfer, check_view, out_of_memory
 from gossamer.device.opencl_platforms import describe, is_simulator, limits_of
 from gossamer.device.source import KernelSource
 from gossamer.errors import CompileError, DeviceError
@@ -39,11 +39,13 @@ class OpenCLBuffer(Buffer):
     def __init__(self, device: OpenCLDevice, root: cl.Buffer, offset: int, nbytes: int) -> None:
         self.device = device
         self.nbytes = nbytes
+        # a sub-buffer has no sub-buffers in OpenCL, and cannot be empty; what begins where the
+        # whole does needs none. Attributes are dropped in this order, so that a sub-buffer is
+        # released before the buffer that it is a part of.
+        self.handle: cl.Buffer = (root if offset == 0 or nbytes == 0
+                                  else root.get_sub_region(offset, nbytes))
         self.root = root
         self.offset = offset
-        # a sub-buffer has no sub-buffers in OpenCL, and cannot be empty
-        is_root = (offset == 0 and nbytes == root.size) or nbytes == 0
-        self.handle: cl.Buffer = root if is_root else root.get_sub_region(offset, nbytes)
 
     def view(self, offset: int, nbytes: int) -> OpenCLBuffer:
         check_view(self, offset, nbytes)
@@ -200,6 +202,7 @@ class OpenCLDevice(Device):
                 queue, array, _handle(buffer), is_blocking=True), stream)
 
     def copy(self, target: Buffer, source: Buffer, nbytes: int, stream: Any = None) -> None:
+        check_copy(target, source, nbytes)
         if nbytes:
             self._enqueue("copying memory", lambda queue: cl.enqueue_copy(
                 queue, _handle(target), _handle(source), byte_count=nbytes), stream,

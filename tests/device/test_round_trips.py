@@ -30,6 +30,21 @@ def test_copy_moves_part_of_a_buffer(device: Device) -> None:
     assert back.tolist() == [0, 1, 2, 0, 0, 0, 0, 0]
 
 
+def test_a_copy_stays_within_both_buffers(device: Device) -> None:
+    values = np.arange(4 * device.alignment, dtype=np.uint8)
+    whole, other = (device.upload(values, "a test") for _ in range(2))
+    view = whole.view(0, 8)
+    for target, source in ((view, other), (other, view)):
+        with pytest.raises(ValueError, match="a copy of 9 bytes does not fit a buffer of 8 bytes"):
+            device.copy(target, source, 9)
+    device.copy(view, other.view(device.alignment, 8), 8)
+    back = np.empty_like(values)
+    device.read(whole, back)
+    expected = values.copy()
+    expected[:8] = values[device.alignment:device.alignment + 8]
+    np.testing.assert_array_equal(back, expected)
+
+
 def test_views_nest_and_keep_the_whole_alive(device: Device) -> None:
     count = device.alignment
     values = np.arange(3 * count, dtype=np.float32)

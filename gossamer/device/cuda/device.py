@@ -14,7 +14,7 @@ from cuda.bindings import driver
 
 from gossamer.device import kernel_cache
 from gossamer.device.base import Argument, Buffer, Device, Kernel
-from gossamer.device.checks import check_transfer, out_of_memory
+from gossamer.device.checks import check_copy, check_transfer, out_of_memory
 from gossamer.device.cuda import cubins, dlpack, nvjitlink, nvrtc
 from gossamer.device.cuda.build_only import BuildOnlyMaker
 from gossamer.device.cuda.driver import (
@@ -259,6 +259,7 @@ class CudaDevice(Device):
                 self.checked("reading memory", driver.cuStreamSynchronize(handle))
 
     def copy(self, target: Buffer, source: Buffer, nbytes: int, stream: Any = None) -> None:
+        check_copy(target, source, nbytes)
         if nbytes:
             self.keep(target, source)
             with self.current():

@@ -35,6 +35,7 @@ from gossamer.plan.tune.queue import (
     CandidateGroup,
     Progress,
 )
+from gossamer.plan.tune.rates import know_rates
 from gossamer.plan.tune.results import Results
 from gossamer.plan.tune.runner import AttemptRunner, attempts_of, measure_alone
 from gossamer.plan.tune.thread_margin import without_small_gains
@@ -100,6 +101,7 @@ class Tuner(Measures):
         self._estimates: dict[str, Estimates] = {}
         self._costs: dict[str, KernelCosts] = {}
         self._workers = WorkerPools()
+        self._knows_rates = False
         self._note = note
         self._known: dict[tuple[Problem, str, tuple[str, ...]], list[Candidate]] = {}
         self._results = Results(self.cache, device)
@@ -146,6 +148,7 @@ class Tuner(Measures):
         return self._known[key]
 
     def list_candidates(self, layers: Iterable[Layer], device: Device) -> bool:
+        self._know_rates(device)
         compile_ahead(device)
         return self._listing.ask(layers, device, self._workers.start)
 
@@ -162,6 +165,7 @@ class Tuner(Measures):
 
     def _measure(self, device: Device, requests: Sequence[Request], while_listing: bool) -> None:
         """Measures what is missing of the candidates of layers on a device."""
+        self._know_rates(device)
         with self.profile.stage(LISTING):
             work = self._listing.work(device, requests)
             attempts, followers = self._attempts(device, work)
@@ -428,6 +432,12 @@ class Tuner(Measures):
         if device.name not in self._memories:
             self._memories[device.name] = CandidateMemory(device)
         return self._memories[device.name]
+
+    def _know_rates(self, device: Device) -> None:
+        """Sees to it that the rates by which candidates are ordered are those of the device."""
+        if device is self.device and not self._knows_rates:
+            know_rates(device, self.cache)
+            self._knows_rates = True
 
     def _estimates_of(self, device: Device) -> Estimates:
         if device.name not in self._estimates:

@@ -19,11 +19,13 @@ import numpy as np
 
 from gossamer.device.base import Device
 from gossamer.device.limits import Limits
+from gossamer.device.rates import PeakRates
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Algorithm, Epilogue, State, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
 from gossamer.ops.launch import Launch, input_buffer, output_buffer, workspace_buffer
+from gossamer.ops.peak_rates import H200_UNIT, nominal_rates, rates_of_unit
 from gossamer.ops.strided import WORK_GROUP_SIZE, divisor, groups_for
 from gossamer.ops.weights import Weights
 from gossamer.tensor import TensorSpec
@@ -31,7 +33,7 @@ from gossamer.tensor import TensorSpec
 _SOURCE = Path(__file__).with_name("im2col_gemm.cl")
 _SUM_SOURCE = Path(__file__).with_name("split_sum.cl")
 _CYCLES_PER_MICROSECOND = 1750
-"""Clock rate of the GPU to which the estimate of cycles was fitted."""
+"""Clock rate of the GPU to which the estimate was fitted."""
 _LAYOUTS = (("NHWC", "NHWC"), ("NCHW", "NHWC"), ("NCHW", "NCHW"), ("NHWC", "NCHW"))
 
 
@@ -104,8 +106,8 @@ layers of SqueezeNet on PoCL, where the better one of the first two tiles that i
 longer than each layer's best."""
 _PROCESSOR_STORE = 30
 """Time of storing a result, as a multiple of that of a multiply-add."""
-_PROCESSOR_MULTIPLY_ADDS = 6000
-"""Multiply-adds of a processor in a microsecond where their relative time is 1."""
+_PROCESSOR_SHARE = 0.11
+"""Share of a processor's rate of multiply-adds that is reached where their relative time is 1."""
 
 
 class Im2colGemm(Algorithm):
@@ -130,7 +132,8 @@ class Im2colGemm(Algorithm):
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
         tiles = [tile for whole in _fitting(device.limits)
                  for tile in (whole, *_split(problem, whole, device))]
-        for tile in sorted(tiles, key=lambda tile: _expected_us(problem, tile, device)):
+        rates = rates_of_unit(device)
+        for tile in sorted(tiles, key=lambda tile: _expected_us(problem, tile, device, rates)):
             workspace = 4 * tile.split_k * problem.outputs[0].size if tile.split_k > 1 else 0
             config = tuple((key, getattr(tile, key)) for key in Tile.__dataclass_fields__)
             variants = []
@@ -143,7 +146,7 @@ class Im2colGemm(Algorithm):
             yield from (variant.as_fp16 for variant in variants)
 
     def expected_us(self, problem: Conv2dProblem, variant: Variant, device: Device) -> float:
-        return _expected_us(problem, _tile(variant), device)
+        return _expected_us(problem, _tile(variant), device, rates_of_unit(device))
 
     def kernel_sources(self, problem: Conv2dProblem, variant: Variant,
                        device: Device) -> tuple[KernelSource, ...]:
@@ -231,16 +234,20 @@ def _sum_source(problem: Conv2dProblem, variant: Variant) -> KernelSource:
 
 def _split(problem: Conv2dProblem, tile: Tile, device: Device) -> list[Tile]:
     """Returns the tile with the K range shared by the number of work-groups that is expected to be
-    the fastest; nothing where that is one."""
+    the fastest; nothing where that is one. Nominal rates decide, so that a plan finds its variants
+    where nothing was measured."""
     steps = -(-problem.depth // tile.tile_k)
     splits = [replace(tile, split_k=split) for split in _SPLITS
               if steps >= split * _LEAST_STEPS
               and split * problem.outputs[0].size < 2**31]
     if device.on_processors or not splits:
         return []
-    best = min(splits, key=lambda split: _expected_us(problem, split, device))
-    is_faster = _expected_us(problem, best, device) < _expected_us(problem, tile, device)
-    return [best] if is_faster else []
+
+    def expected_us(tile: Tile) -> float:
+        return _expected_us(problem, tile, device, nominal_rates(device))
+
+    best = min(splits, key=expected_us)
+    return [best] if expected_us(best) < expected_us(tile) else []
 
 
 def _blocks_per_unit(tile: Tile, vector: int) -> int:
@@ -256,11 +263,10 @@ def _fitting(limits: Limits) -> list[Tile]:
             and tile.work_group <= limits.work_group_size]
 
 
-def _expected_us(problem: Conv2dProblem, tile: Tile, device: Device) -> float:
-    """Returns the estimated time of a launch in microseconds."""
-    if device.on_processors:
-        return _processor_us(problem, tile, device.limits)
-    return _gpu_cycles(problem, tile, device.limits) / _CYCLES_PER_MICROSECOND
+def _expected_us(problem: Conv2dProblem, tile: Tile, device: Device, rates: PeakRates) -> float:
+    """Returns the estimated time of a launch in microseconds. rates: those of a compute unit."""
+    estimate = _processor_us if device.on_processors else _gpu_us
+    return estimate(problem, tile, device.limits, rates)
 
 
 def _work_groups(problem: Conv2dProblem, tile: Tile) -> int:
@@ -269,39 +275,43 @@ def _work_groups(problem: Conv2dProblem, tile: Tile) -> int:
             * tile.split_k)
 
 
-def _processor_us(problem: Conv2dProblem, tile: Tile, limits: Limits) -> float:
+def _processor_us(problem: Conv2dProblem, tile: Tile, limits: Limits, rates: PeakRates) -> float:
     """Returns the estimated time on processors: that of the multiply-adds of all work-groups, the
     padded ones included, and of their stores."""
     rounds = -(-_work_groups(problem, tile) // max(limits.compute_units, 1))
     padded_k = -(-problem.depth // tile.tile_k) * tile.tile_k
     multiply_add = _PROCESSOR_COST[tile.tile_p, tile.tile_m, tile.tile_k]
     return (rounds * tile.tile_p * tile.tile_m * (padded_k * multiply_add + _PROCESSOR_STORE)
-            / _PROCESSOR_MULTIPLY_ADDS)
+            / (_PROCESSOR_SHARE * rates.multiply_adds))
 
 
-def _gpu_cycles(problem: Conv2dProblem, tile: Tile, limits: Limits) -> float:
-    """Returns the estimated cycles on a GPU: a start, then for each step along K the latency of a
-    step or the arithmetic and shared memory traffic of the work-groups of a multiprocessor, then
-    the stores.
+def _gpu_us(problem: Conv2dProblem, tile: Tile, limits: Limits, rates: PeakRates) -> float:
+    """Returns the estimated time on a GPU: a start, then for each step along K the latency of a
+    step or the arithmetic and staging of the work-groups of a multiprocessor, then the stores.
 
     The six constants were fitted to 600 timings of MobileNetV2's layers on an H200, where the
     tile that it puts first takes 4% (batch 1) and 12% (batch 64) longer than each layer's best.
+    On another GPU arithmetic takes as many times as long as its multiply-adds do, and what is moved
+    takes as many times as long as its copies do; the start and latencies remain.
     """
     start, read, latency, fill, store, stage = 3800, 0.4, 224, 3.76, 0.29, 0.029
+    slower = H200_UNIT.multiply_adds / rates.multiply_adds
+    moving = H200_UNIT.nbytes / rates.nbytes
     groups = _work_groups(problem, tile)
     units = max(limits.compute_units, 1)
     groups_per_unit = max(1.0, groups / units)
     most_groups_per_unit = -(-groups // units) if groups < 4 * units else groups_per_unit
     steps = -(-problem.depth // tile.tile_k // tile.split_k)
     k_of_slice = tile.tile_k / tile.slice_k
-    arithmetic = tile.work_group / 128 * k_of_slice * (tile.work_p * tile.work_m
-                                                 + read * (tile.work_p + tile.work_m))
-    staging = stage * tile.work_group / 32 * (tile.tile_p + tile.tile_m) * tile.tile_k
-    waiting = latency + fill * k_of_slice * tile.work_p * tile.work_m**0.5
-    adding = (start + tile.split_k * store * problem.outputs[0].size / units
+    arithmetic = slower * tile.work_group / 128 * k_of_slice * (
+        tile.work_p * tile.work_m + read * (tile.work_p + tile.work_m))
+    staging = moving * stage * tile.work_group / 32 * (tile.tile_p + tile.tile_m) * tile.tile_k
+    waiting = latency + slower * fill * k_of_slice * tile.work_p * tile.work_m**0.5
+    adding = (start + moving * tile.split_k * store * problem.outputs[0].size / units
               if tile.split_k > 1 else 0.0)
-    return (start + steps * max(waiting, most_groups_per_unit * (arithmetic + staging))
-            + groups_per_unit * store * tile.tile_p * tile.tile_m + adding)
+    cycles = (start + steps * max(waiting, most_groups_per_unit * (arithmetic + staging))
+              + moving * groups_per_unit * store * tile.tile_p * tile.tile_m + adding)
+    return cycles / _CYCLES_PER_MICROSECOND
 
 
 def _pack(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem,

@@ -14,14 +14,15 @@ from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
+from gossamer.ops.peak_rates import rates_of_unit
 from gossamer.ops.weights import Weights
 
 _SOURCE = Path(__file__).with_name("wide_gemm.cl")
 _LAYOUTS = (("NHWC", "NHWC"), ("NCHW", "NHWC"), ("NCHW", "NCHW"), ("NHWC", "NCHW"))
 _TILES = ((12, 2), (6, 4), (6, 2), (12, 1))
 """Output pixels and vectors of 16 output channels of a work-item."""
-_MULTIPLY_ADDS = 50_000
-"""Multiply-adds of a processor in a microsecond, measured on one of 3.4 GHz with AVX-512."""
+_SHARE = 0.9
+"""Share of a processor's rate of multiply-adds that is reached, measured with AVX-512."""
 _STORE = 30
 """Time of storing a result, as a multiple of that of a multiply-add."""
 _FIND = 0.002
@@ -108,9 +109,10 @@ def _expected_us(problem: Conv2dProblem, pixels: int, vectors: int, device: Devi
     per_group = problem.out_channels // problem.groups
     tiles = -(-problem.pixels // pixels) * -(-per_group // (16 * vectors)) * problem.groups
     rounds = -(-tiles // max(device.limits.compute_units, 1))
+    multiply_adds = _SHARE * rates_of_unit(device).multiply_adds
     results = pixels * 16 * vectors
     taps = problem.kernel[0] * problem.kernel[1]
-    return rounds * (results * (problem.depth + _STORE) / _MULTIPLY_ADDS + pixels * taps * _FIND)
+    return rounds * (results * (problem.depth + _STORE) / multiply_adds + pixels * taps * _FIND)
 
 
 def _panels(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem, lanes: int) -> np.ndarray:

@@ -7,7 +7,6 @@ Source: Andrew Lavin and Scott Gray, "Fast algorithms for convolutional neural n
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from gossamer.ops.conv2d.dense.wide_gemm import WideGemm
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
+from gossamer.ops.peak_rates import rates_of_unit
 from gossamer.ops.strided import WORK_GROUP_SIZE, cannot_compile, divisor, groups_for
 from gossamer.ops.weights import Weights
 
@@ -35,10 +35,9 @@ _POINTS = {2: (0.0, 1.0, -1.0), 4: (0.0, 0.625, -0.625, 1.5, -1.5)}
 other points than 1 and 2 have smaller errors is shown by B. Barabasz, A. Anderson, K. Soodhalter
 and D. Gregg, "Error analysis and improving the accuracy of Winograd convolution for deep neural
 networks", ACM TOMS 46 (4), 2020."""
-_CONFIGS = 2
-"""Configs of the product that are tried for each size of tiles."""
-_BYTES_PER_MICROSECOND = {True: 15_000, False: 2_500_000}
-"""Rate at which transforms read and write, on processors and on GPUs."""
+_SHARE_OF_COPIES = {True: 0.75, False: 0.6}
+"""Rate at which transforms read and write, as a share of that of copies, on processors and on
+GPUs."""
 
 
 @dataclass(frozen=True)
@@ -84,9 +83,8 @@ class Winograd(Algorithm):
         inputs, outputs = (tuple(spec.with_format(layout="NHWC") for spec in specs)
                            for specs in (problem.inputs, problem.outputs))
         _, (offset, size) = _memory(problem, output, device)
-        for inner in _products(_product(problem, output), device):
-            yield Variant((("output", output), *inner.config), inputs, outputs,
-                          workspace=offset + size)
+        for config in _products(_product(problem, output), device):
+            yield Variant((("output", output), *config), inputs, outputs, workspace=offset + size)
 
     def expected_us(self, problem: Conv2dProblem, variant: Variant, device: Device) -> float:
         output = variant["output"]
@@ -95,7 +93,8 @@ class Winograd(Algorithm):
         product, algorithm = _product(problem, output), _product_algorithm(device)
         product_us = algorithm.expected_us(product, _inner(problem, variant, device), device)
         assert product_us is not None
-        return product_us + moved / _BYTES_PER_MICROSECOND[device.on_processors]
+        copied = rates_of_unit(device).nbytes * max(device.limits.compute_units, 1)
+        return product_us + moved / (_SHARE_OF_COPIES[device.on_processors] * copied)
 
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
                 device: Device) -> State:
@@ -181,19 +180,18 @@ def _product(problem: Conv2dProblem, output: int) -> Conv2dProblem:
 
 
 @functools.lru_cache(maxsize=512)
-def _products(product: Conv2dProblem, device: Device) -> tuple[Variant, ...]:
-    """Returns the most promising variants of the product, in NHWC and float32."""
-    variants = (variant for variant in _product_algorithm(device).variants(product, device)
-                if variant.precision == "fp32" and not variant.workspace and {
-                    spec.layout for spec in (*variant.inputs, *variant.outputs)} == {"NHWC"})
-    return tuple(itertools.islice(variants, _CONFIGS))
+def _products(product: Conv2dProblem,
+              device: Device) -> dict[tuple[tuple[str, int | str], ...], Variant]:
+    """Returns the variants of the product in NHWC and float32 without workspace, by config."""
+    return {variant.config: variant
+            for variant in _product_algorithm(device).variants(product, device)
+            if variant.precision == "fp32" and not variant.workspace and {
+                spec.layout for spec in (*variant.inputs, *variant.outputs)} == {"NHWC"}}
 
 
 def _inner(problem: Conv2dProblem, variant: Variant, device: Device) -> Variant:
     """Returns the variant of the product."""
-    config = variant.config[1:]
-    return next(inner for inner in _products(_product(problem, variant["output"]), device)
-                if inner.config == config)
+    return _products(_product(problem, variant["output"]), device)[variant.config[1:]]
 
 
 def _memory(problem: Conv2dProblem, output: int,

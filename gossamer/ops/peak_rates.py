@@ -1,0 +1,25 @@
+"""The peak rates by which estimates of kernels' times are scaled to a device."""
+
+from __future__ import annotations
+
+from gossamer.device.base import Device
+from gossamer.device.rates import PeakRates
+
+H200_UNIT = PeakRates(238_600.0, 32_300.0)
+"""Rates of a multiprocessor of an H200, which has 132: 63 TFLOP/s and 4.26 TB/s in all."""
+_PROCESSOR = PeakRates(55_000.0, 10_000.0)
+"""Rates of a processor with AVX-512 at 3.4 GHz."""
+
+
+def rates_of_unit(device: Device) -> PeakRates:
+    """Returns the rates of a compute unit: its share of those measured on the device, or nominal
+    ones where none were measured."""
+    if device.rates is None:
+        return nominal_rates(device)
+    units = max(device.limits.compute_units, 1)
+    return PeakRates(device.rates.multiply_adds / units, device.rates.nbytes / units)
+
+
+def nominal_rates(device: Device) -> PeakRates:
+    """Returns the rates of a compute unit of the hardware to which estimates were fitted."""
+    return _PROCESSOR if device.on_processors else H200_UNIT

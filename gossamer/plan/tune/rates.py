@@ -1,0 +1,99 @@
+"""Measures the peak rates of a device: of multiply-adds in registers, and of copies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gossamer.device.base import Buffer, Device
+from gossamer.device.rates import PeakRates
+from gossamer.device.source import KernelSource
+from gossamer.device.source_hash import source_hash
+from gossamer.errors import GossamerError
+from gossamer.measure import CpuContention, Timing, measure
+from gossamer.plan.store.tuning_cache import TuningCache
+from gossamer.plan.store.tuning_file import rounded
+
+WORK_GROUP_SIZE = 256
+CHAINS, STEPS, WIDE_CHAINS = 8, 16, 12
+"""Independent chains of multiply-adds of a work-item, and unrolled steps: as in rates.cl."""
+SOURCE, WIDE_SOURCE = (KernelSource.of(Path(__file__).with_suffix(".cl"), name)
+                       for name in ("multiply_add", "multiply_add_wide"))
+PURPOSE = "the measurement of the device's rates"
+_REPEATS, _SAMPLE_US = 5, 1000.0
+_CACHES, _LEAST_BYTES, _MOST_BYTES = 4, 2**25, 2**29
+"""Bytes that are copied: as many times those of the cache, at least and at most so many."""
+
+_MULTIPLY_ADDS, _BYTES = 1e9, 1e9
+"""Work whose time the tuning cache holds."""
+
+Work = Callable[[Any], None]
+
+
+def know_rates(device: Device, cache: TuningCache) -> None:
+    """Sets the rates of a device, from those in the tuning cache, or else as they are measured now,
+    which takes a fraction of a second. Nothing is set for a device that compiles no kernels, for a
+    simulator, and where measuring fails."""
+    if not device.compiles or device.is_simulator:
+        return
+    keys = [f"rates {source_hash(__name__)} {work}" for work in ("multiply-adds", "copy")]
+    stored = [cache.get_plan(key) for key in keys]
+    computed, copied = stored
+    if computed is None or copied is None:
+        if device.rates is None:
+            try:
+                device.rates = _measured(device)
+            except GossamerError:
+                return
+        times = (_MULTIPLY_ADDS / device.rates.multiply_adds, _BYTES / device.rates.nbytes)
+        computed, copied = (rounded(Timing(time, time, time, _REPEATS)) for time in times)
+        cache.put_plans({key: (text, timing) for key, text, timing in zip(
+            keys, ("1e9 multiply-adds", "a copy that moves 1e9 bytes"), (computed, copied),
+            strict=True)})
+    device.rates = PeakRates(_MULTIPLY_ADDS / computed.median_us, _BYTES / copied.median_us)
+
+
+def _measured(device: Device) -> PeakRates:
+    """Measures the rates, again where other programs had the processors meanwhile."""
+    nbytes = min(max(_CACHES * device.limits.cache_bytes, _LEAST_BYTES), _MOST_BYTES,
+                 device.limits.memory_bytes // 8) // 1024 * 1024
+    source, target = (device.empty(nbytes, PURPOSE) for _ in range(2))
+    flops, compute = multiply_adds(device)
+    (computed, copied), _ = CpuContention().undisturbed(device, lambda: measure(
+        device, [compute, lambda stream: device.copy(target, source, nbytes, stream)],
+        repeats=_REPEATS, sample_us=_SAMPLE_US))
+    return PeakRates(flops / 2 / max(computed.p25_us, 1e-3), 2 * nbytes / max(copied.p25_us, 1e-3))
+
+
+def multiply_add(device: Device, result: Buffer, work_groups: int, rounds: int,
+                 stream: Any = None, *, factor: float = 0.5, term: float = 1.0) -> int:
+    """Fills `result`, one float32 for each work-item, and returns the number of operations."""
+    device.launch(device.compile(SOURCE), (work_groups,), (WORK_GROUP_SIZE,),
+                  (result, factor, term, rounds), stream=stream)
+    return 2 * work_groups * WORK_GROUP_SIZE * CHAINS * STEPS * rounds
+
+
+def multiply_adds(device: Device) -> tuple[int, Work]:
+    """Returns the number of operations, and the work that does them in registers."""
+    if device.on_processors:
+        return _wide_multiply_adds(device)
+    work_groups, rounds = 32 * device.limits.compute_units, 64
+    result = device.empty(4 * work_groups * WORK_GROUP_SIZE, PURPOSE)
+
+    def compute(stream: Any) -> None:
+        multiply_add(device, result, work_groups, rounds, stream)
+
+    return 2 * work_groups * WORK_GROUP_SIZE * CHAINS * STEPS * rounds, compute
+
+
+def _wide_multiply_adds(device: Device) -> tuple[int, Work]:
+    """The same in vector registers, as processors have them."""
+    work_groups, rounds = 32 * device.limits.compute_units, 1024
+    kernel = device.compile(WIDE_SOURCE)
+    result = device.empty(4 * 16 * work_groups, PURPOSE)
+
+    def compute(stream: Any) -> None:
+        device.launch(kernel, (work_groups,), (1,), (result, 0.5, 1.0, rounds), stream=stream)
+
+    return 2 * work_groups * 16 * WIDE_CHAINS * STEPS * rounds, compute

@@ -1,0 +1,89 @@
+"""Peak rates of a device: the measurement does the work that it counts, is kept, and is used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gossamer.device.base import Device
+from gossamer.device.rates import PeakRates
+from gossamer.device.registry import find
+from gossamer.errors import OutOfMemoryError
+from gossamer.plan.store.tuning_cache import TuningCache
+from gossamer.plan.tune import rates
+from gossamer.plan.tune.rates import (
+    CHAINS,
+    STEPS,
+    WIDE_CHAINS,
+    WIDE_SOURCE,
+    WORK_GROUP_SIZE,
+    know_rates,
+    multiply_add,
+)
+from tests.conftest import is_slow
+
+
+@pytest.mark.sanitize
+def test_multiply_adds_are_done(compiled_device: Device) -> None:
+    result = compiled_device.upload(np.zeros(WORK_GROUP_SIZE, np.float32), "a test")
+    flops = multiply_add(compiled_device, result, 1, 2, factor=1.0, term=0.5)
+    sums = np.empty(WORK_GROUP_SIZE, np.float32)
+    compiled_device.read(result, sums)
+    assert flops == 2 * WORK_GROUP_SIZE * CHAINS * STEPS * 2
+    starts = np.arange(WORK_GROUP_SIZE)[:, None] % 64 + np.arange(CHAINS)
+    np.testing.assert_array_equal(sums, (starts + 0.5 * STEPS * 2).sum(axis=1))
+
+
+@pytest.mark.sanitize
+def test_multiply_adds_of_vectors_are_done(compiled_device: Device) -> None:
+    result = compiled_device.upload(np.zeros((3, 16), np.float32), "a test")
+    compiled_device.launch(compiled_device.compile(WIDE_SOURCE), (3,), (1,),
+                           (result, 1.0, 0.5, 2))
+    sums = np.empty((3, 16), np.float32)
+    compiled_device.read(result, sums)
+    starts = 0.5 * (np.arange(3)[:, None] + np.arange(WIDE_CHAINS))
+    expected = (starts + 0.5 * STEPS * 2).sum(axis=1)
+    np.testing.assert_array_equal(sums, np.repeat(expected[:, None], 16, axis=1))
+
+
+def forget(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes a device as if nothing had been measured on it; skips where times mean nothing."""
+    if is_slow(device):
+        pytest.skip("Oclgrind interprets: its times say nothing")
+    monkeypatch.setattr(device, "rates", None)
+
+
+def test_rates_are_measured_once_and_kept(compiled_device: Device, tmp_path: Path,
+                                          monkeypatch: pytest.MonkeyPatch) -> None:
+    forget(compiled_device, monkeypatch)
+    know_rates(compiled_device, TuningCache(compiled_device, tmp_path))
+    known = compiled_device.rates
+    assert known is not None and known.multiply_adds > 100 and known.nbytes > 10
+    compiled_device.rates = None
+    monkeypatch.setattr(rates, "_measured", lambda device: pytest.fail("measured again"))
+    know_rates(compiled_device, TuningCache(compiled_device, tmp_path))
+    assert compiled_device.rates == known
+    # what this process measured goes into other caches too
+    know_rates(compiled_device, TuningCache(compiled_device, tmp_path / "other"))
+    compiled_device.rates = None
+    know_rates(compiled_device, TuningCache(compiled_device, tmp_path / "other"))
+    assert compiled_device.rates == known
+
+
+def test_a_device_may_have_no_room_for_measuring(compiled_device: Device, tmp_path: Path,
+                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+    forget(compiled_device, monkeypatch)
+
+    def full(device: Device) -> PeakRates:
+        raise OutOfMemoryError("no room")
+
+    monkeypatch.setattr(rates, "_measured", full)
+    know_rates(compiled_device, TuningCache(compiled_device, tmp_path))
+    assert compiled_device.rates is None
+
+
+def test_the_host_has_no_kernels_to_order(tmp_path: Path) -> None:
+    know_rates(find("host"), TuningCache(find("host"), tmp_path))
+    assert find("host").rates is None
