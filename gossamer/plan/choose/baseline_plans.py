@@ -30,7 +30,7 @@ from gossamer.plan.run.context import Context
 from gossamer.plan.store.keys import identity, problem_key
 from gossamer.plan.store.tuning_cache import candidate_key
 from gossamer.plan.store.tuning_file import rounded
-from gossamer.plan.tune.measures import Measures, Request
+from gossamer.plan.tune.measures import Chosen, Measures, Request
 from gossamer.plan.tune.profile import COMPARING
 from gossamer.plan.tune.tuner import Tuner
 
@@ -237,6 +237,9 @@ class _KnownCandidates(Measures):
 
     def conversion_us(self, problem: Problem, device: Device) -> float | None:
         return self._tuner.conversion_us(problem, device)
+
+    def verify(self, chosen: Iterable[Chosen]) -> None:
+        self._tuner.verify(chosen)
 
     def verified(self, layer: Layer, candidate: Candidate, device: Device) -> Candidate:
         return self._tuner.verified(layer, candidate, device)

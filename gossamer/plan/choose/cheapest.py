@@ -190,6 +190,8 @@ class Cheapest:
             # estimates is the cheapest of all
             if self._conversion_cost.measure_estimated(self._conversions):
                 continue
+            self._tuner.verify((node.layer, candidate, node.device)
+                               for node, candidate in assigned)
             wrong = False
             for node, candidate in assigned:
                 verified = self._tuner.verified(node.layer, candidate, node.device)

@@ -84,7 +84,9 @@ class Listing:
     def _list(self, device: Device, asked: Iterable[tuple[Algorithm, Problem]]) -> None:
         with self._profile.stage(LISTING):
             for algorithm, problem in asked:
-                self.refusal_reason(algorithm, problem, device)
+                if self.refusal_reason(algorithm, problem, device) is None:
+                    # nobody waits for the libraries while the variants are used
+                    list(self.within_effort(algorithm, problem, device))
 
     @property
     def is_done(self) -> bool:
