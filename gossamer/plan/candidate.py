@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from gossamer.measure import SLACK
 from gossamer.ops.algorithm import Algorithm, Variant
 from gossamer.plan.store.tuning_file import Measurement
+from gossamer.tensor import Format, memory_format
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,12 @@ class Candidate:
         """The time in microseconds; infinite where the candidate is excluded."""
         time = self.measured.median_us
         return math.inf if self.measured.failure or time is None else time
+
+    @cached_property
+    def formats(self) -> tuple[tuple[Format, ...], tuple[Format, ...]]:
+        """The formats of inputs and outputs by which plan assignments tell candidates apart."""
+        return (tuple(map(memory_format, self.variant.inputs)),
+                tuple(map(memory_format, self.variant.outputs)))
 
     def with_exclusion(self, reason: str) -> Candidate:
         """Returns the same candidate, excluded for a reason."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from gossamer.device.base import Buffer, Device
 from gossamer.device.host import processors
@@ -87,9 +88,11 @@ def build(algorithm: Algorithm, weights: Weights, problem: Problem, variant: Var
 Prepared = tuple[State, BuildCost]
 """The state of a variant, and the cost of preparing it."""
 
+_Made = TypeVar("_Made")
+
 
 def side_by_side(device: Device,
-                 makers: Sequence[Callable[[], Prepared]]) -> Sequence[Callable[[], Prepared]]:
+                 makers: Sequence[Callable[[], _Made]]) -> Sequence[Callable[[], _Made]]:
     """Returns for each maker a function that returns what the maker makes, or raises its error.
 
     Where the device does not build side by side these are the makers themselves. Else all makers

@@ -22,7 +22,7 @@ from gossamer.errors import GossamerError, OutOfMemoryError, first_line
 from gossamer.measure import Task, Timing, interleave
 from gossamer.ops.algorithm import Algorithm, Problem
 from gossamer.plan.candidate import Candidate
-from gossamer.plan.choose.baseline_bounds import least_us
+from gossamer.plan.choose.baseline_bounds import BaselineBounds
 from gossamer.plan.choose.reasons import explained
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer, Program
@@ -30,7 +30,7 @@ from gossamer.plan.run.context import Context
 from gossamer.plan.store.keys import identity, problem_key
 from gossamer.plan.store.tuning_cache import candidate_key
 from gossamer.plan.store.tuning_file import rounded
-from gossamer.plan.tune.measures import Measures, Request
+from gossamer.plan.tune.measures import Chosen, Measures, Request
 from gossamer.plan.tune.profile import COMPARING
 from gossamer.plan.tune.tuner import Tuner
 
@@ -116,18 +116,24 @@ def compare(name: str, chosen: Program, make: Callable[[BaselinePlan, Measures],
     """
     programs = {MEASURED: chosen}
     failures = {}
-    known = _KnownCandidates(tuner, chosen)
+    known, bounds = _KnownCandidates(tuner, chosen), BaselineBounds(chosen.measured)
+    taken_us = _steps_us(chosen)
+    most_us = math.inf if tuner.everything else _CLEARLY_SLOWER * taken_us
     for plan in _baseline_plans(chosen, device):
-        least, taken_us = least_us(chosen.measured, plan.algorithm), _steps_us(chosen)
-        if not tuner.everything and least > _CLEARLY_SLOWER * taken_us:
+        least = bounds.least_us(plan.algorithm)
+        try:
+            if least <= most_us:
+                program = make(plan, known)
+                least = _steps_us(program)
+        except (GossamerError, ValueError) as error:
+            failures[str(plan)] = EndToEnd(failure=f"cannot be made: {first_line(error)}")
+            continue
+        if least <= most_us:
+            programs[str(plan)] = program
+        else:
             failures[str(plan)] = EndToEnd(
                 failure=f"not tried: its layers take at least {least:.1f} us alone, those of the "
                         f"measured choice {taken_us:.1f} us")
-            continue
-        try:
-            programs[str(plan)] = make(plan, known)
-        except (GossamerError, ValueError) as error:
-            failures[str(plan)] = EndToEnd(failure=f"cannot be made: {first_line(error)}")
     keys = {plan: program_key(program, device) for plan, program in programs.items()}
     if len(set(keys.values())) == 1 and not failures:
         return None
@@ -231,6 +237,9 @@ class _KnownCandidates(Measures):
 
     def conversion_us(self, problem: Problem, device: Device) -> float | None:
         return self._tuner.conversion_us(problem, device)
+
+    def verify(self, chosen: Iterable[Chosen]) -> None:
+        self._tuner.verify(chosen)
 
     def verified(self, layer: Layer, candidate: Candidate, device: Device) -> Candidate:
         return self._tuner.verified(layer, candidate, device)

@@ -191,6 +191,8 @@ class Cheapest:
             # estimates is the cheapest of all
             if self._conversion_cost.measure_estimated(self._conversions):
                 continue
+            self._tuner.verify((node.layer, candidate, node.device)
+                               for node, candidate in assigned)
             wrong = False
             for node, candidate in assigned:
                 verified = self._tuner.verified(node.layer, candidate, node.device)
@@ -288,8 +290,7 @@ class Cheapest:
                 result.append([(option, None, None) for option in self._reshapes(node)])
                 continue
             alone: list[_Option] = [] if node.layer.name in forced else [
-                (NodeOption(candidate.cost, tuple(map(memory_format, candidate.variant.inputs)),
-                            tuple(map(memory_format, candidate.variant.outputs))), node, candidate)
+                (NodeOption(candidate.cost, *candidate.formats), node, candidate)
                 for candidate in self._usable(node, of_regions)]
             result.append(alone + [
                 (option.option, region_nodes[option.region.name], option.candidate)

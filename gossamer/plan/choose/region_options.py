@@ -17,7 +17,7 @@ from gossamer.plan.program import Layer
 from gossamer.plan.region import recognising, region_algorithms
 from gossamer.plan.tune.bounds import uncheckable
 from gossamer.plan.tune.discontinuity import has_jumps
-from gossamer.tensor import Format, memory_format
+from gossamer.tensor import Format
 
 
 @dataclass(frozen=True)
@@ -90,10 +90,9 @@ def region_options(region: Layer, layers: Sequence[Layer], candidates: Sequence[
     options: dict[str, list[RegionOption]] = {layer.name: [] for layer in layers}
     read_inside = {name for layer in layers for name in layer.inputs}
     for number, candidate in enumerate(_fastest(candidates)):
-        variant = candidate.variant
-        entries = dict(zip(region.inputs, map(memory_format, variant.inputs), strict=True))
-        written = {name: memory_format(spec)
-                   for name, spec in zip(region.outputs, variant.outputs, strict=True)}
+        inputs, outputs = candidate.formats
+        entries = dict(zip(region.inputs, inputs, strict=True))
+        written = dict(zip(region.outputs, outputs, strict=True))
 
         def given(name: str, written: Mapping[str, Format] = written,
                   number: int = number) -> Format | RegionFormat:
@@ -115,8 +114,7 @@ def _fastest(candidates: Sequence[Candidate]) -> list[Candidate]:
     are about as fast the first."""
     groups: dict[tuple, list[Candidate]] = {}
     for candidate in candidates:
-        variant = candidate.variant
-        key = (*map(memory_format, (*variant.inputs, *variant.outputs)), variant.precision)
+        key = (candidate.formats, candidate.variant.precision)
         groups.setdefault(key, []).append(candidate)
     return [next(candidate for candidate in group if candidate.cost <= (1 + SLACK) * min(
         other.cost for other in group)) for group in groups.values()]

@@ -92,16 +92,29 @@ class CandidateSet:
         built: what another process has built for it."""
         return build(algorithm, self.weights, self.problem, variant, self.device, built)
 
-    @QUIET
     def check(self, algorithm: Algorithm, variant: Variant) -> str | None:
         """Returns why a candidate may not be used with the layer's constants; None where it may."""
+        return self.built_check(algorithm, variant)()
+
+    @QUIET
+    def built_check(self, algorithm: Algorithm, variant: Variant) -> Callable[[], str | None]:
+        """Builds a candidate, and returns a function that runs it and returns what check() does."""
         try:
-            self.checked(algorithm, variant, self.build(algorithm, variant)[0])
-        except WrongNumbersError as wrong:
-            return str(wrong)
-        except Exception as failure:  # in any way: it is reported and the rest go on
-            return does_not_run(failure)
-        return None
+            state, _ = self.build(algorithm, variant)
+        except Exception as error:  # in any way: it is reported and the rest go on
+            reason = does_not_run(error)
+            return lambda: reason
+
+        def failure() -> str | None:
+            try:
+                self.checked(algorithm, variant, state)
+            except WrongNumbersError as wrong:
+                return str(wrong)
+            except Exception as error:  # in any way, too
+                return does_not_run(error)
+            return None
+
+        return failure
 
     def failed(self, algorithm: Algorithm, variant: Variant, failure: Exception) -> Measurement:
         """Returns the measurement of a candidate that failed."""

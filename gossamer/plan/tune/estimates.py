@@ -93,6 +93,13 @@ class _Ratios:
         return _MARGIN * self._sorted[int(self._doubt * len(self._sorted))]
 
 
+    def saving(self, us: float, bound_us: float) -> float:
+        """Returns how far below a bound the products of a time with the ratios are on average,
+        where those that are above it count as 0."""
+        below = bisect.bisect_left(self._sorted, bound_us / us)
+        return sum(bound_us - us * ratio for ratio in self._sorted[:below]) / len(self._sorted)
+
+
 class _BestRatios(_Ratios):
     """The least ratio of each problem."""
 
@@ -167,6 +174,19 @@ class Estimates:
         ratios = self._of_configs[algorithm.name]
         return first_us * (min(ratios.least, _MARGIN) if len(ratios) >= _FEW_CONFIGS
                            else self._rates.config)
+
+    def saving_us(self, kind: Kind, model_us: float, bound_us: float) -> float | None:
+        """Returns the time that the best candidate of a kind saves on average where a bound is
+        known already, from its model; None where too little is known of the kind."""
+        ratios = self._ratios[kind]
+        return ratios.saving(model_us, bound_us) if len(ratios) >= _FEW else None
+
+    def saving_us_of_config(self, algorithm: Algorithm, first_us: float,
+                            bound_us: float) -> float | None:
+        """Returns the time that a later config of an algorithm saves on average, from the time of
+        the first one; None where too little is known of the algorithm."""
+        ratios = self._of_configs[algorithm.name]
+        return ratios.saving(first_us, bound_us) if len(ratios) >= _FEW_CONFIGS else None
 
     def learn(self, kind: Kind, problem: Problem, model_us: float, time_us: float) -> None:
         """Remembers a measured time of a kind of candidates."""

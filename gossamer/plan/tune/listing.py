@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -51,7 +51,7 @@ class Listing:
         self._profile = profile
         self._everything = everything
         self._keeps_precisions = keeps_precisions
-        self._variants: dict[tuple[Algorithm, Problem, str], list[Variant]] = {}
+        self._variants: dict[tuple[Algorithm, Problem, str], _Listed] = {}
         self._refusals: dict[tuple[Algorithm, Problem, str], str | None] = {}
         self._narrow: set[tuple[Problem, str]] = set()
         self._answers: Future[None] | None = None
@@ -84,7 +84,9 @@ class Listing:
     def _list(self, device: Device, asked: Iterable[tuple[Algorithm, Problem]]) -> None:
         with self._profile.stage(LISTING):
             for algorithm, problem in asked:
-                self.refusal_reason(algorithm, problem, device)
+                if self.refusal_reason(algorithm, problem, device) is None:
+                    # nobody waits for the libraries while the variants are used
+                    list(self.within_effort(algorithm, problem, device))
 
     @property
     def is_done(self) -> bool:
@@ -192,10 +194,30 @@ class Listing:
             precisions: Sequence[str] = self._precisions
             if algorithm.vendor and (problem, device.name) in self._narrow:
                 precisions = ("fp16",)
-            self._variants[key] = list(
+            self._variants[key] = _Listed(
                 algorithm.variants(problem, device) if has_half
                 else algorithm.variants_in(problem, device, precisions))
         return self._variants[key]
+
+
+class _Listed:
+    """The variants of an algorithm, each of which is listed when it is first asked for. One thread
+    at a time asks for those of an algorithm and a problem."""
+
+    def __init__(self, variants: Iterable[Variant]) -> None:
+        self._left = iter(variants)
+        self._known: list[Variant] = []
+
+    def __iter__(self) -> Iterator[Variant]:
+        index = 0
+        while True:
+            if index == len(self._known):
+                variant = next(self._left, None)
+                if variant is None:
+                    return
+                self._known.append(variant)
+            yield self._known[index]
+            index += 1
 
 
 def _problem_of(layer: Layer) -> Problem:

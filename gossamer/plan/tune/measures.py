@@ -13,6 +13,9 @@ from gossamer.ops.algorithm import Algorithm, Problem
 from gossamer.plan.candidate import Candidate
 from gossamer.plan.program import Layer
 
+Chosen = tuple[Layer, Candidate, Device]
+"""A layer, the candidate that is to compute it, and the device on which it does."""
+
 
 @dataclass(frozen=True)
 class Request:
@@ -69,6 +72,10 @@ class Measures(abc.ABC):
     def conversion_us(self, problem: Problem, device: Device) -> float | None:
         """Returns the least time that a conversion can take, by an estimate; None where it has been
         measured or shall be."""
+
+    @abc.abstractmethod
+    def verify(self, chosen: Iterable[Chosen]) -> None:
+        """Checks several candidates together, so that verified() knows of them."""
 
     @abc.abstractmethod
     def verified(self, layer: Layer, candidate: Candidate, device: Device) -> Candidate:

@@ -311,10 +311,6 @@ class AttemptQueue:
         """
         if attempt.is_required:
             return math.inf
-        expected = self._estimates.expected_us(attempt.kind, attempt.model_us)
-        if attempt.leader is not None and attempt.leader.time_us is not None:
-            expected = min(expected, attempt.leader.time_us)
-        least = self.least_us(attempt)
         seconds = self._seconds(attempt)
         if attempt.variant.precision != "fp16" and all(
                 layer.is_inner for layer in attempt.group.layers):
@@ -325,6 +321,24 @@ class AttemptQueue:
             bound = layer.bound(attempt, self._estimates)
             if bound == math.inf:
                 # layers without any known time come first, each with what is expected to be fastest
-                return 1e12 / ((1 + layer.begun)**2 * max(expected, 1e-3) * seconds)
-            saved += max(0.0, bound - expected, 0.1 * (bound - least))
+                expected = max(self._expected_us(attempt), 1e-3)
+                return 1e12 / ((1 + layer.begun)**2 * expected * seconds)
+            saved += self._saving_us(attempt, bound)
         return saved / seconds
+
+    def _expected_us(self, attempt: Attempt) -> float:
+        """Returns the time that is expected of an attempt."""
+        expected = self._estimates.expected_us(attempt.kind, attempt.model_us)
+        first = None if attempt.leader is None else attempt.leader.time_us
+        return expected if first is None else min(expected, first)
+
+    def _saving_us(self, attempt: Attempt, bound: float) -> float:
+        """Returns the time that an attempt is expected to save where a bound is known: the average
+        over what was measured of such candidates, or as long as that is little, some of the way
+        down to the least time expected."""
+        first = None if attempt.leader is None else attempt.leader.time_us
+        known = (self._estimates.saving_us(attempt.kind, attempt.model_us, bound) if first is None
+                 else self._estimates.saving_us_of_config(attempt.algorithm, first, bound))
+        if known is not None:
+            return known
+        return max(0.0, bound - self._expected_us(attempt), 0.1 * (bound - self.least_us(attempt)))

@@ -8,37 +8,31 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from gossamer.device.base import Device
 from gossamer.device.host import processors
-from gossamer.measure import CpuContention, Timing
+from gossamer.measure import CpuContention
 from gossamer.ops.algorithm import PRECISIONS, Algorithm, Problem, Variant
 from gossamer.plan.candidate import Candidate
 from gossamer.plan.eligibility import reason_build_too_long
 from gossamer.plan.policy import EFFORTS
 from gossamer.plan.program import Layer
-from gossamer.plan.store.tuning_cache import CandidateKey, Measurement, TuningCache, candidate_key
-from gossamer.plan.tune.alike import likeness, timed_problem
-from gossamer.plan.tune.candidates import CandidateSet, digest
+from gossamer.plan.store.tuning_cache import Measurement, TuningCache, candidate_key
+from gossamer.plan.tune.alike import timed_problem
+from gossamer.plan.tune.attempts import Attempts, ranked_elsewhere
 from gossamer.plan.tune.device_check import compile_ahead
+from gossamer.plan.tune.digests import Digests
 from gossamer.plan.tune.estimates import Estimates
 from gossamer.plan.tune.kernel_costs import KernelCosts
 from gossamer.plan.tune.listing import Listing, Work
-from gossamer.plan.tune.measures import Measures, Request
+from gossamer.plan.tune.measures import Chosen, Measures, Request
 from gossamer.plan.tune.memory import CandidateMemory
-from gossamer.plan.tune.profile import CHECKING, LISTING, STORING, TuningProfile
-from gossamer.plan.tune.queue import (
-    NEAR,
-    Attempt,
-    AttemptQueue,
-    CandidateGroup,
-    Progress,
-)
+from gossamer.plan.tune.profile import LISTING, STORING, TuningProfile
+from gossamer.plan.tune.queue import Attempt, AttemptQueue, Progress
 from gossamer.plan.tune.rates import know_rates
 from gossamer.plan.tune.results import Results
-from gossamer.plan.tune.runner import AttemptRunner, attempts_of, measure_alone
+from gossamer.plan.tune.runner import AttemptRunner, measure_alone
 from gossamer.plan.tune.thread_margin import without_small_gains
+from gossamer.plan.tune.verification import Verification
 from gossamer.plan.tune.worker_pools import WorkerPools
 
 _FEW_SPREADS, _SCATTERED = 10, 1.25
@@ -46,8 +40,6 @@ _FEW_SPREADS, _SCATTERED = 10, 1.25
 quartiles from which on they scatter; on an idle GPU it is below 1.05."""
 _STORE_SECONDS = 5.0
 """Seconds after which measurements are stored while others are made."""
-_FROM_ALIKE = 2
-"""Configs that are measured of a layer that is like another one, the best of that one."""
 
 
 class Tuner(Measures):
@@ -84,10 +76,6 @@ class Tuner(Measures):
         self.cache = TuningCache(device) if cache is None else cache
         self.measured = 0
         """Number of candidates measured so far, without those from the cache."""
-        self.reused = 0
-        """Number of candidates whose measurements came from the cache."""
-        self.not_tried = 0
-        """Number of candidates that were not measured, as they could not be of use."""
         self.profile = TuningProfile()
         self._budget_s = budget_s
         self._deadline = math.inf
@@ -105,8 +93,21 @@ class Tuner(Measures):
         self._note = note
         self._known: dict[tuple[Problem, str, tuple[str, ...]], list[Candidate]] = {}
         self._results = Results(self.cache, device)
-        self._checked: dict[tuple[str, str, CandidateKey], str | None] = {}
-        self._digests: dict[tuple[int, ...], tuple[str, list[np.ndarray]]] = {}
+        self._digests = Digests()
+        self._attempts = Attempts(self._results, self._digests, self.samples,
+                                  everything=self.everything)
+        self._verification = Verification(self._results, self._digests, self.profile,
+                                          self._memory_of)
+
+    @property
+    def reused(self) -> int:
+        """Number of candidates whose measurements came from the cache."""
+        return self._attempts.reused
+
+    @property
+    def not_tried(self) -> int:
+        """Number of candidates that were not measured, as they could not be of use."""
+        return self._attempts.not_tried
 
     def start(self) -> None:
         """Starts the time that the budget allows."""
@@ -168,7 +169,7 @@ class Tuner(Measures):
         self._know_rates(device)
         with self.profile.stage(LISTING):
             work = self._listing.work(device, requests)
-            attempts, followers = self._attempts(device, work)
+            attempts, followers = self._attempts.missing(device, work, self._estimates_of(device))
         if not attempts:
             return
         self._note(f"{len(work.times)} layers: {len(attempts)} candidates")
@@ -183,56 +184,11 @@ class Tuner(Measures):
             return
         self._run(device, queue, attempts, work)
         if followers:
-            queue.extend(self._ranked_elsewhere(attempts, followers))
+            queue.extend(ranked_elsewhere(attempts, followers))
             self._run(device, queue, attempts, work)
-        while instead := self._required_instead(work, attempts):
+        while instead := self._attempts.required_instead(work, attempts):
             queue.extend(attempt for attempt in instead if attempt not in queue)
             self._run(device, queue, attempts, work)
-
-    def _attempts(self, device: Device, work: Work
-                  ) -> tuple[list[Attempt], dict[CandidateGroup, CandidateGroup]]:
-        """Returns attempts for what was not measured before, and the groups of layers that are like
-        another one, each with the group of that layer."""
-        estimates, all_missing = self._estimates_of(device), []
-        alike: dict[object, CandidateGroup] = {}
-        followers: dict[CandidateGroup, CandidateGroup] = {}
-        for problem, group in work.groups.items():
-            known = self._results.stored(problem, device)
-            attempts = attempts_of(group, work.pairs[problem].values(), estimates)
-            missing = []
-            for attempt in attempts:
-                attempt.is_required = (problem, attempt.key) in work.required
-                stored = known.get(attempt.key)
-                attempt.before = stored
-                if not self._is_missing(stored, group.layer):
-                    attempt.measured = stored
-                else:
-                    missing.append(attempt)
-            best = min((attempt.time_us for attempt in attempts if attempt.time_us is not None),
-                       default=math.inf)
-            for attempt in attempts:
-                # near times compare only within one session
-                is_near = attempt.time_us is not None and attempt.time_us <= NEAR * best
-                if missing and is_near and not self._results.are_of(attempt, device):
-                    attempt.measured = None
-                    missing.append(attempt)
-                elif attempt.measured is not None:
-                    if not self._results.are_of(attempt, device):
-                        self.reused += not attempt.measured.not_tried
-                        self.not_tried += attempt.measured.not_tried
-                    self._results.keep(attempt, device)
-                    for layer in group.layers:
-                        layer.learn(attempt)
-            if all(spec.size == 0 for spec in problem.outputs):
-                self._keep_empty(device, missing)
-                continue
-            kind = None if self.everything else likeness(problem)
-            if kind is not None and missing:
-                leader = alike.setdefault(kind, group)
-                if leader is not group:
-                    followers[group] = leader
-            all_missing += missing
-        return all_missing, followers
 
     def _run(self, device: Device, queue: AttemptQueue, attempts: Sequence[Attempt],
              work: Work, is_paused: Callable[[], bool] = lambda: False) -> None:
@@ -244,7 +200,7 @@ class Tuner(Measures):
             nonlocal stored
             if time.monotonic() - stored > _STORE_SECONDS:
                 # a process that is killed loses no more than this
-                self._store(device, attempts)
+                self._attempts.store(device, attempts)
                 stored = time.monotonic()
             known = [times.best_us for times in work.times.values() if times.best]
             left = len(queue)
@@ -269,71 +225,7 @@ class Tuner(Measures):
                         failure="not tried: measuring was ended before")
                     attempt.is_transient = True
             with self.profile.stage(STORING):
-                self._store(device, attempts)
-
-    def _store(self, device: Device, attempts: Sequence[Attempt]) -> None:
-        by_problem: dict[Problem, list[Measurement]] = {}
-        for attempt in attempts:
-            if attempt.measured is not None:
-                if not self._results.has(attempt, device):
-                    self.not_tried += attempt.measured.not_tried
-                    attempt.measured = _with_first_build(attempt.measured, attempt.before)
-                    if attempt.measured.not_tried:
-                        # more effort tries it again
-                        attempt.measured = replace(attempt.measured, samples=self.samples)
-                self._results.keep(attempt, device)
-                if not attempt.is_transient:
-                    by_problem.setdefault(attempt.group.problem, []).append(attempt.measured)
-        for problem, measured in by_problem.items():
-            self._results.cache_of(device).put(problem, measured)
-
-    def _required_instead(self, work: Work, attempts: Sequence[Attempt]) -> list[Attempt]:
-        """Returns an attempt for each layer for which no candidate that was measured works, the
-        most precise first, so that it is measured though measuring was ended or others were
-        expected to be faster. Regions whose layers work alone need none."""
-        instead: list[Attempt] = []
-        for times in work.times.values():
-            if times.best or times.alone_us < math.inf:
-                continue
-            own = [attempt for attempt in attempts if times in attempt.group.layers]
-            left = [attempt for attempt in own
-                    if attempt.measured is not None and attempt.measured.not_tried]
-            if not left or any(attempt.time_us is not None or attempt in instead
-                               for attempt in own):
-                continue
-            instead.append(min(
-                left, key=lambda attempt: PRECISIONS.index(attempt.variant.precision)))
-        for attempt in instead:
-            attempt.is_required, attempt.is_transient, attempt.measured = True, False, None
-        self.not_tried -= len(instead)
-        return instead
-
-    def _ranked_elsewhere(self, attempts: Sequence[Attempt],
-                          followers: dict[CandidateGroup, CandidateGroup]) -> list[Attempt]:
-        """Returns the attempts of layers that are like another one: the configs that are best for
-        that one. The others get results that say so."""
-        ranked: dict[CandidateGroup, list[CandidateKey]] = {}
-        spoilt = {attempt.group for attempt in attempts if attempt.is_transient}
-        for group in set(followers.values()):
-            timed = [attempt for attempt in attempts
-                     if attempt.group is group and attempt.time_us is not None]
-            timed.sort(key=lambda attempt: attempt.time_us or math.inf)
-            ranked[group] = [attempt.key for attempt in timed[:_FROM_ALIKE]]
-        taken = []
-        for attempt in attempts:
-            leader = followers.get(attempt.group)
-            if leader is None:
-                continue
-            if attempt.is_required or not ranked[leader] or attempt.key in ranked[leader]:
-                attempt.leader = None
-                taken.append(attempt)
-            else:
-                attempt.measured = Measurement.of(
-                    attempt.algorithm, attempt.variant, not_tried=True,
-                    failure=f"not tried: not among the best for {leader.layer.name}, which is "
-                            "alike")
-                attempt.is_transient |= leader in spoilt
-        return taken
+                self._attempts.store(device, attempts)
 
     def _candidates(self, request: Request) -> list[Candidate]:
         """Returns the measured candidates of a layer."""
@@ -348,7 +240,7 @@ class Tuner(Measures):
                     measured = Measurement.of(algorithm, variant, failure=reason)
                 else:
                     measured = results[candidate_key(algorithm, variant)]
-                    if measured.wrong_numbers and measured.weights != self._digest(layer):
+                    if measured.wrong_numbers and measured.weights != self._digests.of(layer):
                         measured = self._with_own_weights(request, algorithm, variant, timed)
                 candidates.append(Candidate(algorithm, variant, measured))
         return without_small_gains(candidates)
@@ -365,57 +257,18 @@ class Tuner(Measures):
             self._results.cache_of(request.device).put(timed, [attempt.measured])
         return attempt.measured
 
-    def _keep_empty(self, device: Device, attempts: Iterable[Attempt]) -> None:
-        """Gives candidates whose outputs are empty no time at all."""
-        no_time = Timing(0.0, 0.0, 0.0, self.samples)
-        for attempt in attempts:
-            attempt.measured = Measurement.of(
-                attempt.algorithm, attempt.variant, no_time, error=0.0,
-                weights=self._digest(attempt.group.layer))
-            self._results.keep(attempt, device)
-
-    def _is_missing(self, stored: Measurement | None, layer: Layer) -> bool:
-        """Whether a candidate has to be measured, as its stored measurement does not suffice."""
-        if stored is None:
-            return True
-        if stored.not_tried:
-            return self.everything or stored.samples < self.samples
-        if stored.failure:
-            # a candidate that was wrong with other weights may be right with these
-            return stored.wrong_numbers and stored.weights != self._digest(layer)
-        return stored.samples < self.samples
-
     def conversion_us(self, problem: Problem, device: Device) -> float | None:
         if self.everything or self._results.of(problem, device):
             return None
         return self._estimates_of(device).least_conversion_us(problem.inputs[0],
                                                               problem.outputs[0])
 
-    def verified(self, layer: Layer, candidate: Candidate, device: Device) -> Candidate:
-        # it may have been measured with the constants of another layer
-        measured = candidate.measured
-        if measured.weights == self._digest(layer) or not layer.weights:
-            return candidate
-        key = (layer.name, device.name, measured.candidate_key)
-        if key not in self._checked:
-            self._checked[key] = self._failure_of(layer, candidate, device)
-        failure = self._checked[key]
-        return candidate if failure is None else candidate.with_exclusion(failure)
+    def verify(self, chosen: Iterable[Chosen]) -> None:
+        self._verification.check(chosen)
 
-    def _failure_of(self, layer: Layer, candidate: Candidate, device: Device) -> str | None:
-        """Returns why a candidate may not be used with a layer's constants; None where it may, as
-        is known from the cache or found by a check."""
-        assert layer.problem is not None
-        measured, cache = candidate.measured, self._results.cache_of(device)
-        weights = self._digest(layer)
-        if cache.has_check(layer.problem, measured, weights):
-            return None
-        with self.profile.stage(CHECKING):
-            candidates = CandidateSet(layer, device, self._memory_of(device))
-            failure = candidates.check(candidate.algorithm, candidate.variant)
-        if failure is None:
-            cache.put_check(layer.problem, measured, weights)
-        return failure
+    def verified(self, layer: Layer, candidate: Candidate, device: Device) -> Candidate:
+        failure = self._verification.failure(layer, candidate, device)
+        return candidate if failure is None else candidate.with_exclusion(failure)
 
     def flush(self) -> None:
         """Writes the measurements that are not on disk yet."""
@@ -450,13 +303,6 @@ class Tuner(Measures):
                 processors() if device.builds_side_by_side else 1)
         return self._costs[device.name]
 
-    def _digest(self, layer: Layer) -> str:
-        key = tuple(map(id, layer.weights.values()))
-        if key not in self._digests:
-            # the arrays are stored too, so that no new array gets the id of a deleted one
-            self._digests[key] = (digest(layer.weights), list(layer.weights.values()))
-        return self._digests[key][0]
-
     def refusal_reason(self, algorithm: Algorithm, problem: Problem, device: Device) -> str | None:
         return self._listing.refusal_reason(algorithm, problem, device)
 
@@ -464,11 +310,3 @@ class Tuner(Measures):
 def _known_key(request: Request) -> tuple[Problem, str, tuple[str, ...]]:
     names = tuple(algorithm.name for algorithm in request.algorithms)
     return request.problem, request.device.name, names
-
-
-def _with_first_build(fresh: Measurement, before: Measurement | None) -> Measurement:
-    """Returns a measurement with the build time of an earlier one, where that was made before the
-    kernels were in the cache."""
-    if before is None or before.build_s is None or before.build_cached or not fresh.build_cached:
-        return fresh
-    return replace(fresh, build_s=before.build_s, build_cached=False)

@@ -59,6 +59,9 @@ def test_dense_candidates_are_measured_once_for_all_layers_of_a_shape(
     for _ in range(2):
         assert tuner.verified(layers[1], fastest, paced_device) is fastest
     assert len(dense.built) == 3 and tuner.measured == 2
+    tuner.verify([(each, fastest, paced_device) for each in layers])
+    assert len(dense.built) == 4
+    assert tuner.verified(layers[2], fastest, paced_device) is fastest and len(dense.built) == 4
     later = paced_tuner("max")
     measure(later, paced_device, [layer("four", mask="four", density=0.3)], dense)
     assert (later.measured, later.reused) == (0, 2)

@@ -131,3 +131,20 @@ def test_a_conversion_takes_at_least_less_than_it_surely_does() -> None:
         assert 0 < least < surely
         times.append((least, surely))
     assert times[0][0] < times[1][0] and times[0][1] < times[1][1]
+
+
+def test_what_is_saved_is_an_average_over_what_was_measured() -> None:
+    estimates = Estimates(find("host"))
+    kind = ("paced", "fp32", "NCHW", "NCHW")
+    for channels, ratio in zip(range(1, 7), (1.0, 2.0, 3.0, 4.0, 5.0, 6.0), strict=True):
+        assert estimates.saving_us(kind, 10.0, 25.0) is None
+        estimates.learn(kind, problem_of(channels), 10.0, 10.0 * ratio)
+    # 15 and 5 us are saved in two cases of six
+    assert estimates.saving_us(kind, 10.0, 25.0) == pytest.approx(20 / 6)
+    assert estimates.saving_us(kind, 10.0, 10.0) == 0.0
+    algorithm = Paced("paced", 1.0)
+    for _ in range(6):
+        assert estimates.saving_us_of_config(algorithm, 10.0, 10.0) is None
+        estimates.learn_config(algorithm, 10.0, 9.0)
+        estimates.learn_config(algorithm, 10.0, 11.0)
+    assert estimates.saving_us_of_config(algorithm, 10.0, 10.0) == pytest.approx(0.5)

@@ -16,6 +16,7 @@ from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.plan.tune.examples import Examples
 from gossamer.tensor import Format, TensorSpec, default_spec
 from tests.ops.recording import RecordingDevice
+from tests.ops.region.blocks import block
 
 HOST = find("host")
 ADD = Expression(2, (ExpressionStep("add", (0, 1)),))
@@ -51,6 +52,18 @@ def test_layers_with_the_same_input_share_its_memory() -> None:
     np.testing.assert_array_equal(host_array(second, spec), y.transpose(1, 2, 3, 0))
     examples.forget()
     assert examples.buffer(one, 0, x, spec) is not first
+
+
+def test_a_region_reads_the_numbers_of_its_first_part() -> None:
+    problem = block(2, 8, 16, 8, (5, 5))
+    examples = Examples(HOST)
+    (x,) = examples.of(problem)
+    (drawn,) = problem.example_inputs(np.random.default_rng(0))
+    np.testing.assert_array_equal(x, drawn)
+    layer = added(problem.inputs[0].shape)
+    spec = problem.inputs[0].with_format(layout="NHWC")
+    first = examples.buffer(layer, 0, examples.of(layer)[0], spec)
+    assert examples.buffer(problem, 0, x, spec) is first
 
 
 class Small(RecordingDevice):

@@ -143,13 +143,25 @@ class SeparableMma(_FusedBlockMma):
     expands = False
 
 
-def _offered(block: Block, precision: str, limits: Limits) -> list[BlockTile]:
-    """Returns the tiles that are offered, those expected to be fastest at the block's batch size
-    first; of those with as many outputs only one for a batch size."""
-    tiles: dict[BlockTile, None] = {}
-    for batch in _BATCHES:
-        of_outputs: dict[int, BlockTile] = {}
-        for divided in tilings(of_batch(block, batch), precision, limits):
-            of_outputs.setdefault(divided.tile.rows * divided.tile.columns, divided.tile)
-        tiles.update(dict.fromkeys(list(of_outputs.values())[:_CONFIGS]))
-    return sorted(tiles, key=lambda tile: BlockTiling(block, tile, precision).cycles(limits))
+def _offered(block: Block, precision: str, limits: Limits) -> Iterator[BlockTile]:
+    """Yields the tiles that are offered: those for the block's batch size, where it is one of
+    _BATCHES, before those for others, which are computed when they are asked for; of each of these
+    the ones that are expected to be fastest at the block's batch size first."""
+    batch = block.depthwise.batch
+    known: dict[BlockTile, None] = {}
+    for batches in ([batch], [other for other in _BATCHES if other != batch]
+                    ) if batch in _BATCHES else (_BATCHES,):
+        tiles = dict.fromkeys(tile for other in batches for tile in _best(block, other, precision,
+                                                                         limits))
+        yield from sorted(tiles.keys() - known.keys(), key=lambda tile: BlockTiling(
+            block, tile, precision).cycles(limits))
+        known.update(tiles)
+
+
+def _best(block: Block, batch: int, precision: str, limits: Limits) -> list[BlockTile]:
+    """Returns the tiles that are expected to be fastest at a batch size, of those with as many
+    outputs only one."""
+    of_outputs: dict[int, BlockTile] = {}
+    for divided in tilings(of_batch(block, batch), precision, limits):
+        of_outputs.setdefault(divided.tile.rows * divided.tile.columns, divided.tile)
+    return list(of_outputs.values())[:_CONFIGS]
