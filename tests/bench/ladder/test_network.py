@@ -1,4 +1,4 @@
-"""Every step of the ladder computes the network, with the launches and the memory of its step."""
+"""Every rung of the ladder computes the network, with the launches and the memory of its rung."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from gossamer.bench.ladder import network
 from gossamer.bench.ladder.network import BlockSizes, PublishedNetwork
-from gossamer.bench.ladder.steps import Step
+from gossamer.bench.ladder.rungs import Rung
 from gossamer.bench.reference import reference
 from gossamer.bench.work import MOST_ERROR
 from gossamer.device.base import Device
@@ -40,34 +40,34 @@ def timings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return counts
 
 
-def published(step: Step, dtype: str, device: Device, blocks: BlockSizes | None = None
+def published(rung: Rung, dtype: str, device: Device, blocks: BlockSizes | None = None
               ) -> PublishedNetwork:
-    return PublishedNetwork(resolve(every_layer(), len(X)), X, step, dtype, device, blocks)
+    return PublishedNetwork(resolve(every_layer(), len(X)), X, rung, dtype, device, blocks)
 
 
 @pytest.mark.sanitize
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_every_step_computes_the_network(compiled_device: Device, dtype: str,
+def test_every_rung_computes_the_network(compiled_device: Device, dtype: str,
                                          timings: list[int]) -> None:
     most = MOST_ERROR["fp64"] if dtype == "float64" else tolerance("network")
     slow = is_slow(compiled_device)
-    # the kernels of the other two steps are those of Step.BLOCKS
-    for step in (Step.PIXELS, Step.VALUES, Step.BLOCKS, Step.POINTWISE) if slow else Step:
-        computed = published(step, dtype, compiled_device)
+    # the kernels of the other two rungs are those of Rung.BLOCKS
+    for rung in (Rung.PIXELS, Rung.VALUES, Rung.BLOCKS, Rung.POINTWISE) if slow else Rung:
+        computed = published(rung, dtype, compiled_device)
         computed.run()
         if not slow:  # a second run finds the memory of the first
             computed.run()
-        assert normalised_error(computed.output(), EXPECTED) < most, step.label
+        assert normalised_error(computed.output(), EXPECTED) < most, rung.label
 
 
-def test_padding_passes_end_with_the_third_step(compiled_device: Device,
+def test_padding_passes_end_with_the_third_rung(compiled_device: Device,
                                                 timings: list[int]) -> None:
-    kernels = [published(step, "float32", compiled_device).kernels for step in Step]
+    kernels = [published(rung, "float32", compiled_device).kernels for rung in Rung]
     # 6 convolutions, of which 4 are padded, a sum, a mean and two products
     assert kernels == [14, 14, 10, 10, 10, 10]
 
 
-def test_memory_is_allocated_in_each_run_until_the_fourth_step(
+def test_memory_is_allocated_in_each_run_until_the_fourth_rung(
         monkeypatch: pytest.MonkeyPatch, timings: list[int]) -> None:
     device = next((device for device in working_devices().values() if device.compiles), None)
     if device is None:
@@ -77,8 +77,8 @@ def test_memory_is_allocated_in_each_run_until_the_fourth_step(
     monkeypatch.setattr(device, "empty", lambda nbytes, *rest: sizes.append(nbytes)
                         or empty(nbytes, *rest))
     allocations = []
-    for step in Step:
-        computed = published(step, "float32", device)
+    for rung in Rung:
+        computed = published(rung, "float32", device)
         sizes.clear()
         computed.run()
         allocations.append(len(sizes))
@@ -87,17 +87,17 @@ def test_memory_is_allocated_in_each_run_until_the_fourth_step(
 
 
 def test_block_sizes_are_measured_once(compiled_device: Device, timings: list[int]) -> None:
-    untuned = published(Step.MEMORY, "float32", compiled_device)
+    untuned = published(Rung.MEMORY, "float32", compiled_device)
     assert untuned.block_sizes == (256, 256) and not timings
     blocks: BlockSizes = {}
-    tuned = published(Step.BLOCKS, "float32", compiled_device, blocks)
+    tuned = published(Rung.BLOCKS, "float32", compiled_device, blocks)
     assert tuned.block_sizes == (64, 64) and len(timings) == len(blocks) == tuned.kernels
     most = compiled_device.limits.sure_work_group_size
     assert timings[0] == sum(size <= most for size in (32, 64, 128, 256, 512, 1024))
     # the two 1x1 convolutions have a kernel of their own, the other kernels are known
-    published(Step.POINTWISE, "float32", compiled_device, blocks)
+    published(Rung.POINTWISE, "float32", compiled_device, blocks)
     assert len(timings) == len(blocks) == tuned.kernels + 2
-    published(Step.POINTWISE, "float32", compiled_device, blocks)
+    published(Rung.POINTWISE, "float32", compiled_device, blocks)
     assert len(timings) == tuned.kernels + 2
 
 
@@ -106,8 +106,8 @@ def test_tensors_that_integers_cannot_count_are_refused(compiled_device: Device,
     # the stem's output, 6 images of 4x6 with a border of 2, is the largest tensor
     monkeypatch.setattr(network, "_LARGEST", 2 * 6 * 8 * 10 - 1)
     with pytest.raises(UnsupportedError, match=r"^every-layer.onnx: a tensor has 960 values, and a "
-                                               r"step of the ladder counts to 959; take a smaller"):
-        published(Step.BORDERS, "float32", compiled_device)
+                                               r"rung of the ladder counts to 959; take a smaller"):
+        published(Rung.BORDERS, "float32", compiled_device)
 
 
 def test_mobilenet_is_computed(timings: list[int]) -> None:
@@ -116,7 +116,7 @@ def test_mobilenet_is_computed(timings: list[int]) -> None:
         pytest.skip("neither PoCL nor CUDA works here")
     graph = zoo.build("mobilenet_v2", seed=3)
     x = np.random.default_rng(2).standard_normal((1, 3, 224, 224)).astype(np.float32)
-    computed = PublishedNetwork(resolve(graph, 1), x, Step.MEMORY, "float32", device)
+    computed = PublishedNetwork(resolve(graph, 1), x, Rung.MEMORY, "float32", device)
     computed.run()
     assert computed.kernels == 52 + 10 + 2
     assert normalised_error(computed.output(), reference(graph, x)) < tolerance("network")
