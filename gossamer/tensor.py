@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+
+from gossamer.hashed_once import HashedOnce
 
 ROW_MAJOR = "row"
 """The layout of a tensor of any rank whose last dimension is contiguous."""
@@ -52,7 +54,7 @@ the value differs from 0, and one that says whether it is 1."""
 
 
 @dataclass(frozen=True)
-class Format:
+class Format(HashedOnce):
     """How a tensor lies in memory, whatever its shape.
 
     layout: "row", or for rank 4 "NCHW", "NHWC", "CHWN", or for packed dtypes "packed32" and
@@ -96,12 +98,12 @@ class Format:
         """Whether images lie one after another in memory."""
         return self.layout not in AXES or AXES[self.layout][0] == 0
 
-    @property
+    @functools.cached_property
     def stored_dtype(self) -> np.dtype:
         """The dtype in memory; packed values are in unsigned words."""
         return np.dtype(f"uint{_WORD_BITS[self.layout]}" if self.is_packed else self.dtype)
 
-    @property
+    @functools.cached_property
     def logical_dtype(self) -> np.dtype:
         """The dtype of logical arrays; packed values are float32."""
         return np.dtype("float32" if self.is_packed else self.dtype)
@@ -136,7 +138,11 @@ class Format:
             (f"b{','.join(map(str, self.border))}", self.border, other.border)) if mine != theirs]
 
     def __str__(self) -> str:
-        """Returns a text that identifies the format: 'NCHW', or 'NHWC float16 c8 b1,1,1,1' for
+        return self._text
+
+    @functools.cached_property
+    def _text(self) -> str:
+        """The text that identifies the format: 'NCHW', or 'NHWC float16 c8 b1,1,1,1' for
         channels that are rounded up to a multiple of 8 and a border of 1."""
         return " ".join([self.layout, *self.differences(Format(self.layout, "float32"))]
                         if not self.is_packed else
@@ -145,7 +151,7 @@ class Format:
 
 
 @dataclass(frozen=True)
-class TensorSpec:
+class TensorSpec(HashedOnce):
     """The shape of a tensor, and the format in which it lies in memory.
 
     shape: the logical shape. A rank-4 activation is always (N, C, H, W), whatever the layout.
@@ -172,7 +178,7 @@ class TensorSpec:
         """The dtype of the format."""
         return self.format.dtype
 
-    @property
+    @functools.cached_property
     def size(self) -> int:
         """Number of logical elements."""
         return math.prod(self.shape)
@@ -181,7 +187,7 @@ class TensorSpec:
         """Returns the spec of the first `count` images; images are along the first dimension."""
         return replace(self, shape=(min(count, self.shape[0]), *self.shape[1:]))
 
-    @property
+    @functools.cached_property
     def stored_shape(self) -> tuple[int, ...]:
         """The shape in memory order with paddings, in words for a packed layout."""
         return self.format.stored_shape(self.shape)
@@ -196,12 +202,12 @@ class TensorSpec:
         """The dtype of logical arrays; packed values are float32."""
         return self.format.logical_dtype
 
-    @property
+    @functools.cached_property
     def nbytes(self) -> int:
         """Bytes of memory that the tensor takes, with paddings."""
         return math.prod(self.stored_shape) * self.stored_dtype.itemsize
 
-    @property
+    @functools.cached_property
     def strides(self) -> tuple[int, ...]:
         """Distance in elements between neighbours along each logical dimension.
         Raises ValueError for a packed layout."""
@@ -338,12 +344,22 @@ def image_shape(shape: tuple[int, ...]) -> tuple[int, int, int, int]:
 
 def default_format(shape: tuple[int, ...], dtype: str = "float32") -> Format:
     """Returns the format in which problems are stated: NCHW at rank 4, row-major otherwise."""
-    return Format("NCHW" if len(shape) == 4 else ROW_MAJOR, dtype)
+    return _of_layout("NCHW" if len(shape) == 4 else ROW_MAJOR, dtype)
 
 
-def default_spec(shape: tuple[int, ...], dtype: str = "float32") -> TensorSpec:
+@functools.lru_cache(maxsize=256)
+def _of_layout(layout: str, dtype: str) -> Format:
+    return Format(layout, dtype)
+
+
+def default_spec(shape: Sequence[int], dtype: str = "float32") -> TensorSpec:
     """Returns the spec of a tensor in the default format."""
-    return TensorSpec(tuple(shape), default_format(tuple(shape), dtype))
+    return _default_spec(tuple(map(int, shape)), dtype)
+
+
+@functools.lru_cache(maxsize=4096)
+def _default_spec(shape: tuple[int, ...], dtype: str) -> TensorSpec:
+    return TensorSpec(shape, default_format(shape, dtype))
 
 
 @functools.lru_cache(maxsize=4096)

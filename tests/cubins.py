@@ -14,7 +14,7 @@ from gossamer.errors import CompileError
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_100")
 
 # kernels for processors alone, whose tiles need more registers than a GPU has for a work-item
-ON_PROCESSORS = ("wide_gemm.cl",)
+ON_PROCESSORS = ("wide_gemm.cl", "wide_popcount.cl")
 
 # number of specialisations of one kernel function that are built; the others differ little
 SPECIALISATIONS = 8

@@ -77,10 +77,8 @@ def detect(
         terminal.print_json(run.as_json(model))
     else:
         run.print_end()
-    if out is not None:
-        out.finish(run.as_json(model))
-        if not as_json:
-            print(f"written: {output}")
+    if out is not None and out.finish(run.as_json(model)) and not as_json:
+        print(f"written: {output}")
     if run.failed:
         raise typer.Exit(2)
 

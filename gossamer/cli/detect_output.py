@@ -51,6 +51,7 @@ class DetectOutput:
     read: Iterable[str | Path | None] = ()
     _targets: dict[Path, Path] = field(init=False, default_factory=dict)
     _list: Path | None = field(init=False, default=None)
+    _has_written: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
         """Decides where each photo goes. Raises InputError where a file could not be written, or
@@ -86,12 +87,16 @@ class DetectOutput:
         drawn = Image.fromarray(draw_boxes(image, boxes))
         with replacing(target, f"--output {target}") as file:
             drawn.save(file, _SUFFIXES[target.suffix.lower()], quality=92)
+        self._has_written = True
 
-    def finish(self, content: Mapping[str, Any]) -> None:
-        """Writes the list of all that was found, where it is written."""
+    def finish(self, content: Mapping[str, Any]) -> bool:
+        """Writes the list of all that was found, where it is written. Returns whether anything was
+        written, which is not so for a single photo that could not be read."""
         if self._list is not None:
             with replacing(self._list, f"--output {self._list}") as file:
                 file.write((json.dumps(content, indent=2) + "\n").encode(errors="backslashreplace"))
+            self._has_written = True
+        return self._has_written
 
 
 def _make_folder(option: str, path: Path) -> None:

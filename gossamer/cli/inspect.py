@@ -13,7 +13,7 @@ from gossamer.cli.options import JsonOption, ModelArgument, ShapeOption, Weights
 from gossamer.io import terminal
 from gossamer.io.text import human
 from gossamer.model.infer.resolve import resolve
-from gossamer.plan.report.forms import forms_line
+from gossamer.plan.report.forms import forms_line, weights_line
 from gossamer.plan.report.summary import forms_of_layers, summarise
 
 
@@ -44,6 +44,7 @@ def inspect(
           f"{human(totals['flops'])} FLOPs at batch {batch}")
     if line:
         print(line)
+        print(weights_line(forms.values()))
 
 
 def _print_nodes(rows: Iterable[Mapping[str, Any]], *, with_form: bool) -> None:

@@ -33,5 +33,6 @@ def report_dict(report: Any) -> dict[str, Any]:
             "end_to_end_cached": report.end_to_end_cached, "shares": dict(report.shares),
             "build_s": report.build_s, "device_bytes": report.device_bytes,
             "accuracy": None if report.accuracy is None else asdict(report.accuracy),
+            "memory": None if report.memory is None else asdict(report.memory),
             "notes": list(report.notes), "tuning": dict(report.tuning),
             "plans": list(report.plans), "rows": list(report.rows)}

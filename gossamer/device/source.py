@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gossamer.hashed_once import HashedOnce
+
 DIALECT = tuple(Path(__file__).parent / "dialect" / f"{name}.h"
                 for name in ("opencl", "cuda", "common"))
 """The headers that make one source valid OpenCL C and CUDA C++, in the order in which they
@@ -14,7 +16,7 @@ precede a kernel."""
 
 
 @dataclass(frozen=True)
-class KernelSource:
+class KernelSource(HashedOnce):
     """One kernel function of one file, specialised by macros.
 
     Attributes

@@ -181,7 +181,8 @@ def load_image(path: str | Path) -> np.ndarray:
     except InputError:
         raise
     except Image.DecompressionBombError:
-        raise InputError(f"{path}: too many pixels; scale it down first") from None
+        raise InputError(f"{path}: too many pixels; scale it down to {MOST_PIXELS} or fewer "
+                         "first") from None
     except Exception as error:
         # Pillow's decoders raise errors of many kinds for damaged files
         raise InputError(f"{path}: damaged image ({first_line(error)})") from None
@@ -192,8 +193,8 @@ def _opened(path: Path) -> np.ndarray:
     with Image.open(path, formats=FORMATS) as file:
         width, height = file.size
         if width * height > MOST_PIXELS:
-            raise InputError(f"{path}: is {height}x{width}, too many pixels; scale it down to "
-                             f"{MOST_PIXELS} or fewer first")
+            raise InputError(f"{path}: is {width} pixels wide and {height} high, too many pixels; "
+                             f"scale it down to {MOST_PIXELS} or fewer first")
         upright = ImageOps.exif_transpose(file)
     return np.asarray(_to_rgb(upright))
 

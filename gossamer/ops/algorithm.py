@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -13,6 +14,7 @@ from gossamer.device.base import Buffer, Device
 from gossamer.device.source import KernelSource
 from gossamer.expression import Expression, identity
 from gossamer.facts import ValueFacts
+from gossamer.hashed_once import HashedOnce
 from gossamer.ops.launch import Launch
 from gossamer.ops.weights import Weights
 from gossamer.tensor import TensorSpec
@@ -48,7 +50,7 @@ class Epilogue:
         return self.operands.count("tensor")
 
 
-class Problem(abc.ABC):
+class Problem(HashedOnce, abc.ABC):
     """One instance of an op: its shapes and attributes, without data.
 
     Each op has one subclass, a frozen dataclass. Activations count as inputs: those of the op
@@ -141,7 +143,7 @@ class Problem(abc.ABC):
 
 
 @dataclass(frozen=True)
-class Variant:
+class Variant(HashedOnce):
     """A config of an algorithm with its layouts and precision; variants are timed and selected.
 
     Attributes
@@ -178,7 +180,7 @@ class Variant:
                            for specs in (self.inputs, self.outputs))
         return replace(self, inputs=inputs, outputs=outputs, precision="fp16")
 
-    @property
+    @functools.cached_property
     def config_text(self) -> str:
         """The config as one line of ``name=value`` pairs."""
         return " ".join(f"{key}={value}" for key, value in self.config)

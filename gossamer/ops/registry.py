@@ -4,9 +4,9 @@ from importlib import import_module
 
 from gossamer.ops.op import Op
 
-_NAMES = ("backprop", "batch_norm", "concat", "conv2d", "conv_transpose2d", "copy", "elementwise",
-          "gather", "gemm", "im2col", "matmul", "pad", "pool", "reduce", "region", "resize",
-          "softmax")
+_NAMES = ("backprop", "batch_norm", "batch_statistics", "concat", "conv2d", "conv_transpose2d",
+          "copy", "elementwise", "gather", "gemm", "im2col", "matmul", "normalise", "pad", "pool",
+          "reduce", "region", "resize", "softmax")
 
 OPS: dict[str, Op] = {name: import_module(f"gossamer.ops.{name}").OP for name in _NAMES}
 

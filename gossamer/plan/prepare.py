@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gossamer.device.base import Buffer, Device
 from gossamer.device.host import processors
@@ -38,12 +38,14 @@ class BuildCost:
     waiting for variants that are built at the same time is left out. from_cache: whether a kernel
     was read from the disk cache instead of compiled. nbytes: bytes of packed weights and, where it
     is known, of the code of kernels; None on the host. Memory that a vendor's library allocates
-    for itself is not known.
+    for itself is not known. forms: the bytes of each packed form of the layer's constants by the
+    form's name.
     """
 
     seconds: float
     from_cache: bool
     nbytes: int | None
+    forms: Mapping[str, int] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,8 @@ def build(algorithm: Algorithm, weights: Weights, problem: Problem, variant: Var
     kernels = {id(launch.kernel): launch.kernel for launch in state.launches}.values()
     seconds += max((kernel.subprocess_seconds for kernel in kernels), default=0.0)
     return state, BuildCost(seconds, any(kernel.from_cache for kernel in kernels),
-                        _device_bytes(state, watched) if device.compiles else None)
+                        _device_bytes(state, watched) if device.compiles else None,
+                        {key: packed.buffer.nbytes for key, packed in watched.forms.items()})
 
 
 Prepared = tuple[State, BuildCost]

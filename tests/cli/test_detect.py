@@ -97,6 +97,27 @@ def test_an_unreadable_photo_among_several(folder: Path) -> None:
     assert sorted(path.name for path in out.iterdir()) == ["a.png", "b.jpg", "detections.json"]
 
 
+def test_nothing_is_said_to_be_written_where_nothing_is(folder: Path) -> None:
+    (folder / "text.png").write_text("no photo")
+    result = gossamer_cli(*detect(folder, folder / "text.png", "-o", folder / "out.png"))
+    assert result.exit_code == 2
+    assert "no objects on 0 photos, 1 could not be read" in result.stdout
+    assert "written" not in result.stdout
+    assert not (folder / "out.png").exists()
+
+
+def test_photos_of_any_sides(folder: Path) -> None:
+    for number, size in enumerate([(1, 1), (20_000, 1), (1, 20_000), (9_000, 9_000)]):
+        Image.new("1", size).save(folder / f"side-{number}.png")
+    photos = [folder / f"side-{number}.png" for number in range(4)]
+    result = gossamer_cli(*detect(folder, *photos, "--threshold", "1"))
+    assert result.exit_code == 2
+    assert "side-1.png (20000x1): no objects" in result.stdout
+    (error,) = [line for line in result.stderr.splitlines() if line.startswith("error")]
+    assert error.endswith("side-3.png: is 9000 pixels wide and 9000 high, too many pixels; scale "
+                          "it down to 67108864 or fewer first")
+
+
 def test_photos_of_one_name(folder: Path) -> None:
     (folder / "more").mkdir()
     shutil.copy(folder / "photos" / "a.png", folder / "more" / "a.png")

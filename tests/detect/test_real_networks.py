@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from gossamer.detect.box import Box
 from gossamer.detect.suppression import overlap
 from gossamer.io.images import load_image
 from gossamer.model.onnx_writer import to_onnx
+from tests.cli.command_line import succeeds
 from tests.conftest import is_slow
 from tests.detect.photos import need, photo
 from tests.tolerances import normalised_error
@@ -83,6 +85,25 @@ def test_the_objects_are_those_of_opencv(name: str, device) -> None:
     assert found >= 8
     names = {box.name for box in detector(photo("bus"))}
     assert {"person", "bus"} <= names
+
+
+def test_the_command_line_finds_the_same(device, tmp_path: Path) -> None:
+    if is_slow(device):
+        pytest.skip("a simulator takes hours for these networks")
+    darknet_files("yolov4-tiny")
+    photos = [photo(name) for name in PHOTOS["yolov4-tiny"]]
+    answer = json.loads(succeeds("detect", "yolov4-tiny", *photos, "--device", device.name,
+                                 "--batch", 2, "--json", "-o", tmp_path / "out").stdout)
+    # without an option the threshold and the overlap are those of Darknet
+    assert (answer["threshold"], answer["nms"]) == (0.25, 0.45)
+    detector = gossamer.Detector("yolov4-tiny", "host")
+    for path, result in zip(photos, answer["results"], strict=True):
+        expected = opencv_boxes("yolov4-tiny", detector, load_image(path))
+        found = [Box(entry["name"], entry["class"], entry["score"], *entry["box"])
+                 for entry in result["objects"]]
+        assert [box.name for box in found] == [box.name for box in expected]
+        for box, other in zip(found, expected, strict=True):
+            assert overlap(edges(box), edges(other)[None])[0] >= 0.95
 
 
 @pytest.mark.parametrize("name", FILES)

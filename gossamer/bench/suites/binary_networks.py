@@ -19,8 +19,8 @@ from gossamer.bench.work import Case, Setting
 from gossamer.expression import Expression, ExpressionStep
 from gossamer.model.builder import GraphBuilder
 from gossamer.model.graph import Graph
-from gossamer.plan.program import Program, Step
-from gossamer.tensor import PACKED_DTYPES, TensorSpec
+from gossamer.plan.report.memory import memory_use
+from gossamer.plan.run.context import Context
 
 SUITE = "binary-networks"
 _SIGN = Expression(1, (
@@ -180,44 +180,8 @@ class _Builder:
         return name
 
 
-def memory_text(program: Program) -> str:
-    """Returns in words how many bytes a program's weights and activations take, beside float32 and
-    float16. Thresholds and scales, what is added to fill words, and sums that stay numbers are part
-    of the total and are stated apart."""
-    steps = [step for step in program.steps if step.layer.problem is not None]
-    weights, plain_weights, constants = 0, 0, 0
-    for step in steps:
-        for name, array in step.layer.weights.items():
-            if not name.endswith("weight"):
-                constants += 4 * array.size
-                continue
-            plain_weights += 4 * array.size
-            weights += -(-array.size // 8) if _is_binary(step) else (
-                (2 if step.variant.precision == "fp16" else 4) * array.size)
-    written = [(step, spec) for step in steps if not step.layer.inserted
-               for spec in step.variant.outputs]
-    plain = sum(4 * spec.size for _, spec in written)
-    paddings = sum(spec.nbytes - _filled(spec) for _, spec in written)
-    numbers = sum(spec.nbytes for step, spec in written
-                  if _is_binary(step) and not spec.format.is_packed)
-    activations = sum(spec.nbytes for _, spec in written)
-    return (f"weights {_mega(weights)} MB ({_mega(plain_weights)} in fp32, "
-            f"{_mega(plain_weights / 2)} in fp16), activations {_mega(activations)} MB "
-            f"({_mega(plain)}, {_mega(plain / 2)}), of these sums {_mega(numbers)} and paddings "
-            f"{_mega(paddings)}; thresholds and scales {_mega(constants)}; "
-            f"total {_mega(weights + activations + constants)}")
-
-
-def _is_binary(step: Step) -> bool:
-    return "popcount" in step.algorithm.name or step.algorithm.name == "bit_tensor_core"
-
-
-def _filled(spec: TensorSpec) -> int:
-    """Returns the bytes of a tensor without what fills its words."""
-    if not spec.format.is_packed:
-        return spec.nbytes
-    return -(-spec.size * PACKED_DTYPES[spec.dtype].planes // 8)
-
-
-def _mega(count: float) -> str:
-    return f"{count / 1e6:.3g}"
+def memory_text(context: Context) -> str:
+    """Returns in words how many bytes the weights and activations of a plan take, beside float32
+    and float16."""
+    use = memory_use(context.program, context.builds)
+    return "no layer on bits" if use is None else str(use)

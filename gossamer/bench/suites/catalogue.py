@@ -16,6 +16,7 @@ from gossamer.bench.layer_tables import (
     ConvLayer,
     LinearLayer,
     distinct_convolutions,
+    yolo,
 )
 from gossamer.bench.suites.binary_layers import binary_case as binary_layer
 from gossamer.bench.suites.binary_networks import SUITE as BINARY_NETWORKS
@@ -24,6 +25,7 @@ from gossamer.bench.suites.ladder import ladder_case
 from gossamer.bench.suites.layers import convolution, layer_case, linear
 from gossamer.bench.suites.mobile_networks import MOBILE_NETWORKS
 from gossamer.bench.suites.networks import network_case
+from gossamer.bench.suites.published import published
 from gossamer.bench.suites.sparse_layers import sparse_layers
 from gossamer.bench.suites.sparse_networks import (
     dense_resnet50,
@@ -149,6 +151,15 @@ def _detector(name: str, batch: int) -> PeerNetwork:
     return PeerNetwork(name, graph, torch_form)
 
 
+def darknet_layers(batch: int, files: Files) -> list[Item]:
+    """Returns the convolutions of the zoo's detectors, one by one, with dense weights."""
+    def item(layer: ConvLayer) -> Item:
+        return Item("darknet-layers", layer.name, batch, lambda setting: layer_case(
+            "darknet-layers", convolution(layer), batch, setting), is_layer=True)
+
+    return [item(layer) for layer in yolo()]
+
+
 def binary_layers(batch: int, files: Files) -> list[Item]:
     """Returns convolutions of signs, one by one."""
     def item(layer: ConvLayer) -> Item:
@@ -269,7 +280,8 @@ def named(cases: Collection[str], parts: str | None) -> set[str]:
 
 SUITES: dict[str, Suite] = {"mobilenet": mobilenet, LADDER: ladder,
                             "conv-layers": conv_layers, "gemm": gemm,
-                            "darknet": darknet, "binary-layers": binary_layers,
+                            "darknet": darknet, "darknet-layers": darknet_layers,
+                            "published": published, "binary-layers": binary_layers,
                             "networks": networks, "sparse-layers": sparse_layers,
                             "sparse-networks": pruned_networks, BINARY_NETWORKS: binary,
                             "tuning": tuning,

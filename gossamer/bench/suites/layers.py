@@ -98,21 +98,39 @@ def layer_case(suite: str, network: PeerNetwork, batch: int, setting: Setting,
     layout and precision that it works in.
     Raises UnsupportedError where the device has no algorithm for the layer.
     """
-    device = setting.device
     rows = batch if rows is None else rows
     shape = (rows, *[size or 1 for size in network.graph.inputs[0].shape[1:]])
     if x is None:
         x = np.random.default_rng(0).standard_normal(shape, np.float32)
-    layer = _lowered(network, rows)
-    problem = layer.problem
+    checked = x[: _CHECKED_IMAGES if x.ndim == 4 else _CHECKED_ROWS]
+    case = problem_case(suite, network.name, batch, setting, _lowered(network, rows), [x],
+                        reference(network.graph, checked), forms)
+    for name in setting.against:
+        if name in PEERS:
+            case.contenders[name] = partial(PEERS[name], network, x, setting.device,
+                                            setting.precisions)
+    return case
+
+
+def problem_case(suite: str, name: str, batch: int, setting: Setting, layer: Layer,
+                 inputs: Sequence[np.ndarray], expected: np.ndarray,
+                 forms: Sequence[tuple[str, str]] = ()) -> Case:
+    """Makes the case of a layer's problem, for all algorithms of its op; vendors' are contenders
+    where `against` names them.
+
+    inputs: an array for each input of the problem. expected: the output, or its first images or
+    rows, in float64. forms: as for layer_case.
+    Raises UnsupportedError where the device has no algorithm for the layer.
+    """
+    device, problem = setting.device, layer.problem
     assert problem is not None
     algorithms = OPS[layer.op].algorithms
     reasons = {algorithm.name: algorithm.supports(problem, device) for algorithm in algorithms}
     supported = [algorithm for algorithm in algorithms if reasons[algorithm.name] is None]
     if not supported:
-        raise UnsupportedError(f"{network.name}: {device.name} has no algorithm: " + "; ".join(
-            f"{name}: {reason}" for name, reason in reasons.items()))
-    on_device = _LayerOnDevice(layer, x, device)
+        raise UnsupportedError(f"{name}: {device.name} has no algorithm: " + "; ".join(
+            f"{algorithm}: {reason}" for algorithm, reason in reasons.items()))
+    on_device = _LayerOnDevice(layer, inputs, device)
 
     @cache
     def candidates() -> dict[str, list[Candidate]]:
@@ -174,29 +192,26 @@ def layer_case(suite: str, network: PeerNetwork, batch: int, setting: Setting,
         if not algorithm.vendor:
             contender = f"{OWN}:{algorithm.name}"
             contenders[contender] = partial(forced, contender, algorithm.name)
-            for form in (form for name, form in forms if name == algorithm.name):
+            for form in (form for of_form, form in forms if of_form == algorithm.name):
                 contenders[f"{contender}/{form}"] = partial(formed, f"{contender}/{form}",
                                                             algorithm, form)
-    for name in setting.against:
-        if name in PEERS:
-            contenders[name] = partial(PEERS[name], network, x, device, setting.precisions)
-        elif name in reasons:
-            contenders[name] = partial(forced, name, name)
-    checked = x[: _CHECKED_IMAGES if x.ndim == 4 else _CHECKED_ROWS]
-    return Case(suite, network.name, batch, *least_work(layer),
-                1.0 if layer.density is None else layer.density,
-                reference(network.graph, checked), contenders,
+    for vendor in setting.against:
+        if vendor in reasons and vendor not in PEERS:
+            contenders[vendor] = partial(forced, vendor, vendor)
+    return Case(suite, name, batch, *least_work(layer),
+                1.0 if layer.density is None else layer.density, expected, contenders,
                 sample_us=_SAMPLE_US if device.limits.graph and not device.on_processors
                 else Case.sample_us)
 
 
 class _LayerOnDevice:
-    """A layer with its weights and input on the device, which all of its candidates share."""
+    """A layer with its weights and inputs on the device, which all of its candidates share."""
 
-    def __init__(self, layer: Layer, x: np.ndarray, device: Device) -> None:
+    def __init__(self, layer: Layer, inputs: Sequence[np.ndarray], device: Device) -> None:
         self.layer, self.device = layer, device
         self.weights = Weights(layer.weights, device, layer.name)
-        self.source = cache(lambda spec: device.upload(pack(x, spec), "a layer's input"))
+        self.source = cache(lambda index, spec: device.upload(pack(inputs[index], spec),
+                                                              "a layer's input"))
 
 
 def _measured(contender: str, on_device: _LayerOnDevice, candidate: Candidate) -> Alternative:
@@ -220,16 +235,16 @@ def _ready(contender: str, on_device: _LayerOnDevice, algorithm: Algorithm,
            variant: Variant) -> ReadyContender:
     """Prepares the layer by a variant of an algorithm."""
     problem, device = on_device.layer.problem, on_device.device
-    (source_spec,), (spec,) = variant.inputs, variant.outputs
+    (spec,) = variant.outputs
     assert problem is not None
     state, _ = build(algorithm, on_device.weights, problem, variant, device)
-    source = on_device.source(source_spec)
+    sources = [on_device.source(index, source) for index, source in enumerate(variant.inputs)]
     target = device.empty(spec.nbytes, "a layer's output")
     workspace = device.empty(variant.workspace, "a layer's workspace") if (
         variant.workspace) else None
 
     def work(stream: Any) -> None:
-        algorithm.launch(state, [source], [target], workspace, stream)
+        algorithm.launch(state, sources, [target], workspace, stream)
 
     def output(count: int) -> np.ndarray:
         # the first images come first in memory, except where images are the innermost axis
@@ -240,8 +255,8 @@ def _ready(contender: str, on_device: _LayerOnDevice, algorithm: Algorithm,
         return unpack(stored, read_spec)[:count]
 
     config = " ".join(filter(None, (algorithm.name, variant.config_text)))
-    return ReadyContender(contender, device, work, output, _layouts(source_spec, spec), config,
-                          variant.precision, captured=True)
+    return ReadyContender(contender, device, work, output, _layouts(variant.inputs[0], spec),
+                          config, variant.precision, captured=True)
 
 
 def _layouts(source: TensorSpec, target: TensorSpec) -> str:

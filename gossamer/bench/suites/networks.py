@@ -13,16 +13,18 @@ from gossamer.bench.peers.inference import PEERS
 from gossamer.bench.reference import reference
 from gossamer.bench.work import MOST_ERROR, Case, Setting, least_work
 from gossamer.errors import UnsupportedError
+from gossamer.model.batch_axis import along_batch
 from gossamer.model.graph import Graph
 from gossamer.ops.algorithm import PRECISIONS
 from gossamer.ops.registry import OPS
 from gossamer.plan.plan import Plan
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer, Program
+from gossamer.plan.run.context import Context
 from gossamer.tensor import default_spec
 
 CHECKED_IMAGES = 2
-"""Images that are compared with the reference."""
+"""Images that are compared with the reference, where each is computed for itself."""
 _FORCED_OPS = ("conv2d", "gemm", "matmul")
 """Ops whose algorithms are forced: those that take a network's time."""
 _OVER_LAYERS = 2e-2
@@ -38,13 +40,13 @@ error of what follows has no bound."""
 def network_case(suite: str, network: PeerNetwork, batch: int, setting: Setting, *,
                  force_each: bool = False, forced_too: Sequence[str] = (),
                  x: np.ndarray | None = None,
-                 described: Callable[[Program], str] | None = None) -> Case:
+                 described: Callable[[Context], str] | None = None) -> Case:
     """Makes the case of a whole network.
 
     force_each: whether each of gossamer's own algorithms of convolutions and products also gets a
     plan, which takes it wherever it may. A vendor's algorithm gets such a plan where
     `against` names it. forced_too: further algorithms that get one. x: the input, by default one
-    from a normal distribution. described: what the rows of plans say of their programs beside the
+    from a normal distribution. described: what the rows of plans say of their contexts beside the
     algorithms.
     """
     graph = network.graph
@@ -82,7 +84,8 @@ def whole_network(suite: str, name: str, graph: Graph, x: np.ndarray, layers: Se
                   contenders: dict[str, Callable[[], list[Alternative]]],
                   notes: tuple[str, ...] = ()) -> Case:
     """Returns the case of a whole network with its reference and the least work of its layers."""
-    expected = reference(graph, x[:CHECKED_IMAGES])
+    mixing, _ = along_batch(graph, len(x))
+    expected = reference(graph, x[:CHECKED_IMAGES] if mixing is None else x)
     weights = [layer.weights["weight"] for layer in layers if "weight" in layer.weights]
     size = sum(weight.size for weight in weights)
     nonzeros = sum(int(np.count_nonzero(weight)) for weight in weights)
@@ -149,9 +152,9 @@ def _precision(program: Program) -> str:
 
 
 def own(plan: Plan, x: np.ndarray, contender: str = OWN,
-        described: Callable[[Program], str] | None = None) -> Alternative:
+        described: Callable[[Context], str] | None = None) -> Alternative:
     """Returns a plan as an alternative: one context, whose captured graph is replayed where the
-    device has graphs. described: what the row says of the program beside the algorithms."""
+    device has graphs. described: what the row says of the context beside the algorithms."""
     device, batch = plan.device, len(x)
     program = plan.program(batch)
     precision = _precision(program)
@@ -177,6 +180,6 @@ def own(plan: Plan, x: np.ndarray, contender: str = OWN,
         return ReadyContender(
             contender, device, context.execute, output,
             "+".join(name for name, _ in layouts.most_common()) or "row",
-            config if described is None else f"{config}; {described(program)}", precision)
+            config if described is None else f"{config}; {described(context)}", precision)
 
     return Alternative(precision, make)

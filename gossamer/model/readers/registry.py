@@ -57,7 +57,8 @@ class Reader:
 
     def files(self, path: Path, further: Sequence[Path]) -> list[Path]:
         """Returns all files of a model: the further ones are those given, or lie beside the first.
-        Raises InputError where there are too many, or one is absent."""
+        Raises InputError where there are too many, or one is absent. The reader says so where the
+        first one is."""
         if len(further) > len(self.further):
             count = 1 + len(self.further)
             raise InputError(f"{path}: {1 + len(further)} files are given, expected {count} for "
@@ -65,7 +66,7 @@ class Reader:
         files = [path, *further]
         for index, file in enumerate(self.further[len(further):], len(further)):
             beside = path.with_name(stem(path) + file.suffix)
-            if not beside.is_file():
+            if not beside.is_file() and path.exists():
                 before = "..., " if index else ""
                 option = (f"--weights FILE{file.suffix}, or in Python "
                           if file.content == "weights" and len(self.further) == 1 else "")

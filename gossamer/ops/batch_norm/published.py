@@ -12,7 +12,7 @@ import numpy as np
 
 from gossamer.device.base import Argument, Buffer, Device
 from gossamer.device.source import KernelSource
-from gossamer.ops.algorithm import Algorithm, State, Variant
+from gossamer.ops.algorithm import Algorithm, Problem, State, Variant
 from gossamer.ops.batch_norm.problem import BatchNormProblem
 from gossamer.ops.launch import Launch, input_buffer, output_buffer, workspace_buffer
 from gossamer.ops.strided import cannot_compile, divisor, layout_variants
@@ -31,46 +31,76 @@ class PublishedBatchNorm(Algorithm):
     name = "published"
 
     def supports(self, problem: BatchNormProblem, device: Device) -> str | None:
-        if (reason := cannot_compile(problem, device)) is not None:
-            return reason
-        if device.limits.work_group_size < _WORK_GROUPS[-1]:
-            return f"needs work-groups of {_WORK_GROUPS[-1]}"
-        return None
+        return cannot_run(problem, device)
 
     def variants(self, problem: BatchNormProblem, device: Device) -> Iterator[Variant]:
-        for work_group in _WORK_GROUPS:
-            if work_group <= device.limits.work_group_size:
-                for variant in layout_variants(problem, config=(("work_group", work_group),)):
-                    yield Variant(variant.config, variant.inputs, variant.outputs,
-                                  workspace=3 * 4 * problem.channels)
+        for work_group in work_groups(device):
+            for variant in layout_variants(problem, config=(("work_group", work_group),)):
+                yield Variant(variant.config, variant.inputs, variant.outputs,
+                              workspace=3 * 4 * problem.channels)
 
     def prepare(self, weights: Weights, problem: BatchNormProblem, variant: Variant,
                 device: Device) -> State:
-        if problem.input.size == 0:
-            return State(problem, variant, device)
+        state = State(problem, variant, device)
+        if problem.input.size:
+            x, work_group = variant.inputs[0], variant["work_group"]
+            state.launches = [
+                statistics_launch(problem, x, work_group, weights, device, workspace_buffer,
+                                  problem.momentum),
+                normalise_launch(problem, x, work_group, weights, device, workspace_buffer)]
+        return state
 
-        def constant(name: str) -> Buffer:
-            return weights.packed(name, lambda arrays: np.asarray(arrays[name], np.float32))
 
-        work_group, inner = variant["work_group"], _inner(variant.inputs[0])
-        momentum = problem.momentum
-        macros = {"WORK_GROUP_SIZE": work_group, "STORED": int(momentum is not None)}
-        stored: tuple[Argument | Callable[..., Argument], ...] = ()
-        if momentum is not None:
-            stored = (constant("stored_mean"), constant("stored_variance"), output_buffer(1),
-                      output_buffer(2), float(momentum), 1.0 - momentum)
-        reduction = Launch(
-            device.compile(KernelSource.of(_SOURCE, "mean_variance", macros)),
-            (problem.channels,), (work_group,),
-            (input_buffer(0), constant("gamma"), workspace_buffer, problem.channels,
-             problem.count, *divisor(inner), float(problem.epsilon), *stored))
-        elements = problem.input.size
-        normalisation = Launch(
-            device.compile(KernelSource.of(_SOURCE, "normalise", macros)),
-            (-(-elements // work_group),), (work_group,),
-            (input_buffer(0), output_buffer(0), workspace_buffer, constant("beta"), elements,
-             *divisor(problem.channels), *divisor(inner)))
-        return State(problem, variant, device, [reduction, normalisation])
+def cannot_run(problem: Problem, device: Device) -> str | None:
+    """Returns the reason why the kernels cannot compute a batch norm, or one of its two steps, on a
+    device; None where they can."""
+    if (reason := cannot_compile(problem, device)) is not None:
+        return reason
+    if device.limits.work_group_size < _WORK_GROUPS[-1]:
+        return f"needs work-groups of {_WORK_GROUPS[-1]}"
+    return None
+
+
+def work_groups(device: Device) -> tuple[int, ...]:
+    """Returns the numbers of work-items of a work-group that a device allows, the published one
+    first."""
+    return tuple(size for size in _WORK_GROUPS if size <= device.limits.work_group_size)
+
+
+def statistics_launch(problem: BatchNormProblem, x: TensorSpec, work_group: int, weights: Weights,
+                      device: Device, statistics: Callable[..., Argument],
+                      momentum: float | None = None) -> Launch:
+    """Returns the launch of the kernel that writes mean, rest and factor of each channel of input
+    0, whose spec is x, to what stands for (3, channels) statistics in a Launch.
+
+    momentum: share of the stored statistics in the new ones, which are outputs 1 and 2; None where
+    they are none.
+    """
+    stored: tuple[Argument | Callable[..., Argument], ...] = ()
+    if momentum is not None:
+        stored = (_constant(weights, "stored_mean"), _constant(weights, "stored_variance"),
+                  output_buffer(1), output_buffer(2), float(momentum), 1.0 - momentum)
+    kernel = device.compile(KernelSource.of(_SOURCE, "mean_variance", {
+        "WORK_GROUP_SIZE": work_group, "STORED": int(momentum is not None)}))
+    return Launch(kernel, (problem.channels,), (work_group,),
+                  (input_buffer(0), _constant(weights, "gamma"), statistics, problem.channels,
+                   problem.count, *divisor(_inner(x)), float(problem.epsilon), *stored))
+
+
+def normalise_launch(problem: BatchNormProblem, x: TensorSpec, work_group: int, weights: Weights,
+                     device: Device, statistics: Callable[..., Argument]) -> Launch:
+    """Returns the launch of the kernel that writes every element of input 0, whose spec is x, to
+    output 0, normalised by what stands for (3, channels) statistics in a Launch."""
+    kernel = device.compile(KernelSource.of(_SOURCE, "normalise", {
+        "WORK_GROUP_SIZE": work_group, "STORED": 0}))
+    elements = problem.input.size
+    return Launch(kernel, (-(-elements // work_group),), (work_group,),
+                  (input_buffer(0), output_buffer(0), statistics, _constant(weights, "beta"),
+                   elements, *divisor(problem.channels), *divisor(_inner(x))))
+
+
+def _constant(weights: Weights, name: str) -> Buffer:
+    return weights.packed(name, lambda arrays: np.asarray(arrays[name], np.float32))
 
 
 def _inner(spec: TensorSpec) -> int:

@@ -3,6 +3,7 @@
 from gossamer.ops.conv2d.binary.host import HostPopcount
 from gossamer.ops.conv2d.binary.popcount import Popcount
 from gossamer.ops.conv2d.binary.tensor_core.bit_tensor_core import BitTensorCore
+from gossamer.ops.conv2d.binary.wide_popcount import WidePopcount
 from gossamer.ops.conv2d.dense.depthwise import Depthwise
 from gossamer.ops.conv2d.dense.im2col_gemm import Im2colGemm
 from gossamer.ops.conv2d.dense.mma.algorithms import ImplicitGemmMma, PointwiseMma
@@ -26,5 +27,6 @@ from gossamer.ops.op import Op
 OP = Op("conv2d", Conv2dProblem, reference,
         (Depthwise(), WideGemm(), Im2colGemm(), PointwiseMma(), ImplicitGemmMma(), Winograd(),
          Cudnn(), Im2colCublas(), DirectSparse(), DirectSparseTable(), DirectSparseCompiled(),
-         DirectSparseMma(), DirectSparsePixels(), Im2colCusparse(), BitTensorCore(), Popcount(),
-         HostDepthwise(), HostIm2col(), SparseIm2col(), HostPopcount(), PublishedConvolution()))
+         DirectSparseMma(), DirectSparsePixels(), Im2colCusparse(), BitTensorCore(),
+         WidePopcount(), Popcount(), HostDepthwise(), HostIm2col(), SparseIm2col(), HostPopcount(),
+         PublishedConvolution()))

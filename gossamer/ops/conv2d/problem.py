@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import ClassVar
 
 from gossamer.facts import REAL, ValueFacts
@@ -58,13 +59,13 @@ class Conv2dProblem(Problem):
     facts: tuple[ValueFacts, ...] = ()
     result: ValueFacts = REAL
 
-    @property
+    @cached_property
     def out_height(self) -> int:
         """Rows of the output."""
         span = (self.kernel[0] - 1) * self.dilation[0] + 1
         return (self.height + self.pads[0] + self.pads[2] - span) // self.stride[0] + 1
 
-    @property
+    @cached_property
     def out_width(self) -> int:
         """Columns of the output."""
         span = (self.kernel[1] - 1) * self.dilation[1] + 1
@@ -90,12 +91,12 @@ class Conv2dProblem(Problem):
         """True where each group has one input channel."""
         return self.groups == self.channels and self.channels > 1
 
-    @property
+    @cached_property
     def inputs(self) -> tuple[TensorSpec, ...]:
         x = default_spec((self.batch, self.channels, self.height, self.width))
         return (x, *epilogue_inputs(self.epilogue, self.outputs[0].shape))
 
-    @property
+    @cached_property
     def outputs(self) -> tuple[TensorSpec, ...]:
         return (default_spec((self.batch, self.out_channels, self.out_height, self.out_width)),)
 

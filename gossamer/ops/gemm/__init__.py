@@ -1,6 +1,6 @@
 """Matrix product with constant weights."""
 
-from gossamer.ops.gemm.binary import HostPopcountGemm, PopcountGemm
+from gossamer.ops.gemm.binary import HostPopcountGemm, PopcountGemm, WidePopcountGemm
 from gossamer.ops.gemm.cublas import CublasGemm
 from gossamer.ops.gemm.dense import HostGemm, MmaGemm, SkinnyGemm, TiledGemm, WideProduct
 from gossamer.ops.gemm.large import LargeGemm
@@ -12,5 +12,5 @@ from gossamer.ops.op import Op
 
 OP = Op("gemm", GemmProblem, reference,
         (SkinnyGemm(), WideProduct(), TiledGemm(), LargeGemm(), MmaGemm(), CublasGemm(),
-         SparseRows(), HostGemm(), SparseGemm(), HostPopcountGemm(), PopcountGemm(),
-         PublishedGemm()))
+         SparseRows(), HostGemm(), SparseGemm(), HostPopcountGemm(), WidePopcountGemm(),
+         PopcountGemm(), PublishedGemm()))

@@ -20,6 +20,7 @@ from gossamer.ops.conv2d.binary.popcount import (
     launches,
     reason_not_popcount,
 )
+from gossamer.ops.conv2d.binary.wide_popcount import WidePopcount
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.gemm.dense import pointwise
 from gossamer.ops.gemm.problem import GemmProblem
@@ -36,32 +37,50 @@ TILES = (
 """Tiles for one row, for a few and for many: the rows are columns of an image of height 1."""
 
 
-class HostPopcountGemm(Algorithm):
-    """The convolution of signs, applied to images of one pixel."""
+class _ImagesOfOnePixel(Algorithm):
+    """A convolution of signs, applied to images of one pixel."""
 
     op = "gemm"
-    name = "host_popcount"
     exact = True
-    _convolution = HostPopcount()
+    _convolution: Algorithm
 
     def supports(self, problem: GemmProblem, device: Device) -> str | None:
         return self._convolution.supports(pointwise(problem), device)
 
     def variants(self, problem: GemmProblem, device: Device) -> Iterator[Variant]:
-        for variant in self._convolution.variants(pointwise(problem), device):
-            yield replace(variant, inputs=tuple(map(_as_matrix, variant.inputs)),
-                          outputs=tuple(map(_as_matrix, variant.outputs)))
+        found = (replace(variant, inputs=tuple(map(_as_matrix, variant.inputs)),
+                         outputs=tuple(map(_as_matrix, variant.outputs)))
+                 for variant in self._convolution.variants(pointwise(problem), device))
+        # of a matrix NHWC and NCHW are the same
+        return iter(dict.fromkeys(found))
+
+    def expected_us(self, problem: GemmProblem, variant: Variant, device: Device) -> float | None:
+        return self._convolution.expected_us(pointwise(problem), variant, device)
 
     def prepare(self, weights: Weights, problem: GemmProblem, variant: Variant,
                 device: Device) -> State:
         images = replace(variant, inputs=tuple(map(_as_images, variant.inputs)),
                          outputs=tuple(map(_as_images, variant.outputs)))
-        return State(problem, variant, device, data=self._convolution.prepare(
-            weights, pointwise(problem), images, device))
+        state = self._convolution.prepare(weights, pointwise(problem), images, device)
+        return State(problem, variant, device, state.launches, data=state)
 
     def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
                workspace: Buffer | None, stream: Any = None) -> None:
         self._convolution.launch(state.data, inputs, outputs, workspace, stream)
+
+
+class HostPopcountGemm(_ImagesOfOnePixel):
+    """The convolution of signs on the host, applied to images of one pixel."""
+
+    name = "host_popcount"
+    _convolution = HostPopcount()
+
+
+class WidePopcountGemm(_ImagesOfOnePixel):
+    """The kernel of convolutions of signs for processors, applied to images of one pixel."""
+
+    name = "wide_popcount"
+    _convolution = WidePopcount()
 
 
 class PopcountGemm(Algorithm):

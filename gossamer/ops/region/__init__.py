@@ -2,17 +2,18 @@
 
 from gossamer.ops.op import Op
 from gossamer.ops.region.algorithm import RegionAlgorithm
-from gossamer.ops.region.binary import HostPopcountRegion, PopcountRegion
+from gossamer.ops.region.binary import HostPopcountRegion, PopcountRegion, WidePopcountRegion
 from gossamer.ops.region.inverted_residual.inverted_residual import InvertedResidual, Separable
 from gossamer.ops.region.inverted_residual.inverted_residual_mma import (
     InvertedResidualMma,
     SeparableMma,
 )
+from gossamer.ops.region.inverted_residual.squeeze_excite import SqueezeExcite
 from gossamer.ops.region.problem import RegionProblem
 from gossamer.ops.region.reference import reference
 
 ALGORITHMS: tuple[RegionAlgorithm, ...] = (
-    InvertedResidualMma(), SeparableMma(), InvertedResidual(), Separable(), PopcountRegion(),
-    HostPopcountRegion())
+    InvertedResidualMma(), SeparableMma(), InvertedResidual(), Separable(), SqueezeExcite(),
+    WidePopcountRegion(), PopcountRegion(), HostPopcountRegion())
 
 OP = Op("region", RegionProblem, reference, ALGORITHMS)

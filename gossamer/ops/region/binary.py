@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import abc
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,10 +17,13 @@ from gossamer.device.base import Buffer, Device
 from gossamer.expression import Expression, ExpressionStep
 from gossamer.facts import REAL
 from gossamer.ops.algorithm import Epilogue, State, Variant
-from gossamer.ops.conv2d.binary import host, popcount
+from gossamer.ops.conv2d.binary import host, popcount, wide_popcount
 from gossamer.ops.conv2d.binary.layer import BinaryLayer
+from gossamer.ops.conv2d.binary.popcount import WORD_BITS
+from gossamer.ops.conv2d.binary.variants import packed_variants, words_are_whole
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.elementwise.problem import ElementwiseProblem
+from gossamer.ops.launch import Launch
 from gossamer.ops.pad.problem import PadProblem
 from gossamer.ops.region.algorithm import RegionAlgorithm
 from gossamer.ops.region.problem import RegionProblem
@@ -53,44 +56,82 @@ class BinaryRegion(RegionAlgorithm, abc.ABC):
         return region if isinstance(region, str) else self.reason_not(region.layer, device)
 
 
-class PopcountRegion(BinaryRegion):
-    """The kernel of convolutions of signs, which takes pixels outside of the image for a constant
-    and writes a second result."""
-
-    name = "popcount"
+class _DeviceRegion(BinaryRegion):
+    """A kernel on packed words that takes pixels outside of the image for a constant and writes a
+    second result."""
 
     def reason_not(self, layer: BinaryLayer, device: Device) -> str | None:
-        if not layer.has_two_results or popcount.words_are_whole(
-                layer.convolution, max(popcount.WORD_BITS)):
-            return popcount.reason_not_popcount(layer, device)
+        if not layer.has_two_results or words_are_whole(layer.convolution, max(WORD_BITS)):
+            return self.reason_not_kernel(layer, device)
         return "a word of the second result would have channels of several groups"
+
+    @abc.abstractmethod
+    def reason_not_kernel(self, layer: BinaryLayer, device: Device) -> str | None:
+        """Returns why the kernel cannot compute the convolution; None where it can."""
+
+    @abc.abstractmethod
+    def configs(self, layer: BinaryLayer, device: Device
+                ) -> Iterable[tuple[tuple[tuple[str, int], ...], int]]:
+        """Returns the configs of the kernel, each with the bits of a word."""
+
+    @abc.abstractmethod
+    def launches(self, weights: Weights, layer: BinaryLayer, variant: Variant,
+                 device: Device) -> list[Launch]:
+        """Returns the launches that compute the convolution; see those of the kernel."""
 
     def variants(self, problem: RegionProblem, device: Device) -> Iterator[Variant]:
         layer = _layer(problem)
-        convolution, form = layer.convolution, layer.form
-        x, *operands = problem.inputs
-        tiles = popcount.fitting(convolution, device)
-        for tile, word_bits in itertools.product(tiles, popcount.WORD_BITS):
-            source = TensorSpec(x.shape, Format(f"packed{word_bits}", form.input))
-            for layout in ("NHWC", "NCHW"):
-                y = convolution.outputs[0].with_format(layout=layout)
-                inputs = (source, *[y] * len(operands))
-                packed = () if form.output is None else (
-                    TensorSpec(y.shape, Format(f"packed{word_bits}", form.output)),)
-                if layer.has_two_results:
-                    yield Variant(tile.config, inputs, (y, *packed))
-                    continue
-                yield Variant(tile.config, inputs, (y,))
-                if packed and popcount.words_are_whole(convolution, word_bits) and (
-                        operands or layout == "NHWC"):
-                    yield Variant(tile.config, inputs, packed)
+        for config, word_bits in self.configs(layer, device):
+            yield from packed_variants(layer, problem.inputs, config, word_bits)
 
     def prepare(self, weights: Weights, problem: RegionProblem, variant: Variant,
                 device: Device) -> State:
         region = _region(problem)
         assert isinstance(region, _Region)
-        return State(problem, variant, device, popcount.launches(
+        return State(problem, variant, device, self.launches(
             RenamedWeights(weights, region.names), region.layer, variant, device))
+
+
+class PopcountRegion(_DeviceRegion):
+    """The kernel popcount of convolutions of signs."""
+
+    name = "popcount"
+
+    def reason_not_kernel(self, layer: BinaryLayer, device: Device) -> str | None:
+        return popcount.reason_not_popcount(layer, device)
+
+    def configs(self, layer: BinaryLayer, device: Device
+                ) -> Iterable[tuple[tuple[tuple[str, int], ...], int]]:
+        return itertools.product(
+            (tile.config for tile in popcount.fitting(layer.convolution, device)), WORD_BITS)
+
+    def launches(self, weights: Weights, layer: BinaryLayer, variant: Variant,
+                 device: Device) -> list[Launch]:
+        return popcount.launches(weights, layer, variant, device)
+
+    def expected_us(self, problem: RegionProblem, variant: Variant, device: Device) -> float | None:
+        return popcount.Popcount().expected_us(_layer(problem).convolution, variant, device)
+
+
+class WidePopcountRegion(_DeviceRegion):
+    """The kernel wide_popcount of convolutions of signs, for processors."""
+
+    name = "wide_popcount"
+
+    def reason_not_kernel(self, layer: BinaryLayer, device: Device) -> str | None:
+        return wide_popcount.reason_not_wide(layer, device)
+
+    def configs(self, layer: BinaryLayer, device: Device
+                ) -> Iterable[tuple[tuple[tuple[str, int], ...], int]]:
+        return [(config, wide_popcount.WORD_BITS) for config in wide_popcount.CONFIGS]
+
+    def launches(self, weights: Weights, layer: BinaryLayer, variant: Variant,
+                 device: Device) -> list[Launch]:
+        return wide_popcount.launches(weights, layer, variant, device)
+
+    def expected_us(self, problem: RegionProblem, variant: Variant, device: Device) -> float:
+        return wide_popcount.WidePopcount().expected_us(
+            _layer(problem).convolution, variant, device)
 
 
 class HostPopcountRegion(BinaryRegion):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
 
+from gossamer.facts import REAL, ValueFacts
 from gossamer.ops.algorithm import Problem
 from gossamer.tensor import TensorSpec
 
@@ -60,18 +62,18 @@ class RegionProblem(Problem):
         return next((part, sources.index(source)) for part, sources
                     in zip(self.parts, self.sources, strict=True) if source in sources)
 
-    @property
+    @cached_property
     def entries(self) -> tuple[Source, ...]:
         """The sources of the values that the region reads from outside, in the order of its
         inputs."""
         return tuple(sorted({source for sources in self.sources for source in sources
                              if source[0] < 0}, key=lambda source: source[1]))
 
-    @property
+    @cached_property
     def inputs(self) -> tuple[TensorSpec, ...]:
         return tuple(map(self.spec, self.entries))
 
-    @property
+    @cached_property
     def outputs(self) -> tuple[TensorSpec, ...]:
         return tuple(self.spec(source) for source in self.exits)
 
@@ -90,8 +92,13 @@ class RegionProblem(Problem):
         except ValueError:  # some part works on all images at once
             return self
 
-    def example_inputs(self, rng: np.random.Generator) -> list[np.ndarray]:
-        return [part.example_inputs(rng)[index] for part, index in map(self._reader, self.entries)]
+    @cached_property
+    def facts(self) -> tuple[ValueFacts, ...]:  # type: ignore[override]
+        """What the parts that read the entries know of their values; empty where no entry has few
+        values."""
+        known = tuple(part.facts[index] if index < len(part.facts) else REAL
+                      for part, index in map(self._reader, self.entries))
+        return known if any(facts.few_values for facts in known) else ()
 
     def describe(self) -> str:
         return " + ".join(part.describe() for part in self.parts)

@@ -22,6 +22,7 @@ from gossamer.errors import GossamerError, OutOfMemoryError, first_line
 from gossamer.measure import Task, Timing, interleave
 from gossamer.ops.algorithm import Algorithm, Problem
 from gossamer.plan.candidate import Candidate
+from gossamer.plan.choose.baseline_bounds import least_us
 from gossamer.plan.choose.reasons import explained
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer, Program
@@ -117,7 +118,7 @@ def compare(name: str, chosen: Program, make: Callable[[BaselinePlan, Measures],
     failures = {}
     known = _KnownCandidates(tuner, chosen)
     for plan in _baseline_plans(chosen, device):
-        least, taken_us = _least_us(chosen, plan), _steps_us(chosen)
+        least, taken_us = least_us(chosen.measured, plan.algorithm), _steps_us(chosen)
         if not tuner.everything and least > _CLEARLY_SLOWER * taken_us:
             failures[str(plan)] = EndToEnd(
                 failure=f"not tried: its layers take at least {least:.1f} us alone, those of the "
@@ -254,21 +255,6 @@ def _baseline_plans(chosen: Program, device: Device) -> list[BaselinePlan]:
 def _steps_us(program: Program) -> float:
     """Returns the sum of the times that a program's steps take alone."""
     return sum(step.candidate_of(step.candidates).cost for step in program.steps)
-
-
-def _least_us(chosen: Program, plan: BaselinePlan) -> float:
-    """Returns the least sum of the times that the layers of a baseline plan take alone, without
-    changes of format; 0 where regions would have to be looked at."""
-    total = 0.0
-    for known in chosen.measured:
-        usable = [candidate for candidate in known.candidates if _usable(candidate)]
-        if known.layer.covers and usable:
-            return 0.0
-        taken = [candidate for candidate in usable if (
-            candidate.algorithm.dense if plan.algorithm is None
-            else candidate.algorithm.name == plan.algorithm)]
-        total += min((candidate.cost for candidate in taken or usable), default=0.0)
-    return total
 
 
 def _usable(candidate: Candidate) -> bool:

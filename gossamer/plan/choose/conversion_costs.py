@@ -35,6 +35,7 @@ class ConversionCosts:
         self._device = device
         self._tuner = tuner
         self._known: dict[_Key, float] = {}
+        self._keys: dict[Conversion, _Key] = {}
         self._estimated: dict[_Key, Layer] = {}
 
     def __call__(self, value: str, source_format: Hashable, target_format: Hashable) -> float:
@@ -47,17 +48,20 @@ class ConversionCosts:
         if not isinstance(source_format, Format) or not isinstance(target_format, Format):
             return math.inf
         key = self._key(value, source_format, target_format)
-        source, target, facts = key
-        if source.same_memory(target):
-            return 0.0
         if key not in self._known:
-            self._known[key] = self._cost(value, source, target, facts)
+            source, target, facts = key
+            self._known[key] = (0.0 if source.same_memory(target)
+                                else self._cost(value, source, target, facts))
         return self._known[key]
 
     def _key(self, value: str, source_format: Format, target_format: Format) -> _Key:
-        shape = self._specs[value].shape
-        return (TensorSpec(shape, source_format), TensorSpec(shape, target_format),
+        conversion = value, source_format, target_format
+        if conversion not in self._keys:
+            shape = self._specs[value].shape
+            self._keys[conversion] = (
+                TensorSpec(shape, source_format), TensorSpec(shape, target_format),
                 self._facts.get(value, REAL))
+        return self._keys[conversion]
 
     def _cost(self, value: str, source: TensorSpec, target: TensorSpec,
               facts: ValueFacts) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -20,13 +21,15 @@ class LayerForm:
     """The form of a layer with weights.
 
     form: "bits", "trits" or "floats". reason: why it is not a packed form; "" where it is one.
-    could_be_packed: whether bits or trits can compute the layer.
+    could_be_packed: whether bits or trits can compute the layer. weights: the number of its
+    weights.
     """
 
     layer: str
     form: str
     reason: str
     could_be_packed: bool
+    weights: int = 0
 
 
 def form_of(layer: str, problem: Problem, taken: bool | None = None) -> LayerForm | None:
@@ -37,13 +40,15 @@ def form_of(layer: str, problem: Problem, taken: bool | None = None) -> LayerFor
     convolution = _convolution(problem)
     if convolution is None:
         return None
+    weights = math.prod(convolution.weight_shapes["weight"])
     reason = reason_not_binary(convolution)
     if reason is not None:
-        return LayerForm(layer, FLOATS, reason, False)
+        return LayerForm(layer, FLOATS, reason, False, weights)
     dtype = binary_form(convolution).input
     if taken is False:
-        return LayerForm(layer, FLOATS, f"{dtype} would do, another algorithm was taken", True)
-    return LayerForm(layer, dtype, "", True)
+        return LayerForm(layer, FLOATS, f"{dtype} would do, another algorithm was taken", True,
+                         weights)
+    return LayerForm(layer, dtype, "", True, weights)
 
 
 def forms_line(forms: Iterable[LayerForm]) -> str:
@@ -58,6 +63,16 @@ def forms_line(forms: Iterable[LayerForm]) -> str:
         f"{count} of {len(forms)} on {name}" for name, count in counts.items() if count)
     floats = [f"{form.layer} ({form.reason})" for form in forms if form.form == FLOATS]
     return f"{text}: {', '.join(floats)}" if floats else text
+
+
+def weights_line(forms: Iterable[LayerForm]) -> str:
+    """Returns a line such as 'weights of layers on bits or trits: 1.36 MB as bits, 43.5 MB in
+    float32'; "" where there are none."""
+    count = sum(form.weights for form in forms if form.form != FLOATS)
+    if not count:
+        return ""
+    return (f"weights of layers on bits or trits: {count / 8e6:.3g} MB as bits, "
+            f"{4 * count / 1e6:.3g} MB in float32")
 
 
 def _convolution(problem: Problem) -> Conv2dProblem | None:

@@ -15,6 +15,7 @@ from gossamer.plan.choose.calibration import Accuracy
 from gossamer.plan.prepare import BuildCost
 from gossamer.plan.program import Program, Step
 from gossamer.plan.report.forms import LayerForm, form_of, forms_line
+from gossamer.plan.report.memory import MemoryUse, memory_use
 from gossamer.plan.store.tuning_file import counted
 
 OURS, HOST, BETWEEN = "our kernels", "on the host", "between layers"
@@ -59,6 +60,9 @@ class Report:
 
     accuracy: the error on the calibration inputs, where the plan was compared with float64.
 
+    memory: how much memory weights and activations take, where layers are computed on bits and the
+    plan has been called.
+
     tuning: where the time of measuring went, for all batch sizes of the plan together; see
     TuningProfile.summary. It is empty where nothing was measured.
     """
@@ -72,6 +76,7 @@ class Report:
     plans: list[dict[str, Any]] = field(default_factory=list)
     shares: dict[str, float] = field(default_factory=dict)
     accuracy: Accuracy | None = None
+    memory: MemoryUse | None = None
     tuning: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -165,7 +170,9 @@ class Report:
                         f"{self.end_to_end_us:.1f} us")
         if self.shares:
             text.append(self.shares_line)
-        text += [line for line in (self.zeros_line, self.forms_line, self.build_line) if line]
+        memory_line = "" if self.memory is None else f"memory: {self.memory}"
+        text += [line for line in (self.zeros_line, self.forms_line, memory_line, self.build_line)
+                 if line]
         text += [f"{row['plan']}: {row['outcome']}" for row in self.plans]
         return "\n".join([*text, *self.notes])
 
@@ -196,7 +203,8 @@ def make_report(program: Program, device: Device, timings: Sequence[Timing] | No
                        share=timing.median_us / total)
     notes = _notes(program, device) + ([str(accuracy)] if accuracy else [])
     report = Report(device.name, program.batch, rows, notes,
-                    plans=comparison.plans if comparison else [], accuracy=accuracy)
+                    plans=comparison.plans if comparison else [], accuracy=accuracy,
+                    memory=None if builds is None else memory_use(program, builds))
     if end_to_end is None or end_to_end.timing is None:
         return report
     median = end_to_end.timing.median_us

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 
@@ -12,6 +13,7 @@ from gossamer.ops.algorithm import Algorithm, Problem
 from gossamer.ops.canonical import canonical
 
 
+@functools.lru_cache(maxsize=4096)
 def problem_key(problem: Problem) -> str:
     """Returns 32 hexadecimal digits that identify a problem."""
     text = json.dumps(canonical(problem), sort_keys=True, separators=(",", ":"))

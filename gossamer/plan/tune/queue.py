@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import PRECISIONS, Algorithm, Problem, Variant
 from gossamer.plan.program import Layer
-from gossamer.plan.store.tuning_cache import Measurement
+from gossamer.plan.store.tuning_cache import Measurement, candidate_key
 from gossamer.plan.tune.estimates import Estimates
 from gossamer.plan.tune.kernel_costs import KernelCosts
 from gossamer.tensor import Format, memory_format
@@ -136,7 +136,7 @@ class Attempt:
     is the first. is_required: whether it is measured whatever is expected of it. before: an earlier
     result, which does not suffice. measured: the result. is_transient: whether the result may be
     another next time, so that it is not stored. kind: what the candidate has in common with those
-    from which its time is estimated.
+    from which its time is estimated. key: what identifies it among those for its problem.
     """
 
     group: CandidateGroup
@@ -155,6 +155,7 @@ class Attempt:
         self.formats = tuple(map(memory_format, self.specs))
         self.kind = (self.algorithm.name, self.variant.precision,
                      *(format_.layout for format_ in self.formats))
+        self.key = candidate_key(self.algorithm, self.variant)
 
     @property
     def time_us(self) -> float | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gossamer.device.base import Device
 from gossamer.ops.algorithm import Problem
-from gossamer.plan.store.tuning_cache import CandidateKey, Measurement, TuningCache, candidate_key
+from gossamer.plan.store.tuning_cache import CandidateKey, Measurement, TuningCache
 from gossamer.plan.tune.queue import Attempt
 
 
@@ -37,19 +37,17 @@ class Results:
 
     def are_of(self, attempt: Attempt, device: Device) -> bool:
         """Returns whether this process uses a measurement of a candidate already."""
-        key = candidate_key(attempt.algorithm, attempt.variant)
-        return key in self.of(attempt.group.problem, device)
+        return attempt.key in self.of(attempt.group.problem, device)
 
     def has(self, attempt: Attempt, device: Device) -> bool:
         """Returns whether this process uses the measurement that a candidate has."""
-        key = candidate_key(attempt.algorithm, attempt.variant)
-        return self.of(attempt.group.problem, device).get(key) is attempt.measured
+        return self.of(attempt.group.problem, device).get(attempt.key) is attempt.measured
 
     def keep(self, attempt: Attempt, device: Device) -> None:
         """Makes the measurement that a candidate has the one that this process uses."""
         assert attempt.measured is not None
         self._known.setdefault((attempt.group.problem, device.name), {})[
-            candidate_key(attempt.algorithm, attempt.variant)] = attempt.measured
+            attempt.key] = attempt.measured
 
     @property
     def notices(self) -> list[str]:

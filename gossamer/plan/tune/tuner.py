@@ -197,9 +197,8 @@ class Tuner(Measures):
             attempts = attempts_of(group, work.pairs[problem].values(), estimates)
             missing = []
             for attempt in attempts:
-                key = candidate_key(attempt.algorithm, attempt.variant)
-                attempt.is_required = (problem, key) in work.required
-                stored = known.get(key)
+                attempt.is_required = (problem, attempt.key) in work.required
+                stored = known.get(attempt.key)
                 attempt.before = stored
                 if not self._is_missing(stored, group.layer):
                     attempt.measured = stored
@@ -315,15 +314,13 @@ class Tuner(Measures):
             timed = [attempt for attempt in attempts
                      if attempt.group is group and attempt.time_us is not None]
             timed.sort(key=lambda attempt: attempt.time_us or math.inf)
-            ranked[group] = [candidate_key(attempt.algorithm, attempt.variant)
-                             for attempt in timed[:_FROM_ALIKE]]
+            ranked[group] = [attempt.key for attempt in timed[:_FROM_ALIKE]]
         taken = []
         for attempt in attempts:
             leader = followers.get(attempt.group)
             if leader is None:
                 continue
-            key = candidate_key(attempt.algorithm, attempt.variant)
-            if attempt.is_required or not ranked[leader] or key in ranked[leader]:
+            if attempt.is_required or not ranked[leader] or attempt.key in ranked[leader]:
                 attempt.leader = None
                 taken.append(attempt)
             else:

@@ -24,6 +24,7 @@ from gossamer.bench.suites.catalogue import select
 from gossamer.device.registry import find
 from gossamer.model.graph import Graph
 from gossamer.model.onnx_writer import to_onnx
+from gossamer.plan.report.memory import memory_use
 from tests.bench.conftest import setting
 from tests.model.onnx_models import runtime
 
@@ -78,15 +79,13 @@ def test_a_case_measures_the_network_and_states_its_memory(tmp_path: Path) -> No
     np.testing.assert_allclose(ready.output(1), case.expected, rtol=1e-5)
 
 
-def test_memory_of_packed_layers() -> None:
-    """Weights and activations of whole words take a 32nd of float32."""
+def test_rows_state_the_memory_of_the_context() -> None:
     graph = vgg_cifar10("small", 8)
-    plan = gossamer.compile(graph, "host", only="host_popcount")
-    binary = sum(array.size for name, array in graph.constants.items()
-                 if name.startswith("weight")) - 128 * 27
-    text = memory_text(plan.program(2))
-    assert text.startswith(f"weights {(binary / 8 + 4 * 128 * 27) / 1e6:.3g} MB "
-                           f"({4 * (binary + 128 * 27) / 1e6:.3g} in fp32")
+    context = gossamer.compile(graph, "host", only="host_popcount").context(2)
+    use = memory_use(context.program, context.builds)
+    assert memory_text(context) == str(use) and "in fp32" in str(use)
+    floats = gossamer.compile(graph, "host", only="host_im2col").context(2)
+    assert memory_text(floats) == "no layer on bits"
 
 
 def test_files_are_cases_beside_the_networks_of_the_literature(tmp_path: Path) -> None:

@@ -59,6 +59,9 @@ def test_cases_are_distinct_and_squares_have_no_batch_size() -> None:
     assert len({(item.suite, item.name, item.batch) for item in items}) == len(items)
     convolutions = distinct_convolutions()
     assert len({layer.name for layer in convolutions}) == len(convolutions)
+    layers = list(layer_tables.yolo())
+    # what goes into [yolo] and [region] has neither batch norm nor a rectifier
+    normalised = [layer for layer in layers if layer.out_channels not in (255, 425)]
     count = {name: sum(item.suite == name for item in items) for name in suites}
     products = layer_tables.PRODUCTS
     squares = sum(product.rows is not None for product in products)
@@ -66,6 +69,7 @@ def test_cases_are_distinct_and_squares_have_no_batch_size() -> None:
                      "darknet": 4,
                      "conv-layers": 2 * len(convolutions),
                      "gemm": 2 * len(products) - squares, "tuning": 8, "binary-networks": 6,
+                     "darknet-layers": 2 * len(layers), "published": 2 * 6 * len(normalised),
                      "binary-layers": 2 * len(layer_tables.BINARY),
                      "backprop": len(BACKPROP), "train-many": len(MANY)}
 

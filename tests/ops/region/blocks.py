@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gossamer.expression import Expression, ExpressionStep, apply
 from gossamer.ops.algorithm import Epilogue
 from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.elementwise.problem import ElementwiseProblem
+from gossamer.ops.pool.problem import PoolProblem
+from gossamer.ops.reduce.problem import ReduceProblem
 from gossamer.ops.region.problem import ENTRY, RegionProblem
 
 BIAS = Epilogue(apply("add"), ("channel",))
 BIAS_RELU6 = Epilogue(apply("add").then(apply("clip", 0.0, 6.0)), ("channel",))
 BIAS_RELU = Epilogue(apply("add").then(apply("relu")), ("channel",))
+BIAS_HARD_SIGMOID = Epilogue(apply("add").then(apply("hard_sigmoid", 1 / 6, 0.5)), ("channel",))
+BIAS_SIGMOID = Epilogue(apply("add").then(apply("sigmoid")), ("channel",))
 BIAS_HARD_SWISH = Epilogue(
     Expression(2, (ExpressionStep("add", (0, 1)),
                    ExpressionStep("hard_sigmoid", (2,), (1 / 6, 0.5)),
@@ -49,3 +56,31 @@ def block(batch: int, channels: int, hidden: int, out_channels: int, size: tuple
     added = (ENTRY,) * last.tensor_count
     return RegionProblem((expand, depthwise, project),
                          ((ENTRY,), ((0, 0),), ((1, 0), *added)), ((2, 0),))
+
+
+def excited(problem: RegionProblem, squeezed: int, *, inner: Epilogue = BIAS_RELU,
+            gate: Epilogue = BIAS_HARD_SIGMOID, scale: Expression | None = None,
+            gates_first: bool = False, pooled: bool = False) -> RegionProblem:
+    """Returns a block with a squeeze-and-excite layer before its projection.
+
+    squeezed: numbers that the first small product makes. inner, gate: epilogues of the two
+    products. scale: what is made of a result and its gate, by default their product. gates_first:
+    whether the gate is the first operand of that. pooled: whether the mean is a pooling.
+    """
+    *first, depthwise, project = problem.parts
+    number, x = len(first), depthwise.outputs[0]
+    small = replace(depthwise, height=1, width=1, kernel=(1, 1), stride=(1, 1), pads=(0,) * 4,
+                    dilation=(1, 1), groups=1)
+    squeeze = replace(small, out_channels=squeezed, epilogue=inner)
+    excite = replace(small, channels=squeezed, epilogue=gate)
+    mean = (PoolProblem(x, "average", x.shape[2:], x.shape[2:]) if pooled
+            else ReduceProblem(x, "mean", (2, 3)))
+    operands, reads = [x, excite.outputs[0]], [(number, 0), (number + 3, 0)]
+    if gates_first:
+        operands.reverse()
+        reads.reverse()
+    scaled = ElementwiseProblem(tuple(operands), scale or apply("mul"))
+    return RegionProblem(
+        (*first, depthwise, mean, squeeze, excite, scaled, project),
+        (*problem.sources[:-1], ((number, 0),), ((number + 1, 0),), ((number + 2, 0),),
+         tuple(reads), ((number + 4, 0), *problem.sources[-1][1:])), ((number + 5, 0),))

@@ -15,7 +15,7 @@ from gossamer.model.builder import GraphBuilder
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.pool.problem import PoolProblem
 from gossamer.ops.weights import WeightsInfo
-from gossamer.plan.report.forms import LayerForm, form_of, forms_line
+from gossamer.plan.report.forms import LayerForm, form_of, forms_line, weights_line
 from gossamer.plan.report.summary import forms_of_layers
 from gossamer.tensor import default_spec
 from tests.ops.conv2d.binary.signs import SCALED
@@ -24,12 +24,12 @@ PRODUCT = GemmProblem(1, 2, 3, weights_info=SCALED, facts=(PLUS_MINUS_ONE,))
 
 
 @pytest.mark.parametrize(("known", "taken", "form"), [
-    (PLUS_MINUS_ONE, None, LayerForm("fc", "bits", "", True)),
-    (TERNARY, True, LayerForm("fc", "trits", "", True)),
+    (PLUS_MINUS_ONE, None, LayerForm("fc", "bits", "", True, 6)),
+    (TERNARY, True, LayerForm("fc", "trits", "", True, 6)),
     (TERNARY, False, LayerForm("fc", "floats", "trits would do, another algorithm was taken",
-                               True)),
+                               True, 6)),
     (REAL, False, LayerForm("fc", "floats", "its inputs are any floats, not known to be -1, 0 or 1",
-                            False))])
+                            False, 6))])
 def test_the_form_of_a_product(known: ValueFacts, taken: bool | None, form: LayerForm) -> None:
     assert form_of("fc", replace(PRODUCT, facts=(known,)), taken) == form
 
@@ -47,6 +47,9 @@ def test_a_line_names_the_layers_on_floats() -> None:
     assert forms_line([bits, form_of("third", replace(PRODUCT, facts=(TERNARY,)))]) == (
         "layers with weights: 1 of 2 on bits, 1 of 2 on trits")
     assert forms_line([floats]) == ""
+    assert weights_line([floats]) == ""
+    assert weights_line([bits, floats]) == (
+        "weights of layers on bits or trits: 7.5e-07 MB as bits, 2.4e-05 MB in float32")
 
 
 def test_reports_state_the_form_and_an_exact_precision(tmp_path: Path) -> None:

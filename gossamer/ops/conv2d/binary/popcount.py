@@ -29,13 +29,14 @@ from gossamer.ops.conv2d.binary.packing import (
     words_of_a_group,
 )
 from gossamer.ops.conv2d.binary.thresholds import packed_thresholds
+from gossamer.ops.conv2d.binary.variants import packed_variants, processor_us
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.packed import PackedParts
 from gossamer.ops.strided import cannot_compile
 from gossamer.ops.weights import Weights
-from gossamer.tensor import PACKED_DTYPES, Format, TensorSpec
+from gossamer.tensor import PACKED_DTYPES, TensorSpec
 
 _SOURCE = Path(__file__).with_name("popcount.cl")
 WORD_BITS = (32, 64)
@@ -43,6 +44,8 @@ _STAGED_BYTES = 8 * 1024
 """Bytes of one plane of inputs that are staged at once, where a single word takes no more."""
 _CYCLES_PER_MICROSECOND = 1750
 """Clock rate of the GPU to which the estimate of a launch applies."""
+_WORDS_PER_MICROSECOND = 600
+"""Words of 64 bits that a processor compares in a microsecond, measured on one of 3.4 GHz."""
 _COUNT_CYCLES, _LOAD_CYCLES = 2, 4
 """Cycles in which a multiprocessor of a GPU counts the ones of a word of 32 bits for each work-item
 of a warp, and in which they load a word of the weights."""
@@ -140,22 +143,13 @@ class Popcount(Algorithm):
         return reason_not_popcount(BinaryLayer(problem), device)
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
-        form = binary_form(problem)
-        x, *operands = problem.inputs
+        layer = BinaryLayer(problem)
         for tile, word_bits in itertools.product(fitting(problem, device), WORD_BITS):
-            source = TensorSpec(x.shape, Format(f"packed{word_bits}", form.input))
-            for layout in ("NHWC", "NCHW"):
-                y = problem.outputs[0].with_format(layout=layout)
-                floats = (source, *[y] * len(operands))
-                yield Variant(tile.config, floats, (y,))
-                if form.output is not None and words_are_whole(problem, word_bits) and (
-                        operands or layout == "NHWC"):
-                    packed = TensorSpec(y.shape, Format(f"packed{word_bits}", form.output))
-                    yield Variant(tile.config, floats, (packed,))
+            yield from packed_variants(layer, problem.inputs, tile.config, word_bits)
 
     def expected_us(self, problem: Conv2dProblem, variant: Variant, device: Device) -> float | None:
         if device.on_processors:
-            return None
+            return processor_us(problem, _WORDS_PER_MICROSECOND, device)
         tile = Tile(*(variant[key] for key in Tile.__dataclass_fields__))
         word_bits = 8 * variant.inputs[0].stored_dtype.itemsize
         return _gpu_cycles(problem, tile, word_bits, device) / _CYCLES_PER_MICROSECOND
@@ -202,7 +196,8 @@ def launches(weights: Weights, layer: BinaryLayer, variant: Variant,
          weights.packed(f"first words of groups, {form}", lambda arrays: first_words(
              problem, word_bits).astype(np.int32)),
          weights.packed("sums of taps by channels, binary",
-                        lambda arrays: np.moveaxis(tap_sums(arrays), 0, -1)),
+                        lambda arrays: np.moveaxis(tap_sums(arrays), 0, -1))
+         if layer.takes_zeros_back else None,
          weights.packed("alphas, binary", alphas), thresholds, output_buffer(0),
          output_buffer(len(variant.outputs) - 1), problem.depth, problem.channels,
          -(-problem.channels // word_bits), words_of_a_group(problem, word_bits),
@@ -243,11 +238,6 @@ def _source(layer: BinaryLayer, variant: Variant, tile: Tile, epilogue: Epilogue
         "DILATION_X": problem.dilation[1],
         **epilogue_macros(epilogue),
     })
-
-
-def words_are_whole(problem: Conv2dProblem, word_bits: int) -> bool:
-    """Returns whether no word of the output has channels of several groups."""
-    return problem.groups == 1 or problem.out_channels // problem.groups % word_bits == 0
 
 
 def fitting(problem: Conv2dProblem, device: Device,

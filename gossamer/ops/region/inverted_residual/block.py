@@ -3,19 +3,48 @@ kernel can compute.
 
 Sources: A. Howard et al., "MobileNets: efficient convolutional neural networks for mobile vision
 applications", arXiv 1704.04861, 2017 (the separable convolution); M. Sandler et al., "MobileNetV2:
-inverted residuals and linear bottlenecks", CVPR 2018 (the block that expands before it).
+inverted residuals and linear bottlenecks", CVPR 2018 (the block that expands before it); A. Howard
+et al., "Searching for MobileNetV3", ICCV 2019 (squeeze-and-excite between the last two).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from gossamer.ops.algorithm import Epilogue
+from gossamer.expression import Expression, ExpressionStep
+from gossamer.ops.algorithm import Epilogue, Problem
 from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.elementwise.problem import ElementwiseProblem
+from gossamer.ops.pool.problem import PoolProblem
+from gossamer.ops.reduce.problem import ReduceProblem
 from gossamer.ops.region.problem import ENTRY, RegionProblem
+from gossamer.tensor import default_spec
 
+EXCITED = ("conv2d", "reduce", "conv2d", "conv2d", "elementwise", "conv2d")
+"""The ops of a block with squeeze-and-excite that begins with the depthwise convolution."""
 LARGEST_KERNEL = 7
 """The most rows and columns of a depthwise filter whose windows kernels hold in registers."""
+
+
+@dataclass(frozen=True)
+class Excite:
+    """A squeeze-and-excite layer: each hidden channel is scaled by a number, its gate, that two
+    small products make of the means of all hidden channels.
+
+    squeeze: the product that makes few numbers of the means. excite: the one that makes the gates
+    of these. scale: what is made of a result of the depthwise convolution and of its channel's
+    gate, the one channel operand.
+    """
+
+    squeeze: Conv2dProblem
+    excite: Conv2dProblem
+    scale: Epilogue
+
+    @property
+    def squeezed(self) -> int:
+        """Numbers that the first product makes."""
+        return self.squeeze.out_channels
 
 
 @dataclass(frozen=True)
@@ -24,13 +53,15 @@ class Block:
     that projects them, one after another.
 
     problem: the region. expand: the first convolution; None where the block begins with the
-    depthwise one, as a separable convolution does. depthwise, project: the others.
+    depthwise one, as a separable convolution does. depthwise, project: the others. excite: the
+    squeeze-and-excite layer between these; None where there is none.
     """
 
     problem: RegionProblem
     expand: Conv2dProblem | None
     depthwise: Conv2dProblem
     project: Conv2dProblem
+    excite: Excite | None = None
 
     @property
     def convolutions(self) -> tuple[Conv2dProblem, ...]:
@@ -61,36 +92,110 @@ class Block:
 
     def part(self, convolution: Conv2dProblem) -> int:
         """Returns the number of a convolution among the parts of the region."""
-        return next(number for number, part in enumerate(self.convolutions) if part is convolution)
+        return next(number for number, part in enumerate(self.problem.parts)
+                    if part is convolution)
 
 
 def block_of(problem: RegionProblem, expands: bool) -> Block | None:
-    """Returns a region as a block; None where its layers are others.
+    """Returns a region as a block without squeeze-and-excite; None where its layers are others.
 
     expands: whether the block has the convolution that expands its input.
     """
-    convolutions = [part for part in problem.parts if isinstance(part, Conv2dProblem)]
-    if len(convolutions) != len(problem.parts) or len(convolutions) != 2 + expands:
+    if len(problem.parts) != 2 + expands:
         return None
-    *first, depthwise, project = convolutions
-    if not depthwise.is_depthwise or any(
-            part.kernel != (1, 1) or part.groups > 1 for part in (*first, project)):
+    *first, depthwise, project = problem.parts
+    return _block(problem, first, depthwise, project)
+
+
+def excited_block_of(problem: RegionProblem) -> Block | None:
+    """Returns a region as a block with squeeze-and-excite; None where its layers are others."""
+    if len(problem.parts) not in (len(EXCITED), len(EXCITED) + 1):
         return None
-    chained = all(sources[0] == (number - 1, 0) for number, sources in enumerate(problem.sources))
-    return Block(problem, first[0] if expands else None, depthwise, project) if chained else None
+    *first, depthwise, mean, squeeze, excite, scale, project = problem.parts
+    before = len(first)
+    if not isinstance(squeeze, Conv2dProblem) or not isinstance(excite, Conv2dProblem) or (
+            not isinstance(scale, ElementwiseProblem)):
+        return None
+    block = _block(problem, first, depthwise, project)
+    if block is None or not _is_mean(mean) or any(
+            part.kernel != (1, 1) or part.groups > 1 for part in (squeeze, excite)):
+        return None
+    convolved, gates = (before, 0), (before + 3, 0)
+    if problem.sources[before + 1] != (convolved,) or scale.constants or (
+            len(scale.operands) != 2 or set(problem.sources[before + 4]) != {convolved, gates}) or (
+            scale.dtypes != ("float32",) or excite.out_channels != block.depthwise.out_channels):
+        return None
+    expression = scale.expression
+    if problem.sources[before + 4][0] == gates:
+        expression = _exchanged(expression)
+    return replace(block, excite=Excite(squeeze, excite, Epilogue(expression, ("channel",))))
+
+
+def _block(problem: RegionProblem, first: Sequence[Problem], depthwise: Problem,
+           project: Problem) -> Block | None:
+    """Returns a block of which each part first reads what the one before it writes; None where its
+    convolutions are others. first: the convolution that expands, if any."""
+    convolutions = [part for part in (*first, depthwise, project)
+                    if isinstance(part, Conv2dProblem)]
+    if len(convolutions) != len(first) + 2 or not isinstance(depthwise, Conv2dProblem) or (
+            not isinstance(project, Conv2dProblem) or not depthwise.is_depthwise):
+        return None
+    if any(part.kernel != (1, 1) or part.groups > 1 for part in (*convolutions[:-2], project)):
+        return None
+    chained = all((number - 1, 0) in sources and (
+        sources[0] == (number - 1, 0) or isinstance(part, ElementwiseProblem))
+        for number, (part, sources) in enumerate(zip(problem.parts, problem.sources, strict=True))
+        if number)
+    if not chained or problem.sources[0][0] != ENTRY:
+        return None
+    return Block(problem, convolutions[0] if first else None, depthwise, project)
+
+
+def _is_mean(part: Problem) -> bool:
+    """Returns whether a problem is the mean of each channel over the whole image, which stays a
+    tensor of rank 4."""
+    if isinstance(part, ReduceProblem):
+        return part.kind == "mean" and part.keepdims and sorted(part.axes) == [2, 3] and (
+            len(part.input.shape) == 4 and part.input.dtype == "float32")
+    return isinstance(part, PoolProblem) and part.kind == "average" and (
+        part.kernel == part.input.shape[2:] and not any(part.pads)
+        and (part.out_height, part.out_width) == (1, 1))
+
+
+def _exchanged(expression: Expression) -> Expression:
+    """Returns an expression whose first two inputs are exchanged."""
+    def exchanged(value: int) -> int:
+        return 1 - value if value < 2 else value
+
+    return Expression(expression.inputs, tuple(
+        ExpressionStep(step.function, tuple(map(exchanged, step.arguments)), step.constants)
+        for step in expression.steps), tuple(map(exchanged, expression.outputs)))
 
 
 def of_batch(block: Block, batch: int) -> Block:
     """Returns a block for another number of images."""
-    parts = tuple(replace(part, batch=batch) for part in block.convolutions)
-    other = block_of(replace(block.problem, parts=parts), block.expand is not None)
+    problem = replace(block.problem, parts=tuple(
+        _with_batch(part, batch) for part in block.problem.parts))
+    other = (block_of(problem, block.expand is not None) if block.excite is None
+             else excited_block_of(problem))
     assert other is not None
     return other
 
 
+def _with_batch(part: Problem, batch: int) -> Problem:
+    """Returns a part of a block for another number of images."""
+    if isinstance(part, ReduceProblem | PoolProblem):
+        return replace(part, input=default_spec((batch, *part.input.shape[1:])))
+    if isinstance(part, ElementwiseProblem):
+        return replace(part, operands=tuple(default_spec((batch, *spec.shape[1:]))
+                                            for spec in part.operands))
+    assert isinstance(part, Conv2dProblem)
+    return replace(part, batch=batch)
+
+
 def reason_apart(block: Block) -> str | None:
     """Returns why no kernel computes a block as one, as shown to the user; None where one may."""
-    last = len(block.convolutions) - 1
+    last = len(block.problem.parts) - 1
     if block.problem.exits != ((last, 0),):
         return "a value inside the block is read elsewhere"
     for name, part in (("expands", block.expand), ("projects", block.project)):
@@ -105,9 +210,14 @@ def reason_apart(block: Block) -> str | None:
     if max(depthwise.kernel) > LARGEST_KERNEL:
         size = "x".join(map(str, depthwise.kernel))
         return f"the depthwise filters are {size}, takes at most {LARGEST_KERNEL} rows and columns"
-    for part in block.convolutions[:last]:
-        if part.epilogue.tensor_count:
-            return "adds a tensor inside the block"
+    inner = block.convolutions[:-1]
+    if block.excite is not None:
+        small = (block.excite.squeeze, block.excite.excite)
+        if not all(part.is_pointwise for part in small):
+            return "a product of squeeze-and-excite has a stride or padding, takes neither"
+        inner += small
+    if any(part.epilogue.tensor_count for part in inner):
+        return "adds a tensor inside the block"
     if any(source != ENTRY for source in block.problem.sources[last][1:]):
         return "adds a tensor inside the block to its result"
     if block.project.epilogue.tensor_count > 1:
@@ -119,5 +229,5 @@ def epilogues(block: Block) -> dict[str, tuple[int, Epilogue]]:
     """Returns the number of the part and the epilogue of each convolution, by the prefix that their
     macros have in kernels."""
     names = ("EXPAND_", "DEPTHWISE_", "PROJECT_")[-len(block.convolutions):]
-    return {name: (number, part.epilogue)
-            for number, (name, part) in enumerate(zip(names, block.convolutions, strict=True))}
+    return {name: (block.part(part), part.epilogue)
+            for name, part in zip(names, block.convolutions, strict=True)}

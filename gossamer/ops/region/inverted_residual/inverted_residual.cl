@@ -1,5 +1,7 @@
 /* An inverted residual block, or a separable convolution, as one kernel: a 1x1 convolution that
- * expands the channels, a depthwise convolution, and a 1x1 convolution that projects them.
+ * expands the channels, a depthwise convolution, and a 1x1 convolution that projects them. With
+ * squeeze-and-excite, which needs the whole image before it scales, the first two are one kernel
+ * and the last one is another.
  *
  * A work-group computes TILE_H by TILE_W outputs of all channels. For CHUNK hidden channels at a
  * time it expands the pixels under the tile's windows into shared memory, where pixels outside of
@@ -10,6 +12,10 @@
  * to a work-item.
  *
  * EXPANDS  1: the block begins with an expansion; 0: its hidden channels are those of x
+ * CONVOLVES  1: the depthwise convolution is computed; 0: the hidden channels of x are scaled by
+ *          their image's gates in its place
+ * PROJECTS 1: the projection is computed; 0: y are the hidden channels, `hidden` a pixel, and
+ *          `totals` the sum of each over each tile
  * PADDED   1: the hidden channels are fewer than `hidden`, which is a multiple of CHUNK
  * VECTOR   1: the output channels are a multiple of 4
  * HALVES   1: x, y and the epilogue's tensor operands are 16-bit floats */
@@ -20,6 +26,16 @@
 #define UNITS CEIL_DIV(TILE, 4)
 #define QUADS (CHUNK / 4)
 #define ZERO4 MAKE4(0.0f, 0.0f, 0.0f, 0.0f)
+/* An epilogue may make anything of channels that do not exist. */
+#if PADDED
+#define KEEP_REAL(value, channel)                                       \
+    (value).x = (channel) < real_hidden ? (value).x : 0.0f;             \
+    (value).y = (channel) + 1 < real_hidden ? (value).y : 0.0f;         \
+    (value).z = (channel) + 2 < real_hidden ? (value).z : 0.0f;         \
+    (value).w = (channel) + 3 < real_hidden ? (value).w : 0.0f;
+#else
+#define KEEP_REAL(value, channel)
+#endif
 #define MULTIPLY_ADD(sum, a, b)             \
     do {                                    \
         (sum).x = FMA((a), (b).x, (sum).x); \
@@ -31,11 +47,14 @@
 KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void inverted_residual(
     const GLOBAL REAL *RESTRICT x, const GLOBAL float *RESTRICT expand,
     const GLOBAL float *RESTRICT depthwise, const GLOBAL float *RESTRICT project,
-    GLOBAL REAL *RESTRICT y, int channels, int real_hidden, int hidden, int out_channels,
+    GLOBAL REAL *RESTRICT y, GLOBAL float *RESTRICT totals, const GLOBAL float *RESTRICT gates,
+    int channels, int real_hidden, int hidden, int out_channels,
     int out_quads, int height, int width, int out_height, int out_width, int pad_top, int pad_left
     EXPAND_EPILOGUE_PARAMETERS DEPTHWISE_EPILOGUE_PARAMETERS PROJECT_EPILOGUE_PARAMETERS)
 {
+#if CONVOLVES
     SHARED ALIGNED(16) float expanded[HALO_H * HALO_W * CHUNK];
+#endif
     SHARED ALIGNED(16) float convolved[UNITS * 4 * CHUNK];
     int item = LOCAL_ID(0), image = GROUP_ID(2);
     int first_row = GROUP_ID(1) * TILE_H, first_column = GROUP_ID(0) * TILE_W;
@@ -49,18 +68,39 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void inverted_residual(
     const GLOBAL REAL *source = x + (image * height + above + top) * width * channels
                                 + (left + start) * channels;
 
+#if PROJECTS
     float4 sums[SUMS][4];
     UNROLL for (int i = 0; i < SUMS; i++)
         UNROLL for (int j = 0; j < 4; j++)
             sums[i][j] = ZERO4;
+#endif
+#if CONVOLVES
     if (pixels < HALO_H * HALO_W)
         for (int i = item; i < HALO_H * HALO_W * QUADS; i += WORK_GROUP_SIZE)
             SHARED_STORE4(expanded + 4 * i, ZERO4);
+#else
+    const GLOBAL float *scale_operand0 = gates + image * hidden;
+#endif
     for (int i = TILE * QUADS + item; i < UNITS * 4 * QUADS; i += WORK_GROUP_SIZE)
         SHARED_STORE4(convolved + 4 * i, ZERO4);
     BARRIER();
 
     for (int chunk = 0; chunk < hidden; chunk += CHUNK) {
+#if !CONVOLVES
+        for (int i = item; i < TILE * QUADS; i += WORK_GROUP_SIZE) {
+            int quad = i % QUADS * 4, pixel = i / QUADS;
+            int row = pixel / TILE_W, column = pixel - row * TILE_W;
+            int channel = chunk + quad;
+            float4 value = ZERO4;
+            if (row < bottom && column < stop) {
+                value = LOAD_REAL4(source, (row * width + column) * channels + channel);
+                SCALE_EPILOGUE4(value, channel, 0)
+                KEEP_REAL(value, channel)
+            }
+            SHARED_STORE4(convolved + pixel * CHUNK + quad, value);
+        }
+        BARRIER();
+#else
         for (int unit = item; unit < CEIL_DIV(pixels, 4) * QUADS; unit += WORK_GROUP_SIZE) {
             int quad = unit % QUADS * 4, first = unit / QUADS * 4;
             int channel = chunk + quad;
@@ -129,17 +169,30 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void inverted_residual(
                     value.w = FMA(input.w, tap.w, value.w);
                 }
             DEPTHWISE_EPILOGUE4(value, channel, 0)
-#if PADDED
-            /* an epilogue may make anything of channels that do not exist */
-            value.x = channel < real_hidden ? value.x : 0.0f;
-            value.y = channel + 1 < real_hidden ? value.y : 0.0f;
-            value.z = channel + 2 < real_hidden ? value.z : 0.0f;
-            value.w = channel + 3 < real_hidden ? value.w : 0.0f;
+            KEEP_REAL(value, channel)
+#if !PROJECTS
+            row += first_row;
+            column += first_column;
+            if (row < out_height && column < out_width)
+                STORE_REAL4(y, ((image * out_height + row) * out_width + column) * hidden + channel,
+                            value);
+            else
+                value = ZERO4;
 #endif
             SHARED_STORE4(convolved + pixel * CHUNK + quad, value);
         }
         BARRIER();
+#endif
 
+#if !PROJECTS
+        int tile = (image * GROUP_COUNT(1) + GROUP_ID(1)) * GROUP_COUNT(0) + GROUP_ID(0);
+        for (int c = item; c < CHUNK; c += WORK_GROUP_SIZE) {
+            float total = 0.0f;
+            for (int pixel = 0; pixel < TILE; pixel++)
+                total += convolved[pixel * CHUNK + c];
+            totals[tile * hidden + chunk + c] = total;
+        }
+#else
         UNROLL for (int i = 0; i < SUMS; i++) {
             int unit = item + i * WORK_GROUP_SIZE;
             if (unit < UNITS * out_quads) {
@@ -153,9 +206,11 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void inverted_residual(
                 }
             }
         }
+#endif
         BARRIER();
     }
 
+#if PROJECTS
     UNROLL for (int i = 0; i < SUMS; i++) {
         int unit = item + i * WORK_GROUP_SIZE;
         int channel = unit % out_quads * 4, first = unit / out_quads * 4;
@@ -181,4 +236,5 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void inverted_residual(
             }
         }
     }
+#endif
 }

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 
-from gossamer.device.base import Device
+from gossamer.device.base import Argument, Device
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import State, Variant
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
@@ -22,6 +22,9 @@ from gossamer.ops.region.problem import RegionProblem
 from gossamer.ops.strided import cannot_compile, layout_variants
 from gossamer.ops.weights import Weights
 
+RunTimeBuffer = Callable[..., Argument]
+"""An argument of a Launch that stands for memory which is known when it runs."""
+
 _SOURCE = Path(__file__).with_name("inverted_residual.cl")
 _MOST_SUMS = 6
 """Units of the projection that fit the registers of a work-item."""
@@ -31,7 +34,8 @@ _CHUNKS = (32, 16, 8)
 _WORK_GROUPS = (64, 128, 256)
 _MOST_SHARED = 48 * 1024
 """Bytes of shared memory beyond which a work-group is alone on a compute unit."""
-_CONFIGS = 3
+CONFIGS = 3
+"""Tiles that are offered."""
 _AT_ONCE = 2
 """Work-groups of a compute unit that are computed at once."""
 _PRODUCTS = 400.0
@@ -39,7 +43,7 @@ _PRODUCTS = 400.0
 
 
 @dataclass(frozen=True)
-class _Tile:
+class Tile:
     """The outputs of a work-group, and the hidden channels that it computes at once.
 
     rows, columns: the outputs. chunk: hidden channels. work_group: work-items.
@@ -50,10 +54,24 @@ class _Tile:
     chunk: int
     work_group: int
 
+    @property
+    def config(self) -> tuple[tuple[str, int], ...]:
+        """The tile as the config of a variant."""
+        return tuple(asdict(self).items())
+
+    @classmethod
+    def of(cls, variant: Variant) -> Tile:
+        """Returns the tile of a variant."""
+        return cls(*(variant[field.name] for field in fields(cls)))
+
     def sums(self, block: Block) -> int:
         """Returns the units of the projection of a work-item."""
         units = -(-self.rows * self.columns // 4) * -(-block.out_channels // 4)
         return -(-units // self.work_group)
+
+    def hidden(self, block: Block) -> int:
+        """Returns the hidden channels with those that fill the last chunk."""
+        return -(-block.hidden // self.chunk) * self.chunk
 
     def shared_bytes(self, block: Block) -> int:
         """Returns the bytes of shared memory of a work-group."""
@@ -64,15 +82,27 @@ class _Tile:
         """Returns the multiplications of a launch for an image, with those of windows that overlap
         and of outputs outside of the image."""
         p = block.depthwise
-        tiles = -(-p.out_height // self.rows) * -(-p.out_width // self.columns)
+        tiles = self.count(block)
         height, width = block.halo(self.rows, self.columns)
         pixels = min(height, p.height) * min(width, p.width)
-        hidden = -(-block.hidden // self.chunk) * self.chunk
+        hidden = self.hidden(block)
         outputs = -(-self.rows * self.columns // 4) * 4
         expanded = pixels * (block.channels if block.expand is not None else 1)
         # a tap costs the load of an input besides
         return tiles * hidden * (expanded + 2 * outputs * p.kernel[0] * p.kernel[1]
                                  + outputs * block.out_channels)
+
+    def count(self, block: Block) -> int:
+        """Returns the tiles of an image."""
+        p = block.depthwise
+        return -(-p.out_height // self.rows) * -(-p.out_width // self.columns)
+
+    def expected_us(self, block: Block, device: Device) -> float:
+        """Returns the expected time of all images."""
+        tiles = self.count(block)
+        waves = -(-tiles * block.depthwise.batch
+                  // (_AT_ONCE * max(1, device.limits.compute_units)))
+        return waves * self.products(block) / max(1, tiles) / (_PRODUCTS * self.work_group)
 
 
 class _FusedBlock(RegionAlgorithm, abc.ABC):
@@ -89,7 +119,7 @@ class _FusedBlock(RegionAlgorithm, abc.ABC):
             return "the layers are no such block"
         if (reason := cannot_compile(problem, device) or reason_apart(block)) is not None:
             return reason
-        if not _tiles(block, device):
+        if not fitting_tiles(block, device):
             return (f"{block.hidden} hidden and {block.out_channels} output channels of a tile do "
                     f"not fit the registers and {device.limits.shared_bytes} bytes of shared "
                     "memory of a work-group")
@@ -98,21 +128,15 @@ class _FusedBlock(RegionAlgorithm, abc.ABC):
     def variants(self, problem: RegionProblem, device: Device) -> Iterator[Variant]:
         block = block_of(problem, self.expands)
         assert block is not None
-        for tile in _tiles(block, device)[:_CONFIGS]:
-            config = (("rows", tile.rows), ("columns", tile.columns), ("chunk", tile.chunk),
-                      ("work_group", tile.work_group))
-            for variant in layout_variants(problem, ("NHWC",), config):
+        for tile in fitting_tiles(block, device)[:CONFIGS]:
+            for variant in layout_variants(problem, ("NHWC",), tile.config):
                 yield variant
                 yield variant.as_fp16
 
     def expected_us(self, problem: RegionProblem, variant: Variant, device: Device) -> float | None:
         block = block_of(problem, self.expands)
         assert block is not None
-        tile = _Tile(*(variant[key] for key in ("rows", "columns", "chunk", "work_group")))
-        p = block.depthwise
-        tiles = -(-p.out_height // tile.rows) * -(-p.out_width // tile.columns)
-        waves = -(-tiles * p.batch // (_AT_ONCE * max(1, device.limits.compute_units)))
-        return waves * tile.products(block) / max(1, tiles) / (_PRODUCTS * tile.work_group)
+        return Tile.of(variant).expected_us(block, device)
 
     def prepare(self, weights: Weights, problem: RegionProblem, variant: Variant,
                 device: Device) -> State:
@@ -121,40 +145,9 @@ class _FusedBlock(RegionAlgorithm, abc.ABC):
         y = variant.outputs[0]
         if y.size == 0:
             return State(problem, variant, device)
-        tile = _Tile(*(variant[key] for key in ("rows", "columns", "chunk", "work_group")))
-        p, chunk = block.depthwise, tile.chunk
-        hidden = -(-block.hidden // chunk) * chunk
-        of_parts, last = epilogues(block), len(block.convolutions) - 1
-        macros = {"EXPAND_EPILOGUE_PARAMETERS": ""}
-        for prefix, (_, epilogue) in of_parts.items():
-            macros |= epilogue_macros(epilogue, tensor_dtype=y.dtype, prefix=prefix)
-        source = KernelSource.of(_SOURCE, "inverted_residual", {
-            "TILE_H": tile.rows, "TILE_W": tile.columns, "CHUNK": chunk,
-            "WORK_GROUP_SIZE": tile.work_group, "SUMS": tile.sums(block),
-            "KERNEL_H": p.kernel[0], "KERNEL_W": p.kernel[1],
-            "STRIDE_Y": p.stride[0], "STRIDE_X": p.stride[1],
-            "EXPANDS": int(self.expands), "PADDED": int(hidden != block.hidden),
-            "VECTOR": int(block.out_channels % 4 == 0),
-            "HALVES": int(variant.precision == "fp16"), **macros})
-        expand = (None if block.expand is None else
-                  weights.packed(f"channels by {hidden}, expand", _pack_pointwise(0, hidden)))
-        depthwise = weights.packed(f"taps by {hidden}, depthwise",
-                                   _pack_depthwise(block.part(p), hidden))
-        out_channels = -(-block.out_channels // 4) * 4
-        project = weights.packed(f"{hidden} by channels, project", _pack_pointwise(
-            block.part(block.project), out_channels, hidden))
-        operands = [argument for number, epilogue in of_parts.values()
-                    for argument in epilogue_arguments(
-                        epilogue, weights, 0, block.convolutions[number].out_channels,
-                        prefix=f"{number}.", multiple=4 if number == last else chunk)]
-        launch = Launch(
-            device.compile(source),
-            (-(-p.out_width // tile.columns), -(-p.out_height // tile.rows), p.batch),
-            (tile.work_group, 1, 1),
-            (input_buffer(0), expand, depthwise, project, output_buffer(0), block.channels,
-             block.hidden, hidden, block.out_channels, out_channels // 4, p.height, p.width,
-             p.out_height, p.out_width, *p.pads[:2], *operands))
-        return State(problem, variant, device, [launch])
+        tile = Tile.of(variant)
+        return State(problem, variant, device, [
+            block_launch(weights, block, tile, variant, device, input_buffer(0), output_buffer(0))])
 
 
 class InvertedResidual(_FusedBlock):
@@ -175,7 +168,7 @@ class Separable(_FusedBlock):
     expands = False
 
 
-def _tiles(block: Block, device: Device) -> list[_Tile]:
+def fitting_tiles(block: Block, device: Device) -> list[Tile]:
     """Returns the tiles that fit the device, those expected to be fastest first."""
     p = block.depthwise
     most = min(_MOST_SHARED, device.limits.shared_bytes)
@@ -187,7 +180,7 @@ def _tiles(block: Block, device: Device) -> list[_Tile]:
         for chunk in _CHUNKS:
             tiles = [tile for work_group in _WORK_GROUPS
                      if work_group <= device.limits.sure_work_group_size
-                     and (tile := _Tile(rows, columns, chunk, work_group)).sums(block) <= _MOST_SUMS
+                     and (tile := Tile(rows, columns, chunk, work_group)).sums(block) <= _MOST_SUMS
                      and tile.shared_bytes(block) <= most]
             if tiles:
                 fitting.append(tiles[0])
@@ -195,7 +188,62 @@ def _tiles(block: Block, device: Device) -> list[_Tile]:
     return sorted(dict.fromkeys(fitting), key=lambda tile: tile.products(block))
 
 
-def _pack_pointwise(part: int, columns: int, rows: int | None = None
+def block_launch(weights: Weights, block: Block, tile: Tile, variant: Variant, device: Device,
+                 x: RunTimeBuffer, y: RunTimeBuffer, *, convolves: bool = True,
+                 projects: bool = True, totals: RunTimeBuffer | None = None,
+                 gates: RunTimeBuffer | None = None) -> Launch:
+    """Returns the launch of the kernel that computes a block or a part of one.
+
+    convolves: whether the depthwise convolution and what is before it are computed; else x are its
+    results, as the launch that does not project writes them, and `gates` what scales them.
+    projects: whether the projection is computed; else y are the results of the depthwise
+    convolution and `totals` their sums over each tile.
+    """
+    p, chunk = block.depthwise, tile.chunk
+    hidden, out_channels = tile.hidden(block), -(-block.out_channels // 4) * 4
+    expands = convolves and block.expand is not None
+    computed = {"EXPAND_": expands, "DEPTHWISE_": convolves, "PROJECT_": projects}
+    macros: dict[str, object] = {f"{prefix}EPILOGUE_PARAMETERS": "" for prefix in computed}
+    operands = []
+    for prefix, (number, epilogue) in epilogues(block).items():
+        if computed[prefix]:
+            macros |= epilogue_macros(epilogue, tensor_dtype=variant.outputs[0].dtype,
+                                      prefix=prefix)
+            is_last = prefix == "PROJECT_"
+            operands += epilogue_arguments(
+                epilogue, weights, 0, block.out_channels if is_last else block.hidden,
+                prefix=f"{number}.", multiple=4 if is_last else chunk)
+    if block.excite is not None:
+        macros |= epilogue_macros(block.excite.scale, prefix="SCALE_")
+    kernel, stride = (p.kernel, p.stride) if convolves else ((1, 1), (1, 1))
+    source = KernelSource.of(_SOURCE, "inverted_residual", {
+        "TILE_H": tile.rows, "TILE_W": tile.columns, "CHUNK": chunk,
+        "WORK_GROUP_SIZE": tile.work_group, "SUMS": tile.sums(block),
+        "KERNEL_H": kernel[0], "KERNEL_W": kernel[1],
+        "STRIDE_Y": stride[0], "STRIDE_X": stride[1],
+        "EXPANDS": int(expands), "CONVOLVES": int(convolves), "PROJECTS": int(projects),
+        "PADDED": int(hidden != block.hidden), "VECTOR": int(block.out_channels % 4 == 0),
+        "HALVES": int(variant.precision == "fp16"), **macros})
+    expand = depthwise = project = None
+    if expands:
+        expand = weights.packed(f"channels by {hidden}, expand", pack_pointwise(0, hidden))
+    if convolves:
+        depthwise = weights.packed(f"taps by {hidden}, depthwise",
+                                   _pack_depthwise(block.part(p), hidden))
+    if projects:
+        project = weights.packed(f"{hidden} by channels, project", pack_pointwise(
+            block.part(block.project), out_channels, hidden))
+    sizes = (p.height, p.width) if convolves else (p.out_height, p.out_width)
+    return Launch(
+        device.compile(source),
+        (-(-p.out_width // tile.columns), -(-p.out_height // tile.rows), p.batch),
+        (tile.work_group, 1, 1),
+        (x, expand, depthwise, project, y, totals, gates, block.channels if convolves else hidden,
+         block.hidden, hidden, block.out_channels, out_channels // 4, *sizes, p.out_height,
+         p.out_width, *(p.pads[:2] if convolves else (0, 0)), *operands))
+
+
+def pack_pointwise(part: int, columns: int, rows: int | None = None
                     ) -> Callable[[Mapping[str, np.ndarray]], np.ndarray]:
     """Returns a function that packs the weights of a 1x1 convolution as (input channels, output
     channels), with zeros beyond its own channels."""

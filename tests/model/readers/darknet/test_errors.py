@@ -137,6 +137,8 @@ def test_one_file_without_the_other(tiny: Path) -> None:
         gossamer.load(tiny / "net.cfg", weights=tiny / "absent.weights")
     with pytest.raises(InputError, match=r"cannot read .*absent.cfg: No such file"):
         gossamer.load(tiny / "absent.cfg", weights=tiny / "other.weights")
+    with pytest.raises(InputError, match=r"cannot read .*absent.cfg: No such file"):
+        gossamer.load(tiny / "absent.cfg")
     for model in ("net.onnx", "mobilenet_v2"):
         with pytest.raises(InputError, match=f"{model}: .*takes no further file of weights; leave"):
             gossamer.load(model, weights="other.weights")

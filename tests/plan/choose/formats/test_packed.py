@@ -14,8 +14,9 @@ from gossamer.facts import PLUS_MINUS_ONE
 from gossamer.model.builder import GraphBuilder
 from gossamer.model.graph import Graph
 from gossamer.plan.choose.builder import ProgramBuilder
-from gossamer.plan.choose.select import first_choice
+from gossamer.plan.choose.first import FirstChoices
 from gossamer.plan.plan import Plan
+from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer
 from gossamer.tensor import Format, TensorSpec, default_spec
 from tests.conftest import is_slow
@@ -110,8 +111,8 @@ def test_which_reshapes_leave_words_as_they_are(shape: tuple[int, ...], target: 
                                                 words: bool) -> None:
     bits, floats = TensorSpec(shape, Format("packed32", "bits")), default_spec(target)
     facts = {"x": PLUS_MINUS_ONE, "y": PLUS_MINUS_ONE}
-    builder = ProgramBuilder(2, {"x": bits}, {}, lambda builder, layer: first_choice(
-        builder, layer, find("host")))
+    first = FirstChoices([], [], {}, [], find("host"), Policy())
+    builder = ProgramBuilder(2, {"x": bits}, {}, first.choice)
     builder.add(Layer("reshape", "reshape", ["x"], ["y"], [floats], facts=facts))
     assert builder.specs["y"] == (TensorSpec(target, bits.format) if words else floats)
     assert len(builder.program.steps) == (0 if words else 1)

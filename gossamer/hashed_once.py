@@ -1,0 +1,32 @@
+"""HashedOnce: frozen dataclasses that are keys of many look-ups."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+
+class HashedOnce:
+    """A base class of frozen dataclasses whose hash is computed at the first look-up and kept.
+
+    Neither the hash nor the cached properties of an object are copied to another process, in which
+    texts have other hashes.
+    """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        # a hash that a class defines itself is not replaced by that of dataclass
+        cls.__hash__ = HashedOnce.__hash__  # type: ignore[method-assign]
+
+    def __hash__(self) -> int:
+        kept: int | None = self.__dict__.get("_hash")
+        if kept is None:
+            kept = self.__dict__["_hash"] = hash(
+                tuple([getattr(self, name) for name in self._field_names()]))
+        return kept
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self._field_names()}
+
+    def _field_names(self) -> list[str]:
+        return [field.name for field in fields(self)]  # type: ignore[arg-type]

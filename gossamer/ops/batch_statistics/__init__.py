@@ -1,0 +1,10 @@
+"""What batch norm by the statistics of its own input needs of each channel."""
+
+from gossamer.ops.batch_statistics.host import NumpyBatchStatistics
+from gossamer.ops.batch_statistics.problem import BatchStatisticsProblem
+from gossamer.ops.batch_statistics.published import PublishedBatchStatistics
+from gossamer.ops.batch_statistics.reference import reference
+from gossamer.ops.op import Op
+
+OP = Op("batch_statistics", BatchStatisticsProblem, reference,
+        (NumpyBatchStatistics(), PublishedBatchStatistics()))

@@ -1,0 +1,49 @@
+"""What kernels on packed words have in common: the formats that they read and write, and what they
+are expected to take on processors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from gossamer.device.base import Device
+from gossamer.ops.algorithm import Variant
+from gossamer.ops.conv2d.binary.layer import BinaryLayer
+from gossamer.ops.conv2d.binary.packing import words_of_a_group
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.tensor import Format, TensorSpec
+
+
+def packed_variants(layer: BinaryLayer, inputs: Sequence[TensorSpec],
+                    config: tuple[tuple[str, int], ...], word_bits: int) -> Iterator[Variant]:
+    """Returns the variants of a config that reads words of one size: those that write floats, and
+    those that write words; where the layer has two results those that write both.
+
+    inputs: the input of the layer, and the run-time operands of its epilogue.
+    """
+    problem, form = layer.convolution, layer.form
+    x, *operands = inputs
+    source = TensorSpec(x.shape, Format(f"packed{word_bits}", form.input))
+    for layout in ("NHWC", "NCHW"):
+        y = problem.outputs[0].with_format(layout=layout)
+        read = (source, *[y] * len(operands))
+        packed = () if form.output is None or not words_are_whole(problem, word_bits) else (
+            TensorSpec(y.shape, Format(f"packed{word_bits}", form.output)),)
+        if layer.has_two_results:
+            yield Variant(config, read, (y, *packed))
+            continue
+        yield Variant(config, read, (y,))
+        if packed and (operands or layout == "NHWC"):
+            yield Variant(config, read, packed)
+
+
+def words_are_whole(problem: Conv2dProblem, word_bits: int) -> bool:
+    """Returns whether no word of the output has channels of several groups."""
+    return problem.groups == 1 or problem.out_channels // problem.groups % word_bits == 0
+
+
+def processor_us(problem: Conv2dProblem, words_per_microsecond: float, device: Device) -> float:
+    """Returns the estimated time of a layer on processors in microseconds, of which each compares
+    so many words of 64 bits in one."""
+    words = words_of_a_group(problem, 64) * problem.kernel[0] * problem.kernel[1]
+    return words * problem.outputs[0].size / (
+        words_per_microsecond * max(device.limits.compute_units, 1))

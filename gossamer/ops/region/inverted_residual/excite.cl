@@ -1,0 +1,51 @@
+/* The gates of a squeeze-and-excite layer: means of the hidden channels of an image, a product that
+ * makes few numbers of these, and one that makes a gate of each channel of those.
+ *
+ * A work-group computes an image. Weights are (inputs, outputs), so that neighbouring work-items
+ * read neighbours. PARTS work-items share a number of the first product.
+ *
+ * HIDDEN    hidden channels; `hidden` is the number of those in memory
+ * SQUEEZED  numbers that the first product makes */
+
+KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void excite(
+    const GLOBAL float *RESTRICT totals, const GLOBAL float *RESTRICT squeeze,
+    const GLOBAL float *RESTRICT excite_weights, GLOBAL float *RESTRICT gates, int hidden,
+    int tiles, float share SQUEEZE_EPILOGUE_PARAMETERS EXCITE_EPILOGUE_PARAMETERS)
+{
+    SHARED float means[HIDDEN];
+    SHARED float sums[PARTS * SQUEEZED];
+    int item = LOCAL_ID(0), image = GROUP_ID(0);
+    totals += image * tiles * hidden;
+    for (int channel = item; channel < HIDDEN; channel += WORK_GROUP_SIZE) {
+        float total = 0.0f;
+        for (int tile = 0; tile < tiles; tile++)
+            total += totals[tile * hidden + channel];
+        means[channel] = total * share;
+    }
+    BARRIER();
+    for (int unit = item; unit < PARTS * SQUEEZED; unit += WORK_GROUP_SIZE) {
+        int number = unit % SQUEEZED, part = unit / SQUEEZED;
+        float sum = 0.0f;
+        for (int channel = part; channel < HIDDEN; channel += PARTS)
+            sum = FMA(means[channel], squeeze[channel * SQUEEZED + number], sum);
+        sums[unit] = sum;
+    }
+    BARRIER();
+    for (int number = item; number < SQUEEZED; number += WORK_GROUP_SIZE) {
+        float sum = 0.0f;
+        for (int part = 0; part < PARTS; part++)
+            sum += sums[part * SQUEEZED + number];
+        SQUEEZE_EPILOGUE(sum, number, 0)
+        sums[number] = sum;
+    }
+    BARRIER();
+    for (int channel = item; channel < hidden; channel += WORK_GROUP_SIZE) {
+        float gate = 0.0f;
+        if (channel < HIDDEN) {
+            for (int number = 0; number < SQUEEZED; number++)
+                gate = FMA(sums[number], excite_weights[number * HIDDEN + channel], gate);
+            EXCITE_EPILOGUE(gate, channel, 0)
+        }
+        gates[image * hidden + channel] = gate;
+    }
+}

@@ -1,0 +1,130 @@
+"""The choice where nothing is measured: first algorithms in their first configs, in the formats
+that move the fewest bytes. Values stay packed between layers that read and write words."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from gossamer.device.base import Device
+from gossamer.ops.algorithm import Algorithm, Variant
+from gossamer.plan.choose.builder import LayerChoice, ProgramBuilder, is_packed_alike
+from gossamer.plan.choose.region_options import forced_regions
+from gossamer.plan.eligibility import able_on, eligibility, first_in_order, refusal_reason
+from gossamer.plan.policy import Policy
+from gossamer.plan.program import Layer
+from gossamer.plan.region import recognising, with_regions
+from gossamer.tensor import Format, TensorSpec
+
+
+class FirstChoices:
+    """The choices for a network of which nothing is measured.
+
+    specs: those of every value in the default layout. outputs: the names of the network's outputs.
+    Attributes: regions, those of the regions that the policy's `only` forces.
+    """
+
+    def __init__(self, layers: Sequence[Layer], regions: Sequence[Layer],
+                 specs: Mapping[str, TensorSpec], outputs: Collection[str], device: Device,
+                 policy: Policy) -> None:
+        self._specs = specs
+        self._outputs = outputs
+        self._device = device
+        self._policy = policy
+        self._forced = _forced_algorithms(regions, device, policy)
+        self.regions = [region for region in regions if region.name in self._forced]
+        self._readers: dict[str, list[Layer]] = defaultdict(list)
+        for layer in with_regions(layers, self.regions):
+            for name in dict.fromkeys(layer.inputs):
+                self._readers[name].append(layer)
+        self._read_packed: dict[tuple[str, Format], bool] = {}
+
+    def choice(self, builder: ProgramBuilder, layer: Layer) -> LayerChoice:
+        """Returns the choice for a layer or region, whose inputs the builder has."""
+        able, layer_device, reasons = self._able(layer)
+        algorithm, variants = first_in_order(layer, able, layer_device)
+        packed = {name for name in layer.inputs if builder.specs[name].format.is_packed}
+        if packed:
+            algorithm, variants = self._as_they_are(builder, layer, packed) or (algorithm, variants)
+        reasons |= {other.name: f"comes after {algorithm.name}" for other in able
+                    if layer_device is self._device and other is not algorithm}
+
+        def order(variant: Variant) -> tuple[int, int]:
+            converted = sum(
+                spec.nbytes for name, spec in zip(layer.inputs, variant.inputs, strict=True)
+                if not builder.specs[name].same_memory(spec) and (name, spec) not in builder.copies)
+            return converted, self._unpacking(layer, variant)
+
+        return LayerChoice(algorithm, min(variants, key=order), layer_device, reasons)
+
+    def _able(self, layer: Layer) -> tuple[list[Algorithm], Device, dict[str, str]]:
+        """Returns the algorithms that may compute a layer in order, their device, and the reason
+        for each other algorithm."""
+        if layer.name in self._forced:
+            algorithm, reasons = self._forced[layer.name]
+            return [algorithm], self._device, dict(reasons)
+        able, layer_device, reasons = eligibility(layer, self._device, self._policy)
+        return able, layer_device, dict(reasons)
+
+    def _as_they_are(self, builder: ProgramBuilder, layer: Layer, packed: Collection[str]
+                     ) -> tuple[Algorithm, list[Variant]] | None:
+        """Returns the first algorithm that reads the packed inputs as they are, with the variants
+        that do; None where there is none."""
+        able, layer_device, _ = self._able(layer)
+        for algorithm in able:
+            _, variants = first_in_order(layer, [algorithm], layer_device)
+            found = [variant for variant in variants if all(
+                builder.specs[name].same_memory(spec) for name, spec
+                in zip(layer.inputs, variant.inputs, strict=True) if name in packed)]
+            if found:
+                return algorithm, found
+        return None
+
+    def _unpacking(self, layer: Layer, variant: Variant) -> int:
+        """Returns 0 where a variant writes words that all readers take as they are, 1 where it
+        writes none, and 2 where words would have to be unpacked."""
+        packed = [(name, spec.format) for name, spec in zip(
+            layer.outputs, variant.outputs, strict=True) if spec.format.is_packed]
+        if not packed:
+            return 1
+        return 0 if all(self._all_read(name, format_) for name, format_ in packed) else 2
+
+    def _all_read(self, name: str, format_: Format) -> bool:
+        """Returns whether a value has readers, all of which can read it in a packed format."""
+        key = name, format_
+        if key not in self._read_packed:
+            readers = self._readers[name]
+            self._read_packed[key] = bool(readers) and name not in self._outputs and all(
+                self._reads(layer, name, format_) for layer in readers)
+        return self._read_packed[key]
+
+    def _reads(self, layer: Layer, name: str, format_: Format) -> bool:
+        """Returns whether a layer can read a value in a packed format, and what it writes in such a
+        format is read so in turn."""
+        if layer.problem is None:
+            (target,) = layer.outputs
+            return is_packed_alike(self._specs[name].shape, self._specs[target].shape) and (
+                self._all_read(target, format_))
+        able, layer_device, _ = self._able(layer)
+        return any(
+            all(spec.format == format_ for read, spec in zip(
+                layer.inputs, variant.inputs, strict=True) if read == name)
+            and self._unpacking(layer, variant) < 2
+            for algorithm in able
+            for variant in first_in_order(layer, [algorithm], layer_device)[1])
+
+
+def _forced_algorithms(regions: Sequence[Layer], device: Device, policy: Policy
+                       ) -> dict[str, tuple[Algorithm, Mapping[str, str]]]:
+    """Returns the algorithm for each region that the policy's `only` forces, by the region's name,
+    with the reason for each other algorithm."""
+    possible: dict[str, tuple[Algorithm, Mapping[str, str]]] = {}
+    for region in regions if policy.only is not None else ():
+        assert region.problem is not None
+        able, reasons = able_on(region.problem, device, refusal_reason, recognising(region))
+        for algorithm in able:
+            if algorithm.name == policy.only:
+                possible[region.name] = algorithm, reasons
+    forced: Iterable[Layer] = forced_regions(regions, {
+        name: [algorithm.name] for name, (algorithm, _) in possible.items()}, policy)
+    return {region.name: possible[region.name] for region in forced}
