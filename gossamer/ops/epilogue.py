@@ -33,8 +33,9 @@ def epilogue_macros(epilogue: Epilogue, *, tensor_dtype: str = "float32",
     EPILOGUE_PARAMETERS ends the parameter list. EPILOGUE(value, channel, index) rewrites a float.
     EPILOGUE4 rewrites a float4 of four neighbours in memory whose first index is a multiple of 4.
     Its channel is that of all four with `one_channel`; else the four have consecutive channels,
-    and the first of them is a multiple of 4. EPILOGUE2(value, second, channel, index) rewrites a
-    float and sets another one, of an expression with two outputs.
+    and the first of them is a multiple of 4. Of an expression with two outputs
+    EPILOGUE2(value, second, channel, index) rewrites a float and sets another one, and
+    EPILOGUE2_4 does so for four.
 
     tensor_dtype: dtype of the tensor operands, "float32" or "float16". prefix: begins the names of
     the macros, and in lower case those of the parameters, in a kernel that has several epilogues.
@@ -83,6 +84,9 @@ def _macros(epilogue: Epilogue, tensor_dtype: str, one_channel: bool,
     if len(epilogue.expression.outputs) == 2:
         macros[f"{prefix}EPILOGUE2(value, second, channel, index)"] = body(
             "value", loaded, "second")
+        lanes = " ".join(body(f"value.{lane}", [f"v{i}.{lane}" for i in range(len(types))],
+                              f"second.{lane}") for lane in "xyzw")
+        macros[f"{prefix}EPILOGUE2_4(value, second, channel, index)"] = f"{{ {loads} {lanes} }}"
     return macros
 
 

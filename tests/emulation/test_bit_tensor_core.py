@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from gossamer.expression import Expression
 from gossamer.facts import PLUS_MINUS_ONE, TERNARY, ValueFacts, integers
 from gossamer.ops.algorithm import Epilogue
 from gossamer.ops.conv2d.binary.tensor_core.bit_tensor_core import BitTensorCore, variant_of
 from gossamer.ops.conv2d.binary.tensor_core.tiles import MmaTile
 from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.gemm.binary import BitTensorCoreGemm
+from gossamer.ops.gemm.problem import GemmProblem
+from gossamer.ops.region.binary import BitTensorCoreRegion
 from tests.emulation.test_faults import Emulate
 from tests.ops.conv2d.binary.signs import (
     BATCH_NORM_BITS,
@@ -18,6 +24,8 @@ from tests.ops.conv2d.binary.signs import (
     SCALED,
     check_exact,
 )
+from tests.ops.test_binary_gemm import check_variant as check_product
+from tests.ops.test_binary_regions import ABOVE, check_variant, region
 
 
 def borders(epilogue: Epilogue, known: ValueFacts) -> Conv2dProblem:
@@ -48,3 +56,34 @@ def test_groups_of_whole_words(emulate: Emulate) -> None:
     for layout in ("packed32", "NCHW"):
         variant = variant_of(problem, MmaTile(1, 1, 2, 1, 4, 2, 1), 32, layout)
         check_exact(BitTensorCore(), problem, variant, emulate("bounds"))
+
+
+@pytest.mark.parametrize("mode, tile, known, pad, signs, out_channels", [
+    ("bounds", MmaTile(1, 2, 2, 1, 4, 2, 1), PLUS_MINUS_ONE, 1.0, None, 33),
+    ("bounds", MmaTile(1, 1, 2, 1, 4, 3, 1), TERNARY, -1.0, ABOVE, 36),
+    ("races", MmaTile(2, 1, 2, 1, 4, 3, 1), PLUS_MINUS_ONE, None, ABOVE, 33),
+    ("races", MmaTile(1, 1, 1, 1, 8, 3, 1), PLUS_MINUS_ONE, -1.0, ABOVE, 64),
+])
+def test_it_computes_regions(emulate: Emulate, mode: str, tile: MmaTile, known: ValueFacts,
+                             pad: float | None, signs: Expression | None,
+                             out_channels: int) -> None:
+    algorithm, device = BitTensorCoreRegion(), emulate(mode, schedule=2)
+    problem = region(known, RESIDUAL if signs else BATCH_NORM_BITS, pad=pad, signs=signs,
+                     out_channels=out_channels)
+    for variant in algorithm.variants(problem, device):
+        if variant.inputs[0].layout == f"packed{32 if pad else 64}":
+            check_variant(algorithm, problem, replace(variant, config=tile.config), device)
+
+
+@pytest.mark.parametrize("mode, rows, epilogue", [
+    ("bounds", 1, BATCH_NORM_BITS), ("races", 19, RESIDUAL)])
+def test_it_computes_matrix_products(emulate: Emulate, mode: str, rows: int,
+                                     epilogue: Epilogue) -> None:
+    algorithm, device = BitTensorCoreGemm(), emulate(mode, schedule=2)
+    problem = GemmProblem(rows, 44, 330, epilogue, SCALED,
+                          (PLUS_MINUS_ONE, *[integers(-4, 4)] * epilogue.tensor_count))
+    tile = MmaTile(1, 1, 2, 1, 4, 3, 1)
+    tested = {replace(variant, config=tile.config)
+              for variant in algorithm.variants(problem, device)}
+    for variant in tested:
+        check_product(algorithm, problem, variant, device)

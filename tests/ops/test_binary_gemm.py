@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.facts import PLUS_MINUS_ONE, TERNARY, integers
-from gossamer.ops.algorithm import Algorithm, Epilogue
-from gossamer.ops.gemm.binary import HostPopcountGemm, PopcountGemm
+from gossamer.ops.algorithm import Algorithm, Epilogue, Variant
+from gossamer.ops.gemm.binary import BitTensorCoreGemm, HostPopcountGemm, PopcountGemm
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.gemm.reference import reference
 from gossamer.ops.weights import Weights, WeightsInfo
@@ -28,16 +28,21 @@ from tests.ops.harness import run_variant
 
 def check_exact(algorithm: Algorithm, problem: GemmProblem, device: Device, choice: int,
                 seed: int) -> None:
+    """Fails unless the results of the variant of a number equal those of integer arithmetic."""
+    assert algorithm.supports(problem, device) is None
+    variants = list(algorithm.variants(problem, device))
+    check_variant(algorithm, problem, variants[choice % len(variants)], device, seed)
+
+
+def check_variant(algorithm: Algorithm, problem: GemmProblem, variant: Variant, device: Device,
+                  seed: int = 0) -> None:
     """Fails unless the results of a variant equal those of integer arithmetic, every bit."""
     rng = np.random.default_rng(seed)
-    assert algorithm.supports(problem, device) is None
     arrays = {name: rng.choice([-1.5, -0.25, 0.0, 1.0, 3.0], shape).astype(np.float32)
               for name, shape in problem.weight_shapes.items()}
     arrays["weight"] = (rng.choice([-1, 1], (problem.columns, problem.depth)) * rng.choice(
         [0.25, 1.0, 2.0], (problem.columns, 1))).astype(np.float32)
     inputs = problem.example_inputs(rng)
-    variants = list(algorithm.variants(problem, device))
-    variant = variants[choice % len(variants)]
     (result,) = run_variant(algorithm, problem, variant, device, Weights(arrays, device), inputs)
     np.testing.assert_array_equal(result, reference(problem, inputs, arrays)[0].astype(np.float32))
 
@@ -75,6 +80,24 @@ def test_every_tile(compiled_device: Device, epilogue: Epilogue) -> None:
                           (TERNARY, *[integers(-4, 4)] * epilogue.tensor_count))
     for choice in range(0, 20, 5 if slow else 2):
         check_exact(PopcountGemm(), problem, compiled_device, choice, choice)
+
+
+@given(problem=problems(), choice=st.integers(0, 199), seed=st.integers(0, 99))
+@settings(max_examples=40)
+def test_every_bit_of_any_product_on_tensor_cores(cuda: Device, problem: GemmProblem, choice: int,
+                                                  seed: int) -> None:
+    check_exact(BitTensorCoreGemm(), problem, cuda, choice, seed)
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("epilogue", [BATCH_NORM_BITS, BATCH_NORM_SIGN, RESIDUAL])
+def test_every_form_on_tensor_cores(cuda: Device, epilogue: Epilogue) -> None:
+    problem = GemmProblem(9, 36, 1100, epilogue, SCALED,
+                          (PLUS_MINUS_ONE, *[integers(-4, 4)] * epilogue.tensor_count))
+    chosen = {(variant["instruction"], dict(variant.config).get("copiers"), variant.outputs):
+              variant for variant in BitTensorCoreGemm().variants(problem, cuda)}
+    for variant in chosen.values():
+        check_variant(BitTensorCoreGemm(), problem, variant, cuda)
 
 
 def test_the_reason_names_what_is_missing() -> None:

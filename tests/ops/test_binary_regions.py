@@ -6,18 +6,23 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.expression import Expression, ExpressionStep, apply
 from gossamer.facts import PLUS_MINUS_ONE, TERNARY, ValueFacts, integers
-from gossamer.ops.algorithm import Epilogue
+from gossamer.ops.algorithm import Epilogue, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.ops.pad.problem import PadProblem
-from gossamer.ops.region.binary import BinaryRegion, HostPopcountRegion, PopcountRegion
+from gossamer.ops.region.binary import (
+    BinaryRegion,
+    BitTensorCoreRegion,
+    HostPopcountRegion,
+    PopcountRegion,
+)
 from gossamer.ops.region.problem import RegionProblem, entry
 from gossamer.ops.region.reference import reference
 from gossamer.ops.weights import Weights
@@ -25,6 +30,7 @@ from gossamer.tensor import TensorSpec, default_spec
 from tests.conftest import is_slow
 from tests.ops.conv2d.binary.signs import BATCH_NORM_SIGN, EPILOGUES, RESIDUAL, SCALED, weights_of
 from tests.ops.harness import run_variant
+from tests.ops.recording import RecordingDevice
 
 ABOVE = Expression(2, (
     ExpressionStep("greater_equal", (0, 1)), ExpressionStep("constant", (), (2.0,)),
@@ -80,8 +86,17 @@ def regions(draw: st.DrawFn) -> RegionProblem:
 
 def check_exact(algorithm: BinaryRegion, problem: RegionProblem, device: Device, choice: int,
                 seed: int) -> None:
-    """Fails unless the results of a variant equal those of integer arithmetic, every bit."""
+    """Fails unless the results of the variant of a number equal those of integer arithmetic."""
     assert algorithm.supports(problem, device) is None
+    variants = list(algorithm.variants(problem, device))
+    if is_slow(device):
+        variants = variants[-6:]
+    check_variant(algorithm, problem, variants[choice % len(variants)], device, seed)
+
+
+def check_variant(algorithm: BinaryRegion, problem: RegionProblem, variant: Variant, device: Device,
+                  seed: int = 0) -> None:
+    """Fails unless the results of a variant equal those of integer arithmetic, every bit."""
     rng = np.random.default_rng(seed)
     index = next(i for i, part in enumerate(problem.parts) if isinstance(part, Conv2dProblem))
     arrays = {f"{index}.{name}": array
@@ -90,10 +105,6 @@ def check_exact(algorithm: BinaryRegion, problem: RegionProblem, device: Device,
         if name not in arrays:
             arrays[name] = rng.choice(np.float32([-6, -0.5, 0, 1, 7]), shape)
     inputs = problem.example_inputs(rng)
-    variants = list(algorithm.variants(problem, device))
-    if is_slow(device):
-        variants = variants[-6:]
-    variant = variants[choice % len(variants)]
     results = run_variant(algorithm, problem, variant, device, Weights(arrays, device), inputs)
     for result, expected in zip(results, reference(problem, inputs, arrays), strict=True):
         np.testing.assert_array_equal(result, expected.astype(np.float32),
@@ -127,6 +138,28 @@ def test_every_form(compiled_device: Device, known: ValueFacts, pad: float | Non
         check_exact(PopcountRegion(), problem, compiled_device, choice, choice)
 
 
+@given(problem=regions(), choice=st.integers(0, 199), seed=st.integers(0, 99))
+@settings(max_examples=40)
+def test_every_bit_of_any_region_on_tensor_cores(cuda: Device, problem: RegionProblem, choice: int,
+                                                 seed: int) -> None:
+    assume(BitTensorCoreRegion().supports(problem, cuda) is None)
+    check_exact(BitTensorCoreRegion(), problem, cuda, choice, seed)
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("known", [PLUS_MINUS_ONE, TERNARY], ids=["bits", "trits"])
+@pytest.mark.parametrize(("pad", "signs"), [(1.0, None), (-1.0, ABOVE), (None, SIGNS[1])])
+def test_every_form_on_tensor_cores(cuda: Device, known: ValueFacts, pad: float | None,
+                                    signs: Expression | None) -> None:
+    algorithm = BitTensorCoreRegion()
+    problem = region(known, RESIDUAL if signs else BATCH_NORM_SIGN, pad=pad, signs=signs,
+                     out_channels=36, pads=(0, 0, 1, 1))
+    chosen = {(variant["instruction"], dict(variant.config).get("copiers"), variant.outputs):
+              variant for variant in algorithm.variants(problem, cuda)}
+    for variant in list(chosen.values())[::2]:
+        check_variant(algorithm, problem, variant, cuda)
+
+
 @pytest.mark.parametrize(("problem", "reason"), [
     (region(PLUS_MINUS_ONE, pad=2.0), "not -1, 0 or 1"),
     (region(PLUS_MINUS_ONE, pad=0.5), "not -1, 0 or 1"),
@@ -152,3 +185,13 @@ def test_constants_of_pixels_are_refused() -> None:
 def test_words_of_several_groups_are_refused_on_devices(compiled_device: Device) -> None:
     problem = region(PLUS_MINUS_ONE, signs=ABOVE, groups=2, out_channels=32)
     assert "channels of several groups" in PopcountRegion().supports(problem, compiled_device)
+
+
+def test_words_of_several_groups_are_refused_on_tensor_cores() -> None:
+    problem = region(PLUS_MINUS_ONE, signs=ABOVE, groups=2, channels=64, out_channels=48)
+    reason = BitTensorCoreRegion().supports(problem, RecordingDevice())
+    assert reason == "a word of the second result would have channels of several groups"
+    # words of 32 bits have whole groups, words of 64 have not
+    problem = region(PLUS_MINUS_ONE, signs=ABOVE, groups=2, channels=64, out_channels=32)
+    found = list(BitTensorCoreRegion().variants(problem, RecordingDevice()))
+    assert {variant.outputs[1].layout for variant in found} == {"packed32"}

@@ -1,6 +1,11 @@
 """Matrix product with constant weights."""
 
-from gossamer.ops.gemm.binary import HostPopcountGemm, PopcountGemm, WidePopcountGemm
+from gossamer.ops.gemm.binary import (
+    BitTensorCoreGemm,
+    HostPopcountGemm,
+    PopcountGemm,
+    WidePopcountGemm,
+)
 from gossamer.ops.gemm.cublas import CublasGemm
 from gossamer.ops.gemm.dense import HostGemm, MmaGemm, SkinnyGemm, TiledGemm, WideProduct
 from gossamer.ops.gemm.large import LargeGemm
@@ -12,5 +17,6 @@ from gossamer.ops.op import Op
 
 OP = Op("gemm", GemmProblem, reference,
         (SkinnyGemm(), WideProduct(), TiledGemm(), LargeGemm(), MmaGemm(), CublasGemm(),
-         SparseRows(), HostGemm(), SparseGemm(), HostPopcountGemm(), WidePopcountGemm(),
+         SparseRows(), HostGemm(), SparseGemm(), HostPopcountGemm(), BitTensorCoreGemm(),
+         WidePopcountGemm(),
          PopcountGemm(), PublishedGemm()))

@@ -1,5 +1,5 @@
-"""Matrix products of signs, as convolutions: on the host of images of one pixel, on devices of one
-image whose pixels are the rows."""
+"""Matrix products of signs, as convolutions: on the host and on tensor cores of images of one
+pixel, by popcount of one image whose pixels are the rows."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from gossamer.ops.conv2d.binary.popcount import (
     launches,
     reason_not_popcount,
 )
+from gossamer.ops.conv2d.binary.tensor_core.bit_tensor_core import BitTensorCore
 from gossamer.ops.conv2d.binary.wide_popcount import WidePopcount
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.gemm.dense import pointwise
@@ -48,20 +49,17 @@ class _ImagesOfOnePixel(Algorithm):
         return self._convolution.supports(pointwise(problem), device)
 
     def variants(self, problem: GemmProblem, device: Device) -> Iterator[Variant]:
-        found = (replace(variant, inputs=tuple(map(_as_matrix, variant.inputs)),
-                         outputs=tuple(map(_as_matrix, variant.outputs)))
-                 for variant in self._convolution.variants(pointwise(problem), device))
+        found = map(_of_matrices, self._convolution.variants(pointwise(problem), device))
         # of a matrix NHWC and NCHW are the same
         return iter(dict.fromkeys(found))
 
     def expected_us(self, problem: GemmProblem, variant: Variant, device: Device) -> float | None:
-        return self._convolution.expected_us(pointwise(problem), variant, device)
+        return self._convolution.expected_us(pointwise(problem), _of_images(variant), device)
 
     def prepare(self, weights: Weights, problem: GemmProblem, variant: Variant,
                 device: Device) -> State:
-        images = replace(variant, inputs=tuple(map(_as_images, variant.inputs)),
-                         outputs=tuple(map(_as_images, variant.outputs)))
-        state = self._convolution.prepare(weights, pointwise(problem), images, device)
+        state = self._convolution.prepare(
+            weights, pointwise(problem), _of_images(variant), device)
         return State(problem, variant, device, state.launches, data=state)
 
     def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
@@ -81,6 +79,13 @@ class WidePopcountGemm(_ImagesOfOnePixel):
 
     name = "wide_popcount"
     _convolution = WidePopcount()
+
+
+class BitTensorCoreGemm(_ImagesOfOnePixel):
+    """The kernels of convolutions of signs on tensor cores, applied to images of one pixel."""
+
+    name = "bit_tensor_core"
+    _convolution = BitTensorCore()
 
 
 class PopcountGemm(Algorithm):
@@ -116,13 +121,21 @@ def _one_image(problem: GemmProblem) -> Conv2dProblem:
     return replace(pointwise(problem), batch=1, width=problem.rows)
 
 
-def _as_images(spec: TensorSpec) -> TensorSpec:
-    """Returns a matrix as images of one pixel."""
-    layout = spec.layout if spec.format.is_packed else "NCHW"
-    return TensorSpec((*spec.shape, 1, 1), replace(spec.format, layout=layout))
+def _of_images(variant: Variant) -> Variant:
+    """Returns a variant with each matrix as images of one pixel."""
+    def as_images(spec: TensorSpec) -> TensorSpec:
+        layout = spec.layout if spec.format.is_packed else "NCHW"
+        return TensorSpec((*spec.shape, 1, 1), replace(spec.format, layout=layout))
+
+    return replace(variant, inputs=tuple(map(as_images, variant.inputs)),
+                   outputs=tuple(map(as_images, variant.outputs)))
 
 
-def _as_matrix(spec: TensorSpec) -> TensorSpec:
-    """Returns images of one pixel as a matrix."""
-    layout = spec.layout if spec.format.is_packed else ROW_MAJOR
-    return TensorSpec(spec.shape[:2], replace(spec.format, layout=layout))
+def _of_matrices(variant: Variant) -> Variant:
+    """Returns a variant with images of one pixel as matrices."""
+    def as_matrix(spec: TensorSpec) -> TensorSpec:
+        layout = spec.layout if spec.format.is_packed else ROW_MAJOR
+        return TensorSpec(spec.shape[:2], replace(spec.format, layout=layout))
+
+    return replace(variant, inputs=tuple(map(as_matrix, variant.inputs)),
+                   outputs=tuple(map(as_matrix, variant.outputs)))

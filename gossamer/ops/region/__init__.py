@@ -2,7 +2,12 @@
 
 from gossamer.ops.op import Op
 from gossamer.ops.region.algorithm import RegionAlgorithm
-from gossamer.ops.region.binary import HostPopcountRegion, PopcountRegion, WidePopcountRegion
+from gossamer.ops.region.binary import (
+    BitTensorCoreRegion,
+    HostPopcountRegion,
+    PopcountRegion,
+    WidePopcountRegion,
+)
 from gossamer.ops.region.inverted_residual.inverted_residual import InvertedResidual, Separable
 from gossamer.ops.region.inverted_residual.inverted_residual_mma import (
     InvertedResidualMma,
@@ -14,6 +19,6 @@ from gossamer.ops.region.reference import reference
 
 ALGORITHMS: tuple[RegionAlgorithm, ...] = (
     InvertedResidualMma(), SeparableMma(), InvertedResidual(), Separable(), SqueezeExcite(),
-    WidePopcountRegion(), PopcountRegion(), HostPopcountRegion())
+    BitTensorCoreRegion(), WidePopcountRegion(), PopcountRegion(), HostPopcountRegion())
 
 OP = Op("region", RegionProblem, reference, ALGORITHMS)

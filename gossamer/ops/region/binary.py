@@ -18,9 +18,10 @@ from gossamer.expression import Expression, ExpressionStep
 from gossamer.facts import REAL
 from gossamer.ops.algorithm import Epilogue, State, Variant
 from gossamer.ops.conv2d.binary import host, popcount, wide_popcount
-from gossamer.ops.conv2d.binary.layer import BinaryLayer
+from gossamer.ops.conv2d.binary.layer import BinaryLayer, words_are_whole
 from gossamer.ops.conv2d.binary.popcount import WORD_BITS
-from gossamer.ops.conv2d.binary.variants import packed_variants, words_are_whole
+from gossamer.ops.conv2d.binary.tensor_core import bit_tensor_core
+from gossamer.ops.conv2d.binary.variants import packed_variants
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.ops.launch import Launch
@@ -71,7 +72,7 @@ class _DeviceRegion(BinaryRegion):
 
     @abc.abstractmethod
     def configs(self, layer: BinaryLayer, device: Device
-                ) -> Iterable[tuple[tuple[tuple[str, int], ...], int]]:
+                ) -> Iterable[tuple[tuple[tuple[str, int | str], ...], int]]:
         """Returns the configs of the kernel, each with the bits of a word."""
 
     @abc.abstractmethod
@@ -101,7 +102,7 @@ class PopcountRegion(_DeviceRegion):
         return popcount.reason_not_popcount(layer, device)
 
     def configs(self, layer: BinaryLayer, device: Device
-                ) -> Iterable[tuple[tuple[tuple[str, int], ...], int]]:
+                ) -> Iterable[tuple[tuple[tuple[str, int | str], ...], int]]:
         return itertools.product(
             (tile.config for tile in popcount.fitting(layer.convolution, device)), WORD_BITS)
 
@@ -122,7 +123,7 @@ class WidePopcountRegion(_DeviceRegion):
         return wide_popcount.reason_not_wide(layer, device)
 
     def configs(self, layer: BinaryLayer, device: Device
-                ) -> Iterable[tuple[tuple[tuple[str, int], ...], int]]:
+                ) -> Iterable[tuple[tuple[tuple[str, int | str], ...], int]]:
         return [(config, wide_popcount.WORD_BITS) for config in wide_popcount.CONFIGS]
 
     def launches(self, weights: Weights, layer: BinaryLayer, variant: Variant,
@@ -132,6 +133,31 @@ class WidePopcountRegion(_DeviceRegion):
     def expected_us(self, problem: RegionProblem, variant: Variant, device: Device) -> float:
         return wide_popcount.WidePopcount().expected_us(
             _layer(problem).convolution, variant, device)
+
+
+class BitTensorCoreRegion(_DeviceRegion):
+    """The kernels of convolutions of signs on tensor cores, which add what a constant outside of
+    the image adds."""
+
+    name = "bit_tensor_core"
+
+    def reason_not(self, layer: BinaryLayer, device: Device) -> str | None:
+        return self.reason_not_kernel(layer, device)
+
+    def reason_not_kernel(self, layer: BinaryLayer, device: Device) -> str | None:
+        return bit_tensor_core.reason_not_bit_tensor_core(layer, device)
+
+    def configs(self, layer: BinaryLayer, device: Device
+                ) -> Iterable[tuple[tuple[tuple[str, int | str], ...], int]]:
+        return [(tile.config, word_bits)
+                for tile, word_bits in bit_tensor_core.tiles_and_words(layer, device)]
+
+    def launches(self, weights: Weights, layer: BinaryLayer, variant: Variant,
+                 device: Device) -> list[Launch]:
+        return bit_tensor_core.launches(weights, layer, variant, device)
+
+    def expected_us(self, problem: RegionProblem, variant: Variant, device: Device) -> float:
+        return bit_tensor_core.expected_us(_layer(problem), variant, device)
 
 
 class HostPopcountRegion(BinaryRegion):

@@ -51,3 +51,8 @@ class BinaryLayer:
         if self.has_two_results and self.form.output is None:
             return "its second result is not known to be -1, 0 or 1"
         return None
+
+
+def words_are_whole(problem: Conv2dProblem, word_bits: int) -> bool:
+    """Returns whether no word of the output has channels of several groups."""
+    return problem.groups == 1 or problem.out_channels // problem.groups % word_bits == 0

@@ -18,6 +18,7 @@ from gossamer.device.base import Buffer
 from gossamer.ops.algorithm import Epilogue
 from gossamer.ops.conv2d.binary.form import alphas
 from gossamer.ops.epilogue import operand_arrays
+from gossamer.ops.lru_cache import LruCache, digest
 from gossamer.ops.weights import Weights
 
 _AT_ONCE = 2**17
@@ -56,16 +57,30 @@ class Thresholds:
         return results
 
 
+_FOUND: LruCache[Thresholds | None] = LruCache(
+    1 << 20, lambda found: 0 if found is None else found.table.nbytes)
+"""The thresholds that were found last: several tables on a device are made of the same."""
+
+
 def packed_thresholds(weights: Weights, epilogue: Epilogue, bound: int) -> Buffer | None:
     """Returns the table of an epilogue's thresholds in device memory, or None; see
     `find_thresholds`."""
     def pack(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-        thresholds = find_thresholds(epilogue, arrays, alphas(arrays), bound)
+        thresholds = thresholds_of(arrays, epilogue, bound)
         return np.zeros(1, np.int32) if thresholds is None else thresholds.table
 
     # the same weights may be computed with a part of the epilogue, to check what is before a sign
     table = weights.packed(f"thresholds of {epilogue}", pack)
     return None if table.nbytes == 4 else table
+
+
+def thresholds_of(arrays: Mapping[str, np.ndarray], epilogue: Epilogue,
+                  bound: int) -> Thresholds | None:
+    """Returns the thresholds of a layer's epilogue, or None; see `find_thresholds`."""
+    magnitudes = alphas(arrays)
+    read = {name: array for name, array in arrays.items() if name != "weight"}
+    return _FOUND.of((digest({**read, "alphas": magnitudes}), epilogue, bound),
+                     lambda: find_thresholds(epilogue, arrays, magnitudes, bound))
 
 
 def find_thresholds(epilogue: Epilogue, arrays: Mapping[str, np.ndarray], magnitudes: np.ndarray,

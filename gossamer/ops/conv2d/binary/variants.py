@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 
 from gossamer.device.base import Device
 from gossamer.ops.algorithm import Variant
-from gossamer.ops.conv2d.binary.layer import BinaryLayer
+from gossamer.ops.conv2d.binary.layer import BinaryLayer, words_are_whole
 from gossamer.ops.conv2d.binary.packing import words_of_a_group
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.tensor import Format, TensorSpec
 
 
 def packed_variants(layer: BinaryLayer, inputs: Sequence[TensorSpec],
-                    config: tuple[tuple[str, int], ...], word_bits: int) -> Iterator[Variant]:
+                    config: tuple[tuple[str, int | str], ...], word_bits: int) -> Iterator[Variant]:
     """Returns the variants of a config that reads words of one size: those that write floats, and
     those that write words; where the layer has two results those that write both.
 
@@ -34,11 +34,6 @@ def packed_variants(layer: BinaryLayer, inputs: Sequence[TensorSpec],
         yield Variant(config, read, (y,))
         if packed and (operands or layout == "NHWC"):
             yield Variant(config, read, packed)
-
-
-def words_are_whole(problem: Conv2dProblem, word_bits: int) -> bool:
-    """Returns whether no word of the output has channels of several groups."""
-    return problem.groups == 1 or problem.out_channels // problem.groups % word_bits == 0
 
 
 def processor_us(problem: Conv2dProblem, words_per_microsecond: float, device: Device) -> float:

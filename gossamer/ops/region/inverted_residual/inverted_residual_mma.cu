@@ -28,35 +28,6 @@
  * STAGES    chunks whose weights fit shared memory: 1 where a work-group has one chunk
  * SIDES     warps that share the channels of a tile of outputs */
 
-/* With BEGINS_EARLY the kernel begins while the one before it still runs, and copies weights; what
- * that one wrote is read only after PREDECESSOR_WAIT. */
-#if BEGINS_EARLY && __CUDA_ARCH__ >= 900
-#define SUCCESSOR_MAY_BEGIN() asm volatile("griddepcontrol.launch_dependents;" ::: "memory")
-#define PREDECESSOR_WAIT() asm volatile("griddepcontrol.wait;" ::: "memory")
-#else
-#define SUCCESSOR_MAY_BEGIN()
-#define PREDECESSOR_WAIT()
-#endif
-
-/* Starts a copy of 16 bytes to shared memory, or of zeros. */
-INLINE void copy_later(void *target, const void *source, bool exists)
-{
-    uint address = (uint)__cvta_generic_to_shared(target);
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-                 :: "r"(address), "l"(source), "r"(exists ? 16u : 0u) : "memory");
-}
-
-INLINE void commit_copies()
-{
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-
-/* Waits for all copies of this work-item. */
-INLINE void wait_for_copies()
-{
-    asm volatile("cp.async.wait_group %0;" :: "n"(0) : "memory");
-}
-
 /* Returns number / divisor for numbers below 2^16, from the reciprocal of the divisor. */
 INLINE int quotient(int number, float reciprocal)
 {
@@ -97,7 +68,8 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
 
     auto copy_weights = [&](int chunk, int stage) {
         ONCE_EACH for (int i = item; i < WEIGHT_WORDS; i += WORK_GROUP_SIZE)
-            copy_later(staged + stage * WEIGHT_WORDS + i, weights + chunk * WEIGHT_WORDS + i, true);
+            copy_16_bytes(shared_address(staged + stage * WEIGHT_WORDS + i),
+                          weights + chunk * WEIGHT_WORDS + i, 16);
     };
     /* Copies a chunk of the input's channels to where an expansion would store them. */
     auto copy_hidden = [&](int chunk, int stage) {
@@ -106,17 +78,18 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
             int pixel = i / (CHUNK / WIDTH), word = i % (CHUNK / WIDTH) * WIDTH;
             int row = quotient(pixel, of_columns), column = pixel - row * columns;
             bool exists = !PADDED || chunk * CHUNK + word < CHANNELS;
-            copy_later(target + ((top + row) * HALO_W + column_place(start + column)) * CHUNK_ROW
-                           + word,
-                       source + (row * width + column) * CHANNELS
-                           + (exists ? chunk * CHUNK + word : 0), exists);
+            const REAL *there = target + ((top + row) * HALO_W + column_place(start + column))
+                                             * CHUNK_ROW + word;
+            copy_16_bytes(shared_address(there),
+                          source + (row * width + column) * CHANNELS
+                              + (exists ? chunk * CHUNK + word : 0), exists ? 16 : 0);
         }
     };
     int chunks = CEIL_DIV(hidden, CHUNK);
     if (rank < chunks)
         copy_weights(rank, 0);
     ONCE_EACH for (int i = item; i < RESULT_WORDS; i += WORK_GROUP_SIZE)
-        copy_later((uint4 *)of_result + i, constants + i, true);
+        copy_16_bytes(shared_address((uint4 *)of_result + i), constants + i, 16);
     if (pixels < HALO_H * HALO_W) {
         ONCE_EACH for (int i = item; i < (EXPANDS ? 1 : STAGES) * EXPANDED_WORDS; i += WORK_GROUP_SIZE)
             ((uint4 *)expanded)[i] = make_uint4(0, 0, 0, 0);
@@ -135,8 +108,8 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
     ONCE_EACH for (int i = item; i < pixels * (CHANNELS / WIDTH); i += WORK_GROUP_SIZE) {
         int pixel = i / (CHANNELS / WIDTH), word = i % (CHANNELS / WIDTH) * WIDTH;
         int row = quotient(pixel, of_columns), column = pixel - row * columns;
-        copy_later(inputs + pixel * X_ROW + word, source + (row * width + column) * CHANNELS + word,
-                   true);
+        copy_16_bytes(shared_address(inputs + pixel * X_ROW + word),
+                      source + (row * width + column) * CHANNELS + word, 16);
     }
 #else
     PREDECESSOR_WAIT();
@@ -154,7 +127,7 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
 
     int stage = 0;
     for (int chunk = rank; chunk < chunks; chunk += CLUSTER) {
-        wait_for_copies();
+        wait_for_copies<0>();
         BARRIER();
         if (STAGES > 1 && chunk + CLUSTER < chunks) {
             copy_weights(chunk + CLUSTER, stage ^ 1);

@@ -15,6 +15,8 @@ from gossamer.device.source import DIALECT, KernelSource
 from gossamer.ops.algorithm import PRECISIONS, State, Variant
 from gossamer.ops.clusters import CLUSTERS
 from gossamer.ops.conv2d.sparse.common.tensor_cores import CYCLES_PER_MICROSECOND, TENSOR_CORES
+from gossamer.ops.copies import ASYNC_COPIES
+from gossamer.ops.early_begin import EARLY_BEGIN
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.region.algorithm import RegionAlgorithm
 from gossamer.ops.region.inverted_residual.block import (
@@ -31,8 +33,8 @@ from gossamer.ops.strided import cannot_compile, layout_variants
 from gossamer.ops.weights import Weights
 
 _SOURCE = Path(__file__).with_name("inverted_residual_mma.cu")
-_HEADERS = (*DIALECT, TENSOR_CORES, CLUSTERS, *map(Path(__file__).with_name, (
-    "mma_sizes.h", "mma_products.h", "mma_depthwise.h")))
+_HEADERS = (*DIALECT, EARLY_BEGIN, ASYNC_COPIES, TENSOR_CORES, CLUSTERS, *map(
+    Path(__file__).with_name, ("mma_sizes.h", "mma_products.h", "mma_depthwise.h")))
 """The files that precede the kernel's own."""
 _CONFIGS = 4
 """Tiles that are offered for each of some batch sizes."""

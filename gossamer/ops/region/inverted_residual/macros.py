@@ -28,7 +28,7 @@ def block_macros(divided: BlockTiling, dtype: str) -> dict[str, object]:
         "EXPAND_TILES": divided.expand_tiles, "EXPAND_PAIRS": divided.expand_pairs,
         "STRIP": divided.strip, "RUN": divided.run,
         "STAGES": divided.stages, "SIDES": divided.sides,
-        "BLOCKS_PER_UNIT": divided.blocks_per_unit, "BEGINS_EARLY": 1}
+        "BLOCKS_PER_UNIT": divided.blocks_per_unit}
     for prefix, count in zip(("EXPAND_", "DEPTHWISE_", "PROJECT_"), divided.constants, strict=True):
         macros[f"{prefix}CONSTANTS"] = count
     macros["EXPAND_OPERANDS"] = ""

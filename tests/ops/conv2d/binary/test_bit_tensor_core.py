@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from gossamer.device.base import Device
 from gossamer.facts import PLUS_MINUS_ONE, REAL, TERNARY, ValueFacts, integers
 from gossamer.ops.algorithm import Epilogue, Variant
+from gossamer.ops.conv2d.binary.layer import BinaryLayer
 from gossamer.ops.conv2d.binary.tensor_core.bit_tensor_core import BitTensorCore, variant_of
 from gossamer.ops.conv2d.binary.tensor_core.tables import Tables
 from gossamer.ops.conv2d.binary.tensor_core.tiles import MMA_TILES, WGMMA_TILES, Tile, steps_of
@@ -48,9 +49,10 @@ class HostWeights(Weights):
 
 @pytest.mark.parametrize("word_bits", [32, 64])
 @pytest.mark.parametrize("known", [PLUS_MINUS_ONE, TERNARY], ids=["bits", "trits"])
-@pytest.mark.parametrize("unit, by_registers", [(32, True), (64, True), (64, False), (256, False)])
+@pytest.mark.parametrize("unit, by_registers, padding", [
+    (32, True, 0), (64, True, 1), (64, False, -1), (256, False, 0)])
 def test_the_tables_state_the_convolution(word_bits: int, known: ValueFacts, unit: int,
-                                          by_registers: bool) -> None:
+                                          by_registers: bool, padding: int) -> None:
     """Computes a convolution from the tables alone, each output pixel by the products of a step's
     256 bits with the columns of the channels' units."""
     problem = replace(SMALL, facts=(known,))
@@ -59,8 +61,8 @@ def test_the_tables_state_the_convolution(word_bits: int, known: ValueFacts, uni
     weights: Any = HostWeights(arrays, RecordingDevice())
     together = 2 if by_registers else 1
     units = -(-problem.out_channels // (unit * together)) * together
-    tables = Tables(problem, word_bits, unit, units, together, steps_of(problem, word_bits) + 1,
-                    by_registers)
+    tables = Tables(BinaryLayer(problem, padding), word_bits, unit, units, together,
+                    steps_of(problem, word_bits) + 1, by_registers)
     planes = 2 if known == TERNARY else 1
     x = pack(inputs[0], TensorSpec(inputs[0].shape, Format(
         f"packed{word_bits}", "bits" if planes == 1 else "trits")))
@@ -102,7 +104,12 @@ def test_the_tables_state_the_convolution(word_bits: int, known: ValueFacts, uni
         sums = (3 - planes) * (2 * ones - counted) + constants[pixel_class]
         accumulators[image, :, row, column] = sums[:problem.out_channels]
     signs = np.where(arrays["weight"] > 0, np.float32(1), np.float32(-1))
-    (expected,) = reference(replace(problem, epilogue=Epilogue()), inputs, {"weight": signs})
+    top, left, bottom, right = problem.pads
+    padded = np.pad(inputs[0], ((0, 0), (0, 0), (top, bottom), (left, right)),
+                    constant_values=padding)
+    whole = replace(problem, height=padded.shape[2], width=padded.shape[3], pads=(0, 0, 0, 0),
+                    epilogue=Epilogue())
+    (expected,) = reference(whole, [padded], {"weight": signs})
     np.testing.assert_array_equal(accumulators, expected)
 
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -8,14 +10,24 @@ from hypothesis import strategies as st
 from gossamer.device.host import host_array
 from gossamer.device.registry import find
 from gossamer.expression import apply
+from gossamer.facts import PLUS_MINUS_ONE
 from gossamer.ops.algorithm import Epilogue
-from gossamer.ops.conv2d.binary.thresholds import find_thresholds, packed_thresholds
+from gossamer.ops.conv2d.binary import thresholds as module
+from gossamer.ops.conv2d.binary.layer import BinaryLayer
+from gossamer.ops.conv2d.binary.tensor_core.tables import Tables
+from gossamer.ops.conv2d.binary.thresholds import (
+    Thresholds,
+    find_thresholds,
+    packed_thresholds,
+)
+from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.weights import Weights
 from tests.ops.conv2d.binary.signs import (
     BAND_SIGN,
     BATCH_NORM_BITS,
     BATCH_NORM_SIGN,
     RESIDUAL_BITS,
+    SCALED,
 )
 
 numbers = st.floats(-40, 40, width=32)
@@ -69,3 +81,27 @@ def test_epilogues_of_the_same_weights_have_their_own() -> None:
     assert packed_thresholds(weights, Epilogue(apply("relu")), 9) is None
     tables = [host_array(table, (3, 2), np.int32).tolist() for table in (sign, bits)]
     assert tables == [[[0, -1], [1, -1], [1, 1]], [[0, -1], [0, -1], [1, 1]]]
+
+
+def test_all_tables_of_a_layer_are_made_of_thresholds_found_once(
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    searches = []
+
+    def find_and_count(*arguments: Any) -> Thresholds | None:
+        searches.append(arguments)
+        return find_thresholds(*arguments)
+
+    monkeypatch.setattr(module, "find_thresholds", find_and_count)
+    arrays = {"weight": np.ones((2, 1, 3, 3), np.float32), "operand0": np.float32([1.25, 2]),
+              "operand1": np.float32([0, 3.75])}
+    problem = Conv2dProblem(1, 1, 5, 5, 2, (3, 3), epilogue=BATCH_NORM_SIGN, weights_info=SCALED,
+                            facts=(PLUS_MINUS_ONE,))
+    weights = Weights(arrays, find("host"))
+    table = packed_thresholds(weights, BATCH_NORM_SIGN, problem.depth)
+    constants = [Tables(BinaryLayer(problem), 64, unit, 1, 1, 1, False).constants(weights, True)
+                 for unit in (64, 128)]
+    assert table is not None and len(constants) == 2 and len(searches) == 1
+    # other biases have thresholds of their own
+    others = Weights({**arrays, "operand1": np.float32([1, 2])}, find("host"))
+    assert packed_thresholds(others, BATCH_NORM_SIGN, problem.depth) is not None
+    assert len(searches) == 2

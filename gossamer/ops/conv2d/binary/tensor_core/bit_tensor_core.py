@@ -16,12 +16,14 @@ from pathlib import Path
 from gossamer.device.base import Device
 from gossamer.device.source import DIALECT, KernelSource
 from gossamer.ops.algorithm import Algorithm, Epilogue, State, Variant
-from gossamer.ops.conv2d.binary.form import alphas, binary_form, reason_not_binary
+from gossamer.ops.conv2d.binary.form import alphas, binary_form
+from gossamer.ops.conv2d.binary.layer import BinaryLayer, words_are_whole
 from gossamer.ops.conv2d.binary.packing import words_of_a_group
 from gossamer.ops.conv2d.binary.tensor_core.tables import LARGEST_DISTANCE
 from gossamer.ops.conv2d.binary.tensor_core.tiles import Tile, fitting_tiles, tile_of
 from gossamer.ops.conv2d.binary.thresholds import packed_thresholds
 from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.early_begin import EARLY_BEGIN
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.strided import cannot_compile, divisor
@@ -42,84 +44,120 @@ class BitTensorCore(Algorithm):
     exact = True
 
     def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
-        if not device.limits.mma:
-            return f"{device.name} has no tensor cores for bits (sm_80 or newer)"
-        if (reason := reason_not_binary(problem)) is not None:
-            return reason
-        if (reason := cannot_compile(problem, device)) is not None:
-            return reason
-        sides = (problem.height + problem.pads[0] + problem.pads[2],
-                 problem.width + problem.pads[1] + problem.pads[3])
-        if max(sides) >= LARGEST_DISTANCE:
-            return f"its image has {max(sides)} rows or columns, {LARGEST_DISTANCE - 1} at most"
-        channels = problem.channels // problem.groups
-        if problem.groups > 1 and channels % min(_WORD_BITS):
-            return (f"a group has {channels} channels: the channels of each group must fill words "
-                    f"of {min(_WORD_BITS)}")
-        return None
+        return reason_not_bit_tensor_core(BinaryLayer(problem), device)
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
-        form = binary_form(problem)
-        for word_bits in _WORD_BITS:
-            # no word has channels of several groups
-            if problem.groups > 1 and problem.channels // problem.groups % word_bits:
-                continue
-            layouts = ["NHWC", "NCHW"]
-            if form.output is not None and (
-                    problem.groups == 1
-                    or problem.out_channels // problem.groups % word_bits == 0):
-                layouts.append(f"packed{word_bits}")
-            for tile in fitting_tiles(problem, word_bits, device.limits):
-                for layout in layouts:
-                    yield variant_of(problem, tile, word_bits, layout)
+        for tile, word_bits in tiles_and_words(BinaryLayer(problem), device):
+            for layout in output_layouts(BinaryLayer(problem), word_bits):
+                yield variant_of(problem, tile, word_bits, layout)
 
     def expected_us(self, problem: Conv2dProblem, variant: Variant, device: Device) -> float:
-        word_bits = 8 * variant.inputs[0].stored_dtype.itemsize
-        return tile_of(variant).expected_cycles(
-            problem, word_bits, device.limits) / _CYCLES_PER_MICROSECOND
+        return expected_us(BinaryLayer(problem), variant, device)
 
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
                 device: Device) -> State:
-        (target,) = variant.outputs
-        if target.size == 0:
-            return State(problem, variant, device)
-        source = variant.inputs[0]
-        word_bits = 8 * source.stored_dtype.itemsize
-        tile = tile_of(variant)
-        thresholds = packed_thresholds(weights, problem.epilogue, problem.depth)
-        epilogue = problem.epilogue if thresholds is None else Epilogue()
-        output_planes = PACKED_DTYPES[target.dtype].planes if target.format.is_packed else 0
-        folded = thresholds is not None and output_planes == 1
-        tables = tile.tables(problem, word_bits)
-        kernel = device.compile(KernelSource.of(tile.path, tile.path.stem, {
-            **{key.upper(): value for key, value in variant.config if key != "instruction"},
-            "AT_ONCE": tile.at_once(problem, word_bits),
-            "CONSTANT_CLASSES": tile.constant_classes(problem),
-            "WORD_BITS": word_bits, "PLANES": PACKED_DTYPES[source.dtype].planes,
-            "OUTPUT_PLANES": output_planes, "THRESHOLDS": int(thresholds is not None),
-            **epilogue_macros(epilogue),
-            "EPILOGUE_ARGUMENTS": "".join(f", operand{i}" for i in range(len(epilogue.operands))),
-            }, architectures=tile.architectures, headers=(*DIALECT, _BITS), dynamic_shared=True))
-        # run-time operands of the epilogue lie in memory like a float output
-        floats = next((spec for spec in (*variant.inputs[1:], target)
-                       if not spec.format.is_packed), problem.outputs[0])
-        tiles = tile.channel_tiles(problem)
-        launch = Launch(
-            kernel, (tile.pixel_groups(problem, device.limits), tiles * problem.groups),
-            (tile.work_group,),
-            (input_buffer(0), tables.taps(weights), tables.weights(weights),
-             tables.constants(weights, folded), tables.flips(weights) if folded else None,
-             thresholds, weights.packed("alphas, binary", alphas), tables.classes(weights),
-             output_buffer(0),
-             problem.pixels, tile.phases(problem, word_bits),
-             *divisor(problem.out_height * problem.out_width), *divisor(problem.out_width),
-             *divisor(tiles), source.stored_shape[1], words_of_a_group(problem, word_bits),
-             problem.height, problem.width, *problem.stride, *problem.pads[:2],
-             problem.out_channels // problem.groups, tables.tile_channels, problem.out_channels,
-             -(-problem.out_channels // word_bits), tables.column_classes, *floats.strides,
-             *epilogue_arguments(epilogue, weights, 1, problem.out_channels)),
-            tile.shared_bytes(problem, word_bits))
-        return State(problem, variant, device, [launch])
+        return State(problem, variant, device,
+                     launches(weights, BinaryLayer(problem), variant, device))
+
+
+def reason_not_bit_tensor_core(layer: BinaryLayer, device: Device) -> str | None:
+    """Returns why the kernels cannot compute a layer, as shown to the user; None where they can."""
+    problem = layer.convolution
+    if not device.limits.mma:
+        return f"{device.name} has no tensor cores for bits (sm_80 or newer)"
+    if (reason := layer.reason_not_binary()) is not None:
+        return reason
+    if (reason := cannot_compile(problem, device)) is not None:
+        return reason
+    sides = (problem.height + problem.pads[0] + problem.pads[2],
+             problem.width + problem.pads[1] + problem.pads[3])
+    if max(sides) >= LARGEST_DISTANCE:
+        return f"its image has {max(sides)} rows or columns, {LARGEST_DISTANCE - 1} at most"
+    channels = problem.channels // problem.groups
+    if problem.groups > 1 and channels % min(_WORD_BITS):
+        return (f"a group has {channels} channels: the channels of each group must fill words "
+                f"of {min(_WORD_BITS)}")
+    if layer.has_two_results and not words_are_whole(problem, min(_WORD_BITS)):
+        return "a word of the second result would have channels of several groups"
+    return None
+
+
+def tiles_and_words(layer: BinaryLayer, device: Device) -> Iterator[tuple[Tile, int]]:
+    """Yields tiles and the bits of the words that they read, for each size of words the tile first
+    that is expected to be fastest."""
+    problem = layer.convolution
+    for word_bits in _WORD_BITS:
+        # no word has channels of several groups
+        if problem.groups > 1 and problem.channels // problem.groups % word_bits:
+            continue
+        if layer.has_two_results and not words_are_whole(problem, word_bits):
+            continue
+        for tile in fitting_tiles(layer, word_bits, device.limits):
+            yield tile, word_bits
+
+
+def output_layouts(layer: BinaryLayer, word_bits: int) -> tuple[str, ...]:
+    """Returns the layouts of the output, of which the last is packed where the result is a sign."""
+    packs = layer.form.output is not None and words_are_whole(layer.convolution, word_bits)
+    return ("NHWC", "NCHW", f"packed{word_bits}") if packs else ("NHWC", "NCHW")
+
+
+def expected_us(layer: BinaryLayer, variant: Variant, device: Device) -> float:
+    """Returns the estimated microseconds of a variant whose config is a tile."""
+    word_bits = 8 * variant.inputs[0].stored_dtype.itemsize
+    return tile_of(variant).expected_cycles(
+        layer, word_bits, device.limits) / _CYCLES_PER_MICROSECOND
+
+
+def launches(weights: Weights, layer: BinaryLayer, variant: Variant,
+             device: Device) -> list[Launch]:
+    """Returns the launches (none or one) that compute a layer in a variant whose config is a tile.
+    weights: constants by the names of the layer's convolution."""
+    problem = layer.convolution
+    source, target = variant.inputs[0], variant.outputs[-1]
+    if target.size == 0:
+        return []
+    word_bits = 8 * source.stored_dtype.itemsize
+    tile = tile_of(variant)
+    thresholds = None if layer.has_two_results else packed_thresholds(
+        weights, problem.epilogue, problem.depth)
+    epilogue = problem.epilogue if thresholds is None else Epilogue()
+    output_planes = PACKED_DTYPES[target.dtype].planes if target.format.is_packed else 0
+    folded = thresholds is not None and output_planes == 1
+    # run-time operands of the epilogue lie in memory like a float output
+    floats = next((spec for spec in (*variant.inputs[1:], *variant.outputs)
+                   if not spec.format.is_packed), problem.outputs[0])
+    # four channels lie side by side
+    fours = floats.strides[1] == 1 and problem.out_channels // problem.groups % 4 == 0
+    tables = tile.tables(layer, word_bits)
+    kernel = device.compile(KernelSource.of(tile.path, tile.path.stem, {
+        **{key.upper(): value for key, value in variant.config if key != "instruction"},
+        "AT_ONCE": tile.at_once(layer, word_bits),
+        "CONSTANT_CLASSES": tile.constant_classes(layer),
+        "WORD_BITS": word_bits, "PLANES": PACKED_DTYPES[source.dtype].planes,
+        "OUTPUT_PLANES": output_planes,
+        "FLOATS": int(not variant.outputs[0].format.is_packed),
+        "THRESHOLDS": int(thresholds is not None), "VECTOR": 4 if fours else 1,
+        **epilogue_macros(epilogue),
+        "EPILOGUE_ARGUMENTS": "".join(f", operand{i}" for i in range(len(epilogue.operands))),
+        }, architectures=tile.architectures, headers=(*DIALECT, EARLY_BEGIN, *tile.headers, _BITS),
+        dynamic_shared=True, begins_early=True))
+    tiles = tile.channel_tiles(layer)
+    return [Launch(
+        kernel, (tile.pixel_groups(layer, device.limits), tiles * problem.groups),
+        (tile.work_group,),
+        (input_buffer(0), tables.taps(weights), tables.weights(weights),
+         tables.constants(weights, folded), tables.flips(weights) if folded else None,
+         thresholds, weights.packed("alphas, binary", alphas), tables.classes(weights),
+         output_buffer(0), output_buffer(len(variant.outputs) - 1),
+         problem.pixels, tile.phases(layer, word_bits),
+         *divisor(problem.out_height * problem.out_width), *divisor(problem.out_width),
+         *divisor(tiles), source.stored_shape[1], words_of_a_group(problem, word_bits),
+         problem.height, problem.width, *problem.stride, *problem.pads[:2],
+         problem.out_channels // problem.groups, tables.tile_channels, problem.out_channels,
+         -(-problem.out_channels // word_bits), tables.column_classes, *floats.strides,
+         *epilogue_arguments(epilogue, weights, 1, problem.out_channels)),
+        tile.shared_bytes(layer, word_bits))]
 
 
 def variant_of(problem: Conv2dProblem, tile: Tile, word_bits: int, layout: str) -> Variant:

@@ -17,8 +17,10 @@
  * In both cases 2 ones - counted is computed first, where counted is the same for all channels.
  *
  * Macros: WORD_BITS is 32 or 64. PLANES is 1 for inputs of -1 and 1, and 2 where a first word says
- * which inputs are not 0. OUTPUT_PLANES is the same for packed outputs, and 0 for floats. THRESHOLDS
- * is set where integers stand in for the epilogue. AT_ONCE is the number of steps that a warp
+ * which inputs are not 0. OUTPUT_PLANES is the same for packed outputs, and 0 where there is none.
+ * FLOATS is set where floats are written; of both the packed output is the second result. VECTOR is 4
+ * where channels lie side by side in memory with floats, in multiples of 4, else 1. THRESHOLDS is set
+ * where integers stand in for the epilogue. AT_ONCE is the number of steps that a warp
  * multiplies between two barriers. CONSTANT_CLASSES is the number of classes of pixels whose constants
  * are kept in shared memory, or 0. */
 
@@ -30,11 +32,6 @@
 #define LINE_BYTES(pixels) ((pixels) * PLACE_BYTES + 32)
 #define FOLDED (THRESHOLDS && OUTPUT_PLANES == 1)
 
-INLINE uint address_of(const void *pointer)
-{
-    return (uint)__cvta_generic_to_shared(pointer);
-}
-
 /* Starts an asynchronous copy of a word of each plane, or of zeros where size is 0. */
 INLINE void copy_word(uint target, const uchar *source, int size)
 {
@@ -45,8 +42,7 @@ INLINE void copy_word(uint target, const uchar *source, int size)
     asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;"
                  ::"r"(target), "l"(source), "r"(size) : "memory");
 #else
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-                 ::"r"(target), "l"(source), "r"(size) : "memory");
+    copy_16_bytes(target, source, size);
 #endif
 }
 
@@ -134,9 +130,10 @@ INLINE Operand load_operand(const uchar *words, int line_bytes)
     return operand;
 }
 
-/* The output, and what makes it of sums. classes: of the output's rows, then of its columns. */
+/* The outputs, and what makes them of sums. classes: of the output's rows, then of its columns. */
 struct Target {
-    uchar *y;
+    float *y;
+    uchar *packed;
     const int *thresholds;
     const float *alphas;
     const int *classes;
@@ -144,21 +141,16 @@ struct Target {
     int stride_n, stride_c, stride_h, stride_w;
 };
 
-/* The place of an output pixel: the index of its first channel or of its first word, and the class
- * of pixels that have the same taps inside of the image. */
+/* The place of an output pixel: the number of its first word, and the class of pixels that have the
+ * same taps inside of the image. */
 struct Place {
-    int index, pixel_class;
+    int word, pixel_class;
 };
 
 INLINE Place place_of(const Target &target, const Position &at)
 {
-#if OUTPUT_PLANES
-    int index = (at.image * target.out_words * target.rows + at.row) * target.columns + at.column;
-#else
-    int index = at.image * target.stride_n + at.row * target.stride_h
-                + at.column * target.stride_w;
-#endif
-    return {index, target.classes[at.row] * target.column_classes
+    int word = (at.image * target.out_words * target.rows + at.row) * target.columns + at.column;
+    return {word, target.classes[at.row] * target.column_classes
                        + target.classes[target.rows + at.column]};
 }
 
@@ -180,10 +172,34 @@ template <int COUNT> INLINE Flips<COUNT> flips_of(const uchar *flips, int in_til
     return found;
 }
 
+/* What is voted on, and the epilogue of VECTOR results, which may set second ones. */
+#if FLOATS && OUTPUT_PLANES && VECTOR == 4
+#define VOTED seconds
+#define APPLY_EPILOGUE(results, seconds, channel, index)                               \
+    float4 four = MAKE4(results[0], results[1], results[2], results[3]), other;        \
+    EPILOGUE2_4(four, other, channel, index)                                           \
+    results[0] = four.x, results[1] = four.y, results[2] = four.z, results[3] = four.w; \
+    float seconds[4] = {other.x, other.y, other.z, other.w};
+#elif FLOATS && OUTPUT_PLANES
+#define VOTED seconds
+#define APPLY_EPILOGUE(results, seconds, channel, index) \
+    float seconds[1];                                    \
+    EPILOGUE2(results[0], seconds[0], channel, index)
+#elif VECTOR == 4
+#define VOTED results
+#define APPLY_EPILOGUE(results, seconds, channel, index)                        \
+    float4 four = MAKE4(results[0], results[1], results[2], results[3]);        \
+    EPILOGUE4(four, channel, index)                                             \
+    results[0] = four.x, results[1] = four.y, results[2] = four.z, results[3] = four.w;
+#else
+#define VOTED results
+#define APPLY_EPILOGUE(results, seconds, channel, index) EPILOGUE(results[0], channel, index)
+#endif
+
 /* Writes COUNT consecutive channels of a pixel: 8, 16, 32 or 64, the first of which is a multiple of
  * COUNT. ones: the pixel's sums of products. constants: for each of the channels what is added to
  * the sum; where FOLDED the largest 2 ones - counted that gives a 0. channel: number of the first of
- * the channels. end: end of the channels of its group. position: the pixel's, for operands of the epilogue beside packed outputs. */
+ * the channels. end: end of the channels of its group. position: the pixel's. */
 template <int COUNT>
 INLINE void write_channels(const int (&ones)[COUNT], int counted, const Target &target,
                            const Place &place, const Position &position, const int *constants,
@@ -206,24 +222,38 @@ INLINE void write_channels(const int (&ones)[COUNT], int counted, const Target &
     [[maybe_unused]] int floats = position.image * target.stride_n
                                   + position.row * target.stride_h
                                   + position.column * target.stride_w;
-    UNROLL for (int number = 0; number < COUNT; number++) {
-        if (channel + number < end) {
-            int own = channel + number;
+    UNROLL for (int first = 0; first < COUNT; first += VECTOR) {
+        if (channel + first < end) {
+            int own = channel + first;
             [[maybe_unused]] int own_index = floats + own * target.stride_c;
-            int sum = (3 - PLANES) * (2 * ones[number] - counted) + constants[number];
+            int sums[VECTOR];
+            UNROLL for (int i = 0; i < VECTOR; i++)
+                sums[i] = (3 - PLANES) * (2 * ones[first + i] - counted) + constants[first + i];
 #if THRESHOLDS
-            const int *thresholds = target.thresholds + own;
-            int result = ((sum >= thresholds[0]) + (sum >= thresholds[target.out_channels]) - 1)
-                         * thresholds[2 * target.out_channels];
+            int results[VECTOR];
+            UNROLL for (int i = 0; i < VECTOR; i++) {
+                const int *thresholds = target.thresholds + own + i;
+                results[i] = ((sums[i] >= thresholds[0])
+                              + (sums[i] >= thresholds[target.out_channels]) - 1)
+                             * thresholds[2 * target.out_channels];
+            }
 #else
-            float result = (float)sum * target.alphas[own];
-            EPILOGUE(result, own, own_index)
+            float results[VECTOR];
+            UNROLL for (int i = 0; i < VECTOR; i++)
+                results[i] = (float)sums[i] * target.alphas[own + i];
+            APPLY_EPILOGUE(results, seconds, own, own_index)
 #endif
 #if OUTPUT_PLANES
-            words[0][number / 32] |= (uint)(result > 0) << number % 32;
-            words[1][number / 32] |= (uint)(result != 0) << number % 32;
-#else
-            ((float *)target.y)[own_index] = (float)result;
+            UNROLL for (int i = 0; i < VECTOR; i++) {
+                words[0][first / 32] |= (uint)(VOTED[i] > 0) << (first + i) % 32;
+                words[1][first / 32] |= (uint)(VOTED[i] != 0) << (first + i) % 32;
+            }
+#endif
+#if FLOATS && VECTOR == 4
+            STORE4(target.y + own_index, MAKE4((float)results[0], (float)results[1],
+                                               (float)results[2], (float)results[3]));
+#elif FLOATS
+            target.y[own_index] = (float)results[0];
 #endif
         }
     }
@@ -232,8 +262,8 @@ INLINE void write_channels(const int (&ones)[COUNT], int counted, const Target &
     int word = channel / WORD_BITS;
     /* the last group's words have zeros beyond its channels */
     if (word < target.out_words && (channel < end || end == target.out_channels)) {
-        uchar *y = target.y
-                   + ((INT64)place.index + word * (target.rows * target.columns)) * OUTPUT_PLANES
+        uchar *y = target.packed
+                   + ((INT64)place.word + word * (target.rows * target.columns)) * OUTPUT_PLANES
                          * WORD_BYTES + channel % WORD_BITS / 8;
         UNROLL for (int plane = 0; plane < OUTPUT_PLANES; plane++) {
             const uint (&bits)[PARTS] = words[OUTPUT_PLANES - 1 - plane];

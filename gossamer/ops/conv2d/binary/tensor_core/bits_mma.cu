@@ -29,13 +29,6 @@
 #define CONSTANTS (CONSTANT_CLASSES * TILE_C)
 #define SUMS (TILES_P * TILES_C * 4)
 
-/* Starts an asynchronous copy of 16 bytes. */
-INLINE void copy_16_bytes(uint target, const uint4 *source)
-{
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-                 ::"r"(target), "l"(source), "r"(16) : "memory");
-}
-
 /* Multiplies 16 pixels by 8 channels over 256 bits and adds the ones to sum, in which a lane holds
  * channels 2 (lane % 4) and the next of pixels lane / 4 and lane / 4 + 8. */
 INLINE void multiply_bits(int (&sum)[4], uint upper_low, uint lower_low, uint upper_high,
@@ -51,8 +44,8 @@ INLINE void multiply_bits(int (&sum)[4], uint upper_low, uint lower_low, uint up
 KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_mma(
     const uchar *RESTRICT x, const int2 *RESTRICT taps, const uint4 *RESTRICT weights,
     const int *RESTRICT constants, const uchar *RESTRICT flips, const int *RESTRICT thresholds,
-    const float *RESTRICT alphas, const int *RESTRICT classes, uchar *RESTRICT y, int pixels,
-    int phases, DIVISOR(out_pixels), DIVISOR(out_width), DIVISOR(tiles_c), int in_words,
+    const float *RESTRICT alphas, const int *RESTRICT classes, float *RESTRICT y,
+    uchar *RESTRICT packed, int pixels, int phases, DIVISOR(out_pixels), DIVISOR(out_width), DIVISOR(tiles_c), int in_words,
     int group_words, int height, int width, int stride_y, int stride_x, int pad_top, int pad_left,
     int group_channels, int tile_channels, int out_channels, int out_words, int column_classes,
     int stride_n, int stride_c, int stride_h, int stride_w EPILOGUE_PARAMETERS)
@@ -83,7 +76,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_mma(
     Window window = window_of(source, own_position);
     if (!is_pixel)
         window.row = height;
-    uint start = address_of(pool);
+    uint start = shared_address(pool);
     const uint4 *own_weights = weights + (INT64)tile_c * phases * STAGE_PIECES + item;
     auto load_taps = [&](int2 (&loaded)[TAPS], int number, int first) {
         UNROLL for (int turn = 0; turn < TAPS; turn++) {
@@ -100,15 +93,20 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_mma(
                          loaded[turn]);
         }
     };
-    /* copies nothing for numbers behind the last phase */
-    auto copy_phase = [&](const int2 (&loaded)[TAPS], int number, int stage) {
+    /* these copy nothing for numbers behind the last phase */
+    auto copy_weights = [&](int number, int stage) {
         if (number < phases) {
-            uint held = start + stage * STAGE_BYTES;
+            uint held = start + stage * STAGE_BYTES + INPUT_BYTES;
             const uint4 *phase_weights = own_weights + number * STAGE_PIECES;
             UNROLL for (int turn = 0; turn < PIECE_TURNS; turn++)
                 if (STAGE_PIECES % THREADS == 0 || item + turn * THREADS < STAGE_PIECES)
-                    copy_16_bytes(held + INPUT_BYTES + (item + turn * THREADS) * 16,
-                                 phase_weights + turn * THREADS);
+                    copy_16_bytes(held + (item + turn * THREADS) * 16,
+                                  phase_weights + turn * THREADS, 16);
+        }
+    };
+    auto copy_inputs = [&](const int2 (&loaded)[TAPS], int number, int stage) {
+        if (number < phases) {
+            uint held = start + stage * STAGE_BYTES;
 #if TAPS_AHEAD
             copy_lines(loaded, 0, held);
 #else
@@ -119,9 +117,10 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_mma(
             }
 #endif
         }
-        asm volatile("cp.async.commit_group;" ::: "memory");
+        commit_copies();
     };
 
+    SUCCESSOR_MAY_BEGIN();
     int2 first_taps[STAGES - 1][TAPS] = {}, ahead[TAPS] = {};
 #if TAPS_AHEAD
     UNROLL for (int number = 0; number < STAGES - 1; number++)
@@ -130,15 +129,18 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_mma(
 #endif
 #if CONSTANT_CLASSES
     for (int number = item; number < CONSTANTS / 4; number += THREADS)
-        copy_16_bytes(address_of(own_constants) + number * 16,
-                     (const uint4 *)(constants + number / (TILE_C / 4) * tile_channels
-                                     + tile_c * TILE_C) + number % (TILE_C / 4));
+        copy_16_bytes(shared_address(own_constants) + number * 16,
+                      (const uint4 *)(constants + number / (TILE_C / 4) * tile_channels
+                                      + tile_c * TILE_C) + number % (TILE_C / 4), 16);
 #endif
     UNROLL for (int number = 0; number < STAGES - 1; number++)
-        copy_phase(first_taps[number], number, number);
+        copy_weights(number, number);
+    PREDECESSOR_WAIT();
+    UNROLL for (int number = 0; number < STAGES - 1; number++)
+        copy_inputs(first_taps[number], number, number);
 
-    const Target target = {y,         thresholds,   alphas,    classes,
-                           out_channels, out_words, out_pixels / out_width,
+    const Target target = {y,         packed,    thresholds,             alphas,
+                           classes,   out_channels, out_words,           out_pixels / out_width,
                            out_width, column_classes, stride_n, stride_c, stride_h, stride_w};
     if (item < TILE_P) {
         counts[item] = 0;
@@ -152,10 +154,12 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_mma(
     int counted[TILES_P][2] = {};
     int stage = 0;
     for (int phase = 0; phase < phases; phase++) {
-        asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
+        wait_for_copies<STAGES - 2>();
         /* this phase's words have arrived, and no warp reads the stage that is replaced */
         BARRIER();
-        copy_phase(ahead, phase + STAGES - 1, stage == 0 ? STAGES - 1 : stage - 1);
+        int next_stage = stage == 0 ? STAGES - 1 : stage - 1;
+        copy_weights(phase + STAGES - 1, next_stage);
+        copy_inputs(ahead, phase + STAGES - 1, next_stage);
 #if TAPS_AHEAD
         load_taps(ahead, phase + STAGES, 0);
 #endif
@@ -195,7 +199,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_mma(
         }
         stage = stage + 1 < STAGES ? stage + 1 : 0;
     }
-    asm volatile("cp.async.wait_group %0;" ::"n"(0) : "memory");
+    wait_for_copies<0>();
     UNROLL for (int tile = 0; tile < TILES_P; tile++)
         UNROLL for (int half = 0; half < 2; half++)
             atomicAdd(counts + (warp_p * TILES_P + tile) * 16 + half * 8 + lane / 4,
@@ -209,7 +213,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_mma(
                 ones[n / (TILES_C * 4)][n / 4 % TILES_C][n % 4];
     BARRIER();
     if (part == 0)
-        for (int other = 0; other < WARPS_K - 1; other++)
+        UNROLL for (int other = 0; other < WARPS_K - 1; other++)
             UNROLL for (int n = 0; n < SUMS; n++)
                 ones[n / (TILES_C * 4)][n / 4 % TILES_C][n % 4] +=
                     sums[(other * WARPS_OF_PART * SUMS + n) * 32];

@@ -84,41 +84,11 @@ INLINE ulong described(uint address)
     return (ulong)(address >> 4) | (ulong)TILE_C << 16 | (ulong)(128 >> 4) << 32;
 }
 
-INLINE void expect_bytes(uint barrier, int bytes)
-{
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
-                 ::"r"(barrier), "r"(bytes) : "memory");
-}
-
-INLINE void copy_bytes(uint target, const uchar *source, int bytes, uint barrier)
-{
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
-                 "[%0], [%1], %2, [%3];"
-                 ::"r"(target), "l"(source), "r"(bytes), "r"(barrier) : "memory");
-}
-
-INLINE void make_barrier(uint barrier, int arrivals)
-{
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals)
-                 : "memory");
-}
-
-/* Waits for the end of the barrier's phase whose number has this parity. */
-INLINE void wait_for_barrier(uint barrier, int parity)
-{
-    int ended;
-    do
-        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; "
-                     "selp.b32 %0, 1, 0, p; }"
-                     : "=r"(ended) : "r"(barrier), "r"(parity) : "memory");
-    while (!ended);
-}
-
 KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
     const uchar *RESTRICT x, const int2 *RESTRICT taps, const uchar *RESTRICT weights,
     const int *RESTRICT constants, const uchar *RESTRICT flips, const int *RESTRICT thresholds,
-    const float *RESTRICT alphas, const int *RESTRICT classes, uchar *RESTRICT y, int pixels,
-    int phases, DIVISOR(out_pixels), DIVISOR(out_width), DIVISOR(tiles_c), int in_words,
+    const float *RESTRICT alphas, const int *RESTRICT classes, float *RESTRICT y,
+    uchar *RESTRICT packed, int pixels, int phases, DIVISOR(out_pixels), DIVISOR(out_width), DIVISOR(tiles_c), int in_words,
     int group_words, int height, int width, int stride_y, int stride_x, int pad_top, int pad_left,
     int group_channels, int tile_channels, int out_channels, int out_words, int column_classes,
     int stride_n, int stride_c, int stride_h, int stride_w EPILOGUE_PARAMETERS)
@@ -137,23 +107,25 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
     [[maybe_unused]] int *own_constants =
         (int *)((uchar *)pool + weight_bytes + WARPGROUPS * STAGES * STAGE_BYTES);
     int2 *own_taps = (int2 *)((uchar *)own_constants + CONSTANT_BYTES);
-    uint held = address_of(pool), barriers = address_of(own_taps + phases * LINES);
+    uint held = shared_address(pool);
+    ulong *barriers = (ulong *)(own_taps + phases * LINES);
 
-    [[maybe_unused]] uint all_full = barriers + phases * 8;
-    [[maybe_unused]] uint full = all_full + warpgroup * (STAGES * 16), empty = full + STAGES * 8;
+    [[maybe_unused]] ulong *all_full = barriers + phases;
+    [[maybe_unused]] ulong *full = all_full + warpgroup * (2 * STAGES), *empty = full + STAGES;
+    SUCCESSOR_MAY_BEGIN();
     if (LOCAL_ID(0) == 0) {
         for (int phase = 0; phase < phases; phase++)
-            make_barrier(barriers + phase * 8, 1);
+            begin_barrier(barriers + phase, 1);
 #if COPIERS
         for (int number = 0; number < 2 * WARPGROUPS * STAGES; number++)
-            make_barrier(all_full + number * 8, number / STAGES % 2 ? 4 : 64);
+            begin_barrier(all_full + number, number / STAGES % 2 ? 4 : 64);
 #endif
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
         const uchar *own = weights + (INT64)tile_c * weight_bytes;
         for (int phase = 0; phase < phases; phase++) {
             int first = phase * (AT_ONCE * STEP_BYTES);
-            expect_bytes(barriers + phase * 8, AT_ONCE * STEP_BYTES);
-            copy_bytes(held + first, own + first, AT_ONCE * STEP_BYTES, barriers + phase * 8);
+            expect_bytes(barriers + phase, AT_ONCE * STEP_BYTES);
+            copy_bytes(held + first, own + first, AT_ONCE * STEP_BYTES, barriers + phase);
         }
     }
     for (int number = LOCAL_ID(0); number < phases * LINES; number += THREADS)
@@ -164,6 +136,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
             constants[number / TILE_C * tile_channels + tile_c * TILE_C + number % TILE_C];
 #endif
     BARRIER();
+    PREDECESSOR_WAIT();
 
     auto position_of = [&](int pixel) {
         int image = (int)QUOTIENT(pixel, out_pixels), rest = pixel - image * out_pixels;
@@ -183,8 +156,8 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
                 window.row = height;
         }
         if (next_pixel - item % TILE_P < pixels) {
-            uint start = address_of(ring) + next_stage * STAGE_BYTES + item % TILE_P * PLACE_BYTES
-                         + item / TILE_P * LINE;
+            uint start = shared_address(ring) + next_stage * STAGE_BYTES
+                         + item % TILE_P * PLACE_BYTES + item / TILE_P * LINE;
             const int2 *phase_taps = own_taps + next_phase * LINES + item / TILE_P;
             UNROLL for (int first = 0; first < LINES / LINES_AT_ONCE; first += TAPS) {
                 /* all are loaded before the first is waited for */
@@ -198,10 +171,9 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
         }
 #if COPIERS
         /* arrives when this work-item's copies have */
-        asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];"
-                     ::"r"(full + next_stage * 8) : "memory");
+        arrive_when_copied(full + next_stage);
 #else
-        asm volatile("cp.async.commit_group;" ::: "memory");
+        commit_copies();
 #endif
         next_stage = next_stage + 1 < STAGES ? next_stage + 1 : 0;
         if (++next_phase == phases) {
@@ -216,7 +188,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
 #endif
         int parity = 1;
         while (next_pixel - item % TILE_P < pixels) {
-            wait_for_barrier(empty + next_stage * 8, parity);
+            wait_for_turn(empty + next_stage, parity);
             parity ^= next_stage == STAGES - 1;
             copy_phase();
         }
@@ -230,8 +202,8 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
         copy_phase();
 #endif
 
-    const Target target = {y,         thresholds,   alphas,    classes,
-                           out_channels, out_words, out_pixels / out_width,
+    const Target target = {y,         packed,    thresholds,             alphas,
+                           classes,   out_channels, out_words,           out_pixels / out_width,
                            out_width, column_classes, stride_n, stride_c, stride_h, stride_w};
     int in_tiles = (tile_c * 4 + lane % 4) * CHANNELS_OF_LANE;
     int channel = in_tiles - group * (tiles_c * TILE_C) + group * group_channels;
@@ -250,9 +222,9 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
         Operand upper[2][AT_ONCE], lower[2][AT_ONCE];
         auto multiply_phase = [&](int phase, int turn) {
 #if COPIERS
-            wait_for_barrier(full + stage * 8, parity_of_full);
+            wait_for_turn(full + stage, parity_of_full);
 #else
-            asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
+            wait_for_copies<STAGES - 2>();
             /* this phase's words have arrived, and no warp reads the stage that is replaced */
             asm volatile("bar.sync %0, 128;" ::"r"(warpgroup + 1) : "memory");
 #endif
@@ -264,7 +236,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
                                                  LINE);
             }
             if (is_first)
-                wait_for_barrier(barriers + phase * 8, 0);
+                wait_for_turn(barriers + phase, 0);
             asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
             UNROLL for (int step = 0; step < AT_ONCE; step++)
                 UNROLL for (int plane = 0; plane < PLANES; plane++)
@@ -278,8 +250,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
 #if COPIERS
             WARP_BARRIER();
             if (lane == 0)
-                asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];"
-                             ::"r"(empty + stage * 8) : "memory");
+                arrive(empty + stage);
             parity_of_full ^= stage == STAGES - 1;
 #else
             copy_phase();
@@ -321,12 +292,12 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
         }
     }
 #if !COPIERS
-    asm volatile("cp.async.wait_group %0;" ::"n"(0) : "memory");
+    wait_for_copies<0>();
 #endif
     /* no work-group ends before the weights that it asked for have arrived */
     if (is_first)
-        for (int phase = 0; phase < phases; phase++)
-            wait_for_barrier(barriers + phase * 8, 0);
+        _Pragma("unroll 1") for (int phase = 0; phase < phases; phase++)
+            wait_for_turn(barriers + phase, 0);
 #if COPIERS
     }
 #endif

@@ -10,26 +10,23 @@ from functools import cached_property
 import numpy as np
 
 from gossamer.device.base import Buffer
-from gossamer.ops.conv2d.binary.form import alphas, binary_form
+from gossamer.ops.conv2d.binary.layer import BinaryLayer
 from gossamer.ops.conv2d.binary.packing import sign_words, tap_sums, words_of_a_group
-from gossamer.ops.conv2d.binary.thresholds import Thresholds, find_thresholds
+from gossamer.ops.conv2d.binary.thresholds import Thresholds, thresholds_of
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.lru_cache import LruCache, digest
 from gossamer.ops.weights import Weights
 
 STEP_BITS = 256
 """Bits of an inner product that an instruction multiplies."""
 LARGEST_DISTANCE = 2**15 - 1
 """A distance in rows that is outside of any image."""
-_THRESHOLDS: LruCache[Thresholds] = LruCache(1 << 20, lambda found: found.table.nbytes)
-"""The thresholds that were found last, for the tiles of different sizes that need the same."""
 _NEVER = 2**28
 """A bound that no number of ones reaches."""
 
 
 @dataclass(frozen=True)
 class Tables:
-    """The tables of a problem for words of `word_bits` bits.
+    """The tables of a layer for words of `word_bits` bits.
 
     unit: channels of a unit, which one warp or, for wgmma, one warpgroup computes. Channel
     quarter * (unit / 4) + 2 * i + e of a unit is column 8 * i + 2 * quarter + e of its products, as
@@ -41,13 +38,18 @@ class Tables:
     the tensor cores read them, in 8 x 128 bits at a time.
     """
 
-    problem: Conv2dProblem
+    layer: BinaryLayer
     word_bits: int
     unit: int
     units: int
     together: int
     steps: int
     by_registers: bool
+
+    @property
+    def problem(self) -> Conv2dProblem:
+        """The layer's convolution."""
+        return self.layer.convolution
 
     @property
     def tile_channels(self) -> int:
@@ -89,7 +91,7 @@ class Tables:
         problem = self.problem
         words = np.moveaxis(sign_words(arrays, problem, self.word_bits), 1, -1)
         words = self._in_units(words.reshape(problem.out_channels, -1))
-        planes = [words] if binary_form(problem).planes == 1 else [words, ~words]
+        planes = [words] if self.layer.form.planes == 1 else [words, ~words]
         words = np.stack(planes, axis=1)
         missing = self.steps * STEP_BITS // self.word_bits - words.shape[-1]
         words = np.pad(words, ((0, 0), (0, 0), (0, missing)))
@@ -113,19 +115,23 @@ class Tables:
         def pack(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
             problem = self.problem
             rows, columns = _taps_inside(problem)[:2]
-            added = -np.einsum("yr,xs,mrs->yxm", rows, columns, tap_sums(arrays))
-            added = added.reshape(-1, problem.out_channels)
-            scale = 2
-            if binary_form(problem).planes == 2:
-                added, scale = np.zeros((1, problem.out_channels), np.int64), 1
+            sums = tap_sums(arrays).reshape(problem.out_channels, *problem.kernel)
+            inside = np.einsum("yr,xs,mrs->yxm", rows, columns, sums).reshape(
+                -1, problem.out_channels)
+            added = self.layer.padding * (sums.sum(axis=(1, 2)) - inside)
+            scale = 3 - self.layer.form.planes
+            if scale == 2:
+                added -= inside
+            if is_uniform(self.layer):
+                added = added[:1]
             if with_thresholds:
                 added = -((added - self._thresholds(arrays).upper) // scale) - 1
             return np.stack([self._in_units(row, _NEVER if with_thresholds else 0)
                              for row in added]).astype(np.int32)
 
         form = f" for {self.problem.epilogue}" if with_thresholds else ""
-        return weights.packed(f"bit constants{form} of {self._geometry}, "
-                              f"{self.units} units of {self.unit}", pack)
+        return weights.packed(f"bit constants{form} of {self._geometry} in "
+                              f"{self.layer.padding}, {self.units} units of {self.unit}", pack)
 
     def flips(self, weights: Weights) -> Buffer:
         """Returns a bit for each channel of the units, which is 1 where the result falls."""
@@ -144,22 +150,17 @@ class Tables:
             classes = np.concatenate([of_row, of_column]).astype(np.int32)
             return np.zeros_like(classes) if self.column_classes == 0 else classes
 
-        return weights.packed(f"bit classes of {self._geometry}", pack)
+        return weights.packed(f"bit classes of {self._geometry} in {self.layer.padding}", pack)
 
     @cached_property
     def column_classes(self) -> int:
-        """Number of classes of columns; 0 where all pixels are of one class, as the zeros outside
-        of the image are zeros of two-bit inputs."""
-        return 0 if binary_form(self.problem).planes == 2 else len(_taps_inside(self.problem)[1])
+        """Number of classes of columns; 0 where all pixels are of one class."""
+        return 0 if is_uniform(self.layer) else len(_taps_inside(self.problem)[1])
 
     def _thresholds(self, arrays: Mapping[str, np.ndarray]) -> Thresholds:
-        def find() -> Thresholds:
-            found = find_thresholds(problem.epilogue, arrays, alphas(arrays), problem.depth)
-            assert found is not None
-            return found
-
-        problem = self.problem
-        return _THRESHOLDS.of((digest(arrays), problem.epilogue, problem.depth), find)
+        found = thresholds_of(arrays, self.problem.epilogue, self.problem.depth)
+        assert found is not None
+        return found
 
     def _in_units(self, channels: np.ndarray, filler: int = 0) -> np.ndarray:
         """Returns an array (M, ...) with each group's channels filled up to whole units."""
@@ -170,12 +171,18 @@ class Tables:
         return filled.reshape(self.tile_channels, *channels.shape[1:])
 
 
-def pixel_classes(problem: Conv2dProblem) -> int:
+def is_uniform(layer: BinaryLayer) -> bool:
+    """Returns whether the same is added to the sums of all pixels: where two-bit inputs are 0
+    outside of the image, and where one-bit inputs are -1 there, for which a bit of 0 stands."""
+    return layer.padding == (-1 if layer.form.planes == 1 else 0)
+
+
+def pixel_classes(layer: BinaryLayer) -> int:
     """Returns the number of classes of output pixels, of which each has the same taps inside of the
-    image; 1 for two-bit inputs, which say themselves what is outside."""
-    if binary_form(problem).planes == 2:
+    image; 1 where that makes no difference."""
+    if is_uniform(layer):
         return 1
-    rows, columns = _taps_inside(problem)[:2]
+    rows, columns = _taps_inside(layer.convolution)[:2]
     return len(rows) * len(columns)
 
 

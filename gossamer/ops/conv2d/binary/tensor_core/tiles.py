@@ -10,10 +10,11 @@ from typing import ClassVar
 
 from gossamer.device.limits import Limits
 from gossamer.ops.algorithm import Variant
-from gossamer.ops.conv2d.binary.form import binary_form
+from gossamer.ops.conv2d.binary.layer import BinaryLayer
 from gossamer.ops.conv2d.binary.packing import words_of_a_group
 from gossamer.ops.conv2d.binary.tensor_core.tables import STEP_BITS, Tables, pixel_classes
 from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.copies import ASYNC_COPIES, COPY_BARRIERS
 
 _FOLDER = Path(__file__).parent
 _MOST_CONSTANT_BYTES = 12 * 1024
@@ -27,11 +28,13 @@ class Tile(abc.ABC):
 
     instruction: name of the tensor cores' instruction. path: the kernel's file, whose name without
     the suffix is its function. architectures: those that it is built for.
+    headers: files that it shares with other kernels, which precede it.
     """
 
     instruction: ClassVar[str]
     path: ClassVar[Path]
     architectures: ClassVar[tuple[str, str]]
+    headers: ClassVar[tuple[Path, ...]]
     blocks_per_unit: int
 
     @property
@@ -50,31 +53,31 @@ class Tile(abc.ABC):
         """Number of warps that share the steps of an inner product."""
 
     @abc.abstractmethod
-    def tables(self, problem: Conv2dProblem, word_bits: int) -> Tables:
-        """Returns the tables of a problem."""
+    def tables(self, layer: BinaryLayer, word_bits: int) -> Tables:
+        """Returns the tables of a layer."""
 
-    def at_once(self, problem: Conv2dProblem, word_bits: int) -> int:
+    def at_once(self, layer: BinaryLayer, word_bits: int) -> int:
         """Returns the number of steps that a warp multiplies between two barriers: few barriers,
         and few steps that are added to fill the last."""
-        steps = -(-steps_of(problem, word_bits) // self.parts)
+        steps = -(-steps_of(layer.convolution, word_bits) // self.parts)
         return min((4, 3, 2, 1) if self.parts == 1 else (1,),
                    key=lambda count: -(-steps // count) * (count + 1))
 
-    def phases(self, problem: Conv2dProblem, word_bits: int) -> int:
+    def phases(self, layer: BinaryLayer, word_bits: int) -> int:
         """Returns the number of times that a work-group multiplies for an inner product."""
-        return -(-steps_of(problem, word_bits)
-                 // (self.parts * self.at_once(problem, word_bits)))
+        return -(-steps_of(layer.convolution, word_bits)
+                 // (self.parts * self.at_once(layer, word_bits)))
 
     @abc.abstractmethod
-    def pixel_groups(self, problem: Conv2dProblem, limits: Limits) -> int:
+    def pixel_groups(self, layer: BinaryLayer, limits: Limits) -> int:
         """Returns the number of work-groups that share the output pixels."""
 
     @abc.abstractmethod
-    def shared_bytes(self, problem: Conv2dProblem, word_bits: int) -> int:
+    def shared_bytes(self, layer: BinaryLayer, word_bits: int) -> int:
         """Returns the bytes of dynamic shared memory of a work-group."""
 
     @abc.abstractmethod
-    def expected_cycles(self, problem: Conv2dProblem, word_bits: int, limits: Limits) -> float:
+    def expected_cycles(self, layer: BinaryLayer, word_bits: int, limits: Limits) -> float:
         """Returns the estimated cycles of a launch, with constants fitted to an H200's times."""
 
     @property
@@ -84,27 +87,27 @@ class Tile(abc.ABC):
                 *((size.name, getattr(self, size.name))
                   for size in fields(self)))  # type: ignore[arg-type]
 
-    def channel_tiles(self, problem: Conv2dProblem) -> int:
+    def channel_tiles(self, layer: BinaryLayer) -> int:
         """Returns the number of tiles of a group's channels, which cover whole words of outputs."""
-        of_group = problem.out_channels // problem.groups
-        if problem.groups == 1:
+        of_group = layer.convolution.out_channels // layer.convolution.groups
+        if layer.convolution.groups == 1:
             of_group = -(-of_group // 64) * 64
         return -(-of_group // self.channels)
 
-    def constant_classes(self, problem: Conv2dProblem) -> int:
+    def constant_classes(self, layer: BinaryLayer) -> int:
         """Returns the number of classes of pixels if their constants are to be kept in shared
         memory, else 0."""
-        classes = pixel_classes(problem)
+        classes = pixel_classes(layer)
         return classes if classes * self.channels * 4 <= _MOST_CONSTANT_BYTES else 0
 
-    def fits(self, problem: Conv2dProblem, word_bits: int, limits: Limits) -> bool:
+    def fits(self, layer: BinaryLayer, word_bits: int, limits: Limits) -> bool:
         """Returns whether a device has the instruction and room for as many work-groups as it is to
         hold at once."""
         most = limits.shared_bytes_opt_in // self.blocks_per_unit - _STATIC_BYTES
         if self.instruction == "mma":
-            most -= self.constant_classes(problem) * self.channels * 4
+            most -= self.constant_classes(layer) * self.channels * 4
         return ((limits.wgmma if self.instruction == "wgmma" else limits.mma)
-                and self.shared_bytes(problem, word_bits) <= most)
+                and self.shared_bytes(layer, word_bits) <= most)
 
 
 @dataclass(frozen=True)
@@ -120,6 +123,7 @@ class MmaTile(Tile):
     instruction = "mma"
     path = _FOLDER / "bits_mma.cu"
     architectures = ("sm_80", "sm_100")
+    headers = (ASYNC_COPIES,)
 
     warps_p: int
     warps_c: int
@@ -146,34 +150,34 @@ class MmaTile(Tile):
     def parts(self) -> int:
         return self.warps_k
 
-    def tables(self, problem: Conv2dProblem, word_bits: int) -> Tables:
-        steps = self.phases(problem, word_bits) * self.at_once(problem, word_bits) * self.warps_k
-        return Tables(problem, word_bits, self.tiles_c * 8,
-                      self.channel_tiles(problem) * self.warps_c, self.warps_c, steps, True)
+    def tables(self, layer: BinaryLayer, word_bits: int) -> Tables:
+        steps = self.phases(layer, word_bits) * self.at_once(layer, word_bits) * self.warps_k
+        return Tables(layer, word_bits, self.tiles_c * 8,
+                      self.channel_tiles(layer) * self.warps_c, self.warps_c, steps, True)
 
-    def pixel_groups(self, problem: Conv2dProblem, limits: Limits) -> int:
-        return -(-problem.pixels // self.pixels)
+    def pixel_groups(self, layer: BinaryLayer, limits: Limits) -> int:
+        return -(-layer.convolution.pixels // self.pixels)
 
-    def shared_bytes(self, problem: Conv2dProblem, word_bits: int) -> int:
-        weights = binary_form(problem).planes * self.channels * STEP_BITS // 8
-        steps = self.warps_k * self.at_once(problem, word_bits)
-        stage = steps * (_input_bytes(problem, word_bits, self.pixels) + weights)
+    def shared_bytes(self, layer: BinaryLayer, word_bits: int) -> int:
+        weights = layer.form.planes * self.channels * STEP_BITS // 8
+        steps = self.warps_k * self.at_once(layer, word_bits)
+        stage = steps * (_input_bytes(layer, word_bits, self.pixels) + weights)
         sums = (self.warps_k - 1) * self.pixels * self.channels * 4
         return max(self.stages * stage, sums)
 
-    def expected_cycles(self, problem: Conv2dProblem, word_bits: int, limits: Limits) -> float:
-        groups = (self.pixel_groups(problem, limits) * self.channel_tiles(problem)
-                  * problem.groups)
+    def expected_cycles(self, layer: BinaryLayer, word_bits: int, limits: Limits) -> float:
+        groups = (self.pixel_groups(layer, limits) * self.channel_tiles(layer)
+                  * layer.convolution.groups)
         units = max(limits.compute_units, 1)
         together = min(self.blocks_per_unit, -(-groups // units))
         rounds = max(1.0, groups / (units * together))
         if rounds < 4:
             rounds = math.ceil(rounds)
         start, waiting, step, end = 3000, 500, 700, 1500
-        planes = binary_form(problem).planes
-        steps = self.at_once(problem, word_bits) * self.warps_k * planes
+        planes = layer.form.planes
+        steps = self.at_once(layer, word_bits) * self.warps_k * planes
         busy = together * step * steps * self.pixels * self.channels / 128**2
-        return start + rounds * (end + self.phases(problem, word_bits) * (waiting + busy))
+        return start + rounds * (end + self.phases(layer, word_bits) * (waiting + busy))
 
 
 @dataclass(frozen=True)
@@ -190,6 +194,7 @@ class WgmmaTile(Tile):
     instruction = "wgmma"
     path = _FOLDER / "bits_wgmma.cu"
     architectures = ("sm_90a", "sm_90a")
+    headers = (ASYNC_COPIES, COPY_BARRIERS)
     pixels: ClassVar[int] = 64
     """Output pixels of a warpgroup's tile."""
 
@@ -211,35 +216,35 @@ class WgmmaTile(Tile):
     def parts(self) -> int:
         return 1
 
-    def tables(self, problem: Conv2dProblem, word_bits: int) -> Tables:
-        steps = self.phases(problem, word_bits) * self.at_once(problem, word_bits)
-        return Tables(problem, word_bits, self.tile_c, self.channel_tiles(problem), 1, steps, False)
+    def tables(self, layer: BinaryLayer, word_bits: int) -> Tables:
+        steps = self.phases(layer, word_bits) * self.at_once(layer, word_bits)
+        return Tables(layer, word_bits, self.tile_c, self.channel_tiles(layer), 1, steps, False)
 
-    def pixel_groups(self, problem: Conv2dProblem, limits: Limits) -> int:
+    def pixel_groups(self, layer: BinaryLayer, limits: Limits) -> int:
         at_once = limits.compute_units * self.blocks_per_unit
-        tiles_p = -(-problem.pixels // self.pixels)
+        tiles_p = -(-layer.convolution.pixels // self.pixels)
         return min(-(-tiles_p // self.warpgroups),
-                   max(1, at_once // (self.channel_tiles(problem) * problem.groups)))
+                   max(1, at_once // (self.channel_tiles(layer) * layer.convolution.groups)))
 
-    def shared_bytes(self, problem: Conv2dProblem, word_bits: int) -> int:
-        at_once, phases = self.at_once(problem, word_bits), self.phases(problem, word_bits)
-        weights = binary_form(problem).planes * self.tile_c * STEP_BITS // 8
+    def shared_bytes(self, layer: BinaryLayer, word_bits: int) -> int:
+        at_once, phases = self.at_once(layer, word_bits), self.phases(layer, word_bits)
+        weights = layer.form.planes * self.tile_c * STEP_BITS // 8
         taps = STEP_BITS // word_bits * 8
-        inputs = self.warpgroups * self.stages * _input_bytes(problem, word_bits, self.pixels)
+        inputs = self.warpgroups * self.stages * _input_bytes(layer, word_bits, self.pixels)
         # the constants of a lane are padded by 16 bytes, and each phase has a barrier of 8
-        constants = self.constant_classes(problem) * 4 * (self.tile_c + 16)
+        constants = self.constant_classes(layer) * 4 * (self.tile_c + 16)
         barriers = 16 * self.warpgroups * self.stages
         return (phases * (at_once * (weights + taps) + 8) + at_once * inputs + constants
                 + barriers)
 
-    def expected_cycles(self, problem: Conv2dProblem, word_bits: int, limits: Limits) -> float:
-        groups = self.pixel_groups(problem, limits)
-        all_groups = groups * self.channel_tiles(problem) * problem.groups
+    def expected_cycles(self, layer: BinaryLayer, word_bits: int, limits: Limits) -> float:
+        groups = self.pixel_groups(layer, limits)
+        all_groups = groups * self.channel_tiles(layer) * layer.convolution.groups
         at_once = max(1, limits.compute_units * self.blocks_per_unit)
-        tiles = -(-problem.pixels // (self.pixels * groups * self.warpgroups))
+        tiles = -(-layer.convolution.pixels // (self.pixels * groups * self.warpgroups))
         start, loaded, copied, multiplied, end, written = 4000, 40, 75, 0.38, 600, 7
-        planes = binary_form(problem).planes
-        steps = self.phases(problem, word_bits) * self.at_once(problem, word_bits)
+        planes = layer.form.planes
+        steps = self.phases(layer, word_bits) * self.at_once(layer, word_bits)
         weights = steps * planes * self.tile_c * STEP_BITS // 8
         # shared memory, which all warpgroups read, bounds copies and multiplications together
         step = (copied - 10 * self.copiers + planes * multiplied * self.tile_c) * (
@@ -262,21 +267,24 @@ MMA_TILES = (
     MmaTile(1, 2, 2, 2, 8, 4, 2),
     MmaTile(1, 1, 4, 1, 8, 4, 2),
     MmaTile(1, 4, 2, 1, 4, 4, 2),
+    MmaTile(2, 2, 1, 1, 4, 2, 4),
+    MmaTile(1, 2, 1, 1, 4, 3, 8),
     MmaTile(1, 1, 2, 1, 4, 8, 4),
     MmaTile(1, 1, 4, 1, 4, 4, 4),
     MmaTile(1, 1, 8, 1, 4, 3, 2),
+    MmaTile(1, 1, 16, 1, 4, 2, 1),
 )
 """Large tiles for large layers, and small ones whose warps share the inner product, for layers of
 which a device can hold all at once."""
 
 
-def fitting_tiles(problem: Conv2dProblem, word_bits: int, limits: Limits) -> list[Tile]:
+def fitting_tiles(layer: BinaryLayer, word_bits: int, limits: Limits) -> list[Tile]:
     """Returns the tiles that a device has room for, that expected to be fastest first."""
     tiles: list[Tile] = [tile for tile in (*WGMMA_TILES, *MMA_TILES)
-                         if tile.fits(problem, word_bits, limits)]
-    if problem.outputs[0].size == 0:
+                         if tile.fits(layer, word_bits, limits)]
+    if layer.convolution.outputs[0].size == 0:
         return tiles
-    return sorted(tiles, key=lambda tile: tile.expected_cycles(problem, word_bits, limits))
+    return sorted(tiles, key=lambda tile: tile.expected_cycles(layer, word_bits, limits))
 
 
 def tile_of(variant: Variant) -> Tile:
@@ -292,8 +300,8 @@ def steps_of(problem: Conv2dProblem, word_bits: int) -> int:
     return -(-words * word_bits // STEP_BITS)
 
 
-def _input_bytes(problem: Conv2dProblem, word_bits: int, pixels: int) -> int:
+def _input_bytes(layer: BinaryLayer, word_bits: int, pixels: int) -> int:
     """Returns the bytes of shared memory of a step's words: lines of a word of each pixel, which
     begin 8 banks apart."""
-    planes = binary_form(problem).planes
+    planes = layer.form.planes
     return STEP_BITS // word_bits * (pixels * word_bits // 8 * planes + 32)

@@ -29,13 +29,14 @@ from gossamer.ops.conv2d.dense.mma.tiling import (
 )
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.sparse.common.tensor_cores import TENSOR_CORES
+from gossamer.ops.copies import ASYNC_COPIES, COPY_BARRIERS
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.strided import cannot_compile, divisor
 from gossamer.ops.weights import Weights
 
 _SOURCE = Path(__file__).with_name("implicit_gemm.cu")
-_WGMMA = tuple(Path(__file__).with_name(name) for name in ("wgmma.h", "copy_barriers.h"))
+_WGMMA = (Path(__file__).with_name("wgmma.h"), COPY_BARRIERS)
 _PRECISIONS = ("tf32", "fp16")
 _MOST_ROWS = 2**15
 
@@ -174,7 +175,7 @@ def _source(problem: Conv2dProblem, variant: Variant) -> KernelSource:
         **({"STAGED_OPERAND": f"operand{tensors[0]}"} if is_staged else {}),
         **epilogue_macros(problem.epilogue, tensor_dtype=variant.outputs[0].dtype),
     }, architectures=_architectures(tile),
-        headers=(*DIALECT, CLUSTERS, *(_WGMMA if tile.wgmma else (TENSOR_CORES,))),
+        headers=(*DIALECT, CLUSTERS, ASYNC_COPIES, *(_WGMMA if tile.wgmma else (TENSOR_CORES,))),
         dynamic_shared=True)
 
 

@@ -99,29 +99,12 @@ struct ALIGNED(1024) Lines {
     uint4 pieces[64];
 };
 
-/* Starts an asynchronous copy of 16 bytes, or of zeros where size is 0. */
-INLINE void copy(uint target, const void *source, int size)
-{
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-                 ::"r"(target), "l"(source), "r"(size) : "memory");
-}
-
-/* Does the same by the L1 cache, for what is soon copied again. */
+/* Starts a copy of 16 bytes, or of zeros where size is 0, by the L1 cache, for what is soon copied
+ * again. */
 [[maybe_unused]] INLINE void copy_cached(uint target, const void *source, int size)
 {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;"
                  ::"r"(target), "l"(source), "r"(size) : "memory");
-}
-
-[[maybe_unused]] INLINE void commit_copies()
-{
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-
-/* Waits until at most `left` of the committed groups of copies are under way. */
-template <int left> INLINE void wait_for_copies()
-{
-    asm volatile("cp.async.wait_group %0;" ::"n"(left) : "memory");
 }
 
 #if !WGMMA
@@ -161,7 +144,7 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
 {
     DYNAMIC_SHARED(Lines, shared_memory)
     Lines *memory = shared_memory + WGMMA; /* behind the barriers */
-    uint slots = (uint)__cvta_generic_to_shared(memory);
+    uint slots = shared_address(memory);
     int item = LOCAL_ID(0);
     uint lane = (uint)item % 32, warp = (uint)item / 32;
     [[maybe_unused]] uint warp_m = warp % WARPS_M, warp_p = warp / WARPS_M % WARPS_P,
@@ -220,7 +203,8 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
                 int to = target + line * LINE + ((piece ^ line % 8) << 4);
 #if POINTWISE
                 bool inside = base[i] >= 0 && k_piece < pieces;
-                copy(slots + to, x + (inside ? base[i] + k_piece * VECTOR : 0), inside ? 16 : 0);
+                copy_16_bytes(slots + to, x + (inside ? base[i] + k_piece * VECTOR : 0),
+                              inside ? 16 : 0);
 #elif !GATHER
                 int2 place = k_table[k_piece];
                 bool inside = (uint)(top[i] + (place.y >> 16)) < (uint)height
@@ -248,7 +232,7 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
         const uint4 *source = weight + (stage * weight_lines + copied_m) * 8;
         UNROLL for (int unit = copier; unit < TILE_M * 8; unit += COPIERS)
             if (copied_m + unit / 8 < weight_lines)
-                copy(target + unit * 16, source + unit, 16);
+                copy_16_bytes(target + unit * 16, source + unit, 16);
     };
 
 #if STAGED
@@ -259,8 +243,8 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
             int pixel = copied_pixel + stage * OPERAND_ROWS + row;
             int m = copied_m + piece * VECTOR;
             bool inside = pixel < pixels && m < out_channels;
-            copy(slots + target + OPERAND_PLACE(row, piece) * 16,
-                 operand + (inside ? pixel * all_channels + m : 0), inside ? 16 : 0);
+            copy_16_bytes(slots + target + OPERAND_PLACE(row, piece) * 16,
+                          operand + (inside ? pixel * all_channels + m : 0), inside ? 16 : 0);
         }
     };
 #endif

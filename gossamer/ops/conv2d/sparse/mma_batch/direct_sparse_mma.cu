@@ -62,18 +62,6 @@ struct Step {
     uint4 weights[TILES];
 };
 
-INLINE uint address_of(const void *pointer)
-{
-    return (uint)__cvta_generic_to_shared(pointer);
-}
-
-/* Starts an asynchronous copy of 16 bytes, or of zeros where size is 0. */
-INLINE void copy(uint target, const uint4 *source, int size)
-{
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-                 ::"r"(target), "l"(source), "r"(size) : "memory");
-}
-
 #if HALVES
 /* Loads columns 0 to 7 and 8 to 15 of 8 images, and of the next 8 images. */
 INLINE void load_matrices(uint4 &loaded, uint address)
@@ -99,7 +87,7 @@ INLINE void multiply_point(float (&sums)[TILES][PRODUCTS][4], const Step &step, 
         };
         int place = step.places[half] + shift;
 #if HALVES
-        uint address = address_of(pool) + (place & ~127) + ((MOVED(place) ^ first_piece) << 4);
+        uint address = shared_address(pool) + (place & ~127) + ((MOVED(place) ^ first_piece) << 4);
         UNROLL for (int two = 0; two < PRODUCTS / 2; two++) {
             uint4 loaded;
             load_matrices(loaded, address ^ two << 5);
@@ -186,10 +174,12 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void columns(
         for (int row = item / 8; row < rows; row += THREADS / 8) {
             Source source = sources[row];
             bool taken = source.piece >= 0 && unit < pixel_units;
-            copy(address_of(&pool[stage * stage_rows + row].pieces[MOVED(source.place) ^ piece]),
-                 x + (taken ? base + source.piece : 0), taken ? 16 : 0);
+            const uint4 *target =
+                &pool[stage * stage_rows + row].pieces[MOVED(source.place) ^ piece];
+            copy_16_bytes(shared_address(target), x + (taken ? base + source.piece : 0),
+                          taken ? 16 : 0);
         }
-        asm volatile("cp.async.commit_group;" ::: "memory");
+        commit_copies();
     };
     auto fetch = [&](Step &step, int number) {
         UNROLL for (int k = 0; k < TILES; k++) {
@@ -225,7 +215,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void columns(
         int kind_ends[KINDS];
         UNROLL for (int kind = 0; kind < KINDS; kind++)
             kind_ends[kind] = *ends++;
-        asm volatile("cp.async.wait_group %0;" ::"n"(1) : "memory");
+        wait_for_copies<1>();
         /* this phase's input has arrived, and no warp reads the chunk that is replaced */
         BARRIER();
         stage = stage + 1 < stages ? stage + 1 : 0;

@@ -2,11 +2,6 @@
  * each ends when as many have arrived as it was begun with, and when the bytes that were expected
  * have come. */
 
-INLINE uint shared_address(const void *pointer)
-{
-    return (uint)__cvta_generic_to_shared(pointer);
-}
-
 /* Begins a barrier at which so many arrive in each turn. */
 INLINE void begin_barrier(ulong *barrier, int arrivals)
 {
@@ -15,13 +10,13 @@ INLINE void begin_barrier(ulong *barrier, int arrivals)
 }
 
 /* Makes barriers that were begun visible to copies of bytes. */
-INLINE void show_barriers()
+[[maybe_unused]] INLINE void show_barriers()
 {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
 /* Arrives at a barrier. */
-INLINE void arrive(ulong *barrier)
+[[maybe_unused]] INLINE void arrive(ulong *barrier)
 {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];"
                  ::"r"(shared_address(barrier)) : "memory");
@@ -35,7 +30,7 @@ INLINE void expect_bytes(ulong *barrier, int bytes)
 }
 
 /* Arrives at a barrier when all earlier copies of the work-item have been made. */
-INLINE void arrive_when_copied(ulong *barrier)
+[[maybe_unused]] INLINE void arrive_when_copied(ulong *barrier)
 {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];"
                  ::"r"(shared_address(barrier)) : "memory");

@@ -1,0 +1,14 @@
+/* Kernels that begin while the one before them in the stream still runs (from sm_90 on), and prepare
+ * meanwhile with what no kernel writes.
+ *
+ *   SUCCESSOR_MAY_BEGIN()  lets the next kernel begin, once all work-groups have come to it.
+ *   PREDECESSOR_WAIT()     waits for the end of the kernel before: no memory that kernels write is
+ *                          read or written earlier. All work-items come to it. */
+
+#if __CUDA_ARCH__ >= 900
+#define SUCCESSOR_MAY_BEGIN() asm volatile("griddepcontrol.launch_dependents;" ::: "memory")
+#define PREDECESSOR_WAIT() asm volatile("griddepcontrol.wait;" ::: "memory")
+#else
+#define SUCCESSOR_MAY_BEGIN()
+#define PREDECESSOR_WAIT()
+#endif
