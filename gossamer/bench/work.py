@@ -78,7 +78,7 @@ class Item:
     make: function from the run's settings to the case, with weights, input and contenders.
     sparsity: function that returns the share of zeros among the weights, None where that is not
     known before the case is made. is_tuning: whether the time of planning is measured, with the
-    effort in the item's name. is_ladder: whether the case has the steps of the published ladder,
+    effort in the item's name. is_ladder: whether the case has the rungs of the published ladder,
     which are compared with peers only where these are named.
     """
 

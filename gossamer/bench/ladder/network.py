@@ -1,4 +1,4 @@
-"""A network on a device, computed as a step of the ladder computes it."""
+"""A network on a device, computed as a rung of the ladder computes it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gossamer.bench.ladder.layers import (
     Sum,
     published_layers,
 )
-from gossamer.bench.ladder.steps import Step
+from gossamer.bench.ladder.rungs import Rung
 from gossamer.device.base import Argument, Buffer, Device, Kernel
 from gossamer.device.source import KernelSource
 from gossamer.errors import UnsupportedError
@@ -35,7 +35,7 @@ _TUNING_REPEATS, _TUNING_SAMPLE_US = 3, 200.0
 """Samples of each block size, and their length."""
 _LARGEST = 2**31 - 1
 """Values that the kernels' integers can count."""
-_PURPOSE = "a step of the ladder"
+_PURPOSE = "a rung of the ladder"
 
 BlockSizes = dict[tuple[object, ...], int]
 """The fastest block sizes that are known, by kernel and the sizes of its tensors."""
@@ -93,11 +93,11 @@ class _Work:
 
 
 class PublishedNetwork:
-    """A network with its weights and its input in a device's memory, in the form of one step.
+    """A network with its weights and its input in a device's memory, in the form of one rung.
 
-    Up to Step.VALUES a layer whose input needs padding first copies it into a larger tensor. From
-    Step.BORDERS on each tensor is written with the border that its readers need. Up to
-    Step.BORDERS each layer allocates its memory in every run, and all of it is freed at the run's
+    Up to Rung.VALUES a layer whose input needs padding first copies it into a larger tensor. From
+    Rung.BORDERS on each tensor is written with the border that its readers need. Up to
+    Rung.BORDERS each layer allocates its memory in every run, and all of it is freed at the run's
     end.
 
     static: the network at one batch size. x: its input (N, C, H, W). dtype: "float32" or
@@ -106,9 +106,9 @@ class PublishedNetwork:
     layers than the published program, and CompileError where the device lacks the dtype.
     """
 
-    def __init__(self, static: StaticGraph, x: np.ndarray, step: Step, dtype: str, device: Device,
+    def __init__(self, static: StaticGraph, x: np.ndarray, rung: Rung, dtype: str, device: Device,
                  blocks: BlockSizes | None = None) -> None:
-        self._device, self._step, self._dtype = device, step, np.dtype(dtype)
+        self._device, self._rung, self._dtype = device, rung, np.dtype(dtype)
         layers = published_layers(static)
         self._output = static.graph.outputs[0].name
         self._output_shape = static.shapes[self._output]
@@ -119,10 +119,10 @@ class PublishedNetwork:
                       + [work.padded_size for work in self._works])
         if largest > _LARGEST:
             raise UnsupportedError(f"{static.graph.file}: a tensor has {largest} values, and a "
-                                   f"step of the ladder counts to {_LARGEST}; take a smaller batch")
+                                   f"rung of the ladder counts to {_LARGEST}; take a smaller batch")
         self._kept: dict[str, Buffer] = {source: self._upload(self._with_border(x, source))}
         self._kept_padded: dict[str, Buffer] = {}
-        if step >= Step.MEMORY:
+        if rung >= Rung.MEMORY:
             for work in self._works:
                 self._allocate(work, self._kept, self._kept_padded)
         self._result = self._kept.get(self._output)
@@ -146,11 +146,11 @@ class PublishedNetwork:
         it waits for their end."""
         tensors, padded = dict(self._kept), dict(self._kept_padded)
         for work in self._works:
-            if self._step < Step.MEMORY:
+            if self._rung < Rung.MEMORY:
                 self._allocate(work, tensors, padded)
             self._launch(work, work.launches, tensors, padded, stream)
         self._result = tensors[self._output]
-        if self._step < Step.MEMORY:
+        if self._rung < Rung.MEMORY:
             self._device.synchronize(stream)
 
     def output(self) -> np.ndarray:
@@ -164,7 +164,7 @@ class PublishedNetwork:
                  source: str) -> dict[str, _Stored]:
         """The tensors in memory by name, with the borders that their readers need."""
         borders: dict[str, int] = {}
-        if self._step >= Step.BORDERS:
+        if self._rung >= Rung.BORDERS:
             for layer in layers:
                 if isinstance(layer, Convolution):
                     name = layer.inputs[0]
@@ -197,9 +197,9 @@ class PublishedNetwork:
                        [tensors[work.output]], padded.get(work.output), stream)
 
     def _block(self, work: _Work, call: _Call, known: BlockSizes) -> int:
-        """The block size of a kernel: from Step.BLOCKS on the fastest of several."""
+        """The block size of a kernel: from Rung.BLOCKS on the fastest of several."""
         most = self._device.limits.sure_work_group_size
-        if self._step < Step.BLOCKS:
+        if self._rung < Rung.BLOCKS:
             return min(_BLOCK, most)
         if call.key not in known:
             sizes = [size for size in _BLOCKS if size <= most] or [most]
@@ -217,7 +217,7 @@ class PublishedNetwork:
             {"VALUE": "double" if self._dtype == np.float64 else "float"}, headers=_RESULTS))
 
     def _work(self, layer: PublishedLayer) -> _Work:
-        """What computes a layer in this step."""
+        """What computes a layer in this rung."""
         y = self._stored[layer.output]
         sources = [self._stored[name] for name in layer.inputs]
         buffers = [input_buffer(index) for index in range(len(sources))]
@@ -245,7 +245,7 @@ class PublishedNetwork:
         calls: list[_Call] = []
         padded_size = 0
         source = input_buffer(0)
-        if self._step < Step.BORDERS and any(p.pads):
+        if self._rung < Rung.BORDERS and any(p.pads):
             height, width = p.height + p.pads[0] + p.pads[2], p.width + p.pads[1] + p.pads[3]
             padded_size = p.batch * p.channels * height * width
             calls.append(_Call(self._kernel("pads"), padded_size, (
@@ -259,9 +259,9 @@ class PublishedNetwork:
                   *p.dilation)
         name, items = "values", y.size
         sizes: tuple[int, ...] = (*window, top, left, y.border)
-        if self._step == Step.PIXELS:
+        if self._rung == Rung.PIXELS:
             name, items, sizes = "pixels", p.pixels, window
-        elif self._step >= Step.POINTWISE and p.is_pointwise and p.groups == 1:
+        elif self._rung >= Rung.POINTWISE and p.is_pointwise and p.groups == 1:
             name = "pointwise"
             sizes = (p.channels, p.out_channels, p.height, p.width, x.border, y.border)
         calls.append(_Call(self._kernel(name), items, (*start, items, *bounds, *sizes)))

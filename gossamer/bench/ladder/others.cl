@@ -1,4 +1,4 @@
-/* The other layers of the ladder, the same in all steps: a work-item computes one value of the
+/* The other layers of the ladder, the same in all rungs: a work-item computes one value of the
  * output. Tensors are NCHW. */
 
 /* The sum of two tensors. Each of the three may have a border around each image, of which the

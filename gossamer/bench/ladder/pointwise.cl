@@ -1,4 +1,4 @@
-/* The 1x1 convolution of step 6, of stride 1 and one group: a work-item computes one value of the
+/* The 1x1 convolution of rung 6, of stride 1 and one group: a work-item computes one value of the
  * output, without the loops over a window.
  *
  * Input and output may have borders around each image, of which the output's is written as zeros.

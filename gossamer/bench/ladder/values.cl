@@ -1,6 +1,6 @@
-/* The convolution from step 2 on: a work-item computes one value of the output.
+/* The convolution from rung 2 on: a work-item computes one value of the output.
  *
- * The output has a border of zeros around each image, which the kernel writes as well; step 2 has
+ * The output has a border of zeros around each image, which the kernel writes as well; rung 2 has
  * none. The input lies in memory with its padding: `top` and `left` are the row and the column at
  * which the first window begins. Tensors are NCHW, weights (M, C/groups, R, S). */
 KERNEL void values(const GLOBAL VALUE *RESTRICT x, const GLOBAL VALUE *RESTRICT weight,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gossamer.bench.contender import OWN
-from gossamer.bench.ladder.steps import SUITE as LADDER
+from gossamer.bench.ladder.rungs import SUITE as LADDER
 from gossamer.bench.report import ladder_chart
 from gossamer.bench.report.plots import check_available
 from gossamer.bench.report.sparse_summary import (

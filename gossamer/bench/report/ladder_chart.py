@@ -1,4 +1,4 @@
-"""Draws the published ladder from result rows: the time of each step, and at its foot gossamer's
+"""Draws the published ladder from result rows: the time of each rung, and at its foot gossamer's
 plan."""
 
 from __future__ import annotations
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from gossamer.bench.contender import OWN
-from gossamer.bench.ladder.steps import SUITE, Step
+from gossamer.bench.ladder.rungs import SUITE, Rung
 from gossamer.bench.report.tables import through
 from gossamer.bench.report.views import rank, views
 from gossamer.bench.rows import ResultRow
 
-_BARS = {step.contender: f"{step.value}. {step.label}" for step in Step} | {OWN: f"{OWN}'s plan"}
+_BARS = {rung.contender: f"{rung.value}. {rung.label}" for rung in Rung} | {OWN: f"{OWN}'s plan"}
 """Labels of the chart's lines by contender, from the top."""
 _COLOURS = {"fp64": "C0", "fp32": "C1", "tf32": "C2", "fp16": "C3"}
 _WIDTH, _BAR, _MARGINS, _DOTS = 7.5, 0.17, 1.2, 110
@@ -43,7 +43,7 @@ def ladders(rows: Sequence[ResultRow]) -> list[Ladder]:
 
 
 def ladder_figure(ladder: Ladder) -> Any:
-    """Returns the chart of a run: a line for each step from the first to the last, and below them
+    """Returns the chart of a run: a line for each rung from the first to the last, and below them
     that of gossamer's plan, with a bar for each precision."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from gossamer.bench.contender import PeerNetwork
-from gossamer.bench.ladder.steps import SUITE as LADDER
+from gossamer.bench.ladder.rungs import SUITE as LADDER
 from gossamer.bench.layer_tables import (
     BINARY,
     PRODUCTS,
@@ -61,7 +61,7 @@ def mobilenet(batch: int, files: Files) -> list[Item]:
 
 
 def ladder(batch: int, files: Files) -> list[Item]:
-    """Returns MobileNetV2 by the steps of the published ladder, which has one image at a time."""
+    """Returns MobileNetV2 by the rungs of the published ladder, which has one image at a time."""
     return [Item(LADDER, "mobilenetv2", 1, lambda setting: ladder_case(
         _mobilenet("mobilenetv2"), 1, setting), is_ladder=True)]
 

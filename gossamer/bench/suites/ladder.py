@@ -10,48 +10,48 @@ import numpy as np
 
 from gossamer.bench.contender import AbsentError, Alternative, PeerNetwork, ReadyContender
 from gossamer.bench.ladder.network import BlockSizes, PublishedNetwork
-from gossamer.bench.ladder.steps import SUITE, Step
+from gossamer.bench.ladder.rungs import SUITE, Rung
 from gossamer.bench.suites.networks import input_of, network_case
 from gossamer.bench.work import MOST_ERROR, Case, Setting
 from gossamer.device.base import Device
 from gossamer.model.infer.resolve import resolve
 
 DTYPES = {"fp64": "float64", "fp32": "float32"}
-"""Numbers in which each step is computed: double precision as published, and float32."""
+"""Numbers in which each rung is computed: double precision as published, and float32."""
 
 
 def ladder_case(network: PeerNetwork, batch: int, setting: Setting) -> Case:
-    """Makes the case of a network by every step of the ladder in every precision of DTYPES, by
+    """Makes the case of a network by every rung of the ladder in every precision of DTYPES, by
     gossamer's plan in the precisions of the setting, and by the peers that it names.
 
-    Kernels of the steps are launched one by one, as published. Block sizes are measured once for
-    all steps that tune them.
+    Kernels of the rungs are launched one by one, as published. Block sizes are measured once for
+    all rungs that tune them.
     """
     device = setting.device
     x = input_of(network, batch)
     case = network_case(SUITE, network, batch, setting, x=x)
     blocks: BlockSizes = {}
     contenders: dict[str, Callable[[], list[Alternative]]] = {
-        step.contender: partial(_alternatives, network, x, step, device, blocks) for step in Step}
+        rung.contender: partial(_alternatives, network, x, rung, device, blocks) for rung in Rung}
     return replace(case, contenders={**contenders, **case.contenders},
                    most_error={**case.most_error, "fp64": MOST_ERROR["fp64"]})
 
 
-def _alternatives(network: PeerNetwork, x: np.ndarray, step: Step, device: Device,
+def _alternatives(network: PeerNetwork, x: np.ndarray, rung: Rung, device: Device,
                   blocks: BlockSizes) -> list[Alternative]:
-    """A step in every precision. Raises AbsentError where the device compiles no kernels."""
+    """A rung in every precision. Raises AbsentError where the device compiles no kernels."""
     if not device.compiles:
         raise AbsentError(f"{device.name} compiles no kernels")
-    return [Alternative(precision, partial(_ready, network, x, step, precision, device, blocks))
+    return [Alternative(precision, partial(_ready, network, x, rung, precision, device, blocks))
             for precision in DTYPES]
 
 
-def _ready(network: PeerNetwork, x: np.ndarray, step: Step, precision: str, device: Device,
+def _ready(network: PeerNetwork, x: np.ndarray, rung: Rung, precision: str, device: Device,
            blocks: BlockSizes) -> ReadyContender:
-    """A step in a precision. Raises AbsentError where the device does not compute in it."""
+    """A rung in a precision. Raises AbsentError where the device does not compute in it."""
     if precision == "fp64" and not device.limits.float64:
         raise AbsentError(f"{device.name} does not compute in double precision")
-    published = PublishedNetwork(resolve(network.graph, len(x)), x, step, DTYPES[precision], device,
+    published = PublishedNetwork(resolve(network.graph, len(x)), x, rung, DTYPES[precision], device,
                                  blocks)
 
     def output(count: int) -> np.ndarray:
@@ -59,6 +59,6 @@ def _ready(network: PeerNetwork, x: np.ndarray, step: Step, precision: str, devi
 
     least, most = published.block_sizes
     sizes = str(least) if least == most else f"{least} to {most}"
-    return ReadyContender(step.contender, device, published.run, output, "NCHW",
-                          f"{step.label}; {published.kernels} kernels, work-groups of {sizes}",
+    return ReadyContender(rung.contender, device, published.run, output, "NCHW",
+                          f"{rung.label}; {published.kernels} kernels, work-groups of {sizes}",
                           precision)

@@ -140,7 +140,7 @@ def test_what_cannot_be_drawn_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path:
         "gemm", "--figures", tmp_path / "figures").stderr
     path = tmp_path / "rows.jsonl"
     append_rows(path, [row("gossamer", 1.0)])
-    assert "there are no rows of the suites sparse-layers and sparse-networks" in bench(
+    assert "there are no rows of the suites sparse-layers, sparse-networks and ladder" in bench(
         "--table", path, "--figures", tmp_path / "figures").stderr
     monkeypatch.setattr(plots.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(InputError, match="--figures needs matplotlib"):

@@ -65,7 +65,8 @@ def test_cases_are_distinct_and_squares_have_no_batch_size() -> None:
     count = {name: sum(item.suite == name for item in items) for name in suites}
     products = layer_tables.PRODUCTS
     squares = sum(product.rows is not None for product in products)
-    assert count == {"mobilenet": 2 * (1 + len(MOBILE_NETWORKS)), "networks": 2, "darknet": 4,
+    assert count == {"mobilenet": 2 * (1 + len(MOBILE_NETWORKS)), "ladder": 1, "networks": 2,
+                     "darknet": 4,
                      "conv-layers": 2 * len(convolutions),
                      "gemm": 2 * len(products) - squares, "tuning": 8, "binary-networks": 8,
                      "darknet-layers": 2 * len(layers), "published": 2 * 6 * len(normalised),
