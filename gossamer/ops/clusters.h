@@ -22,10 +22,11 @@
 
 /* Returns the address of the same element in the shared memory of another work-group of the
  * cluster. */
-[[maybe_unused]] INLINE float4 *of_group(float4 *own, int other)
+template <class Element>
+INLINE Element *of_group(Element *own, int other)
 {
 #if CLUSTER > 1
-    float4 *there;
+    Element *there;
     asm("mapa.u64 %0, %1, %2;" : "=l"(there) : "l"(own), "r"(other));
     return there;
 #else

@@ -125,17 +125,19 @@ static unsigned bits_of_warp(unsigned bits, const char *file, int line)
 
 /* Loads four matrices of 8 x 8 16-bit floats. Lane l gives the address of row l % 8 of matrix l /
  * 8, 16 bytes, and receives two neighbours in row l / 4 of each matrix, or in column l / 4 where
- * transposed. */
+ * transposed. matrices: how many of the four are loaded; the addresses of other lanes are not read.
+ */
 static void load_matrices(bool transposed, unsigned &d0, unsigned &d1, unsigned &d2, unsigned &d3,
-                          unsigned address, const char *file, int line)
+                          unsigned address, const char *file, int line, int matrices = 4)
 {
     __shared__ uint4 held[MOST_WARPS][32];
     int lane = number() % 32;
     uint4 *warp = held[number() / 32];
-    warp[lane] = *(const uint4 *)shared_pointer(address);
+    if (lane < 8 * matrices)
+        warp[lane] = *(const uint4 *)shared_pointer(address);
     wait_for_warp(file, line);
     unsigned *registers[4] = {&d0, &d1, &d2, &d3};
-    for (int matrix = 0; matrix < 4; matrix++) {
+    for (int matrix = 0; matrix < matrices; matrix++) {
         *registers[matrix] = 0;
         for (int side = 0; side < 2; side++) {
             int row = lane / 4, column = lane % 4 * 2 + side;
@@ -153,7 +155,7 @@ static void load_two_matrices(unsigned &d0, unsigned &d1, unsigned address, cons
                               int line)
 {
     unsigned rest[2];
-    load_matrices(false, d0, d1, rest[0], rest[1], address, file, line);
+    load_matrices(false, d0, d1, rest[0], rest[1], address, file, line, 2);
 }
 
 /* Returns the larger or the smaller one of two numbers; NaN where one is NaN. */

@@ -24,6 +24,17 @@ from tests.ops.region.test_inverted_residual_mma import PROBLEMS, check, variant
     ("races", "strided", "fp32", BlockTile(3, 5, 16, 1, 4)),
     ("races", "strided", "fp16", BlockTile(4, 3, 16, 2, 4)),
     ("races", "separable residual", "tf32", BlockTile(3, 5, 16, 2, 2)),
+    ("plain", "excited", "fp16", BlockTile(7, 6, 16, 3, 4)),
+    ("plain", "excited", "tf32", BlockTile(7, 6, 16, 2, 4)),
+    ("plain", "excited strided", "fp32", BlockTile(5, 6, 32, 2, 4)),
+    ("plain", "excited separable", "fp16", BlockTile(6, 5, 16, 1, 4)),
+    ("bounds", "excited", "fp32", BlockTile(7, 6, 16, 1, 2)),
+    ("bounds", "excited strided", "fp16", BlockTile(5, 6, 16, 2, 4)),
+    ("bounds", "excited unused channels", "fp16", BlockTile(6, 6, 32, 2, 2)),
+    ("bounds", "excited separable", "tf32", BlockTile(6, 5, 16, 2, 2)),
+    ("races", "excited", "fp16", BlockTile(7, 6, 16, 2, 2)),
+    ("races", "excited strided", "fp16", BlockTile(5, 6, 16, 1, 4)),
+    ("races", "excited separable", "fp32", BlockTile(6, 5, 16, 3, 2)),
 ])
 def test_it_computes_the_block(emulate: Emulate, mode: str, name: str, precision: str,
                                tile: BlockTile) -> None:

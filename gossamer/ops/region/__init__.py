@@ -12,13 +12,15 @@ from gossamer.ops.region.inverted_residual.inverted_residual import InvertedResi
 from gossamer.ops.region.inverted_residual.inverted_residual_mma import (
     InvertedResidualMma,
     SeparableMma,
+    SqueezeExciteMma,
 )
 from gossamer.ops.region.inverted_residual.squeeze_excite import SqueezeExcite
 from gossamer.ops.region.problem import RegionProblem
 from gossamer.ops.region.reference import reference
 
 ALGORITHMS: tuple[RegionAlgorithm, ...] = (
-    InvertedResidualMma(), SeparableMma(), InvertedResidual(), Separable(), SqueezeExcite(),
-    BitTensorCoreRegion(), WidePopcountRegion(), PopcountRegion(), HostPopcountRegion())
+    InvertedResidualMma(), SeparableMma(), SqueezeExciteMma(), InvertedResidual(), Separable(),
+    SqueezeExcite(), BitTensorCoreRegion(), WidePopcountRegion(), PopcountRegion(),
+    HostPopcountRegion())
 
 OP = Op("region", RegionProblem, reference, ALGORITHMS)

@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 from gossamer.device.base import Device
+from gossamer.expression import apply
 from gossamer.ops.algorithm import Variant
 from gossamer.ops.region.inverted_residual.inverted_residual_mma import (
     InvertedResidualMma,
     SeparableMma,
+    SqueezeExciteMma,
 )
 from gossamer.ops.region.inverted_residual.tiling import BlockTile
 from gossamer.ops.region.problem import RegionProblem
@@ -23,9 +25,11 @@ from tests.ops.harness import random_inputs, random_weights, run_variant
 from tests.ops.recording import RecordingDevice
 from tests.ops.region.blocks import (
     BIAS_HARD_SWISH,
+    BIAS_SIGMOID,
     BIAS_SILU,
     QUOTIENT,
     block,
+    excited,
 )
 from tests.tolerances import normalised_error, tolerance
 
@@ -36,12 +40,25 @@ LARGE_FILTER = block(1, 8, 32, 16, (7, 12), kernel=(5, 5), stride=(1, 2), pads=(
 UNUSED_CHANNELS = block(1, 16, 56, 8, (6, 6), activation=QUOTIENT)
 SEPARABLE = block(1, 0, 40, 24, (9, 7), stride=(2, 1), expands=False)
 SEPARABLE_RESIDUAL = block(2, 0, 64, 64, (6, 5), expands=False)
+EXCITED = excited(block(2, 16, 40, 16, (7, 6)), 10)
+EXCITED_STRIDED = excited(
+    block(1, 8, 96, 24, (9, 12), kernel=(5, 5), stride=(2, 2), activation=BIAS_SILU), 6,
+    inner=BIAS_SILU, gate=BIAS_SIGMOID, gates_first=True, pooled=True)
+EXCITED_SEPARABLE = excited(block(2, 0, 48, 48, (6, 5), expands=False), 13,
+                            scale=apply("mul").then(apply("relu")))
+EXCITED_UNUSED_CHANNELS = excited(block(1, 16, 56, 8, (6, 6), activation=QUOTIENT), 4,
+                                  gate=BIAS_SIGMOID, scale=apply("div"))
 PROBLEMS = {"residual": RESIDUAL, "strided": STRIDED, "large filter": LARGE_FILTER,
             "unused channels": UNUSED_CHANNELS, "separable": SEPARABLE,
-            "separable residual": SEPARABLE_RESIDUAL}
+            "separable residual": SEPARABLE_RESIDUAL, "excited": EXCITED,
+            "excited strided": EXCITED_STRIDED, "excited separable": EXCITED_SEPARABLE,
+            "excited unused channels": EXCITED_UNUSED_CHANNELS}
 
 
-def algorithm_of(problem: RegionProblem) -> InvertedResidualMma | SeparableMma:
+def algorithm_of(
+        problem: RegionProblem) -> InvertedResidualMma | SeparableMma | SqueezeExciteMma:
+    if len(problem.parts) > 3:
+        return SqueezeExciteMma()
     return InvertedResidualMma() if len(problem.parts) == 3 else SeparableMma()
 
 
@@ -94,7 +111,9 @@ def test_it_computes_the_block_on_cuda(cuda: Device, name: str) -> None:
 def test_it_builds_without_spills() -> None:
     nvrtc = pytest.importorskip("gossamer.device.cuda.nvrtc", exc_type=ImportError)
     device = RecordingDevice()
-    for problem in (RESIDUAL, SEPARABLE, block(64, 96, 576, 160, (14, 14), stride=(2, 2))):
+    for problem in (RESIDUAL, SEPARABLE, block(64, 96, 576, 160, (14, 14), stride=(2, 2)),
+                    EXCITED_SEPARABLE, excited(block(
+                        64, 80, 480, 112, (14, 14), kernel=(5, 5), activation=BIAS_SILU), 20)):
         weights = Weights(random_weights(problem), device)
         variants = list(algorithm_of(problem).variants(problem, device))
         for variant in (*variants[:3], variants[-1]):

@@ -21,8 +21,10 @@ from gossamer.ops.reduce.problem import ReduceProblem
 from gossamer.ops.region.problem import ENTRY, RegionProblem
 from gossamer.tensor import default_spec
 
-EXCITED = ("conv2d", "reduce", "conv2d", "conv2d", "elementwise", "conv2d")
-"""The ops of a block with squeeze-and-excite that begins with the depthwise convolution."""
+EXCITED_PATTERNS = tuple(
+    (*first, "conv2d", mean, "conv2d", "conv2d", "elementwise", "conv2d")
+    for first in (("conv2d",), ()) for mean in ("reduce", "pool"))
+"""The ops of blocks with squeeze-and-excite, with and without an expansion."""
 LARGEST_KERNEL = 7
 """The most rows and columns of a depthwise filter whose windows kernels hold in registers."""
 
@@ -109,7 +111,7 @@ def block_of(problem: RegionProblem, expands: bool) -> Block | None:
 
 def excited_block_of(problem: RegionProblem) -> Block | None:
     """Returns a region as a block with squeeze-and-excite; None where its layers are others."""
-    if len(problem.parts) not in (len(EXCITED), len(EXCITED) + 1):
+    if len(problem.parts) not in map(len, EXCITED_PATTERNS):
         return None
     *first, depthwise, mean, squeeze, excite, scale, project = problem.parts
     before = len(first)

@@ -12,6 +12,9 @@
  * Products are in tiles of 16 pixels and 8 channels, two tiles of channels at a time. A lane holds
  * pixels lane / 4 and lane / 4 + 8 of a tile for channels 2 (lane % 4) and the next.
  *
+ * With squeeze-and-excite a tile is a whole image. The work-groups keep what they convolved, make
+ * gates of its means together, and project when they have scaled it by these (mma_excite.h).
+ *
  * In float16 tensor cores convolve, too: the 16 rows of the right operand are two taps of 8
  * channels, and its diagonals hold their weights. A warp computes RUN outputs below one another of
  * 16 columns, so that an input is loaded once for all rows of taps.
@@ -26,6 +29,8 @@
  * STRIP     neighbouring outputs of a row that a work-item convolves at once, a divisor of TILE_W
  * RUN       outputs below one another that a warp convolves at once, a divisor of TILE_H
  * STAGES    chunks whose weights fit shared memory: 1 where a work-group has one chunk
+ * EXCITES   1: with squeeze-and-excite; TURNS is then the chunks of a work-group, at most, SQUEEZED
+ *           the numbers that its first product makes, and HIDDEN_ROW the channels of all chunks
  * SIDES     warps that share the channels of a tile of outputs */
 
 /* Returns number / divisor for numbers below 2^16, from the reciprocal of the divisor. */
@@ -37,17 +42,18 @@ INLINE int quotient(int number, float reciprocal)
 KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_block(
     const REAL *RESTRICT x, const uint4 *RESTRICT weights, const uint4 *RESTRICT constants,
     REAL *RESTRICT y, int hidden, int height, int width, int out_height, int out_width,
-    int pad_top, int pad_left)
+    int pad_top, int pad_left EXCITE_PARAMETERS)
 {
     DYNAMIC_SHARED(uint4, memory)
     REAL *inputs = (REAL *)memory;
     REAL *expanded = (REAL *)(memory + X_WORDS);
-    REAL *convolved = expanded + (EXPANDS ? 1 : STAGES) * EXPANDED_WORDS * WIDTH;
-    uint4 *staged = (uint4 *)(convolved + CONVOLVED_WORDS * WIDTH);
+    REAL *convolved = (REAL *)(memory + FRONT_WORDS);
+    uint4 *staged = (uint4 *)(convolved + KEPT_CHUNKS * CONVOLVED_WORDS * WIDTH);
     float *of_result = (float *)(memory + X_WORDS + MIDDLE_WORDS);
     int *places = (int *)(of_result + RESULT_WORDS * 4);
-    float4 *partial = CLUSTER == 1 ? (float4 *)(memory + X_WORDS)
-                                   : (float4 *)(places + PLACE_WORDS * 4);
+    float4 *partial = EXCITES ? (float4 *)memory
+                      : CLUSTER == 1 ? (float4 *)(memory + X_WORDS)
+                                     : (float4 *)(places + PLACE_WORDS * 4);
     int item = LOCAL_ID(0);
     uint lane = (uint)item % 32, warp = (uint)item / 32;
     int rank = GROUP_ID(0) % CLUSTER;
@@ -66,8 +72,8 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
     const REAL *source = x + ((GROUP_ID(2) * height + above + top) * width + left + start)
                              * CHANNELS;
 
-    auto copy_weights = [&](int chunk, int stage) {
-        ONCE_EACH for (int i = item; i < WEIGHT_WORDS; i += WORK_GROUP_SIZE)
+    auto copy_weights = [&](int chunk, int stage, int from, int to) {
+        ONCE_EACH for (int i = from + item; i < to; i += WORK_GROUP_SIZE)
             copy_16_bytes(shared_address(staged + stage * WEIGHT_WORDS + i),
                           weights + chunk * WEIGHT_WORDS + i, 16);
     };
@@ -87,7 +93,7 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
     };
     int chunks = CEIL_DIV(hidden, CHUNK);
     if (rank < chunks)
-        copy_weights(rank, 0);
+        copy_weights(rank, 0, 0, FIRST_WORDS);
     ONCE_EACH for (int i = item; i < RESULT_WORDS; i += WORK_GROUP_SIZE)
         copy_16_bytes(shared_address((uint4 *)of_result + i), constants + i, 16);
     if (pixels < HALO_H * HALO_W) {
@@ -130,14 +136,16 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
         wait_for_copies<0>();
         BARRIER();
         if (STAGES > 1 && chunk + CLUSTER < chunks) {
-            copy_weights(chunk + CLUSTER, stage ^ 1);
+            copy_weights(chunk + CLUSTER, stage ^ 1, 0, FIRST_WORDS);
             if (!EXPANDS)
                 copy_hidden(chunk + CLUSTER, stage ^ 1);
             commit_copies();
         }
         const uint4 *expand = staged + stage * WEIGHT_WORDS;
         const uint4 *taps = expand + EXPAND_WORDS;
+#if !EXCITES
         const uint4 *project = taps + CONSTANT_WORDS;
+#endif
         const float *chunk_constants = (const float *)(taps + TAP_WORDS);
         const REAL *hidden_pixels = expanded + (EXPANDS ? 0 : stage) * EXPANDED_WORDS * WIDTH;
         EXPAND_OPERANDS
@@ -231,7 +239,75 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
             }
         }
 #endif
+#if EXCITES
+        convolved += CONVOLVED_WORDS * WIDTH;
+        stage ^= STAGES > 1;
+    }
+
+    BARRIER();
+    int turns = rank < chunks ? (chunks - 1 - rank) / CLUSTER + 1 : 0;
+    convolved = (REAL *)(memory + FRONT_WORDS);
+    if (FIRST_WORDS < WEIGHT_WORDS && turns > 0) {
+        copy_weights(rank, 0, FIRST_WORDS, WEIGHT_WORDS);
+        commit_copies();
+    }
+    float *gates = (float *)(staged + STAGES * WEIGHT_WORDS);
+    float *parts = gates + TURNS * CHUNK;
+    sum_channels(gates, convolved, turns, warp, lane);
+    BARRIER();
+    CLUSTER_WAIT();
+    squeeze_means(parts, gates, squeeze, turns, rank, warp, lane);
+    CLUSTER_BARRIER();
+    EXCITE_OPERANDS
+    float *squeezed = parts + CLUSTER * SQUEEZED;
+    for (int number = item; number < SQUEEZED; number += WORK_GROUP_SIZE) {
+        float sum = 0.0f;
+        UNROLL for (int other = 0; other < CLUSTER; other++)
+            sum += parts[other * SQUEEZED + number];
+        SQUEEZE_EPILOGUE(sum, number, 0)
+        squeezed[number] = sum;
+    }
+    BARRIER();
+    for (int i = item; i < turns * CHUNK; i += WORK_GROUP_SIZE) {
+        int channel = (rank + i / CHUNK * CLUSTER) * CHUNK + i % CHUNK;
+        float gate = gate_sum(squeezed, excite, channel);
+        EXCITE_EPILOGUE(gate, channel, 0)
+        gates[i] = gate;
+    }
+    BARRIER();
+    for (int i = item; i < turns * TILE_H * TILE_W * (CHUNK / 4); i += WORK_GROUP_SIZE) {
+        int channel = i % (CHUNK / 4) * 4, pixel = i / (CHUNK / 4);
+        int turn = pixel / (TILE_H * TILE_W);
+        int place = turn * CONVOLVED_WORDS * WIDTH + pixel % (TILE_H * TILE_W) * CHUNK_ROW + channel;
+        float4 value = LOAD_REAL4(convolved, place);
+        float lanes[4] = {value.x, value.y, value.z, value.w};
+        const float *scale_operand0 = gates + turn * CHUNK;
+        UNROLL for (int j = 0; j < 4; j++) {
+            SCALE_EPILOGUE(lanes[j], channel + j, 0)
+#if PADDED
+            /* what scales may make anything of channels that do not exist */
+            if ((rank + turn * CLUSTER) * CHUNK + channel + j >= hidden)
+                lanes[j] = 0.0f;
+#endif
+            lanes[j] = rounded(lanes[j]);
+        }
+        STORE_REAL4(convolved, place, MAKE4(lanes[0], lanes[1], lanes[2], lanes[3]));
+    }
+
+    stage = 0;
+    for (int turn = 0; turn < turns; turn++) {
+        if (FIRST_WORDS < WEIGHT_WORDS || turn == 0) {
+            wait_for_copies<0>();
+            BARRIER();
+        }
+        if (FIRST_WORDS < WEIGHT_WORDS && turn + 1 < turns) {
+            copy_weights(rank + (turn + 1) * CLUSTER, stage ^ 1, FIRST_WORDS, WEIGHT_WORDS);
+            commit_copies();
+        }
+        const uint4 *project = staged + stage * WEIGHT_WORDS + EXPAND_WORDS + CONSTANT_WORDS;
+#else
         BARRIER();
+#endif
 
         UNROLL_BY(2) for (int step = 0; step < PROJECT_STEPS; step++) {
             Pixels found[SUM_TILES];
@@ -256,10 +332,15 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
             }
         }
         stage ^= STAGES > 1;
+#if EXCITES
+        convolved += CONVOLVED_WORDS * WIDTH;
+#endif
     }
 
     PROJECT_OPERANDS
+#if !EXCITES
     CLUSTER_WAIT();
+#endif
 #if CLUSTER == 1
     BARRIER();
 #endif
@@ -293,9 +374,10 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
                     int index = ((GROUP_ID(2) * out_height + row) * out_width + column)
                                 * OUT_CHANNELS + channel;
                     /* the place of the same pixel and channel in x, which is added to the result */
-                    int operand = EXPANDS ? ((row - above - top) * columns + column - left - start)
+                    int operand = EXPANDS && !EXCITES
+                                      ? ((row - above - top) * columns + column - left - start)
                                                 * X_ROW + channel
-                                          : index;
+                                      : index;
                     float first = values[2 * i], second = values[2 * i + 1];
                     PROJECT_EPILOGUE(first, channel, operand)
                     PROJECT_EPILOGUE(second, channel + 1, operand + 1)

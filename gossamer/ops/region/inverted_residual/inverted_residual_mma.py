@@ -7,9 +7,8 @@ import abc
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import ClassVar
 
-from gossamer.device.base import Device
+from gossamer.device.base import Argument, Device
 from gossamer.device.limits import Limits
 from gossamer.device.source import DIALECT, KernelSource
 from gossamer.ops.algorithm import PRECISIONS, State, Variant
@@ -20,13 +19,21 @@ from gossamer.ops.early_begin import EARLY_BEGIN
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.region.algorithm import RegionAlgorithm
 from gossamer.ops.region.inverted_residual.block import (
+    EXCITED_PATTERNS,
     Block,
     block_of,
+    excited_block_of,
     of_batch,
     reason_apart,
 )
 from gossamer.ops.region.inverted_residual.macros import block_macros
-from gossamer.ops.region.inverted_residual.packing import pack_chunks, pack_constants
+from gossamer.ops.region.inverted_residual.packing import (
+    pack_chunks,
+    pack_constants,
+    pack_excite,
+    pack_small_constants,
+    pack_squeeze,
+)
 from gossamer.ops.region.inverted_residual.tiling import BlockTile, BlockTiling, fits, tilings
 from gossamer.ops.region.problem import RegionProblem
 from gossamer.ops.strided import cannot_compile, layout_variants
@@ -34,7 +41,8 @@ from gossamer.ops.weights import Weights
 
 _SOURCE = Path(__file__).with_name("inverted_residual_mma.cu")
 _HEADERS = (*DIALECT, EARLY_BEGIN, ASYNC_COPIES, TENSOR_CORES, CLUSTERS, *map(
-    Path(__file__).with_name, ("mma_sizes.h", "mma_products.h", "mma_depthwise.h")))
+    Path(__file__).with_name,
+    ("mma_sizes.h", "mma_products.h", "mma_depthwise.h", "mma_excite.h")))
 """The files that precede the kernel's own."""
 _CONFIGS = 4
 """Tiles that are offered for each of some batch sizes."""
@@ -46,18 +54,19 @@ _MULTIPLE = 8
 
 
 class _FusedBlockMma(RegionAlgorithm, abc.ABC):
-    """A block as one kernel of clusters of work-groups. expands: whether the block begins with an
-    expansion."""
+    """A block as one kernel of clusters of work-groups."""
 
-    expands: ClassVar[bool]
+    @abc.abstractmethod
+    def block_of(self, problem: RegionProblem) -> Block | None:
+        """Returns a region as a block; None where its layers are others than the algorithm's."""
 
     def recognises(self, problem: RegionProblem) -> bool:
-        return block_of(problem, self.expands) is not None
+        return self.block_of(problem) is not None
 
     def supports(self, problem: RegionProblem, device: Device) -> str | None:
         if not device.limits.mma:
             return f"{device.name} has no tensor cores for float16 and TF32 (sm_80 or newer)"
-        block = block_of(problem, self.expands)
+        block = self.block_of(problem)
         if block is None:
             return "the layers are no such block"
         if (reason := cannot_compile(problem, device) or reason_apart(block)) is not None:
@@ -65,10 +74,16 @@ class _FusedBlockMma(RegionAlgorithm, abc.ABC):
         channels = (block.channels, block.out_channels)
         if any(count % _MULTIPLE for count in channels):
             return f"{channels[0]} to {channels[1]} channels, takes multiples of {_MULTIPLE}"
-        if problem.outputs[0].size and not fits(block, "fp32", device.limits):
-            return (f"{block.channels} channels by {block.hidden} hidden and {block.out_channels} "
-                    "output channels do not fit the shared memory and registers of a work-group")
-        return None
+        if not problem.outputs[0].size or fits(block, "fp32", device.limits):
+            return None
+        p, sizes = block.depthwise, (f"{block.channels} channels by {block.hidden} hidden and "
+                                     f"{block.out_channels} output channels")
+        if block.excite is None:
+            return f"{sizes} do not fit the shared memory and registers of a work-group"
+        if fits(block, "fp16", device.limits):
+            return None
+        return (f"{sizes} of a whole image of {p.out_height}x{p.out_width} do not fit the shared "
+                f"memory and registers of {device.limits.cluster} work-groups")
 
     def variants(self, problem: RegionProblem, device: Device) -> Iterator[Variant]:
         return self._variants(problem, device, PRECISIONS, "fp32")
@@ -81,10 +96,16 @@ class _FusedBlockMma(RegionAlgorithm, abc.ABC):
                   first: str) -> Iterator[Variant]:
         """Yields the variants of some precisions, in the order in which they are expected to be
         fast in the precision `first`."""
-        block = block_of(problem, self.expands)
+        block = self.block_of(problem)
         assert block is not None
-        tiles = (_offered(block, first, device.limits) if problem.outputs[0].size
-                 else [BlockTile(1, 1, 16, 1, 1)])
+        tiles = [BlockTile(1, 1, 16, 1, 1)]
+        if problem.outputs[0].size:
+            tiles = _offered(block, first, device.limits)
+            if block.excite is not None:
+                # whole images may only fit in few of the precisions
+                others = [tile for precision in precisions
+                          for tile in _offered(block, precision, device.limits)]
+                tiles = list(dict.fromkeys((*tiles, *others)))
         for tile in tiles:
             (plain,) = layout_variants(problem, ("NHWC",), tuple(asdict(tile).items()))
             for precision in precisions:
@@ -93,7 +114,7 @@ class _FusedBlockMma(RegionAlgorithm, abc.ABC):
                            replace(plain, precision=precision))
 
     def _divided(self, problem: RegionProblem, variant: Variant) -> BlockTiling:
-        block = block_of(problem, self.expands)
+        block = self.block_of(problem)
         assert block is not None
         tile = BlockTile(**{key: int(value) for key, value in variant.config})
         return BlockTiling(block, tile, variant.precision)
@@ -119,8 +140,17 @@ class _FusedBlockMma(RegionAlgorithm, abc.ABC):
                                    lambda arrays: pack_constants(block, arrays))
         groups = (tile.cluster * -(-p.out_width // tile.columns), -(-p.out_height // tile.rows),
                   p.batch)
+        small: tuple[Argument, ...] = ()
+        if block.excite is not None:
+            of_layer = f"{divided.hidden} channels, {variant.precision}"
+            small = (
+                weights.packed(f"squeeze {of_layer}",
+                               lambda arrays: pack_squeeze(divided, arrays)),
+                weights.packed(f"excite {of_layer}", lambda arrays: pack_excite(divided, arrays)),
+                weights.packed(f"constants of squeeze and excite, {divided.hidden}",
+                               lambda arrays: pack_small_constants(divided, arrays)))
         arguments = (input_buffer(0), chunks, constants, output_buffer(0), block.hidden, p.height,
-                     p.width, p.out_height, p.out_width, *p.pads[:2])
+                     p.width, p.out_height, p.out_width, *p.pads[:2], *small)
         return State(problem, variant, device, [
             Launch(kernel, groups, (32 * tile.warps, 1, 1), arguments, divided.shared_bytes)])
 
@@ -131,7 +161,9 @@ class InvertedResidualMma(_FusedBlockMma):
 
     name = "inverted_residual_mma"
     patterns = (("conv2d", "conv2d", "conv2d"),)
-    expands = True
+
+    def block_of(self, problem: RegionProblem) -> Block | None:
+        return block_of(problem, expands=True)
 
 
 class SeparableMma(_FusedBlockMma):
@@ -140,7 +172,20 @@ class SeparableMma(_FusedBlockMma):
 
     name = "separable_mma"
     patterns = (("conv2d", "conv2d"),)
-    expands = False
+
+    def block_of(self, problem: RegionProblem) -> Block | None:
+        return block_of(problem, expands=False)
+
+
+class SqueezeExciteMma(_FusedBlockMma):
+    """A block with a squeeze-and-excite layer as one kernel, in which a cluster of work-groups
+    keeps the hidden channels of a whole image in shared memory."""
+
+    name = "squeeze_excite_mma"
+    patterns = EXCITED_PATTERNS
+
+    def block_of(self, problem: RegionProblem) -> Block | None:
+        return excited_block_of(problem)
 
 
 def _offered(block: Block, precision: str, limits: Limits) -> Iterator[BlockTile]:
@@ -153,15 +198,17 @@ def _offered(block: Block, precision: str, limits: Limits) -> Iterator[BlockTile
                     ) if batch in _BATCHES else (_BATCHES,):
         tiles = dict.fromkeys(tile for other in batches for tile in _best(block, other, precision,
                                                                          limits))
-        yield from sorted(tiles.keys() - known.keys(), key=lambda tile: BlockTiling(
-            block, tile, precision).cycles(limits))
+        yield from sorted((tile for tile in tiles if tile not in known),
+                          key=lambda tile: BlockTiling(block, tile, precision).cycles(limits))
         known.update(tiles)
 
 
 def _best(block: Block, batch: int, precision: str, limits: Limits) -> list[BlockTile]:
     """Returns the tiles that are expected to be fastest at a batch size, of those with as many
-    outputs only one."""
-    of_outputs: dict[int, BlockTile] = {}
+    outputs only one, and with squeeze-and-excite, where all have the whole image, of those with
+    clusters of one size."""
+    best: dict[int, BlockTile] = {}
     for divided in tilings(of_batch(block, batch), precision, limits):
-        of_outputs.setdefault(divided.tile.rows * divided.tile.columns, divided.tile)
-    return list(of_outputs.values())[:_CONFIGS]
+        tile = divided.tile
+        best.setdefault(tile.rows * tile.columns if block.excite is None else tile.cluster, tile)
+    return list(best.values())[:_CONFIGS]

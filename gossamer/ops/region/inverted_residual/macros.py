@@ -17,6 +17,7 @@ def block_macros(divided: BlockTiling, dtype: str) -> dict[str, object]:
     """Returns the macros of the kernel. dtype: that of its tensors."""
     block, tile, p = divided.block, divided.tile, divided.block.depthwise
     expands = block.expand is not None
+    is_in_inputs = expands and block.excite is None
     macros: dict[str, object] = {
         "HALVES": int(divided.precision == "fp16"), "TF32": int(divided.precision == "tf32"),
         "EXPANDS": int(expands), "TILE_H": tile.rows, "TILE_W": tile.columns,
@@ -32,17 +33,36 @@ def block_macros(divided: BlockTiling, dtype: str) -> dict[str, object]:
     for prefix, count in zip(("EXPAND_", "DEPTHWISE_", "PROJECT_"), divided.constants, strict=True):
         macros[f"{prefix}CONSTANTS"] = count
     macros["EXPAND_OPERANDS"] = ""
-    for prefix, (number, epilogue) in epilogues(block).items():
-        if number == len(block.convolutions) - 1:
+    for prefix, (_, epilogue) in epilogues(block).items():
+        if prefix == "PROJECT_":
             macros |= epilogue_macros(epilogue, tensor_dtype=dtype, prefix=prefix)
             macros[f"{prefix}OPERANDS"] = _operands(epilogue, prefix, "of_result", 0,
-                                                    "OUT_CHANNELS", "inputs" if expands else "x")
+                                                    "OUT_CHANNELS",
+                                                    "inputs" if is_in_inputs else "x")
         else:
             first = divided.constants[0] if prefix == "DEPTHWISE_" else 0
             macros |= _inner_epilogue(epilogue, prefix, halves=divided.precision == "fp16")
             macros[f"{prefix}OPERANDS"] = _operands(epilogue, prefix, "chunk_constants", first,
                                                     "CHUNK", "x")
-    return macros
+    return macros | _excite_macros(divided)
+
+
+def _excite_macros(divided: BlockTiling) -> dict[str, object]:
+    """Returns the macros of a squeeze-and-excite layer."""
+    layer = divided.block.excite
+    if layer is None:
+        return {"EXCITES": 0, "TURNS": 0, "SQUEEZED": 0}
+    after = layer.squeeze.epilogue.operands.count("channel")
+    operands = (
+        _operands(layer.squeeze.epilogue, "SQUEEZE_", "small_constants", 0, "SQUEEZED", ""),
+        _operands(layer.excite.epilogue, "EXCITE_", f"small_constants + {after} * SQUEEZED", 0,
+                  "HIDDEN_ROW", ""))
+    return {
+        "EXCITES": 1, "TURNS": divided.turns, "SQUEEZED": layer.squeezed,
+        "HIDDEN_ROW": divided.chunks * divided.tile.chunk, "EXCITE_OPERANDS": " ".join(operands),
+        **epilogue_macros(layer.squeeze.epilogue, prefix="SQUEEZE_"),
+        **epilogue_macros(layer.excite.epilogue, prefix="EXCITE_"),
+        **epilogue_macros(layer.scale, prefix="SCALE_")}
 
 
 def _operands(epilogue: Epilogue, prefix: str, constants: str, first: int, size: str,

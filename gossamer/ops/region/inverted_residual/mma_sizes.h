@@ -30,10 +30,22 @@
 #define PLACE_WORDS (ROW_TILES * 4)
 #define FRAGMENTS (PIXEL_TILES * OUT_TILES)
 #define SHARE CEIL_DIV(FRAGMENTS, CLUSTER)
+#define SUM_WORDS (SHARE * CLUSTER * 32) /* sums of the results that a work-group receives */
+/* inputs and what is expanded of them; with squeeze-and-excite sums take their place at the end */
+#define BEFORE_WORDS (X_WORDS + (EXPANDS ? 1 : STAGES) * EXPANDED_WORDS)
+#define FRONT_WORDS (EXCITES && SUM_WORDS > BEFORE_WORDS ? SUM_WORDS : BEFORE_WORDS)
+/* a chunk's weights that are copied before it is expanded; with squeeze-and-excite the projection's
+ * are copied later where those of all chunks do not fit */
+#define FIRST_WORDS (EXCITES && TURNS > STAGES ? EXPAND_WORDS + CONSTANT_WORDS : WEIGHT_WORDS)
+/* chunks whose results of the depthwise convolution are kept */
+#define KEPT_CHUNKS (EXCITES ? TURNS : 1)
+/* means or gates of the kept channels, and numbers of the first product: parts and sums */
+#define GATE_WORDS (EXCITES ? TURNS * CHUNK / 4 + CEIL_DIV((CLUSTER + 1) * SQUEEZED, 4) : 0)
 /* what chunks need; the sums of a work-group without a cluster take its place at the end */
-#define CHUNK_WORDS ((EXPANDS ? 1 : STAGES) * EXPANDED_WORDS + CONVOLVED_WORDS \
-                     + STAGES * WEIGHT_WORDS)
-#define MIDDLE_WORDS (CLUSTER == 1 && FRAGMENTS * 32 > CHUNK_WORDS ? FRAGMENTS * 32 : CHUNK_WORDS)
+#define CHUNK_WORDS (FRONT_WORDS - X_WORDS + KEPT_CHUNKS * CONVOLVED_WORDS \
+                     + STAGES * WEIGHT_WORDS + GATE_WORDS)
+#define MIDDLE_WORDS (CLUSTER == 1 && !EXCITES && FRAGMENTS * 32 > CHUNK_WORDS \
+                          ? FRAGMENTS * 32 : CHUNK_WORDS)
 /* the projection's warps: SIDES share the channels, the others the pixels */
 #define HEIGHTS (WARPS / SIDES)
 #define SUM_TILES CEIL_DIV(PIXEL_TILES, HEIGHTS)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.sparse.common.tensor_cores import rounded_to_tf32
 from gossamer.ops.region.inverted_residual.block import Block
 from gossamer.ops.region.inverted_residual.tiling import DEPTHS, BlockTiling
@@ -16,7 +17,7 @@ def pack_chunks(divided: BlockTiling, arrays: Mapping[str, np.ndarray]) -> np.nd
     its expansion, its taps, its constants in the epilogues of the expansion and of the depthwise
     convolution, and the weights of its projection. Channels that do not exist are zeros."""
     block, chunk = divided.block, divided.tile.chunk
-    hidden = divided.chunks * chunk
+    hidden = divided.hidden
     depthwise, project = block.part(block.depthwise), block.part(block.project)
     of_project = _matrix(arrays[f"{project}.weight"], hidden, divided.out_pairs * 16)
     taps = _matrix(arrays[f"{depthwise}.weight"], None, hidden)
@@ -24,8 +25,8 @@ def pack_chunks(divided: BlockTiling, arrays: Mapping[str, np.ndarray]) -> np.nd
         with np.errstate(over="ignore"):
             taps = taps.astype(np.float16)
     constants = np.concatenate([np.zeros((0, hidden), np.float32)] + [
-        operand for number in range(project)
-        for operand in _operands(block, number, arrays, hidden)])
+        operand for part in block.convolutions[:-1]
+        for operand in _operands(block, block.part(part), arrays, hidden)])
     packed = []
     for first in range(0, hidden, chunk):
         own = slice(first, first + chunk)
@@ -45,10 +46,47 @@ def pack_constants(block: Block, arrays: Mapping[str, np.ndarray]) -> np.ndarray
     return np.concatenate(rows) if rows else np.zeros((1, block.out_channels), np.float32)
 
 
+def pack_squeeze(divided: BlockTiling, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Returns the weights of the first product of a squeeze-and-excite layer as (numbers, hidden
+    channels), with zeros for channels that do not exist."""
+    layer = divided.block.excite
+    assert layer is not None
+    weight = arrays[f"{divided.block.part(layer.squeeze)}.weight"]
+    return _for_tensors(divided, _matrix(weight, divided.hidden, layer.squeezed).T)
+
+
+def pack_excite(divided: BlockTiling, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Returns the weights of the second product of a squeeze-and-excite layer as (numbers, hidden
+    channels), with zeros for channels that do not exist."""
+    layer = divided.block.excite
+    assert layer is not None
+    weight = arrays[f"{divided.block.part(layer.excite)}.weight"]
+    return _for_tensors(divided, _matrix(weight, None, divided.hidden))
+
+
+def pack_small_constants(divided: BlockTiling, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Returns the constants of the products of a squeeze-and-excite layer in float32, those of the
+    first product first."""
+    block, layer = divided.block, divided.block.excite
+    assert layer is not None
+    rows = [row.reshape(-1) for part, size in ((layer.squeeze, layer.squeezed),
+                                               (layer.excite, divided.hidden))
+            for row in _operands(block, block.part(part), arrays, size)]
+    return np.concatenate([*rows, np.zeros(1, np.float32)])
+
+
+def _for_tensors(divided: BlockTiling, matrix: np.ndarray) -> np.ndarray:
+    """Returns a matrix in the dtype of the tensors."""
+    with np.errstate(over="ignore"):
+        return np.ascontiguousarray(
+            matrix, np.float16 if divided.precision == "fp16" else np.float32)
+
+
 def _operands(block: Block, number: int, arrays: Mapping[str, np.ndarray],
               size: int) -> list[np.ndarray]:
     """Returns the channel operands of a part's epilogue as rows of a size."""
-    part = block.convolutions[number]
+    part = block.problem.parts[number]
+    assert isinstance(part, Conv2dProblem)
     rows = []
     for index, kind in enumerate(part.epilogue.operands):
         if kind == "channel":

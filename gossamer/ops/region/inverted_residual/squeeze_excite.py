@@ -15,7 +15,7 @@ from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.region.algorithm import RegionAlgorithm
 from gossamer.ops.region.inverted_residual.block import (
-    EXCITED,
+    EXCITED_PATTERNS,
     Block,
     excited_block_of,
     reason_apart,
@@ -35,9 +35,6 @@ from gossamer.tensor import default_spec
 
 _SOURCE = Path(__file__).with_name("excite.cl")
 _WORK_GROUP = 128
-PATTERNS = tuple((*first, *EXCITED[:1], mean, *EXCITED[2:])
-                 for first in (("conv2d",), ()) for mean in ("reduce", "pool"))
-"""The ops of blocks with squeeze-and-excite."""
 
 
 class SqueezeExcite(RegionAlgorithm):
@@ -46,7 +43,7 @@ class SqueezeExcite(RegionAlgorithm):
     scales its input as it reads it."""
 
     name = "squeeze_excite"
-    patterns = PATTERNS
+    patterns = EXCITED_PATTERNS
 
     def recognises(self, problem: RegionProblem) -> bool:
         return excited_block_of(problem) is not None

@@ -36,6 +36,8 @@ _LATENCY = 2500.0
 """Cycles in which a work-group begins, loads its first inputs and stores its results."""
 _PHASE = 150.0
 """Cycles that a phase takes besides its instructions, with the barrier behind it."""
+_EXCITES = 2500.0
+"""Cycles of a squeeze-and-excite layer besides the bytes of its weights."""
 _CHAIN = 35.0
 """Cycles from one product to the next that adds to the same sums."""
 _CLUSTER_LATENCY = 700.0
@@ -109,6 +111,11 @@ class BlockTiling:
         return -(-self.block.hidden // self.tile.chunk)
 
     @property
+    def hidden(self) -> int:
+        """Hidden channels with those that fill the last chunk."""
+        return self.chunks * self.tile.chunk
+
+    @property
     def turns(self) -> int:
         """Chunks that a work-group computes, at most."""
         return -(-self.chunks // self.tile.cluster)
@@ -179,15 +186,22 @@ class BlockTiling:
         word, expands = self._word, self.block.expand is not None
         x_row = self.expand_steps * DEPTHS[self.precision] // word + 1
         chunk_row = self.tile.chunk // word + 1
+        results = self.constants[2] * self.block.out_channels // 4
+        beside = results + self.row_tiles * 4 + self.stages * self.weight_words
         inputs = self.row_tiles * _ROWS * x_row if expands else 0
         expanded = math.prod(self.halo) * chunk_row * (1 if expands else self.stages)
         convolved = self.pixel_tiles * _ROWS * chunk_row
-        results = self.constants[2] * self.block.out_channels // 4
-        chunks = expanded + convolved + self.stages * self.weight_words
         sums = -(-self.fragments // self.tile.cluster) * self.tile.cluster * 32
+        if self.block.excite is not None:
+            gates = (self.turns * self.tile.chunk // 4
+                     + -(-(self.tile.cluster + 1) * self.block.excite.squeezed // 4))
+            # what is convolved stays, and the sums take the place of what is before it
+            return 16 * (max(inputs + expanded, sums) + self.turns * convolved + gates + beside)
+        if self.tile.cluster > 1:
+            return 16 * (inputs + expanded + convolved + sums + beside)
         # without a cluster the sums take the place of the chunks at the end
-        middle = max(chunks, sums) if self.tile.cluster == 1 else chunks + sums
-        return 16 * (inputs + middle + results + self.row_tiles * 4)
+        weights = self.stages * self.weight_words
+        return 16 * (inputs + max(expanded + convolved + weights, sums) + beside - weights)
 
     @cached_property
     def sides(self) -> int:
@@ -313,6 +327,9 @@ class BlockTiling:
                        sum(issued for issued, _ in phases) * tile.warps / 4 * together)
         fetched = 16 * self.weight_words / _FETCHED
         latency = _LATENCY + (_CLUSTER_LATENCY if tile.cluster > 1 else 0.0)
+        if self.block.excite is not None:
+            small = self.block.excite.squeezed * self.hidden * 32 // self._word
+            latency += _EXCITES + small / tile.cluster / _FETCHED * together
         return waves * (latency + fetched
                         + self.turns * max(computed, fetched * together))
 
@@ -323,16 +340,18 @@ def tilings(block: Block, precision: str, limits: Limits) -> tuple[BlockTiling, 
     p = block.depthwise
     if not p.outputs[0].size:
         return ()
-    shapes = dict.fromkeys((_balanced(p.out_height, rows), _balanced(p.out_width, columns))
-                           for rows, columns in _SHAPES)
     fitting = []
-    for rows, columns in shapes:
+    for rows, columns in _shapes(block):
         groups = -(-p.out_height // rows) * -(-p.out_width // columns) * p.batch
         for chunk in _CHUNKS:
             if chunk >= block.hidden + 16:
                 continue
             most = min(limits.cluster, -(-block.hidden // chunk))
-            for cluster in _clusters(groups, most, limits.compute_units):
+            clusters = _clusters(groups, most, limits.compute_units)
+            if block.excite is not None:
+                # the memory of a few work-groups may be too small for what is kept
+                clusters = [size for size in _CLUSTERS if size <= most]
+            for cluster in clusters:
                 for warps in _WARPS:
                     divided = BlockTiling(block, BlockTile(rows, columns, chunk, cluster, warps),
                                           precision)
@@ -355,12 +374,21 @@ def _clusters(groups: int, most: int, units: int) -> list[int]:
 
 def fits(block: Block, precision: str, limits: Limits) -> bool:
     """Returns whether the device can run some tile of a block."""
-    p = block.depthwise
-    shapes = dict.fromkeys((_balanced(p.out_height, rows), _balanced(p.out_width, columns))
-                           for rows, columns in _SHAPES)
+    if block.excite is not None:
+        return bool(tilings(block, precision, limits))
     return any(BlockTiling(block, BlockTile(rows, columns, _CHUNKS[0], 1, warps),
                            precision).unfit(limits) is None
-               for rows, columns in shapes for warps in _WARPS)
+               for rows, columns in _shapes(block) for warps in _WARPS)
+
+
+def _shapes(block: Block) -> list[tuple[int, int]]:
+    """Returns the rows and columns of tiles that are tried: with squeeze-and-excite, which scales
+    by means over the image, those of the whole image."""
+    p = block.depthwise
+    if block.excite is not None:
+        return [(p.out_height, p.out_width)]
+    return list(dict.fromkeys((_balanced(p.out_height, rows), _balanced(p.out_width, columns))
+                              for rows, columns in _SHAPES))
 
 
 def _balanced(size: int, most: int) -> int:

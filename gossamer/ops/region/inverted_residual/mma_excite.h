@@ -1,0 +1,72 @@
+/* Squeeze-and-excite in inverted_residual_mma.cu: each work-group of a cluster has the hidden
+ * channels of its chunks for a whole image. */
+
+#if EXCITES
+#define EXCITE_PARAMETERS                                                      \
+    , const REAL *RESTRICT squeeze, const REAL *RESTRICT excite, const float *RESTRICT small_constants
+
+/* Returns the sum of a value over the lanes of a warp, to each of them. */
+INLINE float warp_sum(float value, uint lane)
+{
+    UNROLL for (uint step = 16; step > 0; step /= 2)
+        value += __shfl_sync(0xffffffffu, value, lane ^ step);
+    return value;
+}
+
+/* Writes the mean over the image of each channel of the chunks that were convolved. */
+INLINE void sum_channels(float *means, const REAL *convolved, int turns, uint warp, uint lane)
+{
+    for (int unit = warp; unit < turns * (CHUNK / WIDTH); unit += WARPS) {
+        int turn = unit / (CHUNK / WIDTH), channel = unit % (CHUNK / WIDTH) * WIDTH;
+        const REAL *values = convolved + turn * CONVOLVED_WORDS * WIDTH + channel;
+        float totals[WIDTH];
+        UNROLL for (int i = 0; i < WIDTH; i++)
+            totals[i] = 0.0f;
+        for (int pixel = lane; pixel < TILE_H * TILE_W; pixel += 32)
+            UNROLL for (int i = 0; i < WIDTH; i += 4) {
+                float4 found = LOAD_REAL4(values, pixel * CHUNK_ROW + i);
+                totals[i] += found.x;
+                totals[i + 1] += found.y;
+                totals[i + 2] += found.z;
+                totals[i + 3] += found.w;
+            }
+        UNROLL for (int i = 0; i < WIDTH; i++) {
+            float total = warp_sum(totals[i], lane);
+            if (lane == 0)
+                means[turn * CHUNK + channel + i] = total * (1.0f / (TILE_H * TILE_W));
+        }
+    }
+}
+
+/* Writes what this work-group's means add to each number of the first product to all work-groups of
+ * the cluster. weights: (numbers, channels). */
+INLINE void squeeze_means(float *parts, const float *means, const REAL *weights, int turns, int rank,
+                          uint warp, uint lane)
+{
+    for (int number = warp; number < SQUEEZED; number += WARPS) {
+        float sum = 0.0f;
+        for (int turn = 0; turn < turns; turn++) {
+            const REAL *row = weights + number * HIDDEN_ROW + (rank + turn * CLUSTER) * CHUNK;
+            UNROLL for (int first = 0; first < CHUNK; first += 32) {
+                int channel = first + (int)lane;
+                if (channel < CHUNK)
+                    sum = FMA(means[turn * CHUNK + channel], LOAD_REAL(row, channel), sum);
+            }
+        }
+        sum = warp_sum(sum, lane);
+        if (lane < CLUSTER)
+            *of_group(parts + rank * SQUEEZED + number, (int)lane) = sum;
+    }
+}
+
+/* Returns the second product for a channel. weights: (numbers, channels). */
+INLINE float gate_sum(const float *squeezed, const REAL *weights, int channel)
+{
+    float sum = 0.0f;
+    UNROLL_BY(8) for (int number = 0; number < SQUEEZED; number++)
+        sum = FMA(squeezed[number], LOAD_REAL(weights, number * HIDDEN_ROW + channel), sum);
+    return sum;
+}
+#else
+#define EXCITE_PARAMETERS
+#endif

@@ -1,0 +1,45 @@
+"""Tests the kernel of few_channels_mma in emulation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from gossamer.ops.algorithm import Epilogue
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.weights import Weights
+from tests.emulation.test_faults import Emulate
+from tests.ops.conv2d.dense.test_few_channels import (
+    ALGORITHM,
+    GREY,
+    LARGE_FILTER,
+    STEM,
+    WIDE,
+    check,
+)
+from tests.ops.harness import random_inputs, random_weights, run_variant
+
+
+@pytest.mark.parametrize("mode, problem, config", [
+    ("plain", WIDE, 0), ("bounds", STEM, 0), ("bounds", LARGE_FILTER, 1), ("bounds", GREY, 2),
+    ("races", STEM, 2)])
+def test_it_computes_the_convolution(emulate: Emulate, mode: str, problem: Conv2dProblem,
+                                     config: int) -> None:
+    device = emulate(mode, schedule=1)
+    check(problem, device, list(ALGORITHM.variants(problem, device))[config:config + 1])
+
+
+def test_what_is_off_the_window_counts_for_nothing(emulate: Emulate) -> None:
+    """The last step of inputs is longer than a window; infinities beside it do no harm."""
+    device = emulate("plain", schedule=1)
+    problem = replace(STEM, batch=1, epilogue=Epilogue())
+    arrays = random_weights(problem)
+    x = random_inputs(problem)[0]
+    x[0, 0, 0, 0] = np.inf
+    variant = next(iter(ALGORITHM.variants(problem, device)))
+    (actual,) = run_variant(ALGORITHM, problem, variant, device,
+                            Weights(arrays, device, "the test"), [x])
+    assert np.isfinite(actual[0, :, 1:]).all() and np.isfinite(actual[0, :, :, 1:]).all()
+    assert not np.isfinite(actual[0, :, 0, 0]).any()

@@ -1,0 +1,85 @@
+"""Tests few_channels_mma: the kernel on a GPU, its builds, and its reasons;
+tests/emulation/test_few_channels.py runs the kernel anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from gossamer.device.base import Device
+from gossamer.ops.algorithm import Variant
+from gossamer.ops.conv2d.dense.mma.few_channels import FewChannelsMma
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.conv2d.reference import reference
+from gossamer.ops.weights import Weights
+from tests.conftest import working_devices
+from tests.ops.conv2d.test_conv2d import BIAS_CLIP, BIAS_RESIDUAL_RELU, RESIDUAL_FIRST
+from tests.ops.harness import random_inputs, random_weights, run_variant
+from tests.ops.recording import RecordingDevice
+from tests.tolerances import normalised_error, tolerance
+
+ALGORITHM = FewChannelsMma()
+STEM = Conv2dProblem(2, 3, 11, 37, 32, (3, 3), (2, 2), (1, 1, 1, 1), epilogue=BIAS_CLIP)
+LARGE_FILTER = Conv2dProblem(1, 3, 14, 20, 64, (7, 7), (2, 2), (3, 2, 3, 4), epilogue=BIAS_CLIP)
+GREY = Conv2dProblem(1, 1, 9, 12, 24, (5, 3), (1, 2), (0, 1, 2, 0), (1, 2),
+                     epilogue=RESIDUAL_FIRST)
+WIDE = Conv2dProblem(1, 4, 6, 19, 112, (2, 2), epilogue=BIAS_RESIDUAL_RELU)
+PROBLEMS = (STEM, LARGE_FILTER, GREY, WIDE)
+
+
+def check(problem: Conv2dProblem, device: Device, variants: Sequence[Variant]) -> None:
+    """Compares the outputs of variants with the reference."""
+    assert ALGORITHM.supports(problem, device) is None
+    arrays = random_weights(problem)
+    weights, inputs = Weights(arrays, device, "the test"), random_inputs(problem)
+    assert variants
+    for variant in variants:
+        stored = [np.asarray(array, spec.logical_dtype)
+                  for array, spec in zip(inputs, variant.inputs, strict=True)]
+        (expected,) = reference(problem, stored, arrays)
+        (actual,) = run_variant(ALGORITHM, problem, variant, device, weights, stored)
+        assert normalised_error(actual, expected) <= tolerance("conv2d", "fp16")
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_it_computes_the_convolution_on_cuda(problem: Conv2dProblem) -> None:
+    device = next((device for name, device in working_devices().items()
+                   if name.startswith("cuda")), None)
+    if device is None:
+        pytest.skip("no NVIDIA GPU")
+    check(problem, device, list(ALGORITHM.variants(problem, device)))
+
+
+def test_it_builds_without_spills() -> None:
+    nvrtc = pytest.importorskip("gossamer.device.cuda.nvrtc", exc_type=ImportError)
+    device = RecordingDevice()
+    for problem in PROBLEMS:
+        weights = Weights(random_weights(problem), device)
+        for variant in ALGORITHM.variants(problem, device):
+            ALGORITHM.prepare(weights, problem, variant, device)
+    for source in device.sources:
+        for architecture in dict.fromkeys(source.architectures):
+            _, info = nvrtc.compile_cubin(source, architecture)
+            assert info.spill_bytes == 0, f"{source} spills on {architecture}"
+
+
+@pytest.mark.parametrize(("problem", "reason"), [
+    (replace(STEM, channels=8), "at most 4 input channels"),
+    (replace(STEM, channels=3, groups=3, out_channels=24), "one group"),
+    (replace(STEM, out_channels=20), "multiples of 8"),
+    (replace(STEM, kernel=(9, 9), height=40, width=40), "takes at most 160"),
+    (replace(STEM, stride=(30, 30), height=400, width=400), "do not fit"),
+])
+def test_other_convolutions_give_a_reason(problem: Conv2dProblem, reason: str) -> None:
+    assert reason in (ALGORITHM.supports(problem, RecordingDevice()) or "")
+
+
+def test_an_empty_batch_needs_no_launch() -> None:
+    problem, device = replace(STEM, batch=0), RecordingDevice()
+    weights = Weights(random_weights(problem), device)
+    for variant in ALGORITHM.variants(problem, device):
+        assert not ALGORITHM.prepare(weights, problem, variant, device).launches
