@@ -4,7 +4,7 @@ for NVIDIA GPUs, with tensor cores in float16 and TF32."""
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -98,14 +98,12 @@ class _FusedBlockMma(RegionAlgorithm, abc.ABC):
         fast in the precision `first`."""
         block = self.block_of(problem)
         assert block is not None
-        tiles = [BlockTile(1, 1, 16, 1, 1)]
+        tiles: Iterable[BlockTile] = (BlockTile(1, 1, 16, 1, 1),)
         if problem.outputs[0].size:
-            tiles = _offered(block, first, device.limits)
-            if block.excite is not None:
-                # whole images may only fit in few of the precisions
-                others = [tile for precision in precisions
-                          for tile in _offered(block, precision, device.limits)]
-                tiles = list(dict.fromkeys((*tiles, *others)))
+            # with squeeze-and-excite whole images may only fit in few of the precisions
+            tiles = _offered(block, first, device.limits) if block.excite is None else (
+                dict.fromkeys(tile for precision in (first, *precisions)
+                              for tile in _offered(block, precision, device.limits)))
         for tile in tiles:
             (plain,) = layout_variants(problem, ("NHWC",), tuple(asdict(tile).items()))
             for precision in precisions:
