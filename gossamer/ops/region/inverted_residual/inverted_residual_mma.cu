@@ -86,9 +86,9 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
             bool exists = !PADDED || chunk * CHUNK + word < CHANNELS;
             const REAL *there = target + ((top + row) * HALO_W + column_place(start + column))
                                              * CHUNK_ROW + word;
-            copy_16_bytes(shared_address(there),
-                          source + (row * width + column) * CHANNELS
-                              + (exists ? chunk * CHUNK + word : 0), exists ? 16 : 0);
+            const REAL *from = source + (row * width + column) * CHANNELS
+                               + (exists ? chunk * CHUNK + word : 0);
+            copy_16_bytes(shared_address(there), from, exists ? 16 : 0);
         }
     };
     int chunks = CEIL_DIV(hidden, CHUNK);
