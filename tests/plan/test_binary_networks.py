@@ -27,8 +27,7 @@ BINARY = ("cnv_w1a1_cifar10", "lfc_w1a1_mnist", "resnet18_w1a1_cifar10")
 IMAGES = {
     "cnv_w1a1_cifar10": {"host": 1000, "opencl": 1000, "cuda": 1000},
     "lfc_w1a1_mnist": {"host": 1000, "opencl": 1000, "cuda": 1000},
-    # 1.1 GFLOP an image: one thread of the host computes 20 images a second, OpenCL on a processor a
-    # few
+    # 1.1 GFLOP an image: the host computes 20 images a second, OpenCL on a processor a few
     "resnet18_w1a1_cifar10": {"host": 300, "opencl": 20, "cuda": 1000},
 }
 """Number of images from end to end for each kind of device: 1,000 where they take seconds."""
