@@ -20,10 +20,11 @@ def soak(*words: str) -> subprocess.CompletedProcess[str]:
 
 @posix
 def test_the_cache_survives_kills_pairs_and_moves() -> None:
-    done = soak("--count", "10", "--pairs", "1", "--seed", "1", "--device", "host")
+    # of these kills three come while a file is being written
+    done = soak("--count", "6", "--pairs", "1", "--seed", "3", "--device", "host")
     assert done.returncode == 0, done.stdout + done.stderr
     kills, at_once, export = done.stdout.splitlines()
-    assert kills.startswith("kills: 10 on host; ")
+    assert kills.startswith("kills: 6 on host; ")
     assert at_once.startswith("at once: 1 pair, ")
     assert export.endswith(" of host are the same after an import")
 
