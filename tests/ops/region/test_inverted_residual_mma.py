@@ -155,3 +155,21 @@ def test_fewer_precisions_give_the_same_variants_in_another_order() -> None:
     for precisions in (("fp32",), ("fp32", "tf32", "fp16")):
         assert {variant.precision for variant in algorithm.variants_in(
             problem, device, precisions)} == set(precisions)
+
+
+def test_images_that_do_not_fit_a_cluster_give_a_reason() -> None:
+    algorithm, device = SqueezeExciteMma(), RecordingDevice()
+    large = excited(block(1, 16, 96, 24, (112, 112)), 4)
+    assert algorithm.recognises(large)
+    assert "of a whole image of 112x112 do not fit" in (algorithm.supports(large, device) or "")
+    odd = excited(block(1, 12, 32, 8, (6, 6)), 4)
+    assert algorithm.supports(odd, device) == "12 to 8 channels, takes multiples of 8"
+    dilated = excited(block(1, 8, 32, 8, (9, 9), dilation=(2, 2), pads=(2, 2, 2, 2)), 4)
+    assert "dilation (2, 2)" in (algorithm.supports(dilated, device) or "")
+
+
+def test_every_config_of_whole_images_serves_every_batch() -> None:
+    configs = [{(variant.config, variant.precision) for variant in SqueezeExciteMma().variants(
+        excited(block(batch, 80, 480, 80, (14, 14)), 20), RecordingDevice())}
+        for batch in (1, 64, 200)]
+    assert configs[0] and all(of_batch == configs[0] for of_batch in configs)

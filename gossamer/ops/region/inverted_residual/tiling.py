@@ -13,6 +13,9 @@ _ROWS = 16
 """Pixels of a tile that is multiplied at once."""
 _MOST_SUMS = 96
 """Sums of the projection that fit the registers of a work-item."""
+_MOST_EXCITED_SUMS = 48
+"""Sums of the projection that fit the registers of a work-item of 16 warps behind
+squeeze-and-excite in TF32 and float32, where sm_100 spilled more."""
 _MOST_SUMS_BESIDE = 24
 """Sums of the projection beside which the registers hold two tiles of an expansion in float32."""
 _MOST_GRID = 65535
@@ -301,7 +304,9 @@ class BlockTiling:
         if self.shared_bytes > limits.shared_bytes_opt_in:
             return (f"needs {self.shared_bytes} bytes of shared memory a group, there are "
                     f"{limits.shared_bytes_opt_in}")
-        if self.sums > _MOST_SUMS:
+        is_tight = (self.block.excite is not None and self.precision != "fp16"
+                    and self.tile.warps == max(_WARPS))
+        if self.sums > (_MOST_EXCITED_SUMS if is_tight else _MOST_SUMS):
             return f"{self.sums} sums of a work-item do not fit its registers"
         p = self.block.depthwise
         if max(-(-p.out_height // self.tile.rows), p.batch) > _MOST_GRID:
