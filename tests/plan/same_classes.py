@@ -3,9 +3,11 @@
     python -m tests.plan.same_classes --images 1000 --device host,opencl:0 --models ../shared/models
 
 The images are noise, and photos of scikit-image, whole and in crops. lfc_w1a1_mnist also computes
-MNIST's test set, of which it gets 9834 of 10,000 right. Each network runs without an effort, with
-effort "quick", and forced onto words of bits. A line says for each how many classes and how many
-outputs differ; the exit status is 1 where a class does.
+MNIST's test set, of which it gets 9834 of 10,000 right. ONNX Runtime computes each image as the
+file says and with its own optimisations, which round otherwise: where a value before a sign is next
+to 0 it gives two outputs, and sometimes two classes, either of which is allowed. Each network runs
+without an effort, with effort "quick", and forced onto words of bits. A line says for each how many
+classes and how many outputs are neither; the exit status is 1 where a class is.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import gzip
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,7 +43,8 @@ MNIST_BATCH = 1000
 
 @dataclass(frozen=True)
 class Outcome:
-    """How many images were compared, how many have another class, and how many another output."""
+    """How many images were compared, how many have a class that ONNX Runtime never gives, and how
+    many such an output."""
 
     images: int
     classes: int
@@ -72,23 +75,31 @@ def images_of(name: str, count: int) -> np.ndarray:
     return np.concatenate([noise(name, count), photos(name, count), whole_photos(name)])
 
 
-def expected_outputs(proto: onnx.ModelProto, x: np.ndarray) -> np.ndarray:
-    """Returns what ONNX Runtime computes of a network's inputs."""
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(proto.SerializeToString(), options)
-    name = session.get_inputs()[0].name
-    return np.concatenate([session.run(None, {name: block})[0] for block in _blocks(x, 50)])
+def expected_outputs(proto: onnx.ModelProto, x: np.ndarray) -> list[np.ndarray]:
+    """Returns what ONNX Runtime computes of a network's inputs, as the file says and optimised."""
+    results = []
+    for level in (onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL,
+                  onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL):
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = level
+        options.log_severity_level = 3
+        options.intra_op_num_threads = 1
+        session = onnxruntime.InferenceSession(proto.SerializeToString(), options)
+        name = session.get_inputs()[0].name
+        results.append(np.concatenate([session.run(None, {name: block})[0]
+                                       for block in _blocks(x, 50)]))
+    return results
 
 
-def compare(plan: Plan, x: np.ndarray, expected: np.ndarray) -> Outcome:
-    """Compares a plan's outputs with those expected."""
+def compare(plan: Plan, x: np.ndarray, expected: Sequence[np.ndarray]) -> Outcome:
+    """Compares a plan's outputs with those expected, of which each image may have any."""
     y = np.concatenate([plan(block) for block in _blocks(x, BATCH)])
-    outputs = sum(normalised_error(ours[None], theirs[None]) > tolerance("network")
-                  for ours, theirs in zip(y, expected, strict=True))
-    return Outcome(len(x), int(np.count_nonzero(y.argmax(axis=1) != expected.argmax(axis=1))),
-                   outputs)
+    other_class = np.all([y.argmax(axis=1) != each.argmax(axis=1) for each in expected], axis=0)
+    other_output = np.all([[normalised_error(ours[None], theirs[None]) > tolerance("network")
+                            for ours, theirs in zip(y, each, strict=True)] for each in expected],
+                          axis=0)
+    return Outcome(len(x), int(np.count_nonzero(other_class)),
+                   int(np.count_nonzero(other_output)))
 
 
 def mnist_right(plan: Plan) -> int:
@@ -124,6 +135,9 @@ def main() -> int:
         content = gzip.decompress((arguments.models / f"{name}.onnx.gz").read_bytes())
         x = images_of(name, arguments.images)
         expected = expected_outputs(onnx.load_from_string(content), x)
+        print(f"{name}: ONNX Runtime gives two classes to "
+              f"{np.count_nonzero(expected[0].argmax(axis=1) != expected[1].argmax(axis=1))} of "
+              f"{len(x)} images", flush=True)
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / f"{name}.onnx"
             path.write_bytes(content)

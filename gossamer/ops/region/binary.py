@@ -110,7 +110,7 @@ class PopcountRegion(_DeviceRegion):
                  device: Device) -> list[Launch]:
         return popcount.launches(weights, layer, variant, device)
 
-    def expected_us(self, problem: RegionProblem, variant: Variant, device: Device) -> float | None:
+    def expected_us(self, problem: RegionProblem, variant: Variant, device: Device) -> float:
         return popcount.Popcount().expected_us(_layer(problem).convolution, variant, device)
 
 

@@ -147,7 +147,7 @@ class Popcount(Algorithm):
         for tile, word_bits in itertools.product(fitting(problem, device), WORD_BITS):
             yield from packed_variants(layer, problem.inputs, tile.config, word_bits)
 
-    def expected_us(self, problem: Conv2dProblem, variant: Variant, device: Device) -> float | None:
+    def expected_us(self, problem: Conv2dProblem, variant: Variant, device: Device) -> float:
         if device.on_processors:
             return processor_us(problem, _WORDS_PER_MICROSECOND, device)
         tile = Tile(*(variant[key] for key in Tile.__dataclass_fields__))

@@ -119,4 +119,4 @@ def test_more_images_are_expected_to_take_longer(compiled_device: Device) -> Non
         for variant in ALGORITHM.variants(problem, device):
             times = [ALGORITHM.expected_us(replace(problem, batch=batch), variant, device)
                      for batch in (1, 1000)]
-            assert times[0] is not None and times[1] is not None and times[1] > 10 * times[0]
+            assert times[1] > 10 * times[0]
