@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -85,11 +86,11 @@ class Policy:
                              "faster")
         names = {algorithm.name for op in OPS.values() for algorithm in op.algorithms}
         if self.only is not None and self.only not in names:
-            raise InputError(f"only={self.only!r}: expected one of {', '.join(sorted(names))}")
+            raise InputError(f"only={self.only!r}: {_no_algorithm(self.only, names)}")
         for layer, name in self.force.items():
             if name not in names:
-                raise InputError(f"force: {layer!r} cannot take {name!r}: expected one of "
-                                 f"{', '.join(sorted(names))}")
+                raise InputError(
+                    f"force: {layer!r} cannot take {name!r}: {_no_algorithm(name, names)}")
         if self.sparse_threshold is not None:
             if not 0 < self.sparse_threshold < 1:
                 raise InputError(f"sparse_threshold {self.sparse_threshold:g}: expected a sparsity "
@@ -106,3 +107,12 @@ class Policy:
         """The sparsity above which layers take an algorithm that skips zeros, and others a dense
         one; None where both are compared."""
         return math.inf if self.dense_only else self.sparse_threshold
+
+
+def _no_algorithm(name: str, names: Collection[str]) -> str:
+    """Returns that there is no algorithm of a name, for a message, with the names that are like
+    it."""
+    close = difflib.get_close_matches(name, sorted(names), 5, 0.4)
+    return "there is no such algorithm; " + (
+        f"close to it: {', '.join(close)}" if close else
+        "`gossamer compile` with --explain LAYER lists those of a layer")

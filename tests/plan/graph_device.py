@@ -62,9 +62,14 @@ class GraphDevice(OpenCLDevice):
             self._tape.append(run)
 
     def copy(self, target: Buffer, source: Buffer, nbytes: int, stream: Any = None) -> None:
-        self._outside_of_captures()
-        self.copies.append(nbytes)
-        super().copy(_memory(target), _memory(source), nbytes)
+        def run(stream: Any) -> None:
+            self.copies.append(nbytes)
+            super(GraphDevice, self).copy(_memory(target), _memory(source), nbytes)
+
+        if self._tape is None:
+            run(stream)
+        else:
+            self._tape.append(run)
 
     def write(self, buffer: Buffer, array: np.ndarray, stream: Any = None) -> None:
         self._outside_of_captures()

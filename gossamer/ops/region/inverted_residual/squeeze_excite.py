@@ -3,12 +3,11 @@ three kernels of the dialect, which run on any device that compiles kernels."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from gossamer.device.base import Device
+from gossamer.device.base import Buffer, Device
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import State, Variant
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
@@ -119,7 +118,9 @@ class _Workspace:
         return self._part(2)
 
     def _part(self, number: int) -> RunTimeBuffer:
-        def part(inputs: object, outputs: object, workspace: Any) -> Any:
+        def part(inputs: Sequence[Buffer], outputs: Sequence[Buffer],
+                 workspace: Buffer | None) -> Buffer:
+            assert workspace is not None
             return workspace.view(*self._parts[number])
         return part
 

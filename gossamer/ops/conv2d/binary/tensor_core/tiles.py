@@ -269,7 +269,8 @@ class WgmmaTile(Tile):
         problem = layer.convolution
         if self.halo and (word_bits != 64 or problem.kernel == (1, 1)
                           or problem.kernel[0] * problem.kernel[1] > MOST_HALO_TAPS
-                          or (problem.outputs[0].size and not halo_pixels(problem, self.pixels))):
+                          or not problem.outputs[0].size
+                          or not halo_pixels(problem, self.pixels)):
             return False
         return super().fits(layer, word_bits, limits)
 
