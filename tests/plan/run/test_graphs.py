@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -123,11 +124,13 @@ def test_the_tuner_measures_by_graphs(graphs: GraphDevice, tmp_path: Path,
     from gossamer.plan.store.tuning_cache import TuningCache
     from gossamer.plan.tune.tuner import Tuner
 
+    # times that scatter may leave nothing about as fast as the best
+    monkeypatch.setattr("gossamer.plan.tune.runner._BEST", math.inf)
     plan = compiled(small(), graphs, tmp_path)
     tuned = Plan(plan.graph, graphs, tuner=Tuner(graphs, "quick",
                                                  cache=TuningCache(graphs, tmp_path)))
     assert_close(tuned(images(2)), expected(images(2)))
     assert graphs.captures > 10
-    # only what is about as fast as the best is timed with cold caches too
+    # what is about as fast as the best is timed with cold caches too
     assert any(candidate.measured.cold_us is not None for step in tuned.program(2).steps
                for candidate in step.candidates)
