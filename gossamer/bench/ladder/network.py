@@ -83,7 +83,8 @@ class _Call:
 
 @dataclass
 class _Work:
-    """What computes a layer. padded_size: values of the padded copy of its input, 0 for none."""
+    """The kernel calls that compute a layer. padded_size: the number of values of the padded copy
+    of its input, 0 for none."""
 
     inputs: tuple[str, ...]
     output: str
@@ -217,7 +218,7 @@ class PublishedNetwork:
             {"VALUE": "double" if self._dtype == np.float64 else "float"}, headers=_RESULTS))
 
     def _work(self, layer: PublishedLayer) -> _Work:
-        """What computes a layer in this rung."""
+        """Returns the kernel calls that compute a layer in this rung."""
         y = self._stored[layer.output]
         sources = [self._stored[name] for name in layer.inputs]
         buffers = [input_buffer(index) for index in range(len(sources))]

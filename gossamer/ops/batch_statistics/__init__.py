@@ -1,4 +1,4 @@
-"""What batch norm by the statistics of its own input needs of each channel."""
+"""The mean and variance of each channel, by which batch norm in training normalises its input."""
 
 from gossamer.ops.batch_statistics.host import NumpyBatchStatistics
 from gossamer.ops.batch_statistics.problem import BatchStatisticsProblem

@@ -1,5 +1,5 @@
-"""What kernels on packed words have in common: the formats that they read and write, and what they
-are expected to take on processors."""
+"""The formats that kernels on packed words read and write, and the times that they are expected to
+take on processors."""
 
 from __future__ import annotations
 
