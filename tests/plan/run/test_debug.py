@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +35,9 @@ def test_layers_tell_what_they_did(device: Device, monkeypatch: pytest.MonkeyPat
     assert len(lines) == len(plan.program(2).steps)
     assert all("GFLOP/s" in line and "GB/s" in line for line in lines)
     assert any("; not " in line for line in lines) == (level >= 3)
-    assert any("registers" in line for line in lines) == (level >= 4 and device.compiles)
+    # reasons why other algorithms were not chosen may name registers too
+    told = any(re.search(r": \S+ registers, \S+ bytes spilled", line) for line in lines)
+    assert told == (level >= 4 and device.compiles)
 
 
 def test_open_dimensions_are_set_from_python(tmp_path: Path) -> None:
