@@ -27,6 +27,13 @@ it is below a third of this."""
 _WAITED = 5e-3
 """Seconds of waiting below which nothing is spoilt; now and then the system itself takes a
 processor for as long."""
+_TAKEN = 0.9
+"""Share of the machine's processors from which on they are too few, where one of them is counted
+for this process and the rest is what other programs had. Processors of virtual machines are
+often two of one core, and cores share their memory's bandwidth: a thread that never waits then
+takes twice as long."""
+_JUDGED_S = 0.25
+"""Seconds of watching that are judged together; the system counts others' time in hundredths."""
 _TRIES = 3
 """How often times are taken where contention spoils them."""
 
@@ -63,16 +70,22 @@ class CpuContention:
     Threads of this process wait for one another too, where they are more than there are processors.
     Therefore waiting counts only up to the time in which other programs had a processor.
 
+    A thread that does not wait is slowed too where other programs have all other processors.
+
     seconds: seconds of watching. waited_s: seconds in that time, summed over all threads of this
-    process, in which a thread was ready to run and another program had its processor. spoilt:
-    number of stretches of watching in which threads waited so long that times that were taken there
+    process, in which a thread was ready to run and another program had its processor. others_s:
+    processor seconds in that time that other programs had. spoilt: number of stretches of watching
+    in which threads waited so long, or processors were so few, that times that were taken there
     cannot be trusted.
     """
 
     def __init__(self) -> None:
         self.seconds = 0.0
         self.waited_s = 0.0
+        self.others_s = 0.0
         self.spoilt = 0
+        self._recent_s, self._recent_others_s = 0.0, 0.0
+        self._is_lacking = False
 
     @contextmanager
     def watched(self, device: Device) -> Iterator[None]:
@@ -82,10 +95,21 @@ class CpuContention:
         yield
         if before is not None and (after := waits()) is not None:
             seconds = time.monotonic() - start
-            waited = (after - before).caused_by_others
+            between = after - before
             self.seconds += seconds
-            self.waited_s += waited
-            self.spoilt += waited > max(_CONTENDED * seconds, _WAITED)
+            self.waited_s += between.caused_by_others
+            if between.others_s < math.inf:
+                self._note_others(seconds, between.others_s)
+            self.spoilt += (self._is_lacking
+                            or between.caused_by_others > max(_CONTENDED * seconds, _WAITED))
+
+    def _note_others(self, seconds: float, others_s: float) -> None:
+        self.others_s += others_s
+        self._recent_s += seconds
+        self._recent_others_s += others_s
+        if self._recent_s >= _JUDGED_S:
+            self._is_lacking = lack_of_processors(self._recent_others_s / self._recent_s)
+            self._recent_s, self._recent_others_s = 0.0, 0.0
 
     def undisturbed(self, device: Device, take: Callable[[], _Times]) -> tuple[_Times, bool]:
         """Returns what `take` returns, which takes times, and whether contention spoilt them. It is
@@ -110,8 +134,15 @@ class CpuContention:
     def notice(self) -> str:
         """The beginning of a notice on times that were spoilt."""
         return (f"the processors were wanted elsewhere: in {self.seconds:.1f} s of sampling, "
-                f"threads waited {self.waited_s:.1f} s for one; the times are too long, of some "
-                "layers many times")
+                f"threads waited {self.waited_s:.1f} s for one and other programs had "
+                f"{self.others_s:.1f} s of them; the times are too long, of some layers many "
+                "times")
+
+
+def lack_of_processors(others: float) -> bool:
+    """Returns whether other programs, which have that many processors on average, leave one thread
+    of this process without a processor of its own, or with a neighbour that slows it."""
+    return max(_TAKEN * (os.cpu_count() or 1) - 1, 0.5) <= others < math.inf
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -87,6 +88,25 @@ def test_other_devices_are_not_crowded(clocks: dict[str, Iterator[float | None]]
     with contention.watched(SimpleNamespace(on_processors=False)):  # type: ignore[arg-type]
         pass
     assert not contention.matters
+
+
+@pytest.mark.parametrize(("processors", "others", "is_spoilt"), [
+    (1, 0.4, False), (1, 0.6, True), (2, 0.7, False), (2, 0.9, True), (64, 40.0, False),
+    (64, 60.0, True)])
+def test_times_beside_busy_processors_are_spoilt(
+        monkeypatch: pytest.MonkeyPatch, clocks: dict[str, Iterator[float | None]],
+        processors: int, others: float, is_spoilt: bool) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: processors)
+    clocks["now"] = iter([0.0, 0.2, 0.2, 0.4, 0.4, 0.6])
+    had = iter([0.0, 0.2 * others, 0.2 * others, 0.4 * others, 0.4 * others, 0.6 * others])
+    monkeypatch.setattr(measure, "others_s", lambda: next(had))
+    clocks["waited"] = itertools.repeat(0.0)
+    contention = CpuContention()
+    for stretch in range(3):  # the first is too short to tell
+        with contention.watched(HOST):
+            pass
+        assert contention.spoilt == (stretch if is_spoilt else 0)
+    assert contention.others_s == pytest.approx(0.6 * others)
 
 
 def test_threads_that_wait_for_one_another_spoil_nothing(

@@ -31,8 +31,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return state
 
 
-def run(watch: SlowedRuns, clock: SimpleNamespace, seconds: float, waited: float) -> None:
-    with watch.watched():
+def run(watch: SlowedRuns, clock: SimpleNamespace, seconds: float, waited: float,
+        measured_us: float | None = None) -> None:
+    with watch.watched(lambda: measured_us):
         clock.now += seconds
         clock.waited += waited
 
@@ -46,6 +47,24 @@ def test_a_plan_that_is_slowed_says_so_once(clock: SimpleNamespace) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         run(watch, clock, 0.2, 0.2)
+
+
+@pytest.mark.parametrize(("others", "measured_us", "told"), [
+    (1.0, 1e5, True), (0.2, 1e5, False), (1.0, 1.5e5, False), (1.0, None, False)])
+def test_executions_that_take_too_long_beside_other_programs_are_told(
+        monkeypatch: pytest.MonkeyPatch, clock: SimpleNamespace, others: float,
+        measured_us: float | None, told: bool) -> None:
+    """No thread waits, as other programs have the second processor of the same core."""
+    monkeypatch.setattr("gossamer.measure.os.cpu_count", lambda: 2)
+    monkeypatch.setattr("gossamer.measure.others_s", lambda: clock.now * others)
+    watch = SlowedRuns("net", find("host"))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(8):  # executions of 0.2 s in which no thread waits
+            run(watch, clock, 0.2, 0.0, measured_us)
+    assert [str(warning.message).partition(";")[0] for warning in caught] == ([
+        "net on host is slowed: in 0.40 s of executions other programs had processors for 0.40 s, "
+        "and the last execution took 200.0 ms where 100.0 were measured"] if told else [])
 
 
 @pytest.mark.parametrize(("seconds", "waited"), [(1.0, 0.09), (0.2, 0.001), (0.01, 0.0)])
