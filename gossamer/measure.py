@@ -70,22 +70,22 @@ class CpuContention:
     Threads of this process wait for one another too, where they are more than there are processors.
     Therefore waiting counts only up to the time in which other programs had a processor.
 
-    A thread that does not wait is slowed too where other programs have all other processors.
+    A thread that does not wait is slowed too where other programs have all other processors, but
+    evenly: what is compared under that load may be trusted, how long it takes may not.
 
     seconds: seconds of watching. waited_s: seconds in that time, summed over all threads of this
-    process, in which a thread was ready to run and another program had its processor. others_s:
-    processor seconds in that time that other programs had. spoilt: number of stretches of watching
-    in which threads waited so long, or processors were so few, that times that were taken there
-    cannot be trusted.
+    process, in which a thread was ready to run and another program had its processor. spoilt:
+    number of stretches of watching in which threads waited so long that times that were taken there
+    cannot be trusted. others: processors that other programs had on average when last they left too
+    few, else 0.
     """
 
     def __init__(self) -> None:
         self.seconds = 0.0
         self.waited_s = 0.0
-        self.others_s = 0.0
         self.spoilt = 0
+        self.others = 0.0
         self._recent_s, self._recent_others_s = 0.0, 0.0
-        self._is_lacking = False
 
     @contextmanager
     def watched(self, device: Device) -> Iterator[None]:
@@ -100,15 +100,15 @@ class CpuContention:
             self.waited_s += between.caused_by_others
             if between.others_s < math.inf:
                 self._note_others(seconds, between.others_s)
-            self.spoilt += (self._is_lacking
-                            or between.caused_by_others > max(_CONTENDED * seconds, _WAITED))
+            self.spoilt += between.caused_by_others > max(_CONTENDED * seconds, _WAITED)
 
     def _note_others(self, seconds: float, others_s: float) -> None:
-        self.others_s += others_s
         self._recent_s += seconds
         self._recent_others_s += others_s
         if self._recent_s >= _JUDGED_S:
-            self._is_lacking = lack_of_processors(self._recent_others_s / self._recent_s)
+            others = self._recent_others_s / self._recent_s
+            if lack_of_processors(others):
+                self.others = others
             self._recent_s, self._recent_others_s = 0.0, 0.0
 
     def undisturbed(self, device: Device, take: Callable[[], _Times]) -> tuple[_Times, bool]:
@@ -127,16 +127,18 @@ class CpuContention:
 
     @property
     def matters(self) -> bool:
-        """True if times were spoilt."""
-        return self.spoilt > 0
+        """True if times were spoilt, or are too long."""
+        return self.spoilt > 0 or self.others > 0
 
     @property
     def notice(self) -> str:
-        """The beginning of a notice on times that were spoilt."""
-        return (f"the processors were wanted elsewhere: in {self.seconds:.1f} s of sampling, "
-                f"threads waited {self.waited_s:.1f} s for one and other programs had "
-                f"{self.others_s:.1f} s of them; the times are too long, of some layers many "
-                "times")
+        """The beginning of a notice on times that were spoilt, or are too long."""
+        if self.spoilt:
+            return (f"the processors were wanted elsewhere: in {self.seconds:.1f} s of sampling, "
+                    f"threads waited {self.waited_s:.1f} s for one; the times are too long, of "
+                    "some layers many times")
+        return (f"other programs had {self.others:.1f} of {os.cpu_count()} processors: the times "
+                "are too long, up to twice")
 
 
 def lack_of_processors(others: float) -> bool:

@@ -90,12 +90,12 @@ def test_other_devices_are_not_crowded(clocks: dict[str, Iterator[float | None]]
     assert not contention.matters
 
 
-@pytest.mark.parametrize(("processors", "others", "is_spoilt"), [
+@pytest.mark.parametrize(("processors", "others", "told"), [
     (1, 0.4, False), (1, 0.6, True), (2, 0.7, False), (2, 0.9, True), (64, 40.0, False),
     (64, 60.0, True)])
-def test_times_beside_busy_processors_are_spoilt(
+def test_times_beside_busy_processors_are_too_long(
         monkeypatch: pytest.MonkeyPatch, clocks: dict[str, Iterator[float | None]],
-        processors: int, others: float, is_spoilt: bool) -> None:
+        processors: int, others: float, told: bool) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: processors)
     clocks["now"] = iter([0.0, 0.2, 0.2, 0.4, 0.4, 0.6])
     had = iter([0.0, 0.2 * others, 0.2 * others, 0.4 * others, 0.4 * others, 0.6 * others])
@@ -105,8 +105,10 @@ def test_times_beside_busy_processors_are_spoilt(
     for stretch in range(3):  # the first is too short to tell
         with contention.watched(HOST):
             pass
-        assert contention.spoilt == (stretch if is_spoilt else 0)
-    assert contention.others_s == pytest.approx(0.6 * others)
+        assert contention.others == pytest.approx(others if told and stretch else 0.0)
+        assert contention.matters == (told and stretch > 0) and not contention.spoilt
+    if told:
+        assert contention.notice.startswith(f"other programs had {others} of {processors} proc")
 
 
 def test_threads_that_wait_for_one_another_spoil_nothing(

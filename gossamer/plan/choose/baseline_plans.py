@@ -293,7 +293,7 @@ def _timed_together(name: str, programs: Mapping[str, Program], missing: Collect
     timings, is_spoilt = tuner.contention.undisturbed(device, lambda: _timed(
         tasks, tuner.samples, tuner.plans_s))
     results.update({key: EndToEnd(rounded(timing)) for key, timing in timings.items()})
-    return results, is_spoilt
+    return results, is_spoilt or tuner.contention.others > 0
 
 
 def _timed(tasks: Mapping[str, Task], samples: int, most_s: float) -> dict[str, Timing]:

@@ -129,7 +129,8 @@ class Tuner(Measures):
         which new ones were made."""
         notices = self._results.notices
         if self.contention.matters:
-            notices.append(f"{self.contention.notice}, and are not kept: compile again when the "
+            lost = "and" if self.contention.spoilt else "and those of whole plans"
+            notices.append(f"{self.contention.notice}, {lost} are not kept: compile again when the "
                            "machine is quiet")
         spreads = self._spreads
         if len(spreads) >= _FEW_SPREADS and statistics.median(spreads) > _SCATTERED:

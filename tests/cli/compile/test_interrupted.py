@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from gossamer.plan.tune.runner import AttemptRunner
+from tests.cli.command_line import QUIET_MAIN
 from tests.cli.compile.command import Run, compile_
 
 
@@ -72,7 +73,7 @@ def test_ctrl_c_does_not_claim_what_was_not_kept(
 def test_a_real_ctrl_c_exits_with_130(network: Path, tmp_path: Path) -> None:
     environment = {**os.environ, "GOSSAMER_CACHE": str(tmp_path / "cache")}
     with subprocess.Popen(
-            [sys.executable, "-c", "from gossamer.cli.console import main; main()", "compile",
+            [sys.executable, "-c", QUIET_MAIN, "compile",
              str(network), "--device", "host", "--effort", "max", "--batch", "64,128,256,512"],
             env=environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         deadline = time.monotonic() + 60
@@ -92,7 +93,7 @@ def test_ctrl_c_in_a_terminal_ends_with_the_plan_so_far(network: Path, tmp_path:
                    "COLUMNS": "200"}
     shown = b""
     with subprocess.Popen(
-            [sys.executable, "-c", "from gossamer.cli.console import main; main()", "compile",
+            [sys.executable, "-c", QUIET_MAIN, "compile",
              str(network), "--device", "host", "--effort", "max", "--batch", "64,128,256,512"],
             env=environment, stderr=end, stdout=subprocess.PIPE, text=True) as process:
         os.close(end)
