@@ -34,7 +34,8 @@ def test_layers_tell_what_they_did(device: Device, monkeypatch: pytest.MonkeyPat
     assert len(lines) == len(plan.program(2).steps)
     assert all("GFLOP/s" in line and "GB/s" in line for line in lines)
     assert any("; not " in line for line in lines) == (level >= 3)
-    assert any("registers" in line for line in lines) == (level >= 4 and device.compiles)
+    # reasons of what was not taken speak of registers, too
+    assert any(" registers, " in line for line in lines) == (level >= 4 and device.compiles)
 
 
 def test_open_dimensions_are_set_from_python(tmp_path: Path) -> None:
