@@ -34,7 +34,7 @@ def test_sub_buffers_are_released_the_latest_first_whoever_refers_to_them(
         compiled_device: Device) -> None:
     """NVIDIA's driver reads memory that it has freed where an older one is released first."""
     _only_opencl(compiled_device)
-    from gossamer.device.opencl import OpenCLMemory
+    from gossamer.device.opencl_memory import OpenCLMemory
 
     released = []
 
