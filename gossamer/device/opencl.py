@@ -9,13 +9,15 @@ import math
 import threading
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
 import pyopencl as cl
 
 from gossamer.device.base import Argument, Buffer, Device, Kernel
-from gossamer.device.checks import check_copy, check_transfer, check_view, out_of_memory
+from gossamer.device.checks import check_copy, check_transfer, out_of_memory
+from gossamer.device.opencl_memory import OpenCLBuffer, OpenCLMemory
 from gossamer.device.opencl_platforms import describe, is_simulator, limits_of
 from gossamer.device.source import KernelSource
 from gossamer.errors import CompileError, DeviceError
@@ -29,27 +31,6 @@ _MEMORY_STATUS = {
 
 _REFUSED = (cl.Error, OverflowError, TypeError)
 """Errors that PyOpenCL raises for commands and arguments."""
-
-
-class OpenCLBuffer(Buffer):
-    """An OpenCL memory object, or a region of one."""
-
-    device: OpenCLDevice
-
-    def __init__(self, device: OpenCLDevice, root: cl.Buffer, offset: int, nbytes: int) -> None:
-        self.device = device
-        self.nbytes = nbytes
-        # a sub-buffer has no sub-buffers in OpenCL, and cannot be empty; what begins where the
-        # whole does needs none. Attributes are dropped in this order, so that a sub-buffer is
-        # released before the buffer that it is a part of.
-        self.handle: cl.Buffer = (root if offset == 0 or nbytes == 0
-                                  else root.get_sub_region(offset, nbytes))
-        self.root = root
-        self.offset = offset
-
-    def view(self, offset: int, nbytes: int) -> OpenCLBuffer:
-        check_view(self, offset, nbytes)
-        return OpenCLBuffer(self.device, self.root, self.offset + offset, nbytes)
 
 
 class OpenCLKernel(Kernel):
@@ -116,6 +97,9 @@ class OpenCLDevice(Device):
         self.driver = f"{handle.platform.version} {handle.driver_version}".strip()
         self.alignment = max(handle.mem_base_addr_align // 8, 64)
         self.limits = limits_of(handle)
+        # NVIDIA's driver crashes where several threads call it at a time
+        self._calls: AbstractContextManager[Any] = (
+            threading.RLock() if "NVIDIA" in handle.platform.name else nullcontext())
         self._context = cl.Context([handle])
         self._queue = self.create_stream()
         self._timing_queue = cl.CommandQueue(
@@ -164,15 +148,16 @@ class OpenCLDevice(Device):
 
     def empty(self, nbytes: int, purpose: str, stream: Any = None) -> OpenCLBuffer:
         try:
-            root = cl.Buffer(self._context, cl.mem_flags.READ_WRITE, max(nbytes, 1))
-            # drivers delay the allocation until the first use, where its purpose is unknown
-            cl.enqueue_migrate_mem_objects(
-                self._queue, [root], cl.mem_migration_flags.CONTENT_UNDEFINED).wait()
+            with self._calls:
+                root = cl.Buffer(self._context, cl.mem_flags.READ_WRITE, max(nbytes, 1))
+                # drivers delay the allocation until the first use, where its purpose is unknown
+                cl.enqueue_migrate_mem_objects(
+                    self._queue, [root], cl.mem_migration_flags.CONTENT_UNDEFINED).wait()
         except (cl.Error, MemoryError) as error:
             if isinstance(error, MemoryError) or error.code in _MEMORY_STATUS:
                 raise out_of_memory(self, nbytes, purpose) from None
             raise self._failed("allocating memory", error) from None
-        return OpenCLBuffer(self, root, 0, nbytes)
+        return OpenCLBuffer(self, OpenCLMemory(root), 0, nbytes)
 
     def upload(self, array: np.ndarray, purpose: str) -> OpenCLBuffer:
         buffer = self.empty(array.nbytes, purpose)
@@ -223,7 +208,8 @@ class OpenCLDevice(Device):
             values = [_value(argument) for argument in arguments]
             if kernel.source.dynamic_shared:
                 values.append(cl.LocalMemory(max(shared_bytes, 1)))
-            handle.set_args(*values)
+            with self._calls:
+                handle.set_args(*values)
         except _REFUSED as error:
             raise self._failed(what, error) from None
         self._enqueue(what, lambda queue: cl.enqueue_nd_range_kernel(
@@ -246,12 +232,14 @@ class OpenCLDevice(Device):
 
     def synchronize(self, stream: Any = None) -> None:
         try:
-            (stream or self._queue).finish()
+            with self._calls:
+                (stream or self._queue).finish()
         except cl.Error as error:
             raise self._failed("waiting for kernels", error) from None
 
     def create_stream(self) -> cl.CommandQueue:
-        return cl.CommandQueue(self._context)
+        with self._calls:
+            return cl.CommandQueue(self._context)
 
     def time(self, work: Callable[[Any], None], stream: Any = None) -> float:
         """Returns the time of some work, which is queued on a stream that records times: from the
@@ -276,7 +264,8 @@ class OpenCLDevice(Device):
     def _marker(self, queue: cl.CommandQueue) -> cl.Event:
         """Queues a command that ends when those before it have ended."""
         try:
-            return cl.enqueue_marker(queue)
+            with self._calls:
+                return cl.enqueue_marker(queue)
         except cl.Error as error:
             raise self._failed("timing", error) from None
 
@@ -298,13 +287,14 @@ class OpenCLDevice(Device):
         last = len(commands) - 1
         timed = (0, last) if self._is_timed(stream) else ()
         queue = stream or self._queue
-        for index, (what, command) in enumerate(commands):
-            try:
-                event = command(queue)
-            except _REFUSED as error:
-                raise self._failed(what, error) from None
-            if index in timed:
-                self._timed.events.append(event)
+        with self._calls:
+            for index, (what, command) in enumerate(commands):
+                try:
+                    event = command(queue)
+                except _REFUSED as error:
+                    raise self._failed(what, error) from None
+                if index in timed:
+                    self._timed.events.append(event)
 
     @property
     def _is_recording(self) -> bool:

@@ -21,9 +21,10 @@ INLINE float total(SHARED_POINTER const float *values, int count)
 KERNEL LAUNCH_BOUNDS(64, 1)
 void every_word(GLOBAL const float *RESTRICT in, GLOBAL float *RESTRICT out,
                 GLOBAL uint *report, int count, float scale
-                DYNAMIC_SHARED_PARAMETER(float, scratch))
+                DYNAMIC_SHARED_PARAMETER(float4, scratch4))
 {
-    DYNAMIC_SHARED(float, scratch)
+    DYNAMIC_SHARED(float4, scratch4)
+    SHARED_POINTER float *scratch = (SHARED_POINTER float *)scratch4;
     SHARED ALIGNED(16) float tile[64];
     SHARED uint votes;
     int item = LOCAL_ID(0);

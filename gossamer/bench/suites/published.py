@@ -63,8 +63,8 @@ def _norm(layer: ConvLayer, batch: int) -> BatchNormProblem:
 
 
 def _product(layer: ConvLayer, batch: int) -> Problem:
-    return GemmProblem(batch * layer.out_size**2, layer.channels * layer.kernel**2,
-                       layer.out_channels)
+    return GemmProblem(batch * layer.out_size**2, layer.out_channels,
+                       layer.channels * layer.kernel**2)
 
 
 STEPS: dict[str, Callable[[ConvLayer, int], Problem]] = {

@@ -45,6 +45,11 @@ def test_a_step_is_measured_by_itself(compiled_device: Device, step: str, tmp_pa
     assert all(0 <= row.error < tolerance("network") for row in result.rows)
 
 
+def test_the_product_sums_over_channels_and_taps() -> None:
+    product = STEPS["product"](LAYER, 3)
+    assert (product.rows, product.columns, product.depth) == (3 * 5 * 5, 6, 5 * 9)
+
+
 def test_the_pipeline_has_all_steps(compiled_device: Device) -> None:
     plan = Plan(whole_layer(LAYER), compiled_device, Policy(only="published"))
     x = np.random.default_rng(0).standard_normal((2, 5, 9, 9), np.float32)

@@ -12,7 +12,7 @@
 #define SUMS (AT_ONCE * UNITS_TILE)
 #define LESSER(a, b) ((a) < (b) ? (a) : (b))
 
-KERNEL LAUNCH_BOUNDS(THREADS, 1) void advance(
+KERNEL WORK_GROUP_OF(THREADS) void advance(
     const GLOBAL float *RESTRICT x, const GLOBAL int *RESTRICT order,
     const GLOBAL float *RESTRICT settings, const GLOBAL float *before, GLOBAL float *after,
     const GLOBAL float *RESTRICT deltas, GLOBAL float *RESTRICT products, int inputs, int units,

@@ -18,7 +18,7 @@
  * neighbouring samples start in different banks. */
 #define ROW 36
 
-KERNEL LAUNCH_BOUNDS(THREADS, 1) void gram(
+KERNEL WORK_GROUP_OF(THREADS) void gram(
     const GLOBAL float *RESTRICT x, const GLOBAL int *RESTRICT order, GLOBAL float *RESTRICT gram_,
     GLOBAL int *RESTRICT same, int inputs, int samples, int first, int count)
 {

@@ -19,7 +19,7 @@
 /* Inner products and targets of a sample that a work-item fetches. */
 #define VALUES_PER_FETCHER CEIL_DIV(BLOCK + OUTPUTS, FETCHERS)
 
-KERNEL LAUNCH_BOUNDS(THREADS, 1) void in_turn(
+KERNEL WORK_GROUP_OF(THREADS) void in_turn(
     const GLOBAL float *RESTRICT targets, const GLOBAL int *RESTRICT order,
     const GLOBAL float *RESTRICT settings, const GLOBAL float *before, GLOBAL float *after,
     GLOBAL float *RESTRICT losses, const GLOBAL float *RESTRICT gram,

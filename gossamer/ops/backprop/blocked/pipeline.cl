@@ -238,7 +238,7 @@ INLINE void work_matmul_warp(SHARED_POINTER float *pool, MatmulState *state, con
     }
 }
 
-KERNEL LAUNCH_BOUNDS(THREADS, 1) void pipeline(PIPELINE_PARAMETERS)
+KERNEL WORK_GROUP_OF(THREADS) void pipeline(PIPELINE_PARAMETERS)
 {
     PIPELINE_START
 

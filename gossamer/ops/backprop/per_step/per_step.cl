@@ -38,7 +38,7 @@ KERNEL void carry(const GLOBAL float *before, GLOBAL float *after, int count)
 
 /* A work-group computes one unit: a tree sums its weighted inputs. */
 #ifdef FORWARD
-KERNEL LAUNCH_BOUNDS(THREADS, 1) void forward(
+KERNEL WORK_GROUP_OF(THREADS) void forward(
     const GLOBAL float *RESTRICT x, const GLOBAL float *RESTRICT targets,
     const GLOBAL int *RESTRICT order, const GLOBAL float *RESTRICT parameters,
 #if WEIGHTED
@@ -77,7 +77,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void forward(
 
 #ifdef SOFTMAX_ERRORS
 /* Computes the errors of the softmax from the last layer's sums; a work-group has one sample. */
-KERNEL LAUNCH_BOUNDS(THREADS, 1) void softmax_errors(
+KERNEL WORK_GROUP_OF(THREADS) void softmax_errors(
     const GLOBAL float *RESTRICT targets, const GLOBAL int *RESTRICT order, GLOBAL float *units,
     GLOBAL float *RESTRICT losses, int samples, int first, int batch, int width, int errors,
     int outputs, int target)
@@ -116,7 +116,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void softmax_errors(
 
 /* A work-item computes the error of one hidden unit. */
 #ifdef HIDDEN_ERRORS
-KERNEL LAUNCH_BOUNDS(THREADS, 1) void hidden_errors(
+KERNEL WORK_GROUP_OF(THREADS) void hidden_errors(
     const GLOBAL float *RESTRICT parameters, GLOBAL float *units, int parameter_count, int batch,
     int width, int errors, int weights, int inputs, int outputs, int source, int target)
 {
@@ -139,7 +139,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void hidden_errors(
  * the number of updates before this call, in which `made` were made so far. With `add_losses` the
  * first work-group of each network sums the losses. */
 #ifdef UPDATE
-KERNEL LAUNCH_BOUNDS(THREADS, 1) void update(
+KERNEL WORK_GROUP_OF(THREADS) void update(
     const GLOBAL float *RESTRICT x, const GLOBAL float *RESTRICT targets,
     const GLOBAL int *RESTRICT order, const GLOBAL float *RESTRICT settings,
     GLOBAL float *RESTRICT parameters,

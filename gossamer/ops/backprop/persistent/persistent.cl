@@ -66,7 +66,7 @@ INLINE int sample_at(int position, int samples)
 #endif
 }
 
-KERNEL LAUNCH_BOUNDS(THREADS, 1) void persistent(
+KERNEL WORK_GROUP_OF(THREADS) void persistent(
     const GLOBAL float *RESTRICT x, const GLOBAL float *RESTRICT targets,
     const GLOBAL int *RESTRICT order, const GLOBAL float *RESTRICT settings,
     const GLOBAL float *before, GLOBAL float *after, GLOBAL float *RESTRICT losses, int samples

@@ -64,7 +64,7 @@ KERNEL void stretch(const GLOBAL int *RESTRICT rows, const GLOBAL int *RESTRICT 
 
 /* A work-item computes one output. */
 #ifndef POINTS
-KERNEL LAUNCH_BOUNDS(THREADS, 1) void untiled(PARAMETERS EPILOGUE_PARAMETERS)
+KERNEL WORK_GROUP_OF(THREADS) void untiled(PARAMETERS EPILOGUE_PARAMETERS)
 {
     uint item = (uint)GROUP_ID(0) * THREADS + (uint)LOCAL_ID(0);
     if (item < (uint)out_channels * (uint)points) {
@@ -89,7 +89,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, 1) void untiled(PARAMETERS EPILOGUE_PARAMETERS)
  * have the same span of points, and rows that are successive in `order`, and so find in its cache
  * what others loaded. Each unit runs `turns` work-groups, the first `longer` units one more. */
 #ifdef POINTS
-KERNEL LAUNCH_BOUNDS(THREADS, 1) void tiled(
+KERNEL WORK_GROUP_OF(THREADS) void tiled(
     PARAMETERS, const GLOBAL int *RESTRICT order, DIVISOR(units), int turns,
     int longer EPILOGUE_PARAMETERS)
 {

@@ -104,7 +104,7 @@
         }                                                                  \
     }
 
-KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void direct_sparse_table(
+KERNEL WORK_GROUP_OF(WORK_GROUP_SIZE) void direct_sparse_table(
     const GLOBAL REAL *RESTRICT x, const GLOBAL int *RESTRICT starts,
     const GLOBAL int *RESTRICT channels, const GLOBAL int4 *RESTRICT columns,
     const GLOBAL float4 *RESTRICT values, GLOBAL REAL *RESTRICT y, DIVISOR(parts), DIVISOR(tiles),

@@ -1,0 +1,59 @@
+"""The memory of OpenCL devices: allocations, and the sub-buffers that stand for parts of them."""
+
+from __future__ import annotations
+
+import threading
+
+import pyopencl as cl
+
+from gossamer.device.base import Buffer, Device
+from gossamer.device.checks import check_view
+
+
+class OpenCLMemory:
+    """An allocation and the sub-buffers of it, which are kept as long as the allocation is.
+
+    NVIDIA's driver reads memory of its own that it has freed, and ends the process in the long run,
+    where a sub-buffer is released before another one that was created later and shares bytes with
+    it. So no sub-buffer is released while others may be made, and the latest is released first.
+    """
+
+    def __init__(self, whole: cl.Buffer) -> None:
+        self._whole = whole
+        self._parts: dict[int, cl.Buffer] = {}
+        self._lock = threading.Lock()
+
+    def starting_at(self, offset: int) -> cl.Buffer:
+        """Returns the memory from a byte on: a sub-buffer up to the end, which all that begin at
+        this byte share."""
+        if offset == 0:
+            return self._whole
+        with self._lock:
+            if offset not in self._parts:
+                self._parts[offset] = self._whole.get_sub_region(offset, self._whole.size - offset)
+            return self._parts[offset]
+
+    def __del__(self) -> None:
+        while self._parts:
+            # whoever still has a reference does not keep the sub-buffer
+            self._parts.popitem()[1].release()
+
+
+class OpenCLBuffer(Buffer):
+    """An OpenCL memory object, or a region of one."""
+
+    def __init__(self, device: Device, memory: OpenCLMemory, offset: int, nbytes: int) -> None:
+        self.device = device
+        self.nbytes = nbytes
+        self.offset = offset
+        self._memory = memory
+
+    @property
+    def handle(self) -> cl.Buffer:
+        """The OpenCL memory object that begins where this memory does, and may be longer."""
+        # nothing may begin at the end
+        return self._memory.starting_at(self.offset if self.nbytes else 0)
+
+    def view(self, offset: int, nbytes: int) -> OpenCLBuffer:
+        check_view(self, offset, nbytes)
+        return OpenCLBuffer(self.device, self._memory, self.offset + offset, nbytes)

@@ -1,0 +1,81 @@
+"""Drivers of OpenCL that one thread at a time may call."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gossamer.device.base import Device
+from tests.conftest import is_slow
+from tests.device.test_launches import SELF_CHECK
+
+
+class Noting:
+    """A lock that tells whether the calling thread has it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._depth = threading.local()
+
+    @property
+    def is_held(self) -> bool:
+        return getattr(self._depth, "count", 0) > 0
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        self._depth.count = getattr(self._depth, "count", 0) + 1
+
+    def __exit__(self, *error: object) -> None:
+        self._depth.count -= 1
+        self._lock.release()
+
+
+def test_only_one_thread_queues_commands(compiled_device: Device,
+                                         monkeypatch: pytest.MonkeyPatch) -> None:
+    device = compiled_device
+    if device.api != "opencl" or is_slow(device):
+        pytest.skip("Oclgrind simulates one kernel at a time, and CUDA needs no lock")
+    import pyopencl as cl
+
+    lock, called = Noting(), dict[str, list[bool]]()
+    monkeypatch.setattr(device, "_calls", lock)
+
+    def watched(name: str) -> Callable[..., Any]:
+        function = getattr(cl, name)
+
+        def watch(*arguments: Any, **options: Any) -> Any:
+            called.setdefault(name, []).append(lock.is_held)
+            return function(*arguments, **options)
+
+        return watch
+
+    names = ("enqueue_nd_range_kernel", "enqueue_copy", "enqueue_migrate_mem_objects",
+             "enqueue_marker")
+    for name in names:
+        monkeypatch.setattr(cl, name, watched(name))
+    kernel = device.compile(SELF_CHECK)
+
+    def work(start: int) -> bool:
+        stream = device.create_stream()
+        buffer = device.upload(np.full(8, start, np.float32), "a test")
+        graph = device.capture(lambda stream: device.launch(
+            kernel, (1,), (8,), (buffer, 8), stream=stream), stream)
+        graph()
+        device.synchronize(stream)
+        device.launch(kernel, (1,), (8,), (buffer, 8), stream=stream)
+        back = np.empty(8, np.float32)
+        device.read(buffer, back, stream)
+        return back.tolist() == [4 * start + 3] * 8
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(work, range(12)))
+    buffer = device.upload(np.zeros(8, np.float32), "a test")
+    assert device.time(lambda stream: device.launch(
+        kernel, (1,), (8,), (buffer, 8), stream=stream)) > 0
+    assert called.keys() == set(names)
+    assert all(all(held) for held in called.values())
