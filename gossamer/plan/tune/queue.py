@@ -11,7 +11,7 @@ import heapq
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from gossamer.device.source import KernelSource
@@ -78,6 +78,12 @@ class LayerTimes:
                 key not in self.best or attempt.time_us < (self.best[key].time_us or 0.0)):
             self.best[key] = attempt
             self._changed()
+
+    def renew(self, attempts: Iterable[Attempt]) -> None:
+        """Takes notice of new times of attempts that have been learnt."""
+        self._changed()
+        for attempt in attempts:
+            self.learn(attempt)
 
     def forget(self, attempt: Attempt) -> None:
         """Forgets the time of an attempt that failed afterwards."""
@@ -295,6 +301,11 @@ class AttemptQueue:
             self._estimates.learn_config(attempt.algorithm, attempt.leader.time_us, attempt.time_us)
         for layer in attempt.group.layers:
             layer.learn(attempt)
+
+    def renew(self, group: CandidateGroup, attempts: Sequence[Attempt]) -> None:
+        """Takes notice of new times of attempts of a group, those of all samples instead of one."""
+        for layer in group.layers:
+            layer.renew(attempts)
 
     def forget(self, attempt: Attempt) -> None:
         """Forgets the time of an attempt that failed after it was measured."""
