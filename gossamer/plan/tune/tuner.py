@@ -202,11 +202,13 @@ class Tuner(Measures):
                 # a process that is killed loses no more than this
                 self._attempts.store(device, attempts)
                 stored = time.monotonic()
-            known = [times.best_us for times in work.times.values() if times.best]
+            # a region that is measured together with its layers takes their place, or none
+            layers = [times for times in work.times.values() if not times.parts]
+            known = [times.best_us for times in layers if times.best]
             left = len(queue)
             spent = time.monotonic() - start
             self._progress(Progress(
-                len(work.times), len(known), sum(known),
+                len(layers), len(known), sum(known),
                 most, most - left, spent * left / max(1, most - left)))
 
         runner = AttemptRunner(

@@ -200,3 +200,50 @@ def test_a_later_config_is_judged_by_the_first() -> None:
     assert queue.least_us(later) == pytest.approx(25.0)
     measure(queue, attempt(of, 10.0, "fast"), 20.0)
     assert queue.is_useless(later)
+
+
+def test_layers_of_a_region_that_is_clearly_faster_are_left_to_it() -> None:
+    first, second, region = (LayerTimes(name) for name in ("first", "second", "first + second"))
+    region.parts = [first, second]
+    first.covered_by, second.covered_by = [[region]], [[region]]
+    of_first, of_second = group("first", first), group("second", second)
+    queue, left = queue_of(), attempt(of_first, 1.0, "left")
+    for number in range(3):
+        measure(queue, attempt(of_first, 100.0, f"paced{number}"), 100.0)
+        measure(queue, attempt(of_second, 100.0, f"paced{number}"), 100.0 + number)
+        assert not queue.is_useless(left)
+    fused = attempt(group("region", region), 100.0)
+    assert queue.bound(fused) == 250.0
+    measure(queue, fused, 150.0)
+    assert not queue.is_useless(left), "the layers may still become faster than the region"
+    measure(queue, attempt(group("region", region), 100.0, "faster"), 120.0)
+    assert queue.is_useless(left) and left.is_transient
+    assert left.measured is not None and left.measured.failure == (
+        "not tried: first + second takes 120.0 us, its layers alone 200.0 us so far")
+    measure(queue, attempt(of_second, 100.0, "fast"), 20.0)
+    assert not queue.is_useless(left)
+
+
+def test_a_region_is_compared_with_layers_of_which_enough_was_tried() -> None:
+    of_layer = group("layer", LayerTimes("layer"))
+    (times,), region = of_layer.layers, LayerTimes("region")
+    region.parts, times.covered_by = [times], [[region]]
+    queue, left = queue_of(), attempt(of_layer, 1.0, "left")
+    measure(queue, attempt(group("region", region), 100.0), 10.0)
+    for number in range(3):
+        assert not queue.is_useless(left)
+        measure(queue, attempt(of_layer, 100.0, f"paced{number}"), 100.0)
+    assert queue.is_useless(left)
+
+
+@pytest.mark.parametrize(("keeps", "elsewhere"), [(True, False), (False, True)])
+def test_a_layer_that_may_be_needed_alone_is_not_left_to_a_region(
+        keeps: bool, elsewhere: bool) -> None:
+    of_layer = group("layer", LayerTimes("layer", keeps_precisions=keeps))
+    (times,), region = of_layer.layers, LayerTimes("region")
+    region.parts, times.covered_by = [times], [[region], *[[]] * elsewhere]
+    queue = queue_of()
+    measure(queue, attempt(group("region", region), 100.0), 10.0)
+    for number in range(3):
+        measure(queue, attempt(of_layer, 100.0, f"paced{number}"), 100.0)
+    assert not queue.is_useless(attempt(of_layer, 1.0, "left"))
