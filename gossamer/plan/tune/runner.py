@@ -46,8 +46,9 @@ _BEST = 1.03
 """Ratio to the best known time up to which the time with cold caches is measured too."""
 _HOPELESS = 4.0
 """Multiple of the best known time beyond which one execution is enough."""
-_LAUNCH_US = 50.0
-"""Microseconds that the launch may add to the time of one execution."""
+_LAUNCH_US, _GRAPH_US = 50.0, 5.0
+"""Microseconds that the launch may add to the time of one execution; and of one in a graph, which
+records its own time."""
 _LONG_US = 1000.0
 """Microseconds of one execution from which on its launch does not matter."""
 
@@ -240,7 +241,8 @@ class AttemptRunner:
                        else partial(device.time, work))
             once = execute()
             self._profile.device_us += once
-            is_hopeless = once > _HOPELESS * (self._queue.bound(attempt) + _LAUNCH_US)
+            launch_us = _GRAPH_US if device.limits.graph else _LAUNCH_US
+            is_hopeless = once > _HOPELESS * (self._queue.bound(attempt) + launch_us)
             if is_hopeless or once > _LONG_US:
                 return _Ready(attempt, work, PreparedTask(execute, 1, once), error, cost, once)
             task = repeated(Task(device, work), _SAMPLE_US, once)
