@@ -274,9 +274,10 @@ class AttemptQueue:
         return None
 
     def pop_required(self) -> Attempt | None:
-        """Returns an attempt that is measured whatever is expected of it; None where there is none
-        left."""
-        attempt = next((attempt for attempt in self._left if attempt.is_required), None)
+        """Returns a required attempt that may be faster than what is known; None where there is
+        none left."""
+        attempt = next((attempt for attempt in self._left if attempt.is_required
+                        and self.least_us(attempt) < self.bound(attempt)), None)
         if attempt is not None:
             self._begin(attempt)
         return attempt

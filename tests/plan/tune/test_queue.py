@@ -247,3 +247,12 @@ def test_a_layer_that_may_be_needed_alone_is_not_left_to_a_region(
     for number in range(3):
         measure(queue, attempt(of_layer, 100.0, f"paced{number}"), 100.0)
     assert not queue.is_useless(attempt(of_layer, 1.0, "left"))
+
+
+def test_when_time_is_over_what_is_required_is_tried_where_it_may_be_faster() -> None:
+    of, other = group("of"), group("other")
+    slow, needed = (attempt(each, 1e6, is_required=True) for each in (of, other))
+    queue = queue_of(slow, needed)
+    measure(queue, attempt(of, 1.0, "fast"), 1.0)
+    assert queue.pop_required() is needed and queue.pop_required() is None
+    assert list(queue) == [slow]
