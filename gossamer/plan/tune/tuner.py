@@ -38,6 +38,8 @@ from gossamer.plan.tune.worker_pools import WorkerPools
 _FEW_SPREADS, _SCATTERED = 10, 1.25
 """Number of candidates from which on their samples say something of the device, and the ratio of
 quartiles from which on they scatter; on an idle GPU it is below 1.05."""
+_RESERVED = 0.2
+"""Share of a budget that is left for the choice, at most."""
 _STORE_SECONDS = 5.0
 """Seconds after which measurements are stored while others are made."""
 
@@ -49,7 +51,8 @@ class Tuner(Measures):
     allowed. cache: the stored measurements; by default those of the device in the user's folder.
     note: called with a line of text for each batch of layers that is about to be measured.
     progress: called with a Progress after each candidate. budget_s: seconds, counted from start(),
-    after which no candidate is begun that a plan can do without; None for no limit.
+    after which there should be a plan: a little earlier, no candidate is begun any more that it can
+    do without; None for no limit.
     keeps_precisions: whether layers may have to be computed in float32 though float16 is faster.
     all_vendor_configs: whether all configs of vendors' libraries are measured, whatever the effort,
     and all candidates are, so that each algorithm has its best time.
@@ -79,6 +82,7 @@ class Tuner(Measures):
         self.profile = TuningProfile()
         self._budget_s = budget_s
         self._deadline = math.inf
+        self._begun: float | None = None
         self._is_stopped = False
         self._spreads: list[float] = []
         self._progress = progress
@@ -111,7 +115,8 @@ class Tuner(Measures):
 
     def start(self) -> None:
         """Starts the time that the budget allows."""
-        self._deadline = math.inf if self._budget_s is None else time.monotonic() + self._budget_s
+        self._begun = time.monotonic()
+        self._deadline = math.inf if self._budget_s is None else self._begun + self._budget_s
 
     def stop(self) -> None:
         """Ends measuring as soon as what a plan cannot do without is known, for good; another
@@ -190,9 +195,18 @@ class Tuner(Measures):
             queue.extend(attempt for attempt in instead if attempt not in queue)
             self._run(device, queue, attempts, work)
 
+    def _reserve(self) -> None:
+        """Before the first candidate: leaves a part of the budget for the choice, which takes about
+        as long as it took to list the candidates."""
+        if self._budget_s is not None and self._begun is not None:
+            listing_s = time.monotonic() - self._begun
+            self._deadline -= min(listing_s, _RESERVED * self._budget_s)
+        self._begun = None
+
     def _run(self, device: Device, queue: AttemptQueue, attempts: Sequence[Attempt],
              work: Work, is_paused: Callable[[], bool] = lambda: False) -> None:
         """Runs a queue of attempts and stores their results, those before an interrupt included."""
+        self._reserve()
         start, most = time.monotonic(), len(attempts)
         stored = start
 
