@@ -30,9 +30,9 @@ _BUILDERS = 8
 """Candidates that are built at the same time, about."""
 _ALONE = 1.25
 """Ratio of a region's time to that of its layers alone up to which it may save conversions."""
-_CLEARLY_FASTER = 0.7
+_CLEARLY_FASTER = 0.6
 """Ratio of a region's time to that of its layers alone from which on the layers are left to it."""
-_TRIED = 3
+_TRIED = 5
 """Candidates of each layer that have a time before a region is compared with its layers."""
 NEAR = 1.15
 """Ratio to the best known time up to which a candidate is timed more than once."""
@@ -214,13 +214,14 @@ class AttemptQueue:
 
     everything: whether attempts that cannot save anything are measured as well. worth: the share of
     the network's time that a second of measuring must be expected to save. costs: what compiling
-    kernels takes.
+    kernels takes. required_first: whether required attempts come before all others.
     """
 
     def __init__(self, attempts: Iterable[Attempt], estimates: Estimates, *,
                  everything: bool = False, worth: float = 0.0,
-                 costs: KernelCosts | None = None) -> None:
+                 costs: KernelCosts | None = None, required_first: bool = True) -> None:
         self.costs = KernelCosts() if costs is None else costs
+        self._required_first = required_first
         self._estimates = estimates
         self._worth = worth
         self._layers: dict[LayerTimes, None] = {}
@@ -370,7 +371,7 @@ class AttemptQueue:
     def _score(self, attempt: Attempt) -> float:
         """Returns the microseconds that an attempt is expected to save for a second of measuring.
         """
-        if attempt.is_required:
+        if attempt.is_required and self._required_first:
             return math.inf
         seconds = self._seconds(attempt)
         if attempt.variant.precision != "fp16" and all(

@@ -180,9 +180,13 @@ class Tuner(Measures):
         self._note(f"{len(work.times)} layers: {len(attempts)} candidates")
         self._workers.start(device, {attempt.algorithm for attempt in attempts
                                      if not attempt.algorithm.vendor})
+        # where many are built at once, what decides of others does not wait for a plan that a
+        # budget may end with
+        required_first = self._budget_s is not None or not device.builds_side_by_side
         queue = AttemptQueue([attempt for attempt in attempts if attempt.group not in followers],
                              self._estimates_of(device), everything=self.everything,
-                             worth=self._limits.worth, costs=self._costs_of(device))
+                             worth=self._limits.worth, costs=self._costs_of(device),
+                             required_first=required_first)
         if while_listing:
             # what is listed by then may make much of this useless
             self._run(device, queue, attempts, work, lambda: self._listing.is_done)
