@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 import threading
 import weakref
@@ -443,14 +444,30 @@ def early_launch(groups: tuple[int, int, int], work_group_size: tuple[int, int, 
 def _repeat(graph: driver.CUgraph, once: driver.CUgraph, repeats: int,
             events: Sequence[driver.CUevent]) -> None:
     """Adds executions of another graph to a graph, each of which waits for the one before it, and
-    where there are two events, records one before and one after them."""
+    where there are two events, records one before and one after them. Many executions are groups
+    of several, so that adding N of them takes about 2 sqrt(N) calls."""
     before: list[driver.CUgraphNode] = []
     if events:
         before = [check(driver.cuGraphAddEventRecordNode(graph, None, 0, events[0]))]
-    for _ in range(repeats):
-        before = [check(driver.cuGraphAddChildGraphNode(graph, before or None, len(before), once))]
+    in_group = math.isqrt(repeats)
+    group = check(driver.cuGraphCreate(0))
+    try:
+        _add_one_after_another(group, once, in_group, [])
+        before = _add_one_after_another(graph, group, repeats // in_group, before)
+    finally:
+        driver.cuGraphDestroy(group)
+    before = _add_one_after_another(graph, once, repeats % in_group, before)
     if events:
         check(driver.cuGraphAddEventRecordNode(graph, before, 1, events[1]))
+
+
+def _add_one_after_another(graph: driver.CUgraph, child: driver.CUgraph, count: int,
+                           before: list[driver.CUgraphNode]) -> list[driver.CUgraphNode]:
+    """Adds a graph to another as often as `count` says, the first time after the node in `before`,
+    and returns the last node."""
+    for _ in range(count):
+        before = [check(driver.cuGraphAddChildGraphNode(graph, before or None, len(before), child))]
+    return before
 
 
 def _pointer(buffer: Buffer) -> int:

@@ -52,6 +52,12 @@ class BaselineBounds:
                 least[name] = min(least[name], time_us * self._weights[name] / total)
         return sum(least.values())
 
+    def layers_of(self, algorithm: str) -> set[str]:
+        """Returns the names of the layers that the plan of an algorithm computes by it, alone or in
+        a region."""
+        alone = {name for name, times in self._layers.items() if algorithm in times.least_of}
+        return alone | self._forced(algorithm)
+
     def _forced(self, algorithm: str | None) -> set[str]:
         """Returns the names of the layers that a plan computes by its algorithm in some region."""
         if algorithm is None:

@@ -25,7 +25,7 @@ from gossamer.plan.candidate import Candidate
 from gossamer.plan.choose.baseline_bounds import BaselineBounds
 from gossamer.plan.choose.reasons import explained
 from gossamer.plan.policy import Policy
-from gossamer.plan.program import Layer, Program
+from gossamer.plan.program import Layer, Program, Step
 from gossamer.plan.run.context import Context
 from gossamer.plan.store.keys import identity, problem_key
 from gossamer.plan.store.tuning_cache import candidate_key
@@ -43,6 +43,9 @@ is the fastest."""
 _CLEARLY_SLOWER = 1.25
 """Ratio of the sums of the times of layers alone from which on a plan is not timed as a whole: what
 layers leave in the cache for one another, and the gaps between them, change less than that."""
+_SMALL_SHARE = 0.05
+"""Share of the measured choice's time that layers take which are too few for a plan that differs in
+them alone."""
 _ABOUT_EQUAL = 1.01
 """Ratio of two medians up to which it does not matter which one is smaller."""
 
@@ -121,6 +124,17 @@ def compare(name: str, chosen: Program, make: Callable[[BaselinePlan, Measures],
     most_us = math.inf if tuner.everything else _CLEARLY_SLOWER * taken_us
     for plan in _baseline_plans(chosen, device):
         least = bounds.least_us(plan.algorithm)
+        if plan.algorithm is not None and not tuner.everything:
+            names = bounds.layers_of(plan.algorithm)
+            if names <= _computed_by(chosen, plan.algorithm):
+                programs[str(plan)] = chosen
+                continue
+            share_us = _steps_us(chosen, names)
+            if share_us < _SMALL_SHARE * taken_us:
+                failures[str(plan)] = EndToEnd(
+                    failure=f"not tried: it can compute layers that take {share_us:.1f} us of the "
+                            f"measured choice's {taken_us:.1f} us")
+                continue
         try:
             if least <= most_us:
                 program = make(plan, known)
@@ -261,9 +275,21 @@ def _baseline_plans(chosen: Program, device: Device) -> list[BaselinePlan]:
     return [DENSE] * skips_zeros + [BaselinePlan(name) for name in names]
 
 
-def _steps_us(program: Program) -> float:
-    """Returns the sum of the times that a program's steps take alone."""
-    return sum(step.candidate_of(step.candidates).cost for step in program.steps)
+def _steps_us(program: Program, names: Collection[str] | None = None) -> float:
+    """Returns the sum of the times that a program's steps take alone. names: those of layers; only
+    steps that compute one of them count."""
+    return sum(step.candidate_of(step.candidates).cost for step in program.steps
+               if names is None or not _layers_in(step).isdisjoint(names))
+
+
+def _computed_by(program: Program, algorithm: str) -> set[str]:
+    """Returns the names of the layers that an algorithm computes in a program."""
+    return set().union(*(_layers_in(step) for step in program.steps
+                         if step.algorithm.name == algorithm))
+
+
+def _layers_in(step: Step) -> set[str]:
+    return set(step.layer.covers or (step.layer.name,))
 
 
 def _usable(candidate: Candidate) -> bool:

@@ -85,24 +85,41 @@ class Cheapest:
         self._policy = policy
         self._less_precise = less_precise
         self._conversion_cost = ConversionCosts(layers, specs, device, tuner)
-        self._measure_together([layer for layer in layers if layer.problem is not None])
+        self._layers = {layer.name: layer for layer in layers}
+        self._measure_together([layer for layer in layers if layer.problem is not None], regions)
         self._nodes: list[MeasuredLayer | Layer] = [
             layer if layer.problem is None else self._candidates_of(layer) for layer in layers]
-        self._layers = {layer.name: layer for layer in layers}
         self._conversions: set[Conversion] = set()
         self._regions = self._measured_regions(regions)
 
-    def _measure_together(self, layers: Sequence[Layer]) -> None:
+    def _measure_together(self, layers: Sequence[Layer], regions: Sequence[Layer]) -> None:
         """Measures the candidates of all layers in one queue, before it those of gossamer's own
-        dense algorithms, while the libraries of vendors are still asked what they offer."""
+        dense algorithms, while the libraries of vendors are still asked what they offer. The
+        largest regions are among them where many candidates are built at once, as what one of them
+        saves decides whether its layers are of interest."""
         restricted = bool(self._policy.only is not None or self._policy.force
                           or self._policy.zeros_threshold is not None)
-        if self._tuner.list_candidates(layers, self._device) and not restricted:
+        together = []
+        is_listing = self._tuner.list_candidates(layers, self._device)
+        if self._device.builds_side_by_side and not restricted:
+            together = self._requests_of_largest(regions)
+        if is_listing and not restricted:
             self._tuner.measure_all([
                 request for request in self._requests(layers, self._refusal_of_own)
-                if request.device is self._device], while_listing=True)
+                if request.device is self._device] + together, while_listing=True)
         self._tuner.listed()
-        self._tuner.measure_all(self._requests(layers, self._tuner.refusal_reason))
+        self._tuner.measure_all(self._requests(layers, self._tuner.refusal_reason) + together)
+
+    def _requests_of_largest(self, regions: Sequence[Layer]) -> list[Request]:
+        """Returns what may compute each region that is not within another one."""
+        found: list[Request] = []
+        for region in sorted(regions, key=lambda region: len(region.covers), reverse=True):
+            if any(set(region.covers) < set(request.layer.covers) for request in found):
+                continue
+            allowed, _ = self._region_eligibility(region)
+            if allowed:
+                found.append(Request(region, allowed, self._device))
+        return found
 
     def _requests(self, layers: Sequence[Layer], refusal: Refusal) -> list[Request]:
         """Returns what may compute each layer. refusal: returns why an algorithm may not."""

@@ -110,7 +110,7 @@ class Attempts:
         expected to be faster. Regions whose layers work alone need none."""
         instead: list[Attempt] = []
         for times in work.times.values():
-            if times.best or times.alone_us < math.inf:
+            if times.best or times.is_region:
                 continue
             own = [attempt for attempt in attempts if times in attempt.group.layers]
             left = [attempt for attempt in own

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -135,29 +134,30 @@ class Listing:
                         group.layers.append(times)
                     key = candidate_key(algorithm, variant)
                     work.pairs.setdefault(timed, {})[key] = (algorithm, variant)
-                    if first and request.alone_us == math.inf and (
+                    if first and not request.layer.covers and (
                             variant.precision == "fp32" or request.layer.inserted):
                         # the plan without measurements takes this one
                         work.required.add((timed, key))
                         first = False
+        _relate_regions(work, requests)
         return work
 
     def _inner(self, requests: Sequence[Request], device: Device) -> set[str]:
         """Returns the names of the layers that can compute in float16, and whose inputs come from
-        and whose outputs go to such layers only; and those of regions that can, whose neighbours
-        are not among the requests."""
+        and whose outputs go to such layers only; and those of regions that can, whatever their
+        neighbours."""
         able = {request.layer.name for request in requests if not self._keeps_precisions and any(
             variant.precision == "fp16" for algorithm in request.algorithms
             for variant in self.within_effort(algorithm, request.problem, device))}
-        writers = {name: request.layer.name for request in requests
+        writers = {name: request.layer.name for request in requests if not request.layer.covers
                    for name in request.layer.outputs}
         readers: dict[str, list[str]] = {}
         for request in requests:
-            for name in request.layer.inputs:
+            for name in () if request.layer.covers else request.layer.inputs:
                 readers.setdefault(name, []).append(request.layer.name)
         return {request.layer.name for request in requests
                 if request.layer.name in able and (
-                    request.alone_us < math.inf
+                    request.layer.covers
                     or (all(writers.get(name) in able for name in request.layer.inputs)
                     and all(able.issuperset(readers.get(name, ("",)))
                             for name in request.layer.outputs)))}
@@ -218,6 +218,23 @@ class _Listed:
                 self._known.append(variant)
             yield self._known[index]
             index += 1
+
+
+def _relate_regions(work: Work, requests: Sequence[Request]) -> None:
+    """Lets regions and those of their layers that are measured together with them know of each
+    other."""
+    times_of = {request.layer.name: work.times[request.problem] for request in requests}
+    covering: dict[str, list[LayerTimes]] = {}
+    for request in requests:
+        covers = request.layer.covers
+        if covers and all(name in times_of for name in covers):
+            region = times_of[request.layer.name]
+            region.parts = [times_of[name] for name in covers]
+            for name in covers:
+                covering.setdefault(name, []).append(region)
+    for request in requests:
+        if covering and not request.layer.covers:
+            times_of[request.layer.name].covered_by.append(covering.get(request.layer.name, ()))
 
 
 def _problem_of(layer: Layer) -> Problem:

@@ -11,13 +11,13 @@ import heapq
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import PRECISIONS, Algorithm, Problem, Variant
 from gossamer.plan.program import Layer
-from gossamer.plan.store.tuning_cache import Measurement, candidate_key
+from gossamer.plan.store.tuning_cache import CandidateKey, Measurement, candidate_key
 from gossamer.plan.tune.estimates import Estimates
 from gossamer.plan.tune.kernel_costs import KernelCosts
 from gossamer.tensor import Format, memory_format
@@ -30,6 +30,10 @@ _BUILDERS = 8
 """Candidates that are built at the same time, about."""
 _ALONE = 1.25
 """Ratio of a region's time to that of its layers alone up to which it may save conversions."""
+_CLEARLY_FASTER = 0.6
+"""Ratio of a region's time to that of its layers alone from which on the layers are left to it."""
+_TRIED = 5
+"""Candidates of each layer that have a time before a region is compared with its layers."""
 NEAR = 1.15
 """Ratio to the best known time up to which a candidate is timed more than once."""
 
@@ -57,9 +61,12 @@ class LayerTimes:
     name: the layer's name. is_inner: whether all layers next to it may compute in the same
     precisions, so that a precise candidate saves no conversions. keeps_precisions: whether a less
     precise candidate may not stand for a more precise one. alone_us: for a region, the time of its
-    layers one by one; infinite for other layers. begun: how many candidates were begun. best: the
-    fastest candidate of each combination of formats and precision. best_us: the least of their
-    times. bounds: what bound() returned since the last of these changed.
+    layers one by one; infinite for other layers, and where `parts` has them. begun: how many
+    candidates were begun. best: the fastest candidate of each combination of formats and precision.
+    best_us: the least of their times. bounds: what bound() returned since the last of these
+    changed. tried: the candidates that have a time. parts: for a region, the times of its layers
+    where these are measured together with it. covered_by: for each layer that has these times the
+    regions that compute it and others in one step.
     """
 
     name: str
@@ -70,14 +77,51 @@ class LayerTimes:
     best: dict[_Kind, Attempt] = field(default_factory=dict)
     bounds: dict[_Kind, float] = field(default_factory=dict)
     best_us: float = math.inf
+    tried: set[CandidateKey] = field(default_factory=set)
+    parts: Sequence[LayerTimes] = ()
+    covered_by: list[Sequence[LayerTimes]] = field(default_factory=list)
+
+    @property
+    def is_region(self) -> bool:
+        """Whether these are the times of a region."""
+        return bool(self.parts) or self.alone_us < math.inf
+
+    @property
+    def parts_us(self) -> float:
+        """The time of a region's layers one by one; infinite for other layers."""
+        return sum(part.best_us for part in self.parts) if self.parts else self.alone_us
+
+    @property
+    def region_instead(self) -> LayerTimes | None:
+        """A region that is so much faster than its layers alone, of which some candidates were
+        tried, that this one is left to it; None unless there is one for each layer that has these
+        times."""
+        if self.keeps_precisions or not self.covered_by:
+            return None
+        instead = [next((region for region in regions if region._is_clearly_faster), None)
+                   for regions in self.covered_by]
+        return instead[0] if all(instead) else None
+
+    @property
+    def _is_clearly_faster(self) -> bool:
+        return (self.best_us < _CLEARLY_FASTER * self.parts_us
+                and all(len(part.tried) >= _TRIED for part in self.parts))
 
     def learn(self, attempt: Attempt) -> None:
         """Remembers the time that an attempt has, if it has any."""
         key = (attempt.formats, attempt.variant.precision)
+        if attempt.time_us is not None:
+            self.tried.add(attempt.key)
         if attempt.time_us is not None and (
                 key not in self.best or attempt.time_us < (self.best[key].time_us or 0.0)):
             self.best[key] = attempt
             self._changed()
+
+    def renew(self, attempts: Iterable[Attempt]) -> None:
+        """Takes notice of new times of attempts that have been learnt."""
+        self._changed()
+        for attempt in attempts:
+            self.learn(attempt)
 
     def forget(self, attempt: Attempt) -> None:
         """Forgets the time of an attempt that failed afterwards."""
@@ -88,6 +132,8 @@ class LayerTimes:
         self.best_us = min((known.time_us or 0.0 for known in self.best.values()),
                            default=math.inf)
         self.bounds.clear()
+        for region in itertools.chain.from_iterable(self.covered_by):
+            region.bounds.clear()
 
     def bound(self, attempt: Attempt, estimates: Estimates) -> float:
         """Returns the time from which on an attempt is of no use: that of a known candidate,
@@ -100,7 +146,7 @@ class LayerTimes:
 
     def _bound(self, attempt: Attempt, estimates: Estimates) -> float:
         rank = PRECISIONS.index(attempt.variant.precision)
-        return min(_ALONE * self.alone_us, min(((known.time_us or 0.0) + sum(
+        return min(_ALONE * self.parts_us, min(((known.time_us or 0.0) + sum(
             estimates.conversion_us(spec, other) for spec, other, mine, theirs in zip(
                 attempt.specs, known.specs, attempt.formats, known.formats, strict=True)
             if not self._same(mine, theirs)) for (_, precision), known in self.best.items()
@@ -168,13 +214,14 @@ class AttemptQueue:
 
     everything: whether attempts that cannot save anything are measured as well. worth: the share of
     the network's time that a second of measuring must be expected to save. costs: what compiling
-    kernels takes.
+    kernels takes. required_first: whether required attempts come before all others.
     """
 
     def __init__(self, attempts: Iterable[Attempt], estimates: Estimates, *,
                  everything: bool = False, worth: float = 0.0,
-                 costs: KernelCosts | None = None) -> None:
+                 costs: KernelCosts | None = None, required_first: bool = True) -> None:
         self.costs = KernelCosts() if costs is None else costs
+        self._required_first = required_first
         self._estimates = estimates
         self._worth = worth
         self._layers: dict[LayerTimes, None] = {}
@@ -228,9 +275,10 @@ class AttemptQueue:
         return None
 
     def pop_required(self) -> Attempt | None:
-        """Returns an attempt that is measured whatever is expected of it; None where there is none
-        left."""
-        attempt = next((attempt for attempt in self._left if attempt.is_required), None)
+        """Returns a required attempt that may be faster than what is known; None where there is
+        none left."""
+        attempt = next((attempt for attempt in self._left if attempt.is_required
+                        and self.least_us(attempt) < self.bound(attempt)), None)
         if attempt is not None:
             self._begin(attempt)
         return attempt
@@ -252,6 +300,15 @@ class AttemptQueue:
         """Returns whether an attempt cannot save anything; if so, its result says why."""
         if self._everything or attempt.is_required:
             return False
+        regions = [layer.region_instead for layer in attempt.group.layers]
+        if regions[0] is not None and all(regions):
+            attempt.measured = Measurement.of(
+                attempt.algorithm, attempt.variant, not_tried=True,
+                failure=f"not tried: {regions[0].name} takes {regions[0].best_us:.1f} us, its "
+                        f"layers alone {regions[0].parts_us:.1f} us so far")
+            # a network in which the layer is in no region needs it
+            attempt.is_transient = True
+            return True
         least, bound = self.least_us(attempt), self.bound(attempt)
         if least < bound:
             return False
@@ -264,7 +321,7 @@ class AttemptQueue:
         """Returns whether an attempt is expected to save enough; if not, its result says so."""
         if self._everything or attempt.is_required or not self._worth:
             return True
-        total = sum(layer.best_us for layer in self._layers)
+        total = sum(layer.best_us for layer in self._layers if not layer.parts)
         if total == math.inf or score >= self._worth * total:
             return True
         attempt.measured = Measurement.of(
@@ -296,6 +353,11 @@ class AttemptQueue:
         for layer in attempt.group.layers:
             layer.learn(attempt)
 
+    def renew(self, group: CandidateGroup, attempts: Sequence[Attempt]) -> None:
+        """Takes notice of new times of attempts of a group, those of all samples instead of one."""
+        for layer in group.layers:
+            layer.renew(attempts)
+
     def forget(self, attempt: Attempt) -> None:
         """Forgets the time of an attempt that failed after it was measured."""
         for layer in attempt.group.layers:
@@ -309,7 +371,7 @@ class AttemptQueue:
     def _score(self, attempt: Attempt) -> float:
         """Returns the microseconds that an attempt is expected to save for a second of measuring.
         """
-        if attempt.is_required:
+        if attempt.is_required and self._required_first:
             return math.inf
         seconds = self._seconds(attempt)
         if attempt.variant.precision != "fp16" and all(

@@ -17,9 +17,11 @@ from gossamer.plan.store.tuning_file import rounded
 
 WORK_GROUP_SIZE = 256
 CHAINS, STEPS, WIDE_CHAINS = 8, 16, 12
-"""Independent chains of multiply-adds of a work-item, and unrolled steps: as in rates.cl."""
-SOURCE, WIDE_SOURCE = (KernelSource.of(Path(__file__).with_suffix(".cl"), name)
-                       for name in ("multiply_add", "multiply_add_wide"))
+"""Independent chains of multiply-adds of a work-item, and unrolled steps: as in rates.cl
+and rates_wide.cl."""
+SOURCE, WIDE_SOURCE = (KernelSource.of(Path(__file__).with_name(file), name) for file, name in (
+    ("rates.cl", "multiply_add"), ("rates_wide.cl", "multiply_add_wide")))
+"""Each has a file of its own, so that no device waits until the other one is compiled."""
 PURPOSE = "the measurement of the device's rates"
 _REPEATS, _SAMPLE_US = 5, 1000.0
 _CACHES, _LEAST_BYTES, _MOST_BYTES = 4, 2**25, 2**29

@@ -46,8 +46,9 @@ _BEST = 1.03
 """Ratio to the best known time up to which the time with cold caches is measured too."""
 _HOPELESS = 4.0
 """Multiple of the best known time beyond which one execution is enough."""
-_LAUNCH_US = 50.0
-"""Microseconds that the launch may add to the time of one execution."""
+_LAUNCH_US, _GRAPH_US = 50.0, 5.0
+"""Microseconds that the launch may add to the time of one execution; and of one in a graph, which
+records its own time."""
 _LONG_US = 1000.0
 """Microseconds of one execution from which on its launch does not matter."""
 
@@ -240,7 +241,8 @@ class AttemptRunner:
                        else partial(device.time, work))
             once = execute()
             self._profile.device_us += once
-            is_hopeless = once > _HOPELESS * (self._queue.bound(attempt) + _LAUNCH_US)
+            launch_us = _GRAPH_US if device.limits.graph else _LAUNCH_US
+            is_hopeless = once > _HOPELESS * (self._queue.bound(attempt) + launch_us)
             if is_hopeless or once > _LONG_US:
                 return _Ready(attempt, work, PreparedTask(execute, 1, once), error, cost, once)
             task = repeated(Task(device, work), _SAMPLE_US, once)
@@ -256,14 +258,6 @@ class AttemptRunner:
         attempt.is_transient = isinstance(
             failure, (OutOfMemoryError, MemoryError, BuildProcessError))
         self._queue.forget(attempt)
-
-    def _cold(self, candidates: CandidateSet, ready: _Ready) -> float | None:
-        """Returns a candidate's time with cold caches; None where there is no memory to fill them.
-        """
-        try:
-            return candidates.cold(ready.work)
-        except OutOfMemoryError:
-            return None
 
     def _sample_all(self) -> None:
         """Takes all samples of the candidates that are kept, and frees their memory."""
@@ -286,21 +280,41 @@ class AttemptRunner:
                 [ready.task for ready in near], self._samples, _BUDGET_US))
             if is_spoilt:
                 self._spoilt.add(group)
-            for ready, timing in zip(near, timings, strict=True):
-                try:
-                    if isinstance(timing, Exception):
-                        raise timing
-                    self._profile.device_us += (
-                        ready.task.count * timing.repeats * timing.median_us)
-                    self._spreads.append(timing.p75_us / max(timing.p25_us, 1e-3))
-                    is_best = timing.median_us <= _BEST * self._queue.bound(ready.attempt)
-                    cold_us = self._cold(candidates, ready) if is_best else None
-                except Exception as failure:
-                    self._fail(ready.attempt, candidates, failure)
-                    continue
-                ready.attempt.measured = replace(
-                    _measured(ready, timing, candidates, self._samples), cold_us=cold_us)
+            sampled_ready = [ready for ready, timing in zip(near, timings, strict=True)
+                             if self._keep_samples(candidates, ready, timing)]
+            # the least of single samples may be below all medians
+            self._queue.renew(group, [ready.attempt for ready in sampled_ready])
+            for ready in sampled_ready:
+                self._measure_cold(candidates, ready)
         candidates.release()
+
+    def _keep_samples(self, candidates: CandidateSet, ready: _Ready,
+                      timing: Timing | Exception) -> bool:
+        """Keeps the samples of a candidate as its measurement, or the failure that they ended with;
+        returns whether there are samples."""
+        if isinstance(timing, Exception):
+            self._fail(ready.attempt, candidates, timing)
+            return False
+        self._profile.device_us += ready.task.count * timing.repeats * timing.median_us
+        self._spreads.append(timing.p75_us / max(timing.p25_us, 1e-3))
+        ready.attempt.measured = _measured(ready, timing, candidates, self._samples)
+        return True
+
+    def _measure_cold(self, candidates: CandidateSet, ready: _Ready) -> None:
+        """Adds the time with cold caches to the measurement of a candidate that is about as fast as
+        the best, if there is memory to fill the caches."""
+        attempt = ready.attempt
+        assert attempt.measured is not None and attempt.time_us is not None
+        if attempt.time_us > _BEST * self._queue.bound(attempt):
+            return
+        try:
+            cold_us = candidates.cold(ready.work)
+        except OutOfMemoryError:
+            return
+        except Exception as failure:
+            self._fail(attempt, candidates, failure)
+            return
+        attempt.measured = replace(attempt.measured, cold_us=cold_us)
 
 
 def _measured(ready: _Ready, timing: Timing, candidates: CandidateSet,

@@ -38,6 +38,8 @@ from gossamer.plan.tune.worker_pools import WorkerPools
 _FEW_SPREADS, _SCATTERED = 10, 1.25
 """Number of candidates from which on their samples say something of the device, and the ratio of
 quartiles from which on they scatter; on an idle GPU it is below 1.05."""
+_RESERVED = 0.2
+"""Share of a budget that is left for the choice, at most."""
 _STORE_SECONDS = 5.0
 """Seconds after which measurements are stored while others are made."""
 
@@ -49,7 +51,8 @@ class Tuner(Measures):
     allowed. cache: the stored measurements; by default those of the device in the user's folder.
     note: called with a line of text for each batch of layers that is about to be measured.
     progress: called with a Progress after each candidate. budget_s: seconds, counted from start(),
-    after which no candidate is begun that a plan can do without; None for no limit.
+    after which there should be a plan: a little earlier, no candidate is begun any more that it can
+    do without; None for no limit.
     keeps_precisions: whether layers may have to be computed in float32 though float16 is faster.
     all_vendor_configs: whether all configs of vendors' libraries are measured, whatever the effort,
     and all candidates are, so that each algorithm has its best time.
@@ -79,6 +82,7 @@ class Tuner(Measures):
         self.profile = TuningProfile()
         self._budget_s = budget_s
         self._deadline = math.inf
+        self._begun: float | None = None
         self._is_stopped = False
         self._spreads: list[float] = []
         self._progress = progress
@@ -111,7 +115,8 @@ class Tuner(Measures):
 
     def start(self) -> None:
         """Starts the time that the budget allows."""
-        self._deadline = math.inf if self._budget_s is None else time.monotonic() + self._budget_s
+        self._begun = time.monotonic()
+        self._deadline = math.inf if self._budget_s is None else self._begun + self._budget_s
 
     def stop(self) -> None:
         """Ends measuring as soon as what a plan cannot do without is known, for good; another
@@ -176,9 +181,13 @@ class Tuner(Measures):
         self._note(f"{len(work.times)} layers: {len(attempts)} candidates")
         self._workers.start(device, {attempt.algorithm for attempt in attempts
                                      if not attempt.algorithm.vendor})
+        # where many are built at once, what decides of others does not wait for a plan that a
+        # budget may end with
+        required_first = self._budget_s is not None or not device.builds_side_by_side
         queue = AttemptQueue([attempt for attempt in attempts if attempt.group not in followers],
                              self._estimates_of(device), everything=self.everything,
-                             worth=self._limits.worth, costs=self._costs_of(device))
+                             worth=self._limits.worth, costs=self._costs_of(device),
+                             required_first=required_first)
         if while_listing:
             # what is listed by then may make much of this useless
             self._run(device, queue, attempts, work, lambda: self._listing.is_done)
@@ -191,9 +200,18 @@ class Tuner(Measures):
             queue.extend(attempt for attempt in instead if attempt not in queue)
             self._run(device, queue, attempts, work)
 
+    def _reserve(self) -> None:
+        """Before the first candidate: leaves a part of the budget for the choice, which takes about
+        as long as it took to list the candidates."""
+        if self._budget_s is not None and self._begun is not None:
+            listing_s = time.monotonic() - self._begun
+            self._deadline -= min(listing_s, _RESERVED * self._budget_s)
+        self._begun = None
+
     def _run(self, device: Device, queue: AttemptQueue, attempts: Sequence[Attempt],
              work: Work, is_paused: Callable[[], bool] = lambda: False) -> None:
         """Runs a queue of attempts and stores their results, those before an interrupt included."""
+        self._reserve()
         start, most = time.monotonic(), len(attempts)
         stored = start
 
@@ -203,11 +221,13 @@ class Tuner(Measures):
                 # a process that is killed loses no more than this
                 self._attempts.store(device, attempts)
                 stored = time.monotonic()
-            known = [times.best_us for times in work.times.values() if times.best]
+            # a region that is measured together with its layers takes their place, or none
+            layers = [times for times in work.times.values() if not times.parts]
+            known = [times.best_us for times in layers if times.best]
             left = len(queue)
             spent = time.monotonic() - start
             self._progress(Progress(
-                len(work.times), len(known), sum(known),
+                len(layers), len(known), sum(known),
                 most, most - left, spent * left / max(1, most - left)))
 
         runner = AttemptRunner(

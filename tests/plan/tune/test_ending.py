@@ -6,6 +6,7 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from gossamer.ops.algorithm import State
 from gossamer.plan.candidate import Candidate
 from gossamer.plan.program import Layer
 from gossamer.plan.store.tuning_cache import TuningCache
+from gossamer.plan.tune import tuner as tuner_module
 from gossamer.plan.tune.measures import Request, usable
 from gossamer.plan.tune.queue import Progress
 from gossamer.plan.tune.tuner import Tuner
@@ -51,6 +53,22 @@ def check_only_the_first_is_known(measured: Sequence[Sequence[Candidate]]) -> No
         assert [candidate.measured.failure for candidate in candidates] == [
             None, *["not tried: measuring was ended before"] * 2]
         assert all(candidate.measured.not_tried for candidate in candidates[1:])
+
+
+@pytest.mark.parametrize(("listing_s", "end"), [(1.0, 9.0), (5.0, 8.0)])
+def test_a_budget_leaves_time_for_the_choice_as_much_as_listing_took(
+        listing_s: float, end: float, paced_device: PacedDevice, paced_tuner: Callable[..., Tuner],
+        algorithm: Paced, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(tuner_module, "time", SimpleNamespace(monotonic=lambda: now))
+    tuner = paced_tuner(budget_s=10.0)
+    tuner.start()
+    now = listing_s
+    measure(tuner, paced_device, algorithm)
+    now = end - 0.1
+    assert not tuner.is_over
+    now = end + 0.1
+    assert tuner.is_over
 
 
 def test_a_spent_budget_leaves_what_a_plan_can_do_without(

@@ -54,6 +54,15 @@ def test_what_is_required_comes_first_whatever_is_expected_of_it() -> None:
     assert queue.pop() is required and len(queue) == 2
 
 
+def test_what_is_required_may_wait_for_its_turn() -> None:
+    of = group()
+    required, quick = attempt(of, 1e6, is_required=True), attempt(of, 1.0, "quick")
+    queue = AttemptQueue([required, quick], Estimates(HOST), required_first=False)
+    assert queue.pop() is quick
+    measure(queue, quick, 1.0)
+    assert queue.pop() is required, "though it cannot be of use"
+
+
 def test_a_required_one_is_tried_though_it_is_useless() -> None:
     of = group()
     fast, required = attempt(of, 1.0), attempt(of, 1e6, is_required=True)
@@ -200,3 +209,59 @@ def test_a_later_config_is_judged_by_the_first() -> None:
     assert queue.least_us(later) == pytest.approx(25.0)
     measure(queue, attempt(of, 10.0, "fast"), 20.0)
     assert queue.is_useless(later)
+
+
+def test_layers_of_a_region_that_is_clearly_faster_are_left_to_it() -> None:
+    first, second, region = (LayerTimes(name) for name in ("first", "second", "first + second"))
+    region.parts = [first, second]
+    first.covered_by, second.covered_by = [[region]], [[region]]
+    of_first, of_second = group("first", first), group("second", second)
+    queue, left = queue_of(), attempt(of_first, 1.0, "left")
+    for number in range(5):
+        measure(queue, attempt(of_first, 100.0, f"paced{number}"), 100.0)
+        measure(queue, attempt(of_second, 100.0, f"paced{number}"), 100.0 + number)
+        assert not queue.is_useless(left)
+    fused = attempt(group("region", region), 100.0)
+    assert queue.bound(fused) == 250.0
+    measure(queue, fused, 130.0)
+    assert not queue.is_useless(left), "the layers may still become faster than the region"
+    measure(queue, attempt(group("region", region), 100.0, "faster"), 110.0)
+    assert queue.is_useless(left) and left.is_transient
+    assert left.measured is not None and left.measured.failure == (
+        "not tried: first + second takes 110.0 us, its layers alone 200.0 us so far")
+    measure(queue, attempt(of_second, 100.0, "fast"), 20.0)
+    assert not queue.is_useless(left)
+
+
+def test_a_region_is_compared_with_layers_of_which_enough_was_tried() -> None:
+    of_layer = group("layer", LayerTimes("layer"))
+    (times,), region = of_layer.layers, LayerTimes("region")
+    region.parts, times.covered_by = [times], [[region]]
+    queue, left = queue_of(), attempt(of_layer, 1.0, "left")
+    measure(queue, attempt(group("region", region), 100.0), 10.0)
+    for number in range(5):
+        assert not queue.is_useless(left)
+        measure(queue, attempt(of_layer, 100.0, f"paced{number}"), 100.0)
+    assert queue.is_useless(left)
+
+
+@pytest.mark.parametrize(("keeps", "elsewhere"), [(True, False), (False, True)])
+def test_a_layer_that_may_be_needed_alone_is_not_left_to_a_region(
+        keeps: bool, elsewhere: bool) -> None:
+    of_layer = group("layer", LayerTimes("layer", keeps_precisions=keeps))
+    (times,), region = of_layer.layers, LayerTimes("region")
+    region.parts, times.covered_by = [times], [[region], *[[]] * elsewhere]
+    queue = queue_of()
+    measure(queue, attempt(group("region", region), 100.0), 10.0)
+    for number in range(5):
+        measure(queue, attempt(of_layer, 100.0, f"paced{number}"), 100.0)
+    assert not queue.is_useless(attempt(of_layer, 1.0, "left"))
+
+
+def test_when_time_is_over_what_is_required_is_tried_where_it_may_be_faster() -> None:
+    of, other = group("of"), group("other")
+    slow, needed = (attempt(each, 1e6, is_required=True) for each in (of, other))
+    queue = queue_of(slow, needed)
+    measure(queue, attempt(of, 1.0, "fast"), 1.0)
+    assert queue.pop_required() is needed and queue.pop_required() is None
+    assert list(queue) == [slow]

@@ -1,4 +1,4 @@
-"""The notice of times that scatter, as they do where another program keeps the device busy."""
+"""Times that scatter, as they do where another program keeps the device busy."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from gossamer.plan.tune import tuner as tuner_module
+from gossamer.plan.tune.candidates import CandidateSet
 from gossamer.plan.tune.measures import Request
 from gossamer.plan.tune.tuner import Tuner
 from tests.plan.tune.paced import Paced, PacedDevice, layer
@@ -44,3 +45,21 @@ def test_steady_times_are_not_told(notices: Callable[..., list[str]]) -> None:
 def test_times_that_scatter_are_told(notices: Callable[..., list[str]]) -> None:
     (notice,) = notices(1.0, 2.0, 1.0, 2.0, 1.5)
     assert re.match(r"the times on .* scatter by \d+% from quartile to quartile", notice)
+
+
+def test_the_best_is_timed_cold_though_no_time_is_near_the_best_first_sample(
+        paced_device: PacedDevice, paced_tuner: Callable[..., Tuner], known: Callable[..., None],
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    # one execution and the first sample of each candidate come out shorter than all others
+    calls, time = itertools.count(), paced_device.time
+    monkeypatch.setattr(paced_device, "time", lambda work, stream=None: (
+        time(work, stream) * (0.8 if next(calls) < 4 else 1.0)))
+    monkeypatch.setattr(CandidateSet, "cold", lambda self, work: 500.0)
+    algorithm = Paced("paced", 100.0, 110.0)
+    known(algorithm)
+    request = Request(layer("one"), [algorithm], paced_device)
+    tuner = paced_tuner("max")
+    tuner.measure_all([request])
+    best, other = tuner.measure(request.layer, request.algorithms, paced_device)
+    assert (best.measured.median_us, best.measured.cold_us) == (100.0, 500.0)
+    assert (other.measured.median_us, other.measured.cold_us) == (110.0, None)

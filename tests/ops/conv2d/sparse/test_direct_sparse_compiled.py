@@ -18,7 +18,7 @@ from gossamer.ops.conv2d.sparse.generated.code import generate
 from gossamer.ops.conv2d.sparse.generated.configs import _all, configs, estimate, lines
 from gossamer.ops.conv2d.sparse.generated.direct_sparse_compiled import DirectSparseCompiled
 from gossamer.ops.conv2d.sparse.generated.tiling import GeneratedConfig, GeneratedTiling
-from gossamer.ops.weights import Weights
+from gossamer.ops.weights import Weights, WeightsInfo
 from tests.ops.conv2d.sparse.sparse_weights import (
     BIAS_RESIDUAL_CLIP,
     BIAS_SIGMOID,
@@ -122,6 +122,12 @@ def test_how_long_code_gets_is_known_before(problem: Conv2dProblem, halves: bool
         count = sum(instruction.name != "mov.b32" for generated in generate(division, arrays)
                     for instruction in generated.code.instructions)
         assert 0.7 < lines(division) / count < 1.4
+
+
+def test_layers_of_one_shape_and_density_share_their_configs() -> None:
+    one, other = (replace(DENSE, weights_info=WeightsInfo(0.1, mask)) for mask in ("one", "other"))
+    assert configs(one, H200) is configs(other, H200)
+    assert configs(one, H200) is not configs(with_density(one, 0.2), H200)
 
 
 def test_long_code_is_no_candidate() -> None:

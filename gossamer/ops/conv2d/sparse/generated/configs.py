@@ -17,6 +17,7 @@ from gossamer.ops.conv2d.sparse.generated.tiling import (
     GeneratedConfig,
     GeneratedTiling,
 )
+from gossamer.ops.weights import WeightsInfo
 
 _CYCLES_PER_MICROSECOND = 1850
 _START = 2000
@@ -152,7 +153,6 @@ def _conflicts(d: GeneratedTiling) -> int:
     return max(map(len, banks.values()))
 
 
-@functools.lru_cache(maxsize=256)
 def configs(problem: Conv2dProblem, limits: Limits, halves: bool = False,
             most_lines: float = math.inf) -> tuple[GeneratedConfig, ...]:
     """Returns the configs that fit and whose code has at most `most_lines` instructions, the one
@@ -164,6 +164,14 @@ def configs(problem: Conv2dProblem, limits: Limits, halves: bool = False,
     staggered entries or longer stages. The config with the shortest code comes last, unless it is
     among these, for where little time may go into building.
     """
+    # layers of one shape and density share them, wherever their zeros are
+    anywhere = replace(problem, weights_info=WeightsInfo(problem.weights_info.density))
+    return _configs(anywhere, limits, halves, most_lines)
+
+
+@functools.lru_cache(maxsize=256)
+def _configs(problem: Conv2dProblem, limits: Limits, halves: bool,
+             most_lines: float) -> tuple[GeneratedConfig, ...]:
     def expected(config: GeneratedConfig) -> float:
         return estimate(GeneratedTiling(problem, config, halves), limits).microseconds
 
