@@ -136,7 +136,7 @@ def launches(weights: Weights, layer: BinaryLayer, variant: Variant,
         "OUTPUT_PLANES": output_planes,
         "FLOATS": int(not variant.outputs[0].format.is_packed),
         "THRESHOLDS": int(thresholds is not None), "VECTOR": 4 if fours else 1,
-        **epilogue_macros(epilogue), **_added_tensor(epilogue, fours),
+        **epilogue_macros(epilogue),
         "EPILOGUE_ARGUMENTS": "".join(f", operand{i}" for i in range(len(epilogue.operands))),
         }, architectures=tile.architectures, headers=(*DIALECT, *tile.headers),
         dynamic_shared=True, begins_early=True))
@@ -156,14 +156,6 @@ def launches(weights: Weights, layer: BinaryLayer, variant: Variant,
          -(-problem.out_channels // word_bits), tables.column_classes, *floats.strides,
          *epilogue_arguments(epilogue, weights, 1, problem.out_channels)),
         tile.shared_bytes(layer, word_bits))]
-
-
-def _added_tensor(epilogue: Epilogue, fours: bool) -> dict[str, str]:
-    """Returns the macro that names the run-time operand of an epilogue, where there is one and four
-    of its channels lie side by side."""
-    if not fours or epilogue.tensor_count != 1:
-        return {}
-    return {"ADDED_TENSOR": f"operand{epilogue.operands.index('tensor')}"}
 
 
 def variant_of(problem: Conv2dProblem, tile: Tile, word_bits: int, layout: str) -> Variant:

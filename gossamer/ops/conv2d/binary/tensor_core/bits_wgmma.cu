@@ -7,10 +7,8 @@
  * words of its windows into its own STAGES parts of shared memory, of AT_ONCE steps each, and goes on
  * with those of its next tile while it still computes; with COPIERS, two warps for each warpgroup do
  * nothing but copy. With HALO, which needs COPIERS, each of the STAGES holds all inputs of a tile
- * (halo.h). ADDED_TENSOR is defined as a float operand of the epilogue whose channels lie side by
- * side in memory: a tile's part of it is prefetched while the one before is computed. Channels are
- * ordered so that a lane has TILE_C / 4 consecutive ones of a pixel: it packs the words of the
- * output alone. */
+ * (halo.h). Channels are ordered so that a lane has TILE_C / 4
+ * consecutive ones of a pixel: it packs the words of the output alone. */
 
 #define TILE_P 64
 #define THREADS (128 * WARPGROUPS + (COPIERS ? 64 * WARPGROUPS : 0))
@@ -237,26 +235,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
     bool is_first = true;
     int stage = 0;
     [[maybe_unused]] int parity_of_full = 0;
-#ifdef ADDED_TENSOR
-    /* Asks for the numbers that the epilogue adds to the results of a tile. */
-    auto prefetch_added = [&](int of_tile) {
-        UNROLL for (int half = 0; half < 2; half++) {
-            int pixel = of_tile * TILE_P + warp * 16 + half * 8 + lane / 4;
-            if (pixel < pixels && channel < (group + 1) * group_channels) {
-                Position at = position_of(pixel);
-                const float *first = ADDED_TENSOR + at.image * stride_n + at.row * stride_h
-                                     + at.column * stride_w + channel;
-                UNROLL for (const float *next = first; next < first + CHANNELS_OF_LANE; next += 32)
-                    asm volatile("prefetch.global.L2 [%0];" ::"l"(next));
-            }
-        }
-    };
-    prefetch_added(tile);
-#endif
     for (; tile * TILE_P < pixels; tile += turns) {
-#ifdef ADDED_TENSOR
-        prefetch_added(tile + turns);
-#endif
         int sums[SUMS];
         int counted[2] = {};
         Place places[2];
