@@ -89,7 +89,7 @@ def check(problem: RegionProblem, variant: Variant, device: Device, seed: int = 
 
 
 @given(problem=chains(), choice=st.integers(0, 99), seed=st.integers(0, 99))
-@settings(max_examples=30)
+@settings(max_examples=12)
 def test_every_bit_of_any_chain(cuda: Device, problem: RegionProblem, choice: int,
                                 seed: int) -> None:
     variants = list(PopcountChain().variants(problem, cuda))
