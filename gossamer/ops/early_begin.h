@@ -3,7 +3,9 @@
  *
  *   SUCCESSOR_MAY_BEGIN()  lets the next kernel begin, once all work-groups have come to it.
  *   PREDECESSOR_WAIT()     waits for the end of the kernel before: no memory that kernels write is
- *                          read or written earlier. All work-items come to it. */
+ *                          read or written earlier. All work-items come to it.
+ *   BEGIN_EARLY()          both, at the start of a kernel that only gains that it waits for the one
+ *                          before it on the multiprocessors. */
 
 #if __CUDA_ARCH__ >= 900
 #define SUCCESSOR_MAY_BEGIN() asm volatile("griddepcontrol.launch_dependents;" ::: "memory")
@@ -12,3 +14,7 @@
 #define SUCCESSOR_MAY_BEGIN()
 #define PREDECESSOR_WAIT()
 #endif
+
+#define BEGIN_EARLY()        \
+    SUCCESSOR_MAY_BEGIN();   \
+    PREDECESSOR_WAIT()

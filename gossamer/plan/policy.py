@@ -51,7 +51,8 @@ EFFORTS = {
 @dataclass(frozen=True, eq=False)
 class Policy:
     """The decisions of a user about the choice of algorithms; `gossamer.compile` describes each.
-    dense_only says that no layer takes an algorithm that skips zeros where it can take another.
+    dense_only says that no layer takes an algorithm that skips zeros where it can take another, and
+    floats_only that none takes an algorithm on bits where it can take another.
     force: the algorithm of each layer that takes none other, by the layer's name.
 
     Raises InputError for a field that is wrong, and for fields that do not go together.
@@ -65,6 +66,7 @@ class Policy:
     calibration: Sequence[np.ndarray] | None = None
     tolerance: float | None = None
     dense_only: bool = False
+    floats_only: bool = False
     budget_s: float | None = None
     force: Mapping[str, str] = field(default_factory=dict)
 

@@ -58,26 +58,55 @@ KERNEL void pack(const GLOBAL REAL *RESTRICT source, GLOBAL uint *RESTRICT targe
                  int start, int from_image, int from_channel, int from_y, int from_x,
                  int to_image, int to_word, int to_y, int to_x)
 {
+    BEGIN_EARLY();
     uint item = (uint)GROUP_ID(0) * (uint)LOCAL_SIZE(0) + (uint)LOCAL_ID(0);
     if (item < (uint)count) {
         SPLIT_POSITION(item)
         PIXEL
         uint nonzero = 0, positive = 0;
-        if (INSIDE) {
+        if (INSIDE && STEP * 32 < channels) {
             const GLOBAL REAL *pixel = source + start + IMAGE * from_image + y * from_y + x * from_x
                 + STEP * 32 * from_channel;
-            int count_here = channels - STEP * 32;
+            int last = channels - STEP * 32 - 1;
+            /* no load depends on a condition, so that all of them are under way together */
             UNROLL
             for (int k = 0; k < 32; k++) {
-                if (k < count_here) {
-                    float value = LOAD_REAL(pixel, k * from_channel);
-                    nonzero |= (uint)(value != 0.0f) << k;
-                    positive |= (uint)(value > 0.0f) << k;
-                }
+                float value = LOAD_REAL(pixel, (k < last ? k : last) * from_channel);
+                nonzero |= (uint)(value != 0.0f) << k;
+                positive |= (uint)(value > 0.0f) << k;
             }
+            uint exist = last < 31 ? (2u << last) - 1u : 0xffffffffu;
+            nonzero &= exist, positive &= exist;
         }
         STORE_PLANES(TARGET_AT, nonzero, positive)
     }
+}
+
+/* Each warp packs one position, and reads its 32 channels at once. */
+KERNEL void pack_position_by_vote(
+    const GLOBAL REAL *RESTRICT source, GLOBAL uint *RESTRICT target, int count, POSITION,
+    int channels, int height, int width, int start, int from_image, int from_channel, int from_y,
+    int from_x, int to_image, int to_word, int to_y, int to_x)
+{
+    BEGIN_EARLY();
+    VOTES(votes, 8)
+    int lane = LOCAL_ID(0) % 32;
+    uint item = (uint)GROUP_ID(0) * (uint)(LOCAL_SIZE(0) / 32) + (uint)(LOCAL_ID(0) / 32);
+    uint positive;
+    SPLIT_POSITION(item)
+    PIXEL
+    int channel = STEP * 32 + lane;
+    float value = 0.0f;
+    if (item < (uint)count && INSIDE && channel < channels)
+        value = LOAD_REAL(source, start + IMAGE * from_image + y * from_y + x * from_x
+                          + channel * from_channel);
+    BALLOT(positive, votes, value > 0.0f);
+#if TARGET_PLANES == 2
+    uint nonzero;
+    BALLOT(nonzero, votes, value != 0.0f);
+#endif
+    if (item < (uint)count && lane == 0)
+        STORE_PLANES(TARGET_AT, nonzero, positive)
 }
 
 /* A warp reads 32 neighbouring channels at once, for channels that are contiguous in memory. Each
@@ -87,6 +116,7 @@ KERNEL void pack_by_vote(const GLOBAL REAL *RESTRICT source, GLOBAL uint *RESTRI
                          int start, int from_image, int from_channel, int from_y, int from_x,
                          int to_image, int to_word, int to_y, int to_x)
 {
+    BEGIN_EARLY();
     VOTES(votes, 8)
     int lane = LOCAL_ID(0) % 32;
     uint own = (uint)GROUP_ID(0) * (uint)LOCAL_SIZE(0) + (uint)LOCAL_ID(0);
@@ -123,6 +153,7 @@ KERNEL void unpack(const GLOBAL uint *RESTRICT source, GLOBAL REAL *RESTRICT tar
                    int start, int from_image, int from_word, int from_y, int from_x,
                    int to_image, int to_channel, int to_y, int to_x)
 {
+    BEGIN_EARLY();
     uint item = (uint)GROUP_ID(0) * (uint)LOCAL_SIZE(0) + (uint)LOCAL_ID(0);
     if (item < (uint)count) {
         SPLIT_POSITION(item)
@@ -148,6 +179,7 @@ KERNEL void repack(const GLOBAL uint *RESTRICT source, GLOBAL uint *RESTRICT tar
                    int start, int from_image, int from_word, int from_y, int from_x,
                    int to_image, int to_word, int to_y, int to_x)
 {
+    BEGIN_EARLY();
     uint item = (uint)GROUP_ID(0) * (uint)LOCAL_SIZE(0) + (uint)LOCAL_ID(0);
     if (item < (uint)count) {
         SPLIT_POSITION(item)

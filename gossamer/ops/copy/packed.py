@@ -12,6 +12,7 @@ from gossamer.device.source import KernelSource
 from gossamer.facts import REAL
 from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.copy.problem import CopyProblem, convert
+from gossamer.ops.early_begin import BEGINS_EARLY
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.packed import PackedParts, can_hold
 from gossamer.ops.strided import WORK_GROUP_SIZE, cannot_index, divisor, groups_for
@@ -21,14 +22,19 @@ from gossamer.tensor import AXES, PACKED_DTYPES, TensorSpec, image_shape
 _SOURCE = Path(__file__).with_name("packed.cl")
 _PART_BITS = 32
 _DTYPES = ("bits", "trits")
+_PACK = {0: "pack", 1: "pack_position_by_vote", 32: "pack_by_vote"}
+"""The kernel that packs, by the positions on which a warp votes."""
+_FEW_VALUES = 2**20
+"""The largest number of values for which a warp a position is expected to be the fastest."""
 
 
 class PackedCopy(Algorithm):
     """Packs, unpacks or repacks by one launch.
 
     To pack, a work-item reads the 32 channels of a part of a word; with vote=1 a warp reads them
-    at once and votes. To unpack, a work-item writes one channel or 32. The vote by which a warp
-    packs the results of its work-items is the published one of binary convolution.
+    at once and votes, and with vote=32 it does so for 32 parts in turn. To unpack, a work-item
+    writes one channel or 32. The vote by which a warp packs the results of its work-items is the
+    published one of binary convolution.
     """
 
     op = "copy"
@@ -52,8 +58,11 @@ class PackedCopy(Algorithm):
         source, target = problem.input, problem.output
         halves = "float16" in (source.dtype, target.dtype)
         configs: list[tuple[tuple[str, int | str], ...]] = [()]
-        if not source.format.is_packed and source.strides[1] == 1:
-            configs = [(("vote", 0),), (("vote", 1),)]
+        if not source.format.is_packed:
+            configs = [(("vote", count),) for count in
+                       ((0, 1, 32) if source.strides[1] == 1 else (0, 1))]
+            if not device.on_processors and source.size <= _FEW_VALUES:
+                configs[:2] = configs[1::-1]
         elif not target.format.is_packed:
             together = (("channels", _PART_BITS),)
             configs = [(("channels", 1),), together]
@@ -71,9 +80,7 @@ class PackedCopy(Algorithm):
         stored: tuple[int, ...] = ()
         if target.format.is_packed:
             steps = PackedParts.of(target).count
-            by_vote = ("vote", 1) in variant.config
-            name = ("repack" if source.format.is_packed else
-                    "pack_by_vote" if by_vote else "pack")
+            name = "repack" if source.format.is_packed else _PACK[variant["vote"]]
         else:
             multiple = target.format.channel_multiple
             stored = (-(-target.shape[1] // multiple) * multiple,)
@@ -85,9 +92,10 @@ class PackedCopy(Algorithm):
         count = math.prod(sizes)
         if count == 0:
             return State(problem, variant, device)
-        kernel = device.compile(KernelSource.of(_SOURCE, name, defines))
+        kernel = device.compile(KernelSource.of(_SOURCE, name, defines, **BEGINS_EARLY))
+        items = count * (_PART_BITS if name == _PACK[1] else 1)
         return State(problem, variant, device, [Launch(
-            kernel, groups_for(count), (WORK_GROUP_SIZE,),
+            kernel, groups_for(items), (WORK_GROUP_SIZE,),
             (input_buffer(0), output_buffer(0), count,
              *(argument for size in sizes[1:] for argument in divisor(size)),
              *target.format.border[:2], *source.shape[1:], *stored, start, *froms, *tos))])

@@ -17,6 +17,7 @@ from gossamer.ops.conv2d.dense.im2col_gemm import Im2colGemm
 from gossamer.ops.conv2d.dense.mma.algorithms import PointwiseMma
 from gossamer.ops.conv2d.dense.wide_gemm import WideGemm
 from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.early_begin import EARLY_BEGIN
 from gossamer.ops.epilogue import (
     apply_in_place,
     buffers_as_arrays,
@@ -129,7 +130,7 @@ class SkinnyGemm(Algorithm):
             "VECTOR": 4 if problem.depth % 4 == 0 else 1,
             "HALVES": int(variant.precision == "fp16"),
             **epilogue_macros(problem.epilogue, tensor_dtype=variant.outputs[0].dtype),
-        }, headers=(ADD_UP,)))
+        }, headers=(ADD_UP, EARLY_BEGIN), begins_early=True))
         packed = weights.packed("rows", lambda arrays: arrays["weight"].astype(np.float32))
         launch = Launch(kernel, (problem.columns,), (variant["work_group"],),
                         (input_buffer(0), packed, output_buffer(0), problem.columns,

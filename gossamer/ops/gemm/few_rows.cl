@@ -21,6 +21,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void few_rows(
     const GLOBAL REAL *RESTRICT x, const GLOBAL float *RESTRICT weight, GLOBAL REAL *RESTRICT y,
     int columns, int depth EPILOGUE_PARAMETERS)
 {
+    BEGIN_EARLY();
     SHARED float partial[ROWS * WORK_GROUP_SIZE];
     int item = LOCAL_ID(0);
     int channel = GROUP_ID(0);

@@ -53,23 +53,30 @@ _ABOUT_EQUAL = 1.01
 @dataclass(frozen=True)
 class BaselinePlan:
     """A plan that takes one algorithm wherever that can be used, or, where `algorithm` is None, no
-    algorithm that skips zeros."""
+    algorithm that skips zeros, or with `floats` none on bits."""
 
     algorithm: str | None
+    floats: bool = False
 
     def policy(self, policy: Policy) -> Policy:
         """Returns a policy with the restriction that makes this plan."""
+        if self.floats:
+            return replace(policy, floats_only=True)
         if self.algorithm is None:
             return replace(policy, dense_only=True)
         return replace(policy, only=self.algorithm)
 
     def __str__(self) -> str:
+        if self.floats:
+            return "floats only"
         return ("dense algorithms only" if self.algorithm is None
                 else f"{self.algorithm} wherever it can")
 
 
 DENSE = BaselinePlan(None)
 """The baseline plan without algorithms that skip zeros."""
+FLOATS = BaselinePlan(None, floats=True)
+"""The baseline plan without algorithms on bits."""
 
 
 @dataclass(frozen=True)
@@ -109,8 +116,11 @@ def compare(name: str, chosen: Program, make: Callable[[BaselinePlan, Measures],
 
     A baseline plan takes one algorithm wherever that can be used. There is one for each algorithm
     that could be used for a layer for which another could be used too, alone or for a region that
-    has the layer, and one that takes the dense algorithms only (DENSE), where a layer could skip
-    zeros or not. A baseline plan that cannot be made or does not run is reported with the reason.
+    has the layer, one that takes the dense algorithms only (DENSE), where a layer could skip
+    zeros or not, and one that takes no algorithm on bits (FLOATS), where a layer could be computed
+    on bits or not. On the host that one is always timed: there bits and floats take nearly as long,
+    and times of layers alone differ from those in a plan by more than that. A baseline plan that
+    cannot be made or does not run is reported with the reason.
 
     make: called with a baseline plan and what measures layers, returns the plan's program.
 
@@ -123,7 +133,8 @@ def compare(name: str, chosen: Program, make: Callable[[BaselinePlan, Measures],
     taken_us = _steps_us(chosen)
     most_us = math.inf if tuner.everything else _CLEARLY_SLOWER * taken_us
     for plan in _baseline_plans(chosen, device):
-        least = bounds.least_us(plan.algorithm)
+        is_timed = plan.floats and not device.compiles
+        least = 0.0 if plan.floats else bounds.least_us(plan.algorithm)
         if plan.algorithm is not None and not tuner.everything:
             names = bounds.layers_of(plan.algorithm)
             if names <= _computed_by(chosen, plan.algorithm):
@@ -142,7 +153,7 @@ def compare(name: str, chosen: Program, make: Callable[[BaselinePlan, Measures],
         except (GossamerError, ValueError) as error:
             failures[str(plan)] = EndToEnd(failure=f"cannot be made: {first_line(error)}")
             continue
-        if least <= most_us:
+        if least <= most_us or is_timed:
             programs[str(plan)] = program
         else:
             failures[str(plan)] = EndToEnd(
@@ -261,18 +272,25 @@ class _KnownCandidates(Measures):
 
 def _baseline_plans(chosen: Program, device: Device) -> list[BaselinePlan]:
     """Returns the plans of the algorithms that could be used for a layer for which another could
-    be used too; before them DENSE, where a layer could skip zeros or not."""
+    be used too; before them DENSE, where a layer could skip zeros or not, and FLOATS, where a layer
+    could be computed on bits or not."""
     usable: dict[str, dict[str, bool]] = {}
+    on_bits: dict[str, set[bool]] = {}
     for known in chosen.measured:
         if known.device is device:
             dense = {candidate.algorithm.name: candidate.algorithm.dense
                      for candidate in known.candidates if _usable(candidate)}
+            exact = {candidate.algorithm.exact for candidate in known.candidates
+                     if _usable(candidate)}
             for name in known.layer.covers or (known.layer.name,):
                 usable.setdefault(name, {}).update(dense)
+                on_bits.setdefault(name, set()).update(exact)
     several = [dense for dense in usable.values() if len(dense) > 1]
     skips_zeros = any(len(set(dense.values())) == 2 for dense in several)
     names = dict.fromkeys(name for dense in several for name in dense)
-    return [DENSE] * skips_zeros + [BaselinePlan(name) for name in names]
+    is_either = any(len(kinds) == 2 for kinds in on_bits.values())
+    return ([DENSE] * skips_zeros + [FLOATS] * is_either
+            + [BaselinePlan(name) for name in names])
 
 
 def _steps_us(program: Program, names: Collection[str] | None = None) -> float:

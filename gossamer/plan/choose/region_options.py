@@ -11,7 +11,7 @@ from gossamer.measure import SLACK
 from gossamer.ops.algorithm import Algorithm
 from gossamer.plan.candidate import Candidate
 from gossamer.plan.choose.plan_assignment import NodeOption
-from gossamer.plan.eligibility import Refusal, able_on, is_above
+from gossamer.plan.eligibility import ON_BITS, Refusal, able_on, is_above
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer
 from gossamer.plan.region import recognising, region_algorithms
@@ -62,6 +62,8 @@ def region_eligibility(region: Layer, layers: Sequence[Layer], device: Device, p
         reason = unchecked
         if policy.only is not None and taken_alone and algorithm.name != policy.only:
             reason = f"{policy.only} is forced"
+        elif policy.floats_only and algorithm.exact:
+            reason = ON_BITS
         elif other := forced_otherwise(region, algorithm, policy):
             reason = other
         elif policy.zeros_threshold is not None:

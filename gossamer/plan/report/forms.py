@@ -18,11 +18,11 @@ FLOATS = "floats"
 
 @dataclass(frozen=True)
 class LayerForm:
-    """The form of a layer with weights.
+    """The form of a layer with weights, or of several that are computed in one step.
 
     form: "bits", "trits" or "floats". reason: why it is not a packed form; "" where it is one.
     could_be_packed: whether bits or trits can compute the layer. weights: the number of its
-    weights.
+    weights. layers: the number of layers that have them.
     """
 
     layer: str
@@ -30,25 +30,28 @@ class LayerForm:
     reason: str
     could_be_packed: bool
     weights: int = 0
+    layers: int = 1
 
 
 def form_of(layer: str, problem: Problem, taken: bool | None = None) -> LayerForm | None:
-    """Returns the form of a convolution or a product with a matrix; None for other problems.
+    """Returns the form of a convolution or a product with a matrix, or of the first one of a
+    region; None for other problems.
 
     taken: whether an algorithm on bits was taken; None where nothing was chosen yet.
     """
-    convolution = _convolution(problem)
-    if convolution is None:
+    convolutions = _convolutions(problem)
+    if not convolutions:
         return None
-    weights = math.prod(convolution.weight_shapes["weight"])
+    convolution, layers = convolutions[0], len(convolutions)
+    weights = sum(math.prod(each.weight_shapes["weight"]) for each in convolutions)
     reason = reason_not_binary(convolution)
     if reason is not None:
-        return LayerForm(layer, FLOATS, reason, False, weights)
+        return LayerForm(layer, FLOATS, reason, False, weights, layers)
     dtype = binary_form(convolution).input
     if taken is False:
         return LayerForm(layer, FLOATS, f"{dtype} would do, another algorithm was taken", True,
-                         weights)
-    return LayerForm(layer, dtype, "", True, weights)
+                         weights, layers)
+    return LayerForm(layer, dtype, "", True, weights, layers)
 
 
 def forms_line(forms: Iterable[LayerForm]) -> str:
@@ -58,9 +61,10 @@ def forms_line(forms: Iterable[LayerForm]) -> str:
     forms = list(forms)
     if not any(form.could_be_packed for form in forms):
         return ""
-    counts = {name: sum(form.form == name for form in forms) for name in ("bits", "trits", FLOATS)}
+    counts = {name: sum(form.layers for form in forms if form.form == name)
+              for name in ("bits", "trits", FLOATS)}
     text = "layers with weights: " + ", ".join(
-        f"{count} of {len(forms)} on {name}" for name, count in counts.items() if count)
+        f"{count} of {sum(counts.values())} on {name}" for name, count in counts.items() if count)
     floats = [f"{form.layer} ({form.reason})" for form in forms if form.form == FLOATS]
     return f"{text}: {', '.join(floats)}" if floats else text
 
@@ -75,9 +79,9 @@ def weights_line(forms: Iterable[LayerForm]) -> str:
             f"{4 * count / 1e6:.3g} MB in float32")
 
 
-def _convolution(problem: Problem) -> Conv2dProblem | None:
-    """Returns the convolution that a problem is, or is made of."""
-    if isinstance(problem, GemmProblem):
-        return pointwise(problem)
+def _convolutions(problem: Problem) -> list[Conv2dProblem]:
+    """Returns the convolutions that a problem is, or is made of; a product with a matrix is one of
+    images of one pixel."""
     parts = problem.parts if isinstance(problem, RegionProblem) else (problem,)
-    return next((part for part in parts if isinstance(part, Conv2dProblem)), None)
+    found = (pointwise(part) if isinstance(part, GemmProblem) else part for part in parts)
+    return [part for part in found if isinstance(part, Conv2dProblem)]

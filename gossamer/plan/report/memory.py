@@ -13,6 +13,8 @@ from gossamer.tensor import PACKED_DTYPES, TensorSpec
 
 _SIGN_FORMS = ("signs ", "bits for ")
 """How the names of packed forms begin that hold the signs of weights as words."""
+_TABLE_FORM = "table of k "
+"""How the names of packed forms begin that say where the inputs of an inner product lie."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,7 @@ def _add_weights(use: dict[str, int], step: Step, built: BuildCost | None) -> No
     # what keeps no forms uses the arrays of the network as they are
     others = sum(array.nbytes for name, array in step.layer.weights.items()
                  if not name.endswith("weight"))
+    others += sum(nbytes for name, nbytes in kept.items() if name.startswith(_TABLE_FORM))
     use["float_weights_fp32"] += plain
     use["float_weights"] += max(sum(kept.values()) - others, 0) if kept and plain else plain
     use["constants"] += others

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +12,10 @@ import pytest
 import gossamer
 from gossamer.bench.suites.binary_networks import resnet18, vgg_cifar10
 from gossamer.device.base import Device
+from gossamer.device.registry import find
 from gossamer.model.graph import Graph
 from gossamer.plan.plan import Plan
-from gossamer.plan.report.memory import MemoryUse
+from gossamer.plan.report.memory import MemoryUse, memory_use
 from tests.conftest import is_slow
 from tests.plan.photos import photos
 
@@ -58,6 +60,20 @@ def test_whole_words_take_a_32nd(device: Device) -> None:
     assert use.constants < 0.2 * use.packed_weights
     assert use.total == sum((use.packed_weights, use.float_weights, use.packed_activations,
                              use.sums, use.float_activations, use.constants, use.filling))
+
+
+def test_tables_of_float_layers_are_no_weights() -> None:
+    """Some algorithms keep beside the weights where the inputs of an inner product lie."""
+    plan = packed_plan(vgg_cifar10("small", 8), find("host"))
+    plan(np.zeros((1, 3, 8, 8), np.float32))
+    (first, *others), program = plan.context(1).builds, plan.program(1)
+    weights = 4 * program.steps[0].problem.weight_shapes["weight"][0] * 27
+    forms = {"k by channels, crs": weights, "operand0 padded to 128": 512,
+             "operand1 padded to 128": 512, "table of k (1024, 32, 1) (1, 1) 1": 8 * 27}
+    before = memory_use(program, [replace(first, forms={}), *others])
+    after = memory_use(program, [replace(first, forms=forms), *others])
+    assert after.float_weights == before.float_weights == weights
+    assert after.constants == before.constants + 8 * 27
 
 
 def test_sums_of_residual_blocks_are_stated_apart() -> None:

@@ -29,7 +29,7 @@ from gossamer.ops.weights import Weights
 from gossamer.tensor import Format, TensorSpec
 
 _WORD_BITS = 64
-_WORDS_AT_ONCE = 16 * 1024
+_WORDS_AT_ONCE = 32 * 1024
 """Words that are compared at once, so that they and their counts stay in a core's L2 cache."""
 _COUNTS_OF_A_BYTE = 255 // _WORD_BITS
 """Number of words whose ones a byte can count."""

@@ -62,6 +62,7 @@ KERNEL WORK_GROUP_OF(WORK_GROUP_SIZE) void popcount_conv(
     int stride_n, int stride_c, int stride_h, int stride_w, int to_n, int to_c, int to_h, int to_w
     EPILOGUE_PARAMETERS)
 {
+    BEGIN_EARLY();
     SHARED WORD staged[CHUNK * STAGED];
 #if PLANES == 2
     SHARED WORD staged_nonzero[CHUNK * STAGED];

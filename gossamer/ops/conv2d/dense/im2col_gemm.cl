@@ -171,6 +171,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void im2col_gemm(
     int pad_left, int x_image, int x_row, int x_column, int x_channel, int x_group, int all_channels
     EPILOGUE_PARAMETERS)
 {
+    BEGIN_EARLY();
     SHARED ALIGNED(16) float tiles[SHARED_WORDS];
 
     int item = LOCAL_ID(0);

@@ -23,6 +23,7 @@ from gossamer.device.rates import PeakRates
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Algorithm, Epilogue, State, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.early_begin import BEGINS_EARLY
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
 from gossamer.ops.launch import Launch, input_buffer, output_buffer, workspace_buffer
 from gossamer.ops.peak_rates import H200_UNIT, nominal_rates, rates_of_unit
@@ -219,7 +220,7 @@ def _source(problem: Conv2dProblem, variant: Variant) -> KernelSource:
         "OUT_VECTOR": out_vector,
         "HALVES": int(variant.precision == "fp16"),
         **epilogue_macros(Epilogue() if is_split else problem.epilogue, tensor_dtype=y.dtype),
-    })
+    }, **BEGINS_EARLY)
 
 
 def _sum_source(problem: Conv2dProblem, variant: Variant) -> KernelSource:
@@ -229,7 +230,7 @@ def _sum_source(problem: Conv2dProblem, variant: Variant) -> KernelSource:
         "HALVES": int(variant.precision == "fp16"),
         "OUT_NHWC": int(y.layout == "NHWC"),
         **epilogue_macros(problem.epilogue, tensor_dtype=y.dtype),
-    })
+    }, **BEGINS_EARLY)
 
 
 def _split(problem: Conv2dProblem, tile: Tile, device: Device) -> list[Tile]:

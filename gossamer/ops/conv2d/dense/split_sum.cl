@@ -8,6 +8,7 @@
 KERNEL void split_sum(const GLOBAL float *RESTRICT sums, GLOBAL REAL *RESTRICT y, int results,
                       DIVISOR(channels), DIVISOR(plane) EPILOGUE_PARAMETERS)
 {
+    BEGIN_EARLY();
     int item = GROUP_ID(0) * LOCAL_SIZE(0) + LOCAL_ID(0);
     if (item < results) {
         int pixel = (int)QUOTIENT(item, channels), channel = item - pixel * channels;

@@ -196,29 +196,89 @@ template <int COUNT> INLINE Flips<COUNT> flips_of(const uchar *flips, int in_til
 #define APPLY_EPILOGUE(results, seconds, channel, index) EPILOGUE(results[0], channel, index)
 #endif
 
-/* Writes COUNT consecutive channels of a pixel: 8, 16, 32 or 64, the first of which is a multiple of
- * COUNT. ones: the pixel's sums of products. constants: for each of the channels what is added to
- * the sum; where FOLDED the largest 2 ones - counted that gives a 0. channel: number of the first of
- * the channels. end: end of the channels of its group. position: the pixel's. */
-template <int COUNT>
-INLINE void write_channels(const int (&ones)[COUNT], int counted, const Target &target,
-                           const Place &place, const Position &position, const int *constants,
-                           const Flips<COUNT> &flips, int channel, int end EPILOGUE_PARAMETERS)
-{
-    constexpr int PARTS = COUNT > 32 ? COUNT / 32 : 1;
-    [[maybe_unused]] uint words[2][PARTS] = {};
+/* The words of 32 bits that hold COUNT channels, or the one that holds fewer. */
+template <int COUNT> struct Words {
+    static constexpr int PARTS = COUNT > 32 ? COUNT / 32 : 1;
+    uint parts[PARTS];
+};
+
 #if FOLDED
-    UNROLL for (int first = COUNT - 4; first >= 0; first -= 4) {
-        int4 largest = *(const int4 *)(constants + first);
-        uint &word = words[0][first / 32];
-        word = word << 1 | (uint)(largest.w + counted - 2 * ones[first + 3]) >> 31;
-        word = word << 1 | (uint)(largest.z + counted - 2 * ones[first + 2]) >> 31;
-        word = word << 1 | (uint)(largest.y + counted - 2 * ones[first + 1]) >> 31;
-        word = word << 1 | (uint)(largest.x + counted - 2 * ones[first]) >> 31;
+/* Returns 1 where 2 ones - counted is larger than `largest`, in the lowest bit below those of word. */
+INLINE uint with_sign(uint word, int largest, int counted, int ones)
+{
+    return word << 1 | (uint)(largest + counted - 2 * ones) >> 31;
+}
+
+/* Returns the signs of COUNT channels of PIXELS pixels. Each bit of a word waits for the one before
+ * it, so the words are made side by side. */
+template <int PIXELS, int COUNT>
+INLINE void signs_of(Words<COUNT> (&words)[PIXELS], const int (&ones)[PIXELS][COUNT],
+                     const int (&counted)[PIXELS], const int *const (&constants)[PIXELS])
+{
+    constexpr int PARTS = Words<COUNT>::PARTS, LENGTH = COUNT / PARTS;
+    UNROLL for (int first = LENGTH - 4; first >= 0; first -= 4) {
+        int4 largest[PIXELS][PARTS];
+        UNROLL for (int i = 0; i < PIXELS; i++)
+            UNROLL for (int part = 0; part < PARTS; part++)
+                largest[i][part] = *(const int4 *)(constants[i] + part * LENGTH + first);
+#define NEXT_SIGN(lane, number)                                                       \
+    UNROLL for (int i = 0; i < PIXELS; i++)                                           \
+        UNROLL for (int part = 0; part < PARTS; part++)                               \
+            words[i].parts[part] = with_sign(words[i].parts[part], largest[i][part].lane, \
+                                             counted[i], ones[i][part * LENGTH + first + number]);
+        NEXT_SIGN(w, 3)
+        NEXT_SIGN(z, 2)
+        NEXT_SIGN(y, 1)
+        NEXT_SIGN(x, 0)
+#undef NEXT_SIGN
     }
-    UNROLL for (int part = 0; part < PARTS; part++)
-        words[0][part] ^= flips.words[part];
-#else
+}
+#endif
+
+#if OUTPUT_PLANES
+/* Writes the words of COUNT channels of a pixel, which begin at `channel`; those of plane 0 say with
+ * two planes which results are 1, those of plane 1 which are not 0. */
+template <int COUNT>
+INLINE void store_words(const Words<COUNT> *words, const Target &target, const Place &place,
+                        int channel, int end)
+{
+    constexpr int PARTS = Words<COUNT>::PARTS;
+    int word = channel / WORD_BITS;
+    /* the last group's words have zeros beyond its channels */
+    if (word < target.out_words && (channel < end || end == target.out_channels)) {
+        uchar *y = target.packed
+                   + ((INT64)place.word + word * (target.rows * target.columns)) * OUTPUT_PLANES
+                         * WORD_BYTES + channel % WORD_BITS / 8;
+        UNROLL for (int plane = 0; plane < OUTPUT_PLANES; plane++) {
+            const uint (&bits)[PARTS] = words[OUTPUT_PLANES - 1 - plane].parts;
+            uchar *own = y + plane * WORD_BYTES;
+            if (COUNT == 64 && WORD_BITS == 64)
+                *(uint2 *)own = uint2{bits[0], bits[PARTS - 1]};
+            else if (COUNT == 64) {
+                *(uint *)own = bits[0];
+                if (word + 1 < target.out_words
+                    && (channel + 32 < end || end == target.out_channels))
+                    *(uint *)(own + (INT64)(target.rows * target.columns) * OUTPUT_PLANES
+                                        * WORD_BYTES) = bits[PARTS - 1];
+            } else if (COUNT == 32)
+                *(uint *)own = bits[0];
+            else if (COUNT == 16)
+                *(unsigned short *)own = (unsigned short)bits[0];
+            else
+                *own = (uchar)bits[0];
+        }
+    }
+}
+#endif
+
+#if !FOLDED
+/* Writes COUNT consecutive channels of a pixel that are no single bits; see write_channels. */
+template <int COUNT>
+INLINE void write_results(const int (&ones)[COUNT], int counted, const Target &target,
+                          const Place &place, const Position &position, const int *constants,
+                          int channel, int end EPILOGUE_PARAMETERS)
+{
+    [[maybe_unused]] Words<COUNT> words[2] = {};
     [[maybe_unused]] int floats = position.image * target.stride_n
                                   + position.row * target.stride_h
                                   + position.column * target.stride_w;
@@ -245,8 +305,8 @@ INLINE void write_channels(const int (&ones)[COUNT], int counted, const Target &
 #endif
 #if OUTPUT_PLANES
             UNROLL for (int i = 0; i < VECTOR; i++) {
-                words[0][first / 32] |= (uint)(VOTED[i] > 0) << (first + i) % 32;
-                words[1][first / 32] |= (uint)(VOTED[i] != 0) << (first + i) % 32;
+                words[0].parts[first / 32] |= (uint)(VOTED[i] > 0) << (first + i) % 32;
+                words[1].parts[first / 32] |= (uint)(VOTED[i] != 0) << (first + i) % 32;
             }
 #endif
 #if FLOATS && VECTOR == 4
@@ -257,32 +317,37 @@ INLINE void write_channels(const int (&ones)[COUNT], int counted, const Target &
 #endif
         }
     }
-#endif
 #if OUTPUT_PLANES
-    int word = channel / WORD_BITS;
-    /* the last group's words have zeros beyond its channels */
-    if (word < target.out_words && (channel < end || end == target.out_channels)) {
-        uchar *y = target.packed
-                   + ((INT64)place.word + word * (target.rows * target.columns)) * OUTPUT_PLANES
-                         * WORD_BYTES + channel % WORD_BITS / 8;
-        UNROLL for (int plane = 0; plane < OUTPUT_PLANES; plane++) {
-            const uint (&bits)[PARTS] = words[OUTPUT_PLANES - 1 - plane];
-            uchar *own = y + plane * WORD_BYTES;
-            if (COUNT == 64 && WORD_BITS == 64)
-                *(uint2 *)own = uint2{bits[0], bits[PARTS - 1]};
-            else if (COUNT == 64) {
-                *(uint *)own = bits[0];
-                if (word + 1 < target.out_words
-                    && (channel + 32 < end || end == target.out_channels))
-                    *(uint *)(own + (INT64)(target.rows * target.columns) * OUTPUT_PLANES
-                                        * WORD_BYTES) = bits[PARTS - 1];
-            } else if (COUNT == 32)
-                *(uint *)own = bits[0];
-            else if (COUNT == 16)
-                *(unsigned short *)own = (unsigned short)bits[0];
-            else
-                *own = (uchar)bits[0];
-        }
+    store_words(words, target, place, channel, end);
+#endif
+}
+#endif
+
+/* Writes COUNT consecutive channels of PIXELS pixels: 8, 16, 32 or 64, the first of which is a
+ * multiple of COUNT. ones: the pixels' sums of products. constants: for each of the channels what is
+ * added to the sum; where FOLDED the largest 2 ones - counted that gives a 0. channel: number of the
+ * first of the channels. end: end of the channels of its group. positions: the pixels'. exists:
+ * which pixels there are. */
+template <int PIXELS, int COUNT>
+INLINE void write_channels(const int (&ones)[PIXELS][COUNT], const int (&counted)[PIXELS],
+                           const Target &target, const Place (&places)[PIXELS],
+                           const Position (&positions)[PIXELS], const bool (&exists)[PIXELS],
+                           const int *const (&constants)[PIXELS], const Flips<COUNT> &flips,
+                           int channel, int end EPILOGUE_PARAMETERS)
+{
+#if FOLDED
+    Words<COUNT> words[PIXELS] = {};
+    signs_of(words, ones, counted, constants);
+    UNROLL for (int i = 0; i < PIXELS; i++) {
+        UNROLL for (int part = 0; part < Words<COUNT>::PARTS; part++)
+            words[i].parts[part] ^= flips.words[part];
+        if (exists[i])
+            store_words(words + i, target, places[i], channel, end);
     }
+#else
+    UNROLL for (int i = 0; i < PIXELS; i++)
+        if (exists[i])
+            write_results(ones[i], counted[i], target, places[i], positions[i], constants[i],
+                          channel, end EPILOGUE_ARGUMENTS);
 #endif
 }

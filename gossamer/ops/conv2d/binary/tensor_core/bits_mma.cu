@@ -225,17 +225,18 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_mma(
             UNROLL for (int half = 0; half < 2; half++) {
                 int row = (warp_p * TILES_P + tile) * 16 + half * 8 + lane / 4;
                 if (first_pixel + row < pixels) {
-                    Place place = places[row];
+                    Place place[1] = {places[row]};
 #if CONSTANT_CLASSES
-                    const int *added = own_constants + place.pixel_class * TILE_C + in_tile;
+                    const int *added[1] = {own_constants + place[0].pixel_class * TILE_C + in_tile};
 #else
-                    const int *added = constants + place.pixel_class * tile_channels + in_tiles;
+                    const int *added[1] = {
+                        constants + place[0].pixel_class * tile_channels + in_tiles};
 #endif
-                    int own[2 * TILES_C];
+                    int own[1][2 * TILES_C];
                     UNROLL for (int n = 0; n < 2 * TILES_C; n++)
-                        own[n] = ones[tile][n / 2][half * 2 + n % 2];
-                    write_channels(own, counts[row], target, place,
-                                   position_of(first_pixel + row), added, own_flips,
+                        own[0][n] = ones[tile][n / 2][half * 2 + n % 2];
+                    write_channels(own, {counts[row]}, target, place,
+                                   {position_of(first_pixel + row)}, {true}, added, own_flips,
                                    channel, (group + 1) * group_channels EPILOGUE_ARGUMENTS);
                 }
             }

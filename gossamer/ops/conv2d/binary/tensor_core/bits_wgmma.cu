@@ -320,25 +320,27 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
         }
         asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
         is_first = false;
+        int own[2][CHANNELS_OF_LANE];
+        const int *added[2];
+        Position positions[2];
+        bool exists[2];
         UNROLL for (int half = 0; half < 2; half++) {
             counted[half] += __shfl_xor_sync(0xffffffffu, counted[half], 1);
             counted[half] += __shfl_xor_sync(0xffffffffu, counted[half], 2);
             int pixel = tile * TILE_P + warp * 16 + half * 8 + lane / 4;
-            if (pixel < pixels) {
+            exists[half] = pixel < pixels;
+            positions[half] = position_of(exists[half] ? pixel : 0);
 #if CONSTANT_CLASSES
-                const int *added = own_constants
-                                   + (places[half].pixel_class * 4 + lane % 4) * CONSTANT_PITCH;
+            added[half] = own_constants
+                          + (places[half].pixel_class * 4 + lane % 4) * CONSTANT_PITCH;
 #else
-                const int *added = constants + places[half].pixel_class * tile_channels + in_tiles;
+            added[half] = constants + places[half].pixel_class * tile_channels + in_tiles;
 #endif
-                int own[CHANNELS_OF_LANE];
-                UNROLL for (int n = 0; n < CHANNELS_OF_LANE; n++)
-                    own[n] = sums[n / 2 * 4 + half * 2 + n % 2];
-                write_channels(own, counted[half], target, places[half], position_of(pixel), added,
-                               own_flips, channel, (group + 1) * group_channels
-                               EPILOGUE_ARGUMENTS);
-            }
+            UNROLL for (int n = 0; n < CHANNELS_OF_LANE; n++)
+                own[half][n] = sums[n / 2 * 4 + half * 2 + n % 2];
         }
+        write_channels(own, counted, target, places, positions, exists, added, own_flips, channel,
+                       (group + 1) * group_channels EPILOGUE_ARGUMENTS);
     }
 #if !COPIERS
     wait_for_copies<0>();

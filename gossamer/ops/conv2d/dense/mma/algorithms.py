@@ -101,7 +101,7 @@ class _MmaProduct(Algorithm):
         table = None
         if is_gathered or not self._pointwise:
             table = weights.packed(
-                f"k for mma {x.strides[1:]} {problem.dilation} {precision}",
+                f"table of k for mma {x.strides[1:]} {problem.dilation} {precision}",
                 lambda _: k_table(problem, x, precision, of_pieces=not is_gathered))
         x_image, x_channel, x_row, x_column = x.strides
         tiles_p, tiles_m = tile.tiles_of(problem)

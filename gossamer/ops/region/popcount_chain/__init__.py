@@ -1,0 +1,1 @@
+"""Products with matrices of signs, one after another, in one step."""

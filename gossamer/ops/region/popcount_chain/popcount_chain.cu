@@ -1,0 +1,189 @@
+/* Products with matrices of signs, of which each reads the signs of the one before it, as one kernel.
+ *
+ * A cluster of CLUSTER work-groups computes a row of all products. Each work-group has a part of each
+ * product's columns, whose weights it copies to its shared memory while the kernel before this one
+ * still runs. A work-item compares the words of a row with those of a column, or of a part of it. A
+ * warp votes on words of 32 results and sends them to all work-groups of the cluster, which meet
+ * before the next product.
+ *
+ * ITEMS     work-items of a work-group
+ * SIGNS     1: x are floats, of which SIGN_EPILOGUE makes signs; 0: x are packed words
+ * WORD_BITS the size of the words of x, OUT_WORD_BITS that of the words of y, 0 where y are floats
+ * OUT_PLANES  bits of a result in y
+ * PRODUCTS  the products in order, as HIDDEN(number, number of the next) and at last FINAL(number)
+ *
+ * Of product i: Li_DEPTH its inner products' length, Li_WORDS the words of 32 bits that hold it and
+ * Li_QUADS the same in fours, Li_PLANES the bits of an input, of which with 2 the first says whether
+ * it differs from 0, Li_RESULTS its columns and Li_COLUMNS those of a work-group, a multiple of 32,
+ * Li_INPUT, Li_BITS and Li_CONSTANTS where its inputs, its weights and the constants of its columns
+ * begin in shared memory, in 16 bytes. Li_THRESHOLDS is 1 where these are thresholds, else the
+ * epilogue Li_EPILOGUE is computed. */
+
+#define WARPS (ITEMS / 32)
+
+/* The words of a quad that differ from those of a column, of the inputs that are not 0. */
+template <int QUADS, int PLANES>
+INLINE int differing_in(const uint4 &column, const uint4 *inputs, int quad)
+{
+    uint4 word = inputs[(PLANES - 1) * QUADS + quad];
+    word.x ^= column.x, word.y ^= column.y, word.z ^= column.z, word.w ^= column.w;
+    if (PLANES == 2) {
+        uint4 counts = inputs[quad];
+        word.x &= counts.x, word.y &= counts.y, word.z &= counts.z, word.w &= counts.w;
+    }
+    return POPCOUNT(word.x) + POPCOUNT(word.y) + POPCOUNT(word.z) + POPCOUNT(word.w);
+}
+
+/* Calls use(column, sum) for each of the work-group's columns, for 32 neighbouring ones by a warp. */
+template <int QUADS, int COLUMNS, int PLANES, int DEPTH, class Use>
+INLINE void multiply(const uint4 *weights, const uint4 *inputs, int *partial, const Use &use)
+{
+    constexpr int PARTS = COLUMNS < ITEMS ? ITEMS / COLUMNS : 1;
+    int item = LOCAL_ID(0), part = PARTS > 1 ? item / COLUMNS : 0;
+    int counted = DEPTH;
+    if (PLANES == 2) {
+        counted = 0;
+        UNROLL for (int first = 0; first < QUADS * 4; first += 32)
+            if (first + item % 32 < QUADS * 4)
+                counted += POPCOUNT(((const uint *)inputs)[first + item % 32]);
+        UNROLL for (int distance = 16; distance > 0; distance /= 2)
+            counted += __shfl_xor_sync(0xffffffffu, counted, distance);
+    }
+    for (int column = PARTS > 1 ? item % COLUMNS : item; column < COLUMNS; column += ITEMS) {
+        int differing = 0;
+        _Pragma("unroll 4") for (int quad = part; quad < QUADS; quad += PARTS)
+            differing += differing_in<QUADS, PLANES>(weights[quad * COLUMNS + column], inputs,
+                                                     quad);
+        if (PARTS > 1)
+            partial[item] = differing;
+        else
+            use(column, counted - 2 * differing);
+    }
+    if (PARTS > 1) {
+        BARRIER();
+        if (item < COLUMNS) {
+            int differing = 0;
+            UNROLL for (int i = 0; i < PARTS; i++)
+                differing += partial[i * COLUMNS + item];
+            use(item, counted - 2 * differing);
+        }
+    }
+}
+
+/* Sets the words of a row beyond its last one to 0. */
+template <int QUADS, int WORDS, int PLANES> INLINE void clear_end(uint4 *inputs)
+{
+    if (LOCAL_ID(0) < PLANES * (QUADS * 4 - WORDS))
+        ((uint *)(inputs + LOCAL_ID(0) % PLANES * QUADS))[WORDS + LOCAL_ID(0) / PLANES] = 0;
+}
+
+/* The result of a column of product i; 0 for columns that do not exist. */
+#define RESULT(i)                                                                             \
+    int channel = rank * L##i##_COLUMNS + column;                                             \
+    int4 constant = ((const int4 *)memory)[L##i##_CONSTANTS + column];                        \
+    float value = L##i##_THRESHOLDS                                                           \
+                      ? (float)(((sum >= constant.x) + (sum >= constant.y) - 1) * constant.z) \
+                      : (float)sum * __int_as_float(constant.w);                              \
+    if (!L##i##_THRESHOLDS && channel < L##i##_RESULTS)                                       \
+        L##i##_EPILOGUE(value, channel, channel)                                              \
+    uint nonzero = __ballot_sync(0xffffffffu, value != 0);                                    \
+    uint positive = __ballot_sync(0xffffffffu, value > 0);
+
+#define MULTIPLY(i, use)                                                           \
+    wait_for_turn(barriers + i, 0);                                                \
+    multiply<L##i##_QUADS, L##i##_COLUMNS, L##i##_PLANES, L##i##_DEPTH>(           \
+        memory + L##i##_BITS, memory + L##i##_INPUT, partial, use);
+
+#define HIDDEN(i, next)                                                                         \
+    clear_end<L##next##_QUADS, L##next##_WORDS, L##next##_PLANES>(memory + L##next##_INPUT);    \
+    MULTIPLY(i, ([&](int column, int sum) {                                                     \
+        RESULT(i)                                                                               \
+        int plane = lane / CLUSTER;                                                             \
+        if (plane < L##next##_PLANES && channel / 32 < L##next##_WORDS) {                       \
+            uint *words = (uint *)(memory + L##next##_INPUT + plane * L##next##_QUADS);         \
+            of_group(words, lane % CLUSTER)[channel / 32] =                                     \
+                plane == L##next##_PLANES - 1 ? positive : nonzero;                             \
+        }                                                                                       \
+    }))                                                                                         \
+    CLUSTER_BARRIER();
+
+#if OUT_WORD_BITS
+#define OUT_PARTS (OUT_WORD_BITS / 32)
+#define FINAL(i)                                                                                \
+    MULTIPLY(i, ([&](int column, int sum) {                                                     \
+        RESULT(i)                                                                               \
+        int words = CEIL_DIV(L##i##_RESULTS, OUT_WORD_BITS), word = channel / OUT_WORD_BITS;    \
+        if (lane < OUT_PLANES && word < words)                                                  \
+            y[((row * words + word) * OUT_PLANES + lane) * OUT_PARTS + channel / 32 % OUT_PARTS] = \
+                lane == OUT_PLANES - 1 ? positive : nonzero;                                    \
+    }))
+#else
+#define FINAL(i)                                                   \
+    MULTIPLY(i, ([&](int column, int sum) {                        \
+        RESULT(i)                                                  \
+        if (channel < L##i##_RESULTS)                              \
+            y[row * L##i##_RESULTS + channel] = value;             \
+    }))
+#endif
+
+KERNEL IN_CLUSTERS LAUNCH_BOUNDS(ITEMS, 1) void popcount_chain(
+    const INPUT *RESTRICT x, const uint4 *RESTRICT weights, const uint4 *RESTRICT constants,
+    OUTPUT *RESTRICT y EPILOGUES)
+{
+    DYNAMIC_SHARED(uint4, memory)
+    int *partial = (int *)(memory + PARTIAL);
+    ulong *barriers = (ulong *)(partial + ITEMS);
+    int rank = GROUP_ID(0) % CLUSTER, row = GROUP_ID(0) / CLUSTER;
+    int lane = LOCAL_ID(0) % 32;
+    CLUSTER_ARRIVE();
+    SUCCESSOR_MAY_BEGIN();
+    if (LOCAL_ID(0) == 0) {
+        constexpr int columns[] = {ALL_COLUMNS}, quads[] = {ALL_QUADS};
+        UNROLL for (int i = 0; i < COUNT; i++)
+            begin_barrier(barriers + i, 1);
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+        const uint4 *own_weights = weights + rank * (CONSTANTS - BITS);
+        const uint4 *own_constants = constants + rank * (INPUTS - CONSTANTS);
+        uint bits = shared_address(memory + BITS), others = shared_address(memory + CONSTANTS);
+        UNROLL for (int i = 0; i < COUNT; i++) {
+            int count = columns[i] * quads[i];
+            expect_bytes(barriers + i, (count + columns[i]) * 16);
+            copy_bytes(bits, own_weights, count * 16, barriers + i);
+            copy_bytes(others, own_constants, columns[i] * 16, barriers + i);
+            bits += count * 16, others += columns[i] * 16;
+            own_weights += count, own_constants += columns[i];
+        }
+    }
+    clear_end<L0_QUADS, L0_WORDS, L0_PLANES>(memory + L0_INPUT);
+    PREDECESSOR_WAIT();
+#if SIGNS
+    int warp = LOCAL_ID(0) / 32;
+    constexpr int TURNS = CEIL_DIV(L0_WORDS, WARPS);
+    float numbers[TURNS];
+    UNROLL for (int turn = 0; turn < TURNS; turn++) {
+        int channel = (turn * WARPS + warp) * 32 + lane;
+        numbers[turn] = channel < L0_DEPTH ? x[row * L0_DEPTH + channel] : 0;
+    }
+    UNROLL for (int turn = 0; turn < TURNS; turn++) {
+        int word = turn * WARPS + warp;
+        float value = numbers[turn];
+        SIGN_EPILOGUE(value, 0, 0)
+        bool exists = word * 32 + lane < L0_DEPTH;
+        uint nonzero = __ballot_sync(0xffffffffu, exists && value != 0);
+        uint positive = __ballot_sync(0xffffffffu, exists && value > 0);
+        if (lane < L0_PLANES && word < L0_WORDS)
+            ((uint *)(memory + L0_INPUT + lane * L0_QUADS))[word] =
+                lane == L0_PLANES - 1 ? positive : nonzero;
+    }
+#else
+    constexpr int PARTS = WORD_BITS / 32, ROW = CEIL_DIV(L0_DEPTH, WORD_BITS) * L0_PLANES * PARTS;
+    for (int i = LOCAL_ID(0); i < L0_PLANES * L0_WORDS; i += ITEMS) {
+        int word = i % L0_WORDS, plane = i / L0_WORDS;
+        ((uint *)(memory + L0_INPUT + plane * L0_QUADS))[word] =
+            x[row * ROW + (word / PARTS * L0_PLANES + plane) * PARTS + word % PARTS];
+    }
+#endif
+    BARRIER();
+    CLUSTER_WAIT();
+    PRODUCTS
+}
