@@ -28,7 +28,10 @@ def test_every_config(compiled_device: Device, problem: GemmProblem) -> None:
     (expected,) = reference(problem, inputs, constants)
     weights = Weights(constants, compiled_device)
     variants = list(LargeGemm().variants(problem, compiled_device))
-    for variant in variants[3:] if is_slow(compiled_device) else variants:
+    if is_slow(compiled_device):
+        # one that keeps the next tile in registers, and one with asynchronous copies
+        variants = list({variant["tiles"]: variant for variant in variants}.values())
+    for variant in variants:
         (actual,) = run_variant(LargeGemm(), problem, variant, compiled_device, weights, inputs)
         assert normalised_error(actual, expected) <= tolerance("gemm")
 
