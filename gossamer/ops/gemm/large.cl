@@ -50,32 +50,33 @@
 #define WEIGHT_INSIDE(i)                                                                      \
     (!CHECKED || (first_column + WEIGHT_COLUMN(i) < columns && next_k + WEIGHT_K(i) < depth))
 
+/* Starts to fill a tile with the values of k from next_k on. */
 #if ASYNC
 #define FETCH(tile)                                                                           \
     {                                                                                         \
         uint target = shared_address(tile);                                                   \
         UNROLL for (int i = 0; i < X_LOADS; i++) {                                            \
             int inside = X_INSIDE(i);                                                         \
-            copy_4_bytes(target + 4 * X_PLACE(i), inside ? x + x_index[i] : x, inside ? 4 : 0); \
+            copy_4_bytes(target + 4 * X_PLACE(i), inside ? X_FROM(i) : x, inside ? 4 : 0);    \
         }                                                                                     \
         UNROLL for (int i = 0; i < WEIGHT_LOADS; i++) {                                       \
             int inside = WEIGHT_INSIDE(i);                                                    \
-            copy_16_bytes(target + 4 * WEIGHT_PLACE(i),                                       \
-                          inside ? weight + weight_index[i] : weight, inside ? 16 : 0);       \
+            copy_16_bytes(target + 4 * WEIGHT_PLACE(i), inside ? WEIGHT_FROM(i) : weight,     \
+                          inside ? 16 : 0);                                                   \
         }                                                                                     \
         ADVANCE()                                                                             \
     }
-#define STORE_TILE(tile)
 #else
 #define FETCH(tile)                                                                           \
     {                                                                                         \
         UNROLL for (int i = 0; i < X_LOADS; i++)                                              \
-            x_next[i] = X_INSIDE(i) ? LOAD4(x + x_index[i]) : MAKE4(0.0f, 0.0f, 0.0f, 0.0f);  \
+            x_next[i] = X_INSIDE(i) ? LOAD4(X_FROM(i)) : MAKE4(0.0f, 0.0f, 0.0f, 0.0f);       \
         UNROLL for (int i = 0; i < WEIGHT_LOADS; i++)                                         \
-            weight_next[i] = WEIGHT_INSIDE(i) ? LOAD4(weight + weight_index[i])               \
+            weight_next[i] = WEIGHT_INSIDE(i) ? LOAD4(WEIGHT_FROM(i))                         \
                                               : MAKE4(0.0f, 0.0f, 0.0f, 0.0f);                \
         ADVANCE()                                                                             \
     }
+/* Writes to a tile what FETCH left in registers. */
 #define STORE_TILE(tile)                                                                      \
     {                                                                                         \
         UNROLL for (int i = 0; i < X_LOADS; i++) {                                            \
@@ -90,11 +91,11 @@
     }
 #endif
 
+#define X_FROM(i) (x_from + (size_t)(i) * x_step)
+#define WEIGHT_FROM(i) (weight_from + (size_t)(i) * weight_step)
 #define ADVANCE()                                                                             \
-    UNROLL for (int i = 0; i < X_LOADS; i++)                                                  \
-        x_index[i] += TILE_K;                                                                 \
-    UNROLL for (int i = 0; i < WEIGHT_LOADS; i++)                                             \
-        weight_index[i] += TILE_K * columns;                                                  \
+    x_from += TILE_K;                                                                         \
+    weight_from += TILE_K * columns;                                                          \
     next_k += TILE_K;
 
 /* Makes the next tile the current one, which all of the work-group can read then. */
@@ -156,11 +157,13 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void large_gemm(
     int first_row = (stripe * STRIPE + in_stripe % high) * TILE_M;
     int first_column = in_stripe / high * TILE_N;
 
-    int next_k = 0, x_index[X_LOADS], weight_index[WEIGHT_LOADS];
-    UNROLL for (int i = 0; i < X_LOADS; i++)
-        x_index[i] = (first_row + X_ROW(i)) * depth + X_K;
-    UNROLL for (int i = 0; i < WEIGHT_LOADS; i++)
-        weight_index[i] = WEIGHT_K(i) * columns + first_column + WEIGHT_COLUMN(i);
+    int next_k = 0;
+    /* from one of a work-item's copies to the next */
+    int x_step = WORK_GROUP_SIZE / (TILE_K / TOGETHER) * depth;
+    int weight_step = 4 * WORK_GROUP_SIZE / TILE_N * columns;
+    const GLOBAL float *x_from = x + (size_t)(first_row + X_ROW(0)) * depth + X_K;
+    const GLOBAL float *weight_from =
+        weight + WEIGHT_K(0) * columns + first_column + WEIGHT_COLUMN(0);
 
     int warp_row = warp / WARPS_N * (LANES_M * WORK_M), lane_row = lane / LANES_N * 4;
     int column = warp % WARPS_N * (LANES_N * WORK_N) + lane % LANES_N * 4;
