@@ -87,7 +87,7 @@ def _tuned(device: Device, folder: Path) -> str:
 
     handle = cl.CommandQueue.from_int_ptr(device.opencl_queue(None)).device
     results = [result for path in sorted(folder.glob(_TUNED))
-               if (result := json.loads(path.read_text()))["device"] == handle.name]
+               if (result := json.loads(path.read_text()))["device"].strip() == handle.name.strip()]
     if not results:
         return ""
     best = min(results, key=lambda result: float(result["best_time"]))

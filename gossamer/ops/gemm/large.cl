@@ -1,24 +1,27 @@
-/* A product for large matrices: y[i, j] = epilogue(sum over k of x[i, k] * weight[k, j]), all row-major.
+/* A product for large matrices, all row-major:
  *
- * A work-group computes TILE_M rows by TILE_N columns and a work-item WORK_M by WORK_N of them, from
- * tiles of TILE_K values of k in shared memory that are filled ahead. A warp is LANES_M by LANES_N
- * work-items. Neighbouring work-groups compute tiles of STRIPE rows of tiles, so that what they read
- * is in the L2 cache.
+ *   y[i, j] = epilogue(sum over k of x[i, k] * weight[k, j])
+ *
+ * A work-group computes TILE_M rows by TILE_N columns and a work-item WORK_M by WORK_N of them,
+ * from tiles of TILE_K values of k in shared memory that are filled ahead. A warp is LANES_M by
+ * LANES_N work-items. Neighbouring work-groups compute tiles of STRIPE rows of tiles, so that what
+ * they read is in the L2 cache.
  *
  * The tile of x is transposed on its way into shared memory. SWIZZLE moves the column of a row's
- * number by its k, so that the writes of a warp fall in different banks; a column is read from where
- * it was written.
+ * number by its k, so that the writes of a warp fall in different banks; a column is read from
+ * where it was written.
  *
  * BLOCKS_PER_UNIT work-groups must fit a multiprocessor at once, which bounds the registers.
  *
  * CHECKED    0 where rows, columns and depth are multiples of the tile's, so that no bounds are
  *            checked
- * TILES      number of tiles in shared memory. 2: the next one waits in registers. 3 or more: all but
- *            one are filled by asynchronous copies (CUDA from sm_80 on)
- * EARLY      1: a work-item reads the numbers of the next k before it multiplies those of this one,
- *            the first of the next tile as well
+ * TILES      tiles in shared memory. With 2, the next one waits in registers. With more, all but
+ *            one are being filled by asynchronous copies (CUDA from sm_80 on)
+ * EARLY      1: a work-item reads the numbers of the next k before it multiplies those of this
+ *            one, the first k of the next tile too
  * COLUMNS    1: a work-item's results are computed column by column, 0: row by row
- * SNAKE      1: every second column, or row, is computed from its end */
+ * SNAKE      1: every second column, or row, is computed from its end, so that two multiplications
+ *            in turn share an operand, which is read from the registers once */
 
 #define WORK_GROUP_SIZE (TILE_M / WORK_M * (TILE_N / WORK_N))
 #define LANES_M (32 / LANES_N)
@@ -46,35 +49,41 @@
     ((k) * TILE_M + warp_row + (lane_row ^ (SWIZZLE(k) & LANE_BITS))    \
      + (((i) * LANES_M) ^ (SWIZZLE(k) & ~LANE_BITS)))
 
-#define X_INSIDE(i) (!CHECKED || (first_row + X_ROW(i) < rows && next_k + X_K < depth))
-#define WEIGHT_INSIDE(i)                                                                      \
-    (!CHECKED || (first_column + WEIGHT_COLUMN(i) < columns && next_k + WEIGHT_K(i) < depth))
+#define X_INSIDE(i, first_k) \
+    (!CHECKED || (first_row + X_ROW(i) < rows && (first_k) + X_K < depth))
+#define WEIGHT_INSIDE(i, first_k) \
+    (!CHECKED || (first_column + WEIGHT_COLUMN(i) < columns && (first_k) + WEIGHT_K(i) < depth))
 
-/* Starts to fill a tile with the values of k from next_k on. */
+/* Starts to fill a tile with the values of k from first_k on. */
 #if ASYNC
-#define FETCH(tile)                                                                           \
+#define FETCH(tile, first_k)                                                                  \
     {                                                                                         \
         uint target = shared_address(tile);                                                   \
         UNROLL for (int i = 0; i < X_LOADS; i++) {                                            \
-            int inside = X_INSIDE(i);                                                         \
-            copy_4_bytes(target + 4 * X_PLACE(i), inside ? X_FROM(i) : x, inside ? 4 : 0);    \
+            int inside = X_INSIDE(i, first_k);                                                \
+            copy_4_bytes(target + 4 * X_PLACE(i), inside ? x + x_index[i] : x, inside ? 4 : 0); \
+            x_index[i] += TILE_K;                                                             \
         }                                                                                     \
         UNROLL for (int i = 0; i < WEIGHT_LOADS; i++) {                                       \
-            int inside = WEIGHT_INSIDE(i);                                                    \
-            copy_16_bytes(target + 4 * WEIGHT_PLACE(i), inside ? WEIGHT_FROM(i) : weight,     \
-                          inside ? 16 : 0);                                                   \
+            int inside = WEIGHT_INSIDE(i, first_k);                                           \
+            copy_16_bytes(target + 4 * WEIGHT_PLACE(i),                                       \
+                          inside ? weight + weight_index[i] : weight, inside ? 16 : 0);       \
+            weight_index[i] += weight_step;                                                   \
         }                                                                                     \
-        ADVANCE()                                                                             \
     }
 #else
-#define FETCH(tile)                                                                           \
+#define FETCH(tile, first_k)                                                                  \
     {                                                                                         \
-        UNROLL for (int i = 0; i < X_LOADS; i++)                                              \
-            x_next[i] = X_INSIDE(i) ? LOAD4(X_FROM(i)) : MAKE4(0.0f, 0.0f, 0.0f, 0.0f);       \
-        UNROLL for (int i = 0; i < WEIGHT_LOADS; i++)                                         \
-            weight_next[i] = WEIGHT_INSIDE(i) ? LOAD4(WEIGHT_FROM(i))                         \
-                                              : MAKE4(0.0f, 0.0f, 0.0f, 0.0f);                \
-        ADVANCE()                                                                             \
+        UNROLL for (int i = 0; i < X_LOADS; i++) {                                            \
+            x_next[i] = X_INSIDE(i, first_k) ? LOAD4(x + x_index[i])                          \
+                                             : MAKE4(0.0f, 0.0f, 0.0f, 0.0f);                 \
+            x_index[i] += TILE_K;                                                             \
+        }                                                                                     \
+        UNROLL for (int i = 0; i < WEIGHT_LOADS; i++) {                                       \
+            weight_next[i] = WEIGHT_INSIDE(i, first_k) ? LOAD4(weight + weight_index[i])      \
+                                                       : MAKE4(0.0f, 0.0f, 0.0f, 0.0f);       \
+            weight_index[i] += weight_step;                                                   \
+        }                                                                                     \
     }
 /* Writes to a tile what FETCH left in registers. */
 #define STORE_TILE(tile)                                                                      \
@@ -90,13 +99,6 @@
             SHARED_STORE4((tile) + WEIGHT_PLACE(i), weight_next[i]);                          \
     }
 #endif
-
-#define X_FROM(i) (x_from + (size_t)(i) * x_step)
-#define WEIGHT_FROM(i) (weight_from + (size_t)(i) * weight_step)
-#define ADVANCE()                                                                             \
-    x_from += TILE_K;                                                                         \
-    weight_from += TILE_K * columns;                                                          \
-    next_k += TILE_K;
 
 /* Makes the next tile the current one, which all of the work-group can read then. */
 #if ASYNC
@@ -157,13 +159,12 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void large_gemm(
     int first_row = (stripe * STRIPE + in_stripe % high) * TILE_M;
     int first_column = in_stripe / high * TILE_N;
 
-    int next_k = 0;
-    /* from one of a work-item's copies to the next */
-    int x_step = WORK_GROUP_SIZE / (TILE_K / TOGETHER) * depth;
-    int weight_step = 4 * WORK_GROUP_SIZE / TILE_N * columns;
-    const GLOBAL float *x_from = x + (size_t)(first_row + X_ROW(0)) * depth + X_K;
-    const GLOBAL float *weight_from =
-        weight + WEIGHT_K(0) * columns + first_column + WEIGHT_COLUMN(0);
+    int weight_step = TILE_K * columns;
+    int x_index[X_LOADS], weight_index[WEIGHT_LOADS];
+    UNROLL for (int i = 0; i < X_LOADS; i++)
+        x_index[i] = (first_row + X_ROW(i)) * depth + X_K;
+    UNROLL for (int i = 0; i < WEIGHT_LOADS; i++)
+        weight_index[i] = WEIGHT_K(i) * columns + first_column + WEIGHT_COLUMN(i);
 
     int warp_row = warp / WARPS_N * (LANES_M * WORK_M), lane_row = lane / LANES_N * 4;
     int column = warp % WARPS_N * (LANES_N * WORK_N) + lane % LANES_N * 4;
@@ -178,8 +179,8 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void large_gemm(
 #if ASYNC
     SHARED_POINTER float *filled = tiles;
     UNROLL for (int ahead = 0; ahead < TILES - 1; ahead++) {
-        if (next_k < depth)
-            FETCH(filled)
+        if (ahead * TILE_K < depth)
+            FETCH(filled, ahead * TILE_K)
         commit_copies();
         filled += TILE_WORDS;
     }
@@ -187,7 +188,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void large_gemm(
 #else
     float4 x_next[X_LOADS], weight_next[WEIGHT_LOADS];
     int current = 0;
-    FETCH(tiles)
+    FETCH(tiles, 0)
     STORE_TILE(tiles)
 #endif
     BARRIER();
@@ -196,13 +197,13 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void large_gemm(
 #endif
     for (int k = 0; k < depth; k += TILE_K) {
 #if ASYNC
-        if (next_k < depth)
-            FETCH(filled)
+        if (k + (TILES - 1) * TILE_K < depth)
+            FETCH(filled, k + (TILES - 1) * TILE_K)
         commit_copies();
         filled = filled == tiles + (TILES - 1) * TILE_WORDS ? tiles : filled + TILE_WORDS;
 #else
-        if (next_k < depth)
-            FETCH(tiles)
+        if (k + TILE_K < depth)
+            FETCH(tiles, k + TILE_K)
 #endif
 #if EARLY
         UNROLL for (int in_tile = 0; in_tile < TILE_K; in_tile += 2) {
