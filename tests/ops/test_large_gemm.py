@@ -41,7 +41,7 @@ def test_reasons_are_given(compiled_device: Device) -> None:
     for problem, reason in ((GemmProblem(64, 512, 512), "128 rows and columns or more"),
                             (GemmProblem(512, 510, 512), "multiples of 4"),
                             (GemmProblem(512, 512, 0), "multiples of 4"),
-                            (GemmProblem(2**17, 128, 2**15), "2^31 elements or more")):
+                            (GemmProblem(128, 2**16, 2**15), "2^31 weights or more")):
         assert reason in (LargeGemm().supports(problem, device) or "")
     assert LargeGemm().supports(GemmProblem(512, 512, 512), device) is None
     if compiled_device.on_processors:

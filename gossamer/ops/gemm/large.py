@@ -49,9 +49,8 @@ class LargeGemm(Algorithm):
             return f"made for {_LEAST} rows and columns or more"
         if problem.columns % 4 or problem.depth % 4 or not problem.depth:
             return "needs a depth and a number of columns that are multiples of 4"
-        if max(problem.columns * problem.depth, problem.rows * problem.depth,
-               problem.rows * problem.columns) >= 2**31:
-            return "a matrix has 2^31 elements or more"
+        if problem.columns * problem.depth >= 2**31:
+            return "2^31 weights or more"
         limits = device.limits
         if min(limits.work_group_size, limits.sure_work_group_size) < 256:
             return "needs work-groups of 256"
