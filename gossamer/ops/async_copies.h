@@ -14,6 +14,13 @@
                  ::"r"(target), "l"(source), "r"(size) : "memory");
 }
 
+/* Starts a copy of 4 bytes, or of zeros where size is 0. */
+[[maybe_unused]] INLINE void copy_4_bytes(uint target, const void *source, int size)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;"
+                 ::"r"(target), "l"(source), "r"(size) : "memory");
+}
+
 /* Makes a group of the copies that were started since the last one. */
 [[maybe_unused]] INLINE void commit_copies()
 {

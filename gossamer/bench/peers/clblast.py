@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import json
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,13 +15,16 @@ from gossamer.bench.contender import AbsentError, Alternative, PeerNetwork, Read
 from gossamer.device.base import Device
 
 _LIBRARY = "libclblast.so.1"
-_ROW_MAJOR, _AS_IT_IS, _TRANSPOSED = 101, 111, 112
+_ROW_MAJOR, _AS_IT_IS, _TRANSPOSED, _SINGLE = 101, 111, 112, 32
 """Values of CLBlast's enumerations."""
+_TUNED = "clblast_xgemm_*_32.json"
+"""What CLBlast's tuner of its main product, clblast_tuner_xgemm, writes where it was started."""
 
 
 def clblast(network: PeerNetwork, x: np.ndarray, device: Device,
             precisions: Sequence[str]) -> list[Alternative]:
-    """Returns CLBlast's product on an OpenCL device, with the settings that CLBlast has for it.
+    """Returns CLBlast's product on an OpenCL device, with the settings that CLBlast has for it, or
+    with those of its tuner where results of it for this device lie in the current directory.
     Raises AbsentError."""
     if not device.runs_opencl_libraries:
         raise AbsentError("runs through OpenCL: --device opencl:N")
@@ -28,7 +33,8 @@ def clblast(network: PeerNetwork, x: np.ndarray, device: Device,
         raise AbsentError("compared by layers that are a product without bias and activation")
     if "fp32" not in precisions:
         raise AbsentError("compared in fp32 only")
-    product = _product()
+    product = _library().CLBlastSgemm
+    tuned = _tuned(device, Path.cwd())
     weight = network.graph.constants[nodes[0].inputs[1]]
     if not nodes[0].attributes["trans_b"]:
         weight = weight.T
@@ -55,15 +61,43 @@ def clblast(network: PeerNetwork, x: np.ndarray, device: Device,
             device.read(buffers[2], result)
             return result[:count]
 
-        return ReadyContender("clblast", device, work, output, "row", _LIBRARY)
+        return ReadyContender("clblast", device, work, output, "row",
+                              f"{_LIBRARY}, {tuned or 'not tuned here'}")
 
     return [Alternative("OpenCL", make)]
 
 
 @cache
-def _product() -> Any:
-    """CLBlast's function for products of float32. Raises AbsentError where it is not installed."""
+def _library() -> ctypes.CDLL:
+    """Raises AbsentError where CLBlast is not installed."""
     try:
-        return ctypes.CDLL(_LIBRARY).CLBlastSgemm
+        return ctypes.CDLL(_LIBRARY)
     except OSError:
         raise AbsentError("not installed: apt-get install libclblast1") from None
+
+
+@cache
+def _tuned(device: Device, folder: Path) -> str:
+    """Gives CLBlast the fastest settings that its tuner found for the device, and returns them; ""
+    where the folder has no results of the tuner.
+
+    Raises AbsentError where CLBlast does not take them.
+    """
+    import pyopencl as cl
+
+    handle = cl.CommandQueue.from_int_ptr(device.opencl_queue(None)).device
+    results = [result for path in sorted(folder.glob(_TUNED))
+               if (result := json.loads(path.read_text()))["device"].strip() == handle.name.strip()]
+    if not results:
+        return ""
+    best = min(results, key=lambda result: float(result["best_time"]))
+    settings = dict(setting.split("=") for setting in best["best_parameters"].split())
+    settings.pop("PRECISION", None)
+    names = (ctypes.c_char_p * len(settings))(*(name.encode() for name in settings))
+    values = (ctypes.c_size_t * len(settings))(*map(int, settings.values()))
+    status = _library().CLBlastOverrideParameters(
+        ctypes.c_void_p(handle.int_ptr), best["best_kernel"].encode(), _SINGLE,
+        ctypes.c_size_t(len(settings)), names, values)
+    if status:
+        raise AbsentError(f"CLBlast returned {status} for the settings of its tuner")
+    return "tuned: " + " ".join(f"{name}={value}" for name, value in settings.items())

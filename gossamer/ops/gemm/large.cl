@@ -1,73 +1,123 @@
-/* A product for large matrices: y[i, j] = epilogue(sum over k of x[i, k] * weight[k, j]), all row-major.
+/* A product for large matrices, all row-major:
  *
- * A work-group computes TILE_M rows by TILE_N columns and a work-item WORK_M by WORK_N of them, from
- * tiles of TILE_K values of k in shared memory that are filled one step ahead. A warp is LANES_M by
+ *   y[i, j] = epilogue(sum over k of x[i, k] * weight[k, j])
+ *
+ * A work-group computes TILE_M rows by TILE_N columns and a work-item WORK_M by WORK_N of them,
+ * from tiles of TILE_K values of k in shared memory that are filled ahead. A warp is LANES_M by
  * LANES_N work-items. Neighbouring work-groups compute tiles of STRIPE rows of tiles, so that what
  * they read is in the L2 cache.
  *
- * The tile of x is transposed on its way into shared memory. Where four numbers of a row are written,
- * SWIZZLE moves their column by their k, so that the writes of a warp fall in different banks; a
- * column is read from where it was written.
+ * The tile of x is transposed on its way into shared memory. SWIZZLE moves the column of a row's
+ * number by its k, so that the writes of a warp fall in different banks; a column is read from
+ * where it was written.
  *
  * BLOCKS_PER_UNIT work-groups must fit a multiprocessor at once, which bounds the registers.
  *
  * CHECKED    0 where rows, columns and depth are multiples of the tile's, so that no bounds are
  *            checked
- * FRAGMENTS  2: a work-item reads the numbers of the next k before it multiplies those of this one
- * SNAKE      1: every second row of a work-item's results is computed from its end */
+ * TILES      tiles in shared memory. With 2, the next one waits in registers. With more, all but
+ *            one are being filled by asynchronous copies (CUDA from sm_80 on)
+ * EARLY      1: a work-item reads the numbers of the next k before it multiplies those of this
+ *            one, the first k of the next tile too
+ * COLUMNS    1: a work-item's results are computed column by column, 0: row by row
+ * SNAKE      1: every second column, or row, is computed from its end, so that two multiplications
+ *            in turn share an operand, which is read from the registers once */
 
 #define WORK_GROUP_SIZE (TILE_M / WORK_M * (TILE_N / WORK_N))
 #define LANES_M (32 / LANES_N)
 #define WARPS_N (TILE_N / (LANES_N * WORK_N))
 #define TILE_WORDS (TILE_K * (TILE_M + TILE_N))
-#define X_LOADS (TILE_M * TILE_K / 4 / WORK_GROUP_SIZE)
 #define WEIGHT_LOADS (TILE_N * TILE_K / 4 / WORK_GROUP_SIZE)
+#define ASYNC (TILES > 2)
 #define STRIPE 8
 
-#define X_ROW(unit) ((unit) / (TILE_K / 4))
-#define X_K(unit) ((unit) % (TILE_K / 4) * 4)
-#define WEIGHT_K(unit) ((unit) / (TILE_N / 4))
-#define WEIGHT_COLUMN(unit) ((unit) % (TILE_N / 4) * 4)
+/* Numbers of x that are copied together; a work-item's k is the same for all of its copies. */
+#define TOGETHER (ASYNC ? 1 : 4)
+#define X_LOADS (TILE_M * TILE_K / TOGETHER / WORK_GROUP_SIZE)
+#define X_ROW(i) ((item + (i) * WORK_GROUP_SIZE) / (TILE_K / TOGETHER))
+#define X_K (item % (TILE_K / TOGETHER) * TOGETHER)
+#define X_PLACE(i) (X_K * TILE_M + (X_ROW(i) ^ SWIZZLE(X_K)))
 
-#define SWIZZLE(k) ((k) / 4 * (32 / (TILE_K / 4)) & 31)
+#define WEIGHT_UNIT(i) (item + (i) * WORK_GROUP_SIZE)
+#define WEIGHT_K(i) (WEIGHT_UNIT(i) / (TILE_N / 4))
+#define WEIGHT_COLUMN(i) (WEIGHT_UNIT(i) % (TILE_N / 4) * 4)
+#define WEIGHT_PLACE(i) (TILE_K * TILE_M + WEIGHT_UNIT(i) * 4)
+
+#define SWIZZLE(k) ((k) / TOGETHER * (32 / (TILE_K / TOGETHER)) & 31)
 #define LANE_BITS (4 * LANES_M - 1)
 #define X_AT(k, i)                                                      \
     ((k) * TILE_M + warp_row + (lane_row ^ (SWIZZLE(k) & LANE_BITS))    \
      + (((i) * LANES_M) ^ (SWIZZLE(k) & ~LANE_BITS)))
 
-#define FETCH(fetched_k)                                                                      \
-    UNROLL for (int i = 0; i < X_LOADS; i++) {                                                \
-        int unit = item + i * WORK_GROUP_SIZE;                                                \
-        if (!CHECKED || (first_row + X_ROW(unit) < rows && (fetched_k) + X_K(unit) < depth))  \
-            x_next[i] = LOAD4(x_from + X_ROW(unit) * depth + X_K(unit));                      \
-        else                                                                                  \
-            x_next[i] = MAKE4(0.0f, 0.0f, 0.0f, 0.0f);                                        \
-    }                                                                                         \
-    UNROLL for (int i = 0; i < WEIGHT_LOADS; i++) {                                           \
-        int unit = item + i * WORK_GROUP_SIZE;                                                \
-        if (!CHECKED || (first_column + WEIGHT_COLUMN(unit) < columns                         \
-                         && (fetched_k) + WEIGHT_K(unit) < depth))                            \
-            weight_next[i] = LOAD4(weight_from + WEIGHT_K(unit) * columns                     \
-                                   + WEIGHT_COLUMN(unit));                                    \
-        else                                                                                  \
-            weight_next[i] = MAKE4(0.0f, 0.0f, 0.0f, 0.0f);                                   \
-    }                                                                                         \
-    x_from += TILE_K;                                                                         \
-    weight_from += TILE_K * columns;
+#define X_INSIDE(i, first_k) \
+    (!CHECKED || (first_row + X_ROW(i) < rows && (first_k) + X_K < depth))
+#define WEIGHT_INSIDE(i, first_k) \
+    (!CHECKED || (first_column + WEIGHT_COLUMN(i) < columns && (first_k) + WEIGHT_K(i) < depth))
 
+/* Starts to fill a tile with the values of k from first_k on. */
+#if ASYNC
+#define FETCH(tile, first_k)                                                                  \
+    {                                                                                         \
+        uint target = shared_address(tile);                                                   \
+        UNROLL for (int i = 0; i < X_LOADS; i++) {                                            \
+            int inside = X_INSIDE(i, first_k);                                                \
+            copy_4_bytes(target + 4 * X_PLACE(i), inside ? x + x_index[i] : x, inside ? 4 : 0); \
+            x_index[i] += TILE_K;                                                             \
+        }                                                                                     \
+        UNROLL for (int i = 0; i < WEIGHT_LOADS; i++) {                                       \
+            int inside = WEIGHT_INSIDE(i, first_k);                                           \
+            copy_16_bytes(target + 4 * WEIGHT_PLACE(i),                                       \
+                          inside ? weight + weight_index[i] : weight, inside ? 16 : 0);       \
+            weight_index[i] += weight_step;                                                   \
+        }                                                                                     \
+    }
+#else
+#define FETCH(tile, first_k)                                                                  \
+    {                                                                                         \
+        UNROLL for (int i = 0; i < X_LOADS; i++) {                                            \
+            x_next[i] = X_INSIDE(i, first_k) ? LOAD4(x + x_index[i])                          \
+                                             : MAKE4(0.0f, 0.0f, 0.0f, 0.0f);                 \
+            x_index[i] += TILE_K;                                                             \
+        }                                                                                     \
+        UNROLL for (int i = 0; i < WEIGHT_LOADS; i++) {                                       \
+            weight_next[i] = WEIGHT_INSIDE(i, first_k) ? LOAD4(weight + weight_index[i])      \
+                                                       : MAKE4(0.0f, 0.0f, 0.0f, 0.0f);       \
+            weight_index[i] += weight_step;                                                   \
+        }                                                                                     \
+    }
+/* Writes to a tile what FETCH left in registers. */
 #define STORE_TILE(tile)                                                                      \
-    UNROLL for (int i = 0; i < X_LOADS; i++) {                                                \
-        int unit = item + i * WORK_GROUP_SIZE;                                                \
-        SHARED_POINTER float *to = (tile) + X_K(unit) * TILE_M                                \
-            + (X_ROW(unit) ^ SWIZZLE(X_K(unit)));                                             \
-        to[0] = x_next[i].x;                                                                  \
-        to[TILE_M] = x_next[i].y;                                                             \
-        to[2 * TILE_M] = x_next[i].z;                                                         \
-        to[3 * TILE_M] = x_next[i].w;                                                         \
-    }                                                                                         \
-    UNROLL for (int i = 0; i < WEIGHT_LOADS; i++)                                             \
-        SHARED_STORE4((tile) + TILE_K * TILE_M + (item + i * WORK_GROUP_SIZE) * 4,            \
-                      weight_next[i]);
+    {                                                                                         \
+        UNROLL for (int i = 0; i < X_LOADS; i++) {                                            \
+            SHARED_POINTER float *to = (tile) + X_PLACE(i);                                   \
+            to[0] = x_next[i].x;                                                              \
+            to[TILE_M] = x_next[i].y;                                                         \
+            to[2 * TILE_M] = x_next[i].z;                                                     \
+            to[3 * TILE_M] = x_next[i].w;                                                     \
+        }                                                                                     \
+        UNROLL for (int i = 0; i < WEIGHT_LOADS; i++)                                         \
+            SHARED_STORE4((tile) + WEIGHT_PLACE(i), weight_next[i]);                          \
+    }
+#endif
+
+/* Makes the next tile the current one, which all of the work-group can read then. */
+#if ASYNC
+#define NEXT_TILE()                                                                           \
+    {                                                                                         \
+        wait_for_copies<TILES - 2>();                                                         \
+        BARRIER();                                                                            \
+        tile = tile == tiles + (TILES - 1) * TILE_WORDS ? tiles : tile + TILE_WORDS;          \
+    }
+#else
+#define NEXT_TILE()                                                                           \
+    {                                                                                         \
+        current = TILE_WORDS - current;                                                       \
+        if (k + TILE_K < depth)                                                               \
+            STORE_TILE(tiles + current)                                                       \
+        BARRIER();                                                                            \
+        tile = tiles + current;                                                               \
+    }
+#endif
 
 #define READ(fragment, k)                                                                     \
     UNROLL for (int i = 0; i < WORK_M; i += 4) {                                              \
@@ -86,10 +136,13 @@
         of_weight[fragment][j + 3] = four.w;                                                  \
     }
 
+#define OUTER (COLUMNS ? WORK_N : WORK_M)
+#define INNER (COLUMNS ? WORK_M : WORK_N)
 #define MULTIPLY(fragment)                                                                    \
-    UNROLL for (int i = 0; i < WORK_M; i++)                                                   \
-        UNROLL for (int n = 0; n < WORK_N; n++) {                                             \
-            int j = SNAKE && i % 2 ? WORK_N - 1 - n : n;                                      \
+    UNROLL for (int outer = 0; outer < OUTER; outer++)                                        \
+        UNROLL for (int n = 0; n < INNER; n++) {                                              \
+            int inner = SNAKE && outer % 2 ? INNER - 1 - n : n;                               \
+            int i = COLUMNS ? inner : outer, j = COLUMNS ? outer : inner;                     \
             sum[i][j] = FMA(of_x[fragment][i], of_weight[fragment][j], sum[i][j]);            \
         }
 
@@ -97,7 +150,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void large_gemm(
     const GLOBAL float *RESTRICT x, const GLOBAL float *RESTRICT weight, GLOBAL float *RESTRICT y,
     int rows, int columns, int depth EPILOGUE_PARAMETERS)
 {
-    SHARED ALIGNED(16) float tiles[2 * TILE_WORDS];
+    SHARED ALIGNED(16) float tiles[TILES * TILE_WORDS];
 
     int item = LOCAL_ID(0), warp = item / 32, lane = item % 32;
     int tiles_m = CEIL_DIV(rows, TILE_M), tiles_n = CEIL_DIV(columns, TILE_N);
@@ -105,8 +158,13 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void large_gemm(
     int high = tiles_m - stripe * STRIPE < STRIPE ? tiles_m - stripe * STRIPE : STRIPE;
     int first_row = (stripe * STRIPE + in_stripe % high) * TILE_M;
     int first_column = in_stripe / high * TILE_N;
-    const GLOBAL float *x_from = x + first_row * depth;
-    const GLOBAL float *weight_from = weight + first_column;
+
+    int weight_step = TILE_K * columns;
+    int x_index[X_LOADS], weight_index[WEIGHT_LOADS];
+    UNROLL for (int i = 0; i < X_LOADS; i++)
+        x_index[i] = (first_row + X_ROW(i)) * depth + X_K;
+    UNROLL for (int i = 0; i < WEIGHT_LOADS; i++)
+        weight_index[i] = WEIGHT_K(i) * columns + first_column + WEIGHT_COLUMN(i);
 
     int warp_row = warp / WARPS_N * (LANES_M * WORK_M), lane_row = lane / LANES_N * 4;
     int column = warp % WARPS_N * (LANES_N * WORK_N) + lane % LANES_N * 4;
@@ -115,39 +173,54 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void large_gemm(
     UNROLL for (int i = 0; i < WORK_M; i++)
         UNROLL for (int j = 0; j < WORK_N; j++)
             sum[i][j] = 0.0f;
-    float4 x_next[X_LOADS], weight_next[WEIGHT_LOADS];
     float of_x[2][WORK_M], of_weight[2][WORK_N];
 
-    FETCH(0)
-    STORE_TILE(tiles)
-    BARRIER();
+    const SHARED_POINTER float *tile = tiles;
+#if ASYNC
+    SHARED_POINTER float *filled = tiles;
+    UNROLL for (int ahead = 0; ahead < TILES - 1; ahead++) {
+        if (ahead * TILE_K < depth)
+            FETCH(filled, ahead * TILE_K)
+        commit_copies();
+        filled += TILE_WORDS;
+    }
+    wait_for_copies<TILES - 2>();
+#else
+    float4 x_next[X_LOADS], weight_next[WEIGHT_LOADS];
     int current = 0;
-    for (int next_k = TILE_K; ; next_k += TILE_K) {
-        if (next_k < depth) {
-            FETCH(next_k)
-        }
-        const SHARED_POINTER float *tile = tiles + current;
-#if FRAGMENTS == 2
-        READ(0, 0)
-        UNROLL for (int k = 0; k < TILE_K; k += 2) {
-            READ(1, k + 1)
+    FETCH(tiles, 0)
+    STORE_TILE(tiles)
+#endif
+    BARRIER();
+#if EARLY
+    READ(0, 0)
+#endif
+    for (int k = 0; k < depth; k += TILE_K) {
+#if ASYNC
+        if (k + (TILES - 1) * TILE_K < depth)
+            FETCH(filled, k + (TILES - 1) * TILE_K)
+        commit_copies();
+        filled = filled == tiles + (TILES - 1) * TILE_WORDS ? tiles : filled + TILE_WORDS;
+#else
+        if (k + TILE_K < depth)
+            FETCH(tiles, k + TILE_K)
+#endif
+#if EARLY
+        UNROLL for (int in_tile = 0; in_tile < TILE_K; in_tile += 2) {
+            READ(1, in_tile + 1)
             MULTIPLY(0)
-            if (k + 2 < TILE_K) {
-                READ(0, k + 2)
-            }
+            if (in_tile + 2 == TILE_K)
+                NEXT_TILE()
+            READ(0, (in_tile + 2) % TILE_K)
             MULTIPLY(1)
         }
 #else
-        UNROLL for (int k = 0; k < TILE_K; k++) {
-            READ(0, k)
+        UNROLL for (int in_tile = 0; in_tile < TILE_K; in_tile++) {
+            READ(0, in_tile)
             MULTIPLY(0)
         }
+        NEXT_TILE()
 #endif
-        if (next_k >= depth)
-            break;
-        current = TILE_WORDS - current;
-        STORE_TILE(tiles + current)
-        BARRIER();
     }
 
     UNROLL for (int i = 0; i < WORK_M; i++) {

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from gossamer.device.base import Device
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Algorithm, State, Variant
+from gossamer.ops.copies import ASYNC_COPIES
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
@@ -18,23 +20,22 @@ from gossamer.ops.strided import cannot_compile
 from gossamer.ops.weights import Weights
 
 _SOURCE = Path(__file__).with_name("large.cl")
-_KEYS = ("tile_m", "tile_n", "tile_k", "work_m", "work_n", "lanes_n", "fragments", "snake",
-         "blocks_per_unit", "checked")
+_KEYS = ("tile_m", "tile_n", "tile_k", "work_m", "work_n", "lanes_n", "blocks_per_unit", "tiles",
+         "early", "columns", "snake", "checked")
 _CONFIGS = (
-    (256, 128, 8, 16, 8, 8, 1, 0, 1, 0),
-    (256, 128, 8, 16, 8, 8, 2, 1, 1, 1),
-    (128, 256, 8, 8, 16, 4, 2, 1, 1, 0),
-    (128, 128, 8, 8, 8, 8, 1, 0, 2, 0),
+    (128, 256, 8, 8, 16, 4, 1, 3, 1, 1, 1, 0),
+    (128, 128, 8, 8, 16, 4, 2, 4, 1, 1, 1, 0),
+    (128, 128, 8, 16, 8, 8, 2, 2, 0, 0, 1, 0),
+    (128, 128, 8, 8, 16, 4, 2, 2, 0, 1, 1, 0),
 )
 """Values of _KEYS, which large.cl describes. On an H200 the first is the fastest through CUDA, and
-the second, which checks bounds even where there is no need, through OpenCL; the last is for
-products that are not large enough."""
+the last two, of which one or the other is faster, through OpenCL."""
 _LEAST = 128
 """Rows and columns below which a tile would be empty for the most part."""
 
 
 class LargeGemm(Algorithm):
-    """Tiles of 256 x 128 with 16 x 8 results a work-item, swizzled in shared memory."""
+    """Tiles of 128 x 128 or more with 128 results a work-item, swizzled in shared memory."""
 
     op = "gemm"
     name = "large_gemm"
@@ -53,12 +54,13 @@ class LargeGemm(Algorithm):
         limits = device.limits
         if min(limits.work_group_size, limits.sure_work_group_size) < 256:
             return "needs work-groups of 256"
-        if limits.shared_bytes < max(map(_shared_bytes, _CONFIGS)):
-            return f"needs {max(map(_shared_bytes, _CONFIGS))} bytes of shared memory"
+        needed = max(map(_shared_bytes, _configs(device)))
+        if limits.shared_bytes < needed:
+            return f"needs {needed} bytes of shared memory"
         return None
 
     def variants(self, problem: GemmProblem, device: Device) -> Iterator[Variant]:
-        for config in _CONFIGS:
+        for config in _configs(device):
             yield Variant(tuple(zip(_KEYS, config, strict=True)), problem.inputs, problem.outputs)
 
     def prepare(self, weights: Weights, problem: GemmProblem, variant: Variant,
@@ -66,13 +68,15 @@ class LargeGemm(Algorithm):
         tile_m, tile_n, tile_k = (variant[key] for key in _KEYS[:3])
         rows, columns, depth = problem.rows, problem.columns, problem.depth
         exact = rows % tile_m == columns % tile_n == depth % tile_k == 0
+        options: dict[str, Any] = {} if variant["tiles"] == 2 else {
+            "headers": (ASYNC_COPIES,), "architectures": ("sm_80", "sm_100")}
         kernel = device.compile(KernelSource.of(_SOURCE, "large_gemm", {
             **{key.upper(): value for key, value in variant.config},
             # with bounds to check, the registers of two work-groups are too few
             "BLOCKS_PER_UNIT": variant["blocks_per_unit"] if exact else 1,
             "CHECKED": int(variant["checked"] or not exact),
             **epilogue_macros(problem.epilogue),
-        }))
+        }, **options))
         weight = weights.packed("depth by columns", lambda arrays: np.ascontiguousarray(
             np.asarray(arrays["weight"], np.float32).T))
         work_group = tile_m // variant["work_m"] * (tile_n // variant["work_n"])
@@ -82,6 +86,15 @@ class LargeGemm(Algorithm):
         return State(problem, variant, device, [launch])
 
 
+def _configs(device: Device) -> list[tuple[int, ...]]:
+    """Returns the configs that the device can run: more than two tiles need asynchronous copies."""
+    return [config for config in _CONFIGS if device.limits.mma or _tiles(config) == 2]
+
+
+def _tiles(config: tuple[int, ...]) -> int:
+    return config[_KEYS.index("tiles")]
+
+
 def _shared_bytes(config: tuple[int, ...]) -> int:
     tile_m, tile_n, tile_k = config[:3]
-    return 4 * 2 * tile_k * (tile_m + tile_n)
+    return 4 * _tiles(config) * tile_k * (tile_m + tile_n)
