@@ -17,6 +17,7 @@ from gossamer.ops.conv2d.dense.im2col_gemm import Im2colGemm
 from gossamer.ops.conv2d.dense.mma.algorithms import PointwiseMma
 from gossamer.ops.conv2d.dense.wide_gemm import WideGemm
 from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.early_begin import EARLY_BEGIN
 from gossamer.ops.epilogue import (
     apply_in_place,
     buffers_as_arrays,
@@ -100,6 +101,7 @@ class SkinnyGemm(Algorithm):
     name = "few_rows"
     most_rows = 4
     _groups = (64, 128, 256)
+    _most_held = 32
 
     def supports(self, problem: GemmProblem, device: Device) -> str | None:
         if (reason := cannot_compile(problem, device)) is not None:
@@ -123,14 +125,18 @@ class SkinnyGemm(Algorithm):
                 device: Device) -> State:
         if problem.rows == 0:
             return State(problem, variant, device)
+        vector = 4 if problem.depth % 4 == 0 else 1
+        pieces = -(-problem.depth // (variant["work_group"] * vector))
         kernel = device.compile(KernelSource.of(_FEW_ROWS, "few_rows", {
             "ROWS": problem.rows,
             "WORK_GROUP_SIZE": variant["work_group"],
-            "VECTOR": 4 if problem.depth % 4 == 0 else 1,
+            "VECTOR": vector,
+            "HELD": max(1, min(pieces, self._most_held // vector)),
             "HALVES": int(variant.precision == "fp16"),
             **epilogue_macros(problem.epilogue, tensor_dtype=variant.outputs[0].dtype),
-        }, headers=(ADD_UP,)))
-        packed = weights.packed("rows", lambda arrays: arrays["weight"].astype(np.float32))
+        }, headers=(EARLY_BEGIN, ADD_UP), begins_early=True))
+        dtype = variant.inputs[0].stored_dtype
+        packed = weights.packed(f"rows of {dtype}", lambda arrays: _rows(arrays["weight"], dtype))
         launch = Launch(kernel, (problem.columns,), (variant["work_group"],),
                         (input_buffer(0), packed, output_buffer(0), problem.columns,
                          problem.depth,
@@ -166,6 +172,12 @@ class HostGemm(Algorithm):
             np.matmul(x, state.data["weight"].T, out=y)
         operands = operand_arrays(problem.epilogue, state.data, tensors, 2)
         apply_in_place(problem.epilogue, y, operands)
+
+
+def _rows(weight: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Returns the weights in the dtype of the tensors."""
+    with np.errstate(over="ignore"):
+        return weight.astype(dtype)
 
 
 def pointwise(problem: GemmProblem) -> Conv2dProblem:

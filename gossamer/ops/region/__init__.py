@@ -15,12 +15,13 @@ from gossamer.ops.region.inverted_residual.inverted_residual_mma import (
     SqueezeExciteMma,
 )
 from gossamer.ops.region.inverted_residual.squeeze_excite import SqueezeExcite
+from gossamer.ops.region.pointwise_mean.pointwise_mean import PointwiseMean
 from gossamer.ops.region.problem import RegionProblem
 from gossamer.ops.region.reference import reference
 
 ALGORITHMS: tuple[RegionAlgorithm, ...] = (
     InvertedResidualMma(), SeparableMma(), SqueezeExciteMma(), InvertedResidual(), Separable(),
-    SqueezeExcite(), BitTensorCoreRegion(), WidePopcountRegion(), PopcountRegion(),
+    SqueezeExcite(), PointwiseMean(), BitTensorCoreRegion(), WidePopcountRegion(), PopcountRegion(),
     HostPopcountRegion())
 
 OP = Op("region", RegionProblem, reference, ALGORITHMS)

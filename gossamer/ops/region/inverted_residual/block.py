@@ -119,7 +119,7 @@ def excited_block_of(problem: RegionProblem) -> Block | None:
             not isinstance(scale, ElementwiseProblem)):
         return None
     block = _block(problem, first, depthwise, project)
-    if block is None or not _is_mean(mean) or any(
+    if block is None or not is_image_mean(mean) or any(
             part.kernel != (1, 1) or part.groups > 1 for part in (squeeze, excite)):
         return None
     convolved, gates = (before, 0), (before + 3, 0)
@@ -153,11 +153,10 @@ def _block(problem: RegionProblem, first: Sequence[Problem], depthwise: Problem,
     return Block(problem, convolutions[0] if first else None, depthwise, project)
 
 
-def _is_mean(part: Problem) -> bool:
-    """Returns whether a problem is the mean of each channel over the whole image, which stays a
-    tensor of rank 4."""
+def is_image_mean(part: Problem) -> bool:
+    """Returns whether a problem is the mean of each channel over the whole image."""
     if isinstance(part, ReduceProblem):
-        return part.kind == "mean" and part.keepdims and sorted(part.axes) == [2, 3] and (
+        return part.kind == "mean" and sorted(part.axes) == [2, 3] and (
             len(part.input.shape) == 4 and part.input.dtype == "float32")
     return isinstance(part, PoolProblem) and part.kind == "average" and (
         part.kernel == part.input.shape[2:] and not any(part.pads)

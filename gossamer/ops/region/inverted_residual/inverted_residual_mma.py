@@ -17,6 +17,7 @@ from gossamer.ops.conv2d.sparse.common.tensor_cores import CYCLES_PER_MICROSECON
 from gossamer.ops.copies import ASYNC_COPIES
 from gossamer.ops.early_begin import EARLY_BEGIN
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
+from gossamer.ops.mma_precisions import MMA_PRECISIONS
 from gossamer.ops.region.algorithm import RegionAlgorithm
 from gossamer.ops.region.inverted_residual.block import (
     EXCITED_PATTERNS,
@@ -40,7 +41,7 @@ from gossamer.ops.strided import cannot_compile, layout_variants
 from gossamer.ops.weights import Weights
 
 _SOURCE = Path(__file__).with_name("inverted_residual_mma.cu")
-_HEADERS = (*DIALECT, EARLY_BEGIN, ASYNC_COPIES, TENSOR_CORES, CLUSTERS, *map(
+_HEADERS = (*DIALECT, EARLY_BEGIN, ASYNC_COPIES, TENSOR_CORES, MMA_PRECISIONS, CLUSTERS, *map(
     Path(__file__).with_name,
     ("mma_sizes.h", "mma_products.h", "mma_depthwise.h", "mma_excite.h")))
 """The files that precede the kernel's own."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from gossamer.device.limits import Limits
+from gossamer.ops.mma_precisions import CYCLES_OF_PRODUCT
 from gossamer.ops.region.inverted_residual.block import Block
 
 _ROWS = 16
@@ -31,8 +32,6 @@ _WARPS = (4, 8, 16)
 _STRIPS = (1, 2, 4, 7, 8)
 _MOST_TAPS = 25
 """Taps of a depthwise filter that tensor cores convolve: more inputs do not fit the registers."""
-_CYCLES = {"fp16": 6.5, "tf32": 6.5, "fp32": 16.0}
-"""Cycles of a scheduler for a product of 16 pixels, 8 channels and a step of input channels."""
 _FETCHED = 40.0
 """Bytes that a multiprocessor receives from the L2 cache in a cycle."""
 _LATENCY = 2500.0
@@ -41,11 +40,16 @@ _PHASE = 150.0
 """Cycles that a phase takes besides its instructions, with the barrier behind it."""
 _EXCITES = 2500.0
 """Cycles of a squeeze-and-excite layer besides the bytes of its weights."""
+_LOADED = {"fp16": 4.0, "tf32": 4.0, "fp32": 16.0}
+"""Cycles of a scheduler for loading a tile of 16 pixels, or the weights of 16 channels, for a step
+of input channels; in float32 with splitting each number."""
+_PAIR_WORDS = 32
+"""Words of 16 bytes of a step's weights for a pair of tiles of channels."""
 _CHAIN = 35.0
 """Cycles from one product to the next that adds to the same sums."""
 _CLUSTER_LATENCY = 700.0
 """Cycles in which a cluster adds up its sums."""
-DEPTHS = {"fp16": 16, "tf32": 8, "fp32": 4}
+DEPTHS = {"fp16": 16, "tf32": 8, "fp32": 8}
 """Input channels of a step, by precision."""
 
 
@@ -145,15 +149,10 @@ class BlockTiling:
         """Pairs of tiles of 8 output channels."""
         return -(-self.block.out_channels // 16)
 
-    @property
-    def pair_words(self) -> int:
-        """Words of 16 bytes of a step's weights for a pair of tiles of channels."""
-        return 16 if self.precision == "fp32" else 32
-
     @cached_property
     def expand_words(self) -> int:
         """Words of 16 bytes of the expansion's weights for a chunk."""
-        return self.expand_steps * (self.tile.chunk // 16) * self.pair_words
+        return self.expand_steps * (self.tile.chunk // 16) * _PAIR_WORDS
 
     @cached_property
     def constants(self) -> tuple[int, int, int]:
@@ -176,7 +175,7 @@ class BlockTiling:
     def weight_words(self) -> int:
         """Words of 16 bytes of all that a chunk needs."""
         return (self.expand_words + self.constant_words
-                + self.project_steps * self.out_pairs * self.pair_words)
+                + self.project_steps * self.out_pairs * _PAIR_WORDS)
 
     @property
     def fragments(self) -> int:
@@ -224,10 +223,9 @@ class BlockTiling:
 
     def _project_cycles(self, sides: int) -> tuple[float, float]:
         tiles, pairs = self._sum_tiles(sides)
-        of_step = 2 * tiles * pairs * _CYCLES[self.precision]
-        loaded = (16 * (2 * tiles + 4 * pairs) if self.precision == "fp32"
-                  else of_step + 4 * tiles + 4 * pairs)
-        return (self.project_steps * max(of_step, loaded),
+        of_step = 2 * tiles * pairs * CYCLES_OF_PRODUCT[self.precision]
+        loaded = of_step + _LOADED[self.precision] * (tiles + pairs)
+        return (self.project_steps * loaded,
                 self.project_steps * max(of_step, _CHAIN) + _PHASE)
 
     @property
@@ -247,12 +245,10 @@ class BlockTiling:
     def _expand_cycles(self, pairs: int) -> tuple[float, float]:
         tiles = self.expand_tiles
         units = -(-self.row_tiles // tiles * (self.tile.chunk // 16) // pairs // self.tile.warps)
-        of_step = 2 * tiles * pairs * _CYCLES[self.precision]
+        of_step = 2 * tiles * pairs * CYCLES_OF_PRODUCT[self.precision]
         finished = tiles * pairs * (24 if self.convolves else 60) + 40
-        # a load from shared memory takes four of its cycles, which four schedulers share
-        loaded = (16 * (2 * tiles + 4 * pairs) if self.precision == "fp32"
-                  else of_step + 4 * tiles + 4 * pairs)
-        return (units * (self.expand_steps * max(of_step, loaded) + finished),
+        loaded = of_step + _LOADED[self.precision] * (tiles + pairs)
+        return (units * (self.expand_steps * loaded + finished),
                 units * (self.expand_steps * max(of_step, _CHAIN) + 2 * finished) + _PHASE)
 
     @property
@@ -274,15 +270,19 @@ class BlockTiling:
         units = -(-tile.chunk // 8 * columns // tile.warps)
         pairs = -(-math.prod(p.kernel) // 2)
         rows = (run - 1) * min(p.stride[0], p.kernel[0]) + p.kernel[0]
-        issued = 6 * pairs + rows * p.kernel[1] * 3 + run * (pairs * _CYCLES["fp16"] + 16) + 30
+        of_output = pairs * CYCLES_OF_PRODUCT["fp16"] + 16
+        issued = 6 * pairs + rows * p.kernel[1] * 3 + run * of_output + 30
         waited = 100 + -(-run // 2) * (pairs * _CHAIN + 80)
         return units * issued, units * waited + _PHASE
 
     @property
     def blocks_per_unit(self) -> int:
         """Work-groups that a multiprocessor is to have room for in its registers."""
-        crowded = self.sums > 32 or (not self.convolves and self.sums + 4 * self.strip > 44)
-        return max(1, (8 if crowded else 16) // self.tile.warps)
+        splits = self.precision == "fp32"
+        crowded = self.sums > (16 if splits else 32) or (
+            not self.convolves and self.sums + 4 * self.strip > 44)
+        most = 8 if crowded else 12 if splits else 16
+        return max(1, most // self.tile.warps)
 
     @cached_property
     def strip(self) -> int:
