@@ -279,7 +279,7 @@ class BlockTiling:
     def blocks_per_unit(self) -> int:
         """Work-groups that a multiprocessor is to have room for in its registers."""
         splits = self.precision == "fp32"
-        crowded = self.sums > (16 if splits else 32) or (
+        crowded = self.sums > (16 if splits else 32) or self.expand_tiles > 1 or (
             not self.convolves and self.sums + 4 * self.strip > 44)
         most = 8 if crowded else 12 if splits else 16
         return max(1, most // self.tile.warps)
