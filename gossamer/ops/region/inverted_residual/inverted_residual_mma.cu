@@ -12,6 +12,9 @@
  * Products are in tiles of 16 pixels and 8 channels, two tiles of channels at a time. A lane holds
  * pixels lane / 4 and lane / 4 + 8 of a tile for channels 2 (lane % 4) and the next.
  *
+ * The expansion may be the first convolution of a network. Then x is its image, float32 in NCHW, and
+ * the inputs of a pixel are those of its window, which work-items gather.
+ *
  * With squeeze-and-excite a tile is a whole image. The work-groups keep what they convolved, make
  * gates of its means together, and project when they have scaled it by these (mma_excite.h).
  *
@@ -23,6 +26,8 @@
  * TF32      1: floats are multiplied as TF32; 0: as float32
  * EXPANDS   1: the block begins with an expansion; 0: its hidden channels are those of x
  * CHANNELS  channels of x, and OUT_CHANNELS those of y, multiples of 8
+ * GATHERS   1: the expansion reads windows of an image of IMAGE_CHANNELS, each of GATHERED numbers,
+ *           by filters of FILTER_H by FILTER_W; CHANNELS is then GATHERED with zeros up to a step
  * PADDED    1: the last chunk has channels that do not exist
  * ROW_TILES tiles of 16 that hold the pixels under a tile's windows, a multiple of EXPAND_TILES
  * EXPAND_TILES, EXPAND_PAIRS  tiles of pixels and pairs of channel tiles that a warp expands at once
@@ -40,9 +45,9 @@ INLINE int quotient(int number, float reciprocal)
 }
 
 KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_block(
-    const REAL *RESTRICT x, const uint4 *RESTRICT weights, const uint4 *RESTRICT constants,
+    const INPUT *RESTRICT x, const uint4 *RESTRICT weights, const uint4 *RESTRICT constants,
     REAL *RESTRICT y, int hidden, int height, int width, int out_height, int out_width,
-    int pad_top, int pad_left EXCITE_PARAMETERS)
+    int pad_top, int pad_left EXCITE_PARAMETERS GATHER_PARAMETERS)
 {
     DYNAMIC_SHARED(uint4, memory)
     REAL *inputs = (REAL *)memory;
@@ -69,14 +74,19 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
     int columns = stop > start ? stop - start : 0;
     int pixels = bottom > top ? (bottom - top) * columns : 0;
     float of_columns = 1.0f / (float)columns;
+#if GATHERS
+    const float *image = x + (long long)GROUP_ID(2) * IMAGE_CHANNELS * image_height * image_width;
+#else
     const REAL *source = x + ((GROUP_ID(2) * height + above + top) * width + left + start)
                              * CHANNELS;
+#endif
 
     auto copy_weights = [&](int chunk, int stage, int from, int to) {
         ONCE_EACH for (int i = from + item; i < to; i += WORK_GROUP_SIZE)
             copy_16_bytes(shared_address(staged + stage * WEIGHT_WORDS + i),
                           weights + chunk * WEIGHT_WORDS + i, 16);
     };
+#if !EXPANDS
     /* Copies a chunk of the input's channels to where an expansion would store them. */
     auto copy_hidden = [&](int chunk, int stage) {
         REAL *target = expanded + stage * EXPANDED_WORDS * WIDTH;
@@ -91,6 +101,7 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
             copy_16_bytes(shared_address(there), from, exists ? 16 : 0);
         }
     };
+#endif
     int chunks = CEIL_DIV(hidden, CHUNK);
     if (rank < chunks)
         copy_weights(rank, 0, 0, FIRST_WORDS);
@@ -111,12 +122,34 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
         places[pixel] = ((top + row) * HALO_W + column_place(start + column)) * CHUNK_ROW;
     }
     PREDECESSOR_WAIT();
+#if GATHERS
+    /* neighbouring lanes have neighbouring pixels, each two numbers of a window */
+    UNROLL_BY(4) for (int i = item; i < ROW_TILES * 16 * (CHANNELS / 2); i += WORK_GROUP_SIZE) {
+        int pixel = i % (ROW_TILES * 16), number = i / (ROW_TILES * 16) * 2;
+        int row = quotient(pixel, of_columns), column = pixel - row * columns;
+        int image_row = (above + top + row) * FILTER_STEP_Y - image_top;
+        int image_column = (left + start + column) * FILTER_STEP_X - image_left;
+        float values[2];
+        UNROLL for (int j = 0; j < 2; j++) {
+            int tap = (number + j) % (FILTER_H * FILTER_W);
+            int channel = (number + j) / (FILTER_H * FILTER_W);
+            int y_there = image_row + tap / FILTER_W * FILTER_DILATION_Y;
+            int x_there = image_column + tap % FILTER_W * FILTER_DILATION_X;
+            bool exists = pixel < pixels && number + j < GATHERED
+                          && (uint)y_there < (uint)image_height && (uint)x_there < (uint)image_width;
+            values[j] = exists ? image[(channel * image_height + y_there) * image_width + x_there]
+                               : 0.0f;
+        }
+        store_two(inputs + pixel * X_ROW + number, rounded(values[0]), rounded(values[1]));
+    }
+#else
     ONCE_EACH for (int i = item; i < pixels * (CHANNELS / WIDTH); i += WORK_GROUP_SIZE) {
         int pixel = i / (CHANNELS / WIDTH), word = i % (CHANNELS / WIDTH) * WIDTH;
         int row = quotient(pixel, of_columns), column = pixel - row * columns;
         copy_16_bytes(shared_address(inputs + pixel * X_ROW + word),
                       source + (row * width + column) * CHANNELS + word, 16);
     }
+#endif
 #else
     PREDECESSOR_WAIT();
     if (rank < chunks)
@@ -137,8 +170,9 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
         BARRIER();
         if (STAGES > 1 && chunk + CLUSTER < chunks) {
             copy_weights(chunk + CLUSTER, stage ^ 1, 0, FIRST_WORDS);
-            if (!EXPANDS)
-                copy_hidden(chunk + CLUSTER, stage ^ 1);
+#if !EXPANDS
+            copy_hidden(chunk + CLUSTER, stage ^ 1);
+#endif
             commit_copies();
         }
         const uint4 *expand = staged + stage * WEIGHT_WORDS;

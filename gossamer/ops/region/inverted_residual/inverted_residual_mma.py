@@ -26,6 +26,7 @@ from gossamer.ops.region.inverted_residual.block import (
     excited_block_of,
     of_batch,
     reason_apart,
+    stem_block_of,
 )
 from gossamer.ops.region.inverted_residual.macros import block_macros
 from gossamer.ops.region.inverted_residual.packing import (
@@ -73,7 +74,7 @@ class _FusedBlockMma(RegionAlgorithm, abc.ABC):
         if (reason := cannot_compile(problem, device) or reason_apart(block)) is not None:
             return reason
         channels = (block.channels, block.out_channels)
-        if any(count % _MULTIPLE for count in channels):
+        if any(count % _MULTIPLE for count in channels[block.gathers:]):
             return f"{channels[0]} to {channels[1]} channels, takes multiples of {_MULTIPLE}"
         if not problem.outputs[0].size or fits(block, "fp32", device.limits):
             return None
@@ -109,8 +110,10 @@ class _FusedBlockMma(RegionAlgorithm, abc.ABC):
             (plain,) = layout_variants(problem, ("NHWC",), tuple(asdict(tile).items()))
             for precision in precisions:
                 if BlockTiling(block, tile, precision).unfit(device.limits) is None:
-                    yield (plain.as_fp16 if precision == "fp16" else
-                           replace(plain, precision=precision))
+                    variant = (plain.as_fp16 if precision == "fp16" else
+                               replace(plain, precision=precision))
+                    # an image is read as networks get it
+                    yield (replace(variant, inputs=problem.inputs) if block.gathers else variant)
 
     def _divided(self, problem: RegionProblem, variant: Variant) -> BlockTiling:
         block = self.block_of(problem)
@@ -148,8 +151,11 @@ class _FusedBlockMma(RegionAlgorithm, abc.ABC):
                 weights.packed(f"excite {of_layer}", lambda arrays: pack_excite(divided, arrays)),
                 weights.packed(f"constants of squeeze and excite, {divided.hidden}",
                                lambda arrays: pack_small_constants(divided, arrays)))
+        image: tuple[Argument, ...] = ()
+        if block.expand is not None and block.gathers:
+            image = (block.expand.height, block.expand.width, *block.expand.pads[:2])
         arguments = (input_buffer(0), chunks, constants, output_buffer(0), block.hidden, p.height,
-                     p.width, p.out_height, p.out_width, *p.pads[:2], *small)
+                     p.width, p.out_height, p.out_width, *p.pads[:2], *small, *image)
         return State(problem, variant, device, [
             Launch(kernel, groups, (32 * tile.warps, 1, 1), arguments, divided.shared_bytes)])
 
@@ -174,6 +180,17 @@ class SeparableMma(_FusedBlockMma):
 
     def block_of(self, problem: RegionProblem) -> Block | None:
         return block_of(problem, expands=False)
+
+
+class StemMma(_FusedBlockMma):
+    """A network's first convolution and the separable convolution behind it as one kernel, which
+    reads the image as networks get it, float32 in NCHW."""
+
+    name = "stem_mma"
+    patterns = (("conv2d", "conv2d", "conv2d"),)
+
+    def block_of(self, problem: RegionProblem) -> Block | None:
+        return stem_block_of(problem)
 
 
 class SqueezeExciteMma(_FusedBlockMma):

@@ -1,6 +1,13 @@
 /* Sizes that follow from the macros of inverted_residual_mma.cu, which says what these are. */
 
 #define WORK_GROUP_SIZE (32 * WARPS)
+#if GATHERS
+#define INPUT float
+#define GATHER_PARAMETERS , int image_height, int image_width, int image_top, int image_left
+#else
+#define INPUT REAL
+#define GATHER_PARAMETERS
+#endif
 #define HALO_H ((TILE_H - 1) * STRIDE_Y + KERNEL_H)
 #define HALO_W ((TILE_W - 1) * STRIDE_X + KERNEL_W)
 #define PIXEL_TILES CEIL_DIV(TILE_H * TILE_W, 16)

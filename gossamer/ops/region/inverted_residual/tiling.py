@@ -135,9 +135,15 @@ class BlockTiling:
     @property
     def expand_steps(self) -> int:
         """Steps of the expansion's input channels; 0 without an expansion."""
-        if self.block.expand is None:
-            return 0
-        return -(-self.block.channels // DEPTHS[self.precision])
+        return -(-self.block.expanded_inputs // DEPTHS[self.precision])
+
+    @property
+    def operands(self) -> int:
+        """Numbers of a pixel of the block's input in shared memory: its channels, or what is
+        gathered for it, with zeros up to whole steps."""
+        if self.block.gathers:
+            return self.expand_steps * DEPTHS[self.precision]
+        return self.block.channels
 
     @property
     def project_steps(self) -> int:

@@ -34,6 +34,8 @@ from gossamer.ops.weights import Weights
 _SOURCE = Path(__file__).with_name("pointwise_mean.cu")
 _PARTS = (16, 8, 32, 64)
 """Output channels of a work-group, each a multiple of 8 and a divisor of the last."""
+_MOST_SPLIT = 32
+"""Output channels of a work-group in float32, whose split operands take more registers."""
 _WARPS = (4, 8)
 _MULTIPLE = 8
 """Number of which the input channels are a multiple, so that 16 bytes hold neighbouring ones."""
@@ -93,8 +95,9 @@ class PointwiseMean(RegionAlgorithm):
                 (plain,) = layout_variants(problem, ("NHWC",),
                                            (("channels", part), ("warps", warps)))
                 for precision in precisions:
-                    if _shared_bytes(convolution, part, warps, precision) <= (
-                            device.limits.shared_bytes_opt_in):
+                    if (precision != "fp32" or part <= _MOST_SPLIT) and _shared_bytes(
+                            convolution, part, warps, precision) <= (
+                                device.limits.shared_bytes_opt_in):
                         found.append(plain.as_fp16 if precision == "fp16"
                                      else replace(plain, precision=precision))
         yield from sorted(found, key=lambda variant: self.expected_us(
