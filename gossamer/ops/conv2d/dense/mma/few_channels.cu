@@ -49,7 +49,8 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void few_channels(
     int above = first_row * STRIDE_Y - pad_top, left = first_column * STRIDE_X - pad_left;
     const float *source = x + (long long)GROUP_ID(2) * CHANNELS * height * width;
     for (int i = item; i < WEIGHT_WORDS; i += WORK_GROUP_SIZE)
-        factors[i] = weights[part * WEIGHT_WORDS + i];
+        copy_16_bytes(shared_address(factors + i), weights + part * WEIGHT_WORDS + i, 16);
+    commit_copies();
     PREDECESSOR_WAIT();
     UNROLL_BY(8) for (int i = item; i < WINDOWS; i += WORK_GROUP_SIZE) {
         int line = i / HALO_W, column = left + i % HALO_W;
@@ -64,6 +65,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void few_channels(
         int row = tap / KERNEL_W * DILATION_Y, column = tap % KERNEL_W * DILATION_X;
         places[k] = k < DEPTH ? (channel * HALO_H + row) * HALO_W + column : -1;
     }
+    wait_for_copies<0>();
     BARRIER();
 
     for (int tile = warp * TILES_AT_ONCE; tile < PIXEL_TILES; tile += WARPS * TILES_AT_ONCE) {
