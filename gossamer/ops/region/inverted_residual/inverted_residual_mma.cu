@@ -38,12 +38,6 @@
  *           the numbers that its first product makes, and HIDDEN_ROW the channels of all chunks
  * SIDES     warps that share the channels of a tile of outputs */
 
-/* Returns number / divisor for numbers below 2^16, from the reciprocal of the divisor. */
-INLINE int quotient(int number, float reciprocal)
-{
-    return (int)(((float)number + 0.5f) * reciprocal);
-}
-
 KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_block(
     const INPUT *RESTRICT x, const uint4 *RESTRICT weights, const uint4 *RESTRICT constants,
     REAL *RESTRICT y, int hidden, int height, int width, int out_height, int out_width,
@@ -123,25 +117,8 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
     }
     PREDECESSOR_WAIT();
 #if GATHERS
-    /* neighbouring lanes have neighbouring pixels, each two numbers of a window */
-    UNROLL_BY(4) for (int i = item; i < ROW_TILES * 16 * (CHANNELS / 2); i += WORK_GROUP_SIZE) {
-        int pixel = i % (ROW_TILES * 16), number = i / (ROW_TILES * 16) * 2;
-        int row = quotient(pixel, of_columns), column = pixel - row * columns;
-        int image_row = (above + top + row) * FILTER_STEP_Y - image_top;
-        int image_column = (left + start + column) * FILTER_STEP_X - image_left;
-        float values[2];
-        UNROLL for (int j = 0; j < 2; j++) {
-            int tap = (number + j) % (FILTER_H * FILTER_W);
-            int channel = (number + j) / (FILTER_H * FILTER_W);
-            int y_there = image_row + tap / FILTER_W * FILTER_DILATION_Y;
-            int x_there = image_column + tap % FILTER_W * FILTER_DILATION_X;
-            bool exists = pixel < pixels && number + j < GATHERED
-                          && (uint)y_there < (uint)image_height && (uint)x_there < (uint)image_width;
-            values[j] = exists ? image[(channel * image_height + y_there) * image_width + x_there]
-                               : 0.0f;
-        }
-        store_two(inputs + pixel * X_ROW + number, rounded(values[0]), rounded(values[1]));
-    }
+    gather_windows(inputs, image, item, pixels, columns, above + top, left + start, image_height,
+                   image_width, image_top, image_left);
 #else
     ONCE_EACH for (int i = item; i < pixels * (CHANNELS / WIDTH); i += WORK_GROUP_SIZE) {
         int pixel = i / (CHANNELS / WIDTH), word = i % (CHANNELS / WIDTH) * WIDTH;
@@ -223,56 +200,11 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
         }
         BARRIER();
 #endif
-#if CONVOLVES
         convolve(convolved, hidden_pixels, (const REAL *)taps, warp, lane,
                  [&](REAL *target, float first, float second, int channel) {
                      DEPTHWISE_STORE(target, first, second, channel)
                  },
                  [&](int channel) { return DEPTHWISE_START(channel); }, hidden - chunk * CHUNK);
-#else
-        for (int unit = item; unit < TILE_H * (TILE_W / STRIP) * (CHUNK / 4);
-             unit += WORK_GROUP_SIZE) {
-            int channel = unit % (CHUNK / 4) * 4, strip = unit / (CHUNK / 4);
-            int row = strip / (TILE_W / STRIP), column = strip % (TILE_W / STRIP) * STRIP;
-            const REAL *window = hidden_pixels + channel
-                                 + (row * STRIDE_Y * HALO_W + column * STRIDE_X) * CHUNK_ROW;
-            float4 values[STRIP];
-            UNROLL for (int j = 0; j < STRIP; j++)
-                values[j] = MAKE4(DEPTHWISE_START(channel), DEPTHWISE_START(channel + 1),
-                                  DEPTHWISE_START(channel + 2), DEPTHWISE_START(channel + 3));
-            UNROLL for (int r = 0; r < KERNEL_H; r++) {
-                float4 factors[KERNEL_W];
-                UNROLL for (int s = 0; s < KERNEL_W; s++)
-                    factors[s] = *(const float4 *)((const float *)taps + (r * KERNEL_W + s) * CHUNK + channel);
-                UNROLL for (int w = 0; w < (STRIP - 1) * STRIDE_X + KERNEL_W; w++) {
-                    float4 input = LOAD_REAL4(window, (r * HALO_W + w) * CHUNK_ROW);
-                    UNROLL for (int j = 0; j < STRIP; j++) {
-                        int s = w - j * STRIDE_X;
-                        if (s >= 0 && s < KERNEL_W) {
-                            values[j].x = FMA(input.x, factors[s].x, values[j].x);
-                            values[j].y = FMA(input.y, factors[s].y, values[j].y);
-                            values[j].z = FMA(input.z, factors[s].z, values[j].z);
-                            values[j].w = FMA(input.w, factors[s].w, values[j].w);
-                        }
-                    }
-                }
-            }
-            UNROLL for (int j = 0; j < STRIP; j++) {
-                float lanes[4] = {values[j].x, values[j].y, values[j].z, values[j].w};
-                UNROLL for (int i = 0; i < 4; i++) {
-                    DEPTHWISE_EPILOGUE(lanes[i], channel + i, 0)
-#if PADDED
-                    /* an epilogue may make anything of channels that do not exist */
-                    if (chunk * CHUNK + channel + i >= hidden)
-                        lanes[i] = 0.0f;
-#endif
-                    lanes[i] = rounded(lanes[i]);
-                }
-                float4 result = MAKE4(lanes[0], lanes[1], lanes[2], lanes[3]);
-                STORE_REAL4(convolved, (row * TILE_W + column + j) * CHUNK_ROW + channel, result);
-            }
-        }
-#endif
 #if EXCITES
         convolved += CONVOLVED_WORDS * WIDTH;
         stage ^= STAGES > 1;

@@ -36,7 +36,8 @@ from gossamer.ops.region.inverted_residual.packing import (
     pack_small_constants,
     pack_squeeze,
 )
-from gossamer.ops.region.inverted_residual.tiling import BlockTile, BlockTiling, fits, tilings
+from gossamer.ops.region.inverted_residual.tiles import fits, tilings
+from gossamer.ops.region.inverted_residual.tiling import BlockTile, BlockTiling
 from gossamer.ops.region.problem import RegionProblem
 from gossamer.ops.strided import cannot_compile, layout_variants
 from gossamer.ops.weights import Weights
@@ -44,7 +45,7 @@ from gossamer.ops.weights import Weights
 _SOURCE = Path(__file__).with_name("inverted_residual_mma.cu")
 _HEADERS = (*DIALECT, EARLY_BEGIN, ASYNC_COPIES, TENSOR_CORES, MMA_PRECISIONS, CLUSTERS, *map(
     Path(__file__).with_name,
-    ("mma_sizes.h", "mma_products.h", "mma_depthwise.h", "mma_excite.h")))
+    ("mma_sizes.h", "mma_products.h", "mma_gather.h", "mma_depthwise.h", "mma_excite.h")))
 """The files that precede the kernel's own."""
 _CONFIGS = 4
 """Tiles that are offered for each of some batch sizes."""

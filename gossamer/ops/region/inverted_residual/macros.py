@@ -98,8 +98,10 @@ def _inner_epilogue(epilogue: Epilogue, prefix: str, *, halves: bool) -> dict[st
     bias, rest = without_bias(epilogue)
     bounds = _half_bounds(rest.expression) if halves else None
     if bounds is None:
+        # what a depthwise convolution reads is not multiplied by tensor cores
+        values = ("first, second" if prefix == "EXPAND_" else "rounded(first), rounded(second)")
         store = (f"{{ {prefix}EPILOGUE(first, channel, 0) "
-                 f"{prefix}EPILOGUE(second, (channel) + 1, 0) store_two(target, first, second); }}")
+                 f"{prefix}EPILOGUE(second, (channel) + 1, 0) store_two(target, {values}); }}")
     else:
         low, high = bounds
         steps = "uint packed = two_halves(first, second); "
