@@ -24,6 +24,7 @@ from tests.ops.region.test_inverted_residual_mma import PROBLEMS, check, variant
     ("races", "strided", "fp32", BlockTile(3, 5, 16, 1, 4)),
     ("races", "strided", "fp16", BlockTile(4, 3, 16, 2, 4)),
     ("races", "separable residual", "tf32", BlockTile(3, 5, 16, 2, 2)),
+    ("plain", "strided", "fp16", BlockTile(6, 5, 16, 10, 2)),
     ("bounds", "stem", "fp16", BlockTile(4, 6, 32, 1, 4)),
     ("races", "stem", "fp32", BlockTile(5, 4, 16, 2, 4)),
     ("bounds", "large stem", "fp16", BlockTile(3, 3, 16, 1, 2)),

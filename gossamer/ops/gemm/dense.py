@@ -120,6 +120,9 @@ class SkinnyGemm(Algorithm):
                 return
             variant = Variant((("work_group", work_group),), problem.inputs, problem.outputs)
             yield from (variant, variant.as_fp16)
+            if not problem.epilogue.tensor_count:
+                # a network's output is float32
+                yield replace(variant.as_fp16, outputs=problem.outputs)
 
     def prepare(self, weights: Weights, problem: GemmProblem, variant: Variant,
                 device: Device) -> State:
@@ -133,6 +136,7 @@ class SkinnyGemm(Algorithm):
             "VECTOR": vector,
             "HELD": max(1, min(pieces, self._most_held // vector)),
             "HALVES": int(variant.precision == "fp16"),
+            "ROUNDS": int(variant.outputs[0].dtype == "float16"),
             **epilogue_macros(problem.epilogue, tensor_dtype=variant.outputs[0].dtype),
         }, headers=(EARLY_BEGIN, ADD_UP), begins_early=True))
         dtype = variant.inputs[0].stored_dtype

@@ -2,7 +2,7 @@
  * stride along a contiguous row of weights. The kernel is memory-bound: it reads every weight once,
  * the first HELD pieces of a work-item while the kernel before still runs.
  * VECTOR is 4 where the depth is a multiple of 4, else 1. WORK_GROUP_SIZE is a power of two.
- * HALVES: x, the weights, y and the epilogue's tensor operands are 16-bit floats. */
+ * HALVES: x and the weights are 16-bit floats. ROUNDS: y and the epilogue's tensor operands are. */
 
 #if VECTOR == 4
 #define PIECE float4
@@ -17,10 +17,17 @@
 #define LOAD_PIECE LOAD_REAL
 #define DOT(sum, a, b) sum = FMA(a, b, sum);
 #endif
+#if ROUNDS
+#define RESULT HALF
+#define STORE_RESULT STORE_HALF
+#else
+#define RESULT float
+#define STORE_RESULT(pointer, index, value) ((pointer)[index] = (value))
+#endif
 #define STEP (WORK_GROUP_SIZE * VECTOR)
 
 KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void few_rows(
-    const GLOBAL REAL *RESTRICT x, const GLOBAL REAL *RESTRICT weight, GLOBAL REAL *RESTRICT y,
+    const GLOBAL REAL *RESTRICT x, const GLOBAL REAL *RESTRICT weight, GLOBAL RESULT *RESTRICT y,
     int columns, int depth EPILOGUE_PARAMETERS)
 {
     SHARED float partial[ROWS * WORK_GROUP_SIZE];
@@ -60,6 +67,6 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void few_rows(
         float value = partial[item * WORK_GROUP_SIZE];
         int index = item * columns + channel;
         EPILOGUE(value, channel, index)
-        STORE_REAL(y, index, value);
+        STORE_RESULT(y, index, value);
     }
 }

@@ -304,6 +304,8 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
     }
 
     PROJECT_OPERANDS
+    /* a work-group without a chunk has not waited for its inputs and constants */
+    wait_for_copies<0>();
 #if !EXCITES
     CLUSTER_WAIT();
 #endif

@@ -52,6 +52,8 @@ _CONFIGS = 4
 _BATCHES = (1, 64)
 """Batch sizes of which the best tiles are offered at any batch size, so that a plan for one serves
 others."""
+_SURE_CLUSTER = 8
+"""Work-groups of a cluster that find room on every device with clusters."""
 _MULTIPLE = 8
 """Number of which channels have to be a multiple, so that 16 bytes hold neighbouring ones."""
 
@@ -215,17 +217,26 @@ def _offered(block: Block, precision: str, limits: Limits) -> Iterator[BlockTile
                     ) if batch in _BATCHES else (_BATCHES,):
         tiles = dict.fromkeys(tile for other in batches for tile in _best(block, other, precision,
                                                                          limits))
-        yield from sorted((tile for tile in tiles if tile not in known),
-                          key=lambda tile: BlockTiling(block, tile, precision).cycles(limits))
+        order = sorted((tile for tile in tiles if tile not in known),
+                       key=lambda tile: BlockTiling(block, tile, precision).cycles(limits))
+        # the first is taken without being tried where nothing is measured
+        yield from sorted(order, key=lambda tile: tile is not next(
+            (sure for sure in order if sure.cluster <= _SURE_CLUSTER), None))
         known.update(tiles)
 
 
 def _best(block: Block, batch: int, precision: str, limits: Limits) -> list[BlockTile]:
     """Returns the tiles that are expected to be fastest at a batch size, of those with as many
     outputs only one, and with squeeze-and-excite, where all have the whole image, of those with
-    clusters of one size."""
+    clusters of one size. One has a cluster that finds room everywhere, where there is such a one.
+    """
     best: dict[int, BlockTile] = {}
     for divided in tilings(of_batch(block, batch), precision, limits):
         tile = divided.tile
         best.setdefault(tile.rows * tile.columns if block.excite is None else tile.cluster, tile)
-    return list(best.values())[:_CONFIGS]
+    tiles = list(best.values())
+    sure = next((divided.tile for divided in tilings(of_batch(block, batch), precision, limits)
+                 if divided.tile.cluster <= _SURE_CLUSTER), None)
+    if sure is None or any(tile.cluster <= _SURE_CLUSTER for tile in tiles[:_CONFIGS]):
+        return tiles[:_CONFIGS]
+    return [*tiles[:_CONFIGS - 1], sure]

@@ -13,7 +13,7 @@ _SHAPES = ((1, 4), (2, 4), (4, 4), (2, 7), (7, 2), (4, 7), (7, 4), (4, 8), (7, 7
            (8, 16), (14, 14), (16, 16))
 """Rows and columns of a tile of outputs, about."""
 _CHUNKS = (16, 32, 48, 64, 96, 128)
-_CLUSTERS = (1, 2, 3, 4, 6, 8)
+_CLUSTERS = (1, 2, 3, 4, 6, 8, 10, 12, 15, 16)
 _MOST_SHARED = 3
 """Work-groups of a launch for each multiprocessor up to which they share hidden channels."""
 

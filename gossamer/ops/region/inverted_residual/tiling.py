@@ -29,7 +29,7 @@ _FETCHED = 40.0
 """Bytes that a multiprocessor receives from the L2 cache in a cycle."""
 _LATENCY = 2500.0
 """Cycles in which a work-group begins, loads its first inputs and stores its results."""
-_PHASE = 150.0
+_PHASE = 400.0
 """Cycles that a phase takes besides its instructions, with the barrier behind it."""
 _EXCITES = 2500.0
 """Cycles of a squeeze-and-excite layer besides the bytes of its weights."""
@@ -38,9 +38,11 @@ _LOADED = {"fp16": 4.0, "tf32": 4.0, "fp32": 16.0}
 of input channels; in float32 with splitting each number."""
 _PAIR_WORDS = 32
 """Words of 16 bytes of a step's weights for a pair of tiles of channels."""
+_STALLED = 1.3
+"""Time of a phase by that of its instructions: what each of these waits beside what is counted."""
 _CHAIN = 35.0
 """Cycles from one product to the next that adds to the same sums."""
-_CLUSTER_LATENCY = 700.0
+_CLUSTER_LATENCY = 300.0
 """Cycles in which a cluster adds up its sums."""
 DEPTHS = {"fp16": 16, "tf32": 8, "fp32": 8}
 """Input channels of a step, by precision."""
@@ -327,7 +329,7 @@ class BlockTiling:
                   else self._convolve_cycles(self.strip), self._project_cycles(self.sides)]
         if self.block.expand is not None:
             phases.append(self._expand_cycles(self.expand_pairs))
-        computed = max(sum(map(self._longer, phases)),
+        computed = max(_STALLED * sum(map(self._longer, phases)),
                        sum(issued for issued, _ in phases) * tile.warps / 4 * together)
         fetched = 16 * self.weight_words / _FETCHED
         latency = _LATENCY + (_CLUSTER_LATENCY if tile.cluster > 1 else 0.0)
