@@ -40,8 +40,9 @@ _PAIR_WORDS = 32
 """Words of 16 bytes of a step's weights for a pair of tiles of channels."""
 _STALLED = 1.3
 """Time of a phase by that of its instructions: what each of these waits beside what is counted."""
-_CHAIN = 35.0
-"""Cycles from one product to the next that adds to the same sums."""
+_CHAIN = {"fp16": 35.0, "tf32": 35.0, "fp32": 90.0}
+"""Cycles from one product to the next that adds to the same sums; in float32 those of three
+products and an addition."""
 _CLUSTER_LATENCY = 300.0
 """Cycles in which a cluster adds up its sums."""
 DEPTHS = {"fp16": 16, "tf32": 8, "fp32": 8}
@@ -227,7 +228,7 @@ class BlockTiling:
         of_step = 2 * tiles * pairs * CYCLES_OF_PRODUCT[self.precision]
         loaded = of_step + _LOADED[self.precision] * (tiles + pairs)
         return (self.project_steps * loaded,
-                self.project_steps * max(of_step, _CHAIN) + _PHASE)
+                self.project_steps * max(of_step, _CHAIN[self.precision]) + _PHASE)
 
     @property
     def sums(self) -> int:
@@ -249,8 +250,8 @@ class BlockTiling:
         of_step = 2 * tiles * pairs * CYCLES_OF_PRODUCT[self.precision]
         finished = tiles * pairs * (24 if self.convolves else 60) + 40
         loaded = of_step + _LOADED[self.precision] * (tiles + pairs)
-        return (units * (self.expand_steps * loaded + finished),
-                units * (self.expand_steps * max(of_step, _CHAIN) + 2 * finished) + _PHASE)
+        waited = self.expand_steps * max(of_step, _CHAIN[self.precision]) + 2 * finished
+        return units * (self.expand_steps * loaded + finished), units * waited + _PHASE
 
     @property
     def convolves(self) -> bool:
@@ -273,7 +274,7 @@ class BlockTiling:
         rows = (run - 1) * min(p.stride[0], p.kernel[0]) + p.kernel[0]
         of_output = pairs * CYCLES_OF_PRODUCT["fp16"] + 16
         issued = 6 * pairs + rows * p.kernel[1] * 3 + run * of_output + 30
-        waited = 100 + -(-run // 2) * (pairs * _CHAIN + 80)
+        waited = 100 + -(-run // 2) * (pairs * _CHAIN["fp16"] + 80)
         return units * issued, units * waited + _PHASE
 
     @property
