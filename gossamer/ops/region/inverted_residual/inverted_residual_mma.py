@@ -49,6 +49,8 @@ _HEADERS = (*DIALECT, EARLY_BEGIN, ASYNC_COPIES, TENSOR_CORES, MMA_PRECISIONS, C
 """The files that precede the kernel's own."""
 _CONFIGS = 4
 """Tiles that are offered for each of some batch sizes."""
+_LARGE_CONFIGS = 2
+"""Further tiles that are offered of those with larger clusters than every device has room for."""
 _BATCHES = (1, 64)
 """Batch sizes of which the best tiles are offered at any batch size, so that a plan for one serves
 others."""
@@ -228,15 +230,11 @@ def _offered(block: Block, precision: str, limits: Limits) -> Iterator[BlockTile
 def _best(block: Block, batch: int, precision: str, limits: Limits) -> list[BlockTile]:
     """Returns the tiles that are expected to be fastest at a batch size, of those with as many
     outputs only one, and with squeeze-and-excite, where all have the whole image, of those with
-    clusters of one size. One has a cluster that finds room everywhere, where there is such a one.
-    """
-    best: dict[int, BlockTile] = {}
+    clusters of one size; a few more have larger clusters than every device has room for."""
+    best: dict[bool, dict[int, BlockTile]] = {False: {}, True: {}}
     for divided in tilings(of_batch(block, batch), precision, limits):
         tile = divided.tile
-        best.setdefault(tile.rows * tile.columns if block.excite is None else tile.cluster, tile)
-    tiles = list(best.values())
-    sure = next((divided.tile for divided in tilings(of_batch(block, batch), precision, limits)
-                 if divided.tile.cluster <= _SURE_CLUSTER), None)
-    if sure is None or any(tile.cluster <= _SURE_CLUSTER for tile in tiles[:_CONFIGS]):
-        return tiles[:_CONFIGS]
-    return [*tiles[:_CONFIGS - 1], sure]
+        best[tile.cluster > _SURE_CLUSTER].setdefault(
+            tile.rows * tile.columns if block.excite is None else tile.cluster, tile)
+    sure, large = (list(tiles.values()) for tiles in best.values())
+    return [*sure[:_CONFIGS], *large[:_CONFIGS - len(sure[:_CONFIGS]) + _LARGE_CONFIGS]]
