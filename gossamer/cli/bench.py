@@ -54,7 +54,7 @@ def bench(
                               "of training c-one-core, c-openmp, jax-scan-gpu, ..., or none "
                               "(default: all that run on that kind of device, without "
                               "torch-compile:max-autotune, and of single layers without "
-                              "torch-compile).")] = None,
+                              "torch-compile and torch-compile-graph).")] = None,
     effort: Annotated[str | None, typer.Option(
         help="quick, normal or max: how much is tried before gossamer's choice (default: normal; "
              "of tuning: quick and normal).")] = None,

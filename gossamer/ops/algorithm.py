@@ -154,7 +154,8 @@ class Variant(HashedOnce):
         Specs of the tensors as this variant reads and writes them.
     precision : str
         One of PRECISIONS. A variant of precision "fp16" has float16 outputs where the problem
-        states float32, and float16 inputs but where it rounds them itself; its sums are float32.
+        states float32, but where it says otherwise, and float16 inputs but where it rounds them
+        itself; its sums are float32.
     workspace : int
         Bytes of scratch memory that a launch needs.
     build_seconds : float

@@ -29,7 +29,7 @@ struct Index {
     unsigned x, y, z;
 };
 
-constexpr int WARP = 32, MOST_GROUPS = 8, MOST_WARPS = MOST_GROUPS * 1024 / WARP;
+constexpr int WARP = 32, MOST_GROUPS = 16, MOST_WARPS = MOST_GROUPS * 1024 / WARP;
 
 /* Sizes of the launch, and indices of the running work-item. */
 extern Index groups, work_group_size;

@@ -128,6 +128,7 @@ PEERS: dict[str, Peer] = {
     "torch-eager": _torch("torch-eager"),
     "torch-graph": _torch("torch-graph"),
     "torch-compile": _torch("torch-compile"),
+    "torch-compile-graph": _torch("torch-compile-graph"),
     "torch-compile:max-autotune": _torch("torch-compile:max-autotune"),
     "onnxruntime": onnxruntime,
     "opencv-dnn": opencv,
@@ -153,5 +154,5 @@ def defaults(device: Device, layers: bool) -> list[str]:
         on_opencl = ["clblast"] if device.runs_opencl_libraries and layers else []
         return ["torch-eager", "onnxruntime", *([] if layers else ["opencv-dnn"]), *on_opencl]
     left_out = ("torch-compile:max-autotune", "clblast",
-                *(["torch-compile", "opencv-dnn"] if layers else []))
+                *(["torch-compile", "torch-compile-graph", "opencv-dnn"] if layers else []))
     return [*(name for name in PEERS if name not in left_out), *vendors()]

@@ -22,9 +22,12 @@ BY_COLUMN = "row, weights by column"
 """Layout of a fully connected layer whose weights are transposed in memory."""
 MODES = {"torch-compile": "reduce-overhead", "torch-compile:max-autotune": "max-autotune"}
 """Modes of torch.compile. Both replay CUDA graphs; max-autotune first searches for many minutes."""
-LAYER_MODES = {"torch-compile": "default",
+GRAPH = "torch-compile-graph"
+"""The peer that captures what torch.compile makes in its default mode in one CUDA graph."""
+LAYER_MODES = {"torch-compile": "default", GRAPH: "default",
                "torch-compile:max-autotune": "max-autotune-no-cudagraphs"}
-"""Modes of torch.compile for one layer, of which one graph then captures many executions."""
+"""Modes of torch.compile for one layer, or for the peer GRAPH, of which one graph then captures
+executions."""
 _WARM_UP = 3
 _GRAPH_US, _MOST_RUNS = 500.0, 50
 """Time that a captured graph should last, and most executions that are captured in one."""
@@ -104,16 +107,17 @@ class _PreparedModule:
     """A network and its input in one layout and precision, on the device that they run on."""
 
     def __init__(self, torch_device: _TorchDevice, precision: str, layout: str,
-                 fused: bool = False) -> None:
+                 fused: bool = False, folds: bool = True) -> None:
         network = torch_device.network
         form = network.torch_fused if fused else network.torch
         assert form is not None
         FLAGS.use(precision)
         self.settings = "cudnn_convolution_relu" if fused else (
-            "one call an op" if network.is_layer else "batch norm folded")
+            "one call an op" if network.is_layer else "batch norm folded" if folds else "")
         self.torch_device, self.precision, self.layout = torch_device, precision, layout
         dtype = torch.float16 if precision == "fp16" else torch.float32
-        module: Any = folded(form(network.graph.constants)).to(torch_device.torch_device, dtype)
+        module: Any = form(network.graph.constants)
+        module = (folded(module) if folds else module).to(torch_device.torch_device, dtype)
         if layout in FORMATS:
             module = module.to(memory_format=FORMATS[layout])
         elif layout == BY_COLUMN:
@@ -158,8 +162,8 @@ class _PreparedModule:
 
 def alternatives(name: str, network: PeerNetwork, x: np.ndarray, device: Device,
                  precisions: Sequence[str]) -> list[Alternative]:
-    """Returns the ways to run torch-eager, torch-graph or one of MODES in these precisions. Raises
-    AbsentError."""
+    """Returns the ways to run torch-eager, torch-graph, GRAPH or one of MODES in these precisions.
+    Raises AbsentError."""
     if device.runs_cuda_libraries:
         if not torch.cuda.is_available():
             raise AbsentError("this torch sees no CUDA device: install a build for CUDA")
@@ -172,12 +176,12 @@ def alternatives(name: str, network: PeerNetwork, x: np.ndarray, device: Device,
     torch_device = _TorchDevice(network, x, device)
     layouts = tuple(FORMATS) if x.ndim == 4 else ("row", BY_COLUMN)
     ways = [(precision, layout) for precision in precisions for layout in layouts]
-    if name in MODES:
+    if name in MODES or name == GRAPH:
         torch._dynamo.config.cache_size_limit = _MOST_COMPILED
-        if network.is_layer:
+        if network.is_layer or name == GRAPH:
             # every layout and precision is compiled before the first CUDA graph is captured, as a
             # graph that is older than a compilation may fault (see contest.run)
-            return [_compiled_layer(name, torch_device, *way) for way in ways]
+            return [_compiled_now(name, torch_device, *way) for way in ways]
         return [Alternative(", ".join(way), partial(_prepared, _compiled, name, torch_device, *way))
                 for way in ways]
     make = _graph if name == "torch-graph" else _eager
@@ -263,11 +267,13 @@ def _captured(prepared: _PreparedModule, contender: str, run: Callable[[], torch
                           "CUDA graph" if runs == 1 else f"CUDA graph of {runs}", runs=runs)
 
 
-def _compiled_layer(contender: str, torch_device: _TorchDevice, precision: str,
-                    layout: str) -> Alternative:
-    """Compiles a layer now; the alternative captures it later."""
+def _compiled_now(contender: str, torch_device: _TorchDevice, precision: str,
+                  layout: str) -> Alternative:
+    """Compiles a layer or network now; the alternative captures it later. Batch norms of networks
+    are left to torch.compile, which makes faster code of them."""
     mode = LAYER_MODES[contender]
-    prepared = _PreparedModule(torch_device, precision, layout)
+    prepared = _PreparedModule(torch_device, precision, layout,
+                               folds=torch_device.network.is_layer)
     compiled = torch.compile(prepared.module, mode=mode, dynamic=False, fullgraph=True)
 
     def run() -> torch.Tensor:

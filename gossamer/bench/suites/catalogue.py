@@ -38,6 +38,7 @@ from gossamer.bench.work import Case, Files, Item, Setting
 from gossamer.errors import InputError
 from gossamer.io.text import shape_text
 from gossamer.model import zoo
+from gossamer.model.graph import Graph
 from gossamer.model.load import load
 from gossamer.model.readers import registry
 
@@ -55,9 +56,11 @@ def mobilenet(batch: int, files: Files) -> list[Item]:
         return Item("mobilenet", name, batch, lambda setting: network_case(
             "mobilenet", make(), batch, setting))
 
-    others = {name: partial(_mobile_network, name) for name in MOBILE_NETWORKS}
+    def other(name: str, graph: Callable[[], Graph]) -> Item:
+        return item(name, lambda: _in_torch(name, graph(), batch))
+
     return [item("mobilenetv2", lambda: _mobilenet("mobilenetv2")),
-            *(item(name, make) for name, make in others.items())]
+            *(other(name, graph) for name, graph in MOBILE_NETWORKS.items())]
 
 
 def ladder(batch: int, files: Files) -> list[Item]:
@@ -134,15 +137,14 @@ def darknet(batch: int, files: Files) -> list[Item]:
     convolution in OpenCL."""
     def item(name: str) -> Item:
         return Item("darknet", name, batch, lambda setting: network_case(
-            "darknet", _detector(name, batch), batch, setting, forced_too=("published",)))
+            "darknet", _in_torch(name, zoo.build(name), batch), batch, setting,
+            forced_too=("published",)))
 
     return [item(name) for name in ("yolov4-tiny", "yolov2-tiny")]
 
 
-def _detector(name: str, batch: int) -> PeerNetwork:
-    """A detector of the zoo."""
-    graph = zoo.build(name)
-
+def _in_torch(name: str, graph: Graph, batch: int) -> PeerNetwork:
+    """A network that nobody wrote down in PyTorch, as a module of this batch size."""
     def torch_form(constants: Mapping[str, np.ndarray]) -> object:
         from gossamer.bench.peers.graph_module import graph_module
 
@@ -179,11 +181,6 @@ def _file_items(suite: str, batch: int, files: Files) -> list[Item]:
     """The networks of the model files."""
     return [_forced(suite, _file_network(path).name, partial(_file_network, path), batch)
             for path in files.models]
-
-
-def _mobile_network(name: str) -> PeerNetwork:
-    """A network of MOBILE_NETWORKS."""
-    return PeerNetwork(name, MOBILE_NETWORKS[name]())
 
 
 def _mobilenet(name: str) -> PeerNetwork:

@@ -121,5 +121,5 @@ def limits_of(device: driver.CUdevice) -> tuple[Limits, tuple[int, int]]:
         graph=True,
         mma=capability >= (8, 0),
         wgmma=capability == (9, 0),
-        cluster=8 if attribute("CLUSTER_LAUNCH") else 1,
+        cluster=(16 if capability == (9, 0) else 8) if attribute("CLUSTER_LAUNCH") else 1,
     ), capability

@@ -58,6 +58,10 @@ class _Packer:
             a.address if isinstance(a, CudaBuffer) else 0 if a is None else a for a in arguments])
 
 
+_MOST_PORTABLE = 8
+"""Work-groups of a cluster that every device with clusters runs."""
+
+
 class CudaKernel(Kernel):
     """One kernel function of a loaded cubin."""
 
@@ -78,6 +82,10 @@ class CudaKernel(Kernel):
         self.shared_bytes = self._attribute(attribute.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)
         self.work_group_size = self._attribute(
             attribute.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK)
+        if self._attribute(attribute.CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH) > _MOST_PORTABLE:
+            check(driver.cuFuncSetAttribute(
+                self.function,
+                attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1))
         self._dynamic_bytes = max(_STATIC_SHARED_BYTES - self.shared_bytes, 0)
         self._per_thread = threading.local()
 

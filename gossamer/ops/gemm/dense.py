@@ -101,6 +101,7 @@ class SkinnyGemm(Algorithm):
     name = "few_rows"
     most_rows = 4
     _groups = (64, 128, 256)
+    _most_held = 32
 
     def supports(self, problem: GemmProblem, device: Device) -> str | None:
         if (reason := cannot_compile(problem, device)) is not None:
@@ -119,19 +120,27 @@ class SkinnyGemm(Algorithm):
                 return
             variant = Variant((("work_group", work_group),), problem.inputs, problem.outputs)
             yield from (variant, variant.as_fp16)
+            if not problem.epilogue.tensor_count:
+                # a network's output is float32
+                yield replace(variant.as_fp16, outputs=problem.outputs)
 
     def prepare(self, weights: Weights, problem: GemmProblem, variant: Variant,
                 device: Device) -> State:
         if problem.rows == 0:
             return State(problem, variant, device)
+        vector = 4 if problem.depth % 4 == 0 else 1
+        pieces = -(-problem.depth // (variant["work_group"] * vector))
         kernel = device.compile(KernelSource.of(_FEW_ROWS, "few_rows", {
             "ROWS": problem.rows,
             "WORK_GROUP_SIZE": variant["work_group"],
-            "VECTOR": 4 if problem.depth % 4 == 0 else 1,
+            "VECTOR": vector,
+            "HELD": max(1, min(pieces, self._most_held // vector)),
             "HALVES": int(variant.precision == "fp16"),
+            "ROUNDS": int(variant.outputs[0].dtype == "float16"),
             **epilogue_macros(problem.epilogue, tensor_dtype=variant.outputs[0].dtype),
-        }, headers=(ADD_UP, EARLY_BEGIN), begins_early=True))
-        packed = weights.packed("rows", lambda arrays: arrays["weight"].astype(np.float32))
+        }, headers=(EARLY_BEGIN, ADD_UP), begins_early=True))
+        dtype = variant.inputs[0].stored_dtype
+        packed = weights.packed(f"rows of {dtype}", lambda arrays: _rows(arrays["weight"], dtype))
         launch = Launch(kernel, (problem.columns,), (variant["work_group"],),
                         (input_buffer(0), packed, output_buffer(0), problem.columns,
                          problem.depth,
@@ -167,6 +176,12 @@ class HostGemm(Algorithm):
             np.matmul(x, state.data["weight"].T, out=y)
         operands = operand_arrays(problem.epilogue, state.data, tensors, 2)
         apply_in_place(problem.epilogue, y, operands)
+
+
+def _rows(weight: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Returns the weights in the dtype of the tensors."""
+    with np.errstate(over="ignore"):
+        return weight.astype(dtype)
 
 
 def pointwise(problem: GemmProblem) -> Conv2dProblem:

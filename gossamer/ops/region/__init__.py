@@ -13,15 +13,17 @@ from gossamer.ops.region.inverted_residual.inverted_residual_mma import (
     InvertedResidualMma,
     SeparableMma,
     SqueezeExciteMma,
+    StemMma,
 )
 from gossamer.ops.region.inverted_residual.squeeze_excite import SqueezeExcite
+from gossamer.ops.region.pointwise_mean.pointwise_mean import PointwiseMean
 from gossamer.ops.region.popcount_chain.popcount_chain import PopcountChain
 from gossamer.ops.region.problem import RegionProblem
 from gossamer.ops.region.reference import reference
 
 ALGORITHMS: tuple[RegionAlgorithm, ...] = (
-    InvertedResidualMma(), SeparableMma(), SqueezeExciteMma(), InvertedResidual(), Separable(),
-    SqueezeExcite(), PopcountChain(), BitTensorCoreRegion(), WidePopcountRegion(), PopcountRegion(),
-    HostPopcountRegion())
+    InvertedResidualMma(), SeparableMma(), StemMma(), SqueezeExciteMma(), InvertedResidual(),
+    Separable(), SqueezeExcite(), PointwiseMean(), PopcountChain(), BitTensorCoreRegion(),
+    WidePopcountRegion(), PopcountRegion(), HostPopcountRegion())
 
 OP = Op("region", RegionProblem, reference, ALGORITHMS)

@@ -58,6 +58,18 @@ def block(batch: int, channels: int, hidden: int, out_channels: int, size: tuple
                          ((ENTRY,), ((0, 0),), ((1, 0), *added)), ((2, 0),))
 
 
+def stem(problem: RegionProblem, channels: int, size: tuple[int, int], *,
+         kernel: tuple[int, int] = (3, 3), stride: tuple[int, int] = (2, 2),
+         pads: tuple[int, int, int, int] = (1, 1, 1, 1), dilation: tuple[int, int] = (1, 1)
+         ) -> RegionProblem:
+    """Returns a block without an expansion behind the first convolution of an image of a size."""
+    depthwise, project = problem.parts
+    first = Conv2dProblem(depthwise.inputs[0].shape[0], channels, *size,
+                          depthwise.inputs[0].shape[1], kernel, stride, pads, dilation,
+                          epilogue=BIAS_RELU6)
+    return RegionProblem((first, depthwise, project), ((ENTRY,), ((0, 0),), ((1, 0),)), ((2, 0),))
+
+
 def excited(problem: RegionProblem, squeezed: int, *, inner: Epilogue = BIAS_RELU,
             gate: Epilogue = BIAS_HARD_SIGMOID, scale: Expression | None = None,
             gates_first: bool = False, pooled: bool = False) -> RegionProblem:

@@ -15,6 +15,7 @@ from gossamer.ops.region.inverted_residual.inverted_residual_mma import (
     InvertedResidualMma,
     SeparableMma,
     SqueezeExciteMma,
+    StemMma,
 )
 from gossamer.ops.region.inverted_residual.tiling import BlockTile
 from gossamer.ops.region.problem import RegionProblem
@@ -30,6 +31,7 @@ from tests.ops.region.blocks import (
     QUOTIENT,
     block,
     excited,
+    stem,
 )
 from tests.tolerances import normalised_error, tolerance
 
@@ -48,18 +50,23 @@ EXCITED_SEPARABLE = excited(block(2, 0, 48, 48, (6, 5), expands=False), 13,
                             scale=apply("mul").then(apply("relu")))
 EXCITED_UNUSED_CHANNELS = excited(block(1, 16, 56, 8, (6, 6), activation=QUOTIENT), 4,
                                   gate=BIAS_SIGMOID, scale=apply("div"))
+STEM = stem(block(2, 0, 32, 16, (9, 11), expands=False), 3, (18, 21))
+LARGE_STEM = stem(block(1, 0, 24, 8, (7, 8), kernel=(5, 5), stride=(2, 1), expands=False),
+                  2, (12, 10), kernel=(5, 4), stride=(1, 1), pads=(2, 1, 1, 3), dilation=(2, 2))
 PROBLEMS = {"residual": RESIDUAL, "strided": STRIDED, "large filter": LARGE_FILTER,
             "unused channels": UNUSED_CHANNELS, "separable": SEPARABLE,
-            "separable residual": SEPARABLE_RESIDUAL, "excited": EXCITED,
+            "separable residual": SEPARABLE_RESIDUAL, "stem": STEM, "large stem": LARGE_STEM,
+            "excited": EXCITED,
             "excited strided": EXCITED_STRIDED, "excited separable": EXCITED_SEPARABLE,
             "excited unused channels": EXCITED_UNUSED_CHANNELS}
 
 
-def algorithm_of(
-        problem: RegionProblem) -> InvertedResidualMma | SeparableMma | SqueezeExciteMma:
-    if len(problem.parts) > 3:
-        return SqueezeExciteMma()
-    return InvertedResidualMma() if len(problem.parts) == 3 else SeparableMma()
+def algorithm_of(problem: RegionProblem
+                 ) -> InvertedResidualMma | SeparableMma | StemMma | SqueezeExciteMma:
+    return next(algorithm for algorithm in (InvertedResidualMma(), SeparableMma(), StemMma(),
+                                            SqueezeExciteMma())
+                if len(problem.parts) in map(len, algorithm.patterns)
+                and algorithm.recognises(problem))
 
 
 def check(problem: RegionProblem, device: Device, variants: Sequence[Variant],
@@ -111,7 +118,7 @@ def test_it_computes_the_block_on_cuda(cuda: Device, name: str) -> None:
 def test_it_builds_without_spills() -> None:
     nvrtc = pytest.importorskip("gossamer.device.cuda.nvrtc", exc_type=ImportError)
     device = RecordingDevice()
-    for problem in (RESIDUAL, SEPARABLE, block(64, 96, 576, 160, (14, 14), stride=(2, 2)),
+    for problem in (RESIDUAL, SEPARABLE, STEM, block(64, 96, 576, 160, (14, 14), stride=(2, 2)),
                     EXCITED_SEPARABLE, excited(block(
                         64, 80, 480, 112, (14, 14), kernel=(5, 5), activation=BIAS_SILU), 20)):
         weights = Weights(random_weights(problem), device)

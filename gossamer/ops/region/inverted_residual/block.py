@@ -27,6 +27,8 @@ EXCITED_PATTERNS = tuple(
 """The ops of blocks with squeeze-and-excite, with and without an expansion."""
 LARGEST_KERNEL = 7
 """The most rows and columns of a depthwise filter whose windows kernels hold in registers."""
+_MOST_IMAGE_CHANNELS, _MOST_GATHERED = 4, 64
+"""Channels of an image, and inputs of a window of its first convolution, that kernels gather."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +56,10 @@ class Block:
     """A 1x1 convolution that expands the channels, a depthwise convolution, and a 1x1 convolution
     that projects them, one after another.
 
-    problem: the region. expand: the first convolution; None where the block begins with the
-    depthwise one, as a separable convolution does. depthwise, project: the others. excite: the
-    squeeze-and-excite layer between these; None where there is none.
+    problem: the region. expand: the first convolution, which may be that of a network's image and
+    then has larger windows; None where the block begins with the depthwise one, as a separable
+    convolution does. depthwise, project: the others. excite: the squeeze-and-excite layer between
+    these; None where there is none.
     """
 
     problem: RegionProblem
@@ -75,6 +78,16 @@ class Block:
     def channels(self) -> int:
         """Channels of the block's input."""
         return self.convolutions[0].channels
+
+    @property
+    def gathers(self) -> bool:
+        """Whether the first convolution reads windows of an image."""
+        return self.expand is not None and self.expand.kernel != (1, 1)
+
+    @property
+    def expanded_inputs(self) -> int:
+        """Inputs of which the first convolution makes a hidden channel of a pixel; 0 without it."""
+        return 0 if self.expand is None else self.expand.depth
 
     @property
     def hidden(self) -> int:
@@ -106,7 +119,21 @@ def block_of(problem: RegionProblem, expands: bool) -> Block | None:
     if len(problem.parts) != 2 + expands:
         return None
     *first, depthwise, project = problem.parts
+    if not all(map(_is_product, first)):
+        return None
     return _block(problem, first, depthwise, project)
+
+
+def stem_block_of(problem: RegionProblem) -> Block | None:
+    """Returns a region as a block whose first convolution is that of a network's image; None where
+    its layers are others."""
+    if len(problem.parts) != 3:
+        return None
+    first, depthwise, project = problem.parts
+    if not isinstance(first, Conv2dProblem) or first.kernel == (1, 1) or first.groups > 1 or (
+            first.channels > _MOST_IMAGE_CHANNELS or first.depth > _MOST_GATHERED):
+        return None
+    return _block(problem, [first], depthwise, project)
 
 
 def excited_block_of(problem: RegionProblem) -> Block | None:
@@ -119,8 +146,8 @@ def excited_block_of(problem: RegionProblem) -> Block | None:
             not isinstance(scale, ElementwiseProblem)):
         return None
     block = _block(problem, first, depthwise, project)
-    if block is None or not _is_mean(mean) or any(
-            part.kernel != (1, 1) or part.groups > 1 for part in (squeeze, excite)):
+    if block is None or not is_image_mean(mean) or (
+            not all(map(_is_product, (*first, squeeze, excite)))):
         return None
     convolved, gates = (before, 0), (before + 3, 0)
     if problem.sources[before + 1] != (convolved,) or scale.constants or (
@@ -142,7 +169,7 @@ def _block(problem: RegionProblem, first: Sequence[Problem], depthwise: Problem,
     if len(convolutions) != len(first) + 2 or not isinstance(depthwise, Conv2dProblem) or (
             not isinstance(project, Conv2dProblem) or not depthwise.is_depthwise):
         return None
-    if any(part.kernel != (1, 1) or part.groups > 1 for part in (*convolutions[:-2], project)):
+    if project.kernel != (1, 1) or project.groups > 1:
         return None
     chained = all((number - 1, 0) in sources and (
         sources[0] == (number - 1, 0) or isinstance(part, ElementwiseProblem))
@@ -153,11 +180,15 @@ def _block(problem: RegionProblem, first: Sequence[Problem], depthwise: Problem,
     return Block(problem, convolutions[0] if first else None, depthwise, project)
 
 
-def _is_mean(part: Problem) -> bool:
-    """Returns whether a problem is the mean of each channel over the whole image, which stays a
-    tensor of rank 4."""
+def _is_product(part: Problem) -> bool:
+    """Returns whether a problem is a convolution of single pixels in one group."""
+    return isinstance(part, Conv2dProblem) and part.kernel == (1, 1) and part.groups == 1
+
+
+def is_image_mean(part: Problem) -> bool:
+    """Returns whether a problem is the mean of each channel over the whole image."""
     if isinstance(part, ReduceProblem):
-        return part.kind == "mean" and part.keepdims and sorted(part.axes) == [2, 3] and (
+        return part.kind == "mean" and sorted(part.axes) == [2, 3] and (
             len(part.input.shape) == 4 and part.input.dtype == "float32")
     return isinstance(part, PoolProblem) and part.kind == "average" and (
         part.kernel == part.input.shape[2:] and not any(part.pads)
@@ -178,8 +209,9 @@ def of_batch(block: Block, batch: int) -> Block:
     """Returns a block for another number of images."""
     problem = replace(block.problem, parts=tuple(
         _with_batch(part, batch) for part in block.problem.parts))
-    other = (block_of(problem, block.expand is not None) if block.excite is None
-             else excited_block_of(problem))
+    other = (excited_block_of(problem) if block.excite is not None
+             else stem_block_of(problem) if block.gathers
+             else block_of(problem, block.expand is not None))
     assert other is not None
     return other
 
@@ -201,7 +233,7 @@ def reason_apart(block: Block) -> str | None:
     if block.problem.exits != ((last, 0),):
         return "a value inside the block is read elsewhere"
     for name, part in (("expands", block.expand), ("projects", block.project)):
-        if part is not None and not part.is_pointwise:
+        if part is not None and part.kernel == (1, 1) and not part.is_pointwise:
             return f"{name} with stride {part.stride} and pads {part.pads}, takes neither"
     depthwise = block.depthwise
     if depthwise.out_channels != depthwise.channels:

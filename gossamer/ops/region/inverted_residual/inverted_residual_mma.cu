@@ -12,6 +12,9 @@
  * Products are in tiles of 16 pixels and 8 channels, two tiles of channels at a time. A lane holds
  * pixels lane / 4 and lane / 4 + 8 of a tile for channels 2 (lane % 4) and the next.
  *
+ * The expansion may be the first convolution of a network. Then x is its image, float32 in NCHW, and
+ * the inputs of a pixel are those of its window, which work-items gather.
+ *
  * With squeeze-and-excite a tile is a whole image. The work-groups keep what they convolved, make
  * gates of its means together, and project when they have scaled it by these (mma_excite.h).
  *
@@ -23,6 +26,8 @@
  * TF32      1: floats are multiplied as TF32; 0: as float32
  * EXPANDS   1: the block begins with an expansion; 0: its hidden channels are those of x
  * CHANNELS  channels of x, and OUT_CHANNELS those of y, multiples of 8
+ * GATHERS   1: the expansion reads windows of an image of IMAGE_CHANNELS, each of GATHERED numbers,
+ *           by filters of FILTER_H by FILTER_W; CHANNELS is then GATHERED with zeros up to a step
  * PADDED    1: the last chunk has channels that do not exist
  * ROW_TILES tiles of 16 that hold the pixels under a tile's windows, a multiple of EXPAND_TILES
  * EXPAND_TILES, EXPAND_PAIRS  tiles of pixels and pairs of channel tiles that a warp expands at once
@@ -33,16 +38,10 @@
  *           the numbers that its first product makes, and HIDDEN_ROW the channels of all chunks
  * SIDES     warps that share the channels of a tile of outputs */
 
-/* Returns number / divisor for numbers below 2^16, from the reciprocal of the divisor. */
-INLINE int quotient(int number, float reciprocal)
-{
-    return (int)(((float)number + 0.5f) * reciprocal);
-}
-
 KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_block(
-    const REAL *RESTRICT x, const uint4 *RESTRICT weights, const uint4 *RESTRICT constants,
+    const INPUT *RESTRICT x, const uint4 *RESTRICT weights, const uint4 *RESTRICT constants,
     REAL *RESTRICT y, int hidden, int height, int width, int out_height, int out_width,
-    int pad_top, int pad_left EXCITE_PARAMETERS)
+    int pad_top, int pad_left EXCITE_PARAMETERS GATHER_PARAMETERS)
 {
     DYNAMIC_SHARED(uint4, memory)
     REAL *inputs = (REAL *)memory;
@@ -69,14 +68,19 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
     int columns = stop > start ? stop - start : 0;
     int pixels = bottom > top ? (bottom - top) * columns : 0;
     float of_columns = 1.0f / (float)columns;
+#if GATHERS
+    const float *image = x + (long long)GROUP_ID(2) * IMAGE_CHANNELS * image_height * image_width;
+#else
     const REAL *source = x + ((GROUP_ID(2) * height + above + top) * width + left + start)
                              * CHANNELS;
+#endif
 
     auto copy_weights = [&](int chunk, int stage, int from, int to) {
         ONCE_EACH for (int i = from + item; i < to; i += WORK_GROUP_SIZE)
             copy_16_bytes(shared_address(staged + stage * WEIGHT_WORDS + i),
                           weights + chunk * WEIGHT_WORDS + i, 16);
     };
+#if !EXPANDS
     /* Copies a chunk of the input's channels to where an expansion would store them. */
     auto copy_hidden = [&](int chunk, int stage) {
         REAL *target = expanded + stage * EXPANDED_WORDS * WIDTH;
@@ -91,6 +95,7 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
             copy_16_bytes(shared_address(there), from, exists ? 16 : 0);
         }
     };
+#endif
     int chunks = CEIL_DIV(hidden, CHUNK);
     if (rank < chunks)
         copy_weights(rank, 0, 0, FIRST_WORDS);
@@ -111,12 +116,17 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
         places[pixel] = ((top + row) * HALO_W + column_place(start + column)) * CHUNK_ROW;
     }
     PREDECESSOR_WAIT();
+#if GATHERS
+    gather_windows(inputs, image, item, pixels, columns, above + top, left + start, image_height,
+                   image_width, image_top, image_left);
+#else
     ONCE_EACH for (int i = item; i < pixels * (CHANNELS / WIDTH); i += WORK_GROUP_SIZE) {
         int pixel = i / (CHANNELS / WIDTH), word = i % (CHANNELS / WIDTH) * WIDTH;
         int row = quotient(pixel, of_columns), column = pixel - row * columns;
         copy_16_bytes(shared_address(inputs + pixel * X_ROW + word),
                       source + (row * width + column) * CHANNELS + word, 16);
     }
+#endif
 #else
     PREDECESSOR_WAIT();
     if (rank < chunks)
@@ -137,8 +147,9 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
         BARRIER();
         if (STAGES > 1 && chunk + CLUSTER < chunks) {
             copy_weights(chunk + CLUSTER, stage ^ 1, 0, FIRST_WORDS);
-            if (!EXPANDS)
-                copy_hidden(chunk + CLUSTER, stage ^ 1);
+#if !EXPANDS
+            copy_hidden(chunk + CLUSTER, stage ^ 1);
+#endif
             commit_copies();
         }
         const uint4 *expand = staged + stage * WEIGHT_WORDS;
@@ -189,56 +200,11 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
         }
         BARRIER();
 #endif
-#if CONVOLVES
         convolve(convolved, hidden_pixels, (const REAL *)taps, warp, lane,
                  [&](REAL *target, float first, float second, int channel) {
                      DEPTHWISE_STORE(target, first, second, channel)
                  },
                  [&](int channel) { return DEPTHWISE_START(channel); }, hidden - chunk * CHUNK);
-#else
-        for (int unit = item; unit < TILE_H * (TILE_W / STRIP) * (CHUNK / 4);
-             unit += WORK_GROUP_SIZE) {
-            int channel = unit % (CHUNK / 4) * 4, strip = unit / (CHUNK / 4);
-            int row = strip / (TILE_W / STRIP), column = strip % (TILE_W / STRIP) * STRIP;
-            const REAL *window = hidden_pixels + channel
-                                 + (row * STRIDE_Y * HALO_W + column * STRIDE_X) * CHUNK_ROW;
-            float4 values[STRIP];
-            UNROLL for (int j = 0; j < STRIP; j++)
-                values[j] = MAKE4(DEPTHWISE_START(channel), DEPTHWISE_START(channel + 1),
-                                  DEPTHWISE_START(channel + 2), DEPTHWISE_START(channel + 3));
-            UNROLL for (int r = 0; r < KERNEL_H; r++) {
-                float4 factors[KERNEL_W];
-                UNROLL for (int s = 0; s < KERNEL_W; s++)
-                    factors[s] = *(const float4 *)((const float *)taps + (r * KERNEL_W + s) * CHUNK + channel);
-                UNROLL for (int w = 0; w < (STRIP - 1) * STRIDE_X + KERNEL_W; w++) {
-                    float4 input = LOAD_REAL4(window, (r * HALO_W + w) * CHUNK_ROW);
-                    UNROLL for (int j = 0; j < STRIP; j++) {
-                        int s = w - j * STRIDE_X;
-                        if (s >= 0 && s < KERNEL_W) {
-                            values[j].x = FMA(input.x, factors[s].x, values[j].x);
-                            values[j].y = FMA(input.y, factors[s].y, values[j].y);
-                            values[j].z = FMA(input.z, factors[s].z, values[j].z);
-                            values[j].w = FMA(input.w, factors[s].w, values[j].w);
-                        }
-                    }
-                }
-            }
-            UNROLL for (int j = 0; j < STRIP; j++) {
-                float lanes[4] = {values[j].x, values[j].y, values[j].z, values[j].w};
-                UNROLL for (int i = 0; i < 4; i++) {
-                    DEPTHWISE_EPILOGUE(lanes[i], channel + i, 0)
-#if PADDED
-                    /* an epilogue may make anything of channels that do not exist */
-                    if (chunk * CHUNK + channel + i >= hidden)
-                        lanes[i] = 0.0f;
-#endif
-                    lanes[i] = rounded(lanes[i]);
-                }
-                float4 result = MAKE4(lanes[0], lanes[1], lanes[2], lanes[3]);
-                STORE_REAL4(convolved, (row * TILE_W + column + j) * CHUNK_ROW + channel, result);
-            }
-        }
-#endif
 #if EXCITES
         convolved += CONVOLVED_WORDS * WIDTH;
         stage ^= STAGES > 1;
@@ -338,6 +304,8 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
     }
 
     PROJECT_OPERANDS
+    /* a work-group without a chunk has not waited for its inputs and constants */
+    wait_for_copies<0>();
 #if !EXCITES
     CLUSTER_WAIT();
 #endif

@@ -17,6 +17,7 @@ from gossamer.ops.conv2d.sparse.common.tensor_cores import CYCLES_PER_MICROSECON
 from gossamer.ops.copies import ASYNC_COPIES
 from gossamer.ops.early_begin import EARLY_BEGIN
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
+from gossamer.ops.mma_precisions import MMA_PRECISIONS
 from gossamer.ops.region.algorithm import RegionAlgorithm
 from gossamer.ops.region.inverted_residual.block import (
     EXCITED_PATTERNS,
@@ -25,6 +26,7 @@ from gossamer.ops.region.inverted_residual.block import (
     excited_block_of,
     of_batch,
     reason_apart,
+    stem_block_of,
 )
 from gossamer.ops.region.inverted_residual.macros import block_macros
 from gossamer.ops.region.inverted_residual.packing import (
@@ -34,21 +36,26 @@ from gossamer.ops.region.inverted_residual.packing import (
     pack_small_constants,
     pack_squeeze,
 )
-from gossamer.ops.region.inverted_residual.tiling import BlockTile, BlockTiling, fits, tilings
+from gossamer.ops.region.inverted_residual.tiles import fits, tilings
+from gossamer.ops.region.inverted_residual.tiling import BlockTile, BlockTiling
 from gossamer.ops.region.problem import RegionProblem
 from gossamer.ops.strided import cannot_compile, layout_variants
 from gossamer.ops.weights import Weights
 
 _SOURCE = Path(__file__).with_name("inverted_residual_mma.cu")
-_HEADERS = (*DIALECT, EARLY_BEGIN, ASYNC_COPIES, TENSOR_CORES, CLUSTERS, *map(
+_HEADERS = (*DIALECT, EARLY_BEGIN, ASYNC_COPIES, TENSOR_CORES, MMA_PRECISIONS, CLUSTERS, *map(
     Path(__file__).with_name,
-    ("mma_sizes.h", "mma_products.h", "mma_depthwise.h", "mma_excite.h")))
+    ("mma_sizes.h", "mma_products.h", "mma_gather.h", "mma_depthwise.h", "mma_excite.h")))
 """The files that precede the kernel's own."""
 _CONFIGS = 4
 """Tiles that are offered for each of some batch sizes."""
+_LARGE_CONFIGS = 2
+"""Further tiles that are offered of those with larger clusters than every device has room for."""
 _BATCHES = (1, 64)
 """Batch sizes of which the best tiles are offered at any batch size, so that a plan for one serves
 others."""
+_SURE_CLUSTER = 8
+"""Work-groups of a cluster that find room on every device with clusters."""
 _MULTIPLE = 8
 """Number of which channels have to be a multiple, so that 16 bytes hold neighbouring ones."""
 
@@ -72,7 +79,7 @@ class _FusedBlockMma(RegionAlgorithm, abc.ABC):
         if (reason := cannot_compile(problem, device) or reason_apart(block)) is not None:
             return reason
         channels = (block.channels, block.out_channels)
-        if any(count % _MULTIPLE for count in channels):
+        if any(count % _MULTIPLE for count in channels[block.gathers:]):
             return f"{channels[0]} to {channels[1]} channels, takes multiples of {_MULTIPLE}"
         if not problem.outputs[0].size or fits(block, "fp32", device.limits):
             return None
@@ -108,8 +115,10 @@ class _FusedBlockMma(RegionAlgorithm, abc.ABC):
             (plain,) = layout_variants(problem, ("NHWC",), tuple(asdict(tile).items()))
             for precision in precisions:
                 if BlockTiling(block, tile, precision).unfit(device.limits) is None:
-                    yield (plain.as_fp16 if precision == "fp16" else
-                           replace(plain, precision=precision))
+                    variant = (plain.as_fp16 if precision == "fp16" else
+                               replace(plain, precision=precision))
+                    # an image is read as networks get it
+                    yield (replace(variant, inputs=problem.inputs) if block.gathers else variant)
 
     def _divided(self, problem: RegionProblem, variant: Variant) -> BlockTiling:
         block = self.block_of(problem)
@@ -147,8 +156,11 @@ class _FusedBlockMma(RegionAlgorithm, abc.ABC):
                 weights.packed(f"excite {of_layer}", lambda arrays: pack_excite(divided, arrays)),
                 weights.packed(f"constants of squeeze and excite, {divided.hidden}",
                                lambda arrays: pack_small_constants(divided, arrays)))
+        image: tuple[Argument, ...] = ()
+        if block.expand is not None and block.gathers:
+            image = (block.expand.height, block.expand.width, *block.expand.pads[:2])
         arguments = (input_buffer(0), chunks, constants, output_buffer(0), block.hidden, p.height,
-                     p.width, p.out_height, p.out_width, *p.pads[:2], *small)
+                     p.width, p.out_height, p.out_width, *p.pads[:2], *small, *image)
         return State(problem, variant, device, [
             Launch(kernel, groups, (32 * tile.warps, 1, 1), arguments, divided.shared_bytes)])
 
@@ -175,6 +187,17 @@ class SeparableMma(_FusedBlockMma):
         return block_of(problem, expands=False)
 
 
+class StemMma(_FusedBlockMma):
+    """A network's first convolution and the separable convolution behind it as one kernel, which
+    reads the image as networks get it, float32 in NCHW."""
+
+    name = "stem_mma"
+    patterns = (("conv2d", "conv2d", "conv2d"),)
+
+    def block_of(self, problem: RegionProblem) -> Block | None:
+        return stem_block_of(problem)
+
+
 class SqueezeExciteMma(_FusedBlockMma):
     """A block with a squeeze-and-excite layer as one kernel, in which a cluster of work-groups
     keeps the hidden channels of a whole image in shared memory."""
@@ -196,17 +219,22 @@ def _offered(block: Block, precision: str, limits: Limits) -> Iterator[BlockTile
                     ) if batch in _BATCHES else (_BATCHES,):
         tiles = dict.fromkeys(tile for other in batches for tile in _best(block, other, precision,
                                                                          limits))
-        yield from sorted((tile for tile in tiles if tile not in known),
-                          key=lambda tile: BlockTiling(block, tile, precision).cycles(limits))
+        order = sorted((tile for tile in tiles if tile not in known),
+                       key=lambda tile: BlockTiling(block, tile, precision).cycles(limits))
+        # the first is taken without being tried where nothing is measured
+        yield from sorted(order, key=lambda tile: tile is not next(
+            (sure for sure in order if sure.cluster <= _SURE_CLUSTER), None))
         known.update(tiles)
 
 
 def _best(block: Block, batch: int, precision: str, limits: Limits) -> list[BlockTile]:
     """Returns the tiles that are expected to be fastest at a batch size, of those with as many
     outputs only one, and with squeeze-and-excite, where all have the whole image, of those with
-    clusters of one size."""
-    best: dict[int, BlockTile] = {}
+    clusters of one size; a few more have larger clusters than every device has room for."""
+    best: dict[bool, dict[int, BlockTile]] = {False: {}, True: {}}
     for divided in tilings(of_batch(block, batch), precision, limits):
         tile = divided.tile
-        best.setdefault(tile.rows * tile.columns if block.excite is None else tile.cluster, tile)
-    return list(best.values())[:_CONFIGS]
+        best[tile.cluster > _SURE_CLUSTER].setdefault(
+            tile.rows * tile.columns if block.excite is None else tile.cluster, tile)
+    sure, large = (list(tiles.values()) for tiles in best.values())
+    return [*sure[:_CONFIGS], *large[:_CONFIGS - len(sure[:_CONFIGS]) + _LARGE_CONFIGS]]

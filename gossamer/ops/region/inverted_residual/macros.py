@@ -22,7 +22,7 @@ def block_macros(divided: BlockTiling, dtype: str) -> dict[str, object]:
         "HALVES": int(divided.precision == "fp16"), "TF32": int(divided.precision == "tf32"),
         "EXPANDS": int(expands), "TILE_H": tile.rows, "TILE_W": tile.columns,
         "CHUNK": tile.chunk, "CLUSTER": tile.cluster, "WARPS": tile.warps,
-        "CHANNELS": block.channels, "OUT_CHANNELS": block.out_channels,
+        "CHANNELS": divided.operands, "OUT_CHANNELS": block.out_channels,
         "KERNEL_H": p.kernel[0], "KERNEL_W": p.kernel[1],
         "STRIDE_Y": p.stride[0], "STRIDE_X": p.stride[1],
         "PADDED": int(block.hidden % tile.chunk != 0), "ROW_TILES": divided.row_tiles,
@@ -44,7 +44,18 @@ def block_macros(divided: BlockTiling, dtype: str) -> dict[str, object]:
             macros |= _inner_epilogue(epilogue, prefix, halves=divided.precision == "fp16")
             macros[f"{prefix}OPERANDS"] = _operands(epilogue, prefix, "chunk_constants", first,
                                                     "CHUNK", "x")
-    return macros | _excite_macros(divided)
+    return macros | _excite_macros(divided) | _gather_macros(divided)
+
+
+def _gather_macros(divided: BlockTiling) -> dict[str, object]:
+    """Returns the macros of a first convolution that reads windows of an image."""
+    first = divided.block.expand
+    if first is None or not divided.block.gathers:
+        return {"GATHERS": 0}
+    return {"GATHERS": 1, "GATHERED": first.depth, "FILTER_H": first.kernel[0],
+            "FILTER_W": first.kernel[1], "FILTER_STEP_Y": first.stride[0],
+            "FILTER_STEP_X": first.stride[1], "FILTER_DILATION_Y": first.dilation[0],
+            "FILTER_DILATION_X": first.dilation[1], "IMAGE_CHANNELS": first.channels}
 
 
 def _excite_macros(divided: BlockTiling) -> dict[str, object]:
@@ -87,8 +98,10 @@ def _inner_epilogue(epilogue: Epilogue, prefix: str, *, halves: bool) -> dict[st
     bias, rest = without_bias(epilogue)
     bounds = _half_bounds(rest.expression) if halves else None
     if bounds is None:
+        # what a depthwise convolution reads is not multiplied by tensor cores
+        values = ("first, second" if prefix == "EXPAND_" else "rounded(first), rounded(second)")
         store = (f"{{ {prefix}EPILOGUE(first, channel, 0) "
-                 f"{prefix}EPILOGUE(second, (channel) + 1, 0) store_two(target, first, second); }}")
+                 f"{prefix}EPILOGUE(second, (channel) + 1, 0) store_two(target, {values}); }}")
     else:
         low, high = bounds
         steps = "uint packed = two_halves(first, second); "

@@ -1,4 +1,4 @@
-/* The depthwise convolution by tensor cores of inverted_residual_mma.cu. */
+/* The depthwise convolution of inverted_residual_mma.cu, by tensor cores or by multiply-adds. */
 
 /* Returns where a column of the windows is in shared memory. With a stride of 2 the even columns
  * precede the odd ones, so that those that a tap meets are neighbours. */
@@ -110,6 +110,54 @@ INLINE void convolve(REAL *convolved, const REAL *expanded, const REAL *taps, ui
                                 target[k] = 0;
 #endif
                     }
+        }
+    }
+}
+#else
+/* Convolves a chunk, as the function above does. A work-item computes STRIP neighbouring outputs of
+ * a row for four channels. */
+template <class Store, class Start>
+INLINE void convolve(REAL *convolved, const REAL *expanded, const REAL *taps, uint warp, uint lane,
+                     const Store &store, const Start &start, int real)
+{
+    for (int unit = warp * 32 + lane; unit < TILE_H * (TILE_W / STRIP) * (CHUNK / 4);
+         unit += WORK_GROUP_SIZE) {
+        int channel = unit % (CHUNK / 4) * 4, strip = unit / (CHUNK / 4);
+        int row = strip / (TILE_W / STRIP), column = strip % (TILE_W / STRIP) * STRIP;
+        const REAL *window = expanded + channel
+                             + (row * STRIDE_Y * HALO_W + column * STRIDE_X) * CHUNK_ROW;
+        float4 values[STRIP];
+        UNROLL for (int j = 0; j < STRIP; j++)
+            values[j] = MAKE4(start(channel), start(channel + 1), start(channel + 2),
+                              start(channel + 3));
+        UNROLL for (int r = 0; r < KERNEL_H; r++) {
+            float4 factors[KERNEL_W];
+            UNROLL for (int s = 0; s < KERNEL_W; s++)
+                factors[s] = *(const float4 *)((const float *)taps + (r * KERNEL_W + s) * CHUNK
+                                               + channel);
+            UNROLL for (int w = 0; w < (STRIP - 1) * STRIDE_X + KERNEL_W; w++) {
+                float4 input = LOAD_REAL4(window, (r * HALO_W + w) * CHUNK_ROW);
+                UNROLL for (int j = 0; j < STRIP; j++) {
+                    int s = w - j * STRIDE_X;
+                    if (s >= 0 && s < KERNEL_W) {
+                        values[j].x = FMA(input.x, factors[s].x, values[j].x);
+                        values[j].y = FMA(input.y, factors[s].y, values[j].y);
+                        values[j].z = FMA(input.z, factors[s].z, values[j].z);
+                        values[j].w = FMA(input.w, factors[s].w, values[j].w);
+                    }
+                }
+            }
+        }
+        UNROLL for (int j = 0; j < STRIP; j++) {
+            REAL *target = convolved + (row * TILE_W + column + j) * CHUNK_ROW + channel;
+            store(target, values[j].x, values[j].y, channel);
+            store(target + 2, values[j].z, values[j].w, channel + 2);
+#if PADDED
+            /* an epilogue may make anything of channels that do not exist */
+            UNROLL for (int i = 0; i < 4; i++)
+                if (channel + i >= real)
+                    target[i] = 0;
+#endif
         }
     }
 }

@@ -1,16 +1,22 @@
 /* Sizes that follow from the macros of inverted_residual_mma.cu, which says what these are. */
 
 #define WORK_GROUP_SIZE (32 * WARPS)
+#if GATHERS
+#define INPUT float
+#define GATHER_PARAMETERS , int image_height, int image_width, int image_top, int image_left
+#else
+#define INPUT REAL
+#define GATHER_PARAMETERS
+#endif
 #define HALO_H ((TILE_H - 1) * STRIDE_Y + KERNEL_H)
 #define HALO_W ((TILE_W - 1) * STRIDE_X + KERNEL_W)
 #define PIXEL_TILES CEIL_DIV(TILE_H * TILE_W, 16)
 #define WIDTH (HALVES ? 8 : 4)       /* elements of 16 bytes */
-#define PRODUCTS (HALVES || TF32)    /* whether tensor cores multiply */
-#define DEPTH (HALVES ? 16 : TF32 ? 8 : 4) /* input channels that a step multiplies */
+#define DEPTH (HALVES ? 16 : 8)      /* input channels that a step multiplies */
 #define CONVOLVES (HALVES && KERNEL_H * KERNEL_W <= 25) /* whether tensor cores convolve */
 #define EXPAND_STEPS CEIL_DIV(CHANNELS, DEPTH)
 #define PROJECT_STEPS (CHUNK / DEPTH)
-#define PAIR_WORDS (PRODUCTS ? 32 : 16) /* words of 16 bytes of a step's weights for 16 channels */
+#define PAIR_WORDS 32 /* words of 16 bytes of a step's weights for 16 channels */
 #define CHUNK_PAIRS (CHUNK / 16)
 #define OUT_PAIRS CEIL_DIV(OUT_CHANNELS, 16)
 #define OUT_TILES (OUT_CHANNELS / 8)

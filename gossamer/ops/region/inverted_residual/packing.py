@@ -110,20 +110,13 @@ def _fragments(matrix: np.ndarray, precision: str) -> np.ndarray:
     """Returns weights (input channels, output channels) as 32-bit words for each step of input
     channels and each 16 output channels.
 
-    fp16 and tf32: as right operands of two mma instructions, four registers for each of 32 lanes.
-    Register 2 j + h of lane l holds channel l / 4 of tile j for the input channels of half h of the
-    step: 2 (l % 4) and the next in fp16, l % 4 in tf32. fp32: for each of two tiles and four pairs
-    of channels the weights of four input channels.
+    As right operands of two mma instructions, four registers for each of 32 lanes: register 2 j + h
+    of lane l holds channel l / 4 of tile j for the input channels of half h of the step: 2 (l % 4)
+    and the next in fp16, else l % 4.
     """
-    depth = DEPTHS[precision]
-    if precision == "fp32":
-        # axes: step, input channel, pair of tiles, tile, pair of channels, channel
-        split = matrix.reshape(-1, depth, matrix.shape[1] // 16, 2, 4, 2)
-        ordered = split.transpose(0, 2, 3, 4, 1, 5)
-    else:
-        # axes: step, half, quarter, input channel, pair of tiles, tile, channel
-        split = matrix.reshape(-1, 2, 4, depth // 8, matrix.shape[1] // 16, 2, 8)
-        ordered = split.transpose(0, 4, 6, 2, 5, 1, 3)
+    # axes: step, half, quarter, input channel, pair of tiles, tile, channel
+    split = matrix.reshape(-1, 2, 4, DEPTHS[precision] // 8, matrix.shape[1] // 16, 2, 8)
+    ordered = split.transpose(0, 4, 6, 2, 5, 1, 3)
     ordered = np.ascontiguousarray(ordered)
     if precision == "fp16":
         with np.errstate(over="ignore"):

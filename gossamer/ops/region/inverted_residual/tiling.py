@@ -1,12 +1,14 @@
-"""Divides a block among the work-groups of inverted_residual_mma and estimates their time."""
+"""A block divided among the work-groups of inverted_residual_mma, and its expected time."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 from gossamer.device.limits import Limits
+from gossamer.ops.mma_precisions import CYCLES_OF_PRODUCT
 from gossamer.ops.region.inverted_residual.block import Block
 
 _ROWS = 16
@@ -20,19 +22,10 @@ _MOST_SUMS_BESIDE = 24
 """Sums of the projection beside which the registers hold two tiles of an expansion in float32."""
 _MOST_GRID = 65535
 """Work-groups that a grid may have along y and along z."""
-_SHAPES = ((1, 4), (2, 4), (4, 4), (2, 7), (7, 2), (4, 7), (7, 4), (4, 8), (7, 7), (8, 8), (7, 14),
-           (8, 16), (14, 14), (16, 16))
-"""Rows and columns of a tile of outputs, about."""
-_CHUNKS = (16, 32, 48, 64, 96, 128)
-_CLUSTERS = (1, 2, 3, 4, 6, 8)
-_MOST_SHARED = 3
-"""Work-groups of a launch for each multiprocessor up to which they share hidden channels."""
-_WARPS = (4, 8, 16)
+WARPS = (4, 8, 16)
 _STRIPS = (1, 2, 4, 7, 8)
 _MOST_TAPS = 25
 """Taps of a depthwise filter that tensor cores convolve: more inputs do not fit the registers."""
-_CYCLES = {"fp16": 6.5, "tf32": 6.5, "fp32": 16.0}
-"""Cycles of a scheduler for a product of 16 pixels, 8 channels and a step of input channels."""
 _FETCHED = 40.0
 """Bytes that a multiprocessor receives from the L2 cache in a cycle."""
 _LATENCY = 2500.0
@@ -41,12 +34,46 @@ _PHASE = 150.0
 """Cycles that a phase takes besides its instructions, with the barrier behind it."""
 _EXCITES = 2500.0
 """Cycles of a squeeze-and-excite layer besides the bytes of its weights."""
-_CHAIN = 35.0
-"""Cycles from one product to the next that adds to the same sums."""
+_LOADED = {"fp16": 4.0, "tf32": 4.0, "fp32": 16.0}
+"""Cycles of a scheduler for loading a tile of 16 pixels, or the weights of 16 channels, for a step
+of input channels; in float32 with splitting each number."""
+_PAIR_WORDS = 32
+"""Words of 16 bytes of a step's weights for a pair of tiles of channels."""
+_CHAIN = {"fp16": 35.0, "tf32": 35.0, "fp32": 90.0}
+"""Cycles from one product to the next that adds to the same sums; in float32 those of three
+products and an addition."""
 _CLUSTER_LATENCY = 700.0
 """Cycles in which a cluster adds up its sums."""
-DEPTHS = {"fp16": 16, "tf32": 8, "fp32": 4}
+DEPTHS = {"fp16": 16, "tf32": 8, "fp32": 8}
 """Input channels of a step, by precision."""
+
+
+@dataclass(frozen=True)
+class _OneImage:
+    """Cycles of a single image, as fitted to what 38 tiles of MobileNetV2's blocks add to a plan on
+    an H200, which they explain to within 12% (root mean square).
+
+    latency: in which a work-group begins, loads its first inputs and stores its results. member:
+    those that each further work-group of a cluster adds to it. crowded: the share of it by which
+    each further work-group of a multiprocessor delays the others. phase: those of a phase besides
+    its instructions. first, fetched: bytes that a multiprocessor receives in a cycle before the
+    first chunk, which for the most part come while the kernel before still runs, and later.
+    """
+
+    latency: float = 1600.0
+    member: float = 85.0
+    crowded: float = 0.35
+    phase: float = 235.0
+    first: float = 83.0
+    fetched: float = 28.0
+
+    @staticmethod
+    def stalled(precision: str) -> float:
+        """Returns the time of a phase by that of its instructions."""
+        return 2.5 if precision == "fp32" else 2.25
+
+
+_ONE_IMAGE = _OneImage()
 
 
 @dataclass(frozen=True)
@@ -131,9 +158,15 @@ class BlockTiling:
     @property
     def expand_steps(self) -> int:
         """Steps of the expansion's input channels; 0 without an expansion."""
-        if self.block.expand is None:
-            return 0
-        return -(-self.block.channels // DEPTHS[self.precision])
+        return -(-self.block.expanded_inputs // DEPTHS[self.precision])
+
+    @property
+    def operands(self) -> int:
+        """Numbers of a pixel of the block's input in shared memory: its channels, or what is
+        gathered for it, with zeros up to whole steps."""
+        if self.block.gathers:
+            return self.expand_steps * DEPTHS[self.precision]
+        return self.block.channels
 
     @property
     def project_steps(self) -> int:
@@ -145,15 +178,10 @@ class BlockTiling:
         """Pairs of tiles of 8 output channels."""
         return -(-self.block.out_channels // 16)
 
-    @property
-    def pair_words(self) -> int:
-        """Words of 16 bytes of a step's weights for a pair of tiles of channels."""
-        return 16 if self.precision == "fp32" else 32
-
     @cached_property
     def expand_words(self) -> int:
         """Words of 16 bytes of the expansion's weights for a chunk."""
-        return self.expand_steps * (self.tile.chunk // 16) * self.pair_words
+        return self.expand_steps * (self.tile.chunk // 16) * _PAIR_WORDS
 
     @cached_property
     def constants(self) -> tuple[int, int, int]:
@@ -176,7 +204,7 @@ class BlockTiling:
     def weight_words(self) -> int:
         """Words of 16 bytes of all that a chunk needs."""
         return (self.expand_words + self.constant_words
-                + self.project_steps * self.out_pairs * self.pair_words)
+                + self.project_steps * self.out_pairs * _PAIR_WORDS)
 
     @property
     def fragments(self) -> int:
@@ -224,11 +252,10 @@ class BlockTiling:
 
     def _project_cycles(self, sides: int) -> tuple[float, float]:
         tiles, pairs = self._sum_tiles(sides)
-        of_step = 2 * tiles * pairs * _CYCLES[self.precision]
-        loaded = (16 * (2 * tiles + 4 * pairs) if self.precision == "fp32"
-                  else of_step + 4 * tiles + 4 * pairs)
-        return (self.project_steps * max(of_step, loaded),
-                self.project_steps * max(of_step, _CHAIN) + _PHASE)
+        of_step = 2 * tiles * pairs * CYCLES_OF_PRODUCT[self.precision]
+        loaded = of_step + _LOADED[self.precision] * (tiles + pairs)
+        return (self.project_steps * loaded,
+                self.project_steps * max(of_step, _CHAIN[self.precision]) + _PHASE)
 
     @property
     def sums(self) -> int:
@@ -247,13 +274,11 @@ class BlockTiling:
     def _expand_cycles(self, pairs: int) -> tuple[float, float]:
         tiles = self.expand_tiles
         units = -(-self.row_tiles // tiles * (self.tile.chunk // 16) // pairs // self.tile.warps)
-        of_step = 2 * tiles * pairs * _CYCLES[self.precision]
+        of_step = 2 * tiles * pairs * CYCLES_OF_PRODUCT[self.precision]
         finished = tiles * pairs * (24 if self.convolves else 60) + 40
-        # a load from shared memory takes four of its cycles, which four schedulers share
-        loaded = (16 * (2 * tiles + 4 * pairs) if self.precision == "fp32"
-                  else of_step + 4 * tiles + 4 * pairs)
-        return (units * (self.expand_steps * max(of_step, loaded) + finished),
-                units * (self.expand_steps * max(of_step, _CHAIN) + 2 * finished) + _PHASE)
+        loaded = of_step + _LOADED[self.precision] * (tiles + pairs)
+        waited = self.expand_steps * max(of_step, _CHAIN[self.precision]) + 2 * finished
+        return units * (self.expand_steps * loaded + finished), units * waited + _PHASE
 
     @property
     def convolves(self) -> bool:
@@ -274,15 +299,19 @@ class BlockTiling:
         units = -(-tile.chunk // 8 * columns // tile.warps)
         pairs = -(-math.prod(p.kernel) // 2)
         rows = (run - 1) * min(p.stride[0], p.kernel[0]) + p.kernel[0]
-        issued = 6 * pairs + rows * p.kernel[1] * 3 + run * (pairs * _CYCLES["fp16"] + 16) + 30
-        waited = 100 + -(-run // 2) * (pairs * _CHAIN + 80)
+        of_output = pairs * CYCLES_OF_PRODUCT["fp16"] + 16
+        issued = 6 * pairs + rows * p.kernel[1] * 3 + run * of_output + 30
+        waited = 100 + -(-run // 2) * (pairs * _CHAIN["fp16"] + 80)
         return units * issued, units * waited + _PHASE
 
     @property
     def blocks_per_unit(self) -> int:
         """Work-groups that a multiprocessor is to have room for in its registers."""
-        crowded = self.sums > 32 or (not self.convolves and self.sums + 4 * self.strip > 44)
-        return max(1, (8 if crowded else 16) // self.tile.warps)
+        splits = self.precision == "fp32"
+        crowded = self.sums > (16 if splits else 32) or self.expand_tiles > 1 or (
+            not self.convolves and self.sums + 4 * self.strip > 44)
+        most = 8 if crowded else 12 if splits else 16
+        return max(1, most // self.tile.warps)
 
     @cached_property
     def strip(self) -> int:
@@ -305,7 +334,7 @@ class BlockTiling:
             return (f"needs {self.shared_bytes} bytes of shared memory a group, there are "
                     f"{limits.shared_bytes_opt_in}")
         is_tight = (self.block.excite is not None and self.precision != "fp16"
-                    and self.tile.warps == max(_WARPS))
+                    and self.tile.warps == max(WARPS))
         if self.sums > (_MOST_EXCITED_SUMS if is_tight else _MOST_SUMS):
             return f"{self.sums} sums of a work-item do not fit its registers"
         p = self.block.depthwise
@@ -331,6 +360,8 @@ class BlockTiling:
         computed = max(sum(map(self._longer, phases)),
                        sum(issued for issued, _ in phases) * tile.warps / 4 * together)
         fetched = 16 * self.weight_words / _FETCHED
+        if waves == 1 and p.batch == 1 and self.block.excite is None:
+            return self._cycles_of_image(phases, together)
         latency = _LATENCY + (_CLUSTER_LATENCY if tile.cluster > 1 else 0.0)
         if self.block.excite is not None:
             small = self.block.excite.squeezed * self.hidden * 32 // self._word
@@ -338,64 +369,21 @@ class BlockTiling:
         return waves * (latency + fetched
                         + self.turns * max(computed, fetched * together))
 
+    def _cycles_of_image(self, phases: Sequence[tuple[float, float]], together: int) -> float:
+        """Returns the cycles that are expected of a single image, whose work-groups all run at
+        once, `together` of them on a multiprocessor.
 
-@lru_cache(maxsize=1024)
-def tilings(block: Block, precision: str, limits: Limits) -> tuple[BlockTiling, ...]:
-    """Returns the tiles that the device can run, those expected to be fastest first."""
-    p = block.depthwise
-    if not p.outputs[0].size:
-        return ()
-    fitting = []
-    for rows, columns in _shapes(block):
-        groups = -(-p.out_height // rows) * -(-p.out_width // columns) * p.batch
-        for chunk in _CHUNKS:
-            if chunk >= block.hidden + 16:
-                continue
-            most = min(limits.cluster, -(-block.hidden // chunk))
-            clusters = _clusters(groups, most, limits.compute_units)
-            if block.excite is not None:
-                # the memory of a few work-groups may be too small for what is kept
-                clusters = [size for size in _CLUSTERS if size <= most]
-            for cluster in clusters:
-                for warps in _WARPS:
-                    divided = BlockTiling(block, BlockTile(rows, columns, chunk, cluster, warps),
-                                          precision)
-                    if divided.unfit(limits) is None:
-                        fitting.append(divided)
-    return tuple(sorted(fitting, key=lambda divided: divided.cycles(limits)))
-
-
-def _clusters(groups: int, most: int, units: int) -> list[int]:
-    """Returns the sizes of clusters that are tried where `groups` of them are launched: the two
-    that just do and just do not give work to all compute units, and the largest one where that
-    leaves only few work-groups for each."""
-    sizes = [size for size in _CLUSTERS if size <= most]
-    filling = sum(size * groups < units for size in sizes)
-    tried = sizes[max(0, filling - 1):filling + 1]
-    if sizes[-1] * groups <= _MOST_SHARED * units:
-        tried.append(sizes[-1])
-    return list(dict.fromkeys(tried))
-
-
-def fits(block: Block, precision: str, limits: Limits) -> bool:
-    """Returns whether the device can run some tile of a block."""
-    if block.excite is not None:
-        return bool(tilings(block, precision, limits))
-    return any(BlockTiling(block, BlockTile(rows, columns, _CHUNKS[0], 1, warps),
-                           precision).unfit(limits) is None
-               for rows, columns in _shapes(block) for warps in _WARPS)
-
-
-def _shapes(block: Block) -> list[tuple[int, int]]:
-    """Returns the rows and columns of tiles that are tried: with squeeze-and-excite, which scales
-    by means over the image, those of the whole image."""
-    p = block.depthwise
-    if block.excite is not None:
-        return [(p.out_height, p.out_width)]
-    return list(dict.fromkeys((_balanced(p.out_height, rows), _balanced(p.out_width, columns))
-                              for rows, columns in _SHAPES))
-
-
-def _balanced(size: int, most: int) -> int:
-    """Returns the height of tiles of at most a height, all about as high, that cover a size."""
-    return -(-size // -(-size // most))
+        phases: for each phase of a chunk the cycles of its instructions and those that a warp
+        waits.
+        """
+        tile, model = self.tile, _ONE_IMAGE
+        latency = (model.latency + model.member * (tile.cluster - 1)) * (
+            1 + model.crowded * (together - 1))
+        stalled = model.stalled(self.precision)
+        computed = max(
+            sum(stalled * max(issued * tile.warps / 4, waited - _PHASE) + model.phase
+                for issued, waited in phases),
+            sum(issued for issued, _ in phases) * tile.warps / 4 * together)
+        weights = 16 * self.weight_words
+        return (latency + weights / model.first
+                + self.turns * max(computed, weights / model.fetched * together))

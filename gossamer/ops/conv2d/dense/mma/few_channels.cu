@@ -43,12 +43,15 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void few_channels(
     int item = LOCAL_ID(0);
     uint lane = (uint)item % 32, warp = (uint)item / 32;
     int part = GROUP_ID(0) / column_tiles;
+    SUCCESSOR_MAY_BEGIN();
     int first_row = GROUP_ID(1) * TILE_H;
     int first_column = (GROUP_ID(0) - part * column_tiles) * TILE_W;
     int above = first_row * STRIDE_Y - pad_top, left = first_column * STRIDE_X - pad_left;
     const float *source = x + (long long)GROUP_ID(2) * CHANNELS * height * width;
     for (int i = item; i < WEIGHT_WORDS; i += WORK_GROUP_SIZE)
-        factors[i] = weights[part * WEIGHT_WORDS + i];
+        copy_16_bytes(shared_address(factors + i), weights + part * WEIGHT_WORDS + i, 16);
+    commit_copies();
+    PREDECESSOR_WAIT();
     UNROLL_BY(8) for (int i = item; i < WINDOWS; i += WORK_GROUP_SIZE) {
         int line = i / HALO_W, column = left + i % HALO_W;
         int channel = line / HALO_H, row = above + line % HALO_H;
@@ -62,6 +65,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void few_channels(
         int row = tap / KERNEL_W * DILATION_Y, column = tap % KERNEL_W * DILATION_X;
         places[k] = k < DEPTH ? (channel * HALO_H + row) * HALO_W + column : -1;
     }
+    wait_for_copies<0>();
     BARRIER();
 
     for (int tile = warp * TILES_AT_ONCE; tile < PIXEL_TILES; tile += WARPS * TILES_AT_ONCE) {

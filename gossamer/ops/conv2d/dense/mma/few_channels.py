@@ -14,6 +14,8 @@ from gossamer.device.source import DIALECT, KernelSource
 from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.sparse.common.tensor_cores import TENSOR_CORES
+from gossamer.ops.copies import ASYNC_COPIES
+from gossamer.ops.early_begin import EARLY_BEGIN
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.strided import cannot_compile
@@ -84,7 +86,9 @@ class FewChannelsMma(Algorithm):
             "CHANNELS": problem.channels, "STEPS": _steps(problem), "OUT_PART": part,
             "GROUP_TILES": group // 8, "TILES_AT_ONCE": 2 if tiles % 2 == 0 and part <= 32 else 1,
             **epilogue_macros(problem.epilogue, tensor_dtype="float16"),
-        }, architectures=("sm_80", "sm_100"), headers=(*DIALECT, TENSOR_CORES)))
+        }, architectures=("sm_80", "sm_100"), headers=(*DIALECT, EARLY_BEGIN, ASYNC_COPIES,
+                                                      TENSOR_CORES),
+            begins_early=True))
         packed = weights.packed("columns for few_channels_mma",
                                 lambda arrays: _pack(arrays, problem))
         column_tiles = -(-problem.out_width // columns)

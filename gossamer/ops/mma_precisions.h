@@ -1,0 +1,58 @@
+/* Products of tensor cores in three precisions, of operands that are loaded as words of 16 bytes.
+ *
+ * HALVES  1: operands are 16-bit floats; 0: they are floats
+ * TF32    1: floats are multiplied as TF32; 0: as float32 */
+
+#if HALVES || TF32
+typedef uint4 Pixels;
+typedef uint4 Weights;
+
+INLINE uint4 as_operands(const uint4 &words)
+{
+    return words;
+}
+
+INLINE void multiply_tile(float (&sum)[4], const Pixels &pixels, const Weights &weights, int tile)
+{
+    multiply(sum, pixels, tile ? weights.z : weights.x, tile ? weights.w : weights.y);
+}
+#else
+/* Numbers as sums of two that TF32 represents: the first has the upper 11 bits, rounded, and the
+ * second what is missing. */
+struct Operands {
+    uint4 upper, lower;
+};
+typedef Operands Pixels;
+typedef Operands Weights;
+
+/* Splits a number into two that TF32 represents. */
+INLINE void split(uint value, uint &upper, uint &lower)
+{
+    upper = (value + 0x1000u) & ~0x1fffu;
+    lower = (uint)__float_as_int(__int_as_float((int)value) - __int_as_float((int)upper));
+}
+
+INLINE Operands as_operands(const uint4 &words)
+{
+    Operands split_words;
+    split(words.x, split_words.upper.x, split_words.lower.x);
+    split(words.y, split_words.upper.y, split_words.lower.y);
+    split(words.z, split_words.upper.z, split_words.lower.z);
+    split(words.w, split_words.upper.w, split_words.lower.w);
+    return split_words;
+}
+
+/* Adds three of the four products of the parts; that of both lower ones is below 2^-22 of the
+ * result. Tensor cores truncate their sums, so that those of a step are added to the others outside
+ * of them. */
+INLINE void multiply_tile(float (&sum)[4], const Pixels &pixels, const Weights &weights, int tile)
+{
+    const uint4 &upper = weights.upper, &lower = weights.lower;
+    float of_step[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+    multiply(of_step, pixels.lower, tile ? upper.z : upper.x, tile ? upper.w : upper.y);
+    multiply(of_step, pixels.upper, tile ? lower.z : lower.x, tile ? lower.w : lower.y);
+    multiply(of_step, pixels.upper, tile ? upper.z : upper.x, tile ? upper.w : upper.y);
+    UNROLL for (int i = 0; i < 4; i++)
+        sum[i] += of_step[i];
+}
+#endif

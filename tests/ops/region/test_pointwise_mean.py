@@ -1,0 +1,117 @@
+"""A 1x1 convolution and a mean as one kernel of NVIDIA GPUs, on the GPU where there is one;
+tests/emulation/test_pointwise_mean.py runs the kernel anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from gossamer.device.base import Device
+from gossamer.ops.algorithm import Epilogue, Variant
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.pool.problem import PoolProblem
+from gossamer.ops.reduce.problem import ReduceProblem
+from gossamer.ops.region.pointwise_mean.pointwise_mean import PointwiseMean
+from gossamer.ops.region.problem import ENTRY, RegionProblem
+from gossamer.ops.region.reference import reference
+from gossamer.ops.weights import Weights
+from tests.conftest import working_devices
+from tests.ops.harness import random_inputs, random_weights, run_variant
+from tests.ops.recording import RecordingDevice
+from tests.ops.region.blocks import BIAS_RELU6, BIAS_RESIDUAL, BIAS_SILU, QUOTIENT
+from tests.tolerances import normalised_error, tolerance
+
+ALGORITHM = PointwiseMean()
+
+
+def head(batch: int, channels: int, out_channels: int, size: tuple[int, int], *,
+         epilogue: Epilogue = BIAS_RELU6, pooled: bool = False, keepdims: bool = False,
+         stride: tuple[int, int] = (1, 1)) -> RegionProblem:
+    """Returns a 1x1 convolution and the mean over the image behind it, as a pooling with `pooled`.
+    """
+    convolution = Conv2dProblem(batch, channels, *size, out_channels, (1, 1), stride,
+                                epilogue=epilogue)
+    x = convolution.outputs[0]
+    mean = (PoolProblem(x, "average", x.shape[2:], x.shape[2:]) if pooled
+            else ReduceProblem(x, "mean", (2, 3), keepdims))
+    return RegionProblem((convolution, mean),
+                         ((ENTRY, *[ENTRY] * epilogue.tensor_count), ((0, 0),)), ((1, 0),))
+
+
+USUAL = head(2, 40, 72, (7, 7))
+POOLED = head(1, 24, 20, (3, 5), epilogue=BIAS_SILU, pooled=True)
+LARGE = head(1, 352, 24, (11, 13), keepdims=True)
+"""Several turns of the warps, several loads of a line and more warps than tiles in none."""
+UNUSED_CHANNELS = head(3, 8, 13, (1, 1), epilogue=QUOTIENT)
+PROBLEMS = {"usual": USUAL, "pooled": POOLED, "large": LARGE, "unused channels": UNUSED_CHANNELS}
+
+
+def check(problem: RegionProblem, device: Device, variants: Sequence[Variant]) -> None:
+    """Compares the outputs of variants with the reference."""
+    assert ALGORITHM.recognises(problem) and ALGORITHM.supports(problem, device) is None
+    arrays = random_weights(problem)
+    weights, inputs = Weights(arrays, device, "the test"), random_inputs(problem)
+    assert variants
+    for variant in variants:
+        stored = [np.asarray(array, spec.logical_dtype)
+                  for array, spec in zip(inputs, variant.inputs, strict=True)]
+        (expected,) = reference(problem, stored, arrays)
+        (actual,) = run_variant(ALGORITHM, problem, variant, device, weights, stored)
+        error = normalised_error(actual, expected)
+        assert error <= tolerance("region", variant.precision), (
+            f"{variant.config_text} in {variant.precision} is off by {error:.3g}")
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_it_computes_the_means_on_cuda(name: str) -> None:
+    device = next((device for name, device in working_devices().items()
+                   if name.startswith("cuda")), None)
+    if device is None:
+        pytest.skip("no NVIDIA GPU")
+    check(PROBLEMS[name], device, list(ALGORITHM.variants(PROBLEMS[name], device)))
+
+
+def test_it_builds_without_spills() -> None:
+    nvrtc = pytest.importorskip("gossamer.device.cuda.nvrtc", exc_type=ImportError)
+    device = RecordingDevice()
+    problem = head(1, 320, 1280, (7, 7))
+    weights = Weights(random_weights(problem), device)
+    for variant in ALGORITHM.variants(problem, device):
+        ALGORITHM.prepare(weights, problem, variant, device)
+    assert len(device.sources) >= 8
+    for source in device.sources:
+        for architecture in dict.fromkeys(source.architectures):
+            _, info = nvrtc.compile_cubin(source, architecture)
+            assert info.spill_bytes == 0, f"{source} spills on {architecture}"
+
+
+def test_other_layers_give_a_reason() -> None:
+    device = RecordingDevice()
+    assert "stride (2, 2)" in (ALGORITHM.supports(head(1, 8, 8, (4, 4), stride=(2, 2)), device)
+                               or "")
+    assert ALGORITHM.supports(head(1, 12, 8, (4, 4)), device) == (
+        "12 channels, takes multiples of 8")
+    assert "adds a tensor" in (ALGORITHM.supports(
+        head(1, 8, 8, (4, 4), epilogue=BIAS_RESIDUAL), device) or "")
+    read = RegionProblem(USUAL.parts, USUAL.sources, ((0, 0), (1, 0)))
+    assert "read elsewhere" in (ALGORITHM.supports(read, device) or "")
+    assert "shared memory" in (ALGORITHM.supports(head(1, 8192, 8, (4, 4)), device) or "")
+
+
+def test_other_means_are_no_such_regions() -> None:
+    convolution = USUAL.parts[0]
+    for mean in (ReduceProblem(convolution.outputs[0], "max", (2, 3)),
+                 ReduceProblem(convolution.outputs[0], "mean", (2,)),
+                 PoolProblem(convolution.outputs[0], "average", (7, 7), pads=(1, 1, 1, 1))):
+        assert not ALGORITHM.recognises(
+            RegionProblem((convolution, mean), USUAL.sources, ((1, 0),)))
+
+
+def test_an_empty_batch_needs_no_launch() -> None:
+    problem, device = head(0, 16, 32, (6, 6)), RecordingDevice()
+    weights = Weights(random_weights(problem), device)
+    for variant in ALGORITHM.variants(problem, device):
+        assert not ALGORITHM.prepare(weights, problem, variant, device).launches
