@@ -267,7 +267,7 @@ class Plan:
         return results[0] if len(results) == 1 else results
 
     def _measured_us(self, batch: int) -> float | None:
-        """Returns the time of one execution, where it was measured or is stored on disk."""
+        """Return the time of one execution, where it was measured or is stored on disk."""
         with self._lock:
             known = self._end_to_end.get(batch)
             if known is not None and known.timing is not None:
