@@ -136,12 +136,12 @@ class OpenCLDevice(Device):
     def _build(self, source: KernelSource) -> OpenCLKernel:
         program = cl.Program(self._context, source.text())
         try:
-            with warnings.catch_warnings():
+            with self._calls, warnings.catch_warnings():
                 # some drivers write a log for every build
                 warnings.simplefilter("ignore", cl.CompilerWarning)
                 # drivers cache builds themselves; PyOpenCL's cache fails in a read-only home
                 program.build(self._options, cache_dir=False)  # type: ignore[arg-type]
-            return OpenCLKernel(source, program, self.handle)
+                return OpenCLKernel(source, program, self.handle)
         except cl.Error as error:
             raise CompileError(f"{self.name} cannot build {source.function} of "
                                f"{source.path.name}: {error}") from None
@@ -202,13 +202,13 @@ class OpenCLDevice(Device):
         self._check_fit(kernel, work_group_size, shared_bytes)
         global_size = tuple(g * s for g, s in zip(groups, work_group_size, strict=True))
         local_size = tuple(work_group_size)
-        handle = kernel.create() if self._is_recording else kernel.handle
         what = f"launching {kernel.name}"
         try:
-            values = [_value(argument) for argument in arguments]
-            if kernel.source.dynamic_shared:
-                values.append(cl.LocalMemory(max(shared_bytes, 1)))
             with self._calls:
+                handle = kernel.create() if self._is_recording else kernel.handle
+                values = [_value(argument) for argument in arguments]
+                if kernel.source.dynamic_shared:
+                    values.append(cl.LocalMemory(max(shared_bytes, 1)))
                 handle.set_args(*values)
         except _REFUSED as error:
             raise self._failed(what, error) from None
@@ -256,10 +256,11 @@ class OpenCLDevice(Device):
             self._timed.events = None
         after = self._marker(queue)
         self.synchronize(queue)
-        if not events:
-            return (after.profile.end - before.profile.end) / 1000
-        start = min(event.profile.start for event in events)
-        return (max(event.profile.end for event in events) - start) / 1000
+        with self._calls:
+            if not events:
+                return (after.profile.end - before.profile.end) / 1000
+            start = min(event.profile.start for event in events)
+            return (max(event.profile.end for event in events) - start) / 1000
 
     def _marker(self, queue: cl.CommandQueue) -> cl.Event:
         """Queues a command that ends when those before it have ended."""

@@ -35,7 +35,7 @@ class Noting:
         self._lock.release()
 
 
-def test_only_one_thread_queues_commands(compiled_device: Device,
+def test_one_thread_at_a_time_calls_the_driver(compiled_device: Device,
                                          monkeypatch: pytest.MonkeyPatch) -> None:
     device = compiled_device
     if device.api != "opencl" or is_slow(device):
@@ -55,7 +55,7 @@ def test_only_one_thread_queues_commands(compiled_device: Device,
         return watch
 
     names = ("enqueue_nd_range_kernel", "enqueue_copy", "enqueue_migrate_mem_objects",
-             "enqueue_marker")
+             "enqueue_marker", "Kernel", "Buffer")
     for name in names:
         monkeypatch.setattr(cl, name, watched(name))
     kernel = device.compile(SELF_CHECK)

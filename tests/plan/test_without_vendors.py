@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gossamer.device.kernel_cache import cache_folder
 from gossamer.ops.registry import OPS
 from tests.plan.without_vendors import no_vendors
 
@@ -12,8 +13,9 @@ def vendors() -> set[str]:
 
 
 def test_vendors_algorithms_are_missing_meanwhile_only() -> None:
-    before = dict(OPS)
+    before, folder = dict(OPS), cache_folder()
     assert vendors()
     with no_vendors():
         assert not vendors() and set(OPS) == set(before)
-    assert before == OPS
+        assert cache_folder() != folder
+    assert before == OPS and cache_folder() == folder

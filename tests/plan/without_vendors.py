@@ -6,9 +6,12 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from tempfile import TemporaryDirectory
+from unittest.mock import patch
 
 import gossamer
 from gossamer.measure import interleave
@@ -19,15 +22,17 @@ from gossamer.plan.plan import Plan
 @contextmanager
 def no_vendors() -> Iterator[None]:
     """Lets plans that are made meanwhile choose among gossamer's own algorithms, as where no
-    vendor's library is installed."""
+    vendor's library is installed. Their measurements are kept apart: beside vendors' libraries
+    some candidates were not tried, as they could not be of use."""
     before = dict(OPS)
-    try:
-        for name, op in before.items():
-            OPS[name] = replace(op, algorithms=tuple(
-                algorithm for algorithm in op.algorithms if not algorithm.vendor))
-        yield
-    finally:
-        OPS.update(before)
+    with TemporaryDirectory() as cache, patch.dict(os.environ, GOSSAMER_CACHE=cache):
+        try:
+            for name, op in before.items():
+                OPS[name] = replace(op, algorithms=tuple(
+                    algorithm for algorithm in op.algorithms if not algorithm.vendor))
+            yield
+        finally:
+            OPS.update(before)
 
 
 def vendor_steps(plan: Plan, batch: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,14 @@ import numpy as np
 
 from gossamer.bench.contender import AbsentError, Alternative, PeerNetwork, ReadyContender
 from gossamer.device.base import Device
+from gossamer.errors import first_line
 
 _LIBRARY = "libclblast.so.1"
 _ROW_MAJOR, _AS_IT_IS, _TRANSPOSED, _SINGLE = 101, 111, 112, 32
 """Values of CLBlast's enumerations."""
 _TUNED = "clblast_xgemm_*_32.json"
 """What CLBlast's tuner of its main product, clblast_tuner_xgemm, writes where it was started."""
+_AGAIN = "remove the file, or run clblast_tuner_xgemm again"
 
 
 def clblast(network: PeerNetwork, x: np.ndarray, device: Device,
@@ -81,23 +84,48 @@ def _tuned(device: Device, folder: Path) -> str:
     """Gives CLBlast the fastest settings that its tuner found for the device, and returns them; ""
     where the folder has no results of the tuner.
 
-    Raises AbsentError where CLBlast does not take them.
+    Raises AbsentError for a file that is no result of the tuner, and where CLBlast does not take
+    the settings.
     """
     import pyopencl as cl
 
     handle = cl.CommandQueue.from_int_ptr(device.opencl_queue(None)).device
     results = [result for path in sorted(folder.glob(_TUNED))
-               if (result := json.loads(path.read_text()))["device"].strip() == handle.name.strip()]
+               if (result := _result(path)).device == handle.name.strip()]
     if not results:
         return ""
-    best = min(results, key=lambda result: float(result["best_time"]))
-    settings = dict(setting.split("=") for setting in best["best_parameters"].split())
-    settings.pop("PRECISION", None)
+    best = min(results, key=lambda result: result.time)
+    settings = best.settings
     names = (ctypes.c_char_p * len(settings))(*(name.encode() for name in settings))
-    values = (ctypes.c_size_t * len(settings))(*map(int, settings.values()))
+    values = (ctypes.c_size_t * len(settings))(*settings.values())
     status = _library().CLBlastOverrideParameters(
-        ctypes.c_void_p(handle.int_ptr), best["best_kernel"].encode(), _SINGLE,
+        ctypes.c_void_p(handle.int_ptr), best.kernel.encode(), _SINGLE,
         ctypes.c_size_t(len(settings)), names, values)
     if status:
-        raise AbsentError(f"CLBlast returned {status} for the settings of its tuner")
+        raise AbsentError(f"CLBlast returned {status} for the settings of its tuner in "
+                          f"{best.path}: {_AGAIN}")
     return "tuned: " + " ".join(f"{name}={value}" for name, value in settings.items())
+
+
+@dataclass(frozen=True)
+class _Result:
+    """What the tuner found for a device: the fastest settings of a kernel and their time."""
+
+    path: Path
+    device: str
+    kernel: str
+    time: float
+    settings: dict[str, int]
+
+
+def _result(path: Path) -> _Result:
+    """Raises AbsentError for a file that is no result of the tuner."""
+    try:
+        found = json.loads(path.read_text())
+        pairs = (setting.split("=") for setting in found["best_parameters"].split())
+        settings = {name: int(value) for name, value in pairs if name != "PRECISION"}
+        return _Result(path, found["device"].strip(), found["best_kernel"],
+                       float(found["best_time"]), settings)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise AbsentError(f"{path} is no result of CLBlast's tuner ({first_line(error)}): "
+                          f"{_AGAIN}") from None

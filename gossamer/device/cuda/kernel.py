@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from gossamer.device.cuda.device import CudaDevice
 
 _STATIC_SHARED_BYTES = 48 * 1024
+_MOST_PORTABLE = 8
+"""Work-groups of a cluster that every device with clusters runs."""
 
 _FORMATS: dict[type, str] = {
     type(None): "P", CudaBuffer: "P",
@@ -56,10 +58,6 @@ class _Packer:
     def pack(self, arguments: Sequence[Argument]) -> None:
         self._struct.pack_into(self._block, 0, *[
             a.address if isinstance(a, CudaBuffer) else 0 if a is None else a for a in arguments])
-
-
-_MOST_PORTABLE = 8
-"""Work-groups of a cluster that every device with clusters runs."""
 
 
 class CudaKernel(Kernel):

@@ -85,4 +85,4 @@ class SlowedRuns:
         if measured is None or last_s <= _SLOWED * measured * 1e-6:
             return ""
         return (f"other programs had processors for {others_s:.2f} s, and the last execution took "
-                f"{last_s * 1e3:.1f} ms where {measured * 1e-3:.1f} were measured")
+                f"{last_s * 1e6:.0f} us where {measured:.0f} were measured")

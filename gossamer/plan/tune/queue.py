@@ -125,6 +125,7 @@ class LayerTimes:
 
     def forget(self, attempt: Attempt) -> None:
         """Forgets the time of an attempt that failed afterwards."""
+        self.tried.discard(attempt.key)
         self.best = {kind: known for kind, known in self.best.items() if known is not attempt}
         self._changed()
 

@@ -75,5 +75,14 @@ def test_settings_that_it_does_not_take_are_an_absence(
         opencl: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_results(opencl, "GEMMK=0")
-    with pytest.raises(AbsentError, match="for the settings of its tuner"):
+    with pytest.raises(AbsentError, match=r"for the settings of its tuner in .*2_32\.json: remove"):
+        product(opencl)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"device": 1, "best_parameters": "A=1"}'])
+def test_a_file_that_is_no_result_of_its_tuner_is_an_absence(
+        opencl: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "clblast_xgemm_1_32.json").write_text(text)
+    with pytest.raises(AbsentError, match=r"1_32\.json is no result of CLBlast's tuner"):
         product(opencl)

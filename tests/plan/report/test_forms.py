@@ -14,6 +14,7 @@ from gossamer.facts import PLUS_MINUS_ONE, REAL, TERNARY, ValueFacts
 from gossamer.model.builder import GraphBuilder
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.pool.problem import PoolProblem
+from gossamer.ops.region.problem import RegionProblem, entry
 from gossamer.ops.weights import WeightsInfo
 from gossamer.plan.report.forms import LayerForm, form_of, forms_line, weights_line
 from gossamer.plan.report.summary import forms_of_layers
@@ -32,6 +33,16 @@ PRODUCT = GemmProblem(1, 2, 3, weights_info=SCALED, facts=(PLUS_MINUS_ONE,))
                             False, 6))])
 def test_the_form_of_a_product(known: ValueFacts, taken: bool | None, form: LayerForm) -> None:
     assert form_of("fc", replace(PRODUCT, facts=(known,)), taken) == form
+
+
+def test_layers_that_are_computed_in_one_step_count_each() -> None:
+    second = GemmProblem(1, 5, 2, weights_info=SCALED, facts=(PLUS_MINUS_ONE,))
+    region = RegionProblem((PRODUCT, second), ((entry(0),), ((0, 0),)), ((1, 0),))
+    form = form_of("both", region, True)
+    assert form == LayerForm("both", "bits", "", True, 6 + 10, 2)
+    floats = form_of("other", replace(PRODUCT, weights_info=WeightsInfo()))
+    assert forms_line([form, floats]).startswith(
+        "layers with weights: 2 of 3 on bits, 1 of 3 on floats: other (")
 
 
 def test_only_layers_with_weights_have_a_form() -> None:

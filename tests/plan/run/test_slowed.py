@@ -64,7 +64,7 @@ def test_executions_that_take_too_long_beside_other_programs_are_told(
             run(watch, clock, 0.2, 0.0, measured_us)
     assert [str(warning.message).partition(";")[0] for warning in caught] == ([
         "net on host is slowed: in 0.40 s of executions other programs had processors for 0.40 s, "
-        "and the last execution took 200.0 ms where 100.0 were measured"] if told else [])
+        "and the last execution took 200000 us where 100000 were measured"] if told else [])
 
 
 @pytest.mark.parametrize(("seconds", "waited"), [(1.0, 0.09), (0.2, 0.001), (0.01, 0.0)])

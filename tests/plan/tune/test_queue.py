@@ -245,6 +245,20 @@ def test_a_region_is_compared_with_layers_of_which_enough_was_tried() -> None:
     assert queue.is_useless(left)
 
 
+def test_a_candidate_that_failed_afterwards_does_not_count_as_tried() -> None:
+    of_layer = group("layer", LayerTimes("layer"))
+    (times,), region = of_layer.layers, LayerTimes("region")
+    region.parts, times.covered_by = [times], [[region]]
+    queue, left = queue_of(), attempt(of_layer, 1.0, "left")
+    measure(queue, attempt(group("region", region), 100.0), 10.0)
+    tried = [attempt(of_layer, 100.0, f"paced{number}") for number in range(5)]
+    for each in tried:
+        measure(queue, each, 100.0)
+    assert queue.is_useless(left)
+    queue.forget(tried[-1])
+    assert not queue.is_useless(left)
+
+
 @pytest.mark.parametrize(("keeps", "elsewhere"), [(True, False), (False, True)])
 def test_a_layer_that_may_be_needed_alone_is_not_left_to_a_region(
         keeps: bool, elsewhere: bool) -> None:

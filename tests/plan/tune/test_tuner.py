@@ -20,6 +20,7 @@ from gossamer.ops.conv2d.host import HostIm2col
 from gossamer.ops.op import Op
 from gossamer.ops.registry import OPS
 from gossamer.plan.choose import planner
+from gossamer.plan.choose.baseline_plans import program_key
 from gossamer.plan.plan import Plan
 from gossamer.plan.store.tuning_cache import TuningCache
 from gossamer.plan.tune.tuner import Tuner
@@ -200,3 +201,25 @@ def test_times_that_contention_spoilt_are_not_kept(tuned: Callable[[], Plan], de
         assert not any("are not kept" in notice for notice in plan.tuner.notices)
     assert quiet.tuner is not None and quiet.tuner.reused == 0 < quiet.tuner.measured
     assert after.tuner is not None and after.tuner.measured == 0
+
+
+def test_times_of_whole_plans_beside_busy_processors_are_not_kept(
+        tuned: Callable[[], Plan], device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not device.on_processors:
+        pytest.skip("nothing but processors is watched")
+    others = itertools.count(0.0, 1000.0)
+    monkeypatch.setattr("gossamer.measure.waited_s", lambda: 0.0)
+    monkeypatch.setattr("gossamer.measure.others_s", lambda: next(others))
+    monkeypatch.setattr("gossamer.measure._JUDGED_S", 0.0)
+    crowded = tuned()
+    crowded.end_to_end(2)
+    assert crowded.tuner is not None and not crowded.tuner.contention.spoilt
+    key = program_key(crowded.program(2), device)
+    assert crowded.tuner.cache.get_plan(key) is None
+    (notice,) = (notice for notice in crowded.tuner.notices if "are not kept" in notice)
+    assert "of whole plans are not kept" in notice and notice in crowded.report(2).notes
+    monkeypatch.setattr("gossamer.measure.waited_s", lambda: None)
+    quiet = tuned()
+    quiet.end_to_end(2)
+    assert quiet.tuner is not None and quiet.tuner.measured == 0
+    assert quiet.tuner.cache.get_plan(key) is not None
