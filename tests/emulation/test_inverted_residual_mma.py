@@ -6,7 +6,13 @@ import pytest
 
 from gossamer.ops.region.inverted_residual.tiling import BlockTile
 from tests.emulation.test_faults import Emulate
-from tests.ops.region.test_inverted_residual_mma import PROBLEMS, check, variants_of
+from tests.ops.region.test_inverted_residual_mma import (
+    PROBLEMS,
+    STEM,
+    check,
+    check_nan,
+    variants_of,
+)
 
 
 @pytest.mark.parametrize("mode, name, precision, tile", [
@@ -46,3 +52,9 @@ def test_it_computes_the_block(emulate: Emulate, mode: str, name: str, precision
     device = emulate(mode, schedule=2)
     problem = PROBLEMS[name]
     check(problem, device, variants_of(problem, device, tile, [precision]))
+
+
+@pytest.mark.parametrize("precision", ["tf32", "fp32"])
+def test_a_nan_stays_a_nan(emulate: Emulate, precision: str) -> None:
+    device = emulate("plain")
+    check_nan(device, variants_of(STEM, device, BlockTile(9, 11, 32, 1, 4), [precision]))

@@ -88,6 +88,16 @@ def check(problem: RegionProblem, device: Device, variants: Sequence[Variant],
             f"{variant.config_text} in {variant.precision} is off by {error:.3g}")
 
 
+def check_nan(device: Device, variants: Sequence[Variant]) -> None:
+    """Fails unless images of the NaN that GPUs compute, whose bits are all 1 but for the sign,
+    become NaN."""
+    weights = Weights(random_weights(STEM), device, "the test")
+    images = np.full(STEM.inputs[0].shape, 0x7fffffff, np.uint32).view(np.float32)
+    for variant in variants:
+        (actual,) = run_variant(algorithm_of(STEM), STEM, variant, device, weights, [images])
+        assert np.isnan(actual).all(), f"{variant.config_text} in {variant.precision}"
+
+
 def variants_of(problem: RegionProblem, device: Device, tile: BlockTile,
                 precisions: Sequence[str]) -> list[Variant]:
     """Returns the variants of a tile, whether or not it is among those that are offered."""
@@ -113,6 +123,11 @@ def cuda() -> Device:
 def test_it_computes_the_block_on_cuda(cuda: Device, name: str) -> None:
     problem = PROBLEMS[name]
     check(problem, cuda, list(algorithm_of(problem).variants(problem, cuda)))
+
+
+def test_a_nan_stays_a_nan(cuda: Device) -> None:
+    variants = {variant.precision: variant for variant in StemMma().variants(STEM, cuda)}
+    check_nan(cuda, list(variants.values()))
 
 
 def test_it_builds_without_spills() -> None:

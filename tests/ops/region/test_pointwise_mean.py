@@ -43,7 +43,8 @@ def head(batch: int, channels: int, out_channels: int, size: tuple[int, int], *,
 USUAL = head(2, 40, 72, (7, 7))
 POOLED = head(1, 24, 20, (3, 5), epilogue=BIAS_SILU, pooled=True)
 LARGE = head(1, 352, 24, (11, 13), keepdims=True)
-"""Several turns of the warps, several loads of a line and more warps than tiles in none."""
+"""Warps take several turns, in the last of which some have no pixels, and load the channels of a
+pixel in several parts."""
 UNUSED_CHANNELS = head(3, 8, 13, (1, 1), epilogue=QUOTIENT)
 PROBLEMS = {"usual": USUAL, "pooled": POOLED, "large": LARGE, "unused channels": UNUSED_CHANNELS}
 

@@ -1,6 +1,6 @@
 /* An inverted residual block, or a separable convolution, as one kernel, with the expanded tensor in
- * shared memory. Both 1x1 convolutions are products of tensor cores in float16 and TF32, and of
- * multiply-adds in float32.
+ * shared memory. Both 1x1 convolutions are products of tensor cores, in float16, in TF32, or in
+ * float32 by three products of TF32 numbers.
  *
  * A cluster of CLUSTER work-groups computes TILE_H by TILE_W outputs of all channels. Its
  * work-groups take turns with chunks of CHUNK hidden channels. For each chunk a work-group expands

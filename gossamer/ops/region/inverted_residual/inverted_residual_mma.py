@@ -1,5 +1,5 @@
-"""The algorithms inverted_residual_mma and separable_mma compute a block of MobileNet as one kernel
-for NVIDIA GPUs, with tensor cores in float16 and TF32."""
+"""The algorithms inverted_residual_mma, separable_mma, stem_mma and squeeze_excite_mma compute a
+block of MobileNet as one kernel for NVIDIA GPUs, with tensor cores."""
 
 from __future__ import annotations
 

@@ -23,7 +23,8 @@ INLINE Weights load_weights(const uint4 *first, uint lane)
 INLINE float rounded(float value)
 {
 #if TF32
-    return __int_as_float(__float_as_int(value) + 0x1000);
+    /* an addition would make a zero of the NaN that GPUs compute, whose bits are all 1 */
+    return value == value ? __int_as_float(__float_as_int(value) + 0x1000) : value;
 #else
     return value;
 #endif

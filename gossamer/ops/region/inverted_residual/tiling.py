@@ -124,8 +124,8 @@ class BlockTiling:
 
     @cached_property
     def expand_tiles(self) -> int:
-        """Tiles of 16 pixels that a warp expands at once. Multiply-adds wait for shared memory, and
-        two tiles take less of it."""
+        """Tiles of 16 pixels that a warp expands at once. In float32 two tiles share the weights,
+        which are then loaded and split once for both."""
         several = self._windows > _ROWS and self.tile.chunk // 16 >= self.tile.warps // 2
         fits = self.precision == "fp32" and self.sums <= _MOST_SUMS_BESIDE
         return 2 if fits and self.block.expand is not None and several else 1

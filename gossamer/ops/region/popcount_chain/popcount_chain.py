@@ -44,6 +44,8 @@ _CLUSTER = 8
 _ITEMS = (128, 256)
 """Work-items of a work-group."""
 _MOST_PRODUCTS = 4
+_MOST_ROWS = (2**31 - 1) // _CLUSTER
+"""Clusters that a grid may have."""
 _NEVER = 2**28
 """A threshold that no sum reaches."""
 
@@ -144,6 +146,8 @@ class PopcountChain(RegionAlgorithm):
             return chain
         if (reason := cannot_compile(problem, device)) is not None:
             return reason
+        if chain.products[0].problem.rows > _MOST_ROWS:
+            return f"more than {_MOST_ROWS} rows"
         needed, most = chain.shared_bytes(max(_ITEMS)), device.limits.shared_bytes_opt_in
         if needed > most:
             return (f"an eighth of the weights takes {needed} bytes of the {most} of shared memory "
