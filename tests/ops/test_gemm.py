@@ -57,6 +57,7 @@ def test_every_way_of_applying_an_epilogue(device: Device) -> None:
 
 def test_configs_come_in_both_precisions(compiled_device: Device) -> None:
     problem = GemmProblem(3, 12, 20, RESIDUAL)
+    in_both = 0
     for algorithm in OP.algorithms:
         if (algorithm.vendor or algorithm.by_name_only
                 or algorithm.supports(problem, compiled_device) is not None):
@@ -67,7 +68,9 @@ def test_configs_come_in_both_precisions(compiled_device: Device) -> None:
             assert precisions == {"fp32"}
         if precisions != {"fp32", "fp16"}:
             continue
+        in_both += 1
         for _, group in itertools.groupby(variants, key=lambda v: v.config):
             precise, as_fp16 = group
             assert precise.as_fp16 == as_fp16
             assert {spec.dtype for spec in (*as_fp16.inputs, *as_fp16.outputs)} == {"float16"}
+    assert in_both
