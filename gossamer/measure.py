@@ -32,8 +32,9 @@ _TAKEN = 0.9
 for this process and the rest is what other programs had. Processors of virtual machines are
 often two of one core, and cores share their memory's bandwidth: a thread that never waits then
 takes twice as long."""
-_JUDGED_S = 0.25
-"""Seconds of watching that are judged together; the system counts others' time in hundredths."""
+JUDGED_S = 0.25
+"""Seconds of watching that tell how many processors other programs had; the system counts their
+time in hundredths of a second."""
 _TRIES = 3
 """How often times are taken where contention spoils them."""
 
@@ -105,7 +106,7 @@ class CpuContention:
     def _note_others(self, seconds: float, others_s: float) -> None:
         self._recent_s += seconds
         self._recent_others_s += others_s
-        if self._recent_s >= _JUDGED_S:
+        if self._recent_s >= JUDGED_S:
             others = self._recent_others_s / self._recent_s
             if lack_of_processors(others):
                 self.others = others

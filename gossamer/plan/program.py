@@ -45,6 +45,11 @@ class Layer:
     store: WeightsStore = field(default_factory=WeightsStore, compare=False, repr=False)
     """The packed weights of the network's layers."""
 
+    @property
+    def computes(self) -> tuple[str, ...]:
+        """The names of the layers that this one computes: those of a region, else its own."""
+        return self.covers or (self.name,)
+
     def weights_on(self, device: Device) -> Weights:
         """Returns the layer's weights, to be packed for a device."""
         return self.store.of(self.name, self.weights, device)

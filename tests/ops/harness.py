@@ -112,6 +112,26 @@ def one_layout_a_config(variants: list[Variant]) -> list[Variant]:
     return [group[index % len(group)] for index, group in enumerate(configs)]
 
 
+def check_variants(algorithm: Algorithm, problem: Problem, device: Device,
+                   variants: Sequence[Variant],
+                   arrays: Mapping[str, np.ndarray] | None = None) -> None:
+    """Compares the output of variants, at least one, with the reference, whose inputs have the
+    dtypes of the variant. arrays: the weights; random ones where there are none."""
+    assert algorithm.supports(problem, device) is None
+    op = op_of(problem)
+    arrays = dict(arrays or random_weights(problem))
+    weights, inputs = Weights(arrays, device, "the test"), random_inputs(problem)
+    assert variants
+    for variant in variants:
+        stored = [np.asarray(array, spec.logical_dtype)
+                  for array, spec in zip(inputs, variant.inputs, strict=True)]
+        (expected,) = op.reference(problem, stored, arrays)
+        (actual,) = run_variant(algorithm, problem, variant, device, weights, stored)
+        error = normalised_error(actual, expected)
+        assert error <= tolerance(op.name, variant.precision), (
+            f"{variant.config_text} in {variant.precision} is off by {error:.3g}")
+
+
 def run_variant(algorithm: Algorithm, problem: Problem, variant: Variant, device: Device,
                 weights: Weights, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Returns the logical outputs. Fails where a guard byte, an input or a padding was changed."""

@@ -20,7 +20,7 @@ _LIBRARY = "libclblast.so.1"
 _ROW_MAJOR, _AS_IT_IS, _TRANSPOSED, _SINGLE = 101, 111, 112, 32
 """Values of CLBlast's enumerations."""
 _TUNED = "clblast_xgemm_*_32.json"
-"""What CLBlast's tuner of its main product, clblast_tuner_xgemm, writes where it was started."""
+"""CLBlast's tuner of its main product, clblast_tuner_xgemm, writes such files where it is run."""
 _AGAIN = "remove the file, or run clblast_tuner_xgemm again"
 
 
@@ -109,7 +109,7 @@ def _tuned(device: Device, folder: Path) -> str:
 
 @dataclass(frozen=True)
 class _Result:
-    """What the tuner found for a device: the fastest settings of a kernel and their time."""
+    """The fastest settings of a kernel and their time, which the tuner found for a device."""
 
     path: Path
     device: str

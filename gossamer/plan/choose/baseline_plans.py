@@ -25,7 +25,7 @@ from gossamer.plan.candidate import Candidate
 from gossamer.plan.choose.baseline_bounds import BaselineBounds
 from gossamer.plan.choose.reasons import explained
 from gossamer.plan.policy import Policy
-from gossamer.plan.program import Layer, Program, Step
+from gossamer.plan.program import Layer, Program
 from gossamer.plan.run.context import Context
 from gossamer.plan.store.keys import identity, problem_key
 from gossamer.plan.store.tuning_cache import candidate_key
@@ -282,7 +282,7 @@ def _baseline_plans(chosen: Program, device: Device) -> list[BaselinePlan]:
                      for candidate in known.candidates if _usable(candidate)}
             exact = {candidate.algorithm.exact for candidate in known.candidates
                      if _usable(candidate)}
-            for name in known.layer.covers or (known.layer.name,):
+            for name in known.layer.computes:
                 usable.setdefault(name, {}).update(dense)
                 on_bits.setdefault(name, set()).update(exact)
     several = [dense for dense in usable.values() if len(dense) > 1]
@@ -293,21 +293,17 @@ def _baseline_plans(chosen: Program, device: Device) -> list[BaselinePlan]:
             + [BaselinePlan(name) for name in names])
 
 
-def _steps_us(program: Program, names: Collection[str] | None = None) -> float:
+def _steps_us(program: Program, names: set[str] | None = None) -> float:
     """Returns the sum of the times that a program's steps take alone. names: those of layers; only
     steps that compute one of them count."""
     return sum(step.candidate_of(step.candidates).cost for step in program.steps
-               if names is None or not _layers_in(step).isdisjoint(names))
+               if names is None or not names.isdisjoint(step.layer.computes))
 
 
 def _computed_by(program: Program, algorithm: str) -> set[str]:
     """Returns the names of the layers that an algorithm computes in a program."""
-    return set().union(*(_layers_in(step) for step in program.steps
-                         if step.algorithm.name == algorithm))
-
-
-def _layers_in(step: Step) -> set[str]:
-    return set(step.layer.covers or (step.layer.name,))
+    return {name for step in program.steps if step.algorithm.name == algorithm
+            for name in step.layer.computes}
 
 
 def _usable(candidate: Candidate) -> bool:

@@ -230,7 +230,7 @@ def _row(step: Step, why: str, built: BuildCost | None) -> dict[str, Any]:
     form = form_of(step.layer.name, step.problem, step.algorithm.exact)
     return {
         "layer": step.layer.name,
-        "layers": list(step.layer.covers or (step.layer.name,)),
+        "layers": list(step.layer.computes),
         "op": step.layer.op,
         "problem": step.problem.describe(),
         "density": step.layer.density,

@@ -10,16 +10,13 @@ from contextlib import contextmanager
 
 from gossamer.device.base import Device
 from gossamer.errors import GossamerWarning
-from gossamer.measure import Waits, lack_of_processors, waits
+from gossamer.measure import JUDGED_S, Waits, lack_of_processors, waits
 
 _LEAST_SHARE, _LEAST_S = 0.1, 0.05
 """Waiting time, as a share of the time of executions and in seconds, from which on it is told."""
 _SLOWED = 1.5
 """Time of an execution, as a multiple of the time that was measured for it, from which on it is
 told where other programs leave it too few processors."""
-_JUDGED_S = 0.25
-"""Seconds of executions that tell how many processors other programs had; the system counts their
-time in hundredths of a second."""
 _WINDOW_S = 1.0
 """Seconds of executions that are judged together, so that contention is seen after hours of quiet
 as well."""
@@ -79,7 +76,7 @@ class SlowedRuns:
         if waited_s > max(_LEAST_SHARE * self._seconds, _LEAST_S):
             return (f"its threads waited {waited_s:.2f} s for a processor, which other programs or "
                     "threads have")
-        if self._seconds < _JUDGED_S or not lack_of_processors(others_s / self._seconds):
+        if self._seconds < JUDGED_S or not lack_of_processors(others_s / self._seconds):
             return ""
         measured = measured_us()
         if measured is None or last_s <= _SLOWED * measured * 1e-6:

@@ -19,10 +19,9 @@ from gossamer.ops.region.inverted_residual.inverted_residual_mma import (
 )
 from gossamer.ops.region.inverted_residual.tiling import BlockTile
 from gossamer.ops.region.problem import RegionProblem
-from gossamer.ops.region.reference import reference
 from gossamer.ops.weights import Weights
 from tests.conftest import working_devices
-from tests.ops.harness import random_inputs, random_weights, run_variant
+from tests.ops.harness import check_variants, random_weights, run_variant
 from tests.ops.recording import RecordingDevice
 from tests.ops.region.blocks import (
     BIAS_HARD_SWISH,
@@ -33,7 +32,6 @@ from tests.ops.region.blocks import (
     excited,
     stem,
 )
-from tests.tolerances import normalised_error, tolerance
 
 RESIDUAL = block(2, 24, 40, 24, (9, 10))
 STRIDED = block(1, 16, 48, 40, (11, 9), stride=(2, 2), activation=BIAS_SILU)
@@ -72,20 +70,7 @@ def algorithm_of(problem: RegionProblem
 def check(problem: RegionProblem, device: Device, variants: Sequence[Variant],
           weights: Mapping[str, np.ndarray] | None = None) -> None:
     """Compares the outputs of variants with the reference."""
-    algorithm = algorithm_of(problem)
-    assert algorithm.supports(problem, device) is None
-    weights = dict(weights or random_weights(problem))
-    packed = Weights(weights, device, "the test")
-    inputs = random_inputs(problem)
-    assert variants
-    for variant in variants:
-        stored = [np.asarray(array, spec.logical_dtype)
-                  for array, spec in zip(inputs, variant.inputs, strict=True)]
-        (expected,) = reference(problem, stored, weights)
-        (actual,) = run_variant(algorithm, problem, variant, device, packed, stored)
-        error = normalised_error(actual, expected)
-        assert error <= tolerance("region", variant.precision), (
-            f"{variant.config_text} in {variant.precision} is off by {error:.3g}")
+    check_variants(algorithm_of(problem), problem, device, variants, weights)
 
 
 def check_nan(device: Device, variants: Sequence[Variant]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import pytest
 
 from gossamer.device.base import Device
@@ -15,13 +14,11 @@ from gossamer.ops.pool.problem import PoolProblem
 from gossamer.ops.reduce.problem import ReduceProblem
 from gossamer.ops.region.pointwise_mean.pointwise_mean import PointwiseMean
 from gossamer.ops.region.problem import ENTRY, RegionProblem
-from gossamer.ops.region.reference import reference
 from gossamer.ops.weights import Weights
 from tests.conftest import working_devices
-from tests.ops.harness import random_inputs, random_weights, run_variant
+from tests.ops.harness import check_variants, random_weights
 from tests.ops.recording import RecordingDevice
 from tests.ops.region.blocks import BIAS_RELU6, BIAS_RESIDUAL, BIAS_SILU, QUOTIENT
-from tests.tolerances import normalised_error, tolerance
 
 ALGORITHM = PointwiseMean()
 
@@ -51,18 +48,8 @@ PROBLEMS = {"usual": USUAL, "pooled": POOLED, "large": LARGE, "unused channels":
 
 def check(problem: RegionProblem, device: Device, variants: Sequence[Variant]) -> None:
     """Compares the outputs of variants with the reference."""
-    assert ALGORITHM.recognises(problem) and ALGORITHM.supports(problem, device) is None
-    arrays = random_weights(problem)
-    weights, inputs = Weights(arrays, device, "the test"), random_inputs(problem)
-    assert variants
-    for variant in variants:
-        stored = [np.asarray(array, spec.logical_dtype)
-                  for array, spec in zip(inputs, variant.inputs, strict=True)]
-        (expected,) = reference(problem, stored, arrays)
-        (actual,) = run_variant(ALGORITHM, problem, variant, device, weights, stored)
-        error = normalised_error(actual, expected)
-        assert error <= tolerance("region", variant.precision), (
-            f"{variant.config_text} in {variant.precision} is off by {error:.3g}")
+    assert ALGORITHM.recognises(problem)
+    check_variants(ALGORITHM, problem, device, variants)
 
 
 @pytest.mark.sanitize

@@ -233,12 +233,19 @@ def test_layers_of_a_region_that_is_clearly_faster_are_left_to_it() -> None:
     assert not queue.is_useless(left)
 
 
-def test_a_region_is_compared_with_layers_of_which_enough_was_tried() -> None:
+def layer_in_a_fast_region() -> tuple[AttemptQueue, CandidateGroup]:
+    """Returns a queue and the group of a layer of which nothing was tried, in a measured region."""
     of_layer = group("layer", LayerTimes("layer"))
     (times,), region = of_layer.layers, LayerTimes("region")
     region.parts, times.covered_by = [times], [[region]]
-    queue, left = queue_of(), attempt(of_layer, 1.0, "left")
+    queue = queue_of()
     measure(queue, attempt(group("region", region), 100.0), 10.0)
+    return queue, of_layer
+
+
+def test_a_region_is_compared_with_layers_of_which_enough_was_tried() -> None:
+    queue, of_layer = layer_in_a_fast_region()
+    left = attempt(of_layer, 1.0, "left")
     for number in range(5):
         assert not queue.is_useless(left)
         measure(queue, attempt(of_layer, 100.0, f"paced{number}"), 100.0)
@@ -246,11 +253,8 @@ def test_a_region_is_compared_with_layers_of_which_enough_was_tried() -> None:
 
 
 def test_a_candidate_that_failed_afterwards_does_not_count_as_tried() -> None:
-    of_layer = group("layer", LayerTimes("layer"))
-    (times,), region = of_layer.layers, LayerTimes("region")
-    region.parts, times.covered_by = [times], [[region]]
-    queue, left = queue_of(), attempt(of_layer, 1.0, "left")
-    measure(queue, attempt(group("region", region), 100.0), 10.0)
+    queue, of_layer = layer_in_a_fast_region()
+    left = attempt(of_layer, 1.0, "left")
     tried = [attempt(of_layer, 100.0, f"paced{number}") for number in range(5)]
     for each in tried:
         measure(queue, each, 100.0)

@@ -6,20 +6,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from gossamer.device.base import Device
 from gossamer.ops.algorithm import Variant
 from gossamer.ops.conv2d.dense.mma.few_channels import FewChannelsMma
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.conv2d.reference import reference
 from gossamer.ops.weights import Weights
 from tests.conftest import working_devices
 from tests.ops.conv2d.test_conv2d import BIAS_CLIP, BIAS_RESIDUAL_RELU, RESIDUAL_FIRST
-from tests.ops.harness import random_inputs, random_weights, run_variant
+from tests.ops.harness import check_variants, random_weights
 from tests.ops.recording import RecordingDevice
-from tests.tolerances import normalised_error, tolerance
 
 ALGORITHM = FewChannelsMma()
 STEM = Conv2dProblem(2, 3, 11, 37, 32, (3, 3), (2, 2), (1, 1, 1, 1), epilogue=BIAS_CLIP)
@@ -31,17 +28,9 @@ PROBLEMS = (STEM, LARGE_FILTER, GREY, WIDE)
 
 
 def check(problem: Conv2dProblem, device: Device, variants: Sequence[Variant]) -> None:
-    """Compares the outputs of variants with the reference."""
-    assert ALGORITHM.supports(problem, device) is None
-    arrays = random_weights(problem)
-    weights, inputs = Weights(arrays, device, "the test"), random_inputs(problem)
-    assert variants
-    for variant in variants:
-        stored = [np.asarray(array, spec.logical_dtype)
-                  for array, spec in zip(inputs, variant.inputs, strict=True)]
-        (expected,) = reference(problem, stored, arrays)
-        (actual,) = run_variant(ALGORITHM, problem, variant, device, weights, stored)
-        assert normalised_error(actual, expected) <= tolerance("conv2d", "fp16")
+    """Compares the outputs of variants, all in float16, with the reference."""
+    assert {variant.precision for variant in variants} == {"fp16"}
+    check_variants(ALGORITHM, problem, device, variants)
 
 
 @pytest.mark.sanitize
