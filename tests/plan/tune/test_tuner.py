@@ -210,7 +210,7 @@ def test_times_of_whole_plans_beside_busy_processors_are_not_kept(
     others = itertools.count(0.0, 1000.0)
     monkeypatch.setattr("gossamer.measure.waited_s", lambda: 0.0)
     monkeypatch.setattr("gossamer.measure.others_s", lambda: next(others))
-    monkeypatch.setattr("gossamer.measure._JUDGED_S", 0.0)
+    monkeypatch.setattr("gossamer.measure.JUDGED_S", 0.0)
     crowded = tuned()
     crowded.end_to_end(2)
     assert crowded.tuner is not None and not crowded.tuner.contention.spoilt
