@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 def bench(
     suites: Annotated[list[str] | None, typer.Argument(
-        metavar="SUITE...", help="mobilenet, ladder, conv-layers, binary-layers, gemm, darknet, "
-                                 "networks, sparse-layers, sparse-networks, binary-networks, "
-                                 "tuning, backprop, "
+        metavar="SUITE...", help="mobilenet, ladder, conv-layers, gemm, darknet, darknet-layers, "
+                                 "published, binary-layers, networks, sparse-layers, "
+                                 "sparse-networks, binary-networks, tuning, backprop, "
                                  "train-many")] = None,
     model: Annotated[list[Path] | None, typer.Option(
         metavar="FILE", help=f"A network for the suites networks, sparse-networks, "

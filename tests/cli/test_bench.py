@@ -6,7 +6,7 @@ import csv
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 from typer.testing import CliRunner
@@ -18,6 +18,7 @@ from gossamer.bench.suites import catalogue
 from gossamer.bench.suites.networks import network_case
 from gossamer.bench.work import Files, Item
 from gossamer.cli.app import app
+from gossamer.cli.bench import bench as verb
 from gossamer.device.registry import find
 from gossamer.plan.store.tuning_cache import file_name, tuning_folder
 from tests.bench.conftest import PEAKS
@@ -39,6 +40,11 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFact
 
 def bench(*words: object) -> Any:
     return CliRunner().invoke(app, ["bench", *map(str, words)])
+
+
+def test_the_help_names_every_suite() -> None:
+    (argument,) = get_type_hints(verb, include_extras=True)["suites"].__metadata__
+    assert argument.help.split(", ") == [name for name in catalogue.SUITES if name != "tiny"]
 
 
 def test_rows_table_and_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
