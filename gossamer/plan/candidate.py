@@ -37,6 +37,13 @@ class Candidate:
         """Returns the same candidate, excluded for a reason."""
         return replace(self, measured=replace(self.measured, failure=reason))
 
+    def in_no_time(self) -> Candidate:
+        """Returns the same candidate, as one that has nothing to do."""
+        if self.measured.failure:
+            return self
+        return replace(self, measured=replace(self.measured, median_us=0.0, p25_us=0.0, p75_us=0.0,
+                                              cold_us=0.0))
+
 
 def why_not(candidate: Candidate, taken: Candidate, why: str = "") -> str:
     """Returns why a candidate was not taken for a layer. why: that of Comparison, where the plan is

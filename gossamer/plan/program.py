@@ -89,6 +89,8 @@ class Step:
     rejected: dict[str, str] = field(default_factory=dict)
     candidates: Sequence[Candidate] = ()
     """Every candidate that was measured for the layer; none where nothing was measured."""
+    in_place: bool = False
+    """Whether nothing is left to do, since what the step would copy is where it belongs already."""
 
     @property
     def problem(self) -> Problem:
@@ -102,6 +104,15 @@ class Step:
         return taken
 
 
+@dataclass(frozen=True)
+class Part:
+    """Where a value lies within the memory of another one: the name of that value, and the byte at
+    which it begins there."""
+
+    whole: str
+    offset: int
+
+
 @dataclass
 class Program:
     """The steps of one batch size, in order.
@@ -109,7 +120,8 @@ class Program:
     specs: shape, dtype and layout of each value by its name. aliases: for each value that uses
     the memory of another value, the name of that one. constants: the arrays of values that are
     constants. inputs, outputs: names of values by the names of the graph's inputs and outputs.
-    measured: all layers and regions that were measured to choose the steps.
+    measured: all layers and regions that were measured to choose the steps. parts: for each value
+    that a step writes within the memory of another one, where that is.
     """
 
     batch: int
@@ -120,9 +132,19 @@ class Program:
     inputs: dict[str, str]
     outputs: dict[str, str]
     measured: Sequence[MeasuredLayer] = ()
+    parts: dict[str, Part] = field(default_factory=dict)
 
     def root(self, value: str) -> str:
-        """Returns the name of the value that owns the memory of a value."""
+        """Returns the name of the value that a value is under another shape, or its own."""
         while value in self.aliases:
             value = self.aliases[value]
         return value
+
+    def place(self, value: str) -> Part:
+        """Returns the value that owns the memory of a value, and the byte at which this begins
+        there."""
+        root, offset = self.root(value), 0
+        while root in self.parts:
+            offset += self.parts[root].offset
+            root = self.parts[root].whole
+        return Part(root, offset)

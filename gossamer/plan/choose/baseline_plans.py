@@ -208,8 +208,8 @@ def end_to_end(name: str, programs: Sequence[Program], device: Device, tuner: Tu
 
 def program_key(program: Program, device: Device) -> str:
     """Returns 32 hexadecimal digits that identify what a program runs: problems, algorithms, their
-    sources and libraries, configs, layouts, precisions, the order of steps, and which step reads
-    which value."""
+    sources and libraries, configs, layouts, precisions, the order of steps, which of them copy
+    nothing, and which step reads which value."""
     numbers: dict[str, int] = {}
 
     def value_numbers(values: Collection[str]) -> list[int]:
@@ -218,7 +218,7 @@ def program_key(program: Program, device: Device) -> str:
     text = json.dumps([
         value_numbers(program.inputs.values()), value_numbers(program.constants),
         [[problem_key(step.problem), *candidate_key(step.algorithm, step.variant),
-          identity(step.algorithm, step.device), step.device is device,
+          identity(step.algorithm, step.device), step.device is device, step.in_place,
           value_numbers(step.inputs), value_numbers(step.outputs)] for step in program.steps],
         value_numbers(program.outputs.values())])
     return hashlib.sha256(text.encode()).hexdigest()[:32]

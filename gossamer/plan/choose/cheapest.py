@@ -29,6 +29,7 @@ from gossamer.plan.choose.region_options import (
     region_options,
 )
 from gossamer.plan.eligibility import Refusal, able_on, eligibility
+from gossamer.plan.in_place import in_place_candidates, layers_in_place
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer, MeasuredLayer
 from gossamer.plan.tune.measures import Measures, Request, usable
@@ -86,6 +87,7 @@ class Cheapest:
         self._less_precise = less_precise
         self._conversion_cost = ConversionCosts(layers, specs, device, tuner)
         self._layers = {layer.name: layer for layer in layers}
+        self._in_place = layers_in_place(layers)
         self._measure_together([layer for layer in layers if layer.problem is not None], regions)
         self._nodes: list[MeasuredLayer | Layer] = [
             layer if layer.problem is None else self._candidates_of(layer) for layer in layers]
@@ -150,6 +152,8 @@ class Cheapest:
             if able:
                 candidates = list(self._tuner.measure(layer, able, layer_device))
                 reasons = {**unrestricted_reasons, **failures}
+        if layer.problem is not None and layer.name in self._in_place:
+            candidates = in_place_candidates(layer.problem, candidates, self._device)
         return MeasuredLayer(layer, layer_device, self._precise(layer, candidates), reasons)
 
     def _measured_regions(self, regions: Sequence[Layer]) -> list[MeasuredLayer]:

@@ -184,6 +184,9 @@ class Context:
             self._fill_inputs()
             timings = []
             for step, _, work in self._works:
+                if step.in_place:
+                    timings.append(Timing(0.0, 0.0, 0.0, repeats))
+                    continue
                 task = Task(self.device, work, captured=step.device is self.device)
                 timings += interleave([task], repeats=repeats, budget_us=2e5)
             return timings
@@ -247,8 +250,12 @@ class Context:
         if self.workspace_bytes:
             self._workspace = self.device.empty(self.workspace_bytes,
                                                 f"workspace of {name} at batch {program.batch}")
-        return {value: arena.view(offset, lifetimes[value].nbytes)
-                for value, offset in offsets.items()}
+        buffers = {value: arena.view(offset, lifetimes[value].nbytes)
+                   for value, offset in offsets.items()}
+        for value in program.parts:
+            part = program.place(value)
+            buffers[value] = buffers[part.whole].view(part.offset, program.specs[value].nbytes)
+        return buffers
 
     def _built(self) -> Sequence[Callable[[], Prepared]]:
         """Returns for each step a function that returns its prepared state and the cost of that,
@@ -257,15 +264,15 @@ class Context:
         makers = [partial(build, step.algorithm, weights, step.problem, step.variant, step.device)
                   for step, weights in zip(steps, self.weights, strict=True)]
         on_device = [index for index, step in enumerate(steps)
-                     if step.device is self.device and not _is_empty(step)]
+                     if step.device is self.device and not _is_idle(step)]
         built = side_by_side(self.device, [makers[index] for index in on_device])
         ready = dict(zip(on_device, built, strict=True))
         return [ready.get(index, make) for index, make in enumerate(makers)]
 
     def _work(self, step: Step, built: Callable[[], Prepared]) -> tuple[Step, State, Work]:
         """Returns a step with its prepared state and the function that queues it on a stream."""
-        if _is_empty(step):
-            self.builds.append(None)
+        if _is_idle(step):
+            self.builds.append(BuildCost(0.0, False, 0) if step.in_place else None)
             return step, State(step.problem, step.variant, step.device), lambda stream: None
         state, build_record = built()
         self.builds.append(build_record)
@@ -282,23 +289,27 @@ class Context:
         return step, state, work
 
 
-def _is_empty(step: Step) -> bool:
+def _is_idle(step: Step) -> bool:
     """Whether there is nothing to compute."""
-    return all(spec.size == 0 for spec in step.variant.outputs)
+    return step.in_place or all(spec.size == 0 for spec in step.variant.outputs)
 
 
 def _lifetimes(program: Program) -> dict[str, Lifetime]:
-    """Returns the lifetime of every value that has memory of its own in the arena. Inputs and
-    outputs are alive until after the last step, so that an execution can be repeated."""
-    first: dict[str, int] = {program.root(value): -1 for value in program.inputs.values()}
+    """Returns the lifetime of every value that has memory of its own in the arena, parts of it
+    included. Inputs and outputs are alive until after the last step, so that an execution can be
+    repeated."""
+    owners = {value: program.place(value).whole for value in (
+        *program.inputs.values(), *program.outputs.values(),
+        *(value for step in program.steps for value in (*step.inputs, *step.outputs)))}
+    first: dict[str, int] = {owners[value]: -1 for value in program.inputs.values()}
     last = dict(first)
     for index, step in enumerate(program.steps):
         for value in step.outputs:
-            first.setdefault(program.root(value), index)
+            first.setdefault(owners[value], index)
         for value in (*step.inputs, *step.outputs):
-            last[program.root(value)] = index
+            last[owners[value]] = index
     for value in (*program.inputs.values(), *program.outputs.values()):
-        last[program.root(value)] = len(program.steps)
+        last[owners[value]] = len(program.steps)
     return {value: Lifetime(max(program.specs[value].nbytes, 1), start, last[value])
             for value, start in first.items()}
 

@@ -1,0 +1,111 @@
+"""Concatenations and slices that copy nothing: what a concatenation joins is written where the
+joined values lie, and what a slice takes is read where it lies."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from gossamer.device.base import Device
+from gossamer.ops.algorithm import Problem, Variant
+from gossamer.ops.concat.problem import ConcatProblem
+from gossamer.ops.copy.problem import CopyProblem
+from gossamer.plan.candidate import Candidate
+from gossamer.plan.program import Layer, Part, Program
+from gossamer.tensor import TensorSpec
+
+
+def layers_in_place(layers: Sequence[Layer]) -> frozenset[str]:
+    """Returns the names of the layers that copy nothing where the formats allow that.
+
+    All values that such a layer joins or takes a part of are computed by layers, and each of them
+    is within one other value at most: of two concatenations of the same value one copies.
+    """
+    roots: dict[str, str] = {}
+    within: set[str] = set()
+    names = []
+    for layer in layers:
+        if layer.problem is None:
+            if layer.inputs[0] in roots:
+                roots[layer.outputs[0]] = roots[layer.inputs[0]]
+            continue
+        sources = [roots.get(name) for name in layer.inputs]
+        if isinstance(layer.problem, ConcatProblem):
+            parts = [name for name in sources if name is not None]
+            if len(set(parts)) == len(sources) and within.isdisjoint(parts):
+                within.update(parts)
+                names.append(layer.name)
+        elif isinstance(layer.problem, CopyProblem) and sources[0] is not None:
+            within.update(layer.outputs)
+            names.append(layer.name)
+        roots.update((name, name) for name in layer.outputs)
+    return frozenset(names)
+
+
+def part_offsets(problem: Problem, variant: Variant, alignment: int) -> list[int] | None:
+    """Returns at which byte of a concatenation's output each input lies, or at which byte of a
+    copy's input its output lies. Returns None where memory of these formats is not a part as it
+    is, or does not begin at a multiple of the alignment."""
+    if isinstance(problem, ConcatProblem):
+        (whole,), parts = variant.outputs, variant.inputs
+        starts, position = [], 0
+        for part in parts:
+            starts.append({problem.axis: position})
+            position += part.shape[problem.axis]
+        dims: Sequence[int | None] = range(len(whole.shape))
+        steps: Sequence[int] = [1] * len(whole.shape)
+    elif isinstance(problem, CopyProblem):
+        (whole,), parts = variant.inputs, variant.outputs
+        starts, dims, steps = [dict(enumerate(problem.starts))], problem.dims, problem.steps
+    else:
+        return None
+    offsets = [_offset(whole, start, part, dims, steps)
+               for start, part in zip(starts, parts, strict=True)]
+    if any(offset is None or offset % alignment for offset in offsets):
+        return None
+    return [offset for offset in offsets if offset is not None]
+
+
+def _offset(whole: TensorSpec, start: Mapping[int, int], part: TensorSpec,
+            dims: Sequence[int | None], steps: Sequence[int]) -> int | None:
+    """Returns at which byte of a tensor a part begins that is in memory as it is within the tensor;
+    None where there is no such byte. start: where the part begins along the tensor's dimensions.
+    dims, steps: those of CopyProblem."""
+    if whole.dtype != part.dtype or part.size == 0 or not (_is_dense(whole) and _is_dense(part)):
+        return None
+    for size, stride, dim, step in zip(part.shape, part.strides, dims, steps, strict=True):
+        if size > 1 and (dim is None or stride != step * whole.strides[dim]):
+            return None
+    elements = sum(position * whole.strides[dim] for dim, position in start.items())
+    return elements * whole.stored_dtype.itemsize
+
+
+def _is_dense(spec: TensorSpec) -> bool:
+    """Whether memory holds the elements of a tensor and nothing else."""
+    return not spec.format.is_packed and spec.nbytes == spec.size * spec.stored_dtype.itemsize
+
+
+def keep_in_place(program: Program, names: Collection[str], device: Device) -> Program:
+    """Returns the program, whose layers of these names copy nothing where the formats that were
+    chosen for them allow that. names: those of layers_in_place()."""
+    for step in program.steps:
+        if step.layer.name not in names:
+            continue
+        offsets = part_offsets(step.problem, step.variant, device.alignment)
+        if offsets is None:
+            continue
+        joins = isinstance(step.problem, ConcatProblem)
+        whole, parts = ((step.outputs[0], step.inputs) if joins
+                        else (step.inputs[0], step.outputs))
+        program.parts.update((program.root(part), Part(program.root(whole), offset))
+                             for part, offset in zip(parts, offsets, strict=True))
+        step.in_place = True
+    return program
+
+
+def in_place_candidates(problem: Problem, candidates: Sequence[Candidate],
+                        device: Device) -> list[Candidate]:
+    """Returns the candidates of a layer of layers_in_place(); those whose formats let it copy
+    nothing take no time."""
+    return [candidate.in_no_time()
+            if part_offsets(problem, candidate.variant, device.alignment) is not None
+            else candidate for candidate in candidates]

@@ -1,0 +1,162 @@
+"""Concatenations and slices that copy nothing, as their parts lie where they are needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from onnx import helper
+
+import gossamer
+from gossamer.device.base import Device
+from gossamer.device.registry import find
+from gossamer.ops.algorithm import Problem, Variant
+from gossamer.ops.concat.problem import ConcatProblem
+from gossamer.ops.copy.problem import slice_, transpose
+from gossamer.plan.in_place import part_offsets
+from gossamer.plan.program import Program
+from gossamer.tensor import TensorSpec, default_spec
+from tests.model.onnx_models import model, runtime, save, weights
+from tests.plan.small import assert_close, compiled
+
+node = helper.make_node
+
+
+def joined(*shapes: tuple[int, ...], axis: int = 1) -> ConcatProblem:
+    return ConcatProblem(tuple(default_spec(shape, "float32") for shape in shapes), axis)
+
+
+def offsets(problem: Problem, layout: str = "", alignment: int = 4,
+            **changes: object) -> list[int] | None:
+    def form(spec: TensorSpec) -> TensorSpec:
+        return spec.with_format(layout=layout or spec.layout, **changes)
+
+    return part_offsets(problem, Variant({}, tuple(map(form, problem.inputs)),
+                                         tuple(map(form, problem.outputs))), alignment)
+
+
+def test_parts_of_a_concatenation_lie_one_after_another() -> None:
+    channels = joined((1, 2, 3, 4), (1, 5, 3, 4), (1, 1, 3, 4))
+    assert offsets(channels) == [0, 96, 336]
+    assert offsets(channels, dtype="float16") == [0, 48, 168]
+    assert offsets(channels, alignment=32) is None
+    assert offsets(channels, "NHWC") is None
+    assert offsets(channels, channel_multiple=4) is None
+    assert offsets(channels, border=(1, 1, 1, 1)) is None
+    assert offsets(joined((1, 2, 1, 1), (1, 3, 1, 1)), "NHWC") == [0, 8]
+    assert offsets(joined((2, 2, 3, 4), (2, 5, 3, 4))) is None
+    assert offsets(joined((2, 2, 3, 4), (2, 5, 3, 4)), "CHWN") == [0, 192]
+    assert offsets(joined((2, 2, 3), (1, 2, 3), axis=0)) == [0, 48]
+    assert offsets(joined((1, 0, 3, 4), (1, 5, 3, 4))) is None
+
+
+def test_a_part_of_a_tensor_is_what_walks_through_it_as_it_lies() -> None:
+    whole = default_spec((1, 8, 3, 4), "float32")
+    assert offsets(slice_(whole, [2], [6], [1])) == [96]
+    assert offsets(slice_(whole, [2], [6], [1]), "NHWC") is None
+    assert offsets(slice_(whole, [1], [3], [2]), "NHWC") == [128]
+    assert offsets(slice_(whole, [1], [3], [2])) is None
+    assert offsets(slice_(whole, [0], [8], [1], [2])) is None
+    assert offsets(slice_(whole, [5], [6], [1], [2])) == [240]
+    assert offsets(slice_(whole, [7, 0], [3, 3], [1, 2], [-1, 1])) is None
+    assert offsets(transpose(default_spec((1, 8, 1, 4), "float32"), (0, 2, 1, 3))) == [0]
+    assert offsets(transpose(whole, (0, 2, 1, 3))) is None
+
+
+def network() -> onnx.ModelProto:
+    """Returns a network in which `a` belongs into two concatenations, one of them with another
+    concatenation, and a slice of it is read alone."""
+    return model(
+        [node("Conv", ["x", "w0"], ["a"], "first", pads=[1, 1, 1, 1]),
+         node("Slice", ["a", "from", "to", "axis"], ["s"], "half"),
+         node("Conv", ["s", "w1"], ["b"], "second", pads=[1, 1, 1, 1]),
+         node("MaxPool", ["b"], ["c"], "pool", kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
+         node("Concat", ["b", "c"], ["inner"], "inner", axis=1),
+         node("Concat", ["a", "inner"], ["outer"], "outer", axis=1),
+         node("Conv", ["outer", "w2"], ["d"], "third"),
+         node("Concat", ["d", "a"], ["y"], "again", axis=1),
+         node("Concat", ["x", "s"], ["z"], "input", axis=1)],
+        {"x": ["N", 8, 8, 8]}, {"y": 4, "z": 4, "s": 4, "outer": 4},
+        {"w0": weights(16, 8, 3, 3), "w1": weights(8, 8, 3, 3, seed=1),
+         "w2": weights(8, 32, 1, 1, seed=2), "from": np.array([8]), "to": np.array([16]),
+         "axis": np.array([1])})
+
+
+def in_place(program: Program) -> set[str]:
+    return {step.layer.name for step in program.steps if step.in_place}
+
+
+@pytest.mark.parametrize("effort", [None, "quick"])
+def test_a_network_with_nested_parts(effort: str | None, quick_device: Device, tmp_path: Path,
+                                     monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path / "cache"))
+    proto = network()
+    plan = gossamer.compile(str(save(proto, tmp_path)), quick_device, effort=effort,
+                            only="published" if quick_device.compiles else None)
+    for batch in (1, 2, 1):
+        x = weights(batch, 8, 8, 8, seed=batch)
+        for y, reference in zip(plan(x), runtime(proto, {"x": x}), strict=True):
+            assert_close(y, reference)
+    if effort is None:
+        assert in_place(plan.program(1)) == {"half", "inner", "outer"}
+        assert not in_place(plan.program(2))
+    assert in_place(plan.program(1)) <= {"half", "inner", "outer"}
+    rows = {row["layer"]: row for row in plan.profile(1).rows}
+    for name in in_place(plan.program(1)):
+        assert (rows[name]["config"], rows[name]["median_us"]) == ("in place", 0.0)
+    plan.save(tmp_path / "saved.plan")
+    saved = gossamer.Plan.load(tmp_path / "saved.plan", quick_device)
+    assert in_place(saved.program(1)) == in_place(plan.program(1))
+    x = weights(1, 8, 8, 8)
+    for y, reference in zip(saved(x), runtime(proto, {"x": x}), strict=True):
+        assert_close(y, reference)
+
+
+@st.composite
+def networks(draw: st.DrawFn) -> onnx.ModelProto:
+    """Draws a network of element-wise layers, concatenations, slices and reshapes, of values with
+    16 columns and some channels."""
+    nodes, channels = [], {"x": 4}
+    constants: dict[str, np.ndarray] = {"axis": np.array([1])}
+    for index in range(draw(st.integers(1, 12))):
+        name = f"v{index}"
+        source = draw(st.sampled_from(sorted(channels)))
+        kind = draw(st.sampled_from(["relu", "concat", "concat", "slice", "reshape"]))
+        if kind == "concat":
+            others = draw(st.lists(st.sampled_from(sorted(channels)), min_size=1, max_size=3))
+            nodes.append(node("Concat", [source, *others], [name], name, axis=1))
+            channels[name] = sum(channels[part] for part in (source, *others))
+        elif kind == "slice":
+            start = draw(st.integers(0, channels[source] - 1))
+            end = draw(st.integers(start + 1, channels[source]))
+            constants |= {f"{name}.from": np.array([start]), f"{name}.to": np.array([end])}
+            nodes.append(node("Slice", [source, f"{name}.from", f"{name}.to", "axis"], [name],
+                              name))
+            channels[name] = end - start
+        elif kind == "reshape":
+            constants |= {f"{name}.two": np.array([0, -1, 4, 4]),
+                          f"{name}.one": np.array([0, -1, 16, 1])}
+            nodes += [node("Reshape", [source, f"{name}.two"], [f"{name}.image"], f"{name} image"),
+                      node("Reshape", [f"{name}.image", f"{name}.one"], [name], name)]
+            channels[name] = channels[source]
+        else:
+            nodes.append(node("Neg", [source], [name], name))
+            channels[name] = channels[source]
+    results = draw(st.sets(st.sampled_from(sorted(channels.keys() - {"x"})), min_size=1))
+    return model(nodes, {"x": ["N", 4, 16, 1]}, dict.fromkeys(sorted(results), 4), constants)
+
+
+@given(proto=networks())
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_random_networks_of_parts(proto: onnx.ModelProto, tmp_path: Path) -> None:
+    plan = compiled(proto, find("host"), tmp_path)
+    for batch in (1, 3):
+        x = weights(batch, 4, 16, 1, seed=batch)
+        results = plan(x)
+        for y, reference in zip(results if isinstance(results, tuple) else (results,),
+                                runtime(proto, {"x": x}), strict=True):
+            np.testing.assert_array_equal(y, reference)
