@@ -103,7 +103,8 @@ def test_rows_state_the_share_of_the_stem(tmp_path: Path) -> None:
     text = shares_text(program)
     assert text in described(plan.context(1))
     shares = [float(share) for share in re.findall(r"([0-9.]+)%", text)]
-    assert len(shares) == 3 and min(shares) > 0 and abs(sum(shares) - 100) < 0.2
+    # a share of less than 0.05% is 0.0%
+    assert len(shares) == 3 and max(shares) > 0 and abs(sum(shares) - 100) < 0.2
     total = sum(step.candidate_of(step.candidates).measured.median_us for step in program.steps)
     assert text.startswith(f"of the layers' {total:.1f} us alone the stem takes ")
     assert shares_text(gossamer.compile(vgg_cifar10("small", 8), "host").program(1)) == ""
