@@ -370,6 +370,14 @@ def test_files_that_are_named_exist(page):
                 if name not in new and not example.match(name) and not (ROOT / name).exists()]
 
 
+def test_every_page_of_notes_is_listed():
+    notes = DOCS / "notes"
+    listed = re.findall(r"^\| \[[^]]+\]\(([\w-]+\.md)\)", (notes / "performance.md").read_text(),
+                        re.MULTILINE)
+    pages = {page.name for page in notes.glob("*.md")} - {"performance.md"}
+    assert pages and sorted(listed) == sorted(pages)
+
+
 def test_readme_is_short():
     assert len((ROOT / "README.md").read_text().splitlines()) <= 180
 
