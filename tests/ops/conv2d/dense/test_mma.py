@@ -20,7 +20,7 @@ from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.reference import reference
 from gossamer.ops.weights import Weights
 from tests.ops.conv2d.test_conv2d import BIAS_CLIP, BIAS_RESIDUAL_RELU, RESIDUAL_FIRST, problems
-from tests.ops.harness import random_inputs, random_weights, run_variant
+from tests.ops.harness import check_variants, random_inputs, random_weights
 from tests.ops.recording import RecordingDevice
 from tests.tolerances import normalised_error, tolerance
 
@@ -44,18 +44,8 @@ def algorithm_of(problem: Conv2dProblem, device: Device) -> PointwiseMma | Impli
 
 
 def check(problem: Conv2dProblem, device: Device, chosen: Sequence[Variant]) -> None:
-    """Checks variants against the reference, with guards around their outputs."""
-    assert chosen
-    algorithm = algorithm_of(problem, device)
-    inputs, arrays = random_inputs(problem), random_weights(problem)
-    weights = Weights(arrays, device, "the test")
-    for variant in chosen:
-        (actual,) = run_variant(algorithm, problem, variant, device, weights, inputs)
-        stored = [x.astype(spec.dtype) for x, spec in zip(inputs, variant.inputs, strict=True)]
-        (expected,) = reference(problem, stored, arrays)
-        error = normalised_error(actual, expected)
-        assert error <= tolerance("conv2d", variant.precision), (
-            f"{variant.precision} {variant.inputs[0].layout} {variant.config_text}: {error:.3g}")
+    """Compares the outputs of variants with the reference."""
+    check_variants(algorithm_of(problem, device), problem, device, chosen)
 
 
 def by_lines(problem: Conv2dProblem, arrays: dict[str, np.ndarray], x: np.ndarray,

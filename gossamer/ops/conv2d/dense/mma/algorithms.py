@@ -36,7 +36,9 @@ from gossamer.ops.strided import cannot_compile, divisor
 from gossamer.ops.weights import Weights
 
 _SOURCE = Path(__file__).with_name("implicit_gemm.cu")
+_TILE = Path(__file__).with_name("implicit_gemm_tile.h")
 _WGMMA = (Path(__file__).with_name("wgmma.h"), COPY_BARRIERS)
+_WARP_MMA = (TENSOR_CORES, Path(__file__).with_name("warp_mma.h"))
 _PRECISIONS = ("tf32", "fp16")
 _MOST_ROWS = 2**15
 
@@ -175,7 +177,7 @@ def _source(problem: Conv2dProblem, variant: Variant) -> KernelSource:
         **({"STAGED_OPERAND": f"operand{tensors[0]}"} if is_staged else {}),
         **epilogue_macros(problem.epilogue, tensor_dtype=variant.outputs[0].dtype),
     }, architectures=_architectures(tile),
-        headers=(*DIALECT, CLUSTERS, ASYNC_COPIES, *(_WGMMA if tile.wgmma else (TENSOR_CORES,))),
+        headers=(*DIALECT, CLUSTERS, ASYNC_COPIES, _TILE, *(_WGMMA if tile.wgmma else _WARP_MMA)),
         dynamic_shared=True)
 
 
