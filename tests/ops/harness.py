@@ -84,11 +84,16 @@ def check(problem: Problem, device: Device, *, inputs: Sequence[np.ndarray] | No
 
 def check_variants(algorithm: Algorithm, problem: Problem, device: Device,
                    variants: Sequence[Variant], weights: Mapping[str, np.ndarray] | None = None,
-                   inputs: Sequence[np.ndarray] | None = None) -> None:
+                   inputs: Sequence[np.ndarray] | None = None, *, supported: bool = True) -> None:
     """Compares the outputs of variants of one algorithm, at least one, with the reference, as
-    `check` does. weights, inputs: random ones where there are none."""
-    assert algorithm.supports(problem, device) is None
+    `check` does.
+
+    weights, inputs: random ones where there are none. supported: False where the algorithm also
+    runs what it does not support, as it would be slow there.
+    """
     assert variants
+    if supported:
+        assert algorithm.supports(problem, device) is None
     _compare_variants(algorithm, device, variants, _References(
         problem, random_inputs(problem) if inputs is None else inputs,
         random_weights(problem) if weights is None else weights))
