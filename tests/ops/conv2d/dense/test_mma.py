@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gossamer.device.base import Device
 from gossamer.ops.algorithm import Variant
 from gossamer.ops.conv2d.dense.mma.algorithms import ImplicitGemmMma, PointwiseMma
-from gossamer.ops.conv2d.dense.mma.packing import k_table, packed_lines, vector_of
+from gossamer.ops.conv2d.dense.mma.packing import packed_lines, table_of_lines, vector_of
 from gossamer.ops.conv2d.dense.mma.tiling import TILES, expected_us, tile_of
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.reference import reference
@@ -63,7 +63,7 @@ def by_lines(problem: Conv2dProblem, arrays: dict[str, np.ndarray], x: np.ndarra
     # and the order of channels: fragment, quarter, side
     ordered = pieces.reshape(groups, stages, -1, vector // 2, 4, 2, 8 * vector)
     rows = ordered.transpose(0, 2, 4, 3, 5, 1, 6).reshape(groups, count, -1)
-    table = k_table(problem, spec, precision, of_pieces=False)
+    table = table_of_lines(problem, spec, precision, of_pieces=False)
     memory = np.transpose(x, (0, 2, 3, 1) if layout == "NHWC" else (0, 1, 2, 3)).reshape(-1)
     x_image, x_channel, x_row, x_column = spec.strides
     y = np.zeros(problem.outputs[0].shape)
@@ -98,8 +98,8 @@ def test_lines_and_table_state_the_convolution(problem: Conv2dProblem, precision
 
 def test_entries_of_pieces_are_those_of_their_first_k() -> None:
     x = WINDOWS.inputs[0].with_format(layout="NHWC")
-    whole = k_table(WINDOWS, x, "fp16", of_pieces=False)
-    np.testing.assert_array_equal(k_table(WINDOWS, x, "fp16", of_pieces=True), whole[::8])
+    whole = table_of_lines(WINDOWS, x, "fp16", of_pieces=False)
+    np.testing.assert_array_equal(table_of_lines(WINDOWS, x, "fp16", of_pieces=True), whole[::8])
     assert (whole[9 * 16:, 1] >> 16 == 0x7fff).all()
 
 

@@ -101,10 +101,10 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
         copied_pixel = tile_p * TILE_P;
         UNROLL for (int i = 0; i < X_LOADS; i++) {
             int pixel = copied_pixel + UNIT_LINE(copier + i * COPIERS);
-            int image = (int)QUOTIENT(pixel, plane), place = pixel - image * plane;
-            int line = (int)QUOTIENT(place, out_width);
-            int row = line * stride_y - pad_top;
-            int column = (place - line * out_width) * stride_x - pad_left;
+            int image = (int)QUOTIENT(pixel, plane), in_image = pixel - image * plane;
+            int out_row = (int)QUOTIENT(in_image, out_width);
+            int row = out_row * stride_y - pad_top;
+            int column = (in_image - out_row * out_width) * stride_x - pad_left;
             base[i] = image * x_image + row * x_row + column * x_column;
 #if POINTWISE
             base[i] = pixel < pixels ? base[i] : -1;
@@ -128,21 +128,21 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
                 copy_16_bytes(slots + to, x + (inside ? base[i] + k_piece * VECTOR : 0),
                               inside ? 16 : 0);
 #elif !GATHER
-                int2 place = k_table[k_piece];
-                bool inside = (uint)(top[i] + (place.y >> 16)) < (uint)height
-                              && (uint)(left[i] + (place.y & 0xffff)) < (uint)width;
-                copy_cached(slots + to, x + (inside ? base[i] + place.x : 0), inside ? 16 : 0);
+                int2 entry = k_table[k_piece];
+                bool inside = (uint)(top[i] + (entry.y >> 16)) < (uint)height
+                              && (uint)(left[i] + (entry.y & 0xffff)) < (uint)width;
+                copy_cached(slots + to, x + (inside ? base[i] + entry.x : 0), inside ? 16 : 0);
 #else
                 union {
                     REAL values[VECTOR];
                     uint4 piece;
                 } gathered;
                 UNROLL for (int v = 0; v < VECTOR; v++) {
-                    int2 place = k_table[k_piece * VECTOR + v];
+                    int2 entry = k_table[k_piece * VECTOR + v];
                     gathered.values[v] = 0;
-                    if ((uint)(top[i] + (place.y >> 16)) < (uint)height
-                        && (uint)(left[i] + (place.y & 0xffff)) < (uint)width)
-                        gathered.values[v] = x[base[i] + place.x];
+                    if ((uint)(top[i] + (entry.y >> 16)) < (uint)height
+                        && (uint)(left[i] + (entry.y & 0xffff)) < (uint)width)
+                        gathered.values[v] = x[base[i] + entry.x];
                 }
                 *(uint4 *)((char *)memory + to) = gathered.piece;
 #endif
@@ -240,9 +240,9 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
     };
 #endif
 
-    /* Stores the sums of one pixel for VECTOR adjacent output channels. staged: index of the staged
-     * operand for the first of them. Only the store is conditional: what is loaded for other sums
-     * need not wait for a branch. */
+    /* Stores the sums of one pixel for VECTOR adjacent output channels. staged: index in shared memory
+     * of the staged operand for the first of them. Only the store is conditional: what is loaded for
+     * other sums need not wait for a branch. */
     auto store = [&](float (&values)[VECTOR], int pixel, int m, [[maybe_unused]] int staged) {
 #if STAGED
         const REAL *STAGED_OPERAND = (const REAL *)memory;
@@ -251,18 +251,18 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
             bool inside = pixel < pixels && m + v < out_channels;
             int channel = group * out_channels + (m + v < out_channels ? m + v : 0);
             int index = (inside ? pixel : 0) * all_channels + channel;
-            [[maybe_unused]] int place = STAGED ? staged : index;
+            [[maybe_unused]] int operand_index = STAGED ? staged : index;
 #if OUT_VECTOR == 1
             float value = values[v];
-            EPILOGUE(value, channel, place)
+            EPILOGUE(value, channel, operand_index)
             if (inside)
                 STORE_REAL(y, index, value);
 #else
             float4 value = MAKE4(values[v], values[v + 1], values[v + 2], values[v + 3]);
-            EPILOGUE4(value, channel, place)
+            EPILOGUE4(value, channel, operand_index)
 #if OUT_VECTOR == 8
             float4 other = MAKE4(values[4], values[5], values[6], values[7]);
-            EPILOGUE4(other, channel + 4, place + 4)
+            EPILOGUE4(other, channel + 4, operand_index + 4)
             if (inside)
                 STORE_HALF8(y, index, value, other);
 #else
