@@ -224,7 +224,7 @@ class OptionalCapabilities(abc.ABC):
         Raises
         ------
         DeviceError
-            If the device runs no libraries for OpenCL.
+            The device runs no libraries for OpenCL.
         """
         raise DeviceError(f"{self.name} has no OpenCL memory; use an OpenCL device")
 
@@ -244,7 +244,7 @@ class OptionalCapabilities(abc.ABC):
         Raises
         ------
         DeviceError
-            If the device runs no libraries for OpenCL.
+            The device runs no libraries for OpenCL.
         """
         raise DeviceError(f"{self.name} has no OpenCL queues; use an OpenCL device")
 

@@ -120,6 +120,14 @@ def cannot_index(specs: Iterable[TensorSpec], device: Device) -> str | None:
     return None
 
 
+def too_large(problem: Problem) -> str | None:
+    """Returns the reason why 32-bit indices are too small for the tensors of a problem, whatever
+    stores them; None where they are large enough."""
+    if max(spec.size for spec in (*problem.inputs, *problem.outputs)) >= 2**31:
+        return "a tensor has 2^31 elements or more"
+    return None
+
+
 def cannot_index_variants(variants: Iterable[Variant], device: Device) -> str | None:
     """Returns what cannot_index() does for the tensors of all variants; None on a device that
     compiles no kernels and so has no indices of theirs."""

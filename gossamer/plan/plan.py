@@ -304,6 +304,13 @@ class Plan:
                 self.device.synchronize(stream)
         return tuple(self.device.like(inputs[0], array) for array in results)
 
+    def _empty_outputs(self, batch: int) -> dict[str, np.ndarray]:
+        """Return the outputs where all are empty; {} where there is something to compute."""
+        static = resolve(self.graph, batch)
+        outputs = {info.name: np.zeros(static.shapes[info.name], static.dtypes[info.name])
+                   for info in self.outputs}
+        return {} if any(array.size for array in outputs.values()) else outputs
+
     def context(self, batch: int, stream: Any = None) -> Context:
         """Make a context: buffers of its own for one execution at a time, with shared weights.
 
@@ -369,6 +376,21 @@ class Plan:
                 if planned.end_to_end is not None:
                     self._end_to_end[batch] = planned.end_to_end
             return self._planned[batch]
+
+    def layers(self, batch: int) -> list[Layer]:
+        """Return the layers of a batch size, for which nothing is chosen yet.
+
+        Parameters
+        ----------
+        batch : int
+            The number of images.
+
+        Returns
+        -------
+        list of Layer
+            The layers in order.
+        """
+        return self._planner.layers(batch)
 
     def profile(self, batch: int | None = None) -> Report:
         """Measure the time of every step, and of one execution from end to end.
@@ -521,25 +543,3 @@ class Plan:
                 self._contexts[batch] = self.context(batch)
             self._contexts.move_to_end(batch)
             return self._contexts[batch]
-
-    def layers(self, batch: int) -> list[Layer]:
-        """Return the layers of a batch size, for which nothing is chosen yet.
-
-        Parameters
-        ----------
-        batch : int
-            The number of images.
-
-        Returns
-        -------
-        list of Layer
-            The layers in order.
-        """
-        return self._planner.layers(batch)
-
-    def _empty_outputs(self, batch: int) -> dict[str, np.ndarray]:
-        """Return the outputs where all are empty; {} where there is something to compute."""
-        static = resolve(self.graph, batch)
-        outputs = {info.name: np.zeros(static.shapes[info.name], static.dtypes[info.name])
-                   for info in self.outputs}
-        return {} if any(array.size for array in outputs.values()) else outputs

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from numbers import Integral
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +16,11 @@ from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.errors import GossamerError, InputError, TrainingError
 from gossamer.ops.backprop.problem import BackpropProblem
-from gossamer.train.data.samples import Samples, validation_samples
-from gossamer.train.loop import memory
-from gossamer.train.loop.checkpoint import Checkpointer, Throttle
-from gossamer.train.loop.settings import Settings, given_sizes
-from gossamer.train.loop.train_state import TrainLoop, TrainState
+from gossamer.train.loop.checkpoint import Throttle
+from gossamer.train.loop.train_loop import TrainLoop
 from gossamer.train.mlp import MLP, become, device_of
 from gossamer.train.network import TrainedNetwork
-from gossamer.train.training_data import digest_of, given_samples, trainable
+from gossamer.train.network_entry import GivenData, NetworkEntry, entries_of, open_checkpoint
 
 
 @dataclass(frozen=True)
@@ -112,9 +107,9 @@ def train_many(configs: Sequence[MLP | Mapping[str, Any]], x: Any, y: Any, *,
     """Train one network for each config (and fold), many of them at once.
 
     Each network is trained as MLP.fit() would train it; the rows that folds leave out choose no
-    epoch. Networks with the same sizes, activation,
-    loss and batch share launches; each has its own learning rate, schedule, momentum, decay, seed
-    and last epoch. A network that diverges is marked in the result, and the others continue.
+    epoch. Networks with the same sizes, activation, loss and batch share launches; each has its own
+    learning rate, schedule, momentum, decay, seed and last epoch. A network that diverges is marked
+    in the result, and the others continue.
 
     When Ctrl-C or an error interrupts the training, the finished epochs are kept in the
     checkpoint, and as a ManyResult in the exception's attribute `result`.
@@ -161,20 +156,20 @@ def train_many(configs: Sequence[MLP | Mapping[str, Any]], x: Any, y: Any, *,
         raise InputError("folds are validated on the rows they leave out: give either folds or "
                          "validation")
     opened_device = find(device) if isinstance(device, str) else device
-    entries: list[_NetworkEntry] = []
-    data: _Data = {}
+    entries: list[NetworkEntry] = []
+    data: GivenData = {}
     for index, config in enumerate(configs):
         try:
-            entries += _entries(index, config, x, y, sample_weight, data, folds, validation,
-                                opened_device)
+            entries += entries_of(index, config, x, y, sample_weight, data, folds, validation,
+                                  opened_device)
         except InputError as error:
             raise InputError(f"config {index}: {error}") from None
     if not entries:
         raise InputError("configs is empty: expected at least one MLP")
     if checkpoint is not None:
-        _open_checkpoint(entries, Path(checkpoint), resume)
+        open_checkpoint(entries, Path(checkpoint), resume)
     groups: dict[tuple[BackpropProblem, int, Device, str | None, str | None],
-                 list[_NetworkEntry]] = {}
+                 list[NetworkEntry]] = {}
     for entry in entries:
         group_device = opened_device or device_of(entry.mlp)
         problem = entry.state.settings.problem(len(entry.data.x), len(entry.rows))
@@ -250,134 +245,7 @@ def cross_validate(mlp: MLP, x: Any, y: Any, folds: int = 5, *,
     return train_many([mlp], x, y, folds=folds, checkpoint=checkpoint, resume=resume)
 
 
-@dataclass(eq=False)
-class _NetworkEntry:
-    """One network, the samples for it, and its training state.
-
-    config, fold: indices that name the network; fold is None without folds.
-    rows: (samples,) indices of the rows of `data` that it is trained on.
-    validation_data: samples to validate on; None without any, and with folds, where the rows of
-    `data` that are left out serve.
-    seconds: duration of the launches so far.
-    """
-
-    config: int
-    fold: int | None
-    mlp: MLP
-    state: TrainState
-    data: Samples
-    rows: np.ndarray
-    validation_data: Samples | None
-    seconds: float = 0.0
-    checkpointer: Checkpointer | None = None
-
-    def row(self) -> dict[str, Any]:
-        """Return the network's row of a ManyResult."""
-        state, network = self.state, TrainedNetwork.kept_of(self.state)
-        begun = state.epochs_done > 0 or bool(state.failure)
-        validation_data = self.validation_data
-        if self.fold is not None:
-            validation_data = self.data.rows(np.setdiff1d(np.arange(len(self.data.x)), self.rows))
-        outcome = ("target reached" if state.reached
-                 else "no improvement" if state.out_of_patience else "trained" if state.ended
-                 else f"stopped after epoch {state.epochs_done}" if begun else "not begun")
-        return {
-            "config": self.config, "fold": self.fold, "network": repr(self.mlp),
-            "epochs": state.epochs_done, "loss": state.curve[-1] if state.curve else math.nan,
-            "train_accuracy": network.judged(self.data, self.rows) if begun else None,
-            "validation_accuracy": None if validation_data is None or not begun
-                else network.score(network.outputs(validation_data.x), validation_data),
-            "seconds": self.seconds, "kept_epoch": state.kept_epoch,
-            "state": state.failure or outcome,
-            "is_trained": begun and not state.failure}
-
-
-_Scaled = dict[tuple[bool, bool, str, int | None], tuple[Samples, Samples | None]]
-_Data = dict[tuple[int | None, int | None, str | None], tuple[Samples, _Scaled]]
-"""Samples as they are given, by the numbers of inputs and outputs that are expected and by task;
-and scaled samples to train on and to validate on, by what decides how they are scaled."""
-
-
-def _entries(index: int, config: MLP | Mapping[str, Any], x: Any, y: Any, sample_weight: Any,
-             data: _Data, folds: int | None, validation: tuple[Any, Any] | None,
-             opened_device: Device | None) -> list[_NetworkEntry]:
-    """Return the networks of a config, one for each fold."""
-    if isinstance(config, Mapping):
-        mlp = MLP().set_params(**config)
-    elif isinstance(config, MLP):
-        mlp = config
-    else:
-        raise InputError(f"is a {type(config).__name__}: expected an MLP, or a dict of its "
-                         "parameters")
-    given = given_sizes(mlp)
-    ends = (given[0], given[-1], mlp.task) if given else (None, None, mlp.task)
-    if ends not in data:
-        data[ends] = given_samples(mlp, x, y, sample_weight), {}
-    given_data, scaled_data = data[ends]
-    rows_by_fold = ([(None, np.arange(len(given_data.x)))] if folds is None
-                    else list(enumerate(_rows_of_folds(given_data, folds))))
-    device = opened_device or device_of(mlp)
-    entries = []
-    for fold, rows in rows_by_fold:
-        settings = Settings.of(mlp, replace(given_data.shape, rows=len(rows)))
-        memory.check(settings, device, len(rows_by_fold))
-        # each fold is scaled by the rows that it is trained on
-        scaling = settings.scaling(given_data.rows(rows) if folds else given_data)
-        key = (settings.standardise, settings.scale_targets,
-               settings.problem(0, 0).output_activation, None if scaling.is_trivial else fold)
-        if key not in scaled_data:
-            training_data = trainable(settings, given_data, device, scaling)
-            scaled_data[key] = training_data, (
-                None if validation is None
-                else validation_samples(validation, settings.sizes, training_data, mlp.task))
-        training_data, validation_data = scaled_data[key]
-        entries.append(_NetworkEntry(index, fold, type(mlp)(**mlp.get_params()),
-                                     TrainState.start(settings), training_data, rows,
-                                     validation_data))
-    return entries
-
-
-def _open_checkpoint(entries: Sequence[_NetworkEntry], folder: Path, resume: bool) -> None:
-    """Give each network its file in the folder and, to resume, the state in that file."""
-    if resume and not any(_file(entry, folder).exists() for entry in entries):
-        raise InputError(f"{folder}: has no checkpoint of these networks to resume from: give "
-                         "another folder, or leave resume out to begin anew")
-    try:
-        folder.mkdir(exist_ok=True)
-    except OSError as error:
-        raise InputError(f"checkpoint {folder}: cannot be made: {error.strerror}; expected a "
-                         "folder") from None
-    digests: dict[int, str] = {}
-    for entry in entries:
-        if id(entry.data) not in digests:
-            digests[id(entry.data)] = digest_of(entry.data, None)
-        digest = digests[id(entry.data)]
-        if entry.validation_data is not None and entry.state.settings.keep == "best":
-            digest = digest_of(entry.data, entry.validation_data)
-        if entry.fold is not None:
-            digest = hashlib.sha256(digest.encode() + entry.rows.tobytes()).hexdigest()
-        entry.checkpointer = Checkpointer(_file(entry, folder), digest)
-        if resume and _file(entry, folder).exists():
-            entry.state = entry.checkpointer.resume(entry.state.settings)
-
-
-def _file(entry: _NetworkEntry, folder: Path) -> Path:
-    fold = "" if entry.fold is None else f"-fold{entry.fold}"
-    return folder / f"{entry.config}{fold}.checkpoint"
-
-
-def _rows_of_folds(data: Samples, folds: int) -> list[np.ndarray]:
-    """Return the rows that each fold trains on, in their order."""
-    count = len(data.x)
-    if not isinstance(folds, Integral) or not 2 <= folds <= count:
-        raise InputError(f"folds {folds!r}: expected a whole number from 2 to the {count} rows")
-    by_class = np.arange(count) if data.labels is None else np.argsort(data.labels, kind="stable")
-    part = np.empty(count, np.intp)
-    part[by_class] = np.arange(count) % folds
-    return [np.flatnonzero(part != fold) for fold in range(folds)]
-
-
-def _train(group: Sequence[_NetworkEntry], device: Device, effort: str | None,
+def _train(group: Sequence[NetworkEntry], device: Device, effort: str | None,
            algorithm: str | None) -> None:
     """Train the networks of one problem to their last epochs, and fill their MLPs."""
     validation_data = group[0].validation_data
@@ -405,20 +273,20 @@ def _train(group: Sequence[_NetworkEntry], device: Device, effort: str | None,
     _finish(group, training)
 
 
-def _finish(group: Sequence[_NetworkEntry], training: TrainLoop) -> None:
+def _finish(group: Sequence[NetworkEntry], training: TrainLoop) -> None:
     for entry in group:
         if entry.state.ended or entry.state.epochs_done:
             become(entry.mlp, entry.state, entry.data, training)
     _write(group)
 
 
-def _write(group: Sequence[_NetworkEntry]) -> None:
+def _write(group: Sequence[NetworkEntry]) -> None:
     for entry in group:
         if entry.checkpointer:
             entry.checkpointer.write(entry.state)
 
 
-def _result(entries: Sequence[_NetworkEntry]) -> ManyResult:
+def _result(entries: Sequence[NetworkEntry]) -> ManyResult:
     for entry in entries:
         if entry.state.epochs_done and not hasattr(entry.mlp, "coefs_"):
             # its state comes from a checkpoint, and training stopped before it continued

@@ -28,7 +28,8 @@ from gossamer.train.loop.checkpoint import Checkpointer, Throttle
 from gossamer.train.loop.progress import OnEpoch, Progress
 from gossamer.train.loop.schedule import Schedule
 from gossamer.train.loop.settings import Settings, given_sizes
-from gossamer.train.loop.train_state import TrainLoop, TrainState
+from gossamer.train.loop.train_loop import TrainLoop
+from gossamer.train.loop.train_state import TrainState
 from gossamer.train.network import TrainedNetwork, determination
 from gossamer.train.training_data import digest_of, given_samples, trainable
 

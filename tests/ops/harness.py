@@ -64,40 +64,39 @@ def check(problem: Problem, device: Device, *, inputs: Sequence[np.ndarray] | No
     taken: selects among an algorithm's variants, where all would take too long. vendors: whether
     vendor libraries run as well, whose kernels compute-sanitizer should not check.
     """
-    op = op_of(problem)
-    inputs = random_inputs(problem, seed) if inputs is None else list(inputs)
-    weights = random_weights(problem, seed + 1) if weights is None else dict(weights)
-    references: dict[tuple[np.dtype, ...], list[np.ndarray]] = {}
-
-    def expected(variant: Variant) -> list[np.ndarray]:
-        dtypes = tuple(spec.logical_dtype for spec in variant.inputs)
-        if dtypes not in references:
-            stored = [np.asarray(array, dtype)
-                      for array, dtype in zip(inputs, dtypes, strict=True)]
-            references[dtypes] = op.reference(problem, stored, weights)
-            for spec, array in zip(problem.outputs, references[dtypes], strict=True):
-                assert array.shape == spec.shape, (
-                    f"reference gives {array.shape} where {spec} is stated")
-        return references[dtypes]
-
+    references = _References(problem,
+                             random_inputs(problem, seed) if inputs is None else inputs,
+                             random_weights(problem, seed + 1) if weights is None else weights)
     ran = []
     reasons = []
-    for algorithm in op.algorithms:
+    for algorithm in op_of(problem).algorithms:
         if algorithm.vendor and not vendors:
             continue
         reason = algorithm.supports(problem, device)
         if reason is not None:
             reasons.append(f"{algorithm.name}: {reason}")
             continue
-        layer_weights = Weights(weights, device, "the test")
-        for variant in taken(list(algorithm.variants(problem, device))):
-            layout = variant.inputs[0] if variant.inputs else ""
-            name = f"{algorithm.name} {layout} {variant.config_text}"
-            actual = run_variant(algorithm, problem, variant, device, layer_weights, inputs)
-            _compare(problem, variant.precision, name, actual, expected(variant))
-            ran.append(name)
+        variants = taken(list(algorithm.variants(problem, device)))
+        ran += _compare_variants(algorithm, device, variants, references)
     assert ran, f"nothing on {device.name} computes {problem}: {'; '.join(reasons)}"
     return ran
+
+
+def check_variants(algorithm: Algorithm, problem: Problem, device: Device,
+                   variants: Sequence[Variant], weights: Mapping[str, np.ndarray] | None = None,
+                   inputs: Sequence[np.ndarray] | None = None, *, supported: bool = True) -> None:
+    """Compares the outputs of variants of one algorithm, at least one, with the reference, as
+    `check` does.
+
+    weights, inputs: random ones where there are none. supported: False where the algorithm also
+    runs what it does not support, as it would be slow there.
+    """
+    assert variants
+    if supported:
+        assert algorithm.supports(problem, device) is None
+    _compare_variants(algorithm, device, variants, _References(
+        problem, random_inputs(problem) if inputs is None else inputs,
+        random_weights(problem) if weights is None else weights))
 
 
 def quick(variants: list[Variant]) -> list[Variant]:
@@ -110,26 +109,6 @@ def one_layout_a_config(variants: list[Variant]) -> list[Variant]:
     """Returns one variant of every config, with alternating layouts and precisions."""
     configs = [list(group) for _, group in itertools.groupby(variants, key=lambda v: v.config)]
     return [group[index % len(group)] for index, group in enumerate(configs)]
-
-
-def check_variants(algorithm: Algorithm, problem: Problem, device: Device,
-                   variants: Sequence[Variant],
-                   arrays: Mapping[str, np.ndarray] | None = None) -> None:
-    """Compares the output of variants, at least one, with the reference, whose inputs have the
-    dtypes of the variant. arrays: the weights; random ones where there are none."""
-    assert algorithm.supports(problem, device) is None
-    op = op_of(problem)
-    arrays = dict(arrays or random_weights(problem))
-    weights, inputs = Weights(arrays, device, "the test"), random_inputs(problem)
-    assert variants
-    for variant in variants:
-        stored = [np.asarray(array, spec.logical_dtype)
-                  for array, spec in zip(inputs, variant.inputs, strict=True)]
-        (expected,) = op.reference(problem, stored, arrays)
-        (actual,) = run_variant(algorithm, problem, variant, device, weights, stored)
-        error = normalised_error(actual, expected)
-        assert error <= tolerance(op.name, variant.precision), (
-            f"{variant.config_text} in {variant.precision} is off by {error:.3g}")
 
 
 def run_variant(algorithm: Algorithm, problem: Problem, variant: Variant, device: Device,
@@ -182,13 +161,49 @@ def _logical(memory: np.ndarray, spec: TensorSpec) -> np.ndarray:
     return array
 
 
+class _References:
+    """The outputs of a problem's reference for inputs and constants, by the inputs' dtypes."""
+
+    def __init__(self, problem: Problem, inputs: Sequence[np.ndarray],
+                 weights: Mapping[str, np.ndarray]) -> None:
+        self.problem, self.inputs, self.weights = problem, list(inputs), dict(weights)
+        self._by_dtypes: dict[tuple[np.dtype, ...], list[np.ndarray]] = {}
+
+    def of(self, variant: Variant) -> list[np.ndarray]:
+        dtypes = tuple(spec.logical_dtype for spec in variant.inputs)
+        if dtypes not in self._by_dtypes:
+            stored = [np.asarray(array, dtype)
+                      for array, dtype in zip(self.inputs, dtypes, strict=True)]
+            outputs = op_of(self.problem).reference(self.problem, stored, self.weights)
+            for spec, array in zip(self.problem.outputs, outputs, strict=True):
+                assert array.shape == spec.shape, (
+                    f"reference gives {array.shape} where {spec} is stated")
+            self._by_dtypes[dtypes] = outputs
+        return self._by_dtypes[dtypes]
+
+
+def _compare_variants(algorithm: Algorithm, device: Device, variants: Sequence[Variant],
+                      references: _References) -> list[str]:
+    """Compares the outputs of variants with the references, and returns the variants' names."""
+    problem = references.problem
+    weights = Weights(references.weights, device, "the test")
+    names = []
+    for variant in variants:
+        layout = variant.inputs[0] if variant.inputs else ""
+        name = f"{algorithm.name} {layout} {variant.config_text}"
+        actual = run_variant(algorithm, problem, variant, device, weights, references.inputs)
+        _compare(problem, variant.precision, name, actual, references.of(variant))
+        names.append(name)
+    return names
+
+
 def _compare(problem: Problem, precision: str, name: str, actual: Sequence[np.ndarray],
              expected: Sequence[np.ndarray]) -> None:
     for index, (y, r) in enumerate(zip(actual, expected, strict=True)):
         if y.dtype.kind == "f":
             error = normalised_error(y, r)
             limit = tolerance(problem.op, precision)
-            assert error <= limit, (f"{name}: output {index} of {problem} is off by {error:.3g}, "
-                                    f"allowed {limit:.3g}")
+            assert error <= limit, (f"{name} in {precision}: output {index} of {problem} is off by "
+                                    f"{error:.3g}, allowed {limit:.3g}")
         else:
             np.testing.assert_array_equal(y, r, f"{name}: output {index} of {problem}")

@@ -11,7 +11,7 @@ from gossamer.device.base import Device
 from gossamer.errors import InputError, TrainingError
 from gossamer.train import MLP, ManyResult, cross_validate, sweep, train_many
 from gossamer.train.data.samples import samples
-from gossamer.train.loop.train_state import TrainLoop
+from gossamer.train.loop.train_loop import TrainLoop
 from tests.tolerances import normalised_error, tolerance
 
 Blobs = tuple[np.ndarray, np.ndarray]

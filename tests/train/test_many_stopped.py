@@ -14,7 +14,7 @@ from gossamer.device.base import Device
 from gossamer.errors import InputError
 from gossamer.train import MLP, ManyResult, cross_validate, sweep, train_many
 from gossamer.train.loop import checkpoint
-from gossamer.train.loop.train_state import TrainLoop
+from gossamer.train.loop.train_loop import TrainLoop
 
 Blobs = tuple[np.ndarray, np.ndarray]
 Stop = Callable[[int], None]

@@ -276,7 +276,8 @@ def test_ctrl_c_at_any_line(blobs: Blobs, tmp_path: Path) -> None:
 
 
 class _Interrupting:
-    """Raises Ctrl-C before the n-th line of train_state.py that runs, counted over all epochs."""
+    """Raises Ctrl-C before the n-th line of the loop or of a training state that runs, counted over
+    all epochs."""
 
     def __init__(self, line: int) -> None:
         self.lines_left = line
@@ -291,7 +292,8 @@ class _Interrupting:
         sys.settrace(self.before)
 
     def __call__(self, frame: FrameType, event: str, _: object) -> Any:
-        if self.interrupted or not frame.f_code.co_filename.endswith("state.py"):
+        if self.interrupted or not frame.f_code.co_filename.endswith(
+                ("train_loop.py", "train_state.py")):
             return None
         if event == "call" and frame.f_code.co_name == "__init__":
             return None

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import struct
 import threading
-import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -25,12 +23,13 @@ from gossamer.device.cuda.driver import (
     count,
     driver_version,
     limits_of,
-    quietly,
 )
+from gossamer.device.cuda.events import EventPair
 from gossamer.device.cuda.graph import CudaGraph
 from gossamer.device.cuda.kernel import CudaKernel
 from gossamer.device.cuda.memory import Allocation, CudaBuffer, StreamAllocation
 from gossamer.device.cuda.ptx import PtxProgram
+from gossamer.device.cuda.recording import Recorder
 from gossamer.device.cuda.streams import CudaStream, SideStreams
 from gossamer.device.optional import DeviceArray
 from gossamer.device.source import KernelSource
@@ -66,7 +65,7 @@ class CudaDevice(Device):
         self.description = f"{name} ({self.architecture})"
         self.driver = driver_version()
         self._kernels: dict[KernelSource, Future[CudaKernel]] = {}
-        self._recording = threading.local()
+        self._recorder = Recorder(self)
         self._of_thread = threading.local()
         self._pool: driver.CUmemoryPool | None = None
         self._pool_lock = threading.Lock()
@@ -316,7 +315,7 @@ class CudaDevice(Device):
     def side_streams(self, stream: Any, count: int) -> list[CudaStream]:
         """Returns the same streams at each call for the same stream, except that a graph that this
         thread captures has its own."""
-        side = getattr(self._recording, "side", None) or self._side
+        side = self._recorder.side_streams or self._side
         return side.beside(self.stream_handle(stream), count)
 
     def wait(self, waiting: Any, awaited: Any) -> None:
@@ -336,94 +335,40 @@ class CudaDevice(Device):
         stream = self._stream if stream is None else stream
         handle = self.stream_handle(stream)
         with self.current():
-            events = self._events()
-            self.checked("timing", driver.cuEventRecord(events[0], handle))
+            pair = self._event_pair()
+            self.checked("timing", driver.cuEventRecord(pair.events[0], handle))
             work(stream)
-            self.checked("timing", driver.cuEventRecord(events[1], handle))
-            self.checked("running kernels", driver.cuEventSynchronize(events[1]))
-            milliseconds = self.checked("timing", driver.cuEventElapsedTime(*events))
-        return float(milliseconds) * 1000
+            self.checked("timing", driver.cuEventRecord(pair.events[1], handle))
+            return pair.elapsed_us()
 
-    def _events(self) -> list[driver.CUevent]:
+    def _event_pair(self) -> EventPair:
         """Returns two events that only the calling thread uses."""
-        pair: _EventPair | None = getattr(self._of_thread, "events", None)
+        pair: EventPair | None = getattr(self._of_thread, "events", None)
         if pair is None:
-            pair = self._of_thread.events = _EventPair(self)
-        return pair.events
+            pair = self._of_thread.events = EventPair(self)
+        return pair
 
     def capture(self, work: Callable[[Any], None], stream: Any = None,
                 repeats: int = 1) -> CudaGraph:
         """Returns work(stream) as a graph that keeps all used buffers and kernels alive. It is
         captured on a temporary stream; `stream` is where it replays if its call names none."""
-        return self._captured(work, stream, repeats, ())
+        return self._recorder.graph(work, stream, repeats)
 
     def timed_graph(self, work: Callable[[Any], None], repeats: int) -> Callable[[], float]:
         """Returns a function that replays a graph whose first and last nodes record events."""
         with self.current():
-            pair = _EventPair(self)
-        graph = self._captured(work, self._stream, repeats, pair.events)
+            pair = EventPair(self)
+        graph = self._recorder.graph(work, self._stream, repeats, pair.events)
 
         def timed() -> float:
             with self.current():
                 graph.launch()
-                self.checked("running kernels", driver.cuEventSynchronize(pair.events[1]))
-                milliseconds = self.checked("timing", driver.cuEventElapsedTime(*pair.events))
-            return float(milliseconds) * 1000
+                return pair.elapsed_us()
 
         return timed
 
-    def _captured(self, work: Callable[[Any], None], stream: Any, repeats: int,
-                  events: Sequence[driver.CUevent]) -> CudaGraph:
-        """Returns a graph of repeated executions. events: where there are any, those that are
-        recorded before the first and after the last execution."""
-        recorder = CudaStream(self)
-        used_objects: list[Any] = []
-        # captured side streams must not receive work of other threads
-        side = SideStreams(self.create_stream)
-        mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-        with self.current():
-            self.checked("recording a graph",
-                         driver.cuStreamBeginCapture(recorder.handle, mode))
-            self._recording.used_objects, self._recording.side = used_objects, side
-            try:
-                work(recorder)
-            except BaseException:
-                # a failed capture may have left a partial graph
-                status, graph = driver.cuStreamEndCapture(recorder.handle)
-                if status == driver.CUresult.CUDA_SUCCESS:
-                    driver.cuGraphDestroy(graph)
-                raise
-            finally:
-                self._recording.used_objects = self._recording.side = None
-            graph = self.checked("recording a graph",
-                                 driver.cuStreamEndCapture(recorder.handle))
-            try:
-                if repeats > 1 or events:
-                    once, graph = graph, check(driver.cuGraphCreate(0))
-                    try:
-                        _repeat(graph, once, repeats, events)
-                    finally:
-                        driver.cuGraphDestroy(once)
-                return CudaGraph(self, graph, used_objects, stream)
-            except DriverError as error:
-                raise DeviceError(f"{self.name} failed recording a graph: {error}") from None
-            finally:
-                driver.cuGraphDestroy(graph)
-
     def keep(self, *objects: Any) -> None:
-        used_objects = getattr(self._recording, "used_objects", None)
-        if used_objects is not None:
-            used_objects.extend(objects)
-
-
-class _EventPair:
-    """Two events, which are destroyed with this object."""
-
-    def __init__(self, device: CudaDevice) -> None:
-        self.events = [device.checked("timing", driver.cuEventCreate(
-            driver.CUevent_flags.CU_EVENT_DEFAULT)) for _ in range(2)]
-        for event in self.events:
-            weakref.finalize(self, quietly, device, driver.cuEventDestroy, event)
+        self._recorder.keep(*objects)
 
 
 def early_launch(groups: tuple[int, int, int], work_group_size: tuple[int, int, int],
@@ -439,35 +384,6 @@ def early_launch(groups: tuple[int, int, int], work_group_size: tuple[int, int, 
     config.hStream = driver.CUstream(stream)
     config.attrs, config.numAttrs = [attribute], 1
     return config
-
-
-def _repeat(graph: driver.CUgraph, once: driver.CUgraph, repeats: int,
-            events: Sequence[driver.CUevent]) -> None:
-    """Adds executions of another graph to a graph, each of which waits for the one before it, and
-    where there are two events, records one before and one after them. Many executions are groups
-    of several, so that adding N of them takes about 2 sqrt(N) calls."""
-    before: list[driver.CUgraphNode] = []
-    if events:
-        before = [check(driver.cuGraphAddEventRecordNode(graph, None, 0, events[0]))]
-    in_group = math.isqrt(repeats)
-    group = check(driver.cuGraphCreate(0))
-    try:
-        _add_one_after_another(group, once, in_group, [])
-        before = _add_one_after_another(graph, group, repeats // in_group, before)
-    finally:
-        driver.cuGraphDestroy(group)
-    before = _add_one_after_another(graph, once, repeats % in_group, before)
-    if events:
-        check(driver.cuGraphAddEventRecordNode(graph, before, 1, events[1]))
-
-
-def _add_one_after_another(graph: driver.CUgraph, child: driver.CUgraph, count: int,
-                           before: list[driver.CUgraphNode]) -> list[driver.CUgraphNode]:
-    """Adds a graph to another as often as `count` says, the first time after the node in `before`,
-    and returns the last node."""
-    for _ in range(count):
-        before = [check(driver.cuGraphAddChildGraphNode(graph, before or None, len(before), child))]
-    return before
 
 
 def _pointer(buffer: Buffer) -> int:

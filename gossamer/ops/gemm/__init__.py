@@ -7,7 +7,7 @@ from gossamer.ops.gemm.binary import (
     WidePopcountGemm,
 )
 from gossamer.ops.gemm.cublas import CublasGemm
-from gossamer.ops.gemm.dense import HostGemm, MmaGemm, SkinnyGemm, TiledGemm, WideProduct
+from gossamer.ops.gemm.dense import FewRows, HostGemm, MmaGemm, TiledGemm, WideProduct
 from gossamer.ops.gemm.large import LargeGemm
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.gemm.published import PublishedGemm
@@ -16,7 +16,6 @@ from gossamer.ops.gemm.sparse import SparseGemm, SparseRows
 from gossamer.ops.op import Op
 
 OP = Op("gemm", GemmProblem, reference,
-        (SkinnyGemm(), WideProduct(), TiledGemm(), LargeGemm(), MmaGemm(), CublasGemm(),
-         SparseRows(), HostGemm(), SparseGemm(), HostPopcountGemm(), BitTensorCoreGemm(),
-         WidePopcountGemm(),
+        (FewRows(), WideProduct(), TiledGemm(), LargeGemm(), MmaGemm(), CublasGemm(), SparseRows(),
+         HostGemm(), SparseGemm(), HostPopcountGemm(), BitTensorCoreGemm(), WidePopcountGemm(),
          PopcountGemm(), PublishedGemm()))

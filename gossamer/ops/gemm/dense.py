@@ -93,7 +93,7 @@ class MmaGemm(_PointwiseGemm):
     _convolution = PointwiseMma()
 
 
-class SkinnyGemm(Algorithm):
+class FewRows(Algorithm):
     """A product of at most four rows, where a work-group reduces each column; its time is that of
     reading the weights."""
 
@@ -182,6 +182,12 @@ def _rows(weight: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """Returns the weights in the dtype of the tensors."""
     with np.errstate(over="ignore"):
         return weight.astype(dtype)
+
+
+def packed_by_depth(weights: Weights) -> Buffer:
+    """Returns the weights as float32 (depth, columns)."""
+    return weights.packed("depth by columns", lambda arrays: np.ascontiguousarray(
+        np.asarray(arrays["weight"], np.float32).T))
 
 
 def pointwise(problem: GemmProblem) -> Conv2dProblem:

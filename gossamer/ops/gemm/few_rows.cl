@@ -8,9 +8,11 @@
 #define PIECE float4
 #define NO_PIECE MAKE4(0.0f, 0.0f, 0.0f, 0.0f)
 #define LOAD_PIECE LOAD_REAL4
-#define DOT(sum, a, b) \
-    sum = FMA((a).x, (b).x, sum); sum = FMA((a).y, (b).y, sum); \
-    sum = FMA((a).z, (b).z, sum); sum = FMA((a).w, (b).w, sum);
+#define DOT(sum, a, b)            \
+    sum = FMA((a).x, (b).x, sum); \
+    sum = FMA((a).y, (b).y, sum); \
+    sum = FMA((a).z, (b).z, sum); \
+    sum = FMA((a).w, (b).w, sum);
 #else
 #define PIECE float
 #define NO_PIECE 0.0f

@@ -7,13 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from gossamer.device.base import Device
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.copies import ASYNC_COPIES
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
+from gossamer.ops.gemm.dense import packed_by_depth
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.strided import cannot_compile
@@ -77,8 +76,7 @@ class LargeGemm(Algorithm):
             "CHECKED": int(variant["checked"] or not exact),
             **epilogue_macros(problem.epilogue),
         }, **options))
-        weight = weights.packed("depth by columns", lambda arrays: np.ascontiguousarray(
-            np.asarray(arrays["weight"], np.float32).T))
+        weight = packed_by_depth(weights)
         work_group = tile_m // variant["work_m"] * (tile_n // variant["work_n"])
         launch = Launch(kernel, (-(-rows // tile_m) * -(-columns // tile_n),), (work_group,),
                         (input_buffer(0), weight, output_buffer(0), rows, columns, depth,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from gossamer.device.base import Device
 from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.conv2d.dense.published_gemm import (
@@ -15,6 +13,7 @@ from gossamer.ops.conv2d.dense.published_gemm import (
     multiplication,
 )
 from gossamer.ops.epilogue_pass import epilogue_pass_launches
+from gossamer.ops.gemm.dense import packed_by_depth
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.launch import input_buffer, output_buffer
 from gossamer.ops.strided import cannot_compile
@@ -44,9 +43,7 @@ class PublishedGemm(Algorithm):
         state = State(problem, variant, device)
         if problem.outputs[0].size == 0:
             return state
-        b = weights.packed("depth by columns", lambda arrays: np.ascontiguousarray(
-            np.asarray(arrays["weight"], np.float32).T))
-        columns = problem.columns
+        b, columns = packed_by_depth(weights), problem.columns
         product = Product(problem.rows, columns, problem.depth, columns, columns)
         state.launches = [
             multiplication(product, variant["tile_k"], input_buffer(0), b, output_buffer(0),

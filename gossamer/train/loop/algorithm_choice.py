@@ -91,7 +91,7 @@ def _expected(problem: BackpropProblem,
 
     That is the order of the op's list, from one launch per epoch over launches per block to
     launches per step, except that exact blocking comes first where it takes one launch as well:
-    the work that it does sample after sample is the smallest (docs/notes/performance.md).
+    the work that it does sample after sample is the smallest (docs/notes/training.md).
     """
     def follows(choice: AlgorithmChoice) -> bool:
         return not (isinstance(choice.algorithm, Blocked) and choice.algorithm.is_pipelined(

@@ -6,7 +6,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 from PIL import Image
 
@@ -14,7 +13,7 @@ from gossamer.cli import train_output
 from gossamer.train.data import sources
 from gossamer.train.export import curve
 from tests.cli.command_line import fails, gossamer_cli, succeeds
-from tests.cli.train.small import LABELS, PICTURES, X, save_csv, train
+from tests.cli.train.small import LABELS, X, save_csv, train
 
 README = Path(__file__).resolve().parents[3] / "docs" / "training.md"
 
@@ -78,98 +77,6 @@ def test_an_error_goal_ends_it(samples, model):
     assert " the goal of " not in succeeds(*train(samples, model)).stdout
 
 
-def test_pictures_as_published(model, tmp_path):
-    """Pictures are scaled without an option, binarised and padded, and so are the test samples."""
-    np.savez(tmp_path / "x.npz", x_train=PICTURES, y_train=LABELS, x_test=PICTURES[:6],
-             y_test=LABELS[:6])
-    lines = succeeds(*train(tmp_path / "x.npz", model, "--binarise", "--pad", "10x12",
-                            sizes="120,4,3")).stdout.splitlines()
-    assert lines[0] == (f"data: 60 samples of {tmp_path / 'x.npz'}, 3 classes, scaled to 0..1, "
-                        "binarised at 0.5, padded to 10x12")
-    assert lines[-1].endswith(f"of 6 samples of {tmp_path / 'x.npz'})")
-    shape = onnx.load(model).graph.input[0].type.tensor_type.shape
-    assert shape.dim[1].dim_value == 64  # as the samples are, not as they are prepared
-    assert ", binarised at 0.4, " in succeeds(*train(
-        tmp_path / "x.npz", model, "--binarise", "--threshold", "0.4", "--pad", "10x12",
-        sizes="120,4,3")).stdout
-    lines = succeeds(*train(tmp_path / "x.npz", model, "--no-scale", sizes="64,4,3")
-                     ).stdout.splitlines()
-    assert lines[0] == f"data: 60 samples of {tmp_path / 'x.npz'}, 3 classes"
-
-
-@pytest.mark.parametrize("how", [["--binarise", "--pad", "10x12"], ["--loss", "cross_entropy"]])
-def test_what_is_trained_on_pictures_takes_pictures(how, model, tmp_path):
-    """The network takes pictures from files, and unprepared samples from an array, with the same
-    answers as in training."""
-    for index, (label, picture) in enumerate(zip(LABELS, PICTURES, strict=True)):
-        folder = tmp_path / "data" / ("ash", "elm", "oak")[label]
-        folder.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(picture).save(folder / f"{index}.png")
-    facts = json.loads(succeeds(*train(
-        tmp_path / "data", model, "--epochs", "30", "--json", *how,
-        sizes="120,4,3" if "--pad" in how else "64,4,3")).stdout)
-    np.save(tmp_path / "x.npy", PICTURES.reshape(60, 64).astype(np.float32))
-    listed = json.loads(succeeds("run", model, "--input", tmp_path / "x.npy", "--device", "host",
-                                 "--json").stdout)["results"]
-    names = [answer["top"][0]["name"] for answer in listed]
-    right = np.array(names) == np.array(["ash", "elm", "oak"])[LABELS]
-    assert right.sum() == facts["right"] >= 50
-    photos = sorted((tmp_path / "data").glob("*/*.png"), key=lambda path: int(path.stem))
-    words = ("--device", "host", "--image", *photos)
-    assert json.loads(succeeds("run", model, *words, "--batch", 60, "--json").stdout)[
-        "results"] == [{**answer, "input": str(path)}
-                       for answer, path in zip(listed, photos, strict=True)]
-    succeeds("compile", model, "--device", "host", "--effort", "quick", "-o", tmp_path / "m.plan")
-    first = listed[0]["top"][0]
-    for file in (model, tmp_path / "m.plan"):
-        result = succeeds("run", file, photos[0], "--device", "host", "--top", 1)
-        assert result.stderr == ""
-        value = (f"{first['probability']:8.2%}" if "cross_entropy" in how
-                 else f"score {first['score']:.4f}")
-        assert result.stdout.splitlines()[-1] == f"{value}  {first['name']}"
-    lines = succeeds("run", model, "--input", tmp_path / "x.npy", "--device", "host", "--top", 1)
-    assert lines.stdout.splitlines()[-4].endswith("x.npy[19]")
-    assert lines.stdout.splitlines()[-1] == "and 40 more inputs: --json prints all"
-
-
-def test_negatives_of_what_was_trained_on(model, tmp_path):
-    """A photo of paper is black on white, where the network knows white on black."""
-    dark = PICTURES // 3
-    np.savez(tmp_path / "x.npz", x=dark, y=LABELS)
-    succeeds(*train(tmp_path / "x.npz", model, "--scale", sizes="64,4,3"))
-    for name, picture in (("a", dark[0]), ("b", 255 - dark[0]), ("c", 255 - dark[1])):
-        Image.fromarray(picture).save(tmp_path / f"{name}.png")
-    words = ("run", model, "--device", "host", "--json")
-    usual = succeeds(*words, tmp_path / "a.png")
-    assert usual.stderr == ""
-    assert succeeds(*words, *(tmp_path / f"{name}.png" for name in "abc")).stderr == (
-        f"notice: {tmp_path / 'b.png'} and 1 more: nearer in brightness to a negative of what was "
-        "trained on; --scale -1 --mean -255 takes its negative\n")
-    again = succeeds(*words, tmp_path / "b.png", "--scale", "-1", "--mean", "-255")
-    assert again.stderr == ""
-    assert json.loads(again.stdout)["outputs"] == json.loads(usual.stdout)["outputs"]
-
-
-def test_pictures_that_are_not_square(model, tmp_path):
-    np.savez(tmp_path / "x.npz", x=PICTURES[:, :6], y=LABELS)
-    succeeds(*train(tmp_path / "x.npz", model, sizes="48,4,3"))
-    Image.fromarray(PICTURES[0, :6]).save(tmp_path / "a.png")
-    np.save(tmp_path / "a.npy", PICTURES[:1, :6].reshape(1, 48).astype(np.float32))
-    first, second = (json.loads(
-        succeeds("run", model, *words, "--device", "host", "--json").stdout)["outputs"]
-        for words in (["--input", tmp_path / "a.npy"], [tmp_path / "a.png"]))
-    assert first == second
-    line = fails(2, "run", model, tmp_path / "a.png", "--device", "host", "--size", "8")
-    assert "takes 48 numbers" in line
-
-
-def test_samples_that_are_no_pictures(samples, model, tmp_path):
-    """The file of such a network does not say how photos are prepared."""
-    succeeds(*train(samples, model))
-    Image.fromarray(PICTURES[0]).save(tmp_path / "a.png")
-    assert "takes 9 numbers" in fails(2, "run", model, tmp_path / "a.png", "--device", "host")
-
-
 def test_options_reach_the_network(samples, model):
     facts = json.loads(succeeds(*train(
         samples, model, "--activation", "tanh", "--loss", "cross_entropy", "--momentum", "0.5",
@@ -192,141 +99,11 @@ def test_words_for_classes(model, tmp_path):
     assert facts["classes"] == ["1", "2", "A"] and (facts["tested"], facts["right"]) == (2, 2)
 
 
-@pytest.mark.parametrize("words, expected", [
-    (["--lr", "0"], "--lr 0.0: expected a number above 0"),
-    (["--lr", "nan"], "--lr nan: expected a finite number"),
-    (["--momentum", "1"], "--momentum 1.0: expected 0 or more, and below 1"),
-    (["--weight-decay", "-1"], "--weight-decay -1.0: expected 0 or more"),
-    (["--activation", "step"], "--activation 'step': expected one of sigmoid, tanh, relu"),
-    (["--loss", "none"], "--loss 'none': expected one of squared_error, cross_entropy"),
-    (["--initial", "zero"], "--initial 'zero': expected one of glorot, uniform"),
-    (["--schedule", "cosine"], "--schedule cosine: expected"),
-    (["--schedule", "step:two:1"], "--schedule step:two:1: expected constant, inverse, or"),
-    (["--effort", "huge"], "--effort huge: expected one of quick, normal, max"),
-    (["--sizes", "9,x,3"], "--sizes 9,x,3: expected the units of all layers, like 784,32,10"),
-    (["--sizes", "9"], "--sizes 9: expected the units of all layers from inputs to classes, like "
-                       "784,32,10; --hidden 9 gives hidden layers alone"),
-    (["--hidden", "6"], "--hidden 6: --sizes 9,6,3 says all layers; give one of them"),
-    (["--hidden", "x"], "--hidden x: expected the units of each hidden layer, like 100 or 300,100"),
-    (["--optimiser", "lbfgs"], "--optimiser 'lbfgs': expected one of adam, sgd"),
-    (["--optimiser", "adam", "--momentum", "0.5"], "--momentum 0.5: goes with the optimiser sgd"),
-    (["--keep", "first"], "--keep 'first': expected one of best, last"),
-    (["--sizes", "8,6,3"], "--sizes 8,6,3: begins with 8 inputs, a sample of SAMPLES has 9 "
-                           "numbers; give --sizes 9,6,3"),
-    (["--sizes", "9,6,2"], "--sizes 9,6,2: ends in 2 outputs, SAMPLES has samples of 3 classes: "
-                           "--sizes 9,6,3; of a .csv file --label says"),
-    (["--pad", "32"], "--pad 32: expected height x width, like 32x32"),
-    (["--pad", "0x3"], "--pad 0x3: expected height x width"),
-    (["--pad", "4x4"], "SAMPLES: its samples are 9 numbers and no pictures"),
-    (["--binarise"], "SAMPLES: has numbers from -0."),
-    (["--scale"], "SAMPLES: has numbers from -0."),
-    (["--label", "middle"], "label column 'middle': expected first or last"),
-    (["--label", "last"], "SAMPLES: the last column has "),
-    (["--validation", "2"], "--validation 2: expected a share of the samples, above 0 and below 1"),
-    (["--validation", ""], "--validation : expected a share of the samples"),
-    (["--validation", "0.001"], "SAMPLES: 0.001 of its 60 samples are 0; expected some"),
-    (["--validation", "absent.csv"], "absent.csv: no such file or folder"),
-    (["--device", "cuda:9"], "cuda:9"),
-    (["--resume"], "--resume: from which file? give --checkpoint FILE too"),
-    (["--resume", "--checkpoint", "absent.ckpt"], "absent.ckpt: there is no checkpoint to resume"),
-    (["--checkpoint", "absent/c.ckpt"], "--checkpoint absent/c.ckpt: there is no folder absent"),
-    (["--checkpoint", "SAMPLES"], "--checkpoint SAMPLES: is a file that this command"),
-    (["--report", "r.txt"], "--report r.txt: expected a name that ends in .json"),
-    (["--curve", "c.jpg"], "--curve c.jpg: expected a name that ends in .png"),
-    (["-o", "m.bin"], "--output m.bin: expected a name that ends in .onnx"),
-    (["-o", "absent/m.onnx"], "--output absent/m.onnx: there is no folder absent"),
-    (["-o", "folder.onnx"], "--output folder.onnx: is a folder"),
-    (["--checkpoint", "same.onnx", "-o", "same.onnx"], "--output same.onnx: is the file of "
-                                                       "--checkpoint too; give another name"),
-    (["--threshold", "nan"], "--threshold nan: expected a number above 0, and 1 at most"),
-    (["--threshold", "1.5"], "--threshold 1.5: expected a number above 0, and 1 at most"),
-    (["--threshold", "0.3"], "--threshold 0.3: is for --binarise; give that too"),
-    (["--schedule", "exp"], "--schedule exp: expected constant, inverse, or step:EPOCHS:FACTOR "
-                            "like step:4:0.3"),
-    (["--schedule", "step:0:1"], "--schedule step:0:1: expected constant, inverse, or step:"),
-    (["--schedule", "steps:1:1"], "--schedule steps:1:1: expected constant, inverse, or step:"),
-    (["--sizes", "9,6,1"], "--sizes 9,6,1: ends in 1; expected an output for each class, of which "
-                           "SAMPLES has 3"),
-    (["--sizes", "9,999999999999999999999,3"], "--sizes 9,999999999999999999999,3: "),
-    (["--demo"], "--demo trains on MNIST: leave SAMPLES or --demo out"),
-])
-def test_what_a_user_can_get_wrong(samples, model, tmp_path, monkeypatch, words, expected):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "folder.onnx").mkdir()
-    words = [word.replace("SAMPLES", str(samples)) for word in words]
-    before = sorted(tmp_path.iterdir())
-    line = fails(2, *train(samples, model, *words))
-    assert line.startswith(f"error: {expected.replace('SAMPLES', str(samples))}"
-                           ) or (words[0] == "--device" and expected in line)
-    assert sorted(tmp_path.iterdir()) == before
-
-
-def test_what_is_left_out(samples, model):
-    assert "give -o MODEL.onnx" in fails(2, "train", samples, "--sizes", "9,3")
-    assert "give DATA to train on, or --demo" in fails(2, "train", "--sizes", "9,3", "-o", model)
-    assert "give DATA to train on" in fails(2, "train", "", "--sizes", "9,3", "-o", model)
-
-
-def test_one_class_only(model, tmp_path):
-    for labels in (np.ones(60, int), np.full(60, "cat")):
-        path = save_csv(tmp_path / "s.csv", labels)
-        assert fails(2, *train(path, model)) == (
-            f"error: {path}: the label of all 60 samples that are trained on is {str(labels[0])!r};"
-            " expected two classes or more")
-
-
-def test_numbers_in_place_of_labels(model, tmp_path):
-    """The labels are numbers of lines, so that there are too many classes."""
-    path = save_csv(tmp_path / "s.csv", np.arange(60))
-    assert fails(2, *train(path, model)).endswith(
-        "has samples of 60 classes: --sizes 9,6,60; of a .csv file --label says which column they "
-        "are in")
-
-
-def test_pictures_and_the_padding_that_fits_the_sizes(model, tmp_path):
-    np.savez(tmp_path / "x.npz", x=PICTURES, y=LABELS)
-    line = fails(2, *train(tmp_path / "x.npz", model, sizes="144,4,3"))
-    assert line.endswith("has 64 numbers (8x8); give --sizes 64,4,3, or --pad 12x12")
-    np.savez(tmp_path / "t.npz", x=PICTURES[:, :7], y=LABELS)
-    assert "has 56 numbers (7x8)" in fails(2, *train(
-        tmp_path / "x.npz", model, "--validation", tmp_path / "t.npz", sizes="64,4,3"))
-
-
-def test_test_samples_of_another_class(samples, model, tmp_path):
-    letters = save_csv(tmp_path / "other.csv", np.array(["a", "b", "c"])[LABELS])
-    line = fails(2, *train(samples, model, "--validation", letters))
-    assert line == (f"error: {letters}: has the label 'a', which no sample of {samples} has")
-
-
-def test_an_absent_class_keeps_its_place(model, tmp_path):
-    path = save_csv(tmp_path / "s.csv", np.array([0, 1, 3])[LABELS])
-    result = succeeds(*train(path, model, "--json", sizes="9,6,5"))
-    facts = json.loads(result.stdout)
-    assert facts["classes"] == ["0", "1", "2", "3", "4"]
-    assert result.stderr == (f"notice: --sizes 9,6,5: ends in 5 outputs, {path} has samples of 3 "
-                             "classes; --sizes 9,6,3 has an output for each\n")
-    entries = {entry.key: entry.value for entry in onnx.load(model).metadata_props}
-    assert json.loads(entries["classes"]) == facts["classes"]
-
-
-def test_hidden_units_in_place_of_outputs(samples, model):
-    assert succeeds(*train(samples, model, sizes="9,6")).stderr == (
-        f"notice: --sizes 9,6: ends in 6 outputs, {samples} has samples of 3 classes; --sizes 9,3 "
-        "has an output for each, --sizes 9,6,3 hidden units too\n")
-    assert succeeds(*train(samples, model)).stderr == ""
-
-
 def test_validation_with_what_keeps_some_apart(samples, model, tmp_path):
     np.savez(tmp_path / "x.npz", x_train=X, y_train=LABELS, x_test=X[:7], y_test=LABELS[:7])
     facts = json.loads(succeeds(*train(samples, model, "--validation", tmp_path / "x.npz",
                                       "--json")).stdout)
     assert facts["tested"] == 7
-
-
-def test_samples_sorted_by_class_are_told_of(model, tmp_path):
-    path = save_csv(tmp_path / "s.csv", np.sort(LABELS), X[np.argsort(LABELS, kind="stable")])
-    assert "the samples are sorted by class" in succeeds(*train(path, model)).stderr
-    assert succeeds(*train(path, model, "--shuffle")).stderr == ""
 
 
 def test_training_that_diverges(samples, model, tmp_path):

@@ -20,6 +20,7 @@ from gossamer.device.source import KernelSource
 
 cuda_streams = pytest.importorskip("gossamer.device.cuda.streams", exc_type=ImportError)
 cuda = pytest.importorskip("gossamer.device.cuda.device", exc_type=ImportError)
+recording = pytest.importorskip("gossamer.device.cuda.recording", exc_type=ImportError)
 
 SELF_CHECK = KernelSource.of(Path(base.__file__).with_name("self_check.cl"), "self_check")
 
@@ -68,10 +69,11 @@ def deviceless(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A CUDA device without a driver, which can only capture graphs."""
     device = cuda.CudaDevice.__new__(cuda.CudaDevice)
     device.index, device._current = 0, nullcontext()
-    device._recording, device._stream = threading.local(), Stream()
+    device._recorder, device._stream = recording.Recorder(device), Stream()
     device._side = cuda_streams.SideStreams(Stream)
-    monkeypatch.setattr(cuda, "CudaStream", Stream)
-    monkeypatch.setattr(cuda, "CudaGraph", lambda *arguments: "a graph")
+    for module in (cuda, recording):
+        monkeypatch.setattr(module, "CudaStream", Stream)
+    monkeypatch.setattr(recording, "CudaGraph", lambda *arguments: "a graph")
     success = (cuda.driver.CUresult.CUDA_SUCCESS,)
     for name in ("cuStreamBeginCapture", "cuGraphDestroy"):
         monkeypatch.setattr(cuda.driver, name, lambda *arguments: success)

@@ -10,13 +10,10 @@ from gossamer.device.base import Device
 from gossamer.ops.algorithm import Variant
 from gossamer.ops.conv2d.dense.im2col_gemm import Im2colGemm
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.conv2d.reference import reference
-from gossamer.ops.weights import Weights
 from tests.conftest import is_slow
 from tests.ops.conv2d.test_conv2d import BIAS_CLIP, BIAS_RESIDUAL_RELU
-from tests.ops.harness import quick, random_inputs, random_weights, run_variant
+from tests.ops.harness import check_variants, quick
 from tests.ops.recording import RecordingDevice
-from tests.tolerances import normalised_error, tolerance
 
 PROBLEMS = [
     Conv2dProblem(1, 40, 5, 4, 8, (3, 3), pads=(1, 1, 1, 1), epilogue=BIAS_RESIDUAL_RELU),
@@ -35,16 +32,12 @@ def split(variant: Variant, problem: Conv2dProblem, splits: int) -> Variant:
 @pytest.mark.parametrize("problem", PROBLEMS, ids=Conv2dProblem.describe)
 def test_sums_of_several_work_groups(compiled_device: Device, problem: Conv2dProblem) -> None:
     algorithm = Im2colGemm()
-    inputs, constants = random_inputs(problem), random_weights(problem)
-    (expected,) = reference(problem, inputs, constants)
-    weights = Weights(constants, compiled_device)
     whole = [variant for variant in quick(list(algorithm.variants(problem, compiled_device)))
              if variant["split_k"] == 1 and variant["tile_m"] == 16]
     assert len(whole) == 8
-    for number, variant in enumerate(whole[:: 7 if is_slow(compiled_device) else 1]):
-        several = split(variant, problem, (2, 4)[number % 2])
-        (actual,) = run_variant(algorithm, problem, several, compiled_device, weights, inputs)
-        assert normalised_error(actual, expected) <= tolerance("conv2d", variant.precision)
+    chosen = whole[:: 7 if is_slow(compiled_device) else 1]
+    check_variants(algorithm, problem, compiled_device, [
+        split(variant, problem, (2, 4)[number % 2]) for number, variant in enumerate(chosen)])
 
 
 def test_few_pixels_and_many_channels_are_split_on_a_gpu() -> None:

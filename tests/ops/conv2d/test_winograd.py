@@ -11,7 +11,7 @@ from gossamer.ops.conv2d.reference import reference
 from gossamer.ops.weights import Weights
 from tests.conftest import is_slow
 from tests.ops.conv2d.test_conv2d import BIAS_CLIP, BIAS_RESIDUAL_RELU
-from tests.ops.harness import random_inputs, random_weights, run_variant
+from tests.ops.harness import check_variants, random_inputs, random_weights, run_variant
 from tests.tolerances import normalised_error, tolerance
 
 PROBLEMS = [
@@ -34,12 +34,7 @@ def by_output(problem: Conv2dProblem, device: Device) -> list[Variant]:
 @pytest.mark.parametrize("problem", PROBLEMS, ids=Conv2dProblem.describe)
 def test_tiles_that_reach_beyond_the_image(compiled_device: Device,
                                            problem: Conv2dProblem) -> None:
-    inputs, constants = random_inputs(problem), random_weights(problem)
-    (expected,) = reference(problem, inputs, constants)
-    weights = Weights(constants, compiled_device)
-    for variant in by_output(problem, compiled_device):
-        (actual,) = run_variant(Winograd(), problem, variant, compiled_device, weights, inputs)
-        assert normalised_error(actual, expected) <= tolerance("conv2d")
+    check_variants(Winograd(), problem, compiled_device, by_output(problem, compiled_device))
 
 
 def test_small_tiles_are_exact_for_small_integers(compiled_device: Device) -> None:

@@ -16,7 +16,7 @@ import pytest
 from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.expression import Expression, ExpressionStep, apply
-from gossamer.ops.algorithm import Algorithm, Epilogue, Problem
+from gossamer.ops.algorithm import Algorithm, Epilogue, Problem, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.vendor import im2col
 from gossamer.ops.conv2d.vendor.im2col_cublas import Im2colCublas
@@ -29,7 +29,13 @@ from gossamer.ops.vendor.nvmath import CUBLAS, CUSPARSE, unavailable
 from gossamer.ops.weights import Weights, WeightsInfo
 from gossamer.tensor import pack, unpack
 from tests.conftest import working_devices
-from tests.ops.harness import op_of, random_inputs, random_weights, run_variant
+from tests.ops.harness import (
+    check_variants,
+    op_of,
+    random_inputs,
+    random_weights,
+    run_variant,
+)
 from tests.ops.recording import RecordingDevice
 from tests.tolerances import normalised_error, tolerance
 
@@ -73,24 +79,11 @@ def double(doubles: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def check_alone(algorithm: Algorithm, problem: Problem, device: Device,
-                weights: dict[str, np.ndarray] | None = None) -> list[str]:
-    """Compares every variant of one algorithm with the reference, whose inputs have the dtypes of
-    the variant."""
-    assert algorithm.supports(problem, device) is None
-    inputs = random_inputs(problem)
-    weights = random_weights(problem) if weights is None else weights
-    layer_weights = Weights(weights, device, "the test")
-    ran = []
-    for variant in algorithm.variants(problem, device):
-        stored = [np.asarray(array, spec.stored_dtype)
-                  for array, spec in zip(inputs, variant.inputs, strict=True)]
-        (expected,) = op_of(problem).reference(problem, stored, weights)
-        (actual,) = run_variant(algorithm, problem, variant, device, layer_weights, inputs)
-        name = f"{variant.precision} {variant.outputs[0].layout} {variant.config_text}"
-        limit = tolerance(problem.op, variant.precision)
-        assert normalised_error(actual, expected) <= limit, f"{name} of {problem}"
-        ran.append(name)
-    return ran
+                weights: dict[str, np.ndarray] | None = None) -> list[Variant]:
+    """Compares every variant of one algorithm with the reference, and returns the variants."""
+    variants = list(algorithm.variants(problem, device))
+    check_variants(algorithm, problem, device, variants, weights)
+    return variants
 
 
 def pruned(problem: Problem, density: float) -> dict[str, np.ndarray]:
@@ -99,7 +92,7 @@ def pruned(problem: Problem, density: float) -> dict[str, np.ndarray]:
     return {**weights, "weight": weights["weight"] * mask}
 
 
-def check_cusparse(problem: Conv2dProblem, device: Device) -> list[str]:
+def check_cusparse(problem: Conv2dProblem, device: Device) -> list[Variant]:
     problem = replace(problem, weights_info=SPARSE)
     check_alone(Im2colCusparse(), problem, device, pruned(problem, 0.0))
     return check_alone(Im2colCusparse(), problem, device, pruned(problem, 0.1))
@@ -107,15 +100,15 @@ def check_cusparse(problem: Conv2dProblem, device: Device) -> list[str]:
 
 @pytest.mark.parametrize("problem", CONVOLUTIONS, ids=Conv2dProblem.describe)
 def test_im2col_with_cublas(double: Any, problem: Conv2dProblem) -> None:
-    ran = check_alone(Im2colCublas(), problem, double.device)
-    assert len({tuple(name.split()[:2]) for name in ran}) == 9
+    variants = check_alone(Im2colCublas(), problem, double.device)
+    assert len({(variant.precision, variant.outputs[0].layout) for variant in variants}) == 9
 
 
 @pytest.mark.parametrize("problem", CONVOLUTIONS, ids=Conv2dProblem.describe)
 def test_im2col_with_cusparse(double: Any, problem: Conv2dProblem) -> None:
-    ran = check_cusparse(problem, double.device)
+    variants = check_cusparse(problem, double.device)
     # CSR_ALG3, which float16 also uses, has no batches
-    assert len(ran) == (12 if problem.batch <= 1 else 10)
+    assert len(variants) == (12 if problem.batch <= 1 else 10)
 
 
 @pytest.mark.parametrize("problem", PRODUCTS, ids=GemmProblem.describe)

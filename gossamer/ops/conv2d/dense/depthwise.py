@@ -123,7 +123,7 @@ def _window_width(problem: Conv2dProblem, columns: int) -> int:
 
 
 def _pack(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Returns the weights as (R * S, M rounded up to 4)."""
+    """Returns the weights as (taps, output channels rounded up to 4)."""
     weight = arrays["weight"].astype(np.float32)
     m = weight.shape[0]
     packed = np.zeros((weight.shape[2] * weight.shape[3], -(-m // 4) * 4), dtype=np.float32)

@@ -71,25 +71,25 @@
     (((pixel) / plane * all_channels + (channel)) * plane + (pixel) % plane)
 #endif
 
-#define FETCH(fetched_k)                                                          \
-    {                                                                             \
-        UNROLL for (int i = 0; i < A_LOADS; i++) {                                \
-            int unit = item + i * WORK_GROUP_SIZE;                                \
-            int k_index = (fetched_k) + UNIT_K(unit);                             \
-            a_next[i] = ZERO_UNIT;                                                \
+#define FETCH(fetched_k)                                                              \
+    {                                                                                 \
+        UNROLL for (int i = 0; i < A_LOADS; i++) {                                    \
+            int unit = item + i * WORK_GROUP_SIZE;                                    \
+            int k_index = (fetched_k) + UNIT_K(unit);                                 \
+            a_next[i] = ZERO_UNIT;                                                    \
             if ((A_UNITS % WORK_GROUP_SIZE == 0 || unit < A_UNITS) && k_index < depth \
-                && base[i] != OUTSIDE)                                            \
+                && base[i] != OUTSIDE)                                                \
                 FETCH_A(i, k_index)                                                   \
-        }                                                                         \
-        UNROLL for (int i = 0; i < B_LOADS; i++) {                                \
-            int unit = item + i * WORK_GROUP_SIZE;                                \
-            int k_index = (fetched_k) + unit / (TILE_M / 4);                      \
-            int m = first_m + unit % (TILE_M / 4) * 4;                            \
-            b_next[i] = MAKE4(0.0f, 0.0f, 0.0f, 0.0f);                            \
+        }                                                                             \
+        UNROLL for (int i = 0; i < B_LOADS; i++) {                                    \
+            int unit = item + i * WORK_GROUP_SIZE;                                    \
+            int k_index = (fetched_k) + unit / (TILE_M / 4);                          \
+            int m = first_m + unit % (TILE_M / 4) * 4;                                \
+            b_next[i] = MAKE4(0.0f, 0.0f, 0.0f, 0.0f);                                \
             if ((B_UNITS % WORK_GROUP_SIZE == 0 || unit < B_UNITS) && k_index < depth \
-                && m < weight_stride)                                             \
+                && m < weight_stride)                                                 \
                 b_next[i] = LOAD4(weight + k_index * weight_stride + m);              \
-        }                                                                         \
+        }                                                                             \
     }
 
 #define OUTSIDE (-0x7fffffff)
@@ -97,19 +97,19 @@
 #if POINTWISE
 #define FETCH_A(i, k_index) a_next[i] = FETCH_UNIT(x + base[i], (k_index) * x_channel);
 #else
-#define FETCH_A(i, k_index)                                                                     \
+#define FETCH_A(i, k_index)                                                                 \
     {                                                                                       \
-        int2 place = k_table[(k_index) / VECTOR];                                                  \
-        int row = origin[i].x + (place.y >> 16), column = origin[i].y + (place.y & 0xffff); \
+        int2 entry = k_table[(k_index) / VECTOR];                                           \
+        int row = origin[i].x + (entry.y >> 16), column = origin[i].y + (entry.y & 0xffff); \
         if ((uint)row < (uint)height && (uint)column < (uint)width)                         \
-            a_next[i] = FETCH_UNIT(x + base[i], place.x);                                   \
+            a_next[i] = FETCH_UNIT(x + base[i], entry.x);                                   \
     }
 #endif
 
 #if VECTOR == 4
 #define STORE_UNIT(tile, k_index, pixel, unit)                  \
-    {                                                       \
-        float4 value = UNIT_VALUE(unit);                    \
+    {                                                           \
+        float4 value = UNIT_VALUE(unit);                        \
         (tile)[((k_index) + 0) * A_STRIDE + (pixel)] = value.x; \
         (tile)[((k_index) + 1) * A_STRIDE + (pixel)] = value.y; \
         (tile)[((k_index) + 2) * A_STRIDE + (pixel)] = value.z; \
@@ -119,12 +119,12 @@
 #define STORE_UNIT(tile, k_index, pixel, unit) (tile)[(k_index) * A_STRIDE + (pixel)] = UNIT_VALUE(unit);
 #endif
 
-#define STORE_TILE(tile)                                                              \
+#define STORE_TILE(tile)                                                         \
     {                                                                            \
         UNROLL for (int i = 0; i < A_LOADS; i++) {                               \
             int unit = item + i * WORK_GROUP_SIZE;                               \
             if (A_UNITS % WORK_GROUP_SIZE == 0 || unit < A_UNITS) {              \
-                STORE_UNIT(tile, UNIT_K(unit), UNIT_PIXEL(unit), a_next[i])    \
+                STORE_UNIT(tile, UNIT_K(unit), UNIT_PIXEL(unit), a_next[i])      \
             }                                                                    \
         }                                                                        \
         UNROLL for (int i = 0; i < B_LOADS; i++) {                               \
@@ -140,7 +140,7 @@
 #define COLUMN(thread, j) ((j) / 4 * (4 * THREADS_M) + (thread) * 4 + (j) % 4)
 
 #if OUT_VECTOR == 4
-#define STORE_OUTPUT(pixel, m, value)                     \
+#define STORE_OUTPUT(pixel, m, value)             \
     if ((pixel) < pixels && (m) < out_channels) { \
         int channel = group * out_channels + (m); \
         int index = OUT_INDEX(pixel, channel);    \
@@ -148,19 +148,19 @@
         STORE_RESULT4(y, index, value);           \
     }
 #else
-#define EMIT_ONE(pixel, m, lane)                  \
+#define STORE_ONE(pixel, m, lane)                 \
     if ((m) < out_channels) {                     \
         int channel = group * out_channels + (m); \
         int index = OUT_INDEX(pixel, channel);    \
         EPILOGUE(lane, channel, index)            \
         STORE_RESULT(y, index, lane);             \
     }
-#define STORE_OUTPUT(pixel, m, value)             \
-    if ((pixel) < pixels) {               \
-        EMIT_ONE(pixel, (m) + 0, value.x) \
-        EMIT_ONE(pixel, (m) + 1, value.y) \
-        EMIT_ONE(pixel, (m) + 2, value.z) \
-        EMIT_ONE(pixel, (m) + 3, value.w) \
+#define STORE_OUTPUT(pixel, m, value)      \
+    if ((pixel) < pixels) {                \
+        STORE_ONE(pixel, (m) + 0, value.x) \
+        STORE_ONE(pixel, (m) + 1, value.y) \
+        STORE_ONE(pixel, (m) + 2, value.z) \
+        STORE_ONE(pixel, (m) + 3, value.w) \
     }
 #endif
 
@@ -188,9 +188,9 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void im2col_gemm(
 #endif
     UNROLL for (int i = 0; i < A_LOADS; i++) {
         int pixel = first_pixel + UNIT_PIXEL(item + i * WORK_GROUP_SIZE);
-        int place = pixel % plane;
-        int row = place / out_width * stride_y - pad_top;
-        int column = place % out_width * stride_x - pad_left;
+        int in_image = pixel % plane;
+        int row = in_image / out_width * stride_y - pad_top;
+        int column = in_image % out_width * stride_x - pad_left;
         base[i] = pixel < pixels ? pixel / plane * x_image + row * x_row + column * x_column
                                  : OUTSIDE;
 #if !POINTWISE

@@ -22,12 +22,13 @@ from gossamer.device.limits import Limits
 from gossamer.device.rates import PeakRates
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Algorithm, Epilogue, State, Variant
+from gossamer.ops.conv2d.dense.implicit_im2col import k_table, specs_of_layouts
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.early_begin import BEGINS_EARLY
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
 from gossamer.ops.launch import Launch, input_buffer, output_buffer, workspace_buffer
 from gossamer.ops.peak_rates import H200_UNIT, nominal_rates, rates_of_unit
-from gossamer.ops.strided import WORK_GROUP_SIZE, divisor, groups_for
+from gossamer.ops.strided import WORK_GROUP_SIZE, divisor, groups_for, too_large
 from gossamer.ops.weights import Weights
 from gossamer.tensor import TensorSpec
 
@@ -35,7 +36,6 @@ _SOURCE = Path(__file__).with_name("im2col_gemm.cl")
 _SUM_SOURCE = Path(__file__).with_name("split_sum.cl")
 _CYCLES_PER_MICROSECOND = 1750
 """Clock rate of the GPU to which the estimate was fitted."""
-_LAYOUTS = (("NHWC", "NHWC"), ("NCHW", "NHWC"), ("NCHW", "NCHW"), ("NHWC", "NCHW"))
 
 
 @dataclass(frozen=True)
@@ -90,13 +90,12 @@ TILES = (
     Tile(16, 32, 32, 4, 4, slice_k=4),
     Tile(16, 16, 64, 4, 4, slice_k=16),
 )
-
+"""The tiles that are offered."""
 
 _SPLITS = (2, 4, 8, 16)
+"""Numbers of work-groups that may share the K range of a tile."""
 _LEAST_STEPS = 4
 """Steps along K that each of several work-groups takes at least."""
-
-
 _PROCESSOR_COST = {
     (128, 96, 16): 1.0, (64, 64, 8): 1.25, (128, 32, 16): 1.39, (64, 64, 16): 1.51,
     (256, 32, 8): 2.4, (64, 32, 16): 3.0, (256, 16, 8): 3.0, (32, 32, 16): 3.1, (128, 128, 8): 3.7,
@@ -121,8 +120,8 @@ class Im2colGemm(Algorithm):
     def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
         if not device.compiles:
             return f"{device.name} compiles no kernels"
-        if max(spec.size for spec in (*problem.inputs, *problem.outputs)) >= 2**31:
-            return "a tensor has 2^31 elements or more"
+        if (reason := too_large(problem)) is not None:
+            return reason
         if max((taps - 1) * step for taps, step in
                zip(problem.kernel, problem.dilation, strict=True)) >= 2**15:
             return "a window of 2^15 rows or columns or more"
@@ -137,12 +136,8 @@ class Im2colGemm(Algorithm):
         for tile in sorted(tiles, key=lambda tile: _expected_us(problem, tile, device, rates)):
             workspace = 4 * tile.split_k * problem.outputs[0].size if tile.split_k > 1 else 0
             config = tuple((key, getattr(tile, key)) for key in Tile.__dataclass_fields__)
-            variants = []
-            for source, target in _LAYOUTS:
-                x = problem.inputs[0].with_format(layout=source)
-                y = problem.outputs[0].with_format(layout=target)
-                inputs = (x, *[y] * problem.epilogue.tensor_count)
-                variants.append(Variant(config, inputs, (y,), workspace=workspace))
+            variants = [Variant(config, inputs, outputs, workspace=workspace)
+                        for inputs, outputs in specs_of_layouts(problem)]
             yield from variants
             yield from (variant.as_fp16 for variant in variants)
 
@@ -168,17 +163,18 @@ class Im2colGemm(Algorithm):
         packed = weights.packed(f"k by channels, {'rsc' if nhwc else 'crs'}",
                                 lambda arrays: _pack(arrays, problem, nhwc))
         x_image, x_channel, x_row, x_column = x.strides
-        k_table = None
+        table = None
         if not problem.is_pointwise:
             key = f"table of k {x.strides[1:]} {problem.dilation} {vector}"
-            k_table = weights.packed(key, lambda _: _k_table(problem, x, nhwc, vector))
+            table = weights.packed(
+                key, lambda _: k_table(problem, x, channels_last=nhwc)[::vector])
         groups_m = -(-per_group // tile.tile_m)
         groups_p = -(-problem.pixels // tile.tile_p)
         epilogue = epilogue_arguments(problem.epilogue, weights, 1, problem.out_channels)
         is_split = tile.split_k > 1
         state.launches = [Launch(
             kernel, (groups_m * groups_p, problem.groups, tile.split_k), (tile.work_group, 1, 1),
-            (input_buffer(0), packed, workspace_buffer if is_split else output_buffer(0), k_table,
+            (input_buffer(0), packed, workspace_buffer if is_split else output_buffer(0), table,
              problem.pixels, per_group,
              problem.depth, stride, problem.height, problem.width, problem.out_width,
              problem.out_height * problem.out_width, *problem.stride, *problem.pads[:2],
@@ -317,8 +313,8 @@ def _gpu_us(problem: Conv2dProblem, tile: Tile, limits: Limits, rates: PeakRates
 
 def _pack(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem,
           channels_last: bool) -> np.ndarray:
-    """Returns the weights as (groups, K, M/groups rounded up to 4), with k in the order (r, s, c)
-    where `channels_last`, else (c, r, s)."""
+    """Returns the weights as (groups, K, output channels of a group rounded up to 4), with k in the
+    order (r, s, c) where `channels_last`, else (c, r, s)."""
     weight = arrays["weight"].astype(np.float32)
     groups, m = problem.groups, problem.out_channels // problem.groups
     order = (0, 3, 4, 2, 1) if channels_last else (0, 2, 3, 4, 1)
@@ -326,19 +322,3 @@ def _pack(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem,
     packed = np.zeros((*split.shape[:2], -(-m // 4) * 4), dtype=np.float32)
     packed[:, :, :m] = split
     return packed
-
-
-def _k_table(problem: Conv2dProblem, x: TensorSpec, channels_last: bool,
-               vector: int) -> np.ndarray:
-    """Returns for each k (or four) its offset in x from the window's corner, and its
-    row << 16 | column."""
-    channels = problem.channels // problem.groups
-    _, x_channel, x_row, x_column = x.strides
-    c, r, s = np.meshgrid(np.arange(channels), np.arange(problem.kernel[0]),
-                          np.arange(problem.kernel[1]), indexing="ij")
-    rows, columns = r * problem.dilation[0], s * problem.dilation[1]
-    offsets = c * x_channel + rows * x_row + columns * x_column
-    table = np.stack([offsets, rows << 16 | columns], axis=-1).astype(np.int32)
-    if channels_last:
-        table = table.transpose(1, 2, 0, 3)
-    return table.reshape(-1, 2)[::vector]

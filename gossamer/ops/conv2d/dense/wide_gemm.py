@@ -11,14 +11,15 @@ import numpy as np
 from gossamer.device.base import Device
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Algorithm, State, Variant
+from gossamer.ops.conv2d.dense.implicit_im2col import specs_of_layouts
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.peak_rates import rates_of_unit
+from gossamer.ops.strided import too_large
 from gossamer.ops.weights import Weights
 
 _SOURCE = Path(__file__).with_name("wide_gemm.cl")
-_LAYOUTS = (("NHWC", "NHWC"), ("NCHW", "NHWC"), ("NCHW", "NCHW"), ("NHWC", "NCHW"))
 _TILES = ((12, 2), (6, 4), (6, 2), (12, 1))
 """Output pixels and vectors of 16 output channels of a work-item."""
 _SHARE = 0.9
@@ -41,20 +42,14 @@ class WideGemm(Algorithm):
             return f"{device.name} compiles no kernels"
         if not device.on_processors:
             return "made for processors, whose vector registers hold a tile"
-        if max(spec.size for spec in (*problem.inputs, *problem.outputs)) >= 2**31:
-            return "a tensor has 2^31 elements or more"
-        return None
+        return too_large(problem)
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
-        layouts = []
-        for source, target in _LAYOUTS:
-            x = problem.inputs[0].with_format(layout=source)
-            y = problem.outputs[0].with_format(layout=target)
-            layouts.append(((x, *[y] * problem.epilogue.tensor_count), (y,)))
+        specs = specs_of_layouts(problem)
         for pixels, vectors in sorted(
                 _TILES, key=lambda tile: _expected_us(problem, tile[0], tile[1], device)):
             config = (("pixels", pixels), ("vectors", vectors))
-            variants = [Variant(config, inputs, outputs) for inputs, outputs in layouts]
+            variants = [Variant(config, inputs, outputs) for inputs, outputs in specs]
             yield from variants
             yield from (variant.as_fp16 for variant in variants)
 

@@ -146,7 +146,8 @@ class _Transformed:
 
 
 def _transformed(weight: np.ndarray, output: int) -> np.ndarray:
-    """Returns weights (M, C, 3, 3) as those of the product, (points * M, C, 1, 1)."""
+    """Returns weights (output channels, channels, 3, 3) as those of the product, (points * output
+    channels, channels, 1, 1)."""
     transform = _weight_transform(_POINTS[output])
     points = np.einsum("ir,mcrs,js->ijmc", transform, weight.astype(np.float64), transform,
                        optimize=True)

@@ -28,6 +28,7 @@ from gossamer.ops.conv2d.vendor.cudnn_graph import (
     store,
 )
 from gossamer.ops.epilogue_pass import epilogue_pass_launches
+from gossamer.ops.strided import too_large
 from gossamer.ops.vendor.cublas import bias_vector
 from gossamer.ops.vendor.cudnn import library_on, loaded_version, unavailable
 from gossamer.ops.weights import Weights
@@ -68,10 +69,9 @@ class Cudnn(Algorithm):
         reason = unavailable(device)
         if reason is not None:
             return reason
-        sizes = [spec.size for spec in (*problem.inputs, *problem.outputs)]
-        if max(sizes) >= 2**31:
-            return "a tensor has 2^31 elements or more"
-        if min(sizes) == 0:
+        if (reason := too_large(problem)) is not None:
+            return reason
+        if min(spec.size for spec in (*problem.inputs, *problem.outputs)) == 0:
             return "a tensor is empty"
         refusals = []
         for epilogue in _epilogues(problem):

@@ -53,13 +53,6 @@ def variant_of(problem: Conv2dProblem, config: Iterable[tuple[str, int | str]], 
                    workspace)
 
 
-def too_large(problem: Conv2dProblem) -> str | None:
-    """Returns the reason why 32-bit indices are too small for a problem, or None."""
-    if max(spec.size for spec in (*problem.inputs, *problem.outputs)) >= 2**31:
-        return "a tensor has 2^31 elements or more"
-    return None
-
-
 def taps(problem: Conv2dProblem) -> int:
     """Returns the rows of the im2col matrix, those of all groups together."""
     return problem.depth * problem.groups

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from gossamer.device.base import Device
 from gossamer.ops.algorithm import Variant
 from gossamer.ops.conv2d.dense.mma.algorithms import ImplicitGemmMma, PointwiseMma
-from gossamer.ops.conv2d.dense.mma.packing import k_table, packed_lines, vector_of
+from gossamer.ops.conv2d.dense.mma.packing import packed_lines, table_of_lines, vector_of
 from gossamer.ops.conv2d.dense.mma.tiling import TILES, expected_us, tile_of
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.reference import reference
 from gossamer.ops.weights import Weights
 from tests.ops.conv2d.test_conv2d import BIAS_CLIP, BIAS_RESIDUAL_RELU, RESIDUAL_FIRST, problems
-from tests.ops.harness import random_inputs, random_weights, run_variant
+from tests.ops.harness import check_variants, random_inputs, random_weights
 from tests.ops.recording import RecordingDevice
 from tests.tolerances import normalised_error, tolerance
 
@@ -44,18 +44,8 @@ def algorithm_of(problem: Conv2dProblem, device: Device) -> PointwiseMma | Impli
 
 
 def check(problem: Conv2dProblem, device: Device, chosen: Sequence[Variant]) -> None:
-    """Checks variants against the reference, with guards around their outputs."""
-    assert chosen
-    algorithm = algorithm_of(problem, device)
-    inputs, arrays = random_inputs(problem), random_weights(problem)
-    weights = Weights(arrays, device, "the test")
-    for variant in chosen:
-        (actual,) = run_variant(algorithm, problem, variant, device, weights, inputs)
-        stored = [x.astype(spec.dtype) for x, spec in zip(inputs, variant.inputs, strict=True)]
-        (expected,) = reference(problem, stored, arrays)
-        error = normalised_error(actual, expected)
-        assert error <= tolerance("conv2d", variant.precision), (
-            f"{variant.precision} {variant.inputs[0].layout} {variant.config_text}: {error:.3g}")
+    """Compares the outputs of variants with the reference."""
+    check_variants(algorithm_of(problem, device), problem, device, chosen)
 
 
 def by_lines(problem: Conv2dProblem, arrays: dict[str, np.ndarray], x: np.ndarray,
@@ -73,7 +63,7 @@ def by_lines(problem: Conv2dProblem, arrays: dict[str, np.ndarray], x: np.ndarra
     # and the order of channels: fragment, quarter, side
     ordered = pieces.reshape(groups, stages, -1, vector // 2, 4, 2, 8 * vector)
     rows = ordered.transpose(0, 2, 4, 3, 5, 1, 6).reshape(groups, count, -1)
-    table = k_table(problem, spec, precision, of_pieces=False)
+    table = table_of_lines(problem, spec, precision, of_pieces=False)
     memory = np.transpose(x, (0, 2, 3, 1) if layout == "NHWC" else (0, 1, 2, 3)).reshape(-1)
     x_image, x_channel, x_row, x_column = spec.strides
     y = np.zeros(problem.outputs[0].shape)
@@ -108,8 +98,8 @@ def test_lines_and_table_state_the_convolution(problem: Conv2dProblem, precision
 
 def test_entries_of_pieces_are_those_of_their_first_k() -> None:
     x = WINDOWS.inputs[0].with_format(layout="NHWC")
-    whole = k_table(WINDOWS, x, "fp16", of_pieces=False)
-    np.testing.assert_array_equal(k_table(WINDOWS, x, "fp16", of_pieces=True), whole[::8])
+    whole = table_of_lines(WINDOWS, x, "fp16", of_pieces=False)
+    np.testing.assert_array_equal(table_of_lines(WINDOWS, x, "fp16", of_pieces=True), whole[::8])
     assert (whole[9 * 16:, 1] >> 16 == 0x7fff).all()
 
 

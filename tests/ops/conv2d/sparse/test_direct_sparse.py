@@ -23,7 +23,7 @@ from gossamer.ops.weights import Weights, WeightsInfo
 from gossamer.tensor import pack, unpack
 from tests.conftest import is_slow
 from tests.ops.conv2d.test_conv2d import BIAS_CLIP, BIAS_RESIDUAL_RELU, EPILOGUES
-from tests.ops.harness import random_inputs, random_weights, run_variant
+from tests.ops.harness import check_variants, random_inputs, random_weights, run_variant
 from tests.tolerances import normalised_error, tolerance
 
 SMALL = 64
@@ -55,19 +55,10 @@ def variants_of(problem: Conv2dProblem, device: Device, threads: int | None = No
 def check(problem: Conv2dProblem, weights: dict[str, np.ndarray], device: Device,
           variants: Sequence[Variant], inputs: Sequence[np.ndarray] | None = None,
           algorithm: Algorithm | None = None) -> None:
-    """Checks every variant against the reference, with guards around outputs and workspace; without
-    an algorithm it takes the device's published one."""
-    algorithm = algorithm_of(device) if algorithm is None else algorithm
-    problem = of(weights, problem)
-    inputs = random_inputs(problem) if inputs is None else inputs
-    expected = OP.reference(problem, inputs, weights)[0]
-    layer_weights = Weights(weights, device, "the test")
-    assert variants
-    for variant in variants:
-        (actual,) = run_variant(algorithm, problem, variant, device, layer_weights, inputs)
-        error = normalised_error(actual, expected)
-        assert error <= tolerance("conv2d", variant.precision), (
-            variant.config_text, variant.inputs[0])
+    """Compares the outputs of variants with the reference; without an algorithm they are those of
+    the device's published one."""
+    check_variants(algorithm_of(device) if algorithm is None else algorithm, of(weights, problem),
+                   device, variants, weights, inputs, supported=False)
 
 
 pairs = st.tuples(st.integers(1, 3), st.integers(1, 3))

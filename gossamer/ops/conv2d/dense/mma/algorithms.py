@@ -13,10 +13,10 @@ from gossamer.device.source import DIALECT, KernelSource
 from gossamer.ops.algorithm import PRECISIONS, Algorithm, State, Variant
 from gossamer.ops.clusters import CLUSTERS
 from gossamer.ops.conv2d.dense.mma.packing import (
-    k_table,
     lines_of,
     packed_lines,
     stages_of,
+    table_of_lines,
     vector_of,
 )
 from gossamer.ops.conv2d.dense.mma.tiling import (
@@ -36,7 +36,9 @@ from gossamer.ops.strided import cannot_compile, divisor
 from gossamer.ops.weights import Weights
 
 _SOURCE = Path(__file__).with_name("implicit_gemm.cu")
+_TILE = Path(__file__).with_name("implicit_gemm_tile.h")
 _WGMMA = (Path(__file__).with_name("wgmma.h"), COPY_BARRIERS)
+_WARP_MMA = (TENSOR_CORES, Path(__file__).with_name("warp_mma.h"))
 _PRECISIONS = ("tf32", "fp16")
 _MOST_ROWS = 2**15
 
@@ -69,15 +71,15 @@ class _MmaProduct(Algorithm):
 
     def variants_in(self, problem: Conv2dProblem, device: Device,
                     precisions: Sequence[str]) -> Iterator[Variant]:
-        mine = [precision for precision in _PRECISIONS if precision in precisions]
+        taken = [precision for precision in _PRECISIONS if precision in precisions]
 
         def least_us(tile: MmaTile) -> float:
             # tiles are ordered for the least precise, which is the fastest
-            return expected_us(problem, tile, mine[-1], device.limits)
+            return expected_us(problem, tile, taken[-1], device.limits)
 
-        tiles = {precision: fitting(problem, precision, device.limits) for precision in mine}
+        tiles = {precision: fitting(problem, precision, device.limits) for precision in taken}
         for tile in sorted(dict.fromkeys(itertools.chain(*tiles.values())), key=least_us):
-            for precision in mine:
+            for precision in taken:
                 if tile in tiles[precision]:
                     yield from _of_layouts(problem, tile, precision)
 
@@ -102,7 +104,7 @@ class _MmaProduct(Algorithm):
         if is_gathered or not self._pointwise:
             table = weights.packed(
                 f"table of k for mma {x.strides[1:]} {problem.dilation} {precision}",
-                lambda _: k_table(problem, x, precision, of_pieces=not is_gathered))
+                lambda _: table_of_lines(problem, x, precision, of_pieces=not is_gathered))
         x_image, x_channel, x_row, x_column = x.strides
         tiles_p, tiles_m = tile.tiles_of(problem)
         tiles = tiles_p * tiles_m
@@ -175,7 +177,7 @@ def _source(problem: Conv2dProblem, variant: Variant) -> KernelSource:
         **({"STAGED_OPERAND": f"operand{tensors[0]}"} if is_staged else {}),
         **epilogue_macros(problem.epilogue, tensor_dtype=variant.outputs[0].dtype),
     }, architectures=_architectures(tile),
-        headers=(*DIALECT, CLUSTERS, ASYNC_COPIES, *(_WGMMA if tile.wgmma else (TENSOR_CORES,))),
+        headers=(*DIALECT, CLUSTERS, ASYNC_COPIES, _TILE, *(_WGMMA if tile.wgmma else _WARP_MMA)),
         dynamic_shared=True)
 
 

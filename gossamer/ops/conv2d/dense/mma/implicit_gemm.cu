@@ -4,27 +4,15 @@
  *
  *   y[pixel, m] = sum over k of x[pixel, k] * weight[k, m]
  *
- * A work-group computes TILE_P pixels by TILE_M output channels in stages of 128 bytes of K (64
- * float16 or 32 floats). A line is these bytes of one pixel or one output channel; shared memory
- * has SLOTS slots for the lines of a stage, which asynchronous copies fill ahead. A work-group takes
- * one tile after the other, and the copies run ahead into its next tiles.
+ * A work-group takes one tile after the other. Asynchronous copies fill the slots of shared memory
+ * ahead of the multiplications, and run ahead into the work-group's next tiles. What tiles, stages,
+ * slots, lines, pieces, steps and blocks are is in implicit_gemm_tile.h. In TF32 the inputs are
+ * truncated.
  *
- * A line is eight pieces of 16 bytes. Piece p of line l is stored at p ^ l % 8, so that the same
- * pieces of eight lines are in different banks. The weights are stored so in memory already, the
- * lines of a stage one after the other. A step is 32 bytes of K: one instruction of the tensor
- * cores. In TF32 the inputs are truncated.
- *
- * WARPS_P x WARPS_M warps share a tile. WARPS_K warps, and the CLUSTER work-groups of a cluster, share
- * the K range of a tile and add up their sums at the end, which is for few pixels.
- *
- * The four lanes of a row of sums have 4 * VECTOR output channels, a block, and a lane's are
- * adjacent in memory: the lines of a block are in the order that makes them so.
- *
- * With WGMMA four warps multiply together, straight from shared memory, and WARPS_M and WARPS_K are
- * 1. Four more warps do nothing but copy: the tensor cores see what was copied behind a fence, which
- * waits for all copies of a work-item that are under way. A barrier for each slot says that its
- * lines have arrived, another that they were multiplied. Otherwise each warp copies lines, and
- * loads those that it multiplies.
+ * With WGMMA four warps multiply together, straight from shared memory. Four more warps do nothing
+ * but copy: the tensor cores see what was copied behind a fence, which waits for all copies of a
+ * work-item that are under way. A barrier for each slot says that its lines have arrived, another
+ * that they were multiplied. Otherwise each warp copies lines, and loads those that it multiplies.
  *
  * With KEEPS_WEIGHTS a work-group keeps the weights of its output channels for all tiles: they lie
  * behind the slots, which have the lines of pixels only. It is for a short K, whose tiles would copy
@@ -41,39 +29,6 @@
  *                   ahead, as the lines are, behind those of the tile; OUT_VECTOR is VECTOR
  * BLOCKS_PER_UNIT   work-groups that a multiprocessor is to hold at once */
 
-#define WARPS (WARPS_P * WARPS_M * WARPS_K) /* warps that multiply */
-#define WORK_GROUP_SIZE (32 * WARPS + (WGMMA ? COPIERS : 0))
-#if WGMMA
-#define COPIERS 128
-#else
-#define COPIERS (32 * WARPS)
-#endif
-#define VECTOR (HALVES ? 8 : 4) /* values of a piece */
-#define LINE 128
-#define STEPS 4 /* steps of a stage */
-#define SLOT_BYTES ((TILE_P + (KEEPS_WEIGHTS ? 0 : TILE_M)) * LINE)
-#define LEAD (SLOTS - 1) /* stages that are copied ahead */
-#define X_LOADS (TILE_P * 8 / COPIERS)
-#define FRAGMENTS_P (TILE_P / WARPS_P / 16)
-#define FRAGMENTS_M (TILE_M / WARPS_M / 8)
-#define OF_BLOCK (VECTOR / 2) /* fragments of a block */
-#define BLOCKS (FRAGMENTS_M / OF_BLOCK)
-#define HOLDERS (CLUSTER * WARPS_K)
-#define SUMS (TILE_P / 8 * WARPS_M * BLOCKS) /* sets of sums, each of 8 pixels and a block */
-#define SHARE CEIL_DIV(SUMS, CLUSTER)
-/* Rows of the staged operand: stages of it, rows of a stage, and the place of a piece in a row. */
-#define OPERAND_PIECES (TILE_M / VECTOR)
-#define OPERAND_FITS(stages) (TILE_P / (stages) * OPERAND_PIECES * 16 <= SLOT_BYTES)
-#define OPERAND_STAGES (STAGED ? OPERAND_FITS(1) ? 1 : OPERAND_FITS(2) ? 2 : 4 : 0)
-#define OPERAND_ROWS (TILE_P / (STAGED ? OPERAND_STAGES : 1))
-#define OPERAND_PLACE(row, piece) \
-    ((row) * OPERAND_PIECES + ((piece) ^ (OPERAND_PIECES % 8 == 0 ? (row) % 2 * 4 : 0)))
-/* The first of 16 lines of fragment i. */
-#if WGMMA
-#define FRAGMENT_LINE(i) ((warp / 4 * FRAGMENTS_P + (i)) * 64 + warp % 4 * 16)
-#else
-#define FRAGMENT_LINE(i) (warp_p * (TILE_P / WARPS_P) + (i) * 16)
-#endif
 #if WGMMA
 #define NEXT_SLOT(slot)     \
     if (++slot == SLOTS) {  \
@@ -94,11 +49,6 @@
 #define UNIT_PIECE(unit) ((unit) % 8)
 #endif
 
-/* Lines of 128 bytes; eight of them are aligned together. */
-struct ALIGNED(1024) Lines {
-    uint4 pieces[64];
-};
-
 /* Starts a copy of 16 bytes, or of zeros where size is 0, by the L1 cache, for what is soon copied
  * again. */
 [[maybe_unused]] INLINE void copy_cached(uint target, const void *source, int size)
@@ -106,34 +56,6 @@ struct ALIGNED(1024) Lines {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;"
                  ::"r"(target), "l"(source), "r"(size) : "memory");
 }
-
-#if !WGMMA
-/* Loads four matrices of eight pieces. */
-INLINE uint4 load_matrices(uint address)
-{
-    uint4 loaded;
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(loaded.x), "=r"(loaded.y), "=r"(loaded.z), "=r"(loaded.w)
-                 : "r"(address) : "memory");
-    return loaded;
-}
-
-/* Multiplies a step. x_address and weight_address are those of the lane's first lines. */
-INLINE void multiply_step(float (&sums)[FRAGMENTS_P][FRAGMENTS_M][4], uint x_address,
-                          uint weight_address, int step)
-{
-    uint4 lines[FRAGMENTS_P], weights[FRAGMENTS_M / 2];
-    UNROLL for (int i = 0; i < FRAGMENTS_P; i++)
-        lines[i] = load_matrices((x_address ^ (uint)step << 5) + i * 16 * LINE);
-    UNROLL for (int j = 0; j < FRAGMENTS_M / 2; j++)
-        weights[j] = load_matrices((weight_address ^ (uint)step << 5) + j * 16 * LINE);
-    UNROLL for (int i = 0; i < FRAGMENTS_P; i++)
-        UNROLL for (int j = 0; j < FRAGMENTS_M / 2; j++) {
-            multiply(sums[i][2 * j], lines[i], weights[j].x, weights[j].y);
-            multiply(sums[i][2 * j + 1], lines[i], weights[j].z, weights[j].w);
-        }
-}
-#endif
 
 KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit_gemm(
     const REAL *RESTRICT x, const uint4 *RESTRICT weight, REAL *RESTRICT y,
@@ -179,10 +101,10 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
         copied_pixel = tile_p * TILE_P;
         UNROLL for (int i = 0; i < X_LOADS; i++) {
             int pixel = copied_pixel + UNIT_LINE(copier + i * COPIERS);
-            int image = (int)QUOTIENT(pixel, plane), place = pixel - image * plane;
-            int line = (int)QUOTIENT(place, out_width);
-            int row = line * stride_y - pad_top;
-            int column = (place - line * out_width) * stride_x - pad_left;
+            int image = (int)QUOTIENT(pixel, plane), in_image = pixel - image * plane;
+            int out_row = (int)QUOTIENT(in_image, out_width);
+            int row = out_row * stride_y - pad_top;
+            int column = (in_image - out_row * out_width) * stride_x - pad_left;
             base[i] = image * x_image + row * x_row + column * x_column;
 #if POINTWISE
             base[i] = pixel < pixels ? base[i] : -1;
@@ -206,21 +128,21 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
                 copy_16_bytes(slots + to, x + (inside ? base[i] + k_piece * VECTOR : 0),
                               inside ? 16 : 0);
 #elif !GATHER
-                int2 place = k_table[k_piece];
-                bool inside = (uint)(top[i] + (place.y >> 16)) < (uint)height
-                              && (uint)(left[i] + (place.y & 0xffff)) < (uint)width;
-                copy_cached(slots + to, x + (inside ? base[i] + place.x : 0), inside ? 16 : 0);
+                int2 entry = k_table[k_piece];
+                bool inside = (uint)(top[i] + (entry.y >> 16)) < (uint)height
+                              && (uint)(left[i] + (entry.y & 0xffff)) < (uint)width;
+                copy_cached(slots + to, x + (inside ? base[i] + entry.x : 0), inside ? 16 : 0);
 #else
                 union {
                     REAL values[VECTOR];
                     uint4 piece;
                 } gathered;
                 UNROLL for (int v = 0; v < VECTOR; v++) {
-                    int2 place = k_table[k_piece * VECTOR + v];
+                    int2 entry = k_table[k_piece * VECTOR + v];
                     gathered.values[v] = 0;
-                    if ((uint)(top[i] + (place.y >> 16)) < (uint)height
-                        && (uint)(left[i] + (place.y & 0xffff)) < (uint)width)
-                        gathered.values[v] = x[base[i] + place.x];
+                    if ((uint)(top[i] + (entry.y >> 16)) < (uint)height
+                        && (uint)(left[i] + (entry.y & 0xffff)) < (uint)width)
+                        gathered.values[v] = x[base[i] + entry.x];
                 }
                 *(uint4 *)((char *)memory + to) = gathered.piece;
 #endif
@@ -318,9 +240,9 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
     };
 #endif
 
-    /* Stores the sums of one pixel for VECTOR adjacent output channels. staged: index of the staged
-     * operand for the first of them. Only the store is conditional: what is loaded for other sums
-     * need not wait for a branch. */
+    /* Stores the sums of one pixel for VECTOR adjacent output channels. staged: index in shared memory
+     * of the staged operand for the first of them. Only the store is conditional: what is loaded for
+     * other sums need not wait for a branch. */
     auto store = [&](float (&values)[VECTOR], int pixel, int m, [[maybe_unused]] int staged) {
 #if STAGED
         const REAL *STAGED_OPERAND = (const REAL *)memory;
@@ -329,18 +251,18 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
             bool inside = pixel < pixels && m + v < out_channels;
             int channel = group * out_channels + (m + v < out_channels ? m + v : 0);
             int index = (inside ? pixel : 0) * all_channels + channel;
-            [[maybe_unused]] int place = STAGED ? staged : index;
+            [[maybe_unused]] int operand_index = STAGED ? staged : index;
 #if OUT_VECTOR == 1
             float value = values[v];
-            EPILOGUE(value, channel, place)
+            EPILOGUE(value, channel, operand_index)
             if (inside)
                 STORE_REAL(y, index, value);
 #else
             float4 value = MAKE4(values[v], values[v + 1], values[v + 2], values[v + 3]);
-            EPILOGUE4(value, channel, place)
+            EPILOGUE4(value, channel, operand_index)
 #if OUT_VECTOR == 8
             float4 other = MAKE4(values[4], values[5], values[6], values[7]);
-            EPILOGUE4(other, channel + 4, place + 4)
+            EPILOGUE4(other, channel + 4, operand_index + 4)
             if (inside)
                 STORE_HALF8(y, index, value, other);
 #else

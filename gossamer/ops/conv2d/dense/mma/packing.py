@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from gossamer.ops.conv2d.dense.implicit_im2col import k_table
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.sparse.common.tensor_cores import rounded_to_tf32
 from gossamer.tensor import TensorSpec
@@ -64,19 +65,13 @@ def packed_lines(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem,
         return swizzled.astype(np.float16)
 
 
-def k_table(problem: Conv2dProblem, x: TensorSpec, precision: str, *, of_pieces: bool
-            ) -> np.ndarray:
-    """Returns for each k, or for the first k of each piece, its offset in x from the corner of a
-    window and its row << 16 | column; behind the last k of the last line a row outside of every
-    image."""
-    channels = problem.channels // problem.groups
-    _, x_channel, x_row, x_column = x.strides
-    r, s, c = np.meshgrid(np.arange(problem.kernel[0]), np.arange(problem.kernel[1]),
-                          np.arange(channels), indexing="ij")
-    rows, columns = r * problem.dilation[0], s * problem.dilation[1]
+def table_of_lines(problem: Conv2dProblem, x: TensorSpec, precision: str, *, of_pieces: bool
+                   ) -> np.ndarray:
+    """Returns for each k of all lines, or for the first k of each piece, its offset in x from the
+    corner of a window and its row << 16 | column; behind the last k a row outside of every image.
+    """
     vector = vector_of(precision)
     table = np.zeros((stages_of(problem, precision) * PIECES * vector, 2), np.int32)
     table[:, 1] = _OUTSIDE << 16
-    table[:problem.depth, 0] = (c * x_channel + rows * x_row + columns * x_column).reshape(-1)
-    table[:problem.depth, 1] = (rows << 16 | columns).reshape(-1)
+    table[:problem.depth] = k_table(problem, x, channels_last=True)
     return table[::vector] if of_pieces else table

@@ -1,4 +1,4 @@
-/* The multiplication that pruned convolutions on tensor cores share.
+/* The multiplication of kernels on tensor cores.
  *
  * HALVES  1: operands are float16; 0: they are floats, which are read as TF32 */
 

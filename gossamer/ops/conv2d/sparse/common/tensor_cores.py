@@ -11,7 +11,7 @@ from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.strided import cannot_compile
 
 TENSOR_CORES = Path(__file__).with_name("tensor_cores.h")
-"""The header that their kernels include."""
+"""The header with the multiplication of kernels on tensor cores."""
 ROWS = 16
 """Output channels of a tensor core instruction's tile."""
 CYCLES_PER_MICROSECOND = 1750

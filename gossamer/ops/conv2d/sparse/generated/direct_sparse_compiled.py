@@ -23,6 +23,7 @@ from gossamer.ops.conv2d.sparse.generated.epilogue import is_short
 from gossamer.ops.conv2d.sparse.generated.tiling import GeneratedConfig, GeneratedTiling
 from gossamer.ops.epilogue_pass import epilogue_pass_launches
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
+from gossamer.ops.strided import too_large
 from gossamer.ops.weights import Weights, WeightsInfo
 
 DENSEST = 0.5
@@ -57,8 +58,8 @@ class DirectSparseCompiled(Algorithm):
         density = problem.weights_info.density
         if density > DENSEST:
             return f"density {density:.0%}, takes at most {DENSEST:.0%}"
-        if max(spec.size for spec in (*problem.inputs, *problem.outputs)) >= 2**31:
-            return "a tensor has 2^31 elements or more"
+        if (reason := too_large(problem)) is not None:
+            return reason
         if problem.outputs[0].size == 0:
             return None
         if configs(problem, device.limits, most_lines=_MOST_LINES):

@@ -1,0 +1,130 @@
+"""The recording of CUDA graphs: a thread captures work once, and the graph repeats it."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from cuda.bindings import driver
+
+from gossamer.device.cuda.driver import DriverError, check
+from gossamer.device.cuda.graph import CudaGraph
+from gossamer.device.cuda.streams import CudaStream, SideStreams
+from gossamer.errors import DeviceError
+
+if TYPE_CHECKING:
+    from gossamer.device.cuda.device import CudaDevice
+
+
+@dataclass(eq=False)
+class _Capture:
+    """What a thread captures until the graph is made.
+
+    stream: temporary stream on which the work is captured.
+    side_streams: those of this graph alone, as what is captured must not mix with the work of other
+    threads.
+    used_objects: what the graph is to keep alive.
+    """
+
+    stream: CudaStream
+    side_streams: SideStreams
+    used_objects: list[Any] = field(default_factory=list)
+
+
+class Recorder:
+    """Records graphs on a device. Each thread records one at a time, whatever other threads do."""
+
+    def __init__(self, device: CudaDevice) -> None:
+        self._device = device
+        self._of_thread = threading.local()
+
+    @property
+    def _capture(self) -> _Capture | None:
+        """What the calling thread captures now; None where it records no graph."""
+        capture: _Capture | None = getattr(self._of_thread, "capture", None)
+        return capture
+
+    @property
+    def side_streams(self) -> SideStreams | None:
+        """The side streams of the graph that the calling thread records; None where it records
+        none."""
+        return None if self._capture is None else self._capture.side_streams
+
+    def keep(self, *objects: Any) -> None:
+        """Has the graph that the calling thread records, if any, keep objects alive."""
+        if self._capture is not None:
+            self._capture.used_objects.extend(objects)
+
+    def graph(self, work: Callable[[Any], None], stream: Any, repeats: int,
+              events: Sequence[driver.CUevent] = ()) -> CudaGraph:
+        """Returns a graph of repeated executions of some work, which is captured once.
+
+        stream: where the graph replays if its call names none. events: where there are any, those
+        that are recorded before the first and after the last execution.
+        """
+        device = self._device
+        capture = _Capture(CudaStream(device), SideStreams(device.create_stream))
+        with device.current():
+            graph = self._captured(work, capture)
+            try:
+                if repeats > 1 or events:
+                    once, graph = graph, check(driver.cuGraphCreate(0))
+                    try:
+                        _repeat(graph, once, repeats, events)
+                    finally:
+                        driver.cuGraphDestroy(once)
+                return CudaGraph(device, graph, capture.used_objects, stream)
+            except DriverError as error:
+                raise DeviceError(f"{device.name} failed recording a graph: {error}") from None
+            finally:
+                driver.cuGraphDestroy(graph)
+
+    def _captured(self, work: Callable[[Any], None], capture: _Capture) -> driver.CUgraph:
+        """Returns one execution of some work as a graph."""
+        handle, checked = capture.stream.handle, self._device.checked
+        mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        checked("recording a graph", driver.cuStreamBeginCapture(handle, mode))
+        self._of_thread.capture = capture
+        try:
+            work(capture.stream)
+        except BaseException:
+            # a failed capture may have left a partial graph
+            status, graph = driver.cuStreamEndCapture(handle)
+            if status == driver.CUresult.CUDA_SUCCESS:
+                driver.cuGraphDestroy(graph)
+            raise
+        finally:
+            self._of_thread.capture = None
+        return checked("recording a graph", driver.cuStreamEndCapture(handle))
+
+
+def _repeat(graph: driver.CUgraph, once: driver.CUgraph, repeats: int,
+            events: Sequence[driver.CUevent]) -> None:
+    """Adds executions of another graph to a graph, each of which waits for the one before it, and
+    where there are two events, records one before and one after them. Many executions are groups
+    of several, so that adding N of them takes about 2 sqrt(N) calls."""
+    before: list[driver.CUgraphNode] = []
+    if events:
+        before = [check(driver.cuGraphAddEventRecordNode(graph, None, 0, events[0]))]
+    in_group = math.isqrt(repeats)
+    group = check(driver.cuGraphCreate(0))
+    try:
+        _add_one_after_another(group, once, in_group, [])
+        before = _add_one_after_another(graph, group, repeats // in_group, before)
+    finally:
+        driver.cuGraphDestroy(group)
+    before = _add_one_after_another(graph, once, repeats % in_group, before)
+    if events:
+        check(driver.cuGraphAddEventRecordNode(graph, before, 1, events[1]))
+
+
+def _add_one_after_another(graph: driver.CUgraph, child: driver.CUgraph, count: int,
+                           before: list[driver.CUgraphNode]) -> list[driver.CUgraphNode]:
+    """Adds a graph to another as often as `count` says, the first time after the node in `before`,
+    and returns the last node."""
+    for _ in range(count):
+        before = [check(driver.cuGraphAddChildGraphNode(graph, before or None, len(before), child))]
+    return before

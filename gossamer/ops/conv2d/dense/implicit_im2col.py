@@ -1,0 +1,43 @@
+"""What kernels share that multiply an im2col matrix without storing it: the layouts in which they
+read and write, and where the values of a row of the matrix lie in the input."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.tensor import TensorSpec
+
+Specs = tuple[TensorSpec, ...]
+
+_LAYOUTS = (("NHWC", "NHWC"), ("NCHW", "NHWC"), ("NCHW", "NCHW"), ("NHWC", "NCHW"))
+"""The layout of the input, and that of the output and of the epilogue's tensor operands."""
+
+
+def specs_of_layouts(problem: Conv2dProblem) -> list[tuple[Specs, Specs]]:
+    """Returns the inputs and the outputs of a variant for each pair of layouts."""
+    specs: list[tuple[Specs, Specs]] = []
+    for source, target in _LAYOUTS:
+        x = problem.inputs[0].with_format(layout=source)
+        y = problem.outputs[0].with_format(layout=target)
+        specs.append(((x, *[y] * problem.epilogue.tensor_count), (y,)))
+    return specs
+
+
+def k_table(problem: Conv2dProblem, x: TensorSpec, *, channels_last: bool) -> np.ndarray:
+    """Returns for each k, as (K, 2) int32, its offset in x from the corner of a window and its
+    row << 16 | column in the window.
+
+    channels_last: True where k stands for (r, s, c), the tap's row and column and the input channel
+    of the group; False where it stands for (c, r, s).
+    """
+    channels = problem.channels // problem.groups
+    _, x_channel, x_row, x_column = x.strides
+    c, r, s = np.meshgrid(np.arange(channels), np.arange(problem.kernel[0]),
+                          np.arange(problem.kernel[1]), indexing="ij")
+    rows, columns = r * problem.dilation[0], s * problem.dilation[1]
+    offsets = c * x_channel + rows * x_row + columns * x_column
+    table = np.stack([offsets, rows << 16 | columns], axis=-1).astype(np.int32)
+    if channels_last:
+        table = table.transpose(1, 2, 0, 3)
+    return table.reshape(-1, 2)

@@ -1,0 +1,59 @@
+/* Where the numbers of a tile of implicit_gemm lie, and which warps have its sums.
+ *
+ * A tile is TILE_P pixels by TILE_M output channels, computed in stages of 128 bytes of K (64 float16
+ * or 32 floats). A line is these bytes of one pixel or one output channel. Shared memory has SLOTS
+ * slots for the lines of a stage, those of the pixels before those of the output channels.
+ *
+ * A line is eight pieces of 16 bytes. Piece p of line l is stored at p ^ l % 8, so that the same
+ * pieces of eight lines are in different banks. The weights are stored so in memory already, the
+ * lines of a stage one after the other. A step is 32 bytes of K: one instruction of the tensor
+ * cores.
+ *
+ * WARPS_P x WARPS_M warps share a tile. WARPS_K warps, and the CLUSTER work-groups of a cluster, share
+ * the K range of a tile and add up their sums at the end, which is for few pixels. With WGMMA, WARPS_M
+ * and WARPS_K are 1, and COPIERS work-items more do nothing but copy.
+ *
+ * The four lanes of a row of sums have 4 * VECTOR output channels, a block, and a lane's are
+ * adjacent in memory: the lines of a block are in the order that makes them so.
+ *
+ * HALVES, KEEPS_WEIGHTS and STAGED are those of implicit_gemm.cu. */
+
+#define WARPS (WARPS_P * WARPS_M * WARPS_K) /* warps that multiply */
+#define WORK_GROUP_SIZE (32 * WARPS + (WGMMA ? COPIERS : 0))
+#if WGMMA
+#define COPIERS 128
+#else
+#define COPIERS (32 * WARPS)
+#endif
+#define VECTOR (HALVES ? 8 : 4) /* values of a piece */
+#define LINE 128
+#define STEPS 4 /* steps of a stage */
+#define SLOT_BYTES ((TILE_P + (KEEPS_WEIGHTS ? 0 : TILE_M)) * LINE)
+#define LEAD (SLOTS - 1) /* stages that are copied ahead */
+#define X_LOADS (TILE_P * 8 / COPIERS)
+#define FRAGMENTS_P (TILE_P / WARPS_P / 16)
+#define FRAGMENTS_M (TILE_M / WARPS_M / 8)
+#define OF_BLOCK (VECTOR / 2) /* fragments of a block */
+#define BLOCKS (FRAGMENTS_M / OF_BLOCK)
+#define HOLDERS (CLUSTER * WARPS_K)
+#define SUMS (TILE_P / 8 * WARPS_M * BLOCKS) /* sets of sums, each of 8 pixels and a block */
+#define SHARE CEIL_DIV(SUMS, CLUSTER)
+/* The staged operand has OPERAND_STAGES stages of OPERAND_ROWS rows, one for each pixel, and a row has
+ * OPERAND_PIECES pieces, of which each lies at OPERAND_PLACE. */
+#define OPERAND_PIECES (TILE_M / VECTOR)
+#define OPERAND_FITS(stages) (TILE_P / (stages) * OPERAND_PIECES * 16 <= SLOT_BYTES)
+#define OPERAND_STAGES (STAGED ? OPERAND_FITS(1) ? 1 : OPERAND_FITS(2) ? 2 : 4 : 0)
+#define OPERAND_ROWS (TILE_P / (STAGED ? OPERAND_STAGES : 1))
+#define OPERAND_PLACE(row, piece) \
+    ((row) * OPERAND_PIECES + ((piece) ^ (OPERAND_PIECES % 8 == 0 ? (row) % 2 * 4 : 0)))
+/* FRAGMENT_LINE is the first of the 16 lines of fragment i. */
+#if WGMMA
+#define FRAGMENT_LINE(i) ((warp / 4 * FRAGMENTS_P + (i)) * 64 + warp % 4 * 16)
+#else
+#define FRAGMENT_LINE(i) (warp_p * (TILE_P / WARPS_P) + (i) * 16)
+#endif
+
+/* Lines of 128 bytes; eight of them are aligned together. */
+struct ALIGNED(1024) Lines {
+    uint4 pieces[64];
+};

@@ -1,0 +1,256 @@
+"""The loop that trains several networks together, and how it notices that training diverges."""
+
+from __future__ import annotations
+
+import copy
+import math
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gossamer import debug
+from gossamer.device.base import Device
+from gossamer.ops.backprop.problem import BackpropProblem
+from gossamer.train.data.samples import Samples
+from gossamer.train.loop.algorithm_choice import choose
+from gossamer.train.loop.train_state import TrainState, Validation
+from gossamer.train.loop.trainer import Trainer
+
+_FIRST = 10
+"""The mean loss of this many first samples, or of the first update where that has more, is what
+later losses are compared with."""
+_GROWTH = 1e6
+"""Training has diverged when an epoch's mean loss exceeds that of the first samples times this."""
+
+Validate = Callable[[TrainState], Validation]
+"""A function that validates a network with the parameters after its last epoch."""
+
+
+@dataclass(eq=False)
+class _Slot:
+    """A network's place in the loop.
+
+    state: its training state.
+    rows: (samples,) int32 indices of the rows that it is trained on.
+    start: number of epochs that were finished when the loop began.
+    previous: the state's generator from before the last epoch.
+    parameters_fetched: True where the state has the parameters after its last epoch; otherwise
+    these are still on the device alone.
+    """
+
+    state: TrainState
+    rows: np.ndarray
+    start: int
+    previous: np.random.Generator
+    parameters_fetched: bool = True
+
+
+class TrainLoop:
+    """Trains several networks together: they have the same sizes, activation, loss and batch, as
+    many samples each, and all of them use momentum or none does.
+
+    states: the training state of each network, which the loop changes.
+    rows: for each state the indices of the rows of `data` that it is trained on.
+    validate: function that validates a state after each epoch; None without validation data.
+    """
+
+    def __init__(self, states: Sequence[TrainState], data: Samples, rows: Sequence[np.ndarray],
+                 device: Device, effort: str | None = None, algorithm: str | None = None,
+                 validate: Validate | None = None) -> None:
+        self.problem = states[0].settings.problem(len(data.x), len(rows[0]), len(states),
+                                                  data.weights is not None)
+        self._validate = validate
+        self._slots = [_Slot(state, np.asarray(state_rows, np.int32), state.epochs_done, state.rng)
+                       for state, state_rows in zip(states, rows, strict=True)]
+        self._in_order = np.stack([slot.rows for slot in self._slots])
+        self._settings = np.full((len(states), 3), np.nan, np.float32)
+        decay = any(state.settings.weight_decay for state in states)
+        choice = choose(self.problem.like(data.x, decay), device, effort, algorithm)
+        self._trainer = Trainer(self.problem, data,
+                                np.stack([state.parameters for state in states]), choice)
+        self.device, self.algorithm = choice.device, choice.algorithm.name
+        self._early = max(_FIRST, self.problem.batch)
+        self._untrained_loss = _untrained_loss(self.problem, data.targets)
+
+    @property
+    def active(self) -> bool:
+        """True where any state needs a further epoch."""
+        return not all(slot.state.ended for slot in self._slots)
+
+    def step(self) -> float:
+        """Trains all states that have not ended for one epoch, and returns the seconds it took.
+
+        States that end with this epoch, or diverge, have their parameters afterwards; the others
+        get theirs from fetch_parameters().
+        """
+        active_slots = [(index, slot) for index, slot in enumerate(self._slots)
+                        if not slot.state.ended]
+        order, next_generators = self._next_order()
+        settings = self._settings.copy()
+        # a learning rate that overflows makes training diverge, which is noticed below
+        with np.errstate(over="ignore"):
+            for index, slot in active_slots:
+                settings[index] = slot.state.settings.numbers(slot.state.epochs_done)
+        if not np.array_equal(settings, self._settings):
+            self._settings = settings
+        start = time.perf_counter()
+        with np.errstate(over="ignore", invalid="ignore"):
+            means = self._trainer.run(order, self._settings)
+        seconds = time.perf_counter() - start
+        self._find_diverged(active_slots, means, order)
+        for index, slot in active_slots:
+            if not slot.state.failure:
+                self._count(slot, next_generators[index], float(means[index]))
+        self._trainer.accept()
+        self._note_progress([slot for _, slot in active_slots])
+        if any(slot.state.ended and not slot.parameters_fetched for _, slot in active_slots):
+            self.fetch_parameters()
+        if debug.level() >= 2:
+            debug.show(f"{self.problem.describe()}: {self.algorithm} on {self.device.name}: "
+                       f"{seconds * 1e6:.1f} us, {self._per_sample(seconds):.3f} us a sample")
+        return seconds
+
+    def _note_progress(self, slots: Sequence[_Slot]) -> None:
+        """Has each state that was trained take note of how well it did."""
+        if self._validate is not None:
+            self.fetch_parameters()
+        for slot in slots:
+            if slot.state.failure:
+                continue
+            if self._validate is None:
+                slot.state.note_loss()
+            else:
+                slot.state.note_validation(self._validate(slot.state))
+
+    def fetch_parameters(self) -> None:
+        """Copies the parameters after each state's last epoch from the device into the state; a
+        state whose parameters are no longer finite has diverged."""
+        trainer = self._trainer
+        stale_slots = [(index, slot) for index, slot in enumerate(self._slots)
+                       if not slot.parameters_fetched and not slot.state.failure]
+        if not stale_slots:
+            return
+        if any(slot.state.epochs_done - slot.start == trainer.begun for _, slot in stale_slots):
+            # Ctrl-C may have come after the epoch was counted and before it was accepted
+            trainer.accept()
+        parameters = trainer.parameters()
+        for index, slot in stale_slots:
+            # Ctrl-C may have come after the loss was appended and before the epoch was counted
+            del slot.state.curve[slot.state.epochs_done:]
+            if np.isfinite(parameters[index]).all():
+                slot.state.parameters, slot.parameters_fetched = parameters[index], True
+            else:
+                self._step_back(index, slot, 1 + trainer.begun - trainer.accepted)
+
+    def _next_order(self) -> tuple[np.ndarray, list[np.random.Generator]]:
+        """Returns the order of each state's next epoch, (states, samples) int32, and the generator
+        that each state has after it."""
+        generators = [slot.state.rng for slot in self._slots]
+        if not any(slot.state.settings.shuffle for slot in self._slots):
+            return self._in_order, generators
+        order = self._in_order.copy()
+        drawn: dict[str, tuple[np.ndarray, np.random.Generator]] = {}
+        for index, slot in enumerate(self._slots):
+            if slot.state.settings.shuffle and not slot.state.ended:
+                # states with equal generators get the same order
+                key = str(slot.state.rng.bit_generator.state)
+                if key not in drawn:
+                    rng = copy.deepcopy(slot.state.rng)
+                    drawn[key] = rng.permutation(len(slot.rows)), rng
+                permutation, generators[index] = drawn[key]
+                order[index] = slot.rows[permutation]
+        return order, generators
+
+    def _find_diverged(self, active_slots: Sequence[tuple[int, _Slot]], means: np.ndarray,
+                       order: np.ndarray) -> None:
+        """Finds out which states diverged in this epoch. The samples' losses are fetched only in
+        a state's first epoch, and where a mean loss exceeds its bound."""
+        slots_to_check = [(index, slot) for index, slot in active_slots if slot.state.first is None
+                          or not means[index] <= self._bound(slot.state.first)]
+        losses = self._trainer.losses() if slots_to_check else None
+        for index, slot in slots_to_check:
+            assert losses is not None
+            state_losses, state = losses[index], slot.state
+            first = state.first
+            if first is None:
+                first = float(state_losses[:self._early].mean(dtype=np.float64))
+            bad = _first_bad_sample(state_losses, self._bound(first))
+            if bad is None:
+                state.first = first
+                if not np.isfinite(means[index]):
+                    # the sum of the losses is beyond float32
+                    means[index] = state_losses.mean(dtype=np.float64)
+                continue
+            before = self._trainer.before(1)[index]
+            if np.isfinite(before).all():
+                state.parameters, slot.parameters_fetched = before, True
+                state.failure = (
+                    f"diverged in epoch {state.epochs_done + 1} at sample {bad + 1} (row "
+                    f"{order[index, bad]}): its loss is {state_losses[bad]:g}"
+                    + self._comparison(state, state_losses, bad))
+            else:
+                self._step_back(index, slot, 2)
+
+    def _comparison(self, state: TrainState, losses: np.ndarray, bad: int) -> str:
+        """Returns the text that compares the loss of the sample where training diverged with the
+        loss of the first samples."""
+        first = state.first
+        if first is None:
+            # where that sample is an early one, only those before the first update count
+            early = losses[:self._early if bad >= self._early else min(bad, self.problem.batch)]
+            if not len(early):
+                return ""
+            first = float(early.mean(dtype=np.float64))
+        return f", the first samples' was {first:g}"
+
+    def _bound(self, first: float) -> float:
+        """Returns the largest mean loss of an epoch that does not count as diverged."""
+        least = max(first, self._untrained_loss)
+        return _GROWTH * least if 0 < least < math.inf else sys.float_info.max
+
+    def _count(self, slot: _Slot, rng: np.random.Generator, mean: float) -> None:
+        """Counts an epoch as finished."""
+        state = slot.state
+        slot.previous, slot.parameters_fetched = state.rng, False
+        state.curve.append(mean)
+        # both change at once, so that they fit together whenever Ctrl-C comes
+        vars(state).update(rng=rng, epochs_done=state.epochs_done + 1)
+
+    def _step_back(self, index: int, slot: _Slot, epochs: int) -> None:
+        """Undoes the last finished epoch, whose last update made parameters infinite or NaN.
+
+        epochs: how many epochs of the trainer ago the parameters are that the state gets.
+        """
+        state = slot.state
+        state.failure = (f"diverged in epoch {state.epochs_done} at its last sample: the "
+                         "parameters are no longer finite")
+        state.parameters, slot.parameters_fetched = self._trainer.before(epochs)[index], True
+        state.rng, state.epochs_done = slot.previous, state.epochs_done - 1
+        state.curve.pop()
+
+    def _per_sample(self, seconds: float) -> float:
+        """Returns the microseconds per sample of an epoch."""
+        return seconds * 1e6 / max(1, self.problem.samples * self.problem.networks)
+
+
+def _first_bad_sample(losses: np.ndarray, bound: float) -> int | None:
+    """Returns the first sample whose loss is not finite or, where all are finite and their mean
+    exceeds the bound, the first whose loss exceeds it; None where training did not diverge."""
+    bad = ~np.isfinite(losses)
+    if not bad.any():
+        if losses.mean(dtype=np.float64) <= bound:
+            return None
+        bad = losses > bound
+    return int(np.argmax(bad))
+
+
+def _untrained_loss(problem: BackpropProblem, targets: np.ndarray) -> float:
+    """Returns the mean loss of a network that has learned nothing: all of its outputs are 0, or
+    all classes are equally likely."""
+    if problem.loss == "cross_entropy":
+        return float(targets.mean(dtype=np.float64)) * problem.sizes[-1] * math.log(
+            problem.sizes[-1])
+    return 0.5 * float(np.einsum("ij,ij->", targets, targets, dtype=np.float64)) / len(targets)

@@ -1,0 +1,155 @@
+"""The networks that train_many() trains: each with its samples, its training state and its file."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from numbers import Integral
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gossamer.device.base import Device
+from gossamer.errors import InputError
+from gossamer.train.data.samples import Samples, validation_samples
+from gossamer.train.loop import memory
+from gossamer.train.loop.checkpoint import Checkpointer
+from gossamer.train.loop.settings import Settings, given_sizes
+from gossamer.train.loop.train_state import TrainState
+from gossamer.train.mlp import MLP, device_of
+from gossamer.train.network import TrainedNetwork
+from gossamer.train.training_data import digest_of, given_samples, trainable
+
+
+@dataclass(eq=False)
+class NetworkEntry:
+    """One network, the samples for it, and its training state.
+
+    config, fold: indices that name the network; fold is None without folds.
+    rows: (samples,) indices of the rows of `data` that it is trained on.
+    validation_data: samples to validate on; None without any, and with folds, where the rows of
+    `data` that are left out serve.
+    seconds: duration of the launches so far.
+    checkpointer: what writes its file; None without checkpoints.
+    """
+
+    config: int
+    fold: int | None
+    mlp: MLP
+    state: TrainState
+    data: Samples
+    rows: np.ndarray
+    validation_data: Samples | None
+    seconds: float = 0.0
+    checkpointer: Checkpointer | None = None
+
+    def row(self) -> dict[str, Any]:
+        """Returns the network's row of a ManyResult."""
+        state, network = self.state, TrainedNetwork.kept_of(self.state)
+        begun = state.epochs_done > 0 or bool(state.failure)
+        validation_data = self.validation_data
+        if self.fold is not None:
+            validation_data = self.data.rows(np.setdiff1d(np.arange(len(self.data.x)), self.rows))
+        outcome = ("target reached" if state.reached
+                 else "no improvement" if state.out_of_patience else "trained" if state.ended
+                 else f"stopped after epoch {state.epochs_done}" if begun else "not begun")
+        return {
+            "config": self.config, "fold": self.fold, "network": repr(self.mlp),
+            "epochs": state.epochs_done, "loss": state.curve[-1] if state.curve else math.nan,
+            "train_accuracy": network.judged(self.data, self.rows) if begun else None,
+            "validation_accuracy": None if validation_data is None or not begun
+                else network.score(network.outputs(validation_data.x), validation_data),
+            "seconds": self.seconds, "kept_epoch": state.kept_epoch,
+            "state": state.failure or outcome,
+            "is_trained": begun and not state.failure}
+
+
+_Scaled = dict[tuple[bool, bool, str, int | None], tuple[Samples, Samples | None]]
+GivenData = dict[tuple[int | None, int | None, str | None], tuple[Samples, _Scaled]]
+"""Samples as they are given, by the numbers of inputs and outputs that are expected and by task;
+and scaled samples to train on and to validate on, by what decides how they are scaled."""
+
+
+def entries_of(index: int, config: MLP | Mapping[str, Any], x: Any, y: Any, sample_weight: Any,
+               data: GivenData, folds: int | None, validation: tuple[Any, Any] | None,
+               opened_device: Device | None) -> list[NetworkEntry]:
+    """Returns the networks of a config, one for each fold.
+
+    data: the samples of the configs before this one, to which its own are added.
+    """
+    if isinstance(config, Mapping):
+        mlp = MLP().set_params(**config)
+    elif isinstance(config, MLP):
+        mlp = config
+    else:
+        raise InputError(f"is a {type(config).__name__}: expected an MLP, or a dict of its "
+                         "parameters")
+    given = given_sizes(mlp)
+    ends = (given[0], given[-1], mlp.task) if given else (None, None, mlp.task)
+    if ends not in data:
+        data[ends] = given_samples(mlp, x, y, sample_weight), {}
+    given_data, scaled_data = data[ends]
+    rows_by_fold = ([(None, np.arange(len(given_data.x)))] if folds is None
+                    else list(enumerate(_rows_of_folds(given_data, folds))))
+    device = opened_device or device_of(mlp)
+    entries = []
+    for fold, rows in rows_by_fold:
+        settings = Settings.of(mlp, replace(given_data.shape, rows=len(rows)))
+        memory.check(settings, device, len(rows_by_fold))
+        # each fold is scaled by the rows that it is trained on
+        scaling = settings.scaling(given_data.rows(rows) if folds else given_data)
+        key = (settings.standardise, settings.scale_targets,
+               settings.problem(0, 0).output_activation, None if scaling.is_trivial else fold)
+        if key not in scaled_data:
+            training_data = trainable(settings, given_data, device, scaling)
+            scaled_data[key] = training_data, (
+                None if validation is None
+                else validation_samples(validation, settings.sizes, training_data, mlp.task))
+        training_data, validation_data = scaled_data[key]
+        entries.append(NetworkEntry(index, fold, type(mlp)(**mlp.get_params()),
+                                    TrainState.start(settings), training_data, rows,
+                                    validation_data))
+    return entries
+
+
+def open_checkpoint(entries: Sequence[NetworkEntry], folder: Path, resume: bool) -> None:
+    """Gives each network its file in the folder and, to resume, the state in that file."""
+    if resume and not any(_file(entry, folder).exists() for entry in entries):
+        raise InputError(f"{folder}: has no checkpoint of these networks to resume from: give "
+                         "another folder, or leave resume out to begin anew")
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise InputError(f"checkpoint {folder}: cannot be made: {error.strerror}; expected a "
+                         "folder") from None
+    digests: dict[int, str] = {}
+    for entry in entries:
+        if id(entry.data) not in digests:
+            digests[id(entry.data)] = digest_of(entry.data, None)
+        digest = digests[id(entry.data)]
+        if entry.validation_data is not None and entry.state.settings.keep == "best":
+            digest = digest_of(entry.data, entry.validation_data)
+        if entry.fold is not None:
+            digest = hashlib.sha256(digest.encode() + entry.rows.tobytes()).hexdigest()
+        entry.checkpointer = Checkpointer(_file(entry, folder), digest)
+        if resume and _file(entry, folder).exists():
+            entry.state = entry.checkpointer.resume(entry.state.settings)
+
+
+def _file(entry: NetworkEntry, folder: Path) -> Path:
+    fold = "" if entry.fold is None else f"-fold{entry.fold}"
+    return folder / f"{entry.config}{fold}.checkpoint"
+
+
+def _rows_of_folds(data: Samples, folds: int) -> list[np.ndarray]:
+    """Returns the rows that each fold trains on, in their order."""
+    count = len(data.x)
+    if not isinstance(folds, Integral) or not 2 <= folds <= count:
+        raise InputError(f"folds {folds!r}: expected a whole number from 2 to the {count} rows")
+    by_class = np.arange(count) if data.labels is None else np.argsort(data.labels, kind="stable")
+    part = np.empty(count, np.intp)
+    part[by_class] = np.arange(count) % folds
+    return [np.flatnonzero(part != fold) for fold in range(folds)]
