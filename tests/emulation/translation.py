@@ -77,8 +77,8 @@ _DYNAMIC = re.compile(r"\bextern\s+__shared__\s+(\w+)\s+(\w+)\[\];")
 
 
 def translated(source: KernelSource) -> str:
-    """Returns the translation unit, which includes tensor_cores.h. Raises CompileError that names an
-    instruction without a translation."""
+    """Returns the translation unit, which begins with tensor_cores.h. Raises CompileError that
+    names an instruction without a translation."""
     text = source.text()
     files = dict.fromkeys([*DIALECT, *source.headers, source.path])
     if source.path.suffix != ".cl" and not set(DIALECT) <= set(source.headers):
