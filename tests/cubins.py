@@ -1,15 +1,22 @@
-"""Builds kernels that ran on OpenCL for CUDA."""
+"""Builds kernels for CUDA without a driver, among them those that ran on OpenCL."""
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from collections import defaultdict
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gossamer.device import base
+from gossamer.device.kernel_cache import cached
 from gossamer.device.source import KernelSource
 from gossamer.errors import CompileError
+
+if TYPE_CHECKING:
+    from gossamer.device.cuda.nvrtc import BuildInfo
 
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_100")
 
@@ -27,7 +34,8 @@ ALONE = (
 
 def chosen(compiled: Iterable[KernelSource]) -> list[KernelSource]:
     """Returns the kernels ALONE and a few specialisations of every kernel function of the package:
-    the first, the last and some between."""
+    the first, the last and some between, in the order of their macros, so that the order of the
+    tests does not matter."""
     package = Path(base.__file__).parents[1]
     by_function: dict[tuple[Path, str], list[KernelSource]] = defaultdict(list)
     for source in compiled:
@@ -35,20 +43,34 @@ def chosen(compiled: Iterable[KernelSource]) -> list[KernelSource]:
             by_function[source.path, source.function].append(source)
     selected = list(ALONE)
     for sources in by_function.values():
+        sources.sort(key=lambda source: source.defines)
         last = len(sources) - 1
         count = min(SPECIALISATIONS, len(sources))
         selected += [sources[round(i * last / max(count - 1, 1))] for i in range(count)]
     return list(dict.fromkeys(selected))
 
 
+def build_info(source: KernelSource, architecture: str) -> BuildInfo:
+    """Returns the assembler's report on a kernel, from the cache folder where the same text was
+    built before. Raises CompileError with the compiler's log."""
+    from gossamer.device.cuda import nvrtc
+
+    def build() -> bytes:
+        cubin, info = nvrtc.compile_cubin(source, architecture)
+        assert cubin
+        return json.dumps(dataclasses.asdict(info)).encode()
+
+    # the options of the compiler are in the text of the module that calls it
+    key = ("report", *nvrtc.key(source, architecture), Path(nvrtc.__file__).read_text())
+    return nvrtc.BuildInfo(**json.loads(cached(key, build)))
+
+
 def faults(sources: Iterable[KernelSource], architecture: str) -> list[str]:
     """Returns a message for each kernel for the architecture that does not build or that spills.
     Raises ImportError where there is no NVRTC."""
-    from gossamer.device.cuda import nvrtc
-
     def build(source: KernelSource) -> str | None:
         try:
-            _, info = nvrtc.compile_cubin(source, source.built_for(architecture))
+            info = build_info(source, source.built_for(architecture))
         except CompileError as error:
             return str(error)
         if info.spill_bytes:

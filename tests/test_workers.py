@@ -41,8 +41,9 @@ def test_what_all_have_built_is_built_once(monkeypatch: pytest.MonkeyPatch) -> N
     assert line.startswith(f"{len({*KERNELS, *ALONE})} kernels were built")
 
 
-def test_a_fault_fails_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_fails_the_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("gossamer.device.cuda.nvrtc", exc_type=ImportError)
+    monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path))
 
     def broken(source: KernelSource, architecture: str) -> Any:
         raise CompileError(f"{source.function} is broken for {architecture}")

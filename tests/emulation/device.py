@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 import ctypes
 import os
+import platform
 import shutil
 import struct
 import subprocess
 import tempfile
 import time
 import weakref
+import zlib
 from collections.abc import Callable, Sequence
 from functools import cache, cached_property
 from pathlib import Path
@@ -20,6 +22,7 @@ import numpy as np
 
 from gossamer.device.base import Argument, Buffer, Device, Kernel
 from gossamer.device.checks import check_transfer, check_view, self_check
+from gossamer.device.kernel_cache import cached
 from gossamer.device.limits import Limits
 from gossamer.device.source import KernelSource
 from gossamer.errors import CompileError, DeviceError
@@ -35,7 +38,9 @@ MODES = {
 """Options of g++ by mode. All modes find deadlocks. "races" also finds data races, and "bounds"
 finds accesses out of bounds or not aligned and undefined arithmetic."""
 
-_OPTIONS = ("-std=c++17", "-g", "-w", f"-I{HERE}")
+_OPTIONS = ("-std=c++17", "-g1", "-w", f"-I{HERE}")
+_HEADER = "tensor_cores.h"
+"""The header that kernels begin with, which is precompiled. It includes shim.h."""
 _ENVIRONMENT = {
     "TSAN_OPTIONS": "exitcode=66 halt_on_error=1 history_size=7 report_thread_leaks=0",
     "ASAN_OPTIONS": "exitcode=66 detect_leaks=0 detect_stack_use_after_return=0",
@@ -98,29 +103,45 @@ class EmulatedDevice(Device):
             work_group_size=1024, subgroup_size=32, sure_work_group_size=1024,
             cache_bytes=60 << 20, mma=True, cluster=8)
         self.start: tuple[str, ...] = ()
+        self._inputs = [self.driver, platform.machine(), *_OPTIONS, *MODES[mode],
+                        *(path.read_text() for path in (*sorted(HERE.glob("*.h")),
+                                                        HERE / "runtime.cpp"))]
         self._folder = Path(tempfile.mkdtemp(prefix="gossamer-emulation-"))
         weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         self._kernels: dict[KernelSource, EmulatedKernel] = {}
 
     @cached_property
     def _runtime(self) -> Path:
-        return self._compiled(HERE / "runtime.cpp", "runtime.o", "-O1", "-c")
+        """The runtime as an object file, and beside it the precompiled header of kernels."""
+        self._run_gxx("-x", "c++-header", str(HERE / _HEADER), *MODES[self.mode],
+                      "-o", f"{_HEADER}.gch")
+        return self._run_gxx(str(HERE / "runtime.cpp"), "-O1", "-c", "-o", "runtime.o")
 
     def compile(self, source: KernelSource) -> EmulatedKernel:
         if source not in self._kernels:
             name = f"{source.function}-{len(self._kernels)}"
-            text = self._folder / f"{name}.cpp"
-            text.write_text(translated(source))
-            program = self._compiled(text, name, *MODES[self.mode], str(self._runtime))
+            text = translated(source)
+            program = self._folder / name
+            program.write_bytes(zlib.decompress(
+                cached((text, *self._inputs), lambda: self._build(name, text))))
+            program.chmod(0o700)
             self._kernels[source] = EmulatedKernel(source, program)
         return self._kernels[source]
 
-    def _compiled(self, text: Path, name: str, *options: str) -> Path:
-        run = subprocess.run(["g++", *_OPTIONS, str(text), *options, "-o", name],
-                             cwd=self._folder, capture_output=True, text=True)
+    def _build(self, name: str, text: str) -> bytes:
+        """Returns the program of a translation unit, compressed for the cache on disk."""
+        unit = self._folder / f"{name}.cpp"
+        unit.write_text(text)
+        program = self._run_gxx(unit.name, *MODES[self.mode], str(self._runtime), "-o", name)
+        return zlib.compress(program.read_bytes(), 1)
+
+    def _run_gxx(self, *arguments: str) -> Path:
+        """Runs g++, whose last argument is the name of the file that it writes."""
+        run = subprocess.run(["g++", *_OPTIONS, *arguments], cwd=self._folder,
+                             capture_output=True, text=True)
         if run.returncode:
-            raise CompileError(f"g++ cannot build {name}: {run.stderr}")
-        return self._folder / name
+            raise CompileError(f"g++ cannot build {arguments[-1]}: {run.stderr}")
+        return self._folder / arguments[-1]
 
     def launch(self, kernel: Kernel, groups: Sequence[int], work_group_size: Sequence[int],
                arguments: Sequence[Argument], *, shared_bytes: int = 0,

@@ -124,11 +124,12 @@ void run_cluster(Index first)
         item->number = n;
         item->state = READY;
         item->predicate = false;
-        getcontext(&item->context);
-        item->context.uc_stack.ss_sp = stacks + n * STACK;
-        item->context.uc_stack.ss_size = STACK;
-        item->context.uc_link = nullptr;
-        makecontext(&item->context, start, 0);
+        item->begun = false;
+        getcontext(&item->beginning);
+        item->beginning.uc_stack.ss_sp = stacks + n * STACK;
+        item->beginning.uc_stack.ss_size = STACK;
+        item->beginning.uc_link = nullptr;
+        makecontext(&item->beginning, start, 0);
         if (__tsan_create_fiber) {
             char name[80];
             snprintf(name, sizeof name, "work-item %d of group (%u, %u, %u)", own, item->group.x,

@@ -77,8 +77,8 @@ _DYNAMIC = re.compile(r"\bextern\s+__shared__\s+(\w+)\s+(\w+)\[\];")
 
 
 def translated(source: KernelSource) -> str:
-    """Returns the translation unit, which includes shim.h. Raises CompileError that names an
-    instruction without a translation."""
+    """Returns the translation unit, which begins with tensor_cores.h. Raises CompileError that
+    names an instruction without a translation."""
     text = source.text()
     files = dict.fromkeys([*DIALECT, *source.headers, source.path])
     if source.path.suffix != ".cl" and not set(DIALECT) <= set(source.headers):
@@ -90,7 +90,7 @@ def translated(source: KernelSource) -> str:
     if left := re.search(r"\basm\b.*", text.split("#ifdef __CUDACC__", 1)[1]):
         raise CompileError(f"{source.path.name} has an instruction that is not understood: "
                            f"{left[0]}")
-    return (f'#include "shim.h"\n#include "tensor_cores.h"\n{text}\n'
+    return (f'#include "tensor_cores.h"\n{text}\n'
             f'void run_kernel() {{ emulation::call({source.function}); }}\n'
             f'int kernel_parameters() {{ return emulation::parameters({source.function}); }}\n')
 

@@ -21,6 +21,7 @@ from gossamer.ops.region.inverted_residual.tiling import BlockTile
 from gossamer.ops.region.problem import RegionProblem
 from gossamer.ops.weights import Weights
 from tests.conftest import working_devices
+from tests.cubins import build_info
 from tests.ops.harness import check_variants, random_weights, run_variant
 from tests.ops.recording import RecordingDevice
 from tests.ops.region.blocks import (
@@ -116,7 +117,7 @@ def test_a_nan_stays_a_nan(cuda: Device) -> None:
 
 
 def test_it_builds_without_spills() -> None:
-    nvrtc = pytest.importorskip("gossamer.device.cuda.nvrtc", exc_type=ImportError)
+    pytest.importorskip("gossamer.device.cuda.nvrtc", exc_type=ImportError)
     device = RecordingDevice()
     for problem in (RESIDUAL, SEPARABLE, STEM, block(64, 96, 576, 160, (14, 14), stride=(2, 2)),
                     EXCITED_SEPARABLE, excited(block(
@@ -128,7 +129,7 @@ def test_it_builds_without_spills() -> None:
     assert len(device.sources) >= 8
     for source in device.sources:
         for architecture in dict.fromkeys(source.architectures):
-            _, info = nvrtc.compile_cubin(source, architecture)
+            info = build_info(source, architecture)
             assert info.spill_bytes == 0, f"{source} spills on {architecture}"
 
 

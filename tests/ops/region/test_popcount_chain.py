@@ -20,6 +20,7 @@ from gossamer.ops.region.problem import RegionProblem, entry
 from gossamer.ops.region.reference import reference
 from gossamer.ops.weights import Weights, WeightsInfo
 from gossamer.tensor import default_spec
+from tests.cubins import build_info
 from tests.ops.conv2d.binary.signs import (
     BAND_SIGN,
     BATCH_NORM_BITS,
@@ -106,7 +107,7 @@ def test_the_network_of_digits(cuda: Device, signs: Expression | None) -> None:
 
 
 def test_it_builds_without_spills() -> None:
-    nvrtc = pytest.importorskip("gossamer.device.cuda.nvrtc", exc_type=ImportError)
+    pytest.importorskip("gossamer.device.cuda.nvrtc", exc_type=ImportError)
     device = RecordingDevice()
     for problem in (chain(*LFC, signs=SIGN), chain([70] * 3, [BAND_SIGN, BATCH_NORM_BITS])):
         weights = Weights(arrays_of(problem, np.random.default_rng(0)), device)
@@ -115,7 +116,7 @@ def test_it_builds_without_spills() -> None:
     assert len(device.sources) == 14
     for source in device.sources:
         for architecture in source.architectures:
-            _, info = nvrtc.compile_cubin(source, architecture)
+            info = build_info(source, architecture)
             assert info.spill_bytes == 0, f"{source} spills on {architecture}"
             assert "warning" not in info.log, info.log
 

@@ -19,6 +19,7 @@ from gossamer.ops.conv2d.dense.mma.tiling import TILES, expected_us, tile_of
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.reference import reference
 from gossamer.ops.weights import Weights
+from tests.cubins import build_info
 from tests.ops.conv2d.test_conv2d import BIAS_CLIP, BIAS_RESIDUAL_RELU, RESIDUAL_FIRST, problems
 from tests.ops.harness import check_variants, random_inputs, random_weights
 from tests.ops.recording import RecordingDevice
@@ -161,7 +162,7 @@ def test_kernels_build_without_spills(problem: Conv2dProblem, first: int, step: 
                                       architecture: str) -> None:
     """Builds a part of the tiles: every one would take minutes."""
     pytest.importorskip("cuda.core")
-    nvrtc = pytest.importorskip("gossamer.device.cuda.nvrtc")
+    pytest.importorskip("gossamer.device.cuda.nvrtc")
     device = RecordingDevice()
     if architecture == "sm_80":
         device.limits = replace(device.limits, cluster=1, wgmma=False,
@@ -169,7 +170,7 @@ def test_kernels_build_without_spills(problem: Conv2dProblem, first: int, step: 
     algorithm = algorithm_of(problem, device)
     for variant in list(algorithm.variants(problem, device))[first::step]:
         (source,) = algorithm.kernel_sources(problem, variant, device)
-        _, info = nvrtc.compile_cubin(source, source.built_for(architecture))
+        info = build_info(source, source.built_for(architecture))
         assert info.spill_bytes == 0, f"{variant.config_text} spills on {architecture}"
         assert "warning" not in info.log, info.log
 

@@ -21,6 +21,7 @@ from gossamer.ops.conv2d.sparse.table.direct_sparse_table import DirectSparseTab
 from gossamer.ops.conv2d.sparse.table.tiling import FORMS, OutputPlanes, TableForm, TableTiling
 from gossamer.ops.weights import Weights, WeightsInfo
 from tests.conftest import is_slow
+from tests.cubins import build_info
 from tests.ops.conv2d.sparse.test_direct_sparse import check as check_sparse
 from tests.ops.conv2d.sparse.test_direct_sparse import problems, sparse_weights
 from tests.ops.conv2d.test_conv2d import BIAS_CLIP, BIAS_RESIDUAL_RELU, EPILOGUES
@@ -319,7 +320,7 @@ def test_a_table_holds_the_weights(groups: int, channels: int, rows: int) -> Non
 def test_no_form_spills() -> None:
     """The forms with most sums and most addresses are built for several NVIDIA architectures."""
     pytest.importorskip("cuda.core")
-    nvrtc = pytest.importorskip("gossamer.device.cuda.nvrtc")
+    pytest.importorskip("gossamer.device.cuda.nvrtc")
     device = RecordingDevice()
     for stride in (1, 2):
         problem = Conv2dProblem(4, 8, 40, 40, 16, (3, 3), (stride, stride),
@@ -331,7 +332,7 @@ def test_no_form_spills() -> None:
     assert len(device.sources) >= 12
     for source in sorted(device.sources, key=lambda source: source.defines):
         for architecture in ("sm_75", "sm_100"):
-            _, info = nvrtc.compile_cubin(source, architecture)
+            info = build_info(source, architecture)
             assert info.spill_bytes == 0, f"{dict(source.defines)} spills on {architecture}"
 
 
