@@ -112,7 +112,7 @@ def test_a_ranking_that_contention_spoilt_is_not_kept(
     monkeypatch.setattr("gossamer.measure.waited_s", lambda: float(next(waits)))
     crowded = paced_tuner()
     measure(crowded, paced_device, layers, sparse)
-    assert crowded.contention.matters
+    assert crowded.contention.notice
     monkeypatch.setattr("gossamer.measure.waited_s", lambda: None)
     quiet = paced_tuner()
     measure(quiet, paced_device, layers, sparse)
