@@ -223,6 +223,10 @@ def test_times_of_whole_plans_beside_busy_processors_are_not_kept(
     quiet.end_to_end(2)
     assert quiet.tuner is not None and quiet.tuner.measured == 0
     assert quiet.tuner.cache.get_plan(key) is not None
+    # the time of a whole plan that is measured by itself belongs to what elapsed, too
+    tuning = crowded.report(2).tuning
+    assert tuning["elapsed_s"] == pytest.approx(sum(
+        row["seconds"] for row in tuning["stages"] if not row["in_background"]), rel=1e-2)
 
 
 def test_times_of_whole_plans_are_kept_once_the_processors_are_quiet(
