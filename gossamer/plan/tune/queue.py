@@ -181,12 +181,13 @@ class Attempt:
     """A candidate that is to be measured.
 
     leader: the first config of its algorithm with the same formats, precision and number of BLAS
-    threads; None where this is the first. is_required: whether it is measured whatever is expected of it. before: an earlier
-    result, which does not suffice. measured: the result. is_transient: whether the result may be
-    another next time, so that it is not stored. kind: what the candidate has in common with those
-    from which its time is estimated; with all threads an algorithm is another one than with one
-    thread, as many times faster as there are processors. family: what it has in common with its
-    leader. key: what identifies it among those for its problem.
+    threads; None where this is the first. is_required: whether it is measured whatever is expected
+    of it. before: an earlier result, which does not suffice. measured: the result. is_transient:
+    whether the result may be another next time, so that it is not stored. kind: what the candidate
+    has in common with those from which its time is estimated; an algorithm with all threads is
+    another kind than with one, as it may be as many times faster as there are processors. family:
+    what the candidate has in common with its leader. key: what identifies it among those for its
+    problem.
     """
 
     group: CandidateGroup

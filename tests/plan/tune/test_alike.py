@@ -124,10 +124,14 @@ def test_a_first_sample_that_contention_spoilt_is_taken_again_or_not_kept(
         known: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     dense = Paced("paced dense", 100.0, 300.0)
     known(dense)
-    for spoilt_tries, is_kept in ((3, False), (2, True)):
+
+    def spoil(tries: int) -> None:
+        waits = (float(min(1000 * reading, 2000 * tries)) for reading in range(100))
+        monkeypatch.setattr("gossamer.measure.waited_s", lambda: next(waits))
+
+    for tries, is_kept in ((3, False), (2, True)):
         tuner = paced_tuner()
-        waits = iter(min(1000 * reading, 2000 * spoilt_tries) for reading in range(100))
-        monkeypatch.setattr("gossamer.measure.waited_s", lambda: float(next(waits)))
+        spoil(tries)
         measure(tuner, paced_device, [layer("one")], dense)
         assert tuner.contention.spoilt == (not is_kept) and tuner.measured == 2
     monkeypatch.setattr("gossamer.measure.waited_s", lambda: None)
