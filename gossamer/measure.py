@@ -77,8 +77,9 @@ class CpuContention:
     seconds: seconds of watching. waited_s: seconds in that time, summed over all threads of this
     process, in which a thread was ready to run and another program had its processor. spoilt:
     number of stretches of watching in which threads waited so long that times that were taken there
-    cannot be trusted. others: processors that other programs had on average when last they left too
-    few, else 0.
+    cannot be trusted. others: processors that other programs had on average in the last JUDGED_S or
+    more seconds of watching, where they left too few; else 0. crowded_s: seconds of watching in
+    which they left too few.
     """
 
     def __init__(self) -> None:
@@ -86,6 +87,8 @@ class CpuContention:
         self.waited_s = 0.0
         self.spoilt = 0
         self.others = 0.0
+        self.crowded_s = 0.0
+        self._crowded_others_s = 0.0
         self._recent_s, self._recent_others_s = 0.0, 0.0
 
     @contextmanager
@@ -108,8 +111,10 @@ class CpuContention:
         self._recent_others_s += others_s
         if self._recent_s >= JUDGED_S:
             others = self._recent_others_s / self._recent_s
-            if lack_of_processors(others):
-                self.others = others
+            self.others = others if lack_of_processors(others) else 0.0
+            if self.others:
+                self.crowded_s += self._recent_s
+                self._crowded_others_s += self._recent_others_s
             self._recent_s, self._recent_others_s = 0.0, 0.0
 
     def undisturbed(self, device: Device, take: Callable[[], _Times]) -> tuple[_Times, bool]:
@@ -127,19 +132,19 @@ class CpuContention:
         return times, True
 
     @property
-    def matters(self) -> bool:
-        """True if times were spoilt, or are too long."""
-        return self.spoilt > 0 or self.others > 0
-
-    @property
     def notice(self) -> str:
-        """The beginning of a notice on times that were spoilt, or are too long."""
+        """The beginning of a notice on times that were spoilt, or are too long; empty where none
+        were."""
         if self.spoilt:
             return (f"the processors were wanted elsewhere: in {self.seconds:.1f} s of sampling, "
                     f"threads waited {self.waited_s:.1f} s for one; the times are too long, of "
                     "some layers many times")
-        return (f"other programs had {self.others:.1f} of {os.cpu_count()} processors: the times "
-                "are too long, up to twice")
+        if not self.crowded_s:
+            return ""
+        others = self._crowded_others_s / self.crowded_s
+        return (f"other programs had {others:.1f} of {os.cpu_count()} processors in "
+                f"{self.crowded_s:.1f} of {self.seconds:.1f} s of sampling: times that were taken "
+                "then are too long, up to twice")
 
 
 def lack_of_processors(others: float) -> bool:

@@ -36,7 +36,7 @@ def test_waiting_counts_beyond_a_tenth(clocks: dict[str, Iterator[float | None]]
     contention = CpuContention()
     with contention.watched(HOST):
         pass
-    assert contention.spoilt == spoilt and contention.matters is spoilt
+    assert contention.spoilt == spoilt and bool(contention.notice) is spoilt
     with contention.watched(HOST):  # a thread ended: nothing is subtracted
         pass
     assert contention.seconds == 2.5 and contention.waited_s == waits[1]
@@ -47,7 +47,7 @@ def test_moments_are_not_worth_a_word(clocks: dict[str, Iterator[float | None]])
     contention = CpuContention()
     with contention.watched(HOST):
         pass
-    assert contention.waited_s == 0.0049 and not contention.matters
+    assert contention.waited_s == 0.0049 and not contention.notice
 
 
 def test_one_spoilt_stretch_matters_among_many(
@@ -79,7 +79,7 @@ def test_what_is_not_known_says_nothing(clocks: dict[str, Iterator[float | None]
     contention = CpuContention()
     with contention.watched(HOST):
         pass
-    assert contention.seconds == 0 and not contention.matters
+    assert contention.seconds == 0 and not contention.notice
 
 
 def test_other_devices_are_not_crowded(clocks: dict[str, Iterator[float | None]]) -> None:
@@ -87,7 +87,7 @@ def test_other_devices_are_not_crowded(clocks: dict[str, Iterator[float | None]]
     contention = CpuContention()
     with contention.watched(SimpleNamespace(on_processors=False)):  # type: ignore[arg-type]
         pass
-    assert not contention.matters
+    assert not contention.notice
 
 
 @pytest.mark.parametrize(("processors", "others", "told"), [
@@ -106,9 +106,26 @@ def test_times_beside_busy_processors_are_too_long(
         with contention.watched(HOST):
             pass
         assert contention.others == pytest.approx(others if told and stretch else 0.0)
-        assert contention.matters == (told and stretch > 0) and not contention.spoilt
+        assert bool(contention.notice) == (told and stretch > 0) and not contention.spoilt
     if told:
         assert contention.notice.startswith(f"other programs had {others} of {processors} proc")
+
+
+def test_a_crowd_that_left_is_told_and_spoils_nothing_later(
+        monkeypatch: pytest.MonkeyPatch, clocks: dict[str, Iterator[float | None]]) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    clocks["now"] = iter([0.0, 0.5, 0.5, 9.5, 9.5, 9.6])
+    had = iter([0.0, 0.5, 0.5, 0.5, 0.5, 0.6])
+    monkeypatch.setattr(measure, "others_s", lambda: next(had))
+    clocks["waited"] = itertools.repeat(0.0)
+    contention, others = CpuContention(), []
+    for _ in range(3):  # the last is too short to tell
+        with contention.watched(HOST):
+            pass
+        others.append(contention.others)
+    assert others == [1.0, 0.0, 0.0]
+    assert contention.notice.startswith(
+        "other programs had 1.0 of 2 processors in 0.5 of 9.6 s of sampling: ")
 
 
 def test_threads_that_wait_for_one_another_spoil_nothing(
@@ -120,7 +137,7 @@ def test_threads_that_wait_for_one_another_spoil_nothing(
     for matters in (False, True):
         with contention.watched(SimpleNamespace(on_processors=True)):  # type: ignore[arg-type]
             pass
-        assert contention.matters == matters
+        assert bool(contention.notice) == matters
     assert contention.waited_s == pytest.approx(0.01 + 0.39)
 
 

@@ -164,7 +164,7 @@ def _timed(case: Case, entries: Sequence[_ContestEntry]
                              sample_us=case.sample_us, budget_us=_BUDGET_US)
     timed += [(_per_execution(timing, ready.runs), entry)
               for timing, (entry, ready) in zip(timings, waiting, strict=True)]
-    return timed, contention.notice if contention.matters else ""
+    return timed, contention.notice
 
 
 def _per_execution(timing: Timing, runs: int) -> Timing:

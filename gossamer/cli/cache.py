@@ -11,8 +11,7 @@ import typer
 from gossamer.cli.options import JsonOption
 from gossamer.device.kernel_cache import MOST_BYTES, cache_folder
 from gossamer.errors import InputError
-from gossamer.io import output_files, terminal
-from gossamer.io.atomic import replacing
+from gossamer.io import output_files, packed, terminal
 from gossamer.io.text import bytes_text
 from gossamer.plan.store.tuning_cache import TuningCache, file_name, tuning_folder
 from gossamer.plan.store.tuning_file import BadFile, count, counted, locked, parse
@@ -105,10 +104,15 @@ def export_file(
     except FileNotFoundError:
         raise InputError(f"no measurements of {opened.name} in {tuning_folder()}; make some with "
                          "`gossamer compile`, or name another device with --device") from None
-    except (OSError, BadFile) as error:
-        raise InputError(f"{path}: {error}") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}; set GOSSAMER_CACHE "
+                         "to the folder with the measurements") from None
+    except BadFile as error:
+        raise InputError(f"{path}: {error}; the next `gossamer compile` sets it aside") from None
+    if str(file) == "-":
+        raise InputError("export -: standard output takes no measurements; name a file")
     output_files.check_file("export", file, None)
-    with replacing(file) as target:
+    with output_files.replacing(file, f"export {file}") as target:
         target.write(data)
     print(f"written: {file}: {stored} of {opened.name}")
 
@@ -126,7 +130,7 @@ def import_file(
 
     opened = find(device)
     try:
-        content = parse(file.read_bytes())
+        content = parse(packed.whole(file))
         TuningCache(opened).take(content)
     except BadFile as error:
         raise InputError(f"{file}: {error}") from None

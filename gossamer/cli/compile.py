@@ -8,7 +8,7 @@ import math
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -181,16 +181,26 @@ def _measure(plan: Plan, tuner: Tuner, sizes: list[int],
 @contextmanager
 def _stopping(tuner: Tuner, counter: _CandidateCounter) -> Iterator[None]:
     """Makes an interrupt in a terminal end the measuring in the body, so that the plan so far
-    follows; a second one, or one elsewhere, ends the program and says what was measured."""
+    follows; a second one, or one elsewhere, ends the program and says what was measured. So does
+    SIGTERM, which schedulers send."""
+    exit_code = 128 + signal.SIGINT
+
     def stop(number: int, frame: object) -> None:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, before[signal.SIGINT])
         tuner.stop()
         counter.say("ending: the plan so far follows; Ctrl-C again ends without it")
 
-    before = signal.getsignal(signal.SIGINT)
-    in_terminal = sys.stderr.isatty() and threading.current_thread() is threading.main_thread()
-    if in_terminal:
-        signal.signal(signal.SIGINT, stop)
+    def terminate(number: int, frame: object) -> None:
+        nonlocal exit_code
+        exit_code = 128 + number
+        raise KeyboardInterrupt
+
+    handlers: dict[signal.Signals, Callable[[int, object], None]] = {}
+    if threading.current_thread() is threading.main_thread():
+        handlers[signal.SIGTERM] = terminate
+        if sys.stderr.isatty():
+            handlers[signal.SIGINT] = stop
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield
     except KeyboardInterrupt:
@@ -198,10 +208,10 @@ def _stopping(tuner: Tuner, counter: _CandidateCounter) -> Iterator[None]:
         for notice in tuner.notices:
             terminal.notice(notice)
         terminal.notice(_interrupted(tuner), "error")
-        raise typer.Exit(130) from None
+        raise typer.Exit(exit_code) from None
     finally:
-        if in_terminal:
-            signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _interrupted(tuner: Tuner) -> str:
@@ -209,8 +219,10 @@ def _interrupted(tuner: Tuner) -> str:
     text = f"interrupted: {counted(tuner.measured, 'candidate')} measured"
     if not tuner.measured:
         return text
-    return text + (f", kept in {tuner.cache.path} for the next time" if tuner.cache.is_kept else
-                   f", not kept: {tuner.cache.path} cannot be written")
+    if not tuner.cache.is_kept:
+        return f"{text}, not kept: {tuner.cache.path} cannot be written"
+    which = "those without contention are " if tuner.contention.spoilt else ""
+    return f"{text}, {which}kept in {tuner.cache.path} for the next time"
 
 
 def _print_reports(device: Device, reports: Sequence[Report], tuner: Tuner,

@@ -3,8 +3,11 @@ kernels."""
 
 from __future__ import annotations
 
+import functools
+import math
 import os
 import platform
+import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
@@ -14,6 +17,7 @@ import numpy as np
 from gossamer.device import blas
 from gossamer.device.base import Argument, Buffer, Device, Kernel
 from gossamer.device.checks import check_copy, check_transfer, check_view, out_of_memory
+from gossamer.device.cpu_quota import cpu_quota
 from gossamer.device.limits import Limits
 from gossamer.device.source import KernelSource
 from gossamer.errors import DeviceError
@@ -23,10 +27,18 @@ _ALIGNMENT = 64
 
 
 def processors() -> int:
-    """Returns the number of processors that this process may use."""
+    """Returns the number of processors that this process may use: those that it is bound to, and no
+    more than the limit of its container."""
     if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
+        return min(len(os.sched_getaffinity(0)), _most_processors())
     return os.cpu_count() or 1
+
+
+@functools.cache
+def _most_processors() -> int:
+    """Returns the limit of the container, which is read once."""
+    quota = cpu_quota()
+    return sys.maxsize if quota == math.inf else max(1, math.ceil(quota))
 
 
 class HostBuffer(Buffer):

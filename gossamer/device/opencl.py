@@ -9,7 +9,7 @@ import math
 import threading
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,8 @@ import pyopencl as cl
 
 from gossamer.device.base import Argument, Buffer, Device, Kernel
 from gossamer.device.checks import check_copy, check_transfer, out_of_memory
-from gossamer.device.opencl_memory import OpenCLBuffer, OpenCLMemory
-from gossamer.device.opencl_platforms import describe, is_simulator, limits_of
+from gossamer.device.opencl_memory import OpenCLBuffer, OpenCLMemory, Owner
+from gossamer.device.opencl_platforms import describe, is_simulator, limits_of, lock_of
 from gossamer.device.source import KernelSource
 from gossamer.errors import CompileError, DeviceError
 
@@ -37,26 +37,28 @@ class OpenCLKernel(Kernel):
     """One kernel function of a built program. Setting arguments is not thread-safe in OpenCL,
     so every thread has its own kernel object."""
 
-    def __init__(self, source: KernelSource, program: cl.Program, device: cl.Device) -> None:
+    def __init__(self, source: KernelSource, program: cl.Program, device: cl.Device,
+                 calls: AbstractContextManager[Any]) -> None:
         self.name = source.function
         self.source = source
         self._program = program
+        self._calls = calls
         self._per_thread = threading.local()
-        info = cl.kernel_work_group_info
+        info, kernel = cl.kernel_work_group_info, self.create()
         # a size that the kernel itself requires may be larger than what the driver states
-        required = self.handle.get_work_group_info(info.COMPILE_WORK_GROUP_SIZE, device)
+        required = kernel.get_work_group_info(info.COMPILE_WORK_GROUP_SIZE, device)
         self.work_group_size = max(
-            self.handle.get_work_group_info(info.WORK_GROUP_SIZE, device), math.prod(required))
-        self.shared_bytes = self.handle.get_work_group_info(info.LOCAL_MEM_SIZE, device)
+            kernel.get_work_group_info(info.WORK_GROUP_SIZE, device), math.prod(required))
+        self.shared_bytes = kernel.get_work_group_info(info.LOCAL_MEM_SIZE, device)
 
     @property
     def handle(self) -> cl.Kernel:
         """The kernel object of the calling thread."""
         try:
-            return self._per_thread.kernel
+            return self._per_thread.owner.objects[0]
         except AttributeError:
-            self._per_thread.kernel = self.create()
-            return self._per_thread.kernel
+            self._per_thread.owner = owner = Owner([self.create()], self._calls)
+            return owner.objects[0]
 
     def create(self) -> cl.Kernel:
         """Returns a kernel object with arguments of its own."""
@@ -71,8 +73,8 @@ class OpenCLGraph:
     """Recorded commands, whose kernels have their arguments already. Calling the graph queues all
     of them again, at a small part of the time that setting the arguments takes."""
 
-    def __init__(self, device: OpenCLDevice, commands: list[tuple[str, _Command]],
-                 buffers: Sequence[Buffer], stream: Any, repeats: int) -> None:
+    def __init__(self, device: OpenCLDevice, commands: Owner, buffers: Sequence[Buffer],
+                 stream: Any, repeats: int) -> None:
         self._device = device
         self._commands = commands
         # a kernel object does not keep the memory of its arguments
@@ -82,7 +84,7 @@ class OpenCLGraph:
 
     def __call__(self, stream: Any = None) -> None:
         """Queues the commands on a stream; None is the one for which they were recorded."""
-        self._device.replay(self._commands * self._repeats, stream or self._stream)
+        self._device.replay(self._commands.objects * self._repeats, stream or self._stream)
 
 
 class OpenCLDevice(Device):
@@ -97,13 +99,12 @@ class OpenCLDevice(Device):
         self.driver = f"{handle.platform.version} {handle.driver_version}".strip()
         self.alignment = max(handle.mem_base_addr_align // 8, 64)
         self.limits = limits_of(handle)
-        # NVIDIA's driver crashes where several threads call it at a time
-        self._calls: AbstractContextManager[Any] = (
-            threading.RLock() if "NVIDIA" in handle.platform.name else nullcontext())
-        self._context = cl.Context([handle])
-        self._queue = self.create_stream()
-        self._timing_queue = cl.CommandQueue(
-            self._context, properties=cl.command_queue_properties.PROFILING_ENABLE)
+        self._calls = lock_of(handle)
+        with self._calls:
+            self._context = cl.Context([handle])
+            self._queue = self.create_stream()
+            self._timing_queue = cl.CommandQueue(
+                self._context, properties=cl.command_queue_properties.PROFILING_ENABLE)
         self._kernels: dict[KernelSource, OpenCLKernel] = {}
         self._timed = threading.local()
         self._recording = threading.local()
@@ -134,14 +135,15 @@ class OpenCLDevice(Device):
         return kernel
 
     def _build(self, source: KernelSource) -> OpenCLKernel:
-        program = cl.Program(self._context, source.text())
+        text = source.text()
         try:
             with self._calls, warnings.catch_warnings():
+                program = cl.Program(self._context, text)
                 # some drivers write a log for every build
                 warnings.simplefilter("ignore", cl.CompilerWarning)
                 # drivers cache builds themselves; PyOpenCL's cache fails in a read-only home
                 program.build(self._options, cache_dir=False)  # type: ignore[arg-type]
-                return OpenCLKernel(source, program, self.handle)
+                return OpenCLKernel(source, program, self.handle, self._calls)
         except cl.Error as error:
             raise CompileError(f"{self.name} cannot build {source.function} of "
                                f"{source.path.name}: {error}") from None
@@ -157,7 +159,7 @@ class OpenCLDevice(Device):
             if isinstance(error, MemoryError) or error.code in _MEMORY_STATUS:
                 raise out_of_memory(self, nbytes, purpose) from None
             raise self._failed("allocating memory", error) from None
-        return OpenCLBuffer(self, OpenCLMemory(root), 0, nbytes)
+        return OpenCLBuffer(self, OpenCLMemory(root, self._calls), 0, nbytes)
 
     def upload(self, array: np.ndarray, purpose: str) -> OpenCLBuffer:
         buffer = self.empty(array.nbytes, purpose)
@@ -257,10 +259,15 @@ class OpenCLDevice(Device):
         after = self._marker(queue)
         self.synchronize(queue)
         with self._calls:
-            if not events:
-                return (after.profile.end - before.profile.end) / 1000
-            start = min(event.profile.start for event in events)
-            return (max(event.profile.end for event in events) - start) / 1000
+            if events:
+                elapsed = (max(event.profile.end for event in events)
+                           - min(event.profile.start for event in events))
+            else:
+                elapsed = after.profile.end - before.profile.end
+            # what is dropped here is released under the lock
+            events.clear()
+            del before, after
+        return elapsed / 1000
 
     def _marker(self, queue: cl.CommandQueue) -> cl.Event:
         """Queues a command that ends when those before it have ended."""
@@ -281,7 +288,7 @@ class OpenCLDevice(Device):
             work(stream)
         finally:
             self._recording.commands = self._recording.buffers = None
-        return OpenCLGraph(self, commands, buffers, stream, repeats)
+        return OpenCLGraph(self, Owner(commands, self._calls), buffers, stream, repeats)
 
     def replay(self, commands: Sequence[tuple[str, _Command]], stream: Any) -> None:
         """Queues recorded commands; only the first and the last one are timed."""
@@ -296,6 +303,8 @@ class OpenCLDevice(Device):
                     raise self._failed(what, error) from None
                 if index in timed:
                     self._timed.events.append(event)
+                # an event that is dropped here is released under the lock
+                del event
 
     @property
     def _is_recording(self) -> bool:

@@ -1,13 +1,29 @@
-"""The memory of OpenCL devices: allocations, and the sub-buffers that stand for parts of them."""
+"""The memory of OpenCL devices: allocations, and the sub-buffers that stand for parts of them; and
+what releases objects of a driver that one thread at a time may call."""
 
 from __future__ import annotations
 
 import threading
+from contextlib import AbstractContextManager
+from typing import Any
 
 import pyopencl as cl
 
 from gossamer.device.base import Buffer, Device
 from gossamer.device.checks import check_view
+
+
+class Owner:
+    """Objects of a driver that nobody else keeps: the last reference to them is dropped, which
+    releases them, while the lock round the driver's calls is held."""
+
+    def __init__(self, objects: list[Any], calls: AbstractContextManager[Any]) -> None:
+        self.objects = objects
+        self._calls = calls
+
+    def __del__(self) -> None:
+        with self._calls:
+            self.objects.clear()
 
 
 class OpenCLMemory:
@@ -16,10 +32,13 @@ class OpenCLMemory:
     NVIDIA's driver reads memory of its own that it has freed, and ends the process in the long run,
     where a sub-buffer is released before another one that was created later and shares bytes with
     it. So no sub-buffer is released while others may be made, and the latest is released first.
+
+    calls: the lock round the driver's calls.
     """
 
-    def __init__(self, whole: cl.Buffer) -> None:
+    def __init__(self, whole: cl.Buffer, calls: AbstractContextManager[Any]) -> None:
         self._whole = whole
+        self._calls = calls
         self._parts: dict[int, cl.Buffer] = {}
         self._lock = threading.Lock()
 
@@ -28,15 +47,17 @@ class OpenCLMemory:
         this byte share."""
         if offset == 0:
             return self._whole
-        with self._lock:
+        with self._calls, self._lock:
             if offset not in self._parts:
                 self._parts[offset] = self._whole.get_sub_region(offset, self._whole.size - offset)
             return self._parts[offset]
 
     def __del__(self) -> None:
-        while self._parts:
-            # whoever still has a reference does not keep the sub-buffer
-            self._parts.popitem()[1].release()
+        # whoever still has a reference keeps neither the sub-buffers nor the allocation
+        with self._calls:
+            while self._parts:
+                self._parts.popitem()[1].release()
+            self._whole.release()
 
 
 class OpenCLBuffer(Buffer):

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import threading
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
 import pyopencl as cl
 
 from gossamer.device.limits import Limits
 
 _SURE_WORK_GROUP_SIZE = 256
 """Work-items in a work-group that OpenCL drivers allow every kernel of this package."""
+
+_NVIDIA_CALLS = threading.RLock()
+"""NVIDIA's driver crashes where several threads of a process call it at a time, on one device or on
+several."""
 
 
 def handles() -> list[cl.Device]:
@@ -31,6 +39,12 @@ def drivers() -> list[str]:
         return [platform.name.strip() for platform in cl.get_platforms()]
     except cl.Error:
         return []
+
+
+def lock_of(handle: cl.Device) -> AbstractContextManager[Any]:
+    """Returns the lock to be held round all calls of a device's driver, which does nothing where
+    several threads may call it at a time."""
+    return _NVIDIA_CALLS if "NVIDIA" in handle.platform.name else nullcontext()
 
 
 def is_simulator(handle: cl.Device) -> bool:

@@ -91,7 +91,8 @@ class Plan:
         self._end_to_end: dict[int, EndToEnd] = {}
         self._stored_us: dict[int, float | None] = {}
         self._slowed_runs = SlowedRuns(graph.name, device)
-        self._contention = CpuContention()
+        self._crowded: dict[int, str] = {}
+        """By batch size, the notice on the times of the last profile that other programs spoilt."""
         self._last_batch: int | None = None
         self._lock = threading.RLock()
 
@@ -407,10 +408,18 @@ class Plan:
         """
         batch = self._batch_or_last(batch)
         context = self._default_context(batch)
-        timing, _ = self._contention.undisturbed(self.device, context.end_to_end)
-        self._end_to_end[batch] = EndToEnd(timing)
-        self._timings[batch], _ = self._contention.undisturbed(self.device, context.profile)
+        contention = CpuContention()
+        self._time_whole(batch, contention)
+        self._timings[batch], _ = contention.undisturbed(self.device, context.profile)
+        self._crowded[batch] = contention.notice
         return self.report(batch)
+
+    def _time_whole(self, batch: int, contention: CpuContention) -> None:
+        """Time one execution from end to end."""
+        timing, _ = contention.undisturbed(
+            self.device, self._default_context(batch).end_to_end)
+        self._end_to_end[batch] = EndToEnd(timing)
+        self._crowded[batch] = contention.notice
 
     def end_to_end(self, batch: int | None = None) -> Timing:
         """Return the time of one execution, with inputs and outputs on the device.
@@ -438,12 +447,11 @@ class Plan:
             program = self.program(batch)
             if batch not in self._end_to_end:
                 if self.tuner is None:
-                    timing, _ = self._contention.undisturbed(
-                        self.device, self._default_context(batch).end_to_end)
-                    self._end_to_end[batch] = EndToEnd(timing)
+                    self._time_whole(batch, CpuContention())
                 else:
-                    self._end_to_end[batch] = end_to_end(
-                        self.graph.name, [program], self.device, self.tuner, self._note)[0]
+                    with self.tuner.profile.whole():
+                        self._end_to_end[batch] = end_to_end(
+                            self.graph.name, [program], self.device, self.tuner, self._note)[0]
             result = self._end_to_end[batch]
         if result.timing is None:
             raise DeviceError(f"{self.graph.name} at batch {batch} on {self.device.name}: "
@@ -472,8 +480,8 @@ class Plan:
         if self.tuner is not None:
             report.notes.extend(self.tuner.notices)
             report = replace(report, tuning=self.tuner.profile.summary())
-        if self._contention.matters:
-            report.notes.append(self._contention.notice)
+        if self._crowded.get(batch):
+            report.notes.append(self._crowded[batch])
         copies = self._contexts[batch].foreign_copies if batch in self._contexts else 0
         if copies:
             report.notes.append(f"arrays of other libraries cost {copies} copies within the "

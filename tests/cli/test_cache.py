@@ -1,3 +1,4 @@
+import errno
 import json
 import os
 from types import SimpleNamespace
@@ -205,3 +206,31 @@ def test_what_cannot_be_exported_or_imported_is_named(folder, tmp_path):
     fill(find("host"), 1)
     assert "absent" in fails("export", tmp_path / "absent" / "a.json", "--device", "host")
     assert "is a folder" in fails("export", tmp_path, "--device", "host")
+    assert "name a file" in fails("export", "-", "--device", "host")
+    assert "is no regular file" in fails("import", tmp_path, "--device", "host")
+
+
+def test_a_full_disk_is_named(full, folder, tmp_path, monkeypatch):
+    file, before = tmp_path / "host.json", full.host.read_bytes()
+    run("export", file, "--device", "host")
+
+    def fill_up(*paths):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("gossamer.io.atomic.os.replace", fill_up)
+    assert fails("export", file, "--device", "host").endswith(
+        f"export {file}: cannot be written: No space left on device")
+    assert f"{full.host} cannot be written (No space left on device)" in fails(
+        "import", file, "--device", "host")
+    assert full.host.read_bytes() == before and file.read_bytes() == before
+
+
+def test_only_what_gossamer_writes_is_imported(full, tmp_path):
+    content = json.loads(full.host.read_bytes())
+    (problem,) = content["sections"][0]["problems"].values()
+    problem["colour"] = content["sections"][0]["colour"] = content["colour"] = "red"
+    file = tmp_path / "odd.json"
+    file.write_text(json.dumps(content))
+    full.host.unlink()
+    run("import", file, "--device", "host")
+    assert "colour" not in full.host.read_text()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,27 +12,8 @@ import pytest
 
 from gossamer.device.base import Device
 from tests.conftest import is_slow
+from tests.device.noting_lock import NotingLock
 from tests.device.test_launches import SELF_CHECK
-
-
-class Noting:
-    """A lock that tells whether the calling thread has it."""
-
-    def __init__(self) -> None:
-        self._lock = threading.RLock()
-        self._depth = threading.local()
-
-    @property
-    def is_held(self) -> bool:
-        return getattr(self._depth, "count", 0) > 0
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-        self._depth.count = getattr(self._depth, "count", 0) + 1
-
-    def __exit__(self, *error: object) -> None:
-        self._depth.count -= 1
-        self._lock.release()
 
 
 def test_one_thread_at_a_time_calls_the_driver(compiled_device: Device,
@@ -42,7 +23,7 @@ def test_one_thread_at_a_time_calls_the_driver(compiled_device: Device,
         pytest.skip("Oclgrind simulates one kernel at a time, and CUDA needs no lock")
     import pyopencl as cl
 
-    lock, called = Noting(), dict[str, list[bool]]()
+    lock, called = NotingLock(), dict[str, list[bool]]()
     monkeypatch.setattr(device, "_calls", lock)
 
     def watched(name: str) -> Callable[..., Any]:
@@ -79,3 +60,29 @@ def test_one_thread_at_a_time_calls_the_driver(compiled_device: Device,
         kernel, (1,), (8,), (buffer, 8), stream=stream)) > 0
     assert called.keys() == set(names)
     assert all(all(held) for held in called.values())
+
+
+def test_all_devices_of_a_driver_share_its_lock() -> None:
+    pytest.importorskip("pyopencl")
+    from gossamer.device.opencl_platforms import lock_of
+
+    def device(driver: str) -> Any:
+        return SimpleNamespace(platform=SimpleNamespace(name=driver))
+
+    first, second = (lock_of(device("NVIDIA CUDA")) for _ in range(2))
+    assert first is second and lock_of(device("Portable Computing Language")) is not first
+
+
+def test_what_an_owner_drops_is_released_under_the_lock() -> None:
+    pytest.importorskip("pyopencl")
+    from gossamer.device.opencl_memory import Owner
+
+    lock, held = NotingLock(), []
+
+    class Kernel:
+        def __del__(self) -> None:
+            held.append(lock.is_held)
+
+    owner = Owner([Kernel(), Kernel()], lock)
+    del owner
+    assert held == [True, True]

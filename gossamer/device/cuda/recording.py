@@ -104,19 +104,21 @@ class Recorder:
 def _repeat(graph: driver.CUgraph, once: driver.CUgraph, repeats: int,
             events: Sequence[driver.CUevent]) -> None:
     """Adds executions of another graph to a graph, each of which waits for the one before it, and
-    where there are two events, records one before and one after them. Many executions are groups
-    of several, so that adding N of them takes about 2 sqrt(N) calls."""
+    where there are two events, records one before and one after them. Four executions or more are
+    groups of several, so that adding N of them takes about 2 sqrt(N) calls."""
     before: list[driver.CUgraphNode] = []
     if events:
         before = [check(driver.cuGraphAddEventRecordNode(graph, None, 0, events[0]))]
-    in_group = math.isqrt(repeats)
-    group = check(driver.cuGraphCreate(0))
-    try:
-        _add_one_after_another(group, once, in_group, [])
-        before = _add_one_after_another(graph, group, repeats // in_group, before)
-    finally:
-        driver.cuGraphDestroy(group)
-    before = _add_one_after_another(graph, once, repeats % in_group, before)
+    in_group, left = math.isqrt(repeats), repeats
+    if in_group > 1:
+        group = check(driver.cuGraphCreate(0))
+        try:
+            _add_one_after_another(group, once, in_group, [])
+            before = _add_one_after_another(graph, group, repeats // in_group, before)
+        finally:
+            driver.cuGraphDestroy(group)
+        left = repeats % in_group
+    before = _add_one_after_another(graph, once, left, before)
     if events:
         check(driver.cuGraphAddEventRecordNode(graph, before, 1, events[1]))
 

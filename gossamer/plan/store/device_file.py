@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from gossamer.device.kernel_cache import write_atomically
+from gossamer.errors import cut
+from gossamer.io.atomic import replacing
 from gossamer.plan.store.tuning_file import (
     FORMAT,
     VERSION,
@@ -136,8 +138,13 @@ class DeviceFile:
                     if kind in section:
                         target.setdefault(kind, {}).update(section[kind])
             data = self._texts.of(merged)
-            if not write_atomically(self.path, data):
-                raise OSError(0, f"{self.path} cannot be written")
+            try:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                with replacing(self.path) as file:
+                    file.write(data)
+            except OSError as error:
+                raise OSError(0, f"{self.path} cannot be written ({error.strerror}); set "
+                                 "GOSSAMER_CACHE to a folder of yours") from None
             self._content, self._text = merged, data
 
     def _write(self) -> None:
@@ -229,19 +236,20 @@ def _section(content: dict[str, Any], made_by: Mapping[str, str]) -> Section:
 
 def _device_text(device: Mapping[str, Any]) -> str:
     """Returns the device of a file of measurements in words."""
-    return (f"{device['description']} ({device['api']}, "
-            f"{counted(device['compute_units'], 'compute unit')})")
+    return (f"{cut(device['description'])} ({cut(device['api'])}, "
+            f"{cut(counted(device['compute_units'], 'compute unit'))})")
 
 
 def _versions_text(made_by: Mapping[str, str]) -> str:
     """Returns the driver, toolkit and gossamer that a section was made with in words."""
-    return ", ".join(f"{name} {version}" for name, version in made_by.items() if version)
+    return ", ".join(cut(f"{name} {version}") for name, version in made_by.items() if version)
 
 
 def _merge(target: dict[str, Any], added: Mapping[str, Any]) -> None:
     """Adds problems to others; of two measurements of one candidate the added one remains."""
     for problem, entry in added.items():
-        algorithms = target.setdefault(problem, {**entry, "algorithms": {}})["algorithms"]
+        described = {"problem": entry["problem"], "fields": entry["fields"], "algorithms": {}}
+        algorithms = target.setdefault(problem, described)["algorithms"]
         for name, new in entry["algorithms"].items():
             old = algorithms.get(name)
             lines = [*new["candidates"]]

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from gossamer.errors import cut
+from gossamer.errors import cut, quoted
 from gossamer.measure import Timing
 from gossamer.ops.algorithm import Algorithm, Variant
 from gossamer.plan.prepare import BuildCost
@@ -27,6 +27,8 @@ FORMAT = "gossamer measurements"
 VERSION = 4
 _DIGITS = 4
 _LOCK_SECONDS = 10.0
+_MOST_NESTED = 50
+"""Most levels of the fields of a problem, several times as many as any has."""
 _TIMES = ("median_us", "p25_us", "p75_us", "cold_us", "build_s")
 
 CandidateKey = tuple[str, str, tuple[str, ...], tuple[str, ...], str]
@@ -199,9 +201,10 @@ def parse(data: bytes) -> dict[str, Any]:
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise BadFile("foreign", "is no file of measurements of gossamer's")
     version = content.get("version")
-    if isinstance(version, int) and version > VERSION:
-        raise BadFile("newer", f"was written by a newer gossamer (format {version}, "
-                               f"this one reads {VERSION})")
+    if type(version) is int and version != VERSION:
+        age = "newer" if version > VERSION else "older"
+        raise BadFile(age, f"was written by {'a' if age == 'newer' else 'an'} {age} gossamer "
+                           f"(format {quoted(version)}, this one reads {VERSION})")
     try:
         _check(content)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
@@ -232,6 +235,7 @@ def _check(content: dict[str, Any]) -> None:
         for problem in section["problems"].values():
             if not isinstance(problem["problem"], str):
                 raise TypeError("a problem has no description")
+            _check_nesting(problem["fields"])
             for name, algorithm in problem["algorithms"].items():
                 if not isinstance(algorithm["source"], str):
                     raise TypeError(f"{name} has no source hash")
@@ -241,6 +245,17 @@ def _check(content: dict[str, Any]) -> None:
             decode_plan(line)
         if not all(isinstance(text, str) for text in section.get("checks", {}).values()):
             raise TypeError("a check is no text")
+
+
+def _check_nesting(fields: Any) -> None:
+    """Raises ValueError where the fields of a problem are nested so deeply that a reader with less
+    room for recursion could not read the file that they are in."""
+    level = [fields]
+    for _ in range(_MOST_NESTED):
+        level = [item for value in level if isinstance(value, dict | list)
+                 for item in (value.values() if isinstance(value, dict) else value)]
+    if level:
+        raise ValueError(f"the fields of a problem are nested more than {_MOST_NESTED} deep")
 
 
 def count(section: dict[str, Any]) -> tuple[int, int, int]:

@@ -19,7 +19,7 @@ class KernelCosts:
     """
 
     def __init__(self, builders: int = 1) -> None:
-        self._builders = builders
+        self.builders = builders
         self._compiled: set[KernelSource] = set()
         self._unknown: set[KernelSource] = set()
         self._waiting: Counter[KernelSource] = Counter()
@@ -34,7 +34,7 @@ class KernelCosts:
         """Returns the seconds that a candidate's kernels take to compile. A kernel that is not
         compiled yet costs each candidate that waits for it the same share."""
         each = self._seconds / self._count if self._count else _COMPILE_SECONDS
-        return sum(each / self._builders / max(1, self._waiting[kernel])
+        return sum(each / self.builders / max(1, self._waiting[kernel])
                    for kernel in kernels if kernel not in self._compiled)
 
     def begin(self, kernels: Iterable[KernelSource]) -> list[KernelSource]:

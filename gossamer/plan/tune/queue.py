@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import PRECISIONS, Algorithm, Problem, Variant
+from gossamer.ops.host_threads import THREADS
 from gossamer.plan.program import Layer
 from gossamer.plan.store.tuning_cache import CandidateKey, Measurement, candidate_key
 from gossamer.plan.tune.estimates import Estimates
@@ -27,7 +28,7 @@ _ATTEMPT_SECONDS = 0.005
 _LATER = 20.0
 """Factor of the seconds of a more precise candidate among layers that compute in float16."""
 _BUILDERS = 8
-"""Candidates that are built at the same time, about."""
+"""Candidates that are built at the same time, about, where as many kernels can be compiled."""
 _ALONE = 1.25
 """Ratio of a region's time to that of its layers alone up to which it may save conversions."""
 _CLEARLY_FASTER = 0.6
@@ -179,11 +180,14 @@ class CandidateGroup:
 class Attempt:
     """A candidate that is to be measured.
 
-    leader: the first config of its algorithm with the same formats and precision; None where this
-    is the first. is_required: whether it is measured whatever is expected of it. before: an earlier
-    result, which does not suffice. measured: the result. is_transient: whether the result may be
-    another next time, so that it is not stored. kind: what the candidate has in common with those
-    from which its time is estimated. key: what identifies it among those for its problem.
+    leader: the first config of its algorithm with the same formats, precision and number of BLAS
+    threads; None where this is the first. is_required: whether it is measured whatever is expected
+    of it. before: an earlier result, which does not suffice. measured: the result. is_transient:
+    whether the result may be another next time, so that it is not stored. kind: what the candidate
+    has in common with those from which its time is estimated; an algorithm with all threads is
+    another kind than with one, as it may be as many times faster as there are processors. family:
+    what the candidate has in common with its leader. key: what identifies it among those for its
+    problem.
     """
 
     group: CandidateGroup
@@ -200,8 +204,10 @@ class Attempt:
     def __post_init__(self) -> None:
         self.specs = (*self.variant.inputs, *self.variant.outputs)
         self.formats = tuple(map(memory_format, self.specs))
-        self.kind = (self.algorithm.name, self.variant.precision,
-                     *(format_.layout for format_ in self.formats))
+        threads = dict(self.variant.config).get(THREADS)
+        name = self.algorithm.name + (f" threads={threads}" if threads else "")
+        self.kind = (name, self.variant.precision, *(format_.layout for format_ in self.formats))
+        self.family = (name, self.variant.precision, self.formats)
         self.key = candidate_key(self.algorithm, self.variant)
 
     @property
@@ -366,7 +372,8 @@ class AttemptQueue:
 
     def _seconds(self, attempt: Attempt) -> float:
         """Returns the seconds that an attempt is expected to take."""
-        return (_ATTEMPT_SECONDS + attempt.variant.build_seconds / _BUILDERS
+        builders = min(_BUILDERS, self.costs.builders)
+        return (_ATTEMPT_SECONDS + attempt.variant.build_seconds / builders
                 + self.costs.seconds(attempt.kernels))
 
     def _score(self, attempt: Attempt) -> float:

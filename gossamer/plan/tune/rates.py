@@ -36,18 +36,20 @@ Work = Callable[[Any], None]
 def know_rates(device: Device, cache: TuningCache) -> None:
     """Sets the rates of a device, from those in the tuning cache, or else as they are measured now,
     which takes a fraction of a second. Nothing is set for a device that compiles no kernels, for a
-    simulator, and where measuring fails."""
+    simulator, and where measuring fails. What other programs spoilt is taken, but not kept."""
     if not device.compiles or device.is_simulator:
         return
     keys = [f"rates {source_hash(__name__)} {work}" for work in ("multiply-adds", "copy")]
     stored = [cache.get_plan(key) for key in keys]
     computed, copied = stored
     if computed is None or copied is None:
-        if device.rates is None:
+        if device.rates is None or device.rates.is_spoilt:
             try:
                 device.rates = _measured(device)
             except GossamerError:
                 return
+        if device.rates.is_spoilt:
+            return
         times = (_MULTIPLY_ADDS / device.rates.multiply_adds, _BYTES / device.rates.nbytes)
         computed, copied = (rounded(Timing(time, time, time, _REPEATS)) for time in times)
         cache.put_plans({key: (text, timing) for key, text, timing in zip(
@@ -62,10 +64,12 @@ def _measured(device: Device) -> PeakRates:
                  device.limits.memory_bytes // 8) // 1024 * 1024
     source, target = (device.empty(nbytes, PURPOSE) for _ in range(2))
     flops, compute = multiply_adds(device)
-    (computed, copied), _ = CpuContention().undisturbed(device, lambda: measure(
+    contention = CpuContention()
+    (computed, copied), is_spoilt = contention.undisturbed(device, lambda: measure(
         device, [compute, lambda stream: device.copy(target, source, nbytes, stream)],
         repeats=_REPEATS, sample_us=_SAMPLE_US))
-    return PeakRates(flops / 2 / max(computed.p25_us, 1e-3), 2 * nbytes / max(copied.p25_us, 1e-3))
+    return PeakRates(flops / 2 / max(computed.p25_us, 1e-3), 2 * nbytes / max(copied.p25_us, 1e-3),
+                     is_spoilt or contention.others > 0)
 
 
 def multiply_add(device: Device, result: Buffer, work_groups: int, rounds: int,

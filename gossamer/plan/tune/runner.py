@@ -234,24 +234,32 @@ class AttemptRunner:
             work, error = candidates.checked(attempt.algorithm, attempt.variant, state)
             # some drivers compile at the first launch
             self._queue.costs.learn(attempt.kernels, cost.seconds + time.monotonic() - start)
-        # whether others wanted the processors cannot be told of so short a time
         with self._profile.stage(TIMING):
-            device = self._device
-            execute = (device.timed_graph(work, 1) if device.limits.graph
-                       else partial(device.time, work))
-            once = execute()
-            self._profile.device_us += once
-            launch_us = _GRAPH_US if device.limits.graph else _LAUNCH_US
-            is_hopeless = once > _HOPELESS * (self._queue.bound(attempt) + launch_us)
-            if is_hopeless or once > _LONG_US:
-                return _Ready(attempt, work, PreparedTask(execute, 1, once), error, cost, once)
-            task = repeated(Task(device, work), _SAMPLE_US, once)
-            (timing,) = sampled([task], 1, _BUDGET_US)
+            (task, first_us), is_spoilt = self._contention.undisturbed(
+                self._device, lambda: self._first_sample(attempt, work))
+        if is_spoilt:
+            self._spoilt.add(attempt.group)
+        return _Ready(attempt, work, task, error, cost, first_us)
+
+    def _first_sample(self, attempt: Attempt, work: Work) -> tuple[PreparedTask, float]:
+        """Returns a candidate as a task, with the microseconds of its first sample, which is one
+        execution where that lasts long or is hopelessly slow."""
+        device = self._device
+        execute = (device.timed_graph(work, 1) if device.limits.graph
+                   else partial(device.time, work))
+        once = execute()
+        self._profile.device_us += once
+        launch_us = _GRAPH_US if device.limits.graph else _LAUNCH_US
+        is_hopeless = once > _HOPELESS * (self._queue.bound(attempt) + launch_us)
+        if is_hopeless or once > _LONG_US:
+            return PreparedTask(execute, 1, once), once
+        task = repeated(Task(device, work), _SAMPLE_US, once)
+        (timing,) = sampled([task], 1, _BUDGET_US)
         if isinstance(timing, Exception):
             raise timing
         # one sample warms up
         self._profile.device_us += 2 * task.count * timing.median_us
-        return _Ready(attempt, work, task, error, cost, timing.median_us)
+        return task, timing.median_us
 
     def _fail(self, attempt: Attempt, candidates: CandidateSet, failure: Exception) -> None:
         attempt.measured = candidates.failed(attempt.algorithm, attempt.variant, failure)
@@ -335,9 +343,8 @@ def attempts_of(group: CandidateGroup, pairs: Iterable[tuple[Algorithm, Variant]
                           estimates.model_us(algorithm, group.problem, variant),
                           kernels=algorithm.kernel_sources(group.problem, variant,
                                                            estimates.device))
-        family = (algorithm.name, attempt.formats, variant.precision)
-        attempt.leader = leaders.get(family)
-        leaders.setdefault(family, attempt)
+        attempt.leader = leaders.get(attempt.family)
+        leaders.setdefault(attempt.family, attempt)
         attempts.append(attempt)
     return attempts
 

@@ -133,10 +133,10 @@ class Tuner(Measures):
         """Sentences for the user about the files of measurements, and about the conditions under
         which new ones were made."""
         notices = self._results.notices
-        if self.contention.matters:
+        if crowded := self.contention.notice:
             lost = "and" if self.contention.spoilt else "and those of whole plans"
-            notices.append(f"{self.contention.notice}, {lost} are not kept: compile again when the "
-                           "machine is quiet")
+            notices.append(f"{crowded}, {lost} are not kept: compile again when the machine is "
+                           "quiet")
         spreads = self._spreads
         if len(spreads) >= _FEW_SPREADS and statistics.median(spreads) > _SCATTERED:
             notices.append(

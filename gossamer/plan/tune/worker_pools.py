@@ -11,6 +11,9 @@ from gossamer.plan.tune.workers import BuildWorkers
 
 _MOST_ON_DEVICE, _MEMORY_EACH = 5, 2**33
 """Processes that build on the device itself at most, and bytes of the device's memory for each."""
+_MOST = 32
+"""Processes that build without the device at most: one device times no faster than so many build,
+and each takes a few hundred megabytes of the host's memory."""
 
 
 class WorkerPools:
@@ -32,7 +35,7 @@ class WorkerPools:
         on_device = min(_MOST_ON_DEVICE, processors() - 1,
                         device.limits.memory_bytes // _MEMORY_EACH)
         for is_vendor in kinds - self.pools.keys():
-            count = on_device if is_vendor else processors() - 1
+            count = on_device if is_vendor else min(_MOST, processors() - 1)
             if count:
                 self.pools[is_vendor] = BuildWorkers(device, count, on_device=is_vendor)
 

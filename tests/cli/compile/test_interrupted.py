@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -33,10 +34,14 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
     monkeypatch.setattr(AttemptRunner, "_try", interrupted)
 
 
+def ctrl_c(*arguments: Any) -> None:
+    raise KeyboardInterrupt
+
+
 def test_ctrl_c_keeps_what_was_measured(run: Run, network: Path,
                                         monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    with monkeypatch.context() as only_here:
-        interrupt(only_here, after=3)
+    with monkeypatch.context() as patch:
+        interrupt(patch, after=3)
         result = compile_(run, network, "-o", tmp_path / "a.plan")
     assert result.exit_code == 130
     match = re.search(r"^error: interrupted: 3 candidates measured, kept in (.*) for the next",
@@ -60,6 +65,12 @@ def test_ctrl_c_does_not_claim_what_was_not_kept(
         interrupt(patch, after=0)
         result = compile_(run, network)
     assert result.stderr == "error: interrupted: 0 candidates measured\n"
+    with monkeypatch.context() as patch:
+        waits = itertools.count(0.0, 1000.0)
+        patch.setattr("gossamer.measure.waited_s", lambda: next(waits))
+        patch.setattr("gossamer.plan.choose.planner.settled", ctrl_c)
+        result = compile_(run, network)
+    assert " measured, those without contention are kept in " in result.stderr
     (tmp_path / "cache").write_text("no folder")
     interrupt(monkeypatch, after=3)
     result = compile_(run, network)
@@ -69,7 +80,9 @@ def test_ctrl_c_does_not_claim_what_was_not_kept(
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
-def test_a_real_ctrl_c_exits_with_130(network: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_with_128_and_its_number(network: Path, tmp_path: Path,
+                                                  number: signal.Signals) -> None:
     environment = {**os.environ, "GOSSAMER_CACHE": str(tmp_path / "cache")}
     with subprocess.Popen(
             [sys.executable, "-c", QUIET_MAIN, "compile",
@@ -79,9 +92,9 @@ def test_a_real_ctrl_c_exits_with_130(network: Path, tmp_path: Path) -> None:
         while not list((tmp_path / "cache").glob("tuning/*.json")):
             assert process.poll() is None and time.monotonic() < deadline
             time.sleep(0.01)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.returncode == 128 + number
     assert errors.splitlines()[-1].startswith("error: interrupted: ")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -203,6 +204,21 @@ def test_shares_are_told_in_one_line() -> None:
     line = "of 196.0 us end to end: 83% our kernels, 17% cuDNN, less than 1% between layers"
     assert report.shares_line == line
     assert str(report).splitlines()[1:] == ["end to end on cuda:0, batch 1: 196.0 us", line]
+
+
+def test_a_report_tells_of_contention_in_its_own_profile(
+        plan: Plan, quick_device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not quick_device.on_processors:
+        pytest.skip("nothing but processors is watched")
+    waits = itertools.count(0.0, 1000.0)
+    monkeypatch.setattr("gossamer.measure.waited_s", lambda: next(waits))
+
+    def told(report: Report) -> bool:
+        return any(note.startswith("the processors were wanted elsewhere") for note in report.notes)
+
+    assert told(plan.profile(2)) and told(plan.report(2)) and not told(plan.report(3))
+    monkeypatch.setattr("gossamer.measure.waited_s", lambda: None)
+    assert not told(plan.profile(2))
 
 
 def test_profile_is_of_the_last_batch(plan: Plan) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -12,14 +13,16 @@ from gossamer.measure import Timing
 from gossamer.ops.algorithm import Variant
 from gossamer.plan.store.tuning_cache import Measurement
 from gossamer.plan.tune.estimates import Estimates
+from gossamer.plan.tune.kernel_costs import KernelCosts
 from gossamer.plan.tune.queue import Attempt, AttemptQueue, CandidateGroup, LayerTimes
+from gossamer.plan.tune.runner import attempts_of
 from tests.plan.tune.paced import Paced, layer
 
 HOST = find("host")
 
 
-def group(name: str = "conv", *times: LayerTimes) -> CandidateGroup:
-    of = layer(name)
+def group(name: str = "conv", *times: LayerTimes, channels: int = 4) -> CandidateGroup:
+    of = layer(name, channels=channels)
     assert of.problem is not None
     return CandidateGroup(of.problem, of, list(times) or [LayerTimes(name)])
 
@@ -209,6 +212,33 @@ def test_a_later_config_is_judged_by_the_first() -> None:
     assert queue.least_us(later) == pytest.approx(25.0)
     measure(queue, attempt(of, 10.0, "fast"), 20.0)
     assert queue.is_useless(later)
+
+
+def test_all_threads_are_not_judged_by_one() -> None:
+    """On many processors they take a small part of the time."""
+    of = group()
+    paced, (variant,) = Paced("paced", 1.0), Paced("paced", 1.0).variants(of.problem, HOST)
+    pairs = [(paced, replace(variant, config=(("tile", tile), ("threads", threads))))
+             for threads in (1, "all") for tile in (1, 2)]
+    one, other, every, last = attempts_of(of, pairs, Estimates(HOST))
+    assert [each.leader for each in (one, other, every, last)] == [None, one, None, every]
+    queue = queue_of()
+    for number in range(20):
+        alone = group(f"layer{number}", channels=number + 1)
+        (single,) = attempts_of(alone, pairs[:1], Estimates(HOST))
+        measure(queue, single, 5000.0)
+    measure(queue, one, 5000.0)
+    measure(queue, attempt(of, 10.0, "fast"), 100.0)
+    assert queue.is_useless(other) and not queue.is_useless(every)
+
+
+@pytest.mark.parametrize(("builders", "seconds"), [(1, 4.0), (4, 1.0), (16, 0.5), (64, 0.5)])
+def test_building_takes_as_long_as_the_processors_need(builders: int, seconds: float) -> None:
+    slow = attempt(group(), 1.0, "slow", build_seconds=4.0)
+    queue = AttemptQueue([slow], Estimates(HOST), worth=1.0, costs=KernelCosts(builders))
+    measure(queue, attempt(slow.group, 1.0), 2.0)
+    assert queue.pop() is None and slow.measured is not None
+    assert f"for {seconds + 0.005:.2f} s of building" in str(slow.measured.failure)
 
 
 def test_layers_of_a_region_that_is_clearly_faster_are_left_to_it() -> None:

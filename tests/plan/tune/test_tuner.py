@@ -190,7 +190,7 @@ def test_times_that_contention_spoilt_are_not_kept(tuned: Callable[[], Plan], de
     monkeypatch.setattr("gossamer.measure.waited_s", lambda: next(waits))
     crowded = tuned()
     crowded.program(2)
-    assert crowded.tuner is not None and crowded.tuner.contention.matters
+    assert crowded.tuner is not None and crowded.tuner.contention.notice
     (notice,) = (notice for notice in crowded.tuner.notices if "are not kept" in notice)
     assert notice in crowded.report(2).notes
     monkeypatch.setattr("gossamer.measure.waited_s", lambda: None)
@@ -223,3 +223,25 @@ def test_times_of_whole_plans_beside_busy_processors_are_not_kept(
     quiet.end_to_end(2)
     assert quiet.tuner is not None and quiet.tuner.measured == 0
     assert quiet.tuner.cache.get_plan(key) is not None
+    # the time of a whole plan that is measured by itself belongs to what elapsed, too
+    tuning = crowded.report(2).tuning
+    assert tuning["elapsed_s"] == pytest.approx(sum(
+        row["seconds"] for row in tuning["stages"] if not row["in_background"]), rel=1e-2)
+
+
+def test_times_of_whole_plans_are_kept_once_the_processors_are_quiet(
+        tuned: Callable[[], Plan], device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not device.on_processors:
+        pytest.skip("nothing but processors is watched")
+    others = itertools.count(0.0, 1000.0)
+    monkeypatch.setattr("gossamer.measure.waited_s", lambda: 0.0)
+    monkeypatch.setattr("gossamer.measure.others_s", lambda: next(others))
+    monkeypatch.setattr("gossamer.measure.JUDGED_S", 0.0)
+    plan = tuned()
+    assert plan.tuner is not None
+    with plan.tuner.contention.watched(device):
+        pass
+    monkeypatch.setattr("gossamer.measure.others_s", lambda: 0.0)
+    plan.end_to_end(2)
+    assert plan.tuner.contention.notice
+    assert plan.tuner.cache.get_plan(program_key(plan.program(2), device)) is not None

@@ -36,9 +36,14 @@ BAD = {
     "newer": (lambda c: _changed(c, "version", value=VERSION + 1), "newer"),
     "newer, all else unknown": (
         lambda c: json.dumps({"format": c["format"], "version": 7}).encode(), "newer"),
+    "older": (lambda c: _changed(c, "version", value=VERSION - 1), "older"),
     "version": (lambda c: _changed(c, "version", value="1"), "corrupt"),
     "sections": (lambda c: _changed(c, "sections", value={"a": 1}), "corrupt"),
     "problems": (lambda c: _changed(c, *_LINE[:3], value=[]), "corrupt"),
+    "deep fields": (lambda c: _changed(c, *_LINE[:4], "fields", value=json.loads(
+        "[" * 60 + "]" * 60)), "corrupt"),
+    "no fields": (lambda c: _changed(c, *_LINE[:4], value={"problem": "", "algorithms": {}}),
+                  "corrupt"),
     "source": (lambda c: _changed(c, *_LINE[:6], "source", value=None), "corrupt"),
     "candidates": (lambda c: _changed(c, *_LINE[:6], "candidates", value=3), "corrupt"),
     "line": (lambda c: _changed(c, *_LINE, value="x"), "corrupt"),
