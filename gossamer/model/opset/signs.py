@@ -1,5 +1,8 @@
-"""Signs of sums that are never 0, as something is left of every sum that can occur after scale and
-bias: for an odd number of products of 1 and -1, or for a threshold between two integers."""
+"""Products of signs: which weights are signs, and which signs of sums are never 0.
+
+Something is left of every sum that can occur after scale and bias for an odd number of products of
+1 and -1, or for a threshold between two integers.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,16 @@ addition; and the number below which devices may round to 0."""
 
 _Interval = tuple[np.ndarray, np.ndarray]
 """The lowest and the highest value of numbers that may be off."""
+
+
+def are_scaled_signs(weight: np.ndarray) -> bool:
+    """Returns whether the weights (M, ...) of each output channel, none of which is 0, are plus and
+    minus one finite number."""
+    channels = weight.reshape(len(weight), -1)
+    # most weights that are no signs show it at once
+    return all(bool((np.abs(rows) == np.abs(rows[:, :1])).all() and np.isfinite(rows[:, 0]).all()
+                    and rows[:, 0].all())
+               for rows in (channels[:1], channels))
 
 
 def is_never_zero(expression: Expression, values: ValueFacts, weight: np.ndarray,

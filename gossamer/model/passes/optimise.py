@@ -17,6 +17,8 @@ from gossamer.model.infer.visit import visit
 from gossamer.model.opset.state import InferenceState
 from gossamer.model.passes.batch_norm import expand_batch_norms, fold_batch_norms
 from gossamer.model.passes.fusion import fuse_chains, fuse_epilogues
+from gossamer.model.passes.scaled_signs import move_scales_into_weights, round_scaled_signs
+from gossamer.model.passes.straight_through import drop_straight_through
 
 
 def optimise(graph: Graph) -> Graph:
@@ -31,9 +33,12 @@ def optimise(graph: Graph) -> Graph:
     merge_equal(graph)
     matmul_to_gemm(graph, shapes)
     fold_zero_pads(graph)
+    round_scaled_signs(graph)
     fold_batch_norms(graph)
     expand_batch_norms(graph, shapes)
     fuse_chains(graph, shapes)
+    drop_straight_through(graph, shapes)
+    move_scales_into_weights(graph)
     fuse_epilogues(graph, shapes)
     drop_dead(graph)
     return graph
