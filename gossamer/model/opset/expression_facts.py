@@ -60,9 +60,11 @@ def _values(expression: Expression, operands: Sequence[ValueFacts], *, integer: 
 def _compared(expression: Expression,
               values: Sequence[ValueFacts]) -> Iterator[tuple[int, list[float]]]:
     """Yields the index of each value that signs are taken of or that is compared with numbers, and
-    these numbers: below, at and above each of them more is known of what follows."""
+    these numbers: below, at and above each of them more is known of what follows. Of the result
+    itself it is not."""
     limits: dict[int, set[float]] = {}
-    for step in expression.steps:
+    last = expression.inputs + len(expression.steps) - 1
+    for step in expression.steps[:-1] if expression.outputs == (last,) else expression.steps:
         if step.function == "sign":
             limits.setdefault(step.arguments[0], set()).add(0.0)
         elif step.function in _COMPARISONS:

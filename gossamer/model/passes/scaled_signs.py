@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from gossamer.expression import apply
-from gossamer.facts import REAL, ValueFacts, of_array
+from gossamer.expression import DISCONTINUOUS, apply
+from gossamer.facts import REAL
 from gossamer.model.graph import Graph, Node, add_constant, names_of, unused_name
 from gossamer.model.opset.expression_facts import expression_facts
 from gossamer.model.opset.signs import are_scaled_signs
@@ -15,8 +15,8 @@ from gossamer.model.passes.batch_norm import output_rows, readers
 
 _LARGEST_DIFFERENCE = 2.0**-18
 """Largest relative difference of two magnitudes of a channel that count as the same number."""
-_MOST_VALUES = 4096
-"""Elements of the largest constant operand that is looked at for a quantiser's values."""
+_FIRST_CHANNELS = 8
+"""Number of channels that are looked at before all."""
 _SELECTING = frozenset({"reshape", "flatten", "squeeze", "unsqueeze", "transpose", "identity",
                         "expand", "slice", "split"})
 """Ops whose outputs hold values of their first input only; pool and pad may be such as well."""
@@ -46,16 +46,17 @@ def round_scaled_signs(graph: Graph) -> None:
 
 
 def _are_nearly_scaled_signs(weight: np.ndarray) -> bool:
-    """Returns whether the magnitudes of each channel differ, and by rounding alone."""
+    """Returns whether the magnitudes of each channel differ by rounding alone, and do differ in the
+    first channels."""
     rows = weight.reshape(len(weight), -1)
-    # most weights that are no signs show it at once
-    for part in (rows[:1], rows):
+    # most weights show at once that they are exact signs, or none
+    for part in (rows[:_FIRST_CHANNELS], rows):
         magnitudes = np.abs(part)
-        low, high = magnitudes.min(axis=1, initial=np.inf), magnitudes.max(axis=1, initial=0)
+        low, high = magnitudes.min(axis=1), magnitudes.max(axis=1)
         near = low >= high * np.float32(1 - _LARGEST_DIFFERENCE)
-        if not (near & (low > 0) & (high < np.inf)).all():
+        if (low == high).all() or not (near & (low > 0) & (high < np.inf)).all():
             return False
-    return bool((low < high).any())
+    return True
 
 
 def move_scales_into_weights(graph: Graph) -> None:
@@ -65,7 +66,7 @@ def move_scales_into_weights(graph: Graph) -> None:
     nodes = []
     for node in graph.nodes:
         nodes.append(node)
-        scale = _scale(graph, node)
+        scale = _scale(node)
         if scale is None:
             continue
         (name,) = node.outputs
@@ -88,23 +89,22 @@ def move_scales_into_weights(graph: Graph) -> None:
     graph.nodes = nodes
 
 
-def _scale(graph: Graph, node: Node) -> float | None:
+def _scale(node: Node) -> float | None:
     """Returns the a other than 1 where the values of a node are two or three of -a, 0 and a; None
     for other nodes."""
     if node.op != "elementwise" or len(node.outputs) != 1:
         return None
-    operands = [_facts(graph.constants, name) for name in node.inputs]
-    (known,) = expression_facts(node.attributes["expression"], operands)
+    expression = node.attributes["expression"]
+    functions = [step.function for step in expression.steps]
+    # at the end of an expression they have no scale, and without them values are many
+    if not DISCONTINUOUS.intersection(functions[:-1]):
+        return None
+    (known,) = expression_facts(expression, [REAL] * expression.inputs)
     if not (known.is_binary or known.is_ternary):
         return None
     scale = max(-known.low, known.high)
     values = {(known.low + known.step * k) / scale for k in range(known.count or 0)}
     return scale if scale != 1 and values <= {-1.0, 0.0, 1.0} else None
-
-
-def _facts(constants: Mapping[str, np.ndarray], name: str) -> ValueFacts:
-    array = constants.get(name)
-    return REAL if array is None or array.size > _MOST_VALUES else of_array(array)
 
 
 def _reached(graph: Graph, users: Mapping[str, Sequence[Node]], reader: Node, name: str,

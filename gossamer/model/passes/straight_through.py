@@ -6,10 +6,10 @@ keep these sums. They are q but for rounding.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import replace
 
 from gossamer.expression import Expression
-from gossamer.facts import REAL, ValueFacts
+from gossamer.facts import REAL
 from gossamer.model.compose import Composer
 from gossamer.model.graph import Graph
 from gossamer.model.infer.shapes_by_batch import ShapesByBatch
@@ -23,51 +23,50 @@ def drop_straight_through(graph: Graph, shapes: ShapesByBatch) -> None:
         if node.op != "elementwise" or shapes.dtype(node.outputs[0]) != "float32":
             continue
         expression = node.attributes["expression"]
-        if not any(step.function == "sub" for step in expression.steps):
+        estimated = _estimated(expression)
+        if not estimated:
             continue
         composer = Composer()
-        outputs = _simplified(expression, composer, [composer.operand(n) for n in node.inputs])
-        operands, simplified = composer.build(*outputs)
-        if len(simplified.steps) < len(expression.steps) and shapes.broadcast_to(
-                node.outputs[0], operands, graph.constants):
+        values = [composer.operand(name) for name in node.inputs]
+        for index, step in enumerate(expression.steps, start=expression.inputs):
+            values.append(values[estimated[index]] if index in estimated else composer.apply(
+                step.function, *[values[a] for a in step.arguments], constants=step.constants))
+        operands, simplified = composer.build(*[values[a] for a in expression.outputs])
+        if shapes.broadcast_to(node.outputs[0], operands, graph.constants):
             node.inputs, node.attributes["expression"] = operands, simplified
 
 
-def _simplified(expression: Expression, composer: Composer,
-                operands: Sequence[int]) -> list[int]:
-    """Adds an expression without its straight-through estimators to a composer, and returns the
-    values of its outputs there."""
-    every = Expression(expression.inputs, expression.steps,
-                       tuple(range(expression.inputs + len(expression.steps))))
+def _estimated(expression: Expression) -> dict[int, int]:
+    """Returns the index of the quantised value by the index of each value that is a
+    straight-through estimator of it."""
+    values = range(expression.inputs + len(expression.steps))
+    found = {index: pair for index in values if (pair := _parts(expression, index)) is not None}
+    if not found:
+        return {}
+    every = replace(expression, outputs=tuple(values))
     facts = expression_facts(every, [REAL] * expression.inputs)
-    values = list(operands)
-    for index, step in enumerate(expression.steps, start=expression.inputs):
-        quantised = _estimated(expression, index, facts)
-        values.append(composer.apply(step.function, *[values[a] for a in step.arguments],
-                                     constants=step.constants)
-                      if quantised is None else values[quantised])
-    return [values[output] for output in expression.outputs]
+    # a number that is added and taken away again rounds to its multiples
+    return {index: quantised for index, (quantised, smooth) in found.items()
+            if facts[quantised].few_values and facts[smooth].count != 1}
 
 
-def _estimated(expression: Expression, index: int, facts: Sequence[ValueFacts]) -> int | None:
-    """Returns the index of the value q where the value `index` is a straight-through estimator of
-    it; None where it is none."""
+def _parts(expression: Expression, index: int) -> tuple[int, int] | None:
+    """Returns the indices of q and x where a value is one of their sums that are q; None where it
+    is none."""
     function, arguments = _step(expression, index)
-    for one, other in (arguments, arguments[::-1]) if function in ("add", "sub") else ():
+    if function not in ("add", "sub"):
+        return None
+    for one, other in (arguments, arguments[::-1]):
         inner, parts = _step(expression, other)
-        # what remains of the inner sum or difference once `one` is taken away again, and that
-        quantised, smooth = -1, one
         if function == "add" and inner == "sub":
-            quantised = parts[0] if parts[1] == one else -1
             if parts[0] == parts[1]:
-                quantised, smooth = one, parts[0]
-        elif function == "sub" and inner == "sub" and (one, other) == arguments:
-            quantised = parts[1] if parts[0] == one else -1
-        elif function == "sub" and inner == "add" and (other, one) == arguments and one in parts:
-            quantised = parts[1] if parts[0] == one else parts[0]
-        # a number that is added and taken away again rounds to its multiples
-        if quantised >= 0 and facts[quantised].few_values and facts[smooth].count != 1:
-            return quantised
+                return one, parts[0]
+            if parts[1] == one:
+                return parts[0], one
+        elif inner == "sub" and other == arguments[1] and parts[0] == one:
+            return parts[1], one
+        elif function == "sub" and inner == "add" and other == arguments[0] and one in parts:
+            return (parts[1] if parts[0] == one else parts[0]), one
     return None
 
 
