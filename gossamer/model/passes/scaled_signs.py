@@ -15,8 +15,6 @@ from gossamer.model.passes.batch_norm import output_rows, readers
 
 _LARGEST_DIFFERENCE = 2.0**-18
 """Largest relative difference of two magnitudes of a channel that count as the same number."""
-_FIRST_CHANNELS = 8
-"""Number of channels that are looked at before all."""
 _SELECTING = frozenset({"reshape", "flatten", "squeeze", "unsqueeze", "transpose", "identity",
                         "expand", "slice", "split"})
 """Ops whose outputs hold values of their first input only; pool and pad may be such as well."""
@@ -46,17 +44,17 @@ def round_scaled_signs(graph: Graph) -> None:
 
 
 def _are_nearly_scaled_signs(weight: np.ndarray) -> bool:
-    """Returns whether the magnitudes of each channel differ by rounding alone, and do differ in the
-    first channels."""
+    """Returns whether the magnitudes of each channel are the same but for rounding, and differ in
+    some channels."""
     rows = weight.reshape(len(weight), -1)
-    # most weights show at once that they are exact signs, or none
-    for part in (rows[:_FIRST_CHANNELS], rows):
+    # most weights that are no signs show it at once
+    for part in (rows[:1], rows):
         magnitudes = np.abs(part)
         low, high = magnitudes.min(axis=1), magnitudes.max(axis=1)
         near = low >= high * np.float32(1 - _LARGEST_DIFFERENCE)
-        if (low == high).all() or not (near & (low > 0) & (high < np.inf)).all():
+        if not (near & (low > 0) & (high < np.inf)).all():
             return False
-    return True
+    return bool((low < high).any())
 
 
 def move_scales_into_weights(graph: Graph) -> None:

@@ -42,10 +42,13 @@ def weights_of(graph: Graph) -> list[np.ndarray]:
     return [rows for rows in found if rows is not None]
 
 
-def test_rounded_weights_of_a_convolution_become_signs() -> None:
+@pytest.mark.parametrize("exact", [0, 3])
+def test_rounded_weights_of_a_convolution_become_signs(exact: int) -> None:
+    """Some channels may be exact."""
     build = Builder()
     build.conv("x", "y")
-    weight = set_weight(build, through(signs(build, CHANNELS, CHANNELS, 3, 3)))
+    alphas = signs(build, CHANNELS, CHANNELS, 3, 3)
+    weight = set_weight(build, np.concatenate([alphas[:exact], through(alphas)[exact:]]))
     assert not are_scaled_signs(weight)
     check(build, ["conv2d"])
     (rounded,) = weights_of(optimise(build.graph))
