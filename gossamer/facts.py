@@ -8,6 +8,7 @@ are off by their tolerance.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -110,6 +111,41 @@ class ValueFacts:
         step = common(Fraction(self.step), Fraction(other.step),
                       Fraction(self.low) - Fraction(other.low))
         return grid(Fraction(low), _exact(high), step)
+
+    def parted(self, limits: Sequence[float]) -> list[ValueFacts]:
+        """Returns the facts of the values below the first limit, of the limit itself, of those
+        between it and the next one, and so on; nothing for a part without values.
+
+        limits: finite numbers in rising order.
+        """
+        parts: list[ValueFacts | None] = []
+        lower = -math.inf
+        for limit in limits:
+            is_value = self.low <= limit <= self.high and (
+                not self.step or (Fraction(limit) - Fraction(self.low)) % Fraction(self.step) == 0)
+            parts += [self._inside(lower, limit), ValueFacts(limit, limit) if is_value else None]
+            lower = limit
+        parts.append(self._inside(lower, math.inf))
+        return [part for part in parts if part is not None]
+
+    def _inside(self, lower: float, upper: float) -> ValueFacts | None:
+        """Returns the facts of the values above a limit and below another, of which infinite ones
+        leave no value out; None where there is none."""
+        low, high = self.low, self.high
+        if not self.step:
+            if math.isfinite(lower) and lower >= low:
+                low = math.nextafter(lower, math.inf)
+            if math.isfinite(upper) and upper <= high:
+                high = math.nextafter(upper, -math.inf)
+            return ValueFacts(low, high) if low <= high else None
+        first, step = Fraction(self.low), Fraction(self.step)
+        if math.isfinite(lower) and lower >= low:
+            low = float(first + ((Fraction(lower) - first) // step + 1) * step)
+        if math.isfinite(upper) and upper <= high:
+            high = float(first - ((first - Fraction(upper)) // step + 1) * step)
+        if low > high:
+            return None
+        return ValueFacts(low, high, 0.0 if low == high else self.step)
 
     def neg(self) -> ValueFacts:
         if math.isinf(self.high):

@@ -88,6 +88,27 @@ def test_a_large_array_is_read_to_its_end() -> None:
     assert not of_array(array).step
 
 
+@given(facts, st.lists(bounded, min_size=1, max_size=4, unique=True), st.integers(0, 99))
+def test_parts_hold_all_values_between_them(known: ValueFacts, limits: list[float],
+                                            seed: int) -> None:
+    limits = sorted(set(map(float, np.float32(limits) + np.float32(0))))
+    parts = known.parted(limits)
+    array = values(known, np.random.default_rng(seed))
+    array = np.append(array, [limit for limit in limits if known.holds(np.float64(limit))])
+    for value in array:
+        (part,) = [part for part in parts if part.holds(value)]
+        assert np.isin(value, limits) == (part.low == part.high and part.low in limits)
+
+
+@pytest.mark.parametrize(("known", "expected"), [
+    (integers(-2, 3), [integers(-2, -1), point(0), integers(1, 3)]),
+    (PLUS_MINUS_ONE, [point(-1), point(1)]), (point(0), [point(0)]),
+    (ValueFacts(-0.5, 1.5, 1.0), [point(-0.5), ValueFacts(0.5, 1.5, 1.0)]),
+])
+def test_parts_of_grids(known: ValueFacts, expected: list[ValueFacts]) -> None:
+    assert known.parted([0.0]) == expected
+
+
 ONE = {"neg": np.negative, "abs": np.abs, "relu": lambda x: np.maximum(x, 0), "sign": np.sign,
        "floor": np.floor, "round": np.rint, "truncate": np.trunc,
        "clip": lambda x: np.clip(x, np.float32(-1.5), np.float32(6))}

@@ -42,9 +42,8 @@ def inspect(
     _print_nodes(rows, with_form=bool(line))
     print(f"{len(rows)} nodes, {human(totals['parameters'])} parameters, "
           f"{human(totals['flops'])} FLOPs at batch {batch}")
-    if line:
-        print(line)
-        print(weights_line(forms.values()))
+    for text in filter(None, (line, weights_line(forms.values()))):
+        print(text)
 
 
 def _print_nodes(rows: Iterable[Mapping[str, Any]], *, with_form: bool) -> None:

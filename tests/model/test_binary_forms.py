@@ -18,7 +18,7 @@ from gossamer.model.passes.optimise import optimise
 from tests.model.onnx_models import runtime, save
 
 QONNX = "qonnx.custom_op.general"
-NUMBERS = {"zero": 0.0, "one": 1.0, "minus": -1.0, "two": 2.0, "half": 0.5}
+NUMBERS = {"zero": 0.0, "one": 1.0, "minus": -1.0, "two": 2.0, "half": 0.5, "part": 0.3}
 
 
 def nodes_of(form: str, x: str, y: str) -> list[NodeProto]:
@@ -29,22 +29,30 @@ def nodes_of(form: str, x: str, y: str) -> list[NodeProto]:
     truth, number, other = (f"{y}.{name}" for name in ("truth", "number", "other"))
     compared = [node("Greater", [x, "zero"], truth),
                 node("Cast", [truth], number, to=TensorProto.FLOAT)]
+    def where(output: str) -> list[NodeProto]:
+        return [node("GreaterOrEqual", [x, "zero"], f"{output}.truth"),
+                node("Where", [f"{output}.truth", "one", "minus"], output)]
+
     return {
-        "where": [node("GreaterOrEqual", [x, "zero"], truth),
-                  node("Where", [truth, "one", "minus"], y)],
+        "where": where(y),
         "where less": [node("Less", [x, "zero"], truth), node("Where", [truth, "minus", "one"], y)],
         "times two minus one": [*compared, node("Mul", [number, "two"], other),
                                 node("Sub", [other, "one"], y)],
         "minus half times two": [*compared, node("Sub", [number, "half"], other),
                                  node("Mul", [other, "two"], y)],
-        "sign of sign": [node("Sign", [x], truth), node("Add", [truth, "half"], number),
+        "sign of sign": [node("Sign", [x], truth), node("Add", [truth, "part"], number),
                          node("Sign", [number], y)],
+        "sign, and 1 for 0": [node("Equal", [x, "zero"], truth), node("Sign", [x], number),
+                              node("Where", [truth, "one", number], y)],
+        "straight through": [*where(other), node("Clip", [x, "minus", "one"], truth),
+                             node("Sub", [other, truth], number), node("Add", [number, truth], y)],
+        "a scale": [*where(other), node("Mul", [other, "part"], y)],
         "BipolarQuant": [node("BipolarQuant", [x, "one"], y, domain=QONNX)],
     }[form]
 
 
 FORMS = ["where", "where less", "times two minus one", "minus half times two", "sign of sign",
-         "BipolarQuant"]
+         "sign, and 1 for 0", "straight through", "a scale", "BipolarQuant"]
 
 
 def model(form: str, *, quantised_weights: bool = False) -> ModelProto:

@@ -89,6 +89,25 @@ def test_facts_of_activations(expression: Expression, expected: ValueFacts) -> N
     assert expression_facts(expression, [REAL]) == [expected]
 
 
+@pytest.mark.parametrize(("steps", "expected"), [
+    ([("sign", 0), ("constant", 0.1), ("add", 1, 2), ("sign", 3)], PLUS_MINUS_ONE),
+    ([("constant", 0.0), ("equal", 0, 1), ("sign", 0), ("add", 2, 3)], PLUS_MINUS_ONE),
+    ([("constant", 0.0), ("equal", 0, 1), ("constant", 1.0), ("sign", 0), ("where", 2, 3, 4)],
+     PLUS_MINUS_ONE),
+    ([("constant", 0.0), ("greater", 0, 1), ("less", 0, 1), ("sub", 2, 3)], TERNARY),
+    ([("constant", 0.0), ("greater_equal", 0, 1), ("less", 0, 1), ("sub", 2, 3)], PLUS_MINUS_ONE),
+    ([("constant", 2.0), ("greater", 0, 1), ("constant", -2.0), ("less_equal", 0, 3),
+      ("or", 2, 4)], integers(0, 1)),
+    ([("constant", 0.0), ("greater", 0, 1), ("sign", 0), ("where", 2, 3, 0)], REAL),
+])
+def test_facts_of_signs_and_comparisons_of_one_value(
+        steps: list[tuple[str, float]], expected: ValueFacts) -> None:
+    expression = Expression(1, tuple(
+        ExpressionStep(name, (), (arguments[0],)) if name == "constant"
+        else ExpressionStep(name, tuple(map(int, arguments))) for name, *arguments in steps))
+    assert expression_facts(expression, [REAL]) == [expected]
+
+
 LAYERS: dict[str, list[tuple[str, dict[str, Any]]]] = {
     "conv2d": [("conv2d", {"strides": (s, 1), "pads": (p, 0, 1, p), "dilations": (1, s),
                            "groups": g, "epilogue": identity()})

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -10,7 +11,10 @@ from gossamer.expression import FUNCTIONS, Expression, ExpressionStep
 from gossamer.facts import NONNEGATIVE, REAL, ValueFacts, integers, point
 
 _TRUTH = integers(0, 1)
-_ONE, _MINUS_ONE = point(1.0), point(-1.0)
+_ZERO, _ONE, _MINUS_ONE = point(0.0), point(1.0), point(-1.0)
+_COMPARISONS = frozenset({"less", "less_equal", "greater", "greater_equal", "equal"})
+_MOST_LIMITS = 8
+"""Numbers with which a value may be compared for the results to be derived case by case."""
 
 
 def expression_facts(expression: Expression, operands: Sequence[ValueFacts], *,
@@ -20,12 +24,62 @@ def expression_facts(expression: Expression, operands: Sequence[ValueFacts], *,
     integer: whether the arithmetic is that of integers, which wraps round and truncates: only what
     stays exact in float32 is known then.
     """
-    values = list(operands)
-    for step in expression.steps:
-        facts = _step(step, [values[index] for index in step.arguments])
-        rounds = any(not point(c).is_integer or point(c).low != c for c in step.constants)
-        values.append(REAL if integer and (rounds or facts.count is None) else facts)
-    return [values[index] for index in expression.outputs]
+    values = _values(expression, operands, integer=integer)
+    results = [values[index] for index in expression.outputs]
+    if all(result.count is not None and result.count < 3 for result in results):
+        return results
+    for index, limits in _compared(expression, values):
+        cases = [_values(expression, operands, integer=integer, given=(index, case))
+                 for case in values[index].parted(limits)]
+        joined = [functools.reduce(ValueFacts.join, [case[output] for case in cases])
+                  for output in expression.outputs]
+        results = [_narrower(one, other) for one, other in zip(results, joined, strict=True)]
+    return results
+
+
+def _values(expression: Expression, operands: Sequence[ValueFacts], *, integer: bool,
+            given: tuple[int, ValueFacts] | None = None) -> list[ValueFacts]:
+    """Returns the facts of all values of an expression: of the operands and of each step's result.
+
+    given: the index of a value of which more is assumed, and what that is.
+    """
+    values: list[ValueFacts] = []
+    for index in range(expression.inputs + len(expression.steps)):
+        if given is not None and index == given[0]:
+            values.append(given[1])
+        elif index < expression.inputs:
+            values.append(operands[index])
+        else:
+            step = expression.steps[index - expression.inputs]
+            facts = _step(step, [values[argument] for argument in step.arguments])
+            rounds = any(not point(c).is_integer or point(c).low != c for c in step.constants)
+            values.append(REAL if integer and (rounds or facts.count is None) else facts)
+    return values
+
+
+def _compared(expression: Expression,
+              values: Sequence[ValueFacts]) -> Iterator[tuple[int, list[float]]]:
+    """Yields the index of each value that signs are taken of or that is compared with numbers, and
+    these numbers: below, at and above each of them more is known of what follows. Of the result
+    itself it is not."""
+    limits: dict[int, set[float]] = {}
+    last = expression.inputs + len(expression.steps) - 1
+    for step in expression.steps[:-1] if expression.outputs == (last,) else expression.steps:
+        if step.function == "sign":
+            limits.setdefault(step.arguments[0], set()).add(0.0)
+        elif step.function in _COMPARISONS:
+            for one, other in (step.arguments, step.arguments[::-1]):
+                if values[other].count == 1:
+                    limits.setdefault(one, set()).add(values[other].low)
+    for index, numbers in limits.items():
+        if values[index].count != 1 and len(numbers) <= _MOST_LIMITS:
+            yield index, sorted(numbers)
+
+
+def _narrower(one: ValueFacts, other: ValueFacts) -> ValueFacts:
+    """Returns the facts that allow fewer values; the first ones where both allow endlessly many."""
+    is_narrower = other.count is not None and (one.count is None or other.count < one.count)
+    return other if is_narrower else one
 
 
 def _step(step: ExpressionStep, arguments: Sequence[ValueFacts]) -> ValueFacts:
@@ -64,8 +118,44 @@ def _nothing(*arguments: ValueFacts) -> ValueFacts:
     return REAL
 
 
-def _truth(*arguments: ValueFacts) -> ValueFacts:
-    return _TRUTH
+def _is_less(x: ValueFacts, y: ValueFacts) -> ValueFacts:
+    if x.high < y.low:
+        return _ONE
+    return _ZERO if x.low >= y.high else _TRUTH
+
+
+def _is_less_or_equal(x: ValueFacts, y: ValueFacts) -> ValueFacts:
+    return _opposite(_is_less(y, x))
+
+
+def _is_equal(x: ValueFacts, y: ValueFacts) -> ValueFacts:
+    if x.low > y.high or x.high < y.low:
+        return _ZERO
+    return _ONE if x.count == y.count == 1 else _TRUTH
+
+
+def _is_true(x: ValueFacts) -> ValueFacts:
+    """Returns the facts of the truth of a number, which is true unless it is 0."""
+    return _opposite(_is_equal(x, _ZERO))
+
+
+def _opposite(x: ValueFacts) -> ValueFacts:
+    return _is_equal(x, _ZERO)
+
+
+def _and(x: ValueFacts, y: ValueFacts) -> ValueFacts:
+    return _is_true(x).minimum(_is_true(y))
+
+
+def _or(x: ValueFacts, y: ValueFacts) -> ValueFacts:
+    return _is_true(x).maximum(_is_true(y))
+
+
+def _where(condition: ValueFacts, x: ValueFacts, y: ValueFacts) -> ValueFacts:
+    truth = _is_true(condition)
+    if truth == _TRUTH:
+        return x.join(y)
+    return x if truth == _ONE else y
 
 
 def _hard_sigmoid(x: ValueFacts, alpha: float, beta: float) -> ValueFacts:
@@ -75,9 +165,10 @@ def _hard_sigmoid(x: ValueFacts, alpha: float, beta: float) -> ValueFacts:
 _FUNCTIONS: dict[str, Callable[..., ValueFacts]] = {
     "add": ValueFacts.add, "sub": ValueFacts.sub, "mul": ValueFacts.mul, "div": _div, "pow": _pow,
     "min": ValueFacts.minimum, "max": ValueFacts.maximum,
-    "less": _truth, "less_equal": _truth, "greater": _truth, "greater_equal": _truth,
-    "equal": _truth, "and": _truth, "or": _truth, "not": _truth,
-    "where": lambda condition, x, y: x.join(y),
+    "less": _is_less, "less_equal": _is_less_or_equal,
+    "greater": lambda x, y: _is_less(y, x),
+    "greater_equal": lambda x, y: _is_less_or_equal(y, x),
+    "equal": _is_equal, "and": _and, "or": _or, "not": _opposite, "where": _where,
     "neg": ValueFacts.neg, "abs": ValueFacts.abs, "relu": ValueFacts.relu,
     "clip": ValueFacts.clip, "sign": ValueFacts.sign, "floor": ValueFacts.floor,
     "round": ValueFacts.round, "constant": point,

@@ -1,5 +1,8 @@
-"""Signs of sums that are never 0, as something is left of every sum that can occur after scale and
-bias: for an odd number of products of 1 and -1, or for a threshold between two integers."""
+"""Products of signs: which weights are signs, and which signs of sums are never 0.
+
+Something is left of every sum that can occur after scale and bias for an odd number of products of
+1 and -1, or for a threshold between two integers.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from gossamer.expression import Expression, ExpressionStep
+from gossamer.expression import FUNCTIONS, Expression, ExpressionStep
 from gossamer.facts import PLUS_MINUS_ONE, TERNARY, ValueFacts
 
 _MOST_PRODUCTS = 2**16
@@ -20,6 +23,16 @@ addition; and the number below which devices may round to 0."""
 
 _Interval = tuple[np.ndarray, np.ndarray]
 """The lowest and the highest value of numbers that may be off."""
+
+
+def are_scaled_signs(weight: np.ndarray) -> bool:
+    """Returns whether the weights (M, ...) of each output channel, none of which is 0, are plus and
+    minus one finite number."""
+    channels = weight.reshape(len(weight), -1)
+    # most weights that are no signs show it at once
+    return all(bool((np.abs(rows) == np.abs(rows[:, :1])).all() and np.isfinite(rows[:, 0]).all()
+                    and rows[:, 0].all())
+               for rows in (channels[:1], channels))
 
 
 def is_never_zero(expression: Expression, values: ValueFacts, weight: np.ndarray,
@@ -102,5 +115,34 @@ def _constant(step: ExpressionStep) -> _Interval:
     return value, value
 
 
+def _div(step: ExpressionStep, x: _Interval, y: _Interval) -> _Interval:
+    """An interval around 0 divides to any number: infinities of it are NaN in what follows."""
+    corners = [a / b for a in x for b in y]
+    around_zero = (y[0] <= 0) & (y[1] >= 0)
+    return (np.where(around_zero, -np.inf, np.minimum.reduce(corners)),
+            np.where(around_zero, np.inf, np.maximum.reduce(corners)))
+
+
+def _min(step: ExpressionStep, x: _Interval, y: _Interval) -> _Interval:
+    return np.minimum(x[0], y[0]), np.minimum(x[1], y[1])
+
+
+def _max(step: ExpressionStep, x: _Interval, y: _Interval) -> _Interval:
+    return np.maximum(x[0], y[0]), np.maximum(x[1], y[1])
+
+
+def _prelu(step: ExpressionStep, x: _Interval, slope: _Interval) -> _Interval:
+    zero = np.zeros(())
+    return _add(step, _max(step, x, (zero, zero)), _mul(step, _min(step, x, (zero, zero)), slope))
+
+
+def _rising(step: ExpressionStep, x: _Interval) -> _Interval:
+    """Returns the results of a function that never falls."""
+    low, high = (FUNCTIONS[step.function].numpy(bound, *step.constants) for bound in x)
+    return low, high
+
+
 _FUNCTIONS: dict[str, Callable[..., _Interval]] = {
-    "add": _add, "sub": _sub, "mul": _mul, "neg": _neg, "constant": _constant}
+    "add": _add, "sub": _sub, "mul": _mul, "div": _div, "neg": _neg, "constant": _constant,
+    "min": _min, "max": _max, "prelu": _prelu, "relu": _rising, "clip": _rising,
+    "leaky_relu": lambda step, x: _prelu(step, x, _constant(step))}

@@ -1,7 +1,8 @@
 """Batch norms: folded into the convolution or matrix product before them, or made element-wise.
 
 A batch norm on which a sign depends, with no convolution or product between, is never folded:
-the rounding of the folded weights would flip bits."""
+the rounding of the folded weights would flip bits. Nor is one that would make weights of signs
+other numbers, since bits could not compute the layer any more."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from gossamer.model.graph import Graph, Node, add_constant, names_of
 from gossamer.model.infer.shapes_by_batch import ShapesByBatch
 from gossamer.model.opset.normalisation import AFFINE, batch_norm_constants
 from gossamer.model.opset.registry import OPSET
+from gossamer.model.opset.signs import are_scaled_signs
 
 
 def readers(graph: Graph) -> dict[str, list[Node]]:
@@ -39,6 +41,8 @@ def fold_batch_norms(graph: Graph) -> None:
         layer = producers.get(norm.inputs[0])
         if layer is None or not _foldable(graph, layer, graph.constants[norm.inputs[1]].size):
             continue
+        if _ends_signs(graph, layer, norm):
+            continue
         if not _feeds_sign(norm.outputs[0], users):
             _fold(graph, names, layer, norm)
             producers[norm.outputs[0]] = layer
@@ -58,6 +62,18 @@ def channel_count(layer: Node, weight: np.ndarray) -> int | None:
     return weight.shape[0 if layer.attributes["trans_b"] else 1]
 
 
+def output_rows(graph: Graph, layer: Node) -> np.ndarray | None:
+    """Returns the weights of a convolution or product with a row for each output channel; None for
+    other nodes, and where they are no constant of float32 or resolve() will refuse them."""
+    if layer.op not in ("conv2d", "gemm"):
+        return None
+    weight = graph.constants.get(layer.inputs[1])
+    if weight is None or weight.dtype != np.float32 or not weight.size or (
+            channel_count(layer, weight) is None):
+        return None
+    return weight.T if layer.op == "gemm" and not layer.attributes["trans_b"] else weight
+
+
 def _foldable(graph: Graph, layer: Node, channels: int) -> bool:
     """Returns whether a batch norm of so many channels can be folded into the layer."""
     if layer.op not in ("conv2d", "conv_transpose2d", "gemm"):
@@ -69,6 +85,19 @@ def _foldable(graph: Graph, layer: Node, channels: int) -> bool:
         return False
     epilogue = layer.attributes.get("epilogue")
     return epilogue is None or epilogue.is_identity or epilogue == apply("add")
+
+
+def _ends_signs(graph: Graph, layer: Node, norm: Node) -> bool:
+    """Returns whether weights are plus and minus one number a channel, and would not be with a
+    batch norm in them, as by a scale of 0."""
+    rows = output_rows(graph, layer)
+    if rows is None or not are_scaled_signs(rows):
+        return False
+    _, scale, _ = batch_norm_constants([graph.constants[name] for name in norm.inputs[1:]],
+                                       norm.attributes["epsilon"])
+    alphas = np.abs(rows.reshape(len(rows), -1)[:, :1])
+    with np.errstate(over="ignore"):
+        return not are_scaled_signs((alphas * scale[:, None]).astype(np.float32))
 
 
 def _feeds_sign(name: str, users: dict[str, list[Node]]) -> bool:

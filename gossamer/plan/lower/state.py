@@ -10,6 +10,7 @@ import numpy as np
 from gossamer.expression import Expression, identity
 from gossamer.facts import REAL, ValueFacts
 from gossamer.model.graph import Node, StaticGraph
+from gossamer.model.opset.signs import are_scaled_signs
 from gossamer.ops.algorithm import Epilogue, Problem
 from gossamer.ops.copy import problem as copy_problem
 from gossamer.ops.elementwise.problem import ElementwiseProblem
@@ -146,13 +147,4 @@ def _weights_info(weight: np.ndarray, facts: ValueFacts) -> WeightsInfo:
     else:
         density = float(np.count_nonzero(nonzero)) / weight.size
         mask_hash = hashlib.sha256(np.packbits(nonzero).tobytes()).hexdigest()[:16]
-    return WeightsInfo(density, mask_hash, facts, not mask_hash and _are_scaled_signs(weight))
-
-
-def _are_scaled_signs(weight: np.ndarray) -> bool:
-    """Returns whether the weights of each output channel, none of which is 0, are plus and minus
-    one finite number."""
-    channels = weight.reshape(len(weight), -1)
-    # most weights that are no signs show it at once
-    return all(bool((np.abs(rows) == np.abs(rows[:, :1])).all() and np.isfinite(rows[:, 0]).all())
-               for rows in (channels[:1], channels))
+    return WeightsInfo(density, mask_hash, facts, not mask_hash and are_scaled_signs(weight))

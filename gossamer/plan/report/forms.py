@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gossamer.ops.algorithm import Problem
-from gossamer.ops.conv2d.binary.form import binary_form, reason_not_binary
+from gossamer.ops.conv2d.binary.form import binary_form, inputs_are_signs, reason_not_binary
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.gemm.dense import pointwise
 from gossamer.ops.gemm.problem import GemmProblem
@@ -22,7 +22,8 @@ class LayerForm:
 
     form: "bits", "trits" or "floats". reason: why it is not a packed form; "" where it is one.
     could_be_packed: whether bits or trits can compute the layer. weights: the number of its
-    weights. layers: the number of layers that have them.
+    weights. layers: the number of layers that have them. has_signs: whether its inputs are -1, 0
+    or 1, or its weights plus and minus one number a channel.
     """
 
     layer: str
@@ -31,6 +32,7 @@ class LayerForm:
     could_be_packed: bool
     weights: int = 0
     layers: int = 1
+    has_signs: bool = True
 
 
 def form_of(layer: str, problem: Problem, taken: bool | None = None) -> LayerForm | None:
@@ -46,7 +48,8 @@ def form_of(layer: str, problem: Problem, taken: bool | None = None) -> LayerFor
     weights = sum(math.prod(each.weight_shapes["weight"]) for each in convolutions)
     reason = reason_not_binary(convolution)
     if reason is not None:
-        return LayerForm(layer, FLOATS, reason, False, weights, layers)
+        has_signs = convolution.weights_info.scaled_signs or inputs_are_signs(convolution)
+        return LayerForm(layer, FLOATS, reason, False, weights, layers, has_signs)
     dtype = binary_form(convolution).input
     if taken is False:
         return LayerForm(layer, FLOATS, f"{dtype} would do, another algorithm was taken", True,
@@ -56,10 +59,10 @@ def form_of(layer: str, problem: Problem, taken: bool | None = None) -> LayerFor
 
 def forms_line(forms: Iterable[LayerForm]) -> str:
     """Returns a line such as 'layers with weights: 16 of 18 on bits, 1 of 18 on trits, 1 of 18 on
-    floats: conv1 (its inputs are any floats, not known to be -1, 0 or 1)'; "" where neither bits
-    nor trits can compute any layer."""
+    floats: conv1 (its inputs are any floats, not known to be -1, 0 or 1)'; "" where no layer has
+    inputs or weights that are signs."""
     forms = list(forms)
-    if not any(form.could_be_packed for form in forms):
+    if not any(form.has_signs for form in forms):
         return ""
     counts = {name: sum(form.layers for form in forms if form.form == name)
               for name in ("bits", "trits", FLOATS)}

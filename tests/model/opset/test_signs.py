@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from gossamer.expression import Expression, apply
@@ -15,6 +15,9 @@ from gossamer.model.opset.signs import is_never_zero
 from tests.model.graph_builder import Builder
 
 BATCH_NORM = apply("mul").then(apply("add")).then(apply("sign"))
+BEFORE = {name: apply(name) for name in ("min", "max", "prelu", "relu", "div")} | {
+    "clip": apply("clip", -1.0, 1.0), "leaky_relu": apply("leaky_relu", 0.125)}
+"""What may be between a sum and its sign, by name."""
 NUMBERS = st.sampled_from([-2.5, -1.0, -0.75, 0.0, 0.1, 0.5, 1.0, 3.0])
 
 
@@ -65,6 +68,21 @@ def test_sums_that_are_rounded_keep_away_from_thresholds() -> None:
     assert is_never_zero(expression, PLUS_MINUS_ONE, weight, far, exact=False)
     assert is_never_zero(expression, PLUS_MINUS_ONE, weight, near, exact=True)
     assert not is_never_zero(expression, PLUS_MINUS_ONE, weight, near, exact=False)
+
+
+@settings(max_examples=60)
+@given(function=st.sampled_from(sorted(BEFORE)), number=NUMBERS, known=st.sampled_from(
+    [PLUS_MINUS_ONE, TERNARY]), depth=st.integers(1, 8))
+def test_functions_between_sum_and_sign(function: str, number: float, known: ValueFacts,
+                                        depth: int) -> None:
+    assume(number or function != "div")
+    expression = apply("sub").then(BEFORE[function]).then(apply("sign"))
+    counts = np.arange(-depth, depth + 1, int(known.step), dtype=np.float64)
+    operands = [np.float32([number])] * (expression.inputs - 1)
+    with np.errstate(all="ignore"):
+        (signs,) = expression.evaluate(counts, *operands)
+    never = is_never_zero(expression, known, np.ones((1, depth), np.float32), operands, exact=True)
+    assert never == bool((np.abs(signs) == 1).all())
 
 
 @pytest.mark.parametrize(("bias", "expected"), [

@@ -109,3 +109,19 @@ def test_a_batch_norm_of_other_channels_is_refused_when_resolving() -> None:
     better = optimise(build.graph)
     with pytest.raises(ModelError, match="expected 1 channels"):
         resolve(better, 1)
+
+
+@pytest.mark.parametrize(("gamma", "folded"), [(1.0, True), (-2.0, True), (0.0, False),
+                                               (1e-45, False)])
+def test_batch_norm_that_ends_the_signs_of_weights_is_not_folded(gamma: float,
+                                                                 folded: bool) -> None:
+    build = Builder()
+    build.norm(build.conv("x"), "y")
+    layer, norm = build.graph.nodes
+    weight = build.graph.constants[layer.inputs[1]]
+    build.graph.constants[layer.inputs[1]] = np.sign(weight) / 4
+    scales = build.graph.constants[norm.inputs[1]].copy()
+    scales[1] = gamma
+    build.graph.constants[norm.inputs[1]] = scales
+    (node,) = check(build, ["conv2d"])
+    assert functions(node) == (["add"] if folded else ["add", "sub", "mul", "add"])

@@ -57,10 +57,23 @@ def test_a_line_names_the_layers_on_floats() -> None:
         "or minus one number a channel)")
     assert forms_line([bits, form_of("third", replace(PRODUCT, facts=(TERNARY,)))]) == (
         "layers with weights: 1 of 2 on bits, 1 of 2 on trits")
-    assert forms_line([floats]) == ""
     assert weights_line([floats]) == ""
     assert weights_line([bits, floats]) == (
         "weights of layers on bits or trits: 7.5e-07 MB as bits, 2.4e-05 MB in float32")
+
+
+@pytest.mark.parametrize(("info", "known", "reason"), [
+    (SCALED, REAL, "its inputs are any floats, not known to be -1, 0 or 1"),
+    (SCALED, ValueFacts(-0.5, 1.0, 1.5), "its inputs are -0.5 or 1, not known to be -1, 0 or 1"),
+    (WeightsInfo(), PLUS_MINUS_ONE, "its weights are not plus or minus one number a channel"),
+    (WeightsInfo(0.5, "mask"), TERNARY,
+     "some of its weights are 0, not plus or minus one number a channel"),
+    (WeightsInfo(), REAL, "")])
+def test_a_line_says_why_layers_of_signs_are_on_floats_where_all_are(
+        info: WeightsInfo, known: ValueFacts, reason: str) -> None:
+    form = form_of("fc", replace(PRODUCT, weights_info=info, facts=(known,)))
+    assert forms_line([form]) == (f"layers with weights: 1 of 1 on floats: fc ({reason})"
+                                  if reason else "")
 
 
 def test_reports_state_the_form_and_an_exact_precision(tmp_path: Path) -> None:
@@ -79,7 +92,8 @@ def test_reports_state_the_form_and_an_exact_precision(tmp_path: Path) -> None:
 
 def test_networks_of_floats_have_no_such_line() -> None:
     build = GraphBuilder("floats")
-    y = build.gemm(build.input("x", (None, 3)), build.constant("w", np.ones((3, 2), np.float32)))
+    y = build.gemm(build.input("x", (None, 3)), build.constant(
+        "w", np.arange(6, dtype=np.float32).reshape(3, 2)))
     build.output(y, (None, 2))
     report = gossamer.compile(build.finish(), "host").report(1)
     assert report.forms_line == "" and report.rows[0]["form"]["form"] == "floats"

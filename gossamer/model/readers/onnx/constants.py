@@ -19,6 +19,7 @@ from onnx.shape_inference import infer_node_outputs
 
 from gossamer.errors import first_line, quoted
 from gossamer.io.limits import check_unpacked, most_value_bytes
+from gossamer.model.graph import Graph
 
 _FOLDED = frozenset((
     "Abs", "Add", "And", "ArgMax", "ArgMin", "BatchNormalization", "BitShift", "BitwiseAnd",
@@ -115,10 +116,6 @@ def _item_bits(tensor: onnx.TensorProto) -> int:
     return 8 * onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
 
 
-QONNX_DOMAINS = ("qonnx.custom_op.general", "finn.custom_op.general", "onnx.brevitas")
-"""The domains of the ops of QONNX, which writes quantised networks down."""
-
-
 class ConstantFolder:
     """Computes nodes whose inputs are all constants, with ONNX's reference implementation.
 
@@ -134,8 +131,6 @@ class ConstantFolder:
         """Returns the results of a node; None where they are not known, too large, or cannot be
         computed, which is left to the node's converter and its messages."""
         inputs = [name for name in node.input if name]
-        if node.op_type == "BipolarQuant" and node.domain in QONNX_DOMAINS:
-            return self._bipolar([constants[name] for name in inputs if name in constants])
         if node.op_type not in _FOLDED or node.domain not in ("", "ai.onnx"):
             return None
         if any(name not in constants for name in inputs):
@@ -153,16 +148,22 @@ class ConstantFolder:
         self._bytes_left -= sum(array.nbytes for array in results)
         return results if self._bytes_left >= 0 else None
 
-    def _bipolar(self, arrays: list[np.ndarray]) -> list[np.ndarray] | None:
-        """Returns plus or minus a scale by the sign of x, for [x, scale]; None where they are not
-        both known, or the scale is larger than x."""
+    def fold_last(self, graph: Graph) -> None:
+        """Computes the last node of a graph, which a converter has made, where it is element-wise
+        and its inputs are constants; a node whose result would be too large stays."""
+        node = graph.nodes[-1]
+        if node.op != "elementwise" or any(name not in graph.constants for name in node.inputs):
+            return
+        arrays = [graph.constants[name].astype(np.float32) for name in node.inputs]
         try:
-            x, scale = (array.astype(np.float32) for array in arrays)
-            results = [np.where(x >= 0, np.broadcast_to(scale, x.shape), -scale)]
+            shape = np.broadcast_shapes(*[array.shape for array in arrays])
         except ValueError:
-            return None
-        self._bytes_left -= results[0].nbytes
-        return results if self._bytes_left >= 0 else None
+            return
+        if 4 * math.prod(shape) <= self._bytes_left:
+            (result,) = node.attributes["expression"].evaluate(*arrays)
+            self._bytes_left -= result.nbytes
+            graph.constants[node.outputs[0]] = result
+            del graph.nodes[-1]
 
     def _is_bounded(self, node: onnx.NodeProto, arrays: dict[str, np.ndarray]) -> bool:
         """Returns whether the results, as ONNX's shape inference tells them, fit what is left of

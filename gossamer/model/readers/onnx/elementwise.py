@@ -10,7 +10,6 @@ from onnx import TensorProto
 
 from gossamer.expression import apply
 from gossamer.model.compose import Composer
-from gossamer.model.readers.onnx.constants import QONNX_DOMAINS
 from gossamer.model.readers.onnx.node import OnnxNode
 
 Converter = Callable[[OnnxNode], None]
@@ -155,16 +154,6 @@ def _cast(node: OnnxNode) -> None:
     node.emit("cast", [x], dtype=TYPES[target])
 
 
-def _bipolar(c: Composer, values: list[int], node: OnnxNode) -> int:
-    """Returns the formula of BipolarQuant, whose inputs are x and a scale: plus or minus the scale,
-    plus for 0."""
-    if len(values) != 2:
-        raise node.error(f"has {len(values)} inputs, expected 2: x and its scale")
-    sign = c.apply("where", c.apply("greater_equal", values[0], c.constant(0)), c.constant(1),
-                   c.constant(-1))
-    return c.apply("mul", sign, values[1])
-
-
 ELEMENTWISE: dict[str, Converter] = {
     **{op: partial(_function, name=name) for op, name in {
         "Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "Less": "less",
@@ -183,8 +172,3 @@ ELEMENTWISE: dict[str, Converter] = {
     "LeakyRelu": _leaky_relu, "HardSigmoid": _hard_sigmoid, "Clip": _clip, "PRelu": _prelu,
     "Cast": _cast,
 }
-
-OF_OTHER_DOMAINS: dict[tuple[str, str], Converter] = {
-    (domain, "BipolarQuant"): partial(_composed, formula=_bipolar)
-    for domain in QONNX_DOMAINS}
-"""Converters of ops that are not ONNX's own, by domain and name: those of QONNX."""

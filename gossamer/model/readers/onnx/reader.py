@@ -21,10 +21,11 @@ from gossamer.model.readers.onnx.constants import (
     load_external_data,
     to_array,
 )
-from gossamer.model.readers.onnx.elementwise import ELEMENTWISE, OF_OTHER_DOMAINS, TYPES
+from gossamer.model.readers.onnx.elementwise import ELEMENTWISE, TYPES
 from gossamer.model.readers.onnx.layers import LAYERS
 from gossamer.model.readers.onnx.layout import LAYOUT
 from gossamer.model.readers.onnx.node import OnnxNode
+from gossamer.model.readers.onnx.qonnx import CONVERTERS as QONNX
 
 OPSETS = range(9, 22)
 
@@ -195,7 +196,7 @@ def _load_nodes(proto: onnx.GraphProto, graph: Graph, opset: int) -> None:
                                    in zip(entry.output, results, strict=False) if name)
             continue
         converter = _CONVERTERS.get(entry.op_type) if entry.domain in ("", "ai.onnx") else (
-            OF_OTHER_DOMAINS.get((entry.domain, entry.op_type)))
+            QONNX.get((entry.domain, entry.op_type)))
         if converter is None:
             unknown.append(f"{node.source} of domain {quoted(entry.domain or 'ai.onnx')}")
             continue
@@ -207,6 +208,9 @@ def _load_nodes(proto: onnx.GraphProto, graph: Graph, opset: int) -> None:
             except MALFORMED as error:
                 raise node.error(f"is malformed: {quoted(error)}") from error
             node.finish()
+            if (entry.domain, entry.op_type) in QONNX:
+                # quantised weights
+                folder.fold_last(graph)
     if unknown:
         more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
         raise UnsupportedError(f"{graph.file}: gossamer does not compute {', '.join(unknown[:3])}"

@@ -59,6 +59,11 @@ def reason_not_binary(problem: Conv2dProblem) -> str | None:
     return None
 
 
+def inputs_are_signs(problem: Conv2dProblem) -> bool:
+    """Returns whether the inputs of a problem are known to be -1, 0 or 1."""
+    return bool(problem.facts) and _dtype_of(problem.facts[0]) is not None
+
+
 def binary_form(problem: Conv2dProblem) -> BinaryForm:
     """Returns the form of a problem that bits can compute."""
     dtype = _dtype_of(problem.facts[0])

@@ -1,0 +1,145 @@
+"""Rewrites by which layers become products of signs of -1 and 1 with one magnitude a channel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from gossamer.expression import DISCONTINUOUS, apply
+from gossamer.facts import REAL
+from gossamer.model.graph import Graph, Node, add_constant, names_of, unused_name
+from gossamer.model.opset.expression_facts import expression_facts
+from gossamer.model.opset.signs import are_scaled_signs
+from gossamer.model.passes.batch_norm import output_rows, readers
+
+_LARGEST_DIFFERENCE = 2.0**-18
+"""Largest relative difference of two magnitudes of a channel that count as the same number."""
+_SELECTING = frozenset({"reshape", "flatten", "squeeze", "unsqueeze", "transpose", "identity",
+                        "expand", "slice", "split"})
+"""Ops whose outputs hold values of their first input only; pool and pad may be such as well."""
+
+
+def round_scaled_signs(graph: Graph) -> None:
+    """Makes weights plus and minus one number a channel that are that but for rounding.
+
+    Files hold the sums alpha * sign(w) - w + w in place of alpha * sign(w), where the straight-
+    through estimator of training was computed before they were written.
+    """
+    names = names_of(graph)
+    rounded: dict[tuple[str, bool], str] = {}
+    for layer in graph.nodes:
+        rows = output_rows(graph, layer)
+        if rows is None or not _are_nearly_scaled_signs(rows):
+            continue
+        key = (layer.inputs[1], bool(layer.attributes.get("trans_b")))
+        if key not in rounded:
+            magnitudes = np.abs(rows.astype(np.float64)).mean(
+                axis=tuple(range(1, rows.ndim)), keepdims=True)
+            weight = np.copysign(magnitudes.astype(np.float32), rows)
+            if layer.op == "gemm" and not layer.attributes["trans_b"]:
+                weight = weight.T
+            rounded[key] = add_constant(graph, names, f"{layer.inputs[1]}.signs", weight)
+        layer.inputs[1] = rounded[key]
+
+
+def _are_nearly_scaled_signs(weight: np.ndarray) -> bool:
+    """Returns whether the magnitudes of each channel are the same but for rounding, and differ in
+    some channels."""
+    rows = weight.reshape(len(weight), -1)
+    # most weights that are no signs show it at once
+    for part in (rows[:1], rows):
+        magnitudes = np.abs(part)
+        low, high = magnitudes.min(axis=1), magnitudes.max(axis=1)
+        near = low >= high * np.float32(1 - _LARGEST_DIFFERENCE)
+        if not (near & (low > 0) & (high < np.inf)).all():
+            return False
+    return bool((low < high).any())
+
+
+def move_scales_into_weights(graph: Graph) -> None:
+    """Makes -1, 0 and 1 of the values -a, 0 and a that a quantiser gives to convolutions and
+    products of scaled signs, and multiplies their weights by a."""
+    users, names = readers(graph), names_of(graph)
+    nodes = []
+    for node in graph.nodes:
+        nodes.append(node)
+        scale = _scale(node)
+        if scale is None:
+            continue
+        (name,) = node.outputs
+        reached = {id(reader): _reached(graph, users, reader, name, scale)
+                   for reader in users.get(name, ())}
+        taken = [reader for reader in users.get(name, ()) if reached[id(reader)]]
+        if not taken:
+            continue
+        if all(found is not None for found in reached.values()):
+            node.attributes["expression"] = node.attributes["expression"].then(apply("sign"))
+        else:
+            signs = unused_name(names, f"{name}.signs")
+            names.add(signs)
+            nodes.append(Node("elementwise", signs, [name], [signs],
+                              {"expression": apply("sign")}, node.source))
+            for reader in taken:
+                reader.inputs[0] = signs
+        for layer in (layer for reader in taken for layer in reached[id(reader)] or ()):
+            _multiply(graph, names, layer, scale)
+    graph.nodes = nodes
+
+
+def _scale(node: Node) -> float | None:
+    """Returns the a other than 1 where the values of a node are two or three of -a, 0 and a; None
+    for other nodes."""
+    if node.op != "elementwise" or len(node.outputs) != 1:
+        return None
+    expression = node.attributes["expression"]
+    functions = [step.function for step in expression.steps]
+    # at the end of an expression they have no scale, and without them values are many
+    if not DISCONTINUOUS.intersection(functions[:-1]):
+        return None
+    (known,) = expression_facts(expression, [REAL] * expression.inputs)
+    if not (known.is_binary or known.is_ternary):
+        return None
+    scale = max(-known.low, known.high)
+    values = {(known.low + known.step * k) / scale for k in range(known.count or 0)}
+    return scale if scale != 1 and values <= {-1.0, 0.0, 1.0} else None
+
+
+def _reached(graph: Graph, users: Mapping[str, Sequence[Node]], reader: Node, name: str,
+             scale: float) -> list[Node] | None:
+    """Returns the layers of scaled signs in which a value ends that a node reads, with the padding
+    on the way; None where it ends elsewhere."""
+    if reader.op == "shape":
+        return []
+    if name != reader.inputs[0] or name in reader.inputs[1:]:
+        return None
+    rows = output_rows(graph, reader)
+    if rows is not None:
+        scaled = rows.reshape(len(rows), -1)[:, :1] * np.float64(scale)
+        fits = are_scaled_signs(rows) and are_scaled_signs(scaled.astype(np.float32))
+        return [reader] if fits else None
+    if reader.op == "pad":
+        values = (0.0, scale, -scale)
+        if len(reader.inputs) > 1 or np.float32(reader.attributes.get("value") or 0) not in values:
+            return None
+    elif reader.op not in _SELECTING and (
+            reader.op != "pool" or reader.attributes["kind"] != "max"):
+        return None
+    found = [reader] if reader.op == "pad" else []
+    for output in filter(None, reader.outputs):
+        for behind in users.get(output, ()):
+            ends = _reached(graph, users, behind, output, scale)
+            if ends is None:
+                return None
+            found += ends
+    return found
+
+
+def _multiply(graph: Graph, names: set[str], layer: Node, scale: float) -> None:
+    """Multiplies the weights of a layer by a scale, or divides the value of a padding by it."""
+    if layer.op == "pad":
+        layer.attributes["value"] = float(np.sign(layer.attributes.get("value") or 0))
+        return
+    weight = graph.constants[layer.inputs[1]].astype(np.float64) * scale
+    layer.inputs[1] = add_constant(graph, names, f"{layer.inputs[1]}.scaled",
+                                   weight.astype(np.float32))

@@ -1,0 +1,78 @@
+"""Takes the straight-through estimators of training out of expressions.
+
+Frameworks write the sign q of x, whose gradient shall be that of x, as (q - x) + x, and exporters
+keep these sums. They are q but for rounding.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gossamer.expression import Expression
+from gossamer.facts import REAL
+from gossamer.model.compose import Composer
+from gossamer.model.graph import Graph
+from gossamer.model.infer.shapes_by_batch import ShapesByBatch
+from gossamer.model.opset.expression_facts import expression_facts
+
+
+def drop_straight_through(graph: Graph, shapes: ShapesByBatch) -> None:
+    """Replaces (q - x) + x, x + (q - x), x - (x - q), (q + x) - x and q + (x - x) in expressions by
+    q, where few values of q are possible and x is not the same number for all values."""
+    for node in graph.nodes:
+        if node.op != "elementwise" or shapes.dtype(node.outputs[0]) != "float32":
+            continue
+        expression = node.attributes["expression"]
+        estimated = _estimated(expression)
+        if not estimated:
+            continue
+        composer = Composer()
+        values = [composer.operand(name) for name in node.inputs]
+        for index, step in enumerate(expression.steps, start=expression.inputs):
+            values.append(values[estimated[index]] if index in estimated else composer.apply(
+                step.function, *[values[a] for a in step.arguments], constants=step.constants))
+        operands, simplified = composer.build(*[values[a] for a in expression.outputs])
+        if shapes.broadcast_to(node.outputs[0], operands, graph.constants):
+            node.inputs, node.attributes["expression"] = operands, simplified
+
+
+def _estimated(expression: Expression) -> dict[int, int]:
+    """Returns the index of the quantised value by the index of each value that is a
+    straight-through estimator of it."""
+    values = range(expression.inputs + len(expression.steps))
+    found = {index: pair for index in values if (pair := _parts(expression, index)) is not None}
+    if not found:
+        return {}
+    every = replace(expression, outputs=tuple(values))
+    facts = expression_facts(every, [REAL] * expression.inputs)
+    # a number that is added and taken away again rounds to its multiples
+    return {index: quantised for index, (quantised, smooth) in found.items()
+            if facts[quantised].few_values and facts[smooth].count != 1}
+
+
+def _parts(expression: Expression, index: int) -> tuple[int, int] | None:
+    """Returns the indices of q and x where a value is one of their sums that are q; None where it
+    is none."""
+    function, arguments = _step(expression, index)
+    if function not in ("add", "sub"):
+        return None
+    for one, other in (arguments, arguments[::-1]):
+        inner, parts = _step(expression, other)
+        if function == "add" and inner == "sub":
+            if parts[0] == parts[1]:
+                return one, parts[0]
+            if parts[1] == one:
+                return parts[0], one
+        elif inner == "sub" and other == arguments[1] and parts[0] == one:
+            return parts[1], one
+        elif function == "sub" and inner == "add" and other == arguments[0] and one in parts:
+            return (parts[1] if parts[0] == one else parts[0]), one
+    return None
+
+
+def _step(expression: Expression, index: int) -> tuple[str, tuple[int, ...]]:
+    """Returns the function and the arguments of a value; "" for an operand."""
+    if index < expression.inputs:
+        return "", ()
+    step = expression.steps[index - expression.inputs]
+    return step.function, step.arguments

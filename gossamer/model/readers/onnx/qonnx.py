@@ -1,0 +1,98 @@
+"""Converters of the ops of QONNX, in which Brevitas and other tools write quantised networks down
+(A. Pappalardo et al., "QONNX: representing arbitrary-precision quantized neural networks", arXiv
+2206.07527, 2022)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from gossamer.model.compose import Composer
+from gossamer.model.readers.onnx.node import OnnxNode
+
+Converter = Callable[[OnnxNode], None]
+
+DOMAINS = ("qonnx.custom_op.general", "finn.custom_op.general", "onnx.brevitas")
+"""The domains of these ops."""
+
+
+def _bipolar(node: OnnxNode) -> None:
+    """Converts BipolarQuant, whose inputs are x and a scale: plus or minus the scale, plus for
+    0."""
+    if len(node.inputs) != 2:
+        raise node.error(f"has {len(node.inputs)} inputs, expected 2: x and its scale")
+    c = Composer()
+    x, scale = (c.operand(node.required(index)) for index in range(2))
+    sign = c.apply("where", c.apply("greater_equal", x, c.constant(0)), c.constant(1),
+                   c.constant(-1))
+    node.emit_expression(c, c.apply("mul", sign, scale))
+
+
+def _quant(node: OnnxNode) -> None:
+    """Converts Quant, whose inputs are x, a scale, a zero point and a number of bits:
+    (round(clip(x / scale + zero point)) - zero point) * scale."""
+    if len(node.inputs) != 4:
+        raise node.error(f"has {len(node.inputs)} inputs, expected 4: x, its scale, its zero point "
+                         "and its number of bits")
+    low, high = _bounds(node)
+    c = Composer()
+    x, scale, zero_point = (c.operand(node.required(index)) for index in range(3))
+    known = node.optional_constant(2)
+    shifted = known is None or bool(known.any())
+    value = c.apply("div", x, scale)
+    if shifted:
+        value = c.apply("add", value, zero_point)
+    value = _ROUNDING[_rounding(node)](c, c.apply("clip", value, constants=(low, high)))
+    if shifted:
+        value = c.apply("sub", value, zero_point)
+    node.emit_expression(c, c.apply("mul", value, scale))
+
+
+def _bounds(node: OnnxNode) -> tuple[float, float]:
+    """Returns the lowest and the highest integer of Quant's number of bits."""
+    bits = node.constant(3, "the number of bits")
+    if bits.size != 1 or not 1 <= (count := float(bits.reshape(-1)[0])) <= 32:
+        raise node.unsupported(f"quantises to {bits.reshape(-1)[:4].tolist()} bits, expected one "
+                               "number from 1 to 32")
+    signed, narrow = (bool(node.attribute(name, default))
+                      for name, default in (("signed", 1), ("narrow", 0)))
+    if signed:
+        return -(2.0 ** (count - 1)) + narrow, 2.0 ** (count - 1) - 1
+    return 0.0, 2.0**count - 1 - narrow
+
+
+def _rounding(node: OnnxNode) -> str:
+    mode = str(node.attribute("rounding_mode", "ROUND"))
+    if mode.upper() not in _ROUNDING:
+        raise node.unsupported(f"attribute rounding_mode is {mode!r}, gossamer computes "
+                               f"{' or '.join(map(repr, _ROUNDING))}")
+    return mode.upper()
+
+
+def _nearest(c: Composer, x: int) -> int:
+    return c.apply("round", x)
+
+
+def _floor(c: Composer, x: int) -> int:
+    return c.apply("floor", x)
+
+
+def _ceil(c: Composer, x: int) -> int:
+    return c.apply("neg", c.apply("floor", c.apply("neg", x)))
+
+
+def _magnitudes(c: Composer, x: int, rounding: Callable[[Composer, int], int]) -> int:
+    """Returns the values whose magnitudes are rounded."""
+    return c.apply("mul", c.apply("sign", x), rounding(c, c.apply("abs", x)))
+
+
+_ROUNDING: dict[str, Callable[[Composer, int], int]] = {
+    "ROUND": _nearest, "HALF_EVEN": _nearest, "FLOOR": _floor, "CEIL": _ceil,
+    "DOWN": partial(_magnitudes, rounding=_floor), "ROUND_TO_ZERO": partial(
+        _magnitudes, rounding=_floor), "UP": partial(_magnitudes, rounding=_ceil)}
+"""How Quant rounds, by the names of its attribute rounding_mode."""
+
+CONVERTERS: dict[tuple[str, str], Converter] = {
+    (domain, op): converter for domain in DOMAINS
+    for op, converter in (("BipolarQuant", _bipolar), ("Quant", _quant))}
+"""The converters by domain and name of the op."""
