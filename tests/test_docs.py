@@ -314,8 +314,8 @@ def test_training_page_trains_in_python(tmp_path):
 
 
 def test_every_operator_is_listed():
-    rows = re.findall(r"^\| [a-z]+ \| ([A-Z][A-Za-z0-9, ]+) \|$", (DOCS / "operators.md").read_text(),
-                      re.MULTILINE)
+    rows = re.findall(r"^\| [a-z]+ \| ([A-Z][A-Za-z0-9, ]+) \|$",
+                      (DOCS / "operators.md").read_text(), re.MULTILINE)
     listed = [name for row in rows for name in row.split(", ")]
     assert sorted(listed) == sorted({*ELEMENTWISE, *LAYERS, *LAYOUT, *NORMALISATIONS,
                                     "Constant"})
