@@ -49,6 +49,13 @@ def _sigmoid(x: np.ndarray) -> np.ndarray:
     return np.where(x >= 0, 1 / (1 + e), e / (1 + e)).astype(x.dtype)
 
 
+def _erf(x: np.ndarray) -> np.ndarray:
+    # few networks need SciPy, which takes longer to import than all of gossamer
+    from scipy.special import erf
+
+    return np.asarray(erf(x), x.dtype)
+
+
 FUNCTIONS: dict[str, Function] = {
     "add": Function(2, np.add, "({0} + {1})"),
     "sub": Function(2, np.subtract, "({0} - {1})"),
@@ -72,6 +79,7 @@ FUNCTIONS: dict[str, Function] = {
     "log": Function(1, np.log, "log({0})", 4),
     "sqrt": Function(1, np.sqrt, "sqrt({0})", 2),
     "tanh": Function(1, np.tanh, "tanh({0})", 6),
+    "erf": Function(1, _erf, "erf({0})", 6),
     "floor": Function(1, np.floor, "floor({0})"),
     "round": Function(1, np.rint, "rint({0})"),
     "sigmoid": Function(1, _sigmoid, "SIGMOID({0})", 6),

@@ -43,8 +43,8 @@ def test_layers_that_move_numbers(layer: Layer) -> None:
     check(network(layer), np.random.default_rng(0).standard_normal((2, 4, 6, 5)))
 
 
-@pytest.mark.parametrize("name", ["neg", "abs", "exp", "log", "sqrt", "tanh", "sigmoid", "relu",
-                                  "leaky_relu", "clip"])
+@pytest.mark.parametrize("name", ["neg", "abs", "exp", "log", "sqrt", "tanh", "erf", "sigmoid",
+                                  "relu", "leaky_relu", "clip"])
 def test_functions(name: str) -> None:
     constants = {"leaky_relu": (0.1,), "clip": (0.2, 0.9)}.get(name, ())
     assert FUNCTIONS[name].arity == 1

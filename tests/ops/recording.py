@@ -40,7 +40,7 @@ class RecordingDevice(Device):
             compute_units=132, memory_bytes=2**37, shared_bytes=48 * 1024,
             shared_bytes_opt_in=227 * 1024,
             work_group_size=1024, subgroup_size=32, sure_work_group_size=1024, graph=True, mma=True,
-            wgmma=True, cluster=8)
+            wgmma=True, cluster=16)
         self.sources: set[KernelSource] = set()
 
     def compile(self, source: KernelSource) -> Kernel:

@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.expression import Expression, ExpressionStep, apply
-from gossamer.facts import PLUS_MINUS_ONE, TERNARY, ValueFacts, integers
+from gossamer.facts import (
+    NONNEGATIVE,
+    PLUS_MINUS_ONE,
+    REAL,
+    TERNARY,
+    ValueFacts,
+    integers,
+)
 from gossamer.ops.algorithm import Epilogue, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.elementwise.problem import ElementwiseProblem
@@ -172,6 +179,12 @@ def test_every_form_on_tensor_cores(cuda: Device, known: ValueFacts, pad: float 
     (replace(region(PLUS_MINUS_ONE, signs=ABOVE), exits=((1, 0),)), "not both read by others")])
 def test_other_regions_are_refused(problem: RegionProblem, reason: str) -> None:
     assert reason in (HostPopcountRegion().supports(problem, find("host")) or "")
+
+
+def test_regions_of_any_numbers_are_not_recognised() -> None:
+    for known in (REAL, NONNEGATIVE):
+        assert not PopcountRegion().recognises(region(known, pad=0.0, signs=ABOVE))
+    assert PopcountRegion().recognises(region(TERNARY, pad=0.0, signs=ABOVE))
 
 
 def test_constants_of_pixels_are_refused() -> None:

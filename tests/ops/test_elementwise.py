@@ -133,7 +133,7 @@ def test_mixed_dtypes(device: Device) -> None:
 def test_special_values(device: Device) -> None:
     x = np.array([np.nan, np.inf, -np.inf, -0.0, 0.0, 1e38, -1e38, 1e-38], np.float32)
     with np.errstate(over="ignore"):  # the large ones are infinite as 16-bit floats
-        for function in ("relu", "sigmoid", "tanh", "abs", "neg"):
+        for function in ("relu", "sigmoid", "tanh", "erf", "abs", "neg"):
             check(_problem(apply(function), (8,)), device, inputs=[x])
         check(_problem(apply("clip", -np.inf, np.inf), (8,)), device, inputs=[x])
 

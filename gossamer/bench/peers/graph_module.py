@@ -38,9 +38,9 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div, "pow": torch.pow,
     "min": torch.minimum, "max": torch.maximum, "neg": torch.neg, "abs": torch.abs,
     "exp": torch.exp, "log": torch.log, "sqrt": torch.sqrt, "tanh": torch.tanh,
-    "floor": torch.floor, "round": torch.round, "sigmoid": torch.sigmoid, "sign": torch.sign,
-    "relu": torch.relu, "clip": torch.clamp, "leaky_relu": functional.leaky_relu,
-    "hard_sigmoid": _hard_sigmoid,
+    "erf": torch.erf, "floor": torch.floor, "round": torch.round, "sigmoid": torch.sigmoid,
+    "sign": torch.sign, "relu": torch.relu, "clip": torch.clamp,
+    "leaky_relu": functional.leaky_relu, "hard_sigmoid": _hard_sigmoid,
     "less": _truth(torch.lt), "less_equal": _truth(torch.le), "greater": _truth(torch.gt),
     "greater_equal": _truth(torch.ge), "where": _where}
 """Functions of expressions that torch has with the same arguments and constants."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from gossamer.errors import GossamerError
-from gossamer.model.graph import Graph
+from gossamer.model.graph import Graph, ValueInfo
 from gossamer.model.infer.visit import visit
 from gossamer.model.opset.state import InferenceState, Shape
 
@@ -22,11 +22,26 @@ class ShapesByBatch:
 
     states: finished inference of the graph, one at each batch size.
     data_dependent: names of the values that depend on the data, not on shapes alone.
+    inputs: those of the graph.
     """
 
-    def __init__(self, states: Sequence[InferenceState], data_dependent: set[str]) -> None:
+    def __init__(self, states: Sequence[InferenceState], data_dependent: set[str],
+                 inputs: Sequence[ValueInfo]) -> None:
         self._states = states
+        self._inputs = inputs
         self._data_dependent = data_dependent
+
+    def constant(self, name: str) -> np.ndarray | None:
+        """Returns a value that follows from the inputs' shapes and is the same at each batch size;
+        None of others, and of all where dimensions beside the batch are open, of which pads follow
+        in steps."""
+        values = [state.known.get(name) for state in self._states]
+        if not values or any(None in info.shape[1:] for info in self._inputs):
+            return None
+        first = values[0]
+        same = first is not None and all(value is not None and np.array_equal(value, first)
+                                         for value in values)
+        return first if same else None
 
     def depends_on_data(self, name: str) -> bool:
         """Returns whether the data decide the value. resolve() may turn a value that follows from
@@ -80,9 +95,10 @@ def shapes_by_batch(graph: Graph) -> ShapesByBatch:
                 visit(state, node)
         except GossamerError:
             # a file that cannot leave its own batch size is known by that one
-            return ShapesByBatch(states if graph.fixed_batch else [], data_dependent)
+            return ShapesByBatch(states if graph.fixed_batch else [], data_dependent,
+                                 graph.inputs)
         states.append(state)
-    return ShapesByBatch(states, data_dependent)
+    return ShapesByBatch(states, data_dependent, graph.inputs)
 
 
 def _data_dependent(graph: Graph) -> set[str]:

@@ -20,6 +20,8 @@ def _reduce_shape(state: InferenceState, node: Node) -> None:
     axes = node.attributes["axes"]
     if axes == "spatial":
         axes = range(2, len(shape))
+    elif isinstance(axes, int):
+        axes = range(state.axis(node, axes, len(shape)), len(shape))
     elif axes is None:
         axes = range(len(shape))
     axes = tuple(sorted(state.axis(node, axis, len(shape)) for axis in axes))
@@ -76,8 +78,8 @@ def _softmax_facts(static: StaticGraph, node: Node,
 
 DEFINITIONS = (
     define("reduce",
-           text='x; kind "mean", "max" or "sum", axes (until resolve() also None: all, or '
-                '"spatial": all but the first two), keepdims',
+           text='x; kind "mean", "max" or "sum", axes (until resolve() also None: all, '
+                '"spatial": all but the first two, or an int: all from this one on), keepdims',
            shape=_reduce_shape, evaluate=_reduce, mixes=_reduce_mixes, passes_values=True,
            jumps=never_jumps, facts=_reduce_facts, float_only=True, attribute_inputs=("axes",)),
     define("softmax",

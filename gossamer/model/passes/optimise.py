@@ -14,6 +14,7 @@ from gossamer.model.graph import Graph, Node
 from gossamer.model.infer.resolve import live_nodes
 from gossamer.model.infer.shapes_by_batch import ShapesByBatch, shapes_by_batch
 from gossamer.model.infer.visit import visit
+from gossamer.model.opset.registry import inputs_to_attributes
 from gossamer.model.opset.state import InferenceState
 from gossamer.model.passes.batch_norm import expand_batch_norms, fold_batch_norms
 from gossamer.model.passes.fusion import fuse_chains, fuse_epilogues
@@ -33,7 +34,7 @@ def optimise(graph: Graph) -> Graph:
     inline_scalars(graph, shapes)
     merge_equal(graph)
     matmul_to_gemm(graph, shapes)
-    fold_zero_pads(graph)
+    fold_zero_pads(graph, shapes)
     round_scaled_signs(graph)
     fold_batch_norms(graph)
     expand_batch_norms(graph, shapes)
@@ -177,26 +178,35 @@ def matmul_to_gemm(graph: Graph, shapes: ShapesByBatch) -> None:
                 node.attributes = {"trans_a": False, "trans_b": False, "epilogue": identity()}
 
 
-def fold_zero_pads(graph: Graph) -> None:
+def fold_zero_pads(graph: Graph, shapes: ShapesByBatch) -> None:
     """Turns zeros around an image into pads of the convolutions that read it."""
-    pads = {node.outputs[0]: node for node in graph.nodes if _pads_image(node)}
+    images: dict[str, tuple[str, Sequence[int]]] = {}
     for node in graph.nodes:
-        pad = pads.get(node.inputs[0]) if node.inputs else None
-        if pad is not None and node.op == "conv2d" and "auto_pad" not in node.attributes:
-            extra: Sequence[int] = [pad.attributes["pads"][axis] for axis in (2, 3, 6, 7)]
-            node.inputs[0] = pad.inputs[0]
+        if node.op == "pad" and (pads := _image_pads(node, shapes)) is not None:
+            images[node.outputs[0]] = node.inputs[0], pads
+    for node in graph.nodes:
+        image = images.get(node.inputs[0]) if node.inputs else None
+        if image is not None and node.op == "conv2d" and "auto_pad" not in node.attributes:
+            node.inputs[0], pads = image
             node.attributes["pads"] = tuple(
-                size + more for size, more in zip(node.attributes["pads"], extra, strict=True))
+                size + more for size, more in zip(node.attributes["pads"], pads, strict=True))
     drop_dead(graph)
 
 
-def _pads_image(node: Node) -> bool:
-    """Returns whether a node only puts zeros around height and width of an image."""
-    if node.op != "pad" or node.attributes["mode"] != "constant" or len(node.inputs) > 1:
-        return False
+def _image_pads(node: Node, shapes: ShapesByBatch) -> Sequence[int] | None:
+    """Returns the pads of a node that only puts zeros around height and width of an image; None of
+    another one. Exporters compute pads from the image's size, which the batch does not change."""
+    node = replace(node, inputs=list(node.inputs), attributes=dict(node.attributes))
+    known = {name: array for name in node.inputs[1:]
+             if (array := shapes.constant(name)) is not None}
+    if len(node.inputs) > 1 and not inputs_to_attributes(node, known):
+        return None
     pads = node.attributes.get("pads", ())
-    return (len(pads) == 8 and min(pads) >= 0 and not any(pads[axis] for axis in (0, 1, 4, 5))
-            and not node.attributes.get("value") and not node.attributes.get("axes"))
+    rest = node.attributes.get("value") or node.attributes.get("axes")
+    if node.attributes["mode"] != "constant" or rest or len(pads) != 8 or min(pads) < 0 or (
+            any(pads[axis] for axis in (0, 1, 4, 5))):
+        return None
+    return [pads[axis] for axis in (2, 3, 6, 7)]
 
 
 def drop_dead(graph: Graph) -> None:

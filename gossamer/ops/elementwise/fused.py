@@ -36,7 +36,7 @@ _SOURCE = Path(__file__).with_name("fused.cl")
 _TYPES = {"float32": "float", "float16": "HALF", "int32": "int", "int64": "INT64",
           "uint8": "uchar", "bool": "uchar"}
 _VECTORS = {"float": "float4", "HALF": "float4", "int": "int4", "uchar": "uchar4"}
-_FLOAT_ONLY = {"pow", "exp", "log", "sqrt", "tanh", "floor", "round",
+_FLOAT_ONLY = {"pow", "exp", "log", "sqrt", "tanh", "erf", "floor", "round",
                "sigmoid", "hard_sigmoid"}
 _MOST_DIMENSIONS = 6
 

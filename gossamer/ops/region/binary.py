@@ -48,6 +48,9 @@ class BinaryRegion(RegionAlgorithm, abc.ABC):
     exact = True
     patterns = (("pad", "conv2d", "elementwise"), ("pad", "conv2d"), ("conv2d", "elementwise"))
 
+    def recognises(self, problem: RegionProblem) -> bool:
+        return bool(problem.facts)
+
     @abc.abstractmethod
     def reason_not(self, layer: BinaryLayer, device: Device) -> str | None:
         """Returns why the algorithm cannot compute the convolution; None where it can."""
@@ -209,7 +212,7 @@ def _region(problem: RegionProblem) -> _Region | str:
     assert isinstance(convolution, Conv2dProblem)
     if any(source[0] >= 0 for source in problem.sources[index][1:]):
         return "an operand of the convolution's epilogue is computed in the region"
-    if len(problem.entries) != len(convolution.inputs):
+    if len(problem.entries) < len(convolution.inputs):
         return "the convolution reads a value twice"
     layer: BinaryLayer | str = BinaryLayer(convolution)
     if index:

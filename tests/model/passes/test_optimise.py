@@ -93,6 +93,31 @@ def test_zero_pads_go_into_the_convolution() -> None:
     assert node.attributes["pads"] == (2, 1, 3, 2)
 
 
+def pads_of_size(build: Builder) -> str:
+    """Returns pads of [0, 0, 1, 2, 0, 0, 0, 1] that are computed from the image's size."""
+    numbers = {"last": [SIZE - 1, SIZE - 2], "size": [SIZE, SIZE - 1], "none": [0, 0]}
+    for name, values in numbers.items():
+        build.graph.constants[name] = np.array(values)
+    size = build.add("shape", ["x"], start=2, end=4)
+    before, after = (build.apply("sub", size, name) for name in ("last", "size"))
+    return build.add("concat", ["none", before, "none", after], axis=0)
+
+
+def test_pads_that_follow_from_the_size_go_into_the_convolution() -> None:
+    build = Builder()
+    build.conv(build.add("pad", ["x", pads_of_size(build)], mode="constant"), "y", pad=1)
+    (node,) = check(build, ["conv2d"])
+    assert node.attributes["pads"] == (2, 3, 1, 2)
+
+
+def test_pads_that_follow_from_an_open_size_stay() -> None:
+    build = Builder()
+    build.conv(build.add("pad", ["x", pads_of_size(build)], mode="constant"), "y", pad=1)
+    graph = build.build.finish()
+    graph.inputs = [ValueInfo("x", (None, CHANNELS, None, SIZE))]
+    assert [node.op for node in optimise(graph).nodes][-2:] == ["pad", "conv2d"]
+
+
 @pytest.mark.parametrize(("pads", "mode", "value"), [
     ((0, 0, 1, 1, 0, 0, 1, 1), "constant", 1.0), ((0, 0, 1, 1, 0, 0, 1, 1), "edge", 0.0),
     ((0, 0, -1, 0, 0, 0, 0, 0), "constant", 0.0),

@@ -25,7 +25,8 @@ def floats(*values: float) -> np.ndarray:
 
 
 SINCE = {
-    "HardSwish": 14, "Mish": 18, "LessOrEqual": 12, "GreaterOrEqual": 12,
+    "HardSwish": 14, "Mish": 18, "LessOrEqual": 12, "GreaterOrEqual": 12, "Celu": 12, "Gelu": 20,
+    "LayerNormalization": 17, "GroupNormalization": 21,
 }
 CONV = {"Conv": [
     ((IMAGE, weights(6, 4, 3, 2)), {}),
@@ -100,13 +101,27 @@ CEIL = {
 UNARY: dict[str, list[tuple[tuple[Any, ...], dict[str, Any]]]] = {
     **{op: [((IMAGE,), {})] for op in (
         "Relu", "LeakyRelu", "Sigmoid", "HardSigmoid", "HardSwish", "Tanh", "Exp", "Sign", "Abs",
-        "Neg", "Floor", "Ceil", "Elu", "Softplus", "Reciprocal", "Mish", "Identity", "Dropout")},
+        "Neg", "Floor", "Ceil", "Elu", "Softplus", "Reciprocal", "Mish", "Identity", "Dropout",
+        "Erf", "Celu", "Selu", "Gelu", "Softsign")},
     **{op: [((Input((2, 4, 5), 0.1, 4),), {})] for op in ("Log", "Sqrt")},
     "PRelu": [((IMAGE, weights(4, 1, 1)), {}), ((MATRIX, weights(1)), {})],
 }
 UNARY["LeakyRelu"].append(((MATRIX,), {"alpha": 0.3}))
 UNARY["HardSigmoid"].append(((MATRIX,), {"alpha": 0.4, "beta": 0.3}))
 UNARY["Elu"].append(((MATRIX,), {"alpha": 0.7}))
+UNARY["Celu"].append(((MATRIX,), {"alpha": 0.6}))
+UNARY["Selu"].append(((MATRIX,), {"alpha": 1.2, "gamma": 0.9}))
+UNARY["Gelu"].append(((MATRIX,), {"approximate": "tanh"}))
+NORMALISATIONS = {
+    "LayerNormalization": [
+        ((IMAGE, weights(6)), {}), ((LINE, weights(9), weights(9, seed=1)), {"epsilon": 0.1}),
+        ((IMAGE, weights(4, 7, 6), weights(4, 7, 6, seed=1)), {"axis": 1}),
+        ((IMAGE, weights(6), weights(7, 1, seed=1)), {"axis": -2})],
+    "InstanceNormalization": [((shape, weights(4), weights(4, seed=1)), {"epsilon": 1e-3})
+                              for shape in (IMAGE, LINE)],
+    "GroupNormalization": [((shape, weights(4), weights(4, seed=1)), {"num_groups": 2})
+                           for shape in (IMAGE, LINE)],
+}
 BINARY = {
     **{op: [((IMAGE, Input((2, 4, 1, 1))), {}), ((MATRIX, weights(5)), {}),
             ((floats(1.5), MATRIX), {}), ((weights(2, 1, 1), MATRIX), {})]
@@ -145,7 +160,7 @@ def cases(*tables: dict[str, list[tuple[tuple[Any, ...], dict[str, Any]]]],
 
 
 @pytest.mark.parametrize(("op", "opset", "arguments", "attributes"), [
-    *cases(CONV, PRODUCTS, UNARY, opsets=(9, 17, 21)),
+    *cases(CONV, PRODUCTS, UNARY, NORMALISATIONS, opsets=(9, 17, 21)),
     *cases(POOLS, BINARY, MOVES, opsets=(9, 13, 21)),
     *cases(CEIL, opsets=(11, 21)),
 ])
@@ -166,7 +181,8 @@ def test_axes_are_attributes_then_inputs(op: str, opset: int, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("opset", OPSETS)
-@pytest.mark.parametrize("op", ["ReduceMean", "ReduceMax"])
+@pytest.mark.parametrize("op", ["ReduceMean", "ReduceMax", "ReduceMin", "ReduceL1", "ReduceL2",
+                                "ReduceSumSquare"])
 @pytest.mark.parametrize("keepdims", [0, 1])
 def test_reduce(op: str, opset: int, keepdims: int, tmp_path: Path) -> None:
     if opset < 18:

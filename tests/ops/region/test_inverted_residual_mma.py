@@ -143,6 +143,15 @@ def test_channels_that_do_not_fit_give_a_reason() -> None:
     assert "do not fit the shared memory" in (reason or "")
 
 
+def test_channels_that_fit_in_float16_alone_are_computed_in_it() -> None:
+    problem, device = block(1, 1792, 64, 64, (6, 6)), RecordingDevice()
+    assert InvertedResidualMma().supports(problem, device) is None
+    for variants in (InvertedResidualMma().variants(problem, device),
+                     InvertedResidualMma().variants_in(problem, device, ("fp32", "fp16"))):
+        assert {variant.precision for variant in variants} == {"fp16"}
+    assert not list(InvertedResidualMma().variants_in(problem, device, ("fp32",)))
+
+
 def test_an_empty_batch_needs_no_launch() -> None:
     problem, device = block(0, 16, 32, 16, (6, 6)), RecordingDevice()
     weights = Weights(random_weights(problem), device)

@@ -87,7 +87,14 @@ def test_other_layers_give_a_reason() -> None:
         head(1, 8, 8, (4, 4), epilogue=BIAS_RESIDUAL), device) or "")
     read = RegionProblem(USUAL.parts, USUAL.sources, ((0, 0), (1, 0)))
     assert "read elsewhere" in (ALGORITHM.supports(read, device) or "")
-    assert "shared memory" in (ALGORITHM.supports(head(1, 8192, 8, (4, 4)), device) or "")
+    assert "shared memory" in (ALGORITHM.supports(head(1, 16384, 8, (4, 4)), device) or "")
+
+
+def test_channels_that_fit_in_float16_alone_are_computed_in_it() -> None:
+    problem, device = head(1, 8192, 8, (4, 4)), RecordingDevice()
+    assert ALGORITHM.supports(problem, device) is None
+    assert {variant.precision for variant in ALGORITHM.variants(problem, device)} == {"fp16"}
+    assert not list(ALGORITHM.variants_in(problem, device, ("fp32",)))
 
 
 def test_other_means_are_no_such_regions() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 
@@ -66,6 +67,36 @@ def _elu(c: Composer, values: list[int], node: OnnxNode) -> int:
     grown = c.apply("sub", c.apply("exp", c.apply("min", values[0], zero)), c.constant(1))
     scaled = c.apply("mul", grown, c.constant(node.attribute("alpha", 1.0)))
     return c.apply("where", c.apply("greater", values[0], zero), values[0], scaled)
+
+
+def _celu(c: Composer, values: list[int], node: OnnxNode) -> int:
+    alpha = c.constant(node.attribute("alpha", 1.0))
+    grown = c.apply("exp", c.apply("div", c.apply("min", values[0], c.constant(0)), alpha))
+    negative = c.apply("mul", alpha, c.apply("sub", grown, c.constant(1)))
+    return c.apply("add", c.apply("relu", values[0]), negative)
+
+
+def _selu(c: Composer, values: list[int], node: OnnxNode) -> int:
+    alpha, gamma = node.attribute("alpha", 1.6732632), node.attribute("gamma", 1.050701)
+    grown = c.apply("exp", c.apply("min", values[0], c.constant(0)))
+    negative = c.apply("mul", c.constant(alpha), c.apply("sub", grown, c.constant(1)))
+    return c.apply("mul", c.constant(gamma), c.apply("add", c.apply("relu", values[0]), negative))
+
+
+def _softsign(c: Composer, values: list[int], node: OnnxNode) -> int:
+    return c.apply("div", values[0], c.apply("add", c.apply("abs", values[0]), c.constant(1)))
+
+
+def _gelu(c: Composer, values: list[int], node: OnnxNode) -> int:
+    (x,) = values
+    if node.only("approximate", "none", "tanh") == "none":
+        gate = c.apply("erf", c.apply("mul", x, c.constant(math.sqrt(0.5))))
+    else:
+        cube = c.apply("mul", c.apply("mul", x, x), x)
+        inner = c.apply("add", x, c.apply("mul", cube, c.constant(0.044715)))
+        gate = c.apply("tanh", c.apply("mul", inner, c.constant(math.sqrt(2 / math.pi))))
+    half = c.apply("mul", x, c.constant(0.5))
+    return c.apply("mul", half, c.apply("add", gate, c.constant(1)))
 
 
 def _softplus(c: Composer, values: list[int], node: OnnxNode) -> int:
@@ -160,14 +191,15 @@ ELEMENTWISE: dict[str, Converter] = {
         "LessOrEqual": "less_equal", "Greater": "greater", "GreaterOrEqual": "greater_equal",
         "Equal": "equal", "And": "and", "Or": "or", "Not": "not", "Where": "where",
         "Neg": "neg", "Abs": "abs", "Exp": "exp", "Log": "log", "Sqrt": "sqrt",
-        "Tanh": "tanh", "Floor": "floor", "Round": "round", "Sigmoid": "sigmoid", "Sign": "sign",
-        "Relu": "relu",
+        "Tanh": "tanh", "Erf": "erf", "Floor": "floor", "Round": "round", "Sigmoid": "sigmoid",
+        "Sign": "sign", "Relu": "relu",
     }.items()},
     **{op: partial(_composed, formula=partial(_variadic, function=function))
        for op, function in {"Sum": "add", "Mean": "add", "Min": "min", "Max": "max"}.items()},
     **{op: partial(_composed, formula=formula) for op, formula in {
-        "Pow": _pow, "Elu": _elu, "Softplus": _softplus, "Mish": _mish,
-        "HardSwish": _hard_swish, "Reciprocal": _reciprocal, "Ceil": _ceil, "Xor": _xor,
+        "Pow": _pow, "Elu": _elu, "Celu": _celu, "Selu": _selu, "Gelu": _gelu,
+        "Softsign": _softsign, "Softplus": _softplus, "Mish": _mish, "HardSwish": _hard_swish,
+        "Reciprocal": _reciprocal, "Ceil": _ceil, "Xor": _xor,
     }.items()},
     "LeakyRelu": _leaky_relu, "HardSigmoid": _hard_sigmoid, "Clip": _clip, "PRelu": _prelu,
     "Cast": _cast,

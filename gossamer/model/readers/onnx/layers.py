@@ -135,9 +135,10 @@ def _global_pool(node: OnnxNode, kind: str) -> None:
     node.emit("reduce", [node.required(0)], kind=kind, axes="spatial", keepdims=True)
 
 
-def _reduce(node: OnnxNode, kind: str) -> None:
+def _reduce(node: OnnxNode, kind: str, before: str = "", after: str = "") -> None:
     """Converts a reduction, whose axes are an attribute before opset 18 (ReduceSum: 13) and an
-    input from there on."""
+    input from there on. before: the function of each element that is reduced, of which "mul"
+    multiplies it with itself. after: the function of the result."""
     inputs, attributes = [node.required(0)], {"axes": node.attribute("axes")}
     without_axes_is_identity = bool(node.attribute("noop_with_empty_axes", 0))
     if node.input(1):
@@ -147,9 +148,19 @@ def _reduce(node: OnnxNode, kind: str) -> None:
             inputs, attributes["axes"] = inputs[:1], None
     keepdims = bool(node.attribute("keepdims", 1))
     if without_axes_is_identity and len(inputs) == 1 and attributes["axes"] is None:
+        if before:
+            raise node.unsupported("has no axes and noop_with_empty_axes 1; export it with axes")
         node.emit("identity", inputs)
-    else:
-        node.emit("reduce", inputs, kind=kind, keepdims=keepdims, **attributes)
+        return
+    if before:
+        composer = Composer()
+        value = composer.operand(inputs[0])
+        value = composer.apply(before, *[value] * (2 if before == "mul" else 1))
+        inputs[0] = node.emit_expression(composer, value, "terms")
+    reduced = node.emit("reduce", inputs, "reduced" if after else None, kind=kind,
+                        keepdims=keepdims, **attributes)
+    if after:
+        node.emit_elementwise(apply(after), [reduced])
 
 
 def _gemm(node: OnnxNode) -> None:
@@ -230,5 +241,9 @@ LAYERS: dict[str, Converter] = {
     "GlobalAveragePool": partial(_global_pool, kind="mean"),
     "ReduceMean": partial(_reduce, kind="mean"), "ReduceMax": partial(_reduce, kind="max"),
     "ReduceSum": partial(_reduce, kind="sum"),
+    "ReduceL1": partial(_reduce, kind="sum", before="abs"),
+    "ReduceL2": partial(_reduce, kind="sum", before="mul", after="sqrt"),
+    "ReduceSumSquare": partial(_reduce, kind="sum", before="mul"),
+    "ReduceMin": partial(_reduce, kind="max", before="neg", after="neg"),
     "Softmax": partial(_softmax, log=False), "LogSoftmax": partial(_softmax, log=True),
 }

@@ -25,11 +25,12 @@ from gossamer.model.readers.onnx.elementwise import ELEMENTWISE, TYPES
 from gossamer.model.readers.onnx.layers import LAYERS
 from gossamer.model.readers.onnx.layout import LAYOUT
 from gossamer.model.readers.onnx.node import OnnxNode
+from gossamer.model.readers.onnx.normalisation import NORMALISATIONS
 from gossamer.model.readers.onnx.qonnx import CONVERTERS as QONNX
 
 OPSETS = range(9, 22)
 
-_CONVERTERS = {**ELEMENTWISE, **LAYERS, **LAYOUT}
+_CONVERTERS = {**ELEMENTWISE, **LAYERS, **LAYOUT, **NORMALISATIONS}
 
 
 def load_onnx(path: str | Path) -> Graph:

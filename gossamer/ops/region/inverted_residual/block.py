@@ -253,7 +253,7 @@ def reason_apart(block: Block) -> str | None:
     if any(part.epilogue.tensor_count for part in inner):
         return "adds a tensor inside the block"
     if any(source != ENTRY for source in block.problem.sources[last][1:]):
-        return "adds a tensor inside the block to its result"
+        return "adds something other than its input to its result"
     if block.project.epilogue.tensor_count > 1:
         return "adds its input to its result more than once"
     return None

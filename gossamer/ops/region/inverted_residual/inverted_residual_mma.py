@@ -36,7 +36,7 @@ from gossamer.ops.region.inverted_residual.packing import (
     pack_small_constants,
     pack_squeeze,
 )
-from gossamer.ops.region.inverted_residual.tiles import fits, tilings
+from gossamer.ops.region.inverted_residual.tiles import BATCHES, fits, tilings
 from gossamer.ops.region.inverted_residual.tiling import BlockTile, BlockTiling
 from gossamer.ops.region.problem import RegionProblem
 from gossamer.ops.strided import cannot_compile, layout_variants
@@ -51,9 +51,6 @@ _CONFIGS = 4
 """Tiles that are offered for each of some batch sizes."""
 _LARGE_CONFIGS = 2
 """Further tiles that are offered of those with larger clusters than every device has room for."""
-_BATCHES = (1, 64)
-"""Batch sizes of which the best tiles are offered at any batch size, so that a plan for one serves
-others."""
 _SURE_CLUSTER = 8
 """Work-groups of a cluster that find room on every device with clusters."""
 _MULTIPLE = 8
@@ -81,14 +78,13 @@ class _FusedBlockMma(RegionAlgorithm, abc.ABC):
         channels = (block.channels, block.out_channels)
         if any(count % _MULTIPLE for count in channels[block.gathers:]):
             return f"{channels[0]} to {channels[1]} channels, takes multiples of {_MULTIPLE}"
-        if not problem.outputs[0].size or fits(block, "fp32", device.limits):
+        if not problem.outputs[0].size or any(fits(block, precision, device.limits)
+                                              for precision in reversed(PRECISIONS)):
             return None
         p, sizes = block.depthwise, (f"{block.channels} channels by {block.hidden} hidden and "
                                      f"{block.out_channels} output channels")
         if block.excite is None:
             return f"{sizes} do not fit the shared memory and registers of a work-group"
-        if fits(block, "fp16", device.limits):
-            return None
         return (f"{sizes} of a whole image of {p.out_height}x{p.out_width} do not fit the shared "
                 f"memory and registers of {device.limits.cluster} work-groups")
 
@@ -107,10 +103,12 @@ class _FusedBlockMma(RegionAlgorithm, abc.ABC):
         assert block is not None
         tiles: Iterable[BlockTile] = (BlockTile(1, 1, 16, 1, 1),)
         if problem.outputs[0].size:
-            # with squeeze-and-excite whole images may only fit in few of the precisions
-            tiles = _offered(block, first, device.limits) if block.excite is None else (
-                dict.fromkeys(tile for precision in (first, *precisions)
-                              for tile in _offered(block, precision, device.limits)))
+            fitting = [precision for precision in dict.fromkeys((first, *precisions))
+                       if fits(block, precision, device.limits)]
+            # with squeeze-and-excite whole images take other tiles in each precision
+            tiles = dict.fromkeys(
+                tile for precision in (fitting if block.excite is not None else fitting[:1])
+                for tile in _offered(block, precision, device.limits))
         for tile in tiles:
             (plain,) = layout_variants(problem, ("NHWC",), tuple(asdict(tile).items()))
             for precision in precisions:
@@ -211,12 +209,12 @@ class SqueezeExciteMma(_FusedBlockMma):
 
 def _offered(block: Block, precision: str, limits: Limits) -> Iterator[BlockTile]:
     """Yields the tiles that are offered: those for the block's batch size, where it is one of
-    _BATCHES, before those for others, which are computed when they are asked for; of each of these
+    BATCHES, before those for others, which are computed when they are asked for; of each of these
     the ones that are expected to be fastest at the block's batch size first."""
     batch = block.depthwise.batch
     known: dict[BlockTile, None] = {}
-    for batches in ([batch], [other for other in _BATCHES if other != batch]
-                    ) if batch in _BATCHES else (_BATCHES,):
+    for batches in ([batch], [other for other in BATCHES if other != batch]
+                    ) if batch in BATCHES else (BATCHES,):
         tiles = dict.fromkeys(tile for other in batches for tile in _best(block, other, precision,
                                                                          limits))
         order = sorted((tile for tile in tiles if tile not in known),

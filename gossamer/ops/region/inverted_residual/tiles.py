@@ -6,13 +6,16 @@ from __future__ import annotations
 from functools import lru_cache
 
 from gossamer.device.limits import Limits
-from gossamer.ops.region.inverted_residual.block import Block
+from gossamer.ops.region.inverted_residual.block import Block, of_batch
 from gossamer.ops.region.inverted_residual.tiling import WARPS, BlockTile, BlockTiling
 
 _SHAPES = ((1, 4), (2, 4), (4, 4), (2, 7), (7, 2), (4, 7), (7, 4), (4, 8), (7, 7), (8, 8), (7, 14),
            (8, 16), (14, 14), (16, 16))
 """Rows and columns of a tile of outputs, about."""
 _CHUNKS = (16, 32, 48, 64, 96, 128)
+BATCHES = (1, 64)
+"""Batch sizes of which the best tiles are offered at any batch size, so that a plan for one serves
+others."""
 _CLUSTERS = (1, 2, 3, 4, 6, 8, 10, 12, 15, 16)
 _MOST_SHARED = 3
 """Work-groups of a launch for each multiprocessor up to which they share hidden channels."""
@@ -57,12 +60,14 @@ def _clusters(groups: int, most: int, units: int) -> list[int]:
 
 
 def fits(block: Block, precision: str, limits: Limits) -> bool:
-    """Returns whether the device can run some tile of a block."""
-    if block.excite is not None:
-        return bool(tilings(block, precision, limits))
-    return any(BlockTiling(block, BlockTile(rows, columns, _CHUNKS[0], 1, warps),
-                           precision).unfit(limits) is None
-               for rows, columns in _shapes(block) for warps in WARPS)
+    """Returns whether some tile of a block is offered to the device in a precision: at first of
+    those that need the least shared memory without a cluster, which are quickly looked through."""
+    if block.excite is None and any(
+            BlockTiling(block, BlockTile(rows, columns, _CHUNKS[0], 1, warps),
+                        precision).unfit(limits) is None
+            for rows, columns in _shapes(block) for warps in WARPS):
+        return True
+    return any(tilings(of_batch(block, batch), precision, limits) for batch in BATCHES)
 
 
 def _shapes(block: Block) -> list[tuple[int, int]]:

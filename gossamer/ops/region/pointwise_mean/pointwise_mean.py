@@ -79,8 +79,8 @@ class PointwiseMean(RegionAlgorithm):
             return f"{convolution.channels} channels, takes multiples of {_MULTIPLE}"
         if convolution.batch > _MOST_IMAGES:
             return f"more than {_MOST_IMAGES} images"
-        if _shared_bytes(convolution, min(_PARTS), min(_WARPS), "fp32") > (
-                device.limits.shared_bytes_opt_in):
+        if min(_shared_bytes(convolution, min(_PARTS), min(_WARPS), precision)
+               for precision in PRECISIONS) > device.limits.shared_bytes_opt_in:
             return f"{convolution.channels} channels do not fit the shared memory of a work-group"
         return None
 
