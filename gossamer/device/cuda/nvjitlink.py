@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import re
 import subprocess
 import sys
 import time
@@ -40,10 +39,7 @@ def build(program: PtxProgram, architecture: str, *, apart: bool = False
     """
     text = _heading(architecture) + program.text
     cubin, log = (_link_in_a_process if apart else link)(text, _options(architecture))
-    spills = re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads", log)
-    registers = re.search(r"Used (\d+) registers", log)
-    return cubin, BuildInfo(int(registers[1]) if registers else 0,
-                            int(spills[1]) + int(spills[2]) if spills else 0, log)
+    return cubin, BuildInfo.of(log, log)
 
 
 def build_all(programs: Sequence[PtxProgram], architecture: str, *, one_here: bool = False

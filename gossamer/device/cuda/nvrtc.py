@@ -28,6 +28,17 @@ class BuildInfo:
     spill_bytes: int
     log: str
 
+    @staticmethod
+    def of(report: str, log: str) -> BuildInfo:
+        """Returns the numbers that the assembler's report on one kernel states; 0 where it states
+        none."""
+        spills = re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads", report)
+        registers = re.search(r"Used (\d+) registers", report)
+        return BuildInfo(
+            registers=int(registers[1]) if registers else 0,
+            spill_bytes=int(spills[1]) + int(spills[2]) if spills else 0,
+            log=log)
+
 
 def version() -> str:
     """Returns the version of NVRTC, such as "13.0"."""
@@ -67,11 +78,4 @@ def _build_info(log: str, function: str) -> BuildInfo:
     _, heading, report = log.partition(f"Function properties for {function}\n")
     if not heading:
         raise CompileError(f"the build has no kernel {function}; its log: {log}")
-    report = report.split("Function properties for", 1)[0]
-    spills = re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads", report)
-    registers = re.search(r"Used (\d+) registers", report)
-    return BuildInfo(
-        registers=int(registers[1]) if registers else 0,
-        spill_bytes=int(spills[1]) + int(spills[2]) if spills else 0,
-        log=log,
-    )
+    return BuildInfo.of(report.split("Function properties for", 1)[0], log)

@@ -12,8 +12,8 @@
  * (split, pixel, channel), for split_sum.cl to add up; then there is no epilogue.
  * BLOCKS_PER_UNIT work-groups must fit a multiprocessor at once, which bounds the registers.
  *
- * POINTWISE      1: k is channel k of the pixel itself; 0: k_table[k / VECTOR] holds the offset of k
- *                in x, and its row and column
+ * POINTWISE      1: k is channel k of the pixel itself; 0: k_table[k / VECTOR] holds the offset of
+ *                k in x, and its row and column
  * HALVES         1: x, y and the epilogue's tensor operands are 16-bit floats; the tiles are float
  * VECTOR         4 where four consecutive k are adjacent in x (NHWC, channels a multiple of 4),
  *                else 1
@@ -116,7 +116,8 @@
         (tile)[((k_index) + 3) * A_STRIDE + (pixel)] = value.w; \
     }
 #else
-#define STORE_UNIT(tile, k_index, pixel, unit) (tile)[(k_index) * A_STRIDE + (pixel)] = UNIT_VALUE(unit);
+#define STORE_UNIT(tile, k_index, pixel, unit) \
+    (tile)[(k_index) * A_STRIDE + (pixel)] = UNIT_VALUE(unit);
 #endif
 
 #define STORE_TILE(tile)                                                         \

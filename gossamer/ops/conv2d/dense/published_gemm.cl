@@ -1,7 +1,7 @@
 /* The published matrix product: c = a * b of row-major matrices, for each member of a batch.
  *
- * A work-group computes 64 rows by 64 columns. It moves a tile of a (64 rows by TILE_K) and one of b
- * (TILE_K by 64 columns) to shared memory, and each of its 16 by 8 work-items adds 8 rows by 4
+ * A work-group computes 64 rows by 64 columns. It moves a tile of a (64 rows by TILE_K) and one of
+ * b (TILE_K by 64 columns) to shared memory, and each of its 16 by 8 work-items adds 8 rows by 4
  * columns of the tiles' product to sums in registers. The tiles advance along the depth.
  *
  * TILE_K             depth of the tiles, a multiple of 4

@@ -1,5 +1,5 @@
-/* Adds up the sums of work-groups that shared the K range of a product, and applies the epilogue. sums
- * is (split, pixel, channel); y and the epilogue's tensor operands are NHWC or NCHW.
+/* Adds up the sums of work-groups that shared the K range of a product, and applies the epilogue.
+ * sums is (split, pixel, channel); y and the epilogue's tensor operands are NHWC or NCHW.
  *
  * SPLIT_K   number of splits
  * HALVES    1: y and the epilogue's tensor operands are 16-bit floats

@@ -2,9 +2,9 @@
  * PIXELS output pixels by 16 * VECTORS output channels in vector registers. Nothing is staged: the
  * weights are read in order, and of the input one number at a time is spread over a vector.
  *
- * panels: for each group and each 16 * VECTORS of its output channels their weights, by tap and input
- * channel. zeros: as many zeros as a group has input channels, which are read in place of pixels
- * outside of the image.
+ * panels: for each group and each 16 * VECTORS of its output channels their weights, by tap and
+ * input channel. zeros: as many zeros as a group has input channels, which are read in place of
+ * pixels outside of the image.
  *
  * HALVES      1: x, y, zeros and the epilogue's tensor operands are 16-bit floats
  * IN_NHWC     1 where x is NHWC, 0 where it is NCHW

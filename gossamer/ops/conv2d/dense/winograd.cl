@@ -1,6 +1,7 @@
 /* The transforms of Winograd's minimal filtering F(OUTPUT x OUTPUT, 3 x 3). The image is cut into
  * tiles of OUTPUT x OUTPUT results, each of which depends on SIDE x SIDE inputs, SIDE = OUTPUT + 2.
- * Between the transforms there is a product of channels for each of the POINTS = SIDE * SIDE points.
+ * Between the transforms there is a product of channels for each of the POINTS = SIDE * SIDE
+ * points.
  *
  * Tensors are NHWC. A work-item transforms one channel of one tile. */
 
@@ -84,9 +85,9 @@ KERNEL void winograd_input(const GLOBAL float *RESTRICT x, GLOBAL float *RESTRIC
     }
 }
 
-KERNEL void winograd_output(const GLOBAL float *RESTRICT points, GLOBAL float *RESTRICT y, int items,
-                            DIVISOR(channels), DIVISOR(tiles_x), DIVISOR(tiles_y), int height,
-                            int width EPILOGUE_PARAMETERS)
+KERNEL void winograd_output(const GLOBAL float *RESTRICT points, GLOBAL float *RESTRICT y,
+                            int items, DIVISOR(channels), DIVISOR(tiles_x), DIVISOR(tiles_y),
+                            int height, int width EPILOGUE_PARAMETERS)
 {
     int item = GROUP_ID(0) * LOCAL_SIZE(0) + LOCAL_ID(0);
     if (item < items) {

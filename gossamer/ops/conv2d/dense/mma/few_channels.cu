@@ -1,10 +1,10 @@
-/* A convolution of few input channels on tensor cores in float16 with float32 sums, such as the first
- * of a network, which reads the image as it comes: float32, NCHW. y is float16, NHWC.
+/* A convolution of few input channels on tensor cores in float16 with float32 sums, such as the
+ * first of a network, which reads the image as it comes: float32, NCHW. y is float16, NHWC.
  *
  * A work-group computes TILE_H by TILE_W outputs of OUT_PART output channels. It copies the pixels
- * under their windows to shared memory as float16, with zeros outside of the image. A row of the left
- * operand is the window of an output, whose DEPTH inputs lanes gather; the columns of the right one
- * are output channels.
+ * under their windows to shared memory as float16, with zeros outside of the image. A row of the
+ * left operand is the window of an output, whose DEPTH inputs lanes gather; the columns of the
+ * right one are output channels.
  *
  * The columns of GROUP_TILES neighbouring tiles are in an order in which a lane holds neighbouring
  * channels of a pixel and stores them at once.

@@ -15,8 +15,8 @@
  * that they were multiplied. Otherwise each warp copies lines, and loads those that it multiplies.
  *
  * With KEEPS_WEIGHTS a work-group keeps the weights of its output channels for all tiles: they lie
- * behind the slots, which have the lines of pixels only. It is for a short K, whose tiles would copy
- * more weights than inputs; the tiles of a work-group have the same output channels.
+ * behind the slots, which have the lines of pixels only. It is for a short K, whose tiles would
+ * copy more weights than inputs; the tiles of a work-group have the same output channels.
  *
  * HALVES            1: x, weight, y and the epilogue's tensor operands are 16-bit floats; 0: they
  *                   are floats, which are read as TF32
@@ -25,8 +25,8 @@
  * GATHER            1: k_table has an entry for each value of a piece, which are loaded one by one
  * PIXELS_FIRST      1: neighbouring work-items gather neighbouring pixels; 0: neighbouring pieces
  * OUT_VECTOR        output channels that are stored at once: VECTOR, 4 or 1
- * STAGED            1: the epilogue's one tensor operand, STAGED_OPERAND, is copied to shared memory
- *                   ahead, as the lines are, behind those of the tile; OUT_VECTOR is VECTOR
+ * STAGED            1: the epilogue's one tensor operand, STAGED_OPERAND, is copied to shared
+ *                   memory ahead, as the lines are, behind those of the tile; OUT_VECTOR is VECTOR
  * BLOCKS_PER_UNIT   work-groups that a multiprocessor is to hold at once */
 
 #if WGMMA
@@ -240,9 +240,9 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
     };
 #endif
 
-    /* Stores the sums of one pixel for VECTOR adjacent output channels. staged: index in shared memory
-     * of the staged operand for the first of them. Only the store is conditional: what is loaded for
-     * other sums need not wait for a branch. */
+    /* Stores the sums of one pixel for VECTOR adjacent output channels. staged: index in shared
+     * memory of the staged operand for the first of them. Only the store is conditional: what is
+     * loaded for other sums need not wait for a branch. */
     auto store = [&](float (&values)[VECTOR], int pixel, int m, [[maybe_unused]] int staged) {
 #if STAGED
         const REAL *STAGED_OPERAND = (const REAL *)memory;

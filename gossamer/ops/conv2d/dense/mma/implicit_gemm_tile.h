@@ -1,17 +1,18 @@
 /* Where the numbers of a tile of implicit_gemm lie, and which warps have its sums.
  *
- * A tile is TILE_P pixels by TILE_M output channels, computed in stages of 128 bytes of K (64 float16
- * or 32 floats). A line is these bytes of one pixel or one output channel. Shared memory has SLOTS
- * slots for the lines of a stage, those of the pixels before those of the output channels.
+ * A tile is TILE_P pixels by TILE_M output channels, computed in stages of 128 bytes of K (64
+ * float16 or 32 floats). A line is these bytes of one pixel or one output channel. Shared memory
+ * has SLOTS slots for the lines of a stage, those of the pixels before those of the output
+ * channels.
  *
  * A line is eight pieces of 16 bytes. Piece p of line l is stored at p ^ l % 8, so that the same
  * pieces of eight lines are in different banks. The weights are stored so in memory already, the
  * lines of a stage one after the other. A step is 32 bytes of K: one instruction of the tensor
  * cores.
  *
- * WARPS_P x WARPS_M warps share a tile. WARPS_K warps, and the CLUSTER work-groups of a cluster, share
- * the K range of a tile and add up their sums at the end, which is for few pixels. With WGMMA, WARPS_M
- * and WARPS_K are 1, and COPIERS work-items more do nothing but copy.
+ * WARPS_P x WARPS_M warps share a tile. WARPS_K warps, and the CLUSTER work-groups of a cluster,
+ * share the K range of a tile and add up their sums at the end, which is for few pixels. With
+ * WGMMA, WARPS_M and WARPS_K are 1, and COPIERS work-items more do nothing but copy.
  *
  * The four lanes of a row of sums have 4 * VECTOR output channels, a block, and a lane's are
  * adjacent in memory: the lines of a block are in the order that makes them so.
@@ -38,8 +39,8 @@
 #define HOLDERS (CLUSTER * WARPS_K)
 #define SUMS (TILE_P / 8 * WARPS_M * BLOCKS) /* sets of sums, each of 8 pixels and a block */
 #define SHARE CEIL_DIV(SUMS, CLUSTER)
-/* The staged operand has OPERAND_STAGES stages of OPERAND_ROWS rows, one for each pixel, and a row has
- * OPERAND_PIECES pieces, of which each lies at OPERAND_PLACE. */
+/* The staged operand has OPERAND_STAGES stages of OPERAND_ROWS rows, one for each pixel, and a row
+ * has OPERAND_PIECES pieces, of which each lies at OPERAND_PLACE. */
 #define OPERAND_PIECES (TILE_M / VECTOR)
 #define OPERAND_FITS(stages) (TILE_P / (stages) * OPERAND_PIECES * 16 <= SLOT_BYTES)
 #define OPERAND_STAGES (STAGED ? OPERAND_FITS(1) ? 1 : OPERAND_FITS(2) ? 2 : 4 : 0)
