@@ -215,7 +215,7 @@ class AttemptRunner:
             except Exception as failure:
                 self._fail(attempt, candidates, failure)
                 return
-        except Exception as failure:  # in any way: it is reported and the rest go on
+        except Exception as failure:  # it may fail in any way, which is reported
             self._fail(attempt, candidates, failure)
             return
         once = Timing(ready.first_us, ready.first_us, ready.first_us, 1)
