@@ -22,7 +22,7 @@ def test_numbers_are_numbers(name: str, option: str, value: Any) -> None:
 
 @pytest.mark.parametrize("seconds", [0, -1.0, math.nan, math.inf, -math.inf, np.float32(0)])
 def test_an_impossible_budget_is_refused(seconds: float) -> None:
-    with pytest.raises(InputError, match="^budget .*: expected seconds above 0, such as 10$"):
+    with pytest.raises(InputError, match=r"^budget .*: expected seconds above 0, such as 10$"):
         Policy("quick", budget_s=seconds)
 
 
