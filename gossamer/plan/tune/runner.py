@@ -239,6 +239,8 @@ class AttemptRunner:
                 self._device, lambda: self._first_sample(attempt, work))
         if is_spoilt:
             self._spoilt.add(attempt.group)
+            # results are stored now and then before the end of the run
+            attempt.is_transient = True
         return _Ready(attempt, work, task, error, cost, first_us)
 
     def _first_sample(self, attempt: Attempt, work: Work) -> tuple[PreparedTask, float]:
