@@ -200,7 +200,9 @@ def _stopping(tuner: Tuner, counter: _CandidateCounter) -> Iterator[None]:
         handlers[signal.SIGTERM] = terminate
         if sys.stderr.isatty():
             handlers[signal.SIGINT] = stop
-    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    # what ignores a signal, as nohup does, goes on ignoring it
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()
+              if signal.getsignal(number) not in (signal.SIG_IGN, None)}
     try:
         yield
     except KeyboardInterrupt:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import difflib
 import math
+import numbers
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from gossamer.errors import InputError
+from gossamer.errors import InputError, quoted
 from gossamer.ops.algorithm import PRECISIONS
 from gossamer.ops.registry import OPS
 
@@ -76,6 +77,10 @@ class Policy:
         if self.precision not in PRECISIONS:
             raise InputError(f"precision {self.precision!r}: expected one of "
                              f"{', '.join(PRECISIONS)}")
+        for field_name, number in (("budget", self.budget_s), ("tolerance", self.tolerance),
+                                   ("sparse_threshold", self.sparse_threshold)):
+            if number is not None and not isinstance(number, numbers.Real):
+                raise InputError(f"{field_name} {quoted(number)}: expected a number")
         if self.budget_s is not None:
             if not 0 < self.budget_s < math.inf:
                 raise InputError(f"budget {self.budget_s:g}: expected seconds above 0, such as 10")

@@ -12,9 +12,7 @@ from gossamer.errors import InputError
 from gossamer.plan.choose.builder import LayerChoice, ProgramBuilder
 from gossamer.plan.choose.cheapest import Cheapest, best_alone
 from gossamer.plan.choose.first import FirstChoices
-from gossamer.plan.eligibility import (
-    ANY,
-)
+from gossamer.plan.eligibility import ANY
 from gossamer.plan.in_place import keep_in_place, layers_in_place
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer, Program

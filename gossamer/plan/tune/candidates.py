@@ -31,6 +31,7 @@ _CHECKED_IMAGES = 3
 _CHECKED = 2**22
 """Output values and operations up to which more than _CHECKED_IMAGES images are compared."""
 _COLD_SAMPLES = 5
+"""Executions with cold caches, of whose times the median counts."""
 _DIGITS = 16
 """Number of hexadecimal digits of a digest of weights."""
 _DRAWS = 8
@@ -92,16 +93,13 @@ class CandidateSet:
         built: what another process has built for it."""
         return build(algorithm, self.weights, self.problem, variant, self.device, built)
 
-    def check(self, algorithm: Algorithm, variant: Variant) -> str | None:
-        """Returns why a candidate may not be used with the layer's constants; None where it may."""
-        return self.built_check(algorithm, variant)()
-
     @QUIET
     def built_check(self, algorithm: Algorithm, variant: Variant) -> Callable[[], str | None]:
-        """Builds a candidate, and returns a function that runs it and returns what check() does."""
+        """Builds a candidate, and returns a function that runs it and returns why it may not be
+        used with the layer's constants; None where it may."""
         try:
             state, _ = self.build(algorithm, variant)
-        except Exception as error:  # in any way: it is reported and the rest go on
+        except Exception as error:  # it may fail in any way, which is reported
             reason = does_not_run(error)
             return lambda: reason
 
@@ -110,7 +108,7 @@ class CandidateSet:
                 self.checked(algorithm, variant, state)
             except WrongNumbersError as wrong:
                 return str(wrong)
-            except Exception as error:  # in any way, too
+            except Exception as error:  # it may fail in any way, which is reported
                 return does_not_run(error)
             return None
 

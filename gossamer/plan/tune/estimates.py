@@ -89,9 +89,8 @@ class _Ratios:
 
     @property
     def least(self) -> float:
-        """The ratio below which only a share of the ratios are, with a margin."""
+        """A ratio below which no more than the share `doubt` of the ratios are, with a margin."""
         return _MARGIN * self._sorted[int(self._doubt * len(self._sorted))]
-
 
     def saving(self, us: float, bound_us: float) -> float:
         """Returns how far below a bound the products of a time with the ratios are on average,

@@ -94,7 +94,7 @@ def multiply_adds(device: Device) -> tuple[int, Work]:
 
 
 def _wide_multiply_adds(device: Device) -> tuple[int, Work]:
-    """The same in vector registers, as processors have them."""
+    """Returns what multiply_adds() does, for processors: operations on vectors of 16 numbers."""
     work_groups, rounds = 32 * device.limits.compute_units, 1024
     kernel = device.compile(WIDE_SOURCE)
     result = device.empty(4 * 16 * work_groups, PURPOSE)

@@ -215,7 +215,7 @@ class AttemptRunner:
             except Exception as failure:
                 self._fail(attempt, candidates, failure)
                 return
-        except Exception as failure:  # in any way: it is reported and the rest go on
+        except Exception as failure:  # it may fail in any way, which is reported
             self._fail(attempt, candidates, failure)
             return
         once = Timing(ready.first_us, ready.first_us, ready.first_us, 1)
@@ -239,6 +239,8 @@ class AttemptRunner:
                 self._device, lambda: self._first_sample(attempt, work))
         if is_spoilt:
             self._spoilt.add(attempt.group)
+            # results are stored now and then before the end of the run
+            attempt.is_transient = True
         return _Ready(attempt, work, task, error, cost, first_us)
 
     def _first_sample(self, attempt: Attempt, work: Work) -> tuple[PreparedTask, float]:

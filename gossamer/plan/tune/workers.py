@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import functools
-import heapq
-import itertools
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import closing
@@ -26,18 +25,17 @@ MOST_DEATHS = 3
 takes their place."""
 
 
-@dataclass(order=True)
+@dataclass(eq=False)
 class _Job:
-    """A candidate that waits; jobs are ordered by priority, and equal ones by number."""
+    """A candidate that waits. work: what a vendor's library does for it on the device; None where
+    its weights are packed and its kernels compiled."""
 
-    priority: float
-    number: int
-    algorithm: Algorithm = field(compare=False)
-    problem: Problem = field(compare=False)
-    variant: Variant = field(compare=False)
-    weights: Weights = field(compare=False)
-    work: Callable[[Device], object] | None = field(compare=False, default=None)
-    future: Future[BuiltForms] = field(compare=False, default_factory=Future)
+    algorithm: Algorithm
+    problem: Problem
+    variant: Variant
+    weights: Weights
+    work: Callable[[Device], object] | None = None
+    future: Future[BuiltForms] = field(default_factory=Future)
 
 
 class BuildWorkers:
@@ -58,8 +56,7 @@ class BuildWorkers:
         self._make_device: Callable[[], Device] | None = (
             functools.partial(find, device.name) if on_device else device.build_only)
         self._condition = threading.Condition()
-        self._waiting: list[_Job] = []
-        self._numbers = itertools.count()
+        self._waiting: deque[_Job] = deque()
         self._processes: set[BuildProcess] = set()
         self._problem = ""
         self._closed = False
@@ -81,17 +78,17 @@ class BuildWorkers:
             return "" if self._serving and not self._closed else (
                 self._problem or "no process builds candidates")
 
-    def submit(self, algorithm: Algorithm, problem: Problem, variant: Variant, weights: Weights,
-               priority: float = 0.0) -> Future[BuiltForms]:
+    def submit(self, algorithm: Algorithm, problem: Problem, variant: Variant,
+               weights: Weights) -> Future[BuiltForms]:
         """Returns the future of what a process builds for a candidate; give that to
         `gossamer.plan.prepare.build`, which then has little left to do.
 
-        priority: of the candidates that wait, the one with the smallest is built first. A future
-        that waits can be cancelled. Its exception is BuildHereError where no process builds the
+        Of the candidates that wait, the first is built first. A future that waits can be cancelled.
+        Its exception is BuildHereError where no process builds the
         candidate, so that the caller builds it; BuildProcessError where the process ended while it
         built; or the error by which building failed.
         """
-        job = _Job(priority, next(self._numbers), algorithm, problem, variant, weights)
+        job = _Job(algorithm, problem, variant, weights)
         if self._on_device:
             job.work = algorithm.work_ahead(problem, variant, self._device)
         if job.work is None and (algorithm.vendor or self._on_device):
@@ -100,7 +97,7 @@ class BuildWorkers:
             return job.future
         with self._condition:
             if self._serving and not self._closed:
-                heapq.heappush(self._waiting, job)
+                self._waiting.append(job)
                 self._condition.notify()
                 return job.future
         job.future.set_exception(BuildHereError(self.problem))
@@ -112,7 +109,7 @@ class BuildWorkers:
         with self._condition:
             self._problem = "the processes that build candidates were closed"
             self._closed = True
-            waiting, self._waiting = self._waiting, []
+            waiting, self._waiting = self._waiting, deque()
             for process in self._processes:
                 process.end()
             self._condition.notify_all()
@@ -157,7 +154,7 @@ class BuildWorkers:
                     if process.has_ended:
                         # it ended while it had nothing to do
                         return
-                    job = heapq.heappop(self._waiting)
+                    job = self._waiting.popleft()
                 self._build(process, job)
                 # a thread that waits must not keep the constants of the layer
                 del job
@@ -193,7 +190,7 @@ class BuildWorkers:
             self._problem = self._problem or problem
             if self._serving:
                 return
-            waiting, self._waiting = self._waiting, []
+            waiting, self._waiting = self._waiting, deque()
         for job in waiting:
             if job.future.set_running_or_notify_cancel():
                 job.future.set_exception(BuildHereError(self.problem))

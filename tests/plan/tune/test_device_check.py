@@ -194,11 +194,11 @@ def test_candidates_are_checked_on_the_device(checks: DeviceCheck, compiled_devi
                      if algorithm.supports(problem, compiled_device) is None)
     variant = next(iter(algorithm.variants(problem, compiled_device)))
     candidates = CandidateSet(layer, compiled_device, memory)
-    assert candidates.check(algorithm, variant) is None
+    assert candidates.built_check(algorithm, variant)() is None
     assert len(errors) == 1 and errors[0] is not None and errors[0] < 1e-5
 
     def nothing(*arguments: Buffer) -> None:
         """Writes no output."""
 
     monkeypatch.setattr(type(algorithm), "launch", nothing)
-    assert candidates.check(algorithm, variant) == "wrong numbers (error inf)"
+    assert candidates.built_check(algorithm, variant)() == "wrong numbers (error inf)"

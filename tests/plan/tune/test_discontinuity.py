@@ -120,7 +120,7 @@ def test_random_layers_on_a_device(tmp_path: Path, device: Device, seed: int) ->
                          if algorithm.supports(layer.problem, device) is None)
         candidates = CandidateSet(layer, device)
         variant = next(iter(algorithm.variants(layer.problem, device)))
-        assert candidates.check(algorithm, variant) is None
+        assert candidates.built_check(algorithm, variant)() is None
 
 
 def _without_a_tap(prepare: Callable[..., Any], seed: int) -> Callable[..., Any]:
@@ -161,7 +161,7 @@ def test_a_dropped_tap_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
                                      reference(part, candidates._arrays, layer.weights)[0])
                     for part in (problem, *continuous_parts(problem)))
         variant = next(iter(HostIm2col().variants(problem, host)))
-        refused = candidates.check(HostIm2col(), variant)
+        refused = candidates.built_check(HostIm2col(), variant)()
         assert (refused is not None) == (error > LARGEST_ERROR["fp32"]), (refused, error)
 
 

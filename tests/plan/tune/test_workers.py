@@ -168,18 +168,18 @@ def test_an_interrupt_from_the_keyboard_is_not_for_them(
     assert os.getpgid(process.pid) != os.getpgid(0)
 
 
-def test_the_smallest_priority_is_first_and_what_waits_can_be_cancelled(
+def test_the_first_comes_first_and_what_waits_can_be_cancelled(
         shared_workers: BuildWorkers, host: Device, tmp_path: Path) -> None:
     gate, log = tmp_path / "gate", tmp_path / "log"
     first = submitted(shared_workers, host, variant("wait", gate=gate, log=log, label="first"))
     until(lambda: lines(log))
-    futures = [submitted(shared_workers, host, variant(log=log, label=f"{priority}"),
-                         priority=priority) for priority in (3, 1, 2, 1.5, 1)]
+    futures = [submitted(shared_workers, host, variant(log=log, label=label))
+               for label in "dbca"]
     assert not first.cancel() and futures[2].cancel()
     gate.touch()
     for future in (first, *futures[:2], *futures[3:]):
         future.result(SECONDS)
-    assert lines(log) == ["first", "1", "1", "1.5", "3"]
+    assert lines(log) == ["first", "d", "b", "a"]
     with pytest.raises(CancelledError):
         futures[2].result(SECONDS)
 
