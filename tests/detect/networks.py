@@ -15,8 +15,9 @@ CELLS = 4 * 8 + 2 * 4 + 1 * 2
 def save_detector(path: Path, form: str, *, size: tuple[int, int] = SIZE,
                   names: dict[int, str] | None = None, cells: int = CELLS) -> np.ndarray:
     """Saves a network whose output does not depend on the photo, and returns that output for one
-    photo. form: "yolox" and "yolox_decoded" (cells, 7), "yolov8" (6, cells)."""
-    values = np.zeros((cells, 7), np.float32)
+    photo. form: "yolox" and "yolox_decoded" (cells, 7), "yolov5" (3 * cells, 7), "yolov8" (6,
+    cells)."""
+    values = np.zeros((3 * cells if form == "yolov5" else cells, 7), np.float32)
     values[:, 2:4] = 1
     values[3, 4:] = 0.9, 0.1, 0.8
     values[35, 4:] = 0.8, 0.9, 0.2

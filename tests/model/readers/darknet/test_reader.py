@@ -222,6 +222,8 @@ def test_names_lie_beside_the_cfg(tmp_path: Path) -> None:
     assert graph.metadata.classes == ()
     (tmp_path / "net.names").write_text("cat\ndog \n")
     assert gossamer.load(tmp_path / "net.cfg").metadata.classes == ("cat", "dog")
+    (tmp_path / "net.names").write_bytes(b"\xef\xbb\xbfcat\r\n\r\ndog\r\n")
+    assert gossamer.load(tmp_path / "net.cfg").metadata.classes == ("cat", "dog")
     (tmp_path / "net.names").write_text("cat\n")
     graph = gossamer.load(tmp_path / "net.cfg")
     assert graph.metadata.classes == ()
