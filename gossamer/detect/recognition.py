@@ -21,10 +21,9 @@ _ANCHORS = 3
 def recognise(graph: Graph) -> tuple[DetectorMetadata, Preprocessing]:
     """Returns how boxes are decoded, and how photos are prepared.
 
-    Networks whose metadata do not tell are known by the shape of their first output: as YOLOX's,
-    whose boxes are in pixels where its graph has an exponential behind the last convolutions, as
-    YOLOv5's, beside which its raw heads may stand, or as YOLOv8's. Raises UnsupportedError where
-    neither tells.
+    Networks whose metadata do not tell are known by the shape of their first output: as YOLOX's or
+    YOLOv6's, which differ in how the graph makes boxes, as YOLOv5's, beside which its raw heads may
+    stand, or as YOLOv8's. Raises UnsupportedError where neither tells.
     """
     static = resolve(graph, graph.fixed_batch or 1)
     shapes = [static.shapes[info.name] for info in graph.outputs]
@@ -63,8 +62,7 @@ def _by_shape(graph: Graph, shapes: list[Shape], size: tuple[int, int]) -> Detec
     shape, *others = shapes
     counts = [cells(size, strides) for strides in STRIDES]
     if len(shape) == 3 and not others and shape[1] in counts and shape[2] > 5:
-        kind = "yolox_decoded" if _ends_with_exponential(graph) else "yolox"
-        return DetectorMetadata((DetectionHead(kind),), shape[2] - 5)
+        return DetectorMetadata((DetectionHead(_kind_of_cells(graph)),), shape[2] - 5)
     if len(shape) == 3 and not others and shape[2] in counts and shape[1] > 4:
         return DetectorMetadata((DetectionHead("yolov8"),), shape[1] - 4)
     if len(shape) == 3 and shape[1] in [_ANCHORS * count for count in counts] and (
@@ -86,8 +84,18 @@ def _is_raw_head(shape: Shape) -> bool:
     return len(shape) == 5 and shape[1] == _ANCHORS and shape[4] > 5
 
 
-def _ends_with_exponential(graph: Graph) -> bool:
-    """Returns whether an exponential lies between the last convolutions and the output."""
+def _kind_of_cells(graph: Graph) -> str:
+    """Returns the kind of a head of one box a cell: YOLOX's boxes in pixels have exponentials as
+    their sizes, YOLOv6's are decoded like YOLOv5's, and YOLOX's raw ones are multiplied by
+    nothing."""
+    functions = _last_functions(graph)
+    return ("yolox_decoded" if "exp" in functions else
+            "yolov5" if functions & {"mul", "div"} else "yolox")
+
+
+def _last_functions(graph: Graph) -> set[str]:
+    """Returns the functions of numbers between the last convolutions and the output."""
+    functions = set[str]()
     makers = {name: node for node in graph.nodes for name in node.outputs}
     names, seen = [graph.outputs[0].name], set[str]()
     while names:
@@ -95,13 +103,12 @@ def _ends_with_exponential(graph: Graph) -> bool:
         if node is None or node.name in seen:
             continue
         seen.add(node.name)
-        expressions = [node.attributes.get(key) for key in ("expression", "epilogue")]
-        if any(step.function == "exp" for expression in expressions if expression is not None
-               for step in expression.steps):
-            return True
+        for key in ("expression", "epilogue"):
+            if (expression := node.attributes.get(key)) is not None:
+                functions |= {step.function for step in expression.steps}
         if node.op != "conv2d":
             names += node.inputs
-    return False
+    return functions
 
 
 def _check(graph: Graph, detector: DetectorMetadata, shapes: list[Shape],

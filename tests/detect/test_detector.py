@@ -22,7 +22,7 @@ from tests.model.readers.darknet.test_reader import load_text
 PHOTO = np.random.default_rng(0).integers(0, 256, (50, 40, 3), dtype=np.uint8)
 
 
-@pytest.mark.parametrize("form", ["yolox", "yolox_decoded", "yolov5", "yolov8"])
+@pytest.mark.parametrize("form", ["yolox", "yolox_decoded", "yolov5", "yolov6", "yolov8"])
 def test_networks_of_other_programs(form: str, tmp_path: Path) -> None:
     save_detector(tmp_path / "net.onnx", form, names={0: "cat", 1: "dog"})
     detector = gossamer.Detector(tmp_path / "net.onnx", "host")
