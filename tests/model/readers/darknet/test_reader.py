@@ -169,6 +169,12 @@ def test_headers_of_both_versions(version: tuple[int, int, int], tmp_path: Path)
     assert graph.metadata.detector.resize == ("stretch" if version[2] else "letterbox")
 
 
+@pytest.mark.parametrize("version", [(0, 2, 0), (0, 2, 5)])
+def test_a_batch_norm_of_its_own_has_biases_in_the_fork(version: tuple[int, int, int],
+                                                        tmp_path: Path) -> None:
+    check(net(8, 8) + conv(3) + section("batchnorm") + conv(2), tmp_path, version)
+
+
 def test_very_old_files_have_matrices_the_other_way_round(tmp_path: Path) -> None:
     text = section("net", inputs=5) + section("connected", output=3, activation="linear")
     biases, weights = np.float32([1, 2, 3]), np.arange(15, dtype=np.float32).reshape(5, 3)
