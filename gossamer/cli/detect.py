@@ -29,7 +29,7 @@ from gossamer.cli.options import (
 from gossamer.detect.detector import Detector
 from gossamer.errors import InputError, one_line
 from gossamer.io import terminal
-from gossamer.io.images import load_image
+from gossamer.io.images import FORMATS, load_image
 from gossamer.io.labels.reader import read_names
 
 _Photo = tuple[Path, np.ndarray]
@@ -84,10 +84,9 @@ def detect(
 
 
 def _photos(images: Sequence[str]) -> list[Path]:
-    """Returns the photos, and those in the folders, in order of their names. Raises InputError for
-    a folder without photos."""
+    """Returns the photos, and those in the folders, in order of their names, and tells of images
+    there in other formats. Raises InputError for a folder without photos."""
     Image.init()
-    readable = {suffix for suffix, kind in Image.EXTENSION.items() if kind in Image.OPEN}
     paths: list[Path] = []
     for text in images:
         if not text:
@@ -95,11 +94,18 @@ def _photos(images: Sequence[str]) -> list[Path]:
         if not Path(text).is_dir():
             paths.append(Path(text))
             continue
-        inside = sorted(path for path in Path(text).iterdir()
-                        if path.suffix.lower() in readable and path.is_file())
-        if not inside:
-            raise InputError(f"{text}: is a folder without photos")
-        paths += inside
+        inside = sorted(path for path in Path(text).iterdir() if not path.name.startswith(".")
+                        and path.suffix.lower() in Image.EXTENSION and path.is_file())
+        photos = [path for path in inside if Image.EXTENSION[path.suffix.lower()] in FORMATS]
+        if not photos:
+            raise InputError(f"{text}: is a folder without photos ({', '.join(FORMATS)}; folders "
+                             "inside it are not looked into)")
+        if len(photos) < len(inside):
+            left_out = [path.name for path in inside if path not in photos]
+            more = f" and {len(left_out) - 3} more" if len(left_out) > 3 else ""
+            terminal.notice(f"{text}: left out, as none of {', '.join(FORMATS)}: "
+                            f"{', '.join(left_out[:3])}{more}", "warning")
+        paths += photos
     return paths
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from PIL import Image
@@ -51,6 +52,7 @@ class DetectOutput:
     read: Iterable[str | Path | None] = ()
     _targets: dict[Path, Path] = field(init=False, default_factory=dict)
     _list: Path | None = field(init=False, default=None)
+    _new_folder: Path | None = field(init=False, default=None)
     _has_written: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
@@ -68,13 +70,20 @@ class DetectOutput:
                 raise InputError(f"{option}: {len(self.photos)} photos do not go into one file; "
                                  "give a folder")
             self._targets = {self.photos[0]: path}
-        elif suffix and not path.is_dir():
+        elif suffix and not path.is_dir() and not self.name.endswith("/"):
             raise InputError(f"{option}: expected a name that ends in "
-                             f"{', '.join(_SUFFIXES)} or .json, or a folder")
+                             f"{', '.join(_SUFFIXES)} or .json, or a folder (with / at its "
+                             "end)")
         else:
-            _make_folder(option, path)
             self._targets = _inside(path, self.photos)
             self._list = path / _LIST
+            if not path.is_dir():
+                # it is made when there is something to write
+                check_place(option, path, ())
+                if path.exists():
+                    raise InputError(f"{option}: is a file, expected a folder")
+                self._new_folder = path
+                return
         read = [*self.photos, *(file for file in self.read if file is not None)]
         for target in filter(None, [*self._targets.values(), self._list]):
             check_place(f"--output {target}", target, read)
@@ -85,26 +94,30 @@ class DetectOutput:
         if target is None:
             return
         drawn = Image.fromarray(draw_boxes(image, boxes))
-        with replacing(target, f"--output {target}") as file:
+        with self._replacing(target) as file:
             drawn.save(file, _SUFFIXES[target.suffix.lower()], quality=92)
-        self._has_written = True
 
     def finish(self, content: Mapping[str, Any]) -> bool:
         """Writes the list of all that was found, where it is written. Returns whether anything was
         written, which is not so for a single photo that could not be read."""
         if self._list is not None:
-            with replacing(self._list, f"--output {self._list}") as file:
+            with self._replacing(self._list) as file:
                 file.write((json.dumps(content, indent=2) + "\n").encode(errors="backslashreplace"))
-            self._has_written = True
         return self._has_written
 
-
-def _make_folder(option: str, path: Path) -> None:
-    """Makes a folder where there is none. Raises InputError where that fails."""
-    try:
-        path.mkdir(exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{option}: the folder cannot be made: {error.strerror}") from None
+    @contextmanager
+    def _replacing(self, target: Path) -> Iterator[IO[bytes]]:
+        """Yields a file that becomes the target, in a folder that is made where there is none.
+        Raises InputError where that fails."""
+        if self._new_folder is not None:
+            try:
+                self._new_folder.mkdir(exist_ok=True)
+            except OSError as error:
+                raise InputError(f"--output {self.name}: the folder cannot be made: "
+                                 f"{error.strerror}") from None
+        with replacing(target, f"--output {target}") as file:
+            yield file
+        self._has_written = True
 
 
 def _inside(folder: Path, photos: Sequence[Path]) -> dict[Path, Path]:

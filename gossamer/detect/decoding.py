@@ -15,7 +15,7 @@ import numpy as np
 
 from gossamer.model.detector_metadata import DetectionHead
 
-STRIDES = ((8, 16, 32), (8, 16, 32, 64))
+STRIDES = ((8, 16, 32), (8, 16, 32, 64), (4, 8, 16, 32))
 """Pixels of the input a cell of each grid, of the networks whose grids share one output."""
 
 
@@ -99,7 +99,7 @@ def _darknet(head: DetectionHead, output: np.ndarray, grid: Grid, threshold: flo
 
 
 def _yolox(head: DetectionHead, output: np.ndarray, grid: Grid, threshold: float) -> _Parts:
-    """Decodes an output of YOLOX, (cells, 5 + classes), whose scores went through their
+    """Decodes an output of YOLOX or YOLOv5, (boxes, 5 + classes), whose scores went through their
     sigmoid."""
     chosen = np.flatnonzero(output[:, 4] > threshold)
     numbers = output[chosen].astype(np.float64)
@@ -120,7 +120,7 @@ def _yolov8(head: DetectionHead, output: np.ndarray, grid: Grid, threshold: floa
 
 _DECODERS: dict[str, Callable[[DetectionHead, np.ndarray, Grid, float], _Parts]] = {
     "yolo": _darknet, "region": _darknet, "yolox": _yolox, "yolox_decoded": _yolox,
-    "yolov8": _yolov8,
+    "yolov5": _yolox, "yolov8": _yolov8,
 }
 
 

@@ -15,9 +15,9 @@ from gossamer.detect.placement import STYLES, Placement, fitted, place
 from gossamer.detect.recognition import recognise
 from gossamer.detect.suppression import suppress
 from gossamer.device.base import Device
-from gossamer.errors import GossamerWarning, InputError
+from gossamer.errors import GossamerWarning, InputError, UnsupportedError
 from gossamer.io.images import load_image
-from gossamer.io.labels.reader import COCO, read_names
+from gossamer.io.labels.reader import COCO, read_names, without_blanks
 from gossamer.model.detector_metadata import RESIZES
 from gossamer.model.graph import Graph
 from gossamer.plan.api import compile
@@ -33,7 +33,8 @@ class Detector:
     model : str, Path, Graph or Plan
         A network that detects objects: what `gossamer.load` takes, a saved plan, or what
         `gossamer.load`, `gossamer.compile` and `Plan.load` return. Networks of Darknet, ONNX files
-        that `gossamer convert` wrote, and ONNX files of YOLOX and YOLOv8 say how boxes are decoded.
+        that `gossamer convert` wrote, and ONNX files of YOLOX, YOLOv5 and YOLOv8 say how boxes are
+        decoded.
     device : str or Device, optional
         Where it runs, as for `gossamer.compile`; left out for a Plan.
     names : sequence of str, optional
@@ -186,6 +187,8 @@ class Detector:
         list of list of Box
             The objects of each photo, those of highest score first.
         """
+        # beside its decoded boxes a network may have its raw heads as outputs
+        outputs = outputs[:len(self._metadata.heads)]
         if not all(np.isfinite(output).all() for output in outputs):
             warnings.warn("the network's outputs have NaN or infinite numbers; boxes made of them "
                           "are left out", GossamerWarning, stacklevel=2)
@@ -209,13 +212,20 @@ class Detector:
     def _names(self, names: Sequence[str] | None) -> list[str]:
         count = self._metadata.classes
         if names is not None:
+            names = without_blanks(names, count)
             if len(names) != count:
                 raise InputError(f"{len(names)} names are given, and the network has {count} "
                                  "classes")
-            return list(names)
-        own = self.plan.graph.metadata.classes
+            return names
+        graph = self.plan.graph
+        own = graph.metadata.classes
         if len(own) == count:
             return list(own)
+        if own:
+            raise UnsupportedError(
+                f"{graph.file or graph.name}: names {len(own)} classes, and its output tells "
+                f"{count} numbers of each box beside its place; key points, masks and angles are "
+                f"not decoded; where these are classes, give their {count} names")
         return read_names(COCO) if count == 80 else [f"class {index}" for index in range(count)]
 
 

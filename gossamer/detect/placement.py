@@ -26,7 +26,7 @@ class Style:
 STYLES = {
     "yolo": Style(127.5, True, True), "region": Style(127.5, True, True),
     "yolox": Style(114, False, False), "yolox_decoded": Style(114, False, False),
-    "yolov8": Style(114, True, False),
+    "yolov5": Style(114, True, False), "yolov8": Style(114, True, False),
 }
 """The style by the kind of a network's heads."""
 

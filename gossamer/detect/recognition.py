@@ -14,13 +14,16 @@ from gossamer.model.infer.resolve import resolve
 
 Shape = tuple[int, ...]
 
+_ANCHORS = 3
+"""Anchors of each cell of YOLOv5's and YOLOv7's grids."""
+
 
 def recognise(graph: Graph) -> tuple[DetectorMetadata, Preprocessing]:
     """Returns how boxes are decoded, and how photos are prepared.
 
-    Networks whose metadata do not tell are known by the shape of their one output: as YOLOX's,
-    whose boxes are in pixels where its graph has an exponential, or as YOLOv8's. Raises
-    UnsupportedError where neither tells.
+    Networks whose metadata do not tell are known by the shape of their first output: as YOLOX's or
+    YOLOv6's, which differ in how the graph makes boxes, as YOLOv5's, beside which its raw heads may
+    stand, or as YOLOv8's. Raises UnsupportedError where neither tells.
     """
     static = resolve(graph, graph.fixed_batch or 1)
     shapes = [static.shapes[info.name] for info in graph.outputs]
@@ -37,7 +40,8 @@ def recognise(graph: Graph) -> tuple[DetectorMetadata, Preprocessing]:
 
 
 _PREPROCESSING = {
-    "yolo": PRESETS["unit"], "region": PRESETS["unit"], "yolov8": PRESETS["unit"],
+    "yolo": PRESETS["unit"], "region": PRESETS["unit"], "yolov5": PRESETS["unit"],
+    "yolov8": PRESETS["unit"],
     "yolox": Preprocessing(channels="bgr"), "yolox_decoded": Preprocessing(channels="bgr"),
 }
 """How photos are prepared, by the kind of the heads, where the network does not say."""
@@ -55,25 +59,56 @@ def _input_size(graph: Graph) -> tuple[int, int]:
 
 
 def _by_shape(graph: Graph, shapes: list[Shape], size: tuple[int, int]) -> DetectorMetadata:
-    shape = shapes[0]
+    shape, *others = shapes
     counts = [cells(size, strides) for strides in STRIDES]
-    if len(shapes) == 1 and len(shape) == 3 and shape[1] in counts and shape[2] > 5:
-        kind = "yolox_decoded" if _has_exponential(graph) else "yolox"
-        return DetectorMetadata((DetectionHead(kind),), shape[2] - 5)
-    if len(shapes) == 1 and len(shape) == 3 and shape[2] in counts and shape[1] > 4:
+    if len(shape) == 3 and not others and shape[1] in counts and shape[2] > 5:
+        return DetectorMetadata((DetectionHead(_kind_of_cells(graph)),), shape[2] - 5)
+    if len(shape) == 3 and not others and shape[2] in counts and shape[1] > 4:
         return DetectorMetadata((DetectionHead("yolov8"),), shape[1] - 4)
+    if len(shape) == 3 and shape[1] in [_ANCHORS * count for count in counts] and (
+            shape[2] > 5 and all(map(_is_raw_head, others))):
+        return DetectorMetadata((DetectionHead("yolov5"),), shape[2] - 5)
+    outputs = f"{graph.file or graph.name}: its outputs ({', '.join(map(shape_text, shapes))})"
+    if all(map(_is_raw_head, shapes)):
+        raise UnsupportedError(f"{outputs} are raw heads, whose anchors the file does not tell; "
+                               "export the model with its boxes decoded (YOLOv7: --grid)")
     raise UnsupportedError(
-        f"{graph.file or graph.name}: its outputs ({', '.join(map(shape_text, shapes))}) tell no "
-        "boxes that gossamer decodes: expected metadata with the key `detector`, as `gossamer "
-        f"convert` writes it, or YOLOX's output (Nx{counts[0]}x(5+classes)) or YOLOv8's "
+        f"{outputs} tell no boxes that gossamer decodes: expected metadata with the key "
+        "`detector`, as `gossamer convert` writes it, or YOLOX's output "
+        f"(Nx{counts[0]}x(5+classes)), YOLOv5's (Nx{_ANCHORS * counts[0]}x(5+classes)) or YOLOv8's "
         f"(Nx(4+classes)x{counts[0]})")
 
 
-def _has_exponential(graph: Graph) -> bool:
-    expressions = [node.attributes.get(key) for node in graph.nodes
-                   for key in ("expression", "epilogue")]
-    return any(step.function == "exp" for expression in expressions if expression is not None
-               for step in expression.steps)
+def _is_raw_head(shape: Shape) -> bool:
+    """Returns whether an output may be a raw head of YOLOv5, (N, anchors, H, W, 5 + classes)."""
+    return len(shape) == 5 and shape[1] == _ANCHORS and shape[4] > 5
+
+
+def _kind_of_cells(graph: Graph) -> str:
+    """Returns the kind of a head of one box a cell: YOLOX's boxes in pixels have exponentials as
+    their sizes, YOLOv6's are decoded like YOLOv5's, and YOLOX's raw ones are multiplied by
+    nothing."""
+    functions = _last_functions(graph)
+    return ("yolox_decoded" if "exp" in functions else
+            "yolov5" if functions & {"mul", "div"} else "yolox")
+
+
+def _last_functions(graph: Graph) -> set[str]:
+    """Returns the functions of numbers between the last convolutions and the output."""
+    functions = set[str]()
+    makers = {name: node for node in graph.nodes for name in node.outputs}
+    names, seen = [graph.outputs[0].name], set[str]()
+    while names:
+        node = makers.get(names.pop())
+        if node is None or node.name in seen:
+            continue
+        seen.add(node.name)
+        for key in ("expression", "epilogue"):
+            if (expression := node.attributes.get(key)) is not None:
+                functions |= {step.function for step in expression.steps}
+        if node.op != "conv2d":
+            names += node.inputs
+    return functions
 
 
 def _check(graph: Graph, detector: DetectorMetadata, shapes: list[Shape],
@@ -88,6 +123,7 @@ def _check(graph: Graph, detector: DetectorMetadata, shapes: list[Shape],
         fits = {"yolox": len(shape) == 3 and shape[1] in counts
                 and shape[2] == 5 + detector.classes,
                 "yolox_decoded": len(shape) == 3 and shape[2] == 5 + detector.classes,
+                "yolov5": len(shape) == 3 and shape[2] == 5 + detector.classes,
                 "yolov8": len(shape) == 3 and shape[1] == 4 + detector.classes,
                 }.get(head.kind, len(shape) == 4 and shape[1] == channels)
         if not fits:

@@ -6,6 +6,9 @@ import numpy as np
 
 from gossamer.detect.decoding import Candidates
 
+_BLOCK = 64
+"""Boxes of highest score that are compared with all lower ones at once."""
+
 
 def suppress(candidates: Candidates, limit: float, kind: str = "greedynms",
              beta: float = 0.6) -> np.ndarray:
@@ -17,38 +20,47 @@ def suppress(candidates: Candidates, limit: float, kind: str = "greedynms",
     "Distance-IoU Loss: Faster and Better Learning for Bounding Box Regression", AAAI 2020; the
     power is Darknet's).
     """
-    kept = []
+    def apart(one: np.ndarray, others: np.ndarray) -> np.ndarray:
+        boxes = candidates.boxes[one][..., None, :], candidates.boxes[others]
+        overlaps = overlap(*boxes)
+        if kind == "diounms":
+            overlaps -= _distance(*boxes) ** beta
+        return overlaps <= limit
+
+    kept: list[np.ndarray] = []
     for class_index in np.unique(candidates.classes):
         members = np.flatnonzero(candidates.classes == class_index)
         left = members[np.argsort(-candidates.scores[members], kind="stable")]
         while left.size:
-            best, left = left[0], left[1:]
-            kept.append(best)
-            overlaps = overlap(candidates.boxes[best], candidates.boxes[left])
-            if kind == "diounms":
-                overlaps -= _distance(candidates.boxes[best], candidates.boxes[left]) ** beta
-            left = left[overlaps <= limit]
+            block, left = left[:_BLOCK], left[_BLOCK:]
+            first = len(kept)
+            while block.size:
+                kept.append(block[0])
+                block = block[1:][apart(block[0], block[1:])]
+            left = left[apart(np.array(kept[first:]), left).all(axis=0)]
     numbers = np.array(kept, np.int64)
     return numbers[np.argsort(-candidates.scores[numbers], kind="stable")]
 
 
 def overlap(box: np.ndarray, boxes: np.ndarray) -> np.ndarray:
-    """Returns the intersection over union of a box (4,) with others (K, 4); 0 where both are
-    empty."""
-    low, high = np.maximum(box[:2], boxes[:, :2]), np.minimum(box[2:], boxes[:, 2:])
-    common = np.clip(high - low, 0, None).prod(axis=1)
-    union = _area(box[None]) + _area(boxes) - common
-    return np.divide(common, union, out=np.zeros(len(boxes)), where=union > 0)
+    """Returns the intersection over union of a box (4,), or of each of several (M, 1, 4), with
+    others (K, 4); 0 where both are empty."""
+    low, high = np.maximum(box[..., :2], boxes[:, :2]), np.minimum(box[..., 2:], boxes[:, 2:])
+    sides = np.maximum(high - low, 0)
+    common = sides[..., 0] * sides[..., 1]
+    union = _area(box) + _area(boxes) - common
+    return np.divide(common, union, out=np.zeros(union.shape), where=union > 0)
 
 
 def _distance(box: np.ndarray, boxes: np.ndarray) -> np.ndarray:
     """Returns the squared distance of the centres, in units of the squared diagonal of the box
     round both."""
-    around = np.maximum(box[2:], boxes[:, 2:]) - np.minimum(box[:2], boxes[:, :2])
-    diagonal = (around**2).sum(axis=1)
-    between = (((box[:2] + box[2:]) - (boxes[:, :2] + boxes[:, 2:])) ** 2).sum(axis=1) / 4
-    return np.divide(between, diagonal, out=np.zeros(len(boxes)), where=diagonal > 0)
+    around = np.maximum(box[..., 2:], boxes[:, 2:]) - np.minimum(box[..., :2], boxes[:, :2])
+    diagonal = (around**2).sum(axis=-1)
+    apart = (box[..., :2] + box[..., 2:]) - (boxes[:, :2] + boxes[:, 2:])
+    between = (apart**2).sum(axis=-1) / 4
+    return np.divide(between, diagonal, out=np.zeros(diagonal.shape), where=diagonal > 0)
 
 
 def _area(boxes: np.ndarray) -> np.ndarray:
-    return (boxes[:, 2:] - boxes[:, :2]).prod(axis=1)
+    return (boxes[..., 2:] - boxes[..., :2]).prod(axis=-1)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-HEAD_KINDS = ("yolo", "region", "yolox", "yolox_decoded", "yolov8")
+HEAD_KINDS = ("yolo", "region", "yolox", "yolox_decoded", "yolov5", "yolov8")
 RESIZES = ("stretch", "letterbox")
 NMS_KINDS = ("greedynms", "diounms")
 
@@ -17,7 +17,8 @@ class DetectionHead:
 
     kind: "yolo" and "region" are Darknet's raw heads (N, anchors * (5 + classes), H, W), as they go
     into its layers of these names; "yolox" and "yolox_decoded" (N, cells, 5 + classes) are YOLOX's,
-    without and with boxes in pixels; "yolov8" (N, 4 + classes, cells) is YOLOv8's.
+    without and with boxes in pixels; "yolov5" (N, anchors * cells, 5 + classes), with boxes in
+    pixels, is YOLOv5's and YOLOv7's; "yolov8" (N, 4 + classes, cells) is YOLOv8's.
     mask: numbers of the network's anchors that the boxes of each cell adjust, in their order.
     scale_x_y: factor by which the sigmoid of a centre is widened about its middle.
     new_coords: whether a convolution computes all sigmoids, and sizes are squares of their doubles.

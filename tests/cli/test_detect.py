@@ -97,6 +97,39 @@ def test_an_unreadable_photo_among_several(folder: Path) -> None:
     assert sorted(path.name for path in out.iterdir()) == ["a.png", "b.jpg", "detections.json"]
 
 
+def test_what_else_lies_in_a_folder(folder: Path) -> None:
+    photos = folder / "photos"
+    for name in (".hidden.png", "._a.png", "notes.txt", "film.mpg"):
+        (photos / name).write_bytes(b"no photo")
+    Image.open(photos / "a.png").save(photos / "scan.tif")
+    (photos / "more").mkdir()
+    shutil.copy(photos / "a.png", photos / "more")
+    result = gossamer_cli(*detect(folder, photos, "--threshold", "1"))
+    assert result.exit_code == 0
+    assert "no objects on 2 photos" in result.stdout
+    (warning,) = [line for line in result.stderr.splitlines() if "left out" in line]
+    assert warning.endswith("photos: left out, as none of PNG, JPEG, BMP, GIF, WEBP, PPM: "
+                            "film.mpg, scan.tif")
+
+
+def test_a_new_folder_is_made_when_something_is_written(folder: Path) -> None:
+    photo = folder / "photos" / "a.png"
+    fails(2, *detect(folder, photo, "-o", folder / "new", "--threshold", "2"))
+    fails(2, *detect(folder, photo, "-o", folder / "new", model="absent.onnx"))
+    assert not (folder / "new").exists()
+    succeeds(*detect(folder, photo, "-o", f"{folder / 'results.2'}/"))
+    assert {path.name for path in (folder / "results.2").iterdir()} == {"a.png", "detections.json"}
+
+
+@pytest.mark.parametrize("text", ["cat\r\ndog\r\n", "\ufeffcat\n\n dog \n\n"])
+def test_names_as_people_write_them(text: str, folder: Path) -> None:
+    (folder / "animals").write_bytes(text.encode())
+    words = detect(folder, folder / "photos" / "a.png", "--threshold", "0", "--nms", "1", "--json",
+                   "--names", folder / "animals")
+    (result,) = json.loads(succeeds(*words).stdout)["results"]
+    assert {entry["name"] for entry in result["objects"]} == {"cat", "dog"}
+
+
 def test_nothing_is_said_to_be_written_where_nothing_is(folder: Path) -> None:
     (folder / "text.png").write_text("no photo")
     result = gossamer_cli(*detect(folder, folder / "text.png", "-o", folder / "out.png"))
@@ -153,7 +186,7 @@ def test_wrong_options(folder: Path) -> None:
     (folder / "animals").write_text("cat\n")
     gossamer.compile(str(folder / "net.cfg"), "host").save(folder / "net.plan")
     for words, message in (
-            ((folder / "empty",), "empty: is a folder without photos"),
+            ((folder / "empty",), "empty: is a folder without photos (PNG, JPEG, "),
             (("",), "IMAGE: the name is empty"),
             ((photo, "--threshold", "2"), "--threshold 2: expected a number from 0 to 1"),
             ((photo, "--nms", "2"), "--nms 2: expected a number from 0 to 1"),
@@ -165,7 +198,9 @@ def test_wrong_options(folder: Path) -> None:
             ((photo, "-o", ""), "--output: the name is empty"),
             ((photo, "-o", folder / "out.gif"), "expected a name that ends in .jpg, .jpeg, .png or "
                                                 ".json, or a folder"),
-            ((photo, "-o", folder / "absent" / "out"), "the folder cannot be made"),
+            ((photo, "-o", folder / "results.2"), "or a folder (with / at its end)"),
+            ((photo, "-o", folder / "absent" / "out"), "there is no folder"),
+            ((photo, "-o", folder / "animals"), "animals: is a file, expected a folder"),
             ((photo, "-o", folder / "absent" / "a.png"), "there is no folder"),
             ((folder / "photos", "-o", folder / "photos"), "is a file that this command reads"),
             ((folder / "photos", "-o", folder / "out.png"), "2 photos do not go into one file"),

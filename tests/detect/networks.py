@@ -15,8 +15,9 @@ CELLS = 4 * 8 + 2 * 4 + 1 * 2
 def save_detector(path: Path, form: str, *, size: tuple[int, int] = SIZE,
                   names: dict[int, str] | None = None, cells: int = CELLS) -> np.ndarray:
     """Saves a network whose output does not depend on the photo, and returns that output for one
-    photo. form: "yolox" and "yolox_decoded" (cells, 7), "yolov8" (6, cells)."""
-    values = np.zeros((cells, 7), np.float32)
+    photo. form: "yolox", "yolox_decoded" and "yolov6" (cells, 7), "yolov5" (3 * cells, 7), "yolov8"
+    (6, cells)."""
+    values = np.zeros((3 * cells if form == "yolov5" else cells, 7), np.float32)
     values[:, 2:4] = 1
     values[3, 4:] = 0.9, 0.1, 0.8
     values[35, 4:] = 0.8, 0.9, 0.2
@@ -25,15 +26,17 @@ def save_detector(path: Path, form: str, *, size: tuple[int, int] = SIZE,
         values = np.delete(values, 4, axis=1).T
     shape = [1, *values.shape]
     nodes = [helper.make_node("GlobalAveragePool", ["images"], ["mean"]),
-             helper.make_node("Mul", ["mean", "zero"], ["none"]),
-             helper.make_node("ReduceSum", ["none"], ["nothing"], keepdims=0),
-             helper.make_node("Exp" if form == "yolox_decoded" else "Neg", ["nothing"], ["made"]),
-             helper.make_node("Mul", ["made", "zero"], ["still"]),
+             helper.make_node("ReduceSum", ["mean"], ["sum"], keepdims=0),
+             helper.make_node("Sub", ["sum", "sum"], ["nothing"]),
+             {"yolox_decoded": helper.make_node("Exp", ["nothing"], ["made"]),
+              "yolov6": helper.make_node("Mul", ["nothing", "two"], ["made"])}.get(
+                  form, helper.make_node("Neg", ["nothing"], ["made"])),
+             helper.make_node("Sub", ["made", "made"], ["still"]),
              helper.make_node("Add", ["still", "values"], ["output"])]
     graph = helper.make_graph(
         nodes, form, [helper.make_tensor_value_info("images", TensorProto.FLOAT, [1, 3, *size])],
         [helper.make_tensor_value_info("output", TensorProto.FLOAT, shape)],
-        [numpy_helper.from_array(np.zeros((), np.float32), "zero"),
+        [numpy_helper.from_array(np.full((), 2, np.float32), "two"),
          numpy_helper.from_array(values.reshape(shape), "values")])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
     if names is not None:

@@ -6,10 +6,13 @@ import math
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 
 import gossamer
+from gossamer.detect.decoding import cells
 from gossamer.detect.drawing import draw_boxes
 from gossamer.errors import GossamerWarning, InputError, UnsupportedError
 from tests.detect.networks import CELLS, save_detector
@@ -19,7 +22,7 @@ from tests.model.readers.darknet.test_reader import load_text
 PHOTO = np.random.default_rng(0).integers(0, 256, (50, 40, 3), dtype=np.uint8)
 
 
-@pytest.mark.parametrize("form", ["yolox", "yolox_decoded", "yolov8"])
+@pytest.mark.parametrize("form", ["yolox", "yolox_decoded", "yolov5", "yolov6", "yolov8"])
 def test_networks_of_other_programs(form: str, tmp_path: Path) -> None:
     save_detector(tmp_path / "net.onnx", form, names={0: "cat", 1: "dog"})
     detector = gossamer.Detector(tmp_path / "net.onnx", "host")
@@ -33,7 +36,7 @@ def test_networks_of_other_programs(form: str, tmp_path: Path) -> None:
     x, y, w, h = 0.5, 0.25, 0.7, 0.2
     if form == "yolox":
         x, y, w, h = (3 + x) * 16, y * 16, math.exp(w) * 16, math.exp(h) * 16
-    # a photo of 50x40 becomes one of 32x25, on the left for YOLOX and in the middle for YOLOv8
+    # a photo of 50x40 becomes one of 32x25, on the left for YOLOX and in the middle for others
     left = 0 if form.startswith("yolox") else 19
     scale = np.array([40 / 25, 50 / 32] * 2)
     corners = np.array([x - w / 2, y - h / 2, x + w / 2, y + h / 2])
@@ -48,7 +51,8 @@ def test_networks_of_other_programs(form: str, tmp_path: Path) -> None:
 def test_a_network_that_tells_no_boxes(tmp_path: Path) -> None:
     save_detector(tmp_path / "net.onnx", "yolox", cells=CELLS + 1)
     with pytest.raises(UnsupportedError, match=r"net.onnx: its outputs \(1x43x7\) tell no boxes .*"
-                                               r": expected metadata .* or YOLOX's output \(Nx42x"):
+                                               r": expected metadata .* or YOLOX's output \(Nx42x"
+                                               r".*, YOLOv5's \(Nx126x"):
         gossamer.Detector(tmp_path / "net.onnx", "host")
     graph = load_text(tmp_path, NETWORKS["darknet19"])
     with pytest.raises(UnsupportedError, match=r"net.cfg: its outputs \(1x10\) tell no boxes"):
@@ -56,6 +60,46 @@ def test_a_network_that_tells_no_boxes(tmp_path: Path) -> None:
     graph = load_text(tmp_path, net(8, 8, 4) + conv(2))
     with pytest.raises(UnsupportedError, match=r"net.cfg: takes Nx4x8x8, expected one photo"):
         gossamer.Detector(graph, "host")
+
+
+def test_raw_heads_beside_decoded_boxes(tmp_path: Path) -> None:
+    save_detector(tmp_path / "net.onnx", "yolov5")
+    expected = gossamer.Detector(tmp_path / "net.onnx", "host")(PHOTO)
+    model = onnx.load(tmp_path / "net.onnx")
+    for name, shape in (("large", (1, 3, 4, 8, 7)), ("small", (1, 3, 2, 4, 7))):
+        zeros = numpy_helper.from_array(np.zeros(shape, np.float32), f"zeros_{name}")
+        model.graph.initializer.append(zeros)
+        model.graph.node.append(helper.make_node("Add", ["nothing", zeros.name], [name]))
+        model.graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
+    onnx.save(model, tmp_path / "net.onnx")
+    assert gossamer.Detector(tmp_path / "net.onnx", "host")(PHOTO) == expected
+    del model.graph.output[0]
+    onnx.save(model, tmp_path / "net.onnx")
+    with pytest.raises(UnsupportedError, match="are raw heads, whose anchors the file does not"):
+        gossamer.Detector(tmp_path / "net.onnx", "host")
+
+
+@pytest.mark.parametrize("names", ["{0: 'cat', 1: 'dog'}", "['cat', 'dog']"])
+def test_names_in_the_forms_of_ultralytics(names: str, tmp_path: Path) -> None:
+    save_detector(tmp_path / "net.onnx", "yolov5")
+    model = onnx.load(tmp_path / "net.onnx")
+    helper.set_model_props(model, {"names": names})
+    onnx.save(model, tmp_path / "net.onnx")
+    assert gossamer.Detector(tmp_path / "net.onnx", "host").names == ["cat", "dog"]
+
+
+def test_numbers_of_a_box_that_are_no_classes(tmp_path: Path) -> None:
+    save_detector(tmp_path / "net.onnx", "yolov8", names={0: "person"})
+    with pytest.raises(UnsupportedError, match=r"net.onnx: names 1 classes, and its output tells 2 "
+                                               r"numbers of each box .* key points"):
+        gossamer.Detector(tmp_path / "net.onnx", "host")
+    assert gossamer.Detector(tmp_path / "net.onnx", "host", names=["a", "b"])(PHOTO)
+
+
+def test_grids_of_small_objects(tmp_path: Path) -> None:
+    count = cells((32, 64), (4, 8, 16, 32))
+    save_detector(tmp_path / "net.onnx", "yolov8", cells=count)
+    assert len(gossamer.Detector(tmp_path / "net.onnx", "host")(PHOTO)) == 2
 
 
 def test_metadata_that_do_not_fit_the_outputs(tmp_path: Path) -> None:

@@ -50,6 +50,17 @@ def test_random_boxes(count: int, seed: int, kind: str, limit: float) -> None:
     assert suppress(found, limit, kind, 0.6).tolist() == plain(found, limit, kind, 0.6)
 
 
+@pytest.mark.parametrize("kind", ["greedynms", "diounms"])
+def test_more_boxes_than_are_compared_at_once(kind: str) -> None:
+    random = np.random.default_rng(0)
+    low = random.random((300, 2)) * 40
+    found = Candidates(np.concatenate([low, low + random.random((300, 2)) * 9], axis=1),
+                       random.random(300), random.integers(0, 2, 300))
+    kept = suppress(found, 0.2, kind).tolist()
+    assert 150 < len(kept) < 300
+    assert kept == plain(found, 0.2, kind, 0.6)
+
+
 def test_the_distance_of_centres_keeps_boxes_apart() -> None:
     found = Candidates(np.array([[0.0, 0, 10, 10], [3, 0, 13, 10]]), np.array([0.9, 0.8]),
                        np.array([0, 0]))

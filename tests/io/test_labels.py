@@ -1,7 +1,13 @@
-from gossamer.io.labels.reader import class_names
+from gossamer.io.labels.reader import class_names, without_blanks
 
 
 def test_imagenet_names_ship_with_the_package():
     names = class_names(None, 1000)
     assert names[285] == "Egyptian cat" and names[0] == "tench" and names[999] == "toilet tissue"
     assert class_names(None, 10) is None
+
+
+def test_empty_names_count_where_the_number_of_classes_says_so() -> None:
+    assert without_blanks(["cat", "", "dog"], 2) == ["cat", "dog"]
+    assert without_blanks(["cat", "", "dog"], 3) == ["cat", "", "dog"]
+    assert without_blanks(["cat", ""], 5) == ["cat", ""]

@@ -23,7 +23,7 @@ def class_names(path: Path | None, classes: int,
         return network_names
     if path is None and classes != 1000:
         return None
-    names = read_names(path or IMAGENET)
+    names = without_blanks(read_names(path or IMAGENET), classes)
     if len(names) != classes:
         raise InputError(f"--labels {path}: has {len(names)} names, one a line; the "
                          f"network has {classes} classes")
@@ -31,15 +31,21 @@ def class_names(path: Path | None, classes: int,
 
 
 def read_names(path: Path, option: str = "--labels") -> list[str]:
-    """Returns the lines of the file that an option names. Raises InputError when it cannot be
-    read."""
+    """Returns the lines of the file that an option names, without blanks round them. Raises
+    InputError when it cannot be read."""
     try:
-        names = path.read_text(encoding="utf-8").splitlines()
+        names = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
     except UnicodeDecodeError:
         raise InputError(f"{option} {path}: is no text in UTF-8, expected one name a line"
                          ) from None
     except OSError as error:
         raise InputError(f"{option} {path}: {error.strerror}") from None
-    while names and not names[-1].strip():
+    while names and not names[-1]:
         names.pop()
     return names
+
+
+def without_blanks(names: Sequence[str], classes: int) -> list[str]:
+    """Returns the names, without empty ones where only the others are as many as the classes."""
+    filled = [name for name in names if name]
+    return filled if len(filled) == classes else list(names)

@@ -81,6 +81,12 @@ def test_opset_out_of_range(opset: int, tmp_path: Path) -> None:
     assert f"opset {opset} is outside 9 to 21" in refused(proto, tmp_path, UnsupportedError)
 
 
+def test_detectors_that_choose_their_boxes(tmp_path: Path) -> None:
+    proto = model([helper.make_node("TopK", ["x", "x"], ["y", "i"])], {"x": IMAGE}, {"y": 4})
+    assert "export the model without them (a detector without its own choice of boxes" in refused(
+        proto, tmp_path, UnsupportedError)
+
+
 def test_unknown_ops_are_all_named(tmp_path: Path) -> None:
     nodes = [helper.make_node("Warp", ["x"], ["a"], "first", domain="my.ops"),
              helper.make_node("LSTM", ["a", "w", "w"], ["y"], "second", hidden_size=3)]

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from gossamer.errors import ModelError, UnsupportedError
 from gossamer.io.packed import whole
-from gossamer.model.readers.darknet.keys import COMMON, KEYS, SHORT_NAMES
+from gossamer.model.readers.darknet.keys import COMMON, KEYS, NOT_COMPUTED, SHORT_NAMES
 
 _LARGEST = 2**31 - 1
 """The largest whole number that Darknet reads."""
@@ -61,13 +62,18 @@ class Section:
         """Returns whether an option is set to another number than 0."""
         return self.integer(key, 0, least=-_LARGEST) != 0
 
-    def number(self, key: str, default: float) -> float:
-        """Returns the number of an option. Raises ModelError where it is none."""
+    def number(self, key: str, default: float, low: float = -math.inf,
+               high: float = math.inf) -> float:
+        """Returns the number of an option. Raises ModelError where it is none or does not lie from
+        `low` to `high`."""
         if key not in self.options:
             return default
         (number, *more) = self.numbers(key)
         if more:
             raise self.error(f"{key} is {self.text(key)!r}, expected one number", key)
+        if not low <= number <= high:
+            raise self.error(f"{key} is {self.text(key)!r}, expected a number from {low:g} to "
+                             f"{high:g}", key)
         return number
 
     def numbers(self, key: str) -> list[float]:
@@ -144,7 +150,8 @@ def read_sections(path: Path) -> list[Section]:
 def unknown_keys(sections: Sequence[Section]) -> list[str]:
     """Returns a warning that names the options which Darknet does not have; none where there are
     no such options."""
-    unknown = [f"{key!r} of [{section.kind}] (line {option.line})" for section in sections
+    unknown = [f"{key!r} of [{section.kind}] (line {option.line})"
+               + _do_you_mean(key, KEYS[section.kind]) for section in sections
                for key, option in section.options.items()
                if key not in KEYS[section.kind] and key not in COMMON]
     if not unknown:
@@ -153,12 +160,21 @@ def unknown_keys(sections: Sequence[Section]) -> list[str]:
     return [f"{sections[0].file}: unknown keys are ignored: {', '.join(unknown[:5])}{more}"]
 
 
+def _do_you_mean(key: str, keys: Iterable[str]) -> str:
+    """Returns the question whether another key is meant; empty where none is near."""
+    close = difflib.get_close_matches(key.lower(), keys, 1, cutoff=0.8)
+    return f", do you mean {close[0]!r}?" if close else ""
+
+
 def _section(path: Path, line: str, number: int, index: int) -> Section:
     """Returns an empty section. Raises ModelError for one whose name is unknown."""
     name = line[1:].split("]")[0].strip()
     kind = SHORT_NAMES.get(name, name)
+    if line.endswith("]") and name in NOT_COMPUTED:
+        raise UnsupportedError(f"{path}: line {number}: [{name}] is a section of Darknet that "
+                               f"gossamer does not compute; it computes {', '.join(sorted(KEYS))}")
     if not line.endswith("]") or kind not in KEYS:
-        close = difflib.get_close_matches(name, KEYS, 1)
+        close = difflib.get_close_matches(name.lower(), KEYS, 1)
         hint = f"do you mean [{close[0]}]?" if close else f"it knows {', '.join(sorted(KEYS))}"
         raise UnsupportedError(f"{path}: line {number}: gossamer does not know the section "
                                f"{line[:40]}; {hint}")

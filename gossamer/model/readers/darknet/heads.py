@@ -21,7 +21,7 @@ def yolo(network: DarknetNetwork, section: Section) -> Layer:
     if not all(0 <= index < len(anchors) for index in mask):
         raise section.error(f"mask is {section.text('mask')!r}, expected numbers from 0 to "
                             f"{len(anchors) - 1}", "mask")
-    head = DetectionHead("yolo", tuple(mask), section.number("scale_x_y", 1.0),
+    head = DetectionHead("yolo", tuple(mask), section.number("scale_x_y", 1.0, 0, 100),
                          section.flag("new_coords"))
     return _noted(network, section, x, head, anchors)
 
@@ -64,7 +64,7 @@ def detector_of(heads: Sequence[Head], letterbox: bool) -> tuple[DetectorMetadat
     detector = DetectorMetadata(
         tuple(shifted), heads[0].classes, "letterbox" if letterbox else "stretch",
         nms_kind=kind if kind in NMS_KINDS else "greedynms",
-        beta_nms=first.number("beta_nms", 0.6))
+        beta_nms=first.number("beta_nms", 0.6, 0, 100))
     return detector, tuple(anchors)
 
 

@@ -14,9 +14,14 @@ SHORT_NAMES = {"network": "net", "conv": "convolutional", "conn": "connected", "
                "avg": "avgpool", "local_avg": "local_avgpool", "soft": "softmax"}
 """Other names of sections."""
 
+NOT_COMPUTED = _words("""
+    contrastive conv_lstm crnn deconv deconvolutional detection Gaussian_yolo gru history implicit
+    iseg l2norm local logistic lrn lstm normalization rnn""")
+"""Sections of Darknet that gossamer does not compute."""
+
 COMMON = _words("""
     burnin_update clip dont_update dontload dontloadscales dynamic_minibatch keep_delta_gpu
-    learning_scale numload onlyforward smooth stopbackward stream train_only_bn truth
+    learning_rate learning_scale numload onlyforward smooth stopbackward stream train_only_bn truth
     wait_stream""")
 """Options of every section."""
 

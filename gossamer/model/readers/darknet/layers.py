@@ -152,9 +152,12 @@ def crop(network: DarknetNetwork, section: Section) -> Layer:
 
 
 def batchnorm(network: DarknetNetwork, section: Section) -> Layer:
-    """Appends a batch norm of its own."""
+    """Appends a batch norm of its own. AlexeyAB's fork writes its biases too, the original Darknet
+    does not and reads zeros."""
     x = network.image_before(section)
-    biases, *norm = [network.weights.take(section, x.channels) for _ in range(4)]
+    biases = (network.weights.take(section, x.channels) if network.weights.revision
+              else np.zeros(x.channels, np.float32))
+    norm = [network.weights.take(section, x.channels) for _ in range(3)]
     return replace(x, value=_normalised(network, section, x.value, biases, norm))
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from gossamer.errors import ModelError
 from gossamer.io.images import LONGEST, Preprocessing
+from gossamer.io.labels.reader import without_blanks
 from gossamer.model.builder import GraphBuilder
 from gossamer.model.graph import Graph
 from gossamer.model.metadata import ModelMetadata
@@ -53,10 +54,11 @@ def load_darknet(cfg: Path, weights: Path, names: Path | None = None) -> Graph:
             raise ModelError(f"{cfg}: computes nothing: its output is its input")
         build.output(layer.value, (None, layer.channels) if layer.flat else
                      (None, layer.channels, layer.height, layer.width))
-    build.graph.warnings += unknown_keys([net, *sections])
+    unknown = unknown_keys([net, *sections])
+    build.graph.warnings += unknown
     build.graph.metadata = _metadata(build.graph, network, [net, *sections],
                                      names or cfg.with_suffix(".names"))
-    numbers.finish(cfg)
+    numbers.finish(cfg, unknown)
     warn_of_broken_weights(build.graph)
     return build.finish()
 
@@ -111,8 +113,9 @@ def _names(graph: Graph, path: Path, classes: int) -> tuple[str, ...]:
     if not path.is_file():
         return ()
     lines = path.read_bytes().decode("utf-8-sig", errors="replace").rstrip().splitlines()
+    lines = without_blanks([line.strip() for line in lines], classes)
     if len(lines) != classes:
         graph.warnings.append(f"{path}: has {len(lines)} names, one a line, and the network "
                               f"{classes} classes; they are not used")
         return ()
-    return tuple(line.strip() for line in lines)
+    return tuple(lines)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import string
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,8 @@ _LARGEST = 2**40
 """The most numbers that a layer may ask for, beyond which no file goes."""
 _MOST_MISSING = 2**24
 """The most numbers of a layer that are zeros until all missing ones are counted."""
+_HEADER_START = 12
+"""Bytes of the version, some of which are 0: a file that begins with so much text is no header."""
 
 
 class WeightsFile:
@@ -31,8 +35,11 @@ class WeightsFile:
 
     def __init__(self, path: Path) -> None:
         """Reads a file. Raises InputError where it cannot be read, and ModelError where it is too
-        short for a header or ends within a number."""
+        short for a header, ends within a number, or is text."""
         data = whole(path)
+        if data and set(data[:_HEADER_START]) <= set(string.printable.encode()):
+            raise ModelError(f"{path}: is text, not a .weights file; was a pointer (Git LFS) or a "
+                             "web page downloaded in its place?")
         major, minor, self.revision = struct.unpack("<3i", data[:12].ljust(12, b"\0"))
         self.transposed = major > 1000 or minor > 1000
         header = 20 if major * 10 + minor >= 2 and not self.transposed else 16
@@ -65,14 +72,18 @@ class WeightsFile:
             return np.broadcast_to(np.float32(0), shape)
         return self._numbers[start:self._taken].reshape(shape)
 
-    def finish(self, cfg: Path) -> None:
-        """Raises ModelError unless all numbers were taken, and no more."""
+    def finish(self, cfg: Path, notices: Sequence[str]) -> None:
+        """Raises ModelError unless all numbers were taken, and no more. notices: what was told of
+        the .cfg file, which may be why."""
         if self._taken == self._numbers.size:
             return
         if self._short is not None:
             difference = f"too short: it ends within {self._short.source}"
+            of_first = ", or of its first layers alone, from which training starts"
         else:
             difference = f"too long by {self._numbers.size - self._taken}"
+            of_first = ""
+        told = "".join(f" ({notice})" for notice in notices)
         raise ModelError(f"{self.path}: holds {self._numbers.size} numbers, {cfg} needs "
                          f"{self._taken}, so that it is {difference}; is it the .weights file of "
-                         "another .cfg?")
+                         f"another .cfg{of_first}?{told}")

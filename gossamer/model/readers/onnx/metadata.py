@@ -9,8 +9,8 @@ photos are prepared.
 anchors: JSON list of [width, height], in pixels of the input.
 detector: JSON object of the fields of a `DetectorMetadata` of gossamer.model.detector_metadata,
 which says how boxes are decoded from the outputs.
-names: names of the classes as Ultralytics' exporter writes them, a dict as Python prints it; read
-where there are no `classes`.
+names: names of the classes as Ultralytics' exporters write them, a dict or, in older files, a list
+as Python prints it; read where there are no `classes`.
 """
 
 from __future__ import annotations
@@ -82,11 +82,14 @@ def _shape(picture: Any) -> tuple[int, int] | None:
 
 
 def _exported_names(text: str | None) -> list[str]:
-    """Returns the names of a dict like {0: 'person', 1: 'bicycle'}; none where the text is none."""
+    """Returns the names of a dict like {0: 'person', 1: 'bicycle'} or a list like ['person',
+    'bicycle']; none where the text is neither."""
     try:
         names = ast.literal_eval(text or "")
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         return []
+    if isinstance(names, list):
+        names = dict(enumerate(names))
     if not isinstance(names, dict) or list(names) != list(range(len(names))) or not all(
             isinstance(name, str) for name in names.values()):
         return []

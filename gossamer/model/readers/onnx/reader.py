@@ -32,6 +32,10 @@ OPSETS = range(9, 22)
 
 _CONVERTERS = {**ELEMENTWISE, **LAYERS, **LAYOUT, **NORMALISATIONS}
 
+_CHOOSING = {"NonMaxSuppression", "TopK", "EfficientNMS_TRT", "BatchedNMS_TRT",
+             "BatchedNMSDynamic_TRT"}
+"""Operators by which exported detectors choose among their boxes."""
+
 
 def load_onnx(path: str | Path) -> Graph:
     """Returns the graph of an .onnx or .onnx.gz file.
@@ -214,8 +218,10 @@ def _load_nodes(proto: onnx.GraphProto, graph: Graph, opset: int) -> None:
                 folder.fold_last(graph)
     if unknown:
         more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
+        hint = (" (a detector without its own choice of boxes, which `gossamer detect` makes)"
+                if _CHOOSING & {entry.op_type for entry in proto.node} else "")
         raise UnsupportedError(f"{graph.file}: gossamer does not compute {', '.join(unknown[:3])}"
-                               f"{more}; export the model without them")
+                               f"{more}; export the model without them{hint}")
     for info in graph.outputs:
         if info.name not in available:
             raise ModelError(f"{graph.file}: output {quoted(info.name)} is made by no node")

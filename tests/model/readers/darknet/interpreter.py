@@ -51,6 +51,8 @@ def random_weights(path: Path, text: str, images: np.ndarray, seed: int = 0,
     taken: list[np.ndarray] = []
 
     def draw(role: str, shape: tuple[int, ...]) -> np.ndarray:
+        if role == "biases of the fork" and not version[2]:
+            return np.zeros(shape)
         if role == "weights":
             array = random.standard_normal(shape) / np.sqrt(np.prod(shape) / shape[0])
         elif role in ("variances", "scales"):
@@ -237,7 +239,7 @@ def _crop(x, options, layers, numbers):
 
 def _batchnorm(x, options, layers, numbers):
     biases, *norm = [numbers(role, (x.shape[1],))
-                     for role in ("biases", "scales", "means", "variances")]
+                     for role in ("biases of the fork", "scales", "means", "variances")]
     return _with_biases(x, biases, norm)
 
 

@@ -25,7 +25,10 @@ def tiny(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(("old", "new", "message"), [
     ("[convolutional]", "[convolutonal]", r"net.cfg: line 6: gossamer does not know the section "
                                           r"\[convolutonal\]; do you mean \[convolutional\]\?"),
-    ("[convolutional]", "[lstm]", r"line 6: .* the section \[lstm\]; it knows activation, avgpool"),
+    ("[convolutional]", "[rbm]", r"line 6: .* the section \[rbm\]; it knows activation, avgpool"),
+    ("[convolutional]", "[YOLO]", r"line 6: .* the section \[YOLO\]; do you mean \[yolo\]\?"),
+    ("[convolutional]", "[conv_lstm]", r"line 6: \[conv_lstm\] is a section of Darknet that "
+                                       "gossamer does not compute; it computes activation, avgp"),
     ("[convolutional]", "[convolutional", r"line 6: .*\[convolutional; do you mean"),
     ("[convolutional]", "[net]", "line 6: a second section"),
     ("[net]", "[convolutional]", r"net.cfg: does not begin with the section \[net\]"),
@@ -86,6 +89,8 @@ def test_a_wrong_line(old: str, new: str, message: str, tiny: Path) -> None:
     (head(1).replace("0,1,2", "0,1,6"), "mask is '0,1,6', expected numbers from 0 to 5"),
     (head(1).replace("344,319", "344"), "line 14: .*anchors has 11 numbers, expected 12 for num=6"),
     (head(1).replace("344,319", "344,x"), "expected numbers like 10, 13.5"),
+    (head(1, scale_x_y=-1), "scale_x_y is '-1', expected a number from 0 to 100"),
+    (head(1, beta_nms=101), "beta_nms is '101', expected a number from 0 to 100"),
     (head(1) + section("route", layers="-2") + head(2), r"classes=2 differs from the 1 of line 12"),
 ])
 def test_layers_that_do_not_fit(layers: str, message: str, tmp_path: Path) -> None:
@@ -110,15 +115,25 @@ def test_unknown_keys_are_told(tiny: Path) -> None:
                                    for index in range(5)) + " and 2 more")
 
 
+def test_a_key_that_is_nearly_known(tiny: Path) -> None:
+    (tiny / "net.cfg").write_text(TINY.replace("filters", "Filters"))
+    with pytest.raises(ModelError, match=r"too long by 4; is it .*unknown keys are ignored: 'Filter"
+                                         r"s' of \[conv.*\] \(line 7\), do you mean 'filters'"):
+        gossamer.load(tiny / "net.cfg")
+
+
 def test_weights_of_another_cfg(tiny: Path) -> None:
     weights = tiny / "net.weights"
     whole = weights.read_bytes()
     for content, message in (
             (whole[:-4], r"net.weights: holds 7 numbers, .*net.cfg needs 8, so that it is too "
-                         r"short: it ends within layer 0 \[convolutional\], line 6; is it"),
+                         r"short: it ends within layer 0 \[convolutional\], line 6; is it .*"
+                         "of another .cfg, or of its first layers alone"),
             (whole + bytes(12), "holds 11 numbers, .*net.cfg needs 8, so that it is too long by 3"),
             (whole[:-2], "has 50 bytes and ends within a number"),
-            (whole[:19], "has 19 bytes, fewer than the header"), (b"", "has 0 bytes, fewer than")):
+            (whole[:19], "has 19 bytes, fewer than the header"), (b"", "has 0 bytes, fewer than"),
+            (b"version https://git-lfs.github.com/spec/v1\n", "is text, not a .weights file"),
+            (b"<html>\r\n\t<head></head></html>", "is text, not a .weights file")):
         weights.write_bytes(content)
         with pytest.raises(ModelError, match=message):
             gossamer.load(tiny / "net.cfg")

@@ -169,6 +169,12 @@ def test_headers_of_both_versions(version: tuple[int, int, int], tmp_path: Path)
     assert graph.metadata.detector.resize == ("stretch" if version[2] else "letterbox")
 
 
+@pytest.mark.parametrize("version", [(0, 2, 0), (0, 2, 5)])
+def test_a_batch_norm_of_its_own_has_biases_in_the_fork(version: tuple[int, int, int],
+                                                        tmp_path: Path) -> None:
+    check(net(8, 8) + conv(3) + section("batchnorm") + conv(2), tmp_path, version)
+
+
 def test_very_old_files_have_matrices_the_other_way_round(tmp_path: Path) -> None:
     text = section("net", inputs=5) + section("connected", output=3, activation="linear")
     biases, weights = np.float32([1, 2, 3]), np.arange(15, dtype=np.float32).reshape(5, 3)
@@ -221,6 +227,8 @@ def test_names_lie_beside_the_cfg(tmp_path: Path) -> None:
     graph = load_text(tmp_path, NETWORKS["yolov3_tiny"])
     assert graph.metadata.classes == ()
     (tmp_path / "net.names").write_text("cat\ndog \n")
+    assert gossamer.load(tmp_path / "net.cfg").metadata.classes == ("cat", "dog")
+    (tmp_path / "net.names").write_bytes(b"\xef\xbb\xbfcat\r\n\r\ndog\r\n")
     assert gossamer.load(tmp_path / "net.cfg").metadata.classes == ("cat", "dog")
     (tmp_path / "net.names").write_text("cat\n")
     graph = gossamer.load(tmp_path / "net.cfg")
