@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -13,8 +13,9 @@ from gossamer.facts import NONNEGATIVE, REAL, ValueFacts, integers, point
 _TRUTH = integers(0, 1)
 _ZERO, _ONE, _MINUS_ONE = point(0.0), point(1.0), point(-1.0)
 _COMPARISONS = frozenset({"less", "less_equal", "greater", "greater_equal", "equal"})
-_MOST_LIMITS = 8
-"""Numbers with which a value may be compared for the results to be derived case by case."""
+_MOST_LIMITS, _MOST_COMPARED = 8, 4
+"""Numbers with which a value may be compared for the results to be derived case by case, and the
+most values of an expression for which they are."""
 
 
 def expression_facts(expression: Expression, operands: Sequence[ValueFacts], *,
@@ -58,8 +59,8 @@ def _values(expression: Expression, operands: Sequence[ValueFacts], *, integer: 
 
 
 def _compared(expression: Expression,
-              values: Sequence[ValueFacts]) -> Iterator[tuple[int, list[float]]]:
-    """Yields the index of each value that signs are taken of or that is compared with numbers, and
+              values: Sequence[ValueFacts]) -> list[tuple[int, list[float]]]:
+    """Returns the index of each value that signs are taken of or that is compared with numbers, and
     these numbers: below, at and above each of them more is known of what follows. Of the result
     itself it is not."""
     limits: dict[int, set[float]] = {}
@@ -71,9 +72,9 @@ def _compared(expression: Expression,
             for one, other in (step.arguments, step.arguments[::-1]):
                 if values[other].count == 1:
                     limits.setdefault(one, set()).add(values[other].low)
-    for index, numbers in limits.items():
-        if values[index].count != 1 and len(numbers) <= _MOST_LIMITS:
-            yield index, sorted(numbers)
+    compared = [(index, sorted(numbers)) for index, numbers in limits.items()
+                if values[index].count != 1 and len(numbers) <= _MOST_LIMITS]
+    return compared[:_MOST_COMPARED]
 
 
 def _narrower(one: ValueFacts, other: ValueFacts) -> ValueFacts:

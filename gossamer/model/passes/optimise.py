@@ -17,6 +17,7 @@ from gossamer.model.infer.visit import visit
 from gossamer.model.opset.registry import inputs_to_attributes
 from gossamer.model.opset.state import InferenceState
 from gossamer.model.passes.batch_norm import expand_batch_norms, fold_batch_norms
+from gossamer.model.passes.expansions import drop_expansions
 from gossamer.model.passes.fusion import fuse_chains, fuse_epilogues
 from gossamer.model.passes.scaled_signs import move_scales_into_weights, round_scaled_signs
 from gossamer.model.passes.straight_through import drop_straight_through
@@ -31,6 +32,7 @@ def optimise(graph: Graph) -> Graph:
     shapes = shapes_by_batch(graph)
     drop_casts(graph, shapes)
     drop_expansions(graph, shapes)
+    drop_dead(graph)
     inline_scalars(graph, shapes)
     merge_equal(graph)
     matmul_to_gemm(graph, shapes)
@@ -87,20 +89,6 @@ def drop_casts(graph: Graph, shapes: ShapesByBatch) -> None:
         if node.op == "cast" and shapes.dtype(node.inputs[0]) == node.attributes["dtype"]:
             node.op, node.attributes = "identity", {}
     drop_identities(graph)
-
-
-def drop_expansions(graph: Graph, shapes: ShapesByBatch) -> None:
-    """Lets element-wise nodes read what is expanded for them, where they broadcast it to the same
-    shape."""
-    expanded = {node.outputs[0]: node.inputs[0] for node in graph.nodes if node.op == "expand"}
-    for node in graph.nodes:
-        if node.op != "elementwise":
-            continue
-        for name in expanded.keys() & set(node.inputs):
-            operands = [expanded[name] if operand == name else operand for operand in node.inputs]
-            if shapes.broadcast_to(node.outputs[0], operands, graph.constants):
-                node.inputs = operands
-    drop_dead(graph)
 
 
 def fold_constants(graph: Graph) -> None:

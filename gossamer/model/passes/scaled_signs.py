@@ -59,32 +59,42 @@ def _are_nearly_scaled_signs(weight: np.ndarray) -> bool:
 
 def move_scales_into_weights(graph: Graph) -> None:
     """Makes -1, 0 and 1 of the values -a, 0 and a that a quantiser gives to convolutions and
-    products of scaled signs, and multiplies their weights by a."""
+    products of scaled signs, and multiplies their weights by a. Other readers get the values as
+    they are."""
     users, names = readers(graph), names_of(graph)
+    # the values that keep their scale
+    scales: dict[str, float] = {}
     nodes = []
     for node in graph.nodes:
         nodes.append(node)
         scale = _scale(node)
-        if scale is None:
-            continue
-        (name,) = node.outputs
-        reached = {id(reader): _reached(graph, users, reader, name, scale)
-                   for reader in users.get(name, ())}
-        taken = [reader for reader in users.get(name, ()) if reached[id(reader)]]
-        if not taken:
-            continue
-        if all(found is not None for found in reached.values()):
-            node.attributes["expression"] = node.attributes["expression"].then(apply("sign"))
-        else:
-            signs = unused_name(names, f"{name}.signs")
-            names.add(signs)
-            nodes.append(Node("elementwise", signs, [name], [signs],
-                              {"expression": apply("sign")}, node.source))
-            for reader in taken:
-                reader.inputs[0] = signs
-        for layer in (layer for reader in taken for layer in reached[id(reader)] or ()):
-            _multiply(graph, names, layer, scale)
+        if node.inputs and (carried := scales.get(node.inputs[0])) and _selects(node, carried):
+            scale = carried
+        for name in filter(None, node.outputs if scale is not None else ()):
+            assert scale is not None
+            reached = [(reader, _reached(graph, users, reader, name, scale))
+                       for reader in users.get(name, ())]
+            taken = [reader for reader, layers in reached if layers]
+            if taken and node.op == "elementwise" and all(
+                    layers is not None for _, layers in reached):
+                node.attributes["expression"] = node.attributes["expression"].then(apply("sign"))
+            else:
+                scales[name] = scale
+                nodes += _with_signs(name, taken, names, node.source)
+            for layer in (layer for _, layers in reached for layer in layers or ()):
+                _multiply(graph, names, layer, scale)
     graph.nodes = nodes
+
+
+def _with_signs(name: str, taken: Sequence[Node], names: set[str], source: str) -> list[Node]:
+    """Lets nodes read the signs of a value in its place, and returns the node that makes these."""
+    if not taken:
+        return []
+    signs = unused_name(names, f"{name}.signs")
+    names.add(signs)
+    for reader in taken:
+        reader.inputs[0] = signs
+    return [Node("elementwise", signs, [name], [signs], {"expression": apply("sign")}, source)]
 
 
 def _scale(node: Node) -> float | None:
@@ -105,6 +115,15 @@ def _scale(node: Node) -> float | None:
     return scale if scale != 1 and values <= {-1.0, 0.0, 1.0} else None
 
 
+def _selects(node: Node, scale: float) -> bool:
+    """Returns whether the outputs of a node are values of its first input or, as padding, -scale, 0
+    or scale."""
+    if node.op == "pad":
+        value = np.float32(node.attributes.get("value") or 0)
+        return len(node.inputs) == 1 and value in (0.0, scale, -scale)
+    return node.op in _SELECTING or (node.op == "pool" and node.attributes["kind"] == "max")
+
+
 def _reached(graph: Graph, users: Mapping[str, Sequence[Node]], reader: Node, name: str,
              scale: float) -> list[Node] | None:
     """Returns the layers of scaled signs in which a value ends that a node reads, with the padding
@@ -118,12 +137,7 @@ def _reached(graph: Graph, users: Mapping[str, Sequence[Node]], reader: Node, na
         scaled = rows.reshape(len(rows), -1)[:, :1] * np.float64(scale)
         fits = are_scaled_signs(rows) and are_scaled_signs(scaled.astype(np.float32))
         return [reader] if fits else None
-    if reader.op == "pad":
-        values = (0.0, scale, -scale)
-        if len(reader.inputs) > 1 or np.float32(reader.attributes.get("value") or 0) not in values:
-            return None
-    elif reader.op not in _SELECTING and (
-            reader.op != "pool" or reader.attributes["kind"] != "max"):
+    if not _selects(reader, scale):
         return None
     found = [reader] if reader.op == "pad" else []
     for output in filter(None, reader.outputs):

@@ -11,11 +11,11 @@ from hypothesis import given
 
 from gossamer.errors import ModelError
 from gossamer.expression import identity
-from gossamer.model.graph import Node, ValueInfo
+from gossamer.model.graph import ValueInfo
 from gossamer.model.infer.resolve import resolve
 from gossamer.model.passes.optimise import optimise
 from tests.model.executor import execute
-from tests.model.graph_builder import CHANNELS, SIZE, Builder, check, functions
+from tests.model.graph_builder import CHANNELS, SIZE, Builder, check
 from tests.tolerances import FLOAT32, normalised_error
 
 
@@ -237,28 +237,3 @@ def _random_step(build: Builder, step: str, x: str, y: str) -> str:
                        groups=1)
         return build.apply("add", up, build.constant(CHANNELS, 1, 1))
     return build.apply(step, x)
-
-
-def expanded(build: Builder, value: str, shape_of: str) -> str:
-    """Returns a value that is expanded to the shape of another one."""
-    build.graph.nodes.append(Node("shape", f"{value}.s", [shape_of], [f"{value}.s"],
-                                  {"start": 0, "end": None}))
-    return build.add("expand", [value, f"{value}.s"])
-
-
-def test_what_is_expanded_for_a_sum_becomes_its_operand() -> None:
-    """Then it goes into the epilogue of the convolution before, a number as a step of its own."""
-    build = Builder()
-    value = build.conv("x")
-    shift = build.apply("add", value, expanded(build, build.constant(CHANNELS, 1, 1), value))
-    build.apply("mul", shift, expanded(build, build.scalar(2.0), shift), output="y")
-    (layer,) = check(build, ["conv2d"])
-    assert functions(layer) == ["add", "add", "constant", "mul"]
-
-
-def test_what_is_expanded_beyond_the_other_operand_stays() -> None:
-    build = Builder()
-    row = build.mean("x")
-    build.apply("add", row, expanded(build, build.constant(CHANNELS, 1, 1), "x"), output="y")
-    nodes = check(build)
-    assert "expand" in [node.op for node in nodes]

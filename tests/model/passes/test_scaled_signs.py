@@ -134,6 +134,15 @@ def test_values_that_others_read_keep_their_scale() -> None:
     assert input_facts(optimise(build.graph)) == [PLUS_MINUS_ONE]
 
 
+def test_pooled_values_that_others_read_keep_their_scale() -> None:
+    build = Builder()
+    pooled = build.pool(build.pool(quantised(build, build.conv("x"), 0.5)))
+    build.apply("add", binary_conv(build, pooled), pooled, output="y")
+    nodes = check(build)
+    assert [node.op for node in nodes] == ["conv2d", "pool", "pool", "elementwise", "conv2d"]
+    assert input_facts(optimise(build.graph)) == [PLUS_MINUS_ONE]
+
+
 @pytest.mark.parametrize("behind", [
     lambda b, x: b.conv(x, "y"), lambda b, x: binary_conv(b, b.pool(x, kind="average"), "y"),
     lambda b, x: binary_conv(b, b.add("pad", [x], mode="constant", pads=(0, 0, 1, 1, 0, 0, 1, 1),

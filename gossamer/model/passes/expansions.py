@@ -1,0 +1,43 @@
+"""Lets element-wise nodes broadcast what files expand for them, such as a bias or a number that is
+repeated in the shape of a value. Then it can go into the epilogue of the layer before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from gossamer.model.graph import Graph, Node, add_constant, names_of
+from gossamer.model.infer.shapes_by_batch import ShapesByBatch
+
+
+def drop_expansions(graph: Graph, shapes: ShapesByBatch) -> None:
+    """Replaces operands of element-wise nodes that are expanded by what they are expanded from,
+    where the result has the same shape; what is expanded stays for other readers."""
+    # what a value repeats, by its name
+    repeated: dict[str, str] = {}
+    names = names_of(graph)
+    for node in graph.nodes:
+        name = node.outputs[0]
+        if node.op == "expand":
+            repeated[name] = node.inputs[0]
+        elif node.op == "constant_of_shape":
+            repeated[name] = add_constant(graph, names, f"{name}.number", node.attributes["value"])
+        elif node.op == "elementwise" and repeated.keys() & set(node.inputs):
+            for operand in repeated.keys() & set(node.inputs):
+                operands = [repeated[x] if x == operand else x for x in node.inputs]
+                if shapes.broadcast_to(name, operands, graph.constants):
+                    node.inputs = operands
+            value = _value(graph, node, repeated) if shapes.shapes(name) else None
+            if value is not None:
+                repeated[name] = add_constant(graph, names, f"{name}.number", value)
+
+
+def _value(graph: Graph, node: Node, repeated: Mapping[str, str]) -> np.ndarray | None:
+    """Returns what an element-wise node makes of the constants that its operands repeat; None where
+    they are not all constants of float32, or none is expanded."""
+    arrays = [graph.constants.get(repeated.get(name, name)) for name in node.inputs]
+    known = [array for array in arrays if array is not None and array.dtype == np.float32]
+    if len(known) < len(arrays) or not repeated.keys() & set(node.inputs):
+        return None
+    return node.attributes["expression"].evaluate(*known)[0]
