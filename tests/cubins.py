@@ -18,13 +18,12 @@ from gossamer.errors import CompileError
 if TYPE_CHECKING:
     from gossamer.device.cuda.nvrtc import BuildInfo
 
-ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_100")
+# architectures, with the number of specialisations of one kernel function that are built for each;
+# the others differ little, and so do the architectures between the oldest and the newest
+ARCHITECTURES = {"sm_75": 8, "sm_80": 4, "sm_90": 4, "sm_100": 8}
 
 # kernels for processors alone, whose tiles need more registers than a GPU has for a work-item
 ON_PROCESSORS = ("wide_gemm.cl", "wide_popcount.cl")
-
-# number of specialisations of one kernel function that are built; the others differ little
-SPECIALISATIONS = 8
 
 ALONE = (
     KernelSource.of(Path(base.__file__).with_name("self_check.cl"), "self_check"),
@@ -32,10 +31,10 @@ ALONE = (
 )
 
 
-def chosen(compiled: Iterable[KernelSource]) -> list[KernelSource]:
-    """Returns the kernels ALONE and a few specialisations of every kernel function of the package:
-    the first, the last and some between, in the order of their macros, so that the order of the
-    tests does not matter."""
+def chosen(compiled: Iterable[KernelSource], number: int) -> list[KernelSource]:
+    """Returns the kernels ALONE and a number of specialisations of every kernel function of the
+    package: the first, the last and some between, in the order of their macros, so that the
+    order of the tests does not matter."""
     package = Path(base.__file__).parents[1]
     by_function: dict[tuple[Path, str], list[KernelSource]] = defaultdict(list)
     for source in compiled:
@@ -45,7 +44,7 @@ def chosen(compiled: Iterable[KernelSource]) -> list[KernelSource]:
     for sources in by_function.values():
         sources.sort(key=lambda source: source.defines)
         last = len(sources) - 1
-        count = min(SPECIALISATIONS, len(sources))
+        count = min(number, len(sources))
         selected += [sources[round(i * last / max(count - 1, 1))] for i in range(count)]
     return list(dict.fromkeys(selected))
 

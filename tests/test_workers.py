@@ -33,12 +33,20 @@ def finished(controller: workers.Controller, *parts: list[KernelSource],
 
 
 def test_what_all_have_built_is_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    built: list[list[KernelSource]] = []
-    monkeypatch.setattr(workers, "faults", lambda sources, architecture: built.append(sources))
-    monkeypatch.setattr(workers, "ARCHITECTURES", ())
+    built: dict[str, list[KernelSource]] = {}
+
+    def record(sources: list[KernelSource], architecture: str) -> list[str]:
+        built[architecture] = sources
+        return []
+
+    monkeypatch.setattr(workers, "faults", record)
+    monkeypatch.setattr(workers, "ARCHITECTURES", {"sm_75": 8, "sm_80": 2})
     status, (line,) = finished(workers.Controller(), KERNELS[:2], KERNELS[1:])
     assert status == pytest.ExitCode.OK
-    assert line.startswith(f"{len({*KERNELS, *ALONE})} kernels were built")
+    everything = {*KERNELS, *ALONE}
+    assert line.startswith(f"up to {len(everything)} kernels were built for sm_75, sm_80")
+    assert set(built["sm_75"]) == everything and len(built["sm_75"]) == len(everything)
+    assert set(built["sm_80"]) == everything - {KERNELS[1]}
 
 
 def test_a_fault_fails_the_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -15,5 +15,5 @@ from tests.cubins import ARCHITECTURES, chosen, faults
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_kernels_build_without_spills(architecture: str) -> None:
     pytest.importorskip("gossamer.device.cuda.nvrtc", exc_type=ImportError)
-    messages = faults(chosen(COMPILED), architecture)
+    messages = faults(chosen(COMPILED, ARCHITECTURES[architecture]), architecture)
     assert not messages, "\n".join(messages)

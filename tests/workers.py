@@ -35,12 +35,13 @@ class Controller:
         if session.exitstatus == pytest.ExitCode.INTERRUPTED or not compiled:
             return
         try:
-            messages = [fault for architecture in ARCHITECTURES
-                        for fault in faults(chosen(compiled), architecture)]
+            messages = [fault for architecture, number in ARCHITECTURES.items()
+                        for fault in faults(chosen(compiled, number), architecture)]
         except ImportError as error:
             self._lines = [f"kernels were not built for CUDA: {error}"]
             return
-        self._lines = [f"{len(chosen(compiled))} kernels were built for {', '.join(ARCHITECTURES)}",
+        kernels = len(chosen(compiled, max(ARCHITECTURES.values())))
+        self._lines = [f"up to {kernels} kernels were built for {', '.join(ARCHITECTURES)}",
                        *messages]
         if messages:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -36,7 +36,7 @@ from tests.plan.tune.jumping_layers import jumping_layer
 
 CHECK = Expression(1, (ExpressionStep("constant", (), (0.0,)),
                        ExpressionStep("greater_equal", (0, 1))))
-RANDOM_LAYERS = int(os.environ.get("GOSSAMER_RANDOM_LAYERS", "60"))
+RANDOM_LAYERS = int(os.environ.get("GOSSAMER_RANDOM_LAYERS", "30"))
 
 
 def elementwise(expression: Expression) -> ElementwiseProblem:
