@@ -18,6 +18,7 @@ from gossamer.model.opset.registry import inputs_to_attributes
 from gossamer.model.opset.state import InferenceState
 from gossamer.model.passes.batch_norm import expand_batch_norms, fold_batch_norms
 from gossamer.model.passes.fusion import fuse_chains, fuse_epilogues
+from gossamer.model.passes.pixels import keep_pixels
 
 
 def optimise(graph: Graph) -> Graph:
@@ -36,6 +37,8 @@ def optimise(graph: Graph) -> Graph:
     expand_batch_norms(graph, shapes)
     fuse_chains(graph, shapes)
     fuse_epilogues(graph, shapes)
+    if keep_pixels(graph, shapes):
+        fuse_epilogues(graph, shapes_by_batch(graph))
     drop_dead(graph)
     return graph
 

@@ -90,6 +90,15 @@ def test_unknown_ops_are_all_named(tmp_path: Path) -> None:
     assert "LSTM 'second' of domain 'ai.onnx'" in message
 
 
+def test_quantised_networks_are_to_be_read_as_floats(tmp_path: Path) -> None:
+    nodes = [helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["q"], "first"),
+             helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["y"], "second")]
+    constants = {"scale": np.float32(0.1), "zero": np.uint8(128)}
+    message = refused(model(nodes, {"x": IMAGE}, {"y": 4}, constants), tmp_path, UnsupportedError)
+    assert "QuantizeLinear 'first'" in message
+    assert message.endswith("; take the float32 model that it was quantised from")
+
+
 @pytest.mark.parametrize(("proto", "text"), [
     (model([node("Resize", ["x", "", "s"], mode="cubic")], {"x": IMAGE}, {"y": 4},
            {"s": np.ones(4, np.float32)}), "attribute mode is 'cubic'"),

@@ -29,6 +29,10 @@ from gossamer.model.readers.onnx.normalisation import NORMALISATIONS
 
 OPSETS = range(9, 22)
 
+_QUANTISED = frozenset(("QuantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul",
+                        "ConvInteger", "MatMulInteger"))
+"""Operators that only networks of integers have."""
+
 _CONVERTERS = {**ELEMENTWISE, **LAYERS, **LAYOUT, **NORMALISATIONS}
 
 
@@ -210,8 +214,11 @@ def _load_nodes(proto: onnx.GraphProto, graph: Graph, opset: int) -> None:
             node.finish()
     if unknown:
         more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
+        advice = "export the model without them"
+        if any(entry.op_type in _QUANTISED for entry in proto.node):
+            advice = "take the float32 model that it was quantised from"
         raise UnsupportedError(f"{graph.file}: gossamer does not compute {', '.join(unknown[:3])}"
-                               f"{more}; export the model without them")
+                               f"{more}; {advice}")
     for info in graph.outputs:
         if info.name not in available:
             raise ModelError(f"{graph.file}: output {quoted(info.name)} is made by no node")
