@@ -111,6 +111,48 @@ def _expand_shape(state: InferenceState, node: Node) -> None:
         state.emit(node, shape, shape=shape)
 
 
+def _depth_to_space_shape(state: InferenceState, node: Node) -> None:
+    """Makes block x block pixels of each pixel. Neighbouring channels of the input are neighbouring
+    channels of one output pixel in mode "DCR", and neighbouring pixels in "CRD"."""
+    n, c, h, w = _image_shape(state, node)
+    block = node.attributes["block"]
+    channels = c // block**2
+    if channels * block**2 != c:
+        raise state.error(node, f"{c} channels do not divide into blocks of {block} x {block}")
+    crd = node.attributes["mode"] == "CRD"
+    split = (n, channels, block, block, h, w) if crd else (n, block, block, channels, h, w)
+    _reorder(state, node, split, (0, 1, 4, 2, 5, 3) if crd else (0, 3, 4, 1, 5, 2),
+             (n, channels, h * block, w * block))
+
+
+def _space_to_depth_shape(state: InferenceState, node: Node) -> None:
+    n, c, h, w = _image_shape(state, node)
+    block = node.attributes["block"]
+    if h % block or w % block:
+        raise state.error(node, f"{h} x {w} pixels do not divide into blocks of {block} x {block}")
+    _reorder(state, node, (n, c, h // block, block, w // block, block), (0, 3, 5, 1, 2, 4),
+             (n, c * block**2, h // block, w // block))
+
+
+def _image_shape(state: InferenceState, node: Node) -> tuple[int, int, int, int]:
+    """Returns the shape of a node's input, an image. Raises ModelError for another one."""
+    shape = state.shapes[node.inputs[0]]
+    if len(shape) != 4 or node.attributes["block"] < 1:
+        raise state.error(node, f"has input shape {list(shape)} and a block of "
+                                f"{node.attributes['block']}; expected 4 dimensions and 1 or more")
+    n, c, h, w = shape
+    return n, c, h, w
+
+
+def _reorder(state: InferenceState, node: Node, split: Sequence[int], permutation: Sequence[int],
+             result: Sequence[int]) -> None:
+    """Emits a reshape, a transpose of its result, and a reshape of that."""
+    parts = state.reshape(node, split, node.inputs[0], [state.new_name(node, "split")])
+    moved = state.emit(node, [split[axis] for axis in permutation], op="transpose", inputs=[parts],
+                       outputs=[state.new_name(node, "moved")], permutation=tuple(permutation))
+    state.reshape(node, result, moved, node.outputs)
+
+
 def _reshape(attributes: dict[str, Any], arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
     return [arrays[0].reshape(attributes["shape"])]
 
@@ -140,6 +182,8 @@ DEFINITIONS = (
       for name, text, shape, inputs in (
           ("identity", "x; no attributes", _identity_shape, ()),
           ("flatten", "x; axis", _flatten_shape, ()),
+          ("depth_to_space", 'x; block, mode "DCR" or "CRD"', _depth_to_space_shape, ()),
+          ("space_to_depth", "x; block", _space_to_depth_shape, ()),
           ("squeeze", "x; axes, None for all of size 1", _squeeze_shape, ("axes",)),
           ("unsqueeze", "x; axes", _unsqueeze_shape, ("axes",)))],
     define("reshape",

@@ -19,6 +19,7 @@ from gossamer.model.opset.state import InferenceState
 from gossamer.model.passes.batch_norm import expand_batch_norms, fold_batch_norms
 from gossamer.model.passes.expansions import drop_expansions
 from gossamer.model.passes.fusion import fuse_chains, fuse_epilogues
+from gossamer.model.passes.pixels import keep_pixels
 from gossamer.model.passes.scaled_signs import move_scales_into_weights, round_scaled_signs
 from gossamer.model.passes.straight_through import drop_straight_through
 
@@ -44,6 +45,8 @@ def optimise(graph: Graph) -> Graph:
     drop_straight_through(graph, shapes)
     move_scales_into_weights(graph)
     fuse_epilogues(graph, shapes)
+    if keep_pixels(graph, shapes):
+        fuse_epilogues(graph, shapes_by_batch(graph))
     drop_dead(graph)
     return graph
 

@@ -96,6 +96,15 @@ def test_unknown_ops_are_all_named(tmp_path: Path) -> None:
     assert "LSTM 'second' of domain 'ai.onnx'" in message
 
 
+def test_quantised_networks_are_to_be_read_as_floats(tmp_path: Path) -> None:
+    nodes = [helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["q"], "first"),
+             helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["y"], "second")]
+    constants = {"scale": np.float32(0.1), "zero": np.uint8(128)}
+    message = refused(model(nodes, {"x": IMAGE}, {"y": 4}, constants), tmp_path, UnsupportedError)
+    assert "QuantizeLinear 'first'" in message
+    assert message.endswith("; take the float32 model that it was quantised from")
+
+
 @pytest.mark.parametrize(("proto", "text"), [
     (model([node("Resize", ["x", "", "s"], mode="cubic")], {"x": IMAGE}, {"y": 4},
            {"s": np.ones(4, np.float32)}), "attribute mode is 'cubic'"),
@@ -141,6 +150,12 @@ def test_unsupported(proto: onnx.ModelProto, text: str, tmp_path: Path) -> None:
     (model([node("Concat", ["x", "w"], axis=1)], {"x": IMAGE}, {"y": 4},
            {"w": weights(2, 1, 8, 7)}), "cannot concatenate"),
     (model([node("Softmax", ["x"], axis=4)], {"x": IMAGE}, {"y": 4}), "no axis 4"),
+    (model([node("DepthToSpace", ["x"], blocksize=3)], {"x": IMAGE}, {"y": 4}),
+     "4 channels do not divide into blocks of 3 x 3"),
+    (model([node("SpaceToDepth", ["x"], blocksize=3)], {"x": IMAGE}, {"y": 4}),
+     "8 x 8 pixels do not divide into blocks of 3 x 3"),
+    (model([node("InstanceNormalization", ["x", "s", "t"])], {"x": IMAGE}, {"y": 4},
+           {"s": weights(4), "t": weights(3)}), "expected one value a channel each"),
     (model([node("BatchNormalization", ["x", "w", "w", "w", "w"])], {"x": IMAGE}, {"y": 4},
            {"w": weights(3)}), "expected 3 channels"),
     (model([helper.make_node("Conv", ["x", "k"], ["c"], "conv"),

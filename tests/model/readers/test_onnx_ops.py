@@ -139,6 +139,8 @@ MOVES: dict[str, list[tuple[tuple[Any, ...], dict[str, Any]]]] = {
     "Reshape": [((IMAGE, ints(0, -1)), {}), ((IMAGE, ints(-1, 2, 2, 0)), {}),
                 ((IMAGE, ints(-1, 42)), {}), ((LINE, ints(0, 2, 2, 9)), {})],
     "Transpose": [((IMAGE,), {"perm": [0, 2, 3, 1]}), ((MATRIX,), {})],
+    "DepthToSpace": [((Input((2, 12, 3, 5)),), {"blocksize": 2})],
+    "SpaceToDepth": [((Input((2, 3, 4, 6)),), {"blocksize": 2})],
     "Expand": [((Input((2, 1, 5)), ints(2, 3, 1)), {}), ((MATRIX, ints(2, 1, 5)), {})],
     "Gather": [((IMAGE, ints(2, 0, -1)), {"axis": 1}), ((IMAGE, np.array(-2)), {"axis": 2}),
                ((IMAGE, ints(1, 0).reshape(2, 1)), {"axis": 3})],
@@ -213,6 +215,11 @@ def test_clip(opset: int, bounds: tuple[float | None, ...], tmp_path: Path) -> N
 def test_clip_at_bounds_of_the_data(tmp_path: Path) -> None:
     scalar = Input(())
     compare(*single("Clip", (IMAGE, scalar), 17), tmp_path)
+
+
+@pytest.mark.parametrize("mode", ["DCR", "CRD"])
+def test_channels_become_pixels_in_either_order(mode: str, tmp_path: Path) -> None:
+    compare(*single("DepthToSpace", (Input((2, 18, 3, 5)),), 13, blocksize=3, mode=mode), tmp_path)
 
 
 @pytest.mark.parametrize("opset", OPSETS)

@@ -143,6 +143,13 @@ def test_channels_that_do_not_fit_give_a_reason() -> None:
     assert "do not fit the shared memory" in (reason or "")
 
 
+def test_channels_that_fit_in_clusters_alone_are_shared_by_them() -> None:
+    problem, device = block(1, 1280, 64, 64, (6, 6)), RecordingDevice()
+    assert InvertedResidualMma().supports(problem, device) is None
+    strict = list(InvertedResidualMma().variants_in(problem, device, ("fp32",)))
+    assert strict and all(variant["cluster"] > 1 for variant in strict)
+
+
 def test_channels_that_fit_in_float16_alone_are_computed_in_it() -> None:
     problem, device = block(1, 1792, 64, 64, (6, 6)), RecordingDevice()
     assert InvertedResidualMma().supports(problem, device) is None

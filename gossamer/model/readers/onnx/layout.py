@@ -49,6 +49,18 @@ def _transpose(node: OnnxNode) -> None:
     node.emit("transpose", [node.required(0)], permutation=node.attribute("perm"))
 
 
+def _blocks(node: OnnxNode) -> None:
+    """Converts DepthToSpace and SpaceToDepth."""
+    attributes: dict[str, Any] = {"block": node.attribute("blocksize")}
+    if attributes["block"] is None:
+        raise node.error("attribute blocksize is missing")
+    if node.op == "DepthToSpace":
+        attributes["mode"] = node.only("mode", "DCR", "CRD")
+        node.emit("depth_to_space", [node.required(0)], **attributes)
+    else:
+        node.emit("space_to_depth", [node.required(0)], **attributes)
+
+
 def _flatten(node: OnnxNode) -> None:
     node.emit("flatten", [node.required(0)], axis=node.attribute("axis", 1))
 
@@ -144,7 +156,8 @@ def _range(node: OnnxNode) -> None:
 
 LAYOUT: dict[str, Converter] = {
     "Concat": _concat, "Split": _split, "Slice": _slice, "Reshape": _reshape,
-    "Transpose": _transpose, "Flatten": _flatten, "Squeeze": _squeeze, "Unsqueeze": _squeeze,
+    "Transpose": _transpose, "DepthToSpace": _blocks, "SpaceToDepth": _blocks,
+    "Flatten": _flatten, "Squeeze": _squeeze, "Unsqueeze": _squeeze,
     "Expand": _expand, "Pad": _pad, "Resize": _resize, "Upsample": _resize,
     "Identity": _identity, "Dropout": _dropout, "Shape": _shape, "Gather": _gather,
     "ConstantOfShape": _constant_of_shape, "Range": _range,

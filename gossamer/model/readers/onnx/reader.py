@@ -30,10 +30,14 @@ from gossamer.model.readers.onnx.qonnx import CONVERTERS as QONNX
 
 OPSETS = range(9, 22)
 
+_QUANTISED = frozenset(("QuantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul",
+                        "ConvInteger", "MatMulInteger"))
+"""Operators that only networks of integers have."""
+
 _CONVERTERS = {**ELEMENTWISE, **LAYERS, **LAYOUT, **NORMALISATIONS}
 
-_CHOOSING = {"NonMaxSuppression", "TopK", "EfficientNMS_TRT", "BatchedNMS_TRT",
-             "BatchedNMSDynamic_TRT"}
+_CHOOSING = frozenset(("NonMaxSuppression", "TopK", "EfficientNMS_TRT", "BatchedNMS_TRT",
+                       "BatchedNMSDynamic_TRT"))
 """Operators by which exported detectors choose among their boxes."""
 
 
@@ -218,15 +222,23 @@ def _load_nodes(proto: onnx.GraphProto, graph: Graph, opset: int) -> None:
                 folder.fold_last(graph)
     if unknown:
         more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
-        hint = (" (a detector without its own choice of boxes, which `gossamer detect` makes)"
-                if _CHOOSING & {entry.op_type for entry in proto.node} else "")
         raise UnsupportedError(f"{graph.file}: gossamer does not compute {', '.join(unknown[:3])}"
-                               f"{more}; export the model without them{hint}")
+                               f"{more}; {_advice(proto)}")
     for info in graph.outputs:
         if info.name not in available:
             raise ModelError(f"{graph.file}: output {quoted(info.name)} is made by no node")
     _cast_truth_outputs(graph)
     _unique_names(graph)
+
+
+def _advice(proto: onnx.GraphProto) -> str:
+    """Returns what to do about operators that gossamer does not compute."""
+    used = {entry.op_type for entry in proto.node}
+    if used & _QUANTISED:
+        return "take the float32 model that it was quantised from"
+    hint = (" (a detector without its own choice of boxes, which `gossamer detect` makes)"
+            if used & _CHOOSING else "")
+    return f"export the model without them{hint}"
 
 
 def _cast_truth_outputs(graph: Graph) -> None:

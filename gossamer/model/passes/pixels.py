@@ -1,0 +1,107 @@
+"""Products of matrices whose results become images of one pixel, such as the gates of a
+squeeze-and-excite layer, are made 1x1 convolutions, so that the same layers are the same however a
+file writes them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gossamer.model.graph import Graph, Node, add_constant, names_of
+from gossamer.model.infer.shapes_by_batch import ShapesByBatch
+from gossamer.model.passes.batch_norm import readers
+
+_RESHAPES = ("reshape", "flatten", "squeeze", "unsqueeze")
+
+
+def keep_pixels(graph: Graph, shapes: ShapesByBatch) -> bool:
+    """Keeps the height and width of 1 of images that become matrices and images of one pixel again,
+    and returns whether there are such. What is computed between has no other readers: means of
+    images keep their dimensions, and products with constant matrices become convolutions."""
+    producers = {name: node for node in graph.nodes for name in node.outputs}
+    users, names = readers(graph), names_of(graph)
+    replaced: set[int] = set()
+    for node in graph.nodes:
+        if node.op not in _RESHAPES or not _is_pixel(node.outputs[0], shapes):
+            continue
+        layers = _layers_between(graph, shapes, node, producers, users)
+        if not layers:
+            continue
+        for layer in layers:
+            if layer.op != "reduce":
+                layer.inputs[0] = _pixel_before(layer.inputs[0], shapes, producers)
+            if layer.op == "gemm":
+                _make_convolution(graph, names, layer)
+            elif layer.op == "reduce":
+                layer.attributes = {**layer.attributes, "keepdims": True}
+        layers[-1].outputs = node.outputs
+        replaced.add(id(node))
+    graph.nodes = [node for node in graph.nodes if id(node) not in replaced]
+    return bool(replaced)
+
+
+def _is_pixel(name: str, shapes: ShapesByBatch) -> bool:
+    """Returns whether a value is an image of one pixel for each input at every batch size."""
+    known = shapes.shapes(name)
+    return bool(known) and all(len(shape) == 4 and shape[2:] == (1, 1) for shape in known)
+
+
+def _layers_between(graph: Graph, shapes: ShapesByBatch, node: Node, producers: dict[str, Node],
+                    users: dict[str, list[Node]]) -> list[Node]:
+    """Returns the layers from an image to a reshape that makes images of one pixel of a matrix, in
+    order; none where others read a result of them, or where some are of another kind."""
+    layers: list[Node] = []
+    rows = [shape[:2] for shape in shapes.shapes(node.outputs[0])]
+    name = node.inputs[0]
+    while not _is_pixel(name, shapes):
+        layer = producers.get(name)
+        if layer is None or len(users[name]) != 1 or shapes.shapes(name) != rows:
+            return []
+        if layer.op == "reduce":
+            return [layer, *layers] if _reduces_image(layer, shapes) else []
+        if layer.op in _RESHAPES:
+            rows = [shape[:2] for shape in shapes.shapes(layer.inputs[0])]
+            if rows != shapes.shapes(name):
+                return []
+        elif layer.op == "gemm" and _may_be_convolution(graph, layer):
+            layers.insert(0, layer)
+            rows = shapes.shapes(layer.inputs[0])
+        elif layer.op == "elementwise" and len(layer.inputs) == len(layer.outputs) == 1:
+            layers.insert(0, layer)
+        else:
+            return []
+        name = layer.inputs[0]
+    return layers if [shape[:2] for shape in shapes.shapes(name)] == rows else []
+
+
+def _reduces_image(layer: Node, shapes: ShapesByBatch) -> bool:
+    """Returns whether a reduction takes the height and width of images together."""
+    axes = layer.attributes.get("axes")
+    if any(len(shape) != 4 for shape in shapes.shapes(layer.inputs[0])):
+        return False
+    return axes == "spatial" or (
+        isinstance(axes, tuple) and sorted(axis % 4 for axis in axes) == [2, 3])
+
+
+def _may_be_convolution(graph: Graph, layer: Node) -> bool:
+    """Returns whether a product has constant weights, and constants alone in its epilogue."""
+    if layer.attributes["trans_a"] or any(name not in graph.constants for name in layer.inputs[1:]):
+        return False
+    weight = graph.constants[layer.inputs[1]]
+    return weight.ndim == 2 and weight.dtype == np.float32
+
+
+def _pixel_before(name: str, shapes: ShapesByBatch, producers: dict[str, Node]) -> str:
+    """Returns the value of which reshapes, if any, make a matrix."""
+    while not _is_pixel(name, shapes) and producers[name].op in _RESHAPES:
+        name = producers[name].inputs[0]
+    return name
+
+
+def _make_convolution(graph: Graph, names: set[str], layer: Node) -> None:
+    weight = graph.constants[layer.inputs[1]]
+    filters = (weight if layer.attributes["trans_b"] else weight.T)[:, :, None, None]
+    layer.inputs[1] = add_constant(graph, names, f"{layer.outputs[0]}.filters",
+                                   np.ascontiguousarray(filters))
+    layer.op = "conv2d"
+    layer.attributes = {"strides": (1, 1), "pads": (0,) * 4, "dilations": (1, 1), "groups": 1,
+                        "epilogue": layer.attributes["epilogue"]}

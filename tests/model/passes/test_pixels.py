@@ -1,0 +1,71 @@
+"""Products of images of one pixel become convolutions where nothing else reads them, and there
+alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from gossamer.model.graph import ValueInfo
+from gossamer.model.passes.optimise import optimise
+from tests.model.graph_builder import CHANNELS, Builder, check
+
+MEANS: dict[str, Callable[[Builder], str]] = {
+    "flattened": lambda build: build.add("flatten", [build.mean("x")], axis=1),
+    "reshaped": lambda build: build.add("reshape", [build.mean("x")], shape=(-1, CHANNELS)),
+    "reduced": lambda build: build.add("reduce", ["x"], kind="mean", axes=(-1, 2), keepdims=False),
+}
+PIXELS: dict[str, Callable[[Builder, str], str]] = {
+    "unsqueezed": lambda build, x: build.add("unsqueeze", [x], axes=(2, 3)),
+    "reshaped": lambda build, x: build.add("reshape", [x], shape=(0, CHANNELS, 1, 1)),
+}
+
+
+def product(build: Builder, x: str, into: int, out: int, *, trans_b: bool = True) -> str:
+    weight = build.constant(*((out, into) if trans_b else (into, out)))
+    y = build.build.gemm(x, weight, trans_b=trans_b, output=f"product{len(build.graph.nodes)}")
+    return build.apply("add", y, build.constant(out))
+
+
+@pytest.mark.parametrize("mean", MEANS)
+@pytest.mark.parametrize("pixel", PIXELS)
+def test_gates_of_products_become_those_of_convolutions(mean: str, pixel: str) -> None:
+    build = Builder()
+    squeezed = build.apply("relu", product(build, MEANS[mean](build), CHANNELS, 3))
+    gates = product(build, squeezed, 3, CHANNELS, trans_b=False)
+    gates = build.apply("sigmoid", PIXELS[pixel](build, gates))
+    build.apply("mul", "x", gates, output="y")
+    nodes = check(build, ["reduce", "conv2d", "conv2d", "elementwise"])
+    assert nodes[0].attributes["keepdims"]
+
+
+@pytest.mark.parametrize("pixel", PIXELS)
+def test_means_stay_images_before_convolutions(pixel: str) -> None:
+    build = Builder()
+    build.conv(PIXELS[pixel](build, MEANS["reduced"](build)), "y", size=1)
+    check(build, ["reduce", "conv2d"])
+
+
+def test_means_that_others_read_stay_matrices() -> None:
+    build = Builder(("y", "z"))
+    mean = build.add("reduce", ["x"], "z", kind="mean", axes=(2, 3), keepdims=False)
+    build.conv(PIXELS["unsqueezed"](build, mean), "y", size=1)
+    check(build, ["reduce", "unsqueeze", "conv2d"])
+
+
+def test_products_of_whole_images_stay() -> None:
+    build = Builder()
+    flat = build.add("flatten", ["x"], axis=1)
+    y = product(build, flat, 25 * CHANNELS, CHANNELS)
+    build.conv(PIXELS["reshaped"](build, y), "y", size=1)
+    check(build, ["flatten", "gemm", "reshape", "conv2d"])
+
+
+def test_sums_with_values_of_the_data_stay_products() -> None:
+    build = Builder()
+    build.graph.inputs.append(ValueInfo("z", (None, CHANNELS)))
+    y = build.apply("add", product(build, "z", CHANNELS, CHANNELS), "z")
+    build.apply("mul", "x", PIXELS["unsqueezed"](build, y), output="y")
+    graph = build.build.finish()
+    assert [node.op for node in optimise(graph).nodes] == ["gemm", "unsqueeze", "elementwise"]
