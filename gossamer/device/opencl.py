@@ -131,7 +131,10 @@ class OpenCLDevice(Device):
     def compile(self, source: KernelSource) -> OpenCLKernel:
         kernel = self._kernels.get(source)
         if kernel is None:
-            kernel = self._kernels.setdefault(source, self._build(source))
+            # a kernel that another thread has built as well would be released without the lock
+            with self._calls:
+                kernel = self._kernels.get(source) or self._kernels.setdefault(
+                    source, self._build(source))
         return kernel
 
     def _build(self, source: KernelSource) -> OpenCLKernel:
@@ -151,15 +154,17 @@ class OpenCLDevice(Device):
     def empty(self, nbytes: int, purpose: str, stream: Any = None) -> OpenCLBuffer:
         try:
             with self._calls:
-                root = cl.Buffer(self._context, cl.mem_flags.READ_WRITE, max(nbytes, 1))
+                memory = OpenCLMemory(cl.Buffer(
+                    self._context, cl.mem_flags.READ_WRITE, max(nbytes, 1)), self._calls)
                 # drivers delay the allocation until the first use, where its purpose is unknown
                 cl.enqueue_migrate_mem_objects(
-                    self._queue, [root], cl.mem_migration_flags.CONTENT_UNDEFINED).wait()
+                    self._queue, [memory.starting_at(0)],
+                    cl.mem_migration_flags.CONTENT_UNDEFINED).wait()
         except (cl.Error, MemoryError) as error:
             if isinstance(error, MemoryError) or error.code in _MEMORY_STATUS:
                 raise out_of_memory(self, nbytes, purpose) from None
             raise self._failed("allocating memory", error) from None
-        return OpenCLBuffer(self, OpenCLMemory(root, self._calls), 0, nbytes)
+        return OpenCLBuffer(self, memory, 0, nbytes)
 
     def upload(self, array: np.ndarray, purpose: str) -> OpenCLBuffer:
         buffer = self.empty(array.nbytes, purpose)
@@ -249,31 +254,28 @@ class OpenCLDevice(Device):
         before it."""
         self.synchronize(stream)
         queue = self._timing_queue
-        events: list[cl.Event] = []
-        before = self._marker(queue)
-        self._timed.events = events
+        events, markers = Owner([], self._calls), Owner([], self._calls)
+        self._mark(queue, markers)
+        self._timed.events = events.objects
         try:
             work(queue)
         finally:
             self._timed.events = None
-        after = self._marker(queue)
+        self._mark(queue, markers)
         self.synchronize(queue)
         with self._calls:
-            if events:
-                elapsed = (max(event.profile.end for event in events)
-                           - min(event.profile.start for event in events))
-            else:
-                elapsed = after.profile.end - before.profile.end
-            # what is dropped here is released under the lock
-            events.clear()
-            del before, after
-        return elapsed / 1000
+            if events.objects:
+                return (max(event.profile.end for event in events.objects)
+                        - min(event.profile.start for event in events.objects)) / 1000
+            before, after = (event.profile.end for event in markers.objects)
+            return (after - before) / 1000
 
-    def _marker(self, queue: cl.CommandQueue) -> cl.Event:
-        """Queues a command that ends when those before it have ended."""
+    def _mark(self, queue: cl.CommandQueue, markers: Owner) -> None:
+        """Queues a command that ends when those before it have ended, and adds its event to the
+        markers."""
         try:
             with self._calls:
-                return cl.enqueue_marker(queue)
+                markers.objects.append(cl.enqueue_marker(queue))
         except cl.Error as error:
             raise self._failed("timing", error) from None
 
