@@ -134,6 +134,11 @@ class Program:
     measured: Sequence[MeasuredLayer] = ()
     parts: dict[str, Part] = field(default_factory=dict)
 
+    def host_steps(self, device: Device) -> list[Step]:
+        """Returns the steps that the host computes in a plan for another device. A step in place is
+        none of them, since nothing computes it."""
+        return [step for step in self.steps if step.device is not device and not step.in_place]
+
     def root(self, value: str) -> str:
         """Returns the name of the value that a value is under another shape, or its own."""
         while value in self.aliases:

@@ -305,7 +305,7 @@ def _candidate(candidate: Candidate, taken: Candidate, why: str) -> dict[str, An
 
 def _notes(program: Program, device: Device) -> list[str]:
     """Returns the note on where the network's layers and the changes of layout run."""
-    host_steps = [step for step in program.steps if step.device is not device]
+    host_steps = program.host_steps(device)
     count = sum(_layer_count(step) for step in program.steps)
     if not host_steps:
         return [f"{device.name} ran all {count} layers" if count != 1
