@@ -97,6 +97,11 @@ class Step:
         assert self.layer.problem is not None
         return self.layer.problem
 
+    @property
+    def config_text(self) -> str:
+        """The config as reports state it; "in place" where nothing is left to do."""
+        return "in place" if self.in_place else self.variant.config_text
+
     def candidate_of(self, candidates: Iterable[Candidate]) -> Candidate:
         """Returns the one of the layer's candidates that computes the step."""
         (taken,) = [candidate for candidate in candidates

@@ -231,7 +231,7 @@ class Context:
             self.execute(stream)
             return
         for step, state, work in self._works:
-            elapsed = self.device.time(work, stream)
+            elapsed = 0.0 if step.in_place else self.device.time(work, stream)
             debug.show(step_line(step, elapsed, state, debug.level()))
         self._executions += 1
 
