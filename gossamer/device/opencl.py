@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import threading
+import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -139,17 +140,24 @@ class OpenCLDevice(Device):
 
     def _build(self, source: KernelSource) -> OpenCLKernel:
         text = source.text()
-        try:
-            with self._calls, warnings.catch_warnings():
-                program = cl.Program(self._context, text)
-                # some drivers write a log for every build
-                warnings.simplefilter("ignore", cl.CompilerWarning)
-                # drivers cache builds themselves; PyOpenCL's cache fails in a read-only home
-                program.build(self._options, cache_dir=False)  # type: ignore[arg-type]
-                return OpenCLKernel(source, program, self.handle, self._calls)
-        except cl.Error as error:
-            raise CompileError(f"{self.name} cannot build {source.function} of "
-                               f"{source.path.name}: {error}") from None
+        with self._calls, warnings.catch_warnings():
+            # some drivers write a log for every build
+            warnings.simplefilter("ignore", cl.CompilerWarning)
+            try:
+                return self._built(source, text)
+            except cl.Error as error:
+                # the frames of the error keep the program, which is released under the lock
+                traceback.clear_frames(error.__traceback__)
+                problem = str(error)
+        raise CompileError(f"{self.name} cannot build {source.function} of {source.path.name}: "
+                           f"{problem}")
+
+    def _built(self, source: KernelSource, text: str) -> OpenCLKernel:
+        """Returns a kernel of a source that has this text. Raises cl.Error where that fails."""
+        program = cl.Program(self._context, text)
+        # drivers cache builds themselves; PyOpenCL's cache fails in a read-only home
+        program.build(self._options, cache_dir=False)  # type: ignore[arg-type]
+        return OpenCLKernel(source, program, self.handle, self._calls)
 
     def empty(self, nbytes: int, purpose: str, stream: Any = None) -> OpenCLBuffer:
         try:

@@ -15,7 +15,7 @@ import pytest
 
 from gossamer.device.base import Device
 from gossamer.device.source import KernelSource
-from gossamer.errors import DeviceError, OutOfMemoryError
+from gossamer.errors import CompileError, DeviceError, OutOfMemoryError
 from tests.conftest import is_slow
 from tests.device.noting_lock import NotingLock
 from tests.device.test_launches import SELF_CHECK
@@ -119,6 +119,32 @@ def test_events_of_work_that_fails_are_released_under_the_lock(
     del failure
     gc.collect()
     assert held == [True, True]
+
+
+def test_a_program_that_cannot_be_built_is_released_under_the_lock(
+        compiled_device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    device: Any = compiled_device
+    lock, held = locked(device, monkeypatch), []
+    import pyopencl as cl
+
+    class Program:
+        def __init__(self, *arguments: Any) -> None:
+            pass
+
+        def build(self, *arguments: Any, **options: Any) -> None:
+            # the error and this frame keep each other, as those of PyOpenCL do
+            error = cl.RuntimeError("it is wrong")
+            raise error
+
+        def __del__(self) -> None:
+            held.append(lock.is_held)
+
+    monkeypatch.setattr(cl, "Program", Program)
+    with pytest.raises(CompileError, match="it is wrong") as failure:
+        device._build(SELF_CHECK)
+    del failure
+    gc.collect()
+    assert held == [True]
 
 
 def test_memory_that_a_driver_cannot_give_is_released_under_the_lock(
