@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import threading
+import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -131,35 +132,47 @@ class OpenCLDevice(Device):
     def compile(self, source: KernelSource) -> OpenCLKernel:
         kernel = self._kernels.get(source)
         if kernel is None:
-            kernel = self._kernels.setdefault(source, self._build(source))
+            # a kernel that another thread has built as well would be released without the lock
+            with self._calls:
+                kernel = self._kernels.get(source) or self._kernels.setdefault(
+                    source, self._build(source))
         return kernel
 
     def _build(self, source: KernelSource) -> OpenCLKernel:
         text = source.text()
-        try:
-            with self._calls, warnings.catch_warnings():
-                program = cl.Program(self._context, text)
-                # some drivers write a log for every build
-                warnings.simplefilter("ignore", cl.CompilerWarning)
-                # drivers cache builds themselves; PyOpenCL's cache fails in a read-only home
-                program.build(self._options, cache_dir=False)  # type: ignore[arg-type]
-                return OpenCLKernel(source, program, self.handle, self._calls)
-        except cl.Error as error:
-            raise CompileError(f"{self.name} cannot build {source.function} of "
-                               f"{source.path.name}: {error}") from None
+        with self._calls, warnings.catch_warnings():
+            # some drivers write a log for every build
+            warnings.simplefilter("ignore", cl.CompilerWarning)
+            try:
+                return self._built(source, text)
+            except cl.Error as error:
+                # the frames of the error keep the program, which is released under the lock
+                traceback.clear_frames(error.__traceback__)
+                problem = str(error)
+        raise CompileError(f"{self.name} cannot build {source.function} of {source.path.name}: "
+                           f"{problem}")
+
+    def _built(self, source: KernelSource, text: str) -> OpenCLKernel:
+        """Returns a kernel of a source that has this text. Raises cl.Error where that fails."""
+        program = cl.Program(self._context, text)
+        # drivers cache builds themselves; PyOpenCL's cache fails in a read-only home
+        program.build(self._options, cache_dir=False)  # type: ignore[arg-type]
+        return OpenCLKernel(source, program, self.handle, self._calls)
 
     def empty(self, nbytes: int, purpose: str, stream: Any = None) -> OpenCLBuffer:
         try:
             with self._calls:
-                root = cl.Buffer(self._context, cl.mem_flags.READ_WRITE, max(nbytes, 1))
+                memory = OpenCLMemory(cl.Buffer(
+                    self._context, cl.mem_flags.READ_WRITE, max(nbytes, 1)), self._calls)
                 # drivers delay the allocation until the first use, where its purpose is unknown
                 cl.enqueue_migrate_mem_objects(
-                    self._queue, [root], cl.mem_migration_flags.CONTENT_UNDEFINED).wait()
+                    self._queue, [memory.starting_at(0)],
+                    cl.mem_migration_flags.CONTENT_UNDEFINED).wait()
         except (cl.Error, MemoryError) as error:
             if isinstance(error, MemoryError) or error.code in _MEMORY_STATUS:
                 raise out_of_memory(self, nbytes, purpose) from None
             raise self._failed("allocating memory", error) from None
-        return OpenCLBuffer(self, OpenCLMemory(root, self._calls), 0, nbytes)
+        return OpenCLBuffer(self, memory, 0, nbytes)
 
     def upload(self, array: np.ndarray, purpose: str) -> OpenCLBuffer:
         buffer = self.empty(array.nbytes, purpose)
@@ -249,31 +262,28 @@ class OpenCLDevice(Device):
         before it."""
         self.synchronize(stream)
         queue = self._timing_queue
-        events: list[cl.Event] = []
-        before = self._marker(queue)
-        self._timed.events = events
+        events, markers = Owner([], self._calls), Owner([], self._calls)
+        self._mark(queue, markers)
+        self._timed.events = events.objects
         try:
             work(queue)
         finally:
             self._timed.events = None
-        after = self._marker(queue)
+        self._mark(queue, markers)
         self.synchronize(queue)
         with self._calls:
-            if events:
-                elapsed = (max(event.profile.end for event in events)
-                           - min(event.profile.start for event in events))
-            else:
-                elapsed = after.profile.end - before.profile.end
-            # what is dropped here is released under the lock
-            events.clear()
-            del before, after
-        return elapsed / 1000
+            if events.objects:
+                return (max(event.profile.end for event in events.objects)
+                        - min(event.profile.start for event in events.objects)) / 1000
+            before, after = (event.profile.end for event in markers.objects)
+            return (after - before) / 1000
 
-    def _marker(self, queue: cl.CommandQueue) -> cl.Event:
-        """Queues a command that ends when those before it have ended."""
+    def _mark(self, queue: cl.CommandQueue, markers: Owner) -> None:
+        """Queues a command that ends when those before it have ended, and adds its event to the
+        markers."""
         try:
             with self._calls:
-                return cl.enqueue_marker(queue)
+                markers.objects.append(cl.enqueue_marker(queue))
         except cl.Error as error:
             raise self._failed("timing", error) from None
 

@@ -363,8 +363,7 @@ class Plan:
         with self._lock:
             if batch not in self._planned:
                 planned = self._planner.planned(batch)
-                host_steps = [step for step in planned.program.steps
-                              if step.device is not self.device]
+                host_steps = planned.program.host_steps(self.device)
                 if self.policy.strict and host_steps:
                     step = host_steps[0]
                     raise UnsupportedError(

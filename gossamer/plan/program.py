@@ -97,6 +97,11 @@ class Step:
         assert self.layer.problem is not None
         return self.layer.problem
 
+    @property
+    def config_text(self) -> str:
+        """The config as reports state it; "in place" where nothing is left to do."""
+        return "in place" if self.in_place else self.variant.config_text
+
     def candidate_of(self, candidates: Iterable[Candidate]) -> Candidate:
         """Returns the one of the layer's candidates that computes the step."""
         (taken,) = [candidate for candidate in candidates
@@ -133,6 +138,11 @@ class Program:
     outputs: dict[str, str]
     measured: Sequence[MeasuredLayer] = ()
     parts: dict[str, Part] = field(default_factory=dict)
+
+    def host_steps(self, device: Device) -> list[Step]:
+        """Returns the steps that the host computes in a plan for another device. A step in place is
+        none of them, since nothing computes it."""
+        return [step for step in self.steps if step.device is not device and not step.in_place]
 
     def root(self, value: str) -> str:
         """Returns the name of the value that a value is under another shape, or its own."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,13 +14,15 @@ import numpy as np
 import pytest
 
 from gossamer.device.base import Device
+from gossamer.device.source import KernelSource
+from gossamer.errors import CompileError, DeviceError, OutOfMemoryError
 from tests.conftest import is_slow
 from tests.device.noting_lock import NotingLock
 from tests.device.test_launches import SELF_CHECK
 
 
 def test_one_thread_at_a_time_calls_the_driver(compiled_device: Device,
-                                         monkeypatch: pytest.MonkeyPatch) -> None:
+                                               monkeypatch: pytest.MonkeyPatch) -> None:
     device = compiled_device
     if device.api != "opencl" or is_slow(device):
         pytest.skip("Oclgrind simulates one kernel at a time, and CUDA needs no lock")
@@ -60,6 +65,108 @@ def test_one_thread_at_a_time_calls_the_driver(compiled_device: Device,
         kernel, (1,), (8,), (buffer, 8), stream=stream)) > 0
     assert called.keys() == set(names)
     assert all(all(held) for held in called.values())
+
+
+def locked(device: Device, monkeypatch: pytest.MonkeyPatch) -> NotingLock:
+    """Returns a lock that is held from now on round all calls of a device's driver."""
+    if device.api != "opencl":
+        pytest.skip("only OpenCL has drivers that one thread at a time may call")
+    lock = NotingLock()
+    monkeypatch.setattr(device, "_calls", lock)
+    return lock
+
+
+def test_threads_that_ask_for_a_kernel_at_a_time_build_it_once(
+        compiled_device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    device: Any = compiled_device
+    locked(device, monkeypatch)
+    monkeypatch.setattr(device, "_kernels", {})
+    builds, build, both_ask = [], device._build, Barrier(2)
+
+    def noted(source: KernelSource) -> Any:
+        builds.append(source)
+        time.sleep(0.2)  # the other thread asks meanwhile
+        return build(source)
+
+    def ask(_: int) -> Any:
+        both_ask.wait()
+        return device.compile(SELF_CHECK)
+
+    monkeypatch.setattr(device, "_build", noted)
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(ask, range(2))
+    assert first is second and len(builds) == 1
+
+
+def test_events_of_work_that_fails_are_released_under_the_lock(
+        compiled_device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    device: Any = compiled_device
+    lock, held = locked(device, monkeypatch), []
+    import pyopencl as cl
+
+    class Event:
+        def __del__(self) -> None:
+            held.append(lock.is_held)
+
+    monkeypatch.setattr(cl, "enqueue_marker", lambda queue: Event())
+
+    def fails(stream: Any) -> None:
+        device._timed.events.append(Event())
+        raise DeviceError("it fails")
+
+    with pytest.raises(DeviceError, match="it fails") as failure:
+        device.time(fails)
+    del failure
+    gc.collect()
+    assert held == [True, True]
+
+
+def test_a_program_that_cannot_be_built_is_released_under_the_lock(
+        compiled_device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    device: Any = compiled_device
+    lock, held = locked(device, monkeypatch), []
+    import pyopencl as cl
+
+    class Program:
+        def __init__(self, *arguments: Any) -> None:
+            pass
+
+        def build(self, *arguments: Any, **options: Any) -> None:
+            # the error and this frame keep each other, as those of PyOpenCL do
+            error = cl.RuntimeError("it is wrong")
+            raise error
+
+        def __del__(self) -> None:
+            held.append(lock.is_held)
+
+    monkeypatch.setattr(cl, "Program", Program)
+    with pytest.raises(CompileError, match="it is wrong") as failure:
+        device._build(SELF_CHECK)
+    del failure
+    gc.collect()
+    assert held == [True]
+
+
+def test_memory_that_a_driver_cannot_give_is_released_under_the_lock(
+        compiled_device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    device: Any = compiled_device
+    lock, held = locked(device, monkeypatch), []
+    import pyopencl as cl
+
+    class Buffer:
+        def release(self) -> None:
+            held.append(lock.is_held)
+
+    def fails(*arguments: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(cl, "Buffer", lambda *arguments: Buffer())
+    monkeypatch.setattr(cl, "enqueue_migrate_mem_objects", fails)
+    with pytest.raises(OutOfMemoryError) as failure:
+        device.empty(4, "a test")
+    del failure
+    gc.collect()
+    assert held == [True]
 
 
 def test_all_devices_of_a_driver_share_its_lock() -> None:

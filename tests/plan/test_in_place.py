@@ -116,6 +116,37 @@ def test_a_network_with_nested_parts(effort: str | None, quick_device: Device, t
         assert_close(y, reference)
 
 
+def test_debug_lines_say_what_is_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                          capsys: pytest.CaptureFixture[str]) -> None:
+    plan = compiled(network(), find("host"), tmp_path)
+    monkeypatch.setenv("GOSSAMER_DEBUG", "3")
+    plan(weights(1, 8, 8, 8))
+    lines = capsys.readouterr().err.splitlines()
+    told = {line.split(":")[0] for line in lines if ": 0.0 us" in line and "[in place]" in line}
+    assert told == in_place(plan.program(1)) != set()
+
+
+def test_a_slice_in_place_does_not_run_on_the_host(compiled_device: Device,
+                                                   tmp_path: Path) -> None:
+    """Kernels copy tensors of at most 6 dimensions."""
+    proto = model(
+        [node("Conv", ["x", "w"], ["a"], "layer"),
+         node("Reshape", ["a", "seven"], ["b"], "seven dimensions"),
+         node("Slice", ["b", "from", "to", "axis"], ["c"], "half"),
+         node("Reshape", ["c", "four"], ["y"], "four dimensions")],
+        {"x": [1, 2, 16, 16]}, {"y": 4},
+        {"w": weights(4, 2, 1, 1), "seven": np.array([1, 4, 4, 4, 4, 4, 1]),
+         "four": np.array([1, 2, 16, 16]), "from": np.array([2]), "to": np.array([4]),
+         "axis": np.array([1])})
+    plan = gossamer.compile(str(save(proto, tmp_path)), compiled_device, strict=True)
+    x = weights(1, 2, 16, 16)
+    assert_close(plan(x), runtime(proto, {"x": x})[0])
+    assert in_place(plan.program(1)) == {"half"}
+    assert f"{compiled_device.name} ran all 2 layers" in plan.report(1).notes
+    context = plan.context(1)
+    assert context.device.limits.graph and context._is_capturable()
+
+
 @st.composite
 def networks(draw: st.DrawFn) -> onnx.ModelProto:
     """Draws a network of element-wise layers, concatenations, slices and reshapes, of values with

@@ -142,7 +142,7 @@ def _notes(plans: Sequence[Plan], batch: int) -> tuple[str, ...]:
     """The plans' notes where a step runs on another device than the plan's."""
     return tuple(dict.fromkeys(
         note for plan in plans for note in plan.report(batch).notes
-        if any(step.device is not plan.device for step in plan.program(batch).steps)))
+        if plan.program(batch).host_steps(plan.device)))
 
 
 def _precision(program: Program) -> str:

@@ -69,7 +69,8 @@ def memory_use(program: Program, builds: Sequence[BuildCost | None]) -> MemoryUs
     """Returns the memory of a program's layers; None where no layer is computed on bits.
 
     Every value that a step writes counts in full, though values share memory that are never alive
-    together. builds: the cost of preparing each step, with the bytes of its packed forms.
+    together; what a step in place would write counts where it is written.
+    builds: the cost of preparing each step, with the bytes of its packed forms.
     """
     if not any(computes_on_bits(step) for step in program.steps):
         return None
@@ -79,6 +80,8 @@ def memory_use(program: Program, builds: Sequence[BuildCost | None]) -> MemoryUs
         for spec in step.variant.outputs:
             if not step.layer.inserted:
                 use["activations_fp32"] += 4 * spec.size
+            if step.in_place:
+                continue
             if spec.format.is_packed:
                 filled = _filled(spec)
                 use["packed_activations"] += filled

@@ -18,8 +18,6 @@ from gossamer.plan.report.forms import LayerForm, form_of, forms_line
 from gossamer.plan.report.memory import MemoryUse, memory_use
 from gossamer.plan.store.tuning_file import counted
 
-IN_PLACE = "in place"
-"""The config of a layer that copies nothing."""
 OURS, HOST, BETWEEN = "our kernels", "on the host", "between layers"
 _WHEN_TEXT = {"measured": "when measured", "now": "now"}
 _SLOWEST = 3
@@ -237,7 +235,7 @@ def _row(step: Step, why: str, built: BuildCost | None) -> dict[str, Any]:
         "problem": step.problem.describe(),
         "density": step.layer.density,
         "algorithm": step.algorithm.name,
-        "config": IN_PLACE if step.in_place else step.variant.config_text,
+        "config": step.config_text,
         "precision": step.algorithm.stated_precision(step.variant),
         "form": None if form is None else asdict(form),
         "layout": step.variant.outputs[0].layout,
@@ -305,7 +303,7 @@ def _candidate(candidate: Candidate, taken: Candidate, why: str) -> dict[str, An
 
 def _notes(program: Program, device: Device) -> list[str]:
     """Returns the note on where the network's layers and the changes of layout run."""
-    host_steps = [step for step in program.steps if step.device is not device]
+    host_steps = program.host_steps(device)
     count = sum(_layer_count(step) for step in program.steps)
     if not host_steps:
         return [f"{device.name} ran all {count} layers" if count != 1

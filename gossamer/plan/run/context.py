@@ -219,8 +219,7 @@ class Context:
                 spec.stored_dtype))
 
     def _is_capturable(self) -> bool:
-        return self.device.limits.graph and all(
-            step.device is self.device for step in self.program.steps)
+        return self.device.limits.graph and not self.program.host_steps(self.device)
 
     def _run_steps(self, stream: Any) -> None:
         for _, _, work in self._works:
@@ -232,7 +231,7 @@ class Context:
             self.execute(stream)
             return
         for step, state, work in self._works:
-            elapsed = self.device.time(work, stream)
+            elapsed = 0.0 if step.in_place else self.device.time(work, stream)
             debug.show(step_line(step, elapsed, state, debug.level()))
         self._executions += 1
 

@@ -15,7 +15,7 @@ def step_line(step: Step, elapsed_us: float, state: State, level: int) -> str:
             f"{step.device.name}: {elapsed_us:.1f} us, {problem.flops * per_ns:.1f} GFLOP/s, "
             f"{problem.least_bytes * per_ns:.1f} GB/s")
     if level >= 3:
-        text += f" [{step.variant.config_text}]"
+        text += f" [{step.config_text}]"
         text += "".join(f"; not {name}: {reason}" for name, reason in step.rejected.items())
     if level >= 4:
         text += "".join(f"; {launch.kernel.name}: {launch.kernel.registers} registers, "

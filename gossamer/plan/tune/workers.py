@@ -83,10 +83,10 @@ class BuildWorkers:
         """Returns the future of what a process builds for a candidate; give that to
         `gossamer.plan.prepare.build`, which then has little left to do.
 
-        Of the candidates that wait, the first is built first. A future that waits can be cancelled.
-        Its exception is BuildHereError where no process builds the
-        candidate, so that the caller builds it; BuildProcessError where the process ended while it
-        built; or the error by which building failed.
+        Candidates are built in the order in which they are submitted. The future of one that waits
+        can be cancelled. Its exception is BuildHereError where no process builds the candidate, so
+        that the caller builds it; BuildProcessError where the process ended while it built; or the
+        error by which building failed.
         """
         job = _Job(algorithm, problem, variant, weights)
         if self._on_device:

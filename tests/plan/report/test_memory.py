@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import helper
 
 import gossamer
 from gossamer.bench.suites.binary_networks import resnet18, vgg_cifar10
@@ -17,7 +18,10 @@ from gossamer.model.graph import Graph
 from gossamer.plan.plan import Plan
 from gossamer.plan.report.memory import MemoryUse, memory_use
 from tests.conftest import is_slow
+from tests.model.onnx_models import model, save, weights
 from tests.plan.photos import photos
+
+node = helper.make_node
 
 
 def packed_plan(network: Graph | str, device: Device) -> Plan:
@@ -60,6 +64,21 @@ def test_whole_words_take_a_32nd(device: Device) -> None:
     assert use.constants < 0.2 * use.packed_weights
     assert use.total == sum((use.packed_weights, use.float_weights, use.packed_activations,
                              use.sums, use.float_activations, use.constants, use.filling))
+
+
+def test_what_is_concatenated_in_place_counts_once(tmp_path: Path) -> None:
+    signs = {name: np.sign(weights(64, 64, 3, 3, seed=seed)) for seed, name in enumerate("vw")}
+    nodes = [node("Sign", ["x"], ["signs"], "signs"),
+             node("Conv", ["signs", "v"], ["a"], "first", pads=[1, 1, 1, 1]),
+             node("Conv", ["signs", "w"], ["b"], "second", pads=[1, 1, 1, 1]),
+             node("Concat", ["a", "b"], ["y"], "both", axis=1)]
+    proto = model(nodes, {"x": ["N", 64, 8, 8]}, {"y": 4}, signs)
+    plan = packed_plan(str(save(proto, tmp_path)), find("host"))
+    use = use_of(plan, weights(1, 64, 8, 8))
+    assert [step.layer.name for step in plan.program(1).steps if step.in_place] == ["both"]
+    # the signs are floats before they are packed; what joins the sums takes no further memory
+    assert (use.sums, use.float_activations) == (4 * 128 * 8 * 8, 4 * 64 * 8 * 8)
+    assert use.activations_fp32 == 4 * (64 + 128 + 128) * 8 * 8
 
 
 def test_tables_of_float_layers_are_no_weights() -> None:
