@@ -10,7 +10,7 @@ from gossamer.ops.algorithm import Problem, Variant
 from gossamer.ops.concat.problem import ConcatProblem
 from gossamer.ops.copy.problem import CopyProblem
 from gossamer.plan.candidate import Candidate
-from gossamer.plan.program import Layer, Part, Program
+from gossamer.plan.program import Layer, Place, Program
 from gossamer.tensor import TensorSpec
 
 
@@ -96,7 +96,7 @@ def keep_in_place(program: Program, names: Collection[str], device: Device) -> P
         joins = isinstance(step.problem, ConcatProblem)
         whole, parts = ((step.outputs[0], step.inputs) if joins
                         else (step.inputs[0], step.outputs))
-        program.parts.update((program.root(part), Part(program.root(whole), offset))
+        program.places.update((program.root(part), Place(program.root(whole), offset))
                              for part, offset in zip(parts, offsets, strict=True))
         step.in_place = True
     return program

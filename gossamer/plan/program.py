@@ -110,7 +110,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Part:
+class Place:
     """Where a value lies within the memory of another one: the name of that value, and the byte at
     which it begins there."""
 
@@ -125,7 +125,7 @@ class Program:
     specs: shape, dtype and layout of each value by its name. aliases: for each value that uses
     the memory of another value, the name of that one. constants: the arrays of values that are
     constants. inputs, outputs: names of values by the names of the graph's inputs and outputs.
-    measured: all layers and regions that were measured to choose the steps. parts: for each value
+    measured: all layers and regions that were measured to choose the steps. places: for each value
     that a step writes within the memory of another one, where that is.
     """
 
@@ -137,7 +137,7 @@ class Program:
     inputs: dict[str, str]
     outputs: dict[str, str]
     measured: Sequence[MeasuredLayer] = ()
-    parts: dict[str, Part] = field(default_factory=dict)
+    places: dict[str, Place] = field(default_factory=dict)
 
     def host_steps(self, device: Device) -> list[Step]:
         """Returns the steps that the host computes in a plan for another device. A step in place is
@@ -150,11 +150,11 @@ class Program:
             value = self.aliases[value]
         return value
 
-    def place(self, value: str) -> Part:
+    def place(self, value: str) -> Place:
         """Returns the value that owns the memory of a value, and the byte at which this begins
         there."""
         root, offset = self.root(value), 0
-        while root in self.parts:
-            offset += self.parts[root].offset
-            root = self.parts[root].whole
-        return Part(root, offset)
+        while root in self.places:
+            offset += self.places[root].offset
+            root = self.places[root].whole
+        return Place(root, offset)

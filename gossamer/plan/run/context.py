@@ -251,9 +251,9 @@ class Context:
                                                 f"workspace of {name} at batch {program.batch}")
         buffers = {value: arena.view(offset, lifetimes[value].nbytes)
                    for value, offset in offsets.items()}
-        for value in program.parts:
-            part = program.place(value)
-            buffers[value] = buffers[part.whole].view(part.offset, program.specs[value].nbytes)
+        for value in program.places:
+            where = program.place(value)
+            buffers[value] = buffers[where.whole].view(where.offset, program.specs[value].nbytes)
         return buffers
 
     def _built(self) -> Sequence[Callable[[], Prepared]]:
