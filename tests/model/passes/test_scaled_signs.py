@@ -125,6 +125,17 @@ def test_scales_go_into_weights(between: Callable[[Builder, str, float], str], s
     assert are_scaled_signs(weights_of(graph)[1])
 
 
+def test_scales_go_far() -> None:
+    """Files of many nodes take no deep recursion."""
+    build = Builder()
+    values = quantised(build, build.conv("x"), 0.5)
+    for _ in range(1200):
+        values = build.add("transpose", [values], permutation=(0, 1, 3, 2))
+    binary_conv(build, values, "y")
+    (layer, *_) = optimise(build.graph).nodes
+    assert functions(layer)[-1] == "sign"
+
+
 def test_values_that_others_read_keep_their_scale() -> None:
     build = Builder()
     values = quantised(build, build.conv("x"), 0.5)
