@@ -96,7 +96,10 @@ def drop_expansions(graph: Graph, shapes: ShapesByBatch) -> None:
     for node in graph.nodes:
         if node.op != "elementwise":
             continue
-        for name in expanded.keys() & set(node.inputs):
+        # in the order of the operands: of two that have the same shape only the first may go
+        for name in dict.fromkeys(node.inputs):
+            if name not in expanded:
+                continue
             operands = [expanded[name] if operand == name else operand for operand in node.inputs]
             if shapes.broadcast_to(node.outputs[0], operands, graph.constants):
                 node.inputs = operands
