@@ -20,7 +20,7 @@ def suppress(candidates: Candidates, limit: float, kind: str = "greedynms",
     "Distance-IoU Loss: Faster and Better Learning for Bounding Box Regression", AAAI 2020; the
     power is Darknet's).
     """
-    def apart(one: np.ndarray, others: np.ndarray) -> np.ndarray:
+    def are_apart(one: np.ndarray, others: np.ndarray) -> np.ndarray:
         boxes = candidates.boxes[one][..., None, :], candidates.boxes[others]
         overlaps = overlap(*boxes)
         if kind == "diounms":
@@ -36,8 +36,8 @@ def suppress(candidates: Candidates, limit: float, kind: str = "greedynms",
             first = len(kept)
             while block.size:
                 kept.append(block[0])
-                block = block[1:][apart(block[0], block[1:])]
-            left = left[apart(np.array(kept[first:]), left).all(axis=0)]
+                block = block[1:][are_apart(block[0], block[1:])]
+            left = left[are_apart(np.array(kept[first:]), left).all(axis=0)]
     numbers = np.array(kept, np.int64)
     return numbers[np.argsort(-candidates.scores[numbers], kind="stable")]
 
@@ -57,8 +57,8 @@ def _distance(box: np.ndarray, boxes: np.ndarray) -> np.ndarray:
     round both."""
     around = np.maximum(box[..., 2:], boxes[:, 2:]) - np.minimum(box[..., :2], boxes[:, :2])
     diagonal = (around**2).sum(axis=-1)
-    apart = (box[..., :2] + box[..., 2:]) - (boxes[:, :2] + boxes[:, 2:])
-    between = (apart**2).sum(axis=-1) / 4
+    twice_between = (box[..., :2] + box[..., 2:]) - (boxes[:, :2] + boxes[:, 2:])
+    between = (twice_between**2).sum(axis=-1) / 4
     return np.divide(between, diagonal, out=np.zeros(diagonal.shape), where=diagonal > 0)
 
 

@@ -33,8 +33,12 @@ class ShapesByBatch:
 
     def constant(self, name: str) -> np.ndarray | None:
         """Returns a value that follows from the inputs' shapes and is the same at each batch size;
-        None of others, and of all where dimensions beside the batch are open, of which pads follow
-        in steps."""
+        None for other values.
+
+        Where dimensions beside the batch are open it is None for all: a value that is the same for
+        the sizes that were tried, such as what a size lacks to a multiple of 32, may be another one
+        for the size that is set later.
+        """
         values = [state.known.get(name) for state in self._states]
         if not values or any(None in info.shape[1:] for info in self._inputs):
             return None

@@ -145,4 +145,4 @@ def _rising(step: ExpressionStep, x: _Interval) -> _Interval:
 _FUNCTIONS: dict[str, Callable[..., _Interval]] = {
     "add": _add, "sub": _sub, "mul": _mul, "div": _div, "neg": _neg, "constant": _constant,
     "min": _min, "max": _max, "prelu": _prelu, "relu": _rising, "clip": _rising,
-    "leaky_relu": lambda step, x: _prelu(step, x, _constant(step))}
+    "sign": _rising, "leaky_relu": lambda step, x: _prelu(step, x, _constant(step))}

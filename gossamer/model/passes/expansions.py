@@ -24,7 +24,10 @@ def drop_expansions(graph: Graph, shapes: ShapesByBatch) -> None:
         elif node.op == "constant_of_shape":
             repeated[name] = add_constant(graph, names, f"{name}.number", node.attributes["value"])
         elif node.op == "elementwise" and repeated.keys() & set(node.inputs):
-            for operand in repeated.keys() & set(node.inputs):
+            # in the order of the operands: of two that have the same shape only the first may go
+            for operand in dict.fromkeys(node.inputs):
+                if operand not in repeated:
+                    continue
                 operands = [repeated[x] if x == operand else x for x in node.inputs]
                 if shapes.broadcast_to(name, operands, graph.constants):
                     node.inputs = operands

@@ -43,6 +43,8 @@ def optimise(graph: Graph) -> Graph:
     expand_batch_norms(graph, shapes)
     fuse_chains(graph, shapes)
     drop_straight_through(graph, shapes)
+    # nodes that nobody reads any more would keep layers from the epilogues of those before
+    drop_dead(graph)
     move_scales_into_weights(graph)
     fuse_epilogues(graph, shapes)
     if keep_pixels(graph, shapes):

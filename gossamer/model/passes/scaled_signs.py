@@ -104,7 +104,7 @@ def _scale(node: Node) -> float | None:
         return None
     expression = node.attributes["expression"]
     functions = [step.function for step in expression.steps]
-    # at the end of an expression they have no scale, and without them values are many
+    # without a function that jumps values are many, and as the last step it gives them no scale
     if not DISCONTINUOUS.intersection(functions[:-1]):
         return None
     (known,) = expression_facts(expression, [REAL] * expression.inputs)
@@ -128,25 +128,34 @@ def _reached(graph: Graph, users: Mapping[str, Sequence[Node]], reader: Node, na
              scale: float) -> list[Node] | None:
     """Returns the layers of scaled signs in which a value ends that a node reads, with the padding
     on the way; None where it ends elsewhere."""
-    if reader.op == "shape":
-        return []
-    if name != reader.inputs[0] or name in reader.inputs[1:]:
-        return None
-    rows = output_rows(graph, reader)
-    if rows is not None:
-        scaled = rows.reshape(len(rows), -1)[:, :1] * np.float64(scale)
-        fits = are_scaled_signs(rows) and are_scaled_signs(scaled.astype(np.float32))
-        return [reader] if fits else None
-    if not _selects(reader, scale):
-        return None
-    found = [reader] if reader.op == "pad" else []
-    for output in filter(None, reader.outputs):
-        for behind in users.get(output, ()):
-            ends = _reached(graph, users, behind, output, scale)
-            if ends is None:
+    found = []
+    pending = [(reader, name)]
+    while pending:
+        node, name = pending.pop()
+        if node.op == "shape":
+            continue
+        if name != node.inputs[0] or name in node.inputs[1:]:
+            return None
+        rows = output_rows(graph, node)
+        if rows is not None:
+            if not _stay_scaled_signs(rows, scale):
                 return None
-            found += ends
+            found.append(node)
+        elif _selects(node, scale):
+            if node.op == "pad":
+                found.append(node)
+            pending += [(behind, output) for output in filter(None, node.outputs)
+                        for behind in users.get(output, ())]
+        else:
+            return None
     return found
+
+
+def _stay_scaled_signs(rows: np.ndarray, scale: float) -> bool:
+    """Returns whether weights are plus and minus one number a channel, and are so times a scale."""
+    scaled = rows.reshape(len(rows), -1)[:, :1] * np.float64(scale)
+    with np.errstate(over="ignore"):
+        return are_scaled_signs(rows) and are_scaled_signs(scaled.astype(np.float32))
 
 
 def _multiply(graph: Graph, names: set[str], layer: Node, scale: float) -> None:

@@ -15,7 +15,7 @@ from gossamer.model.opset.signs import is_never_zero
 from tests.model.graph_builder import Builder
 
 BATCH_NORM = apply("mul").then(apply("add")).then(apply("sign"))
-BEFORE = {name: apply(name) for name in ("min", "max", "prelu", "relu", "div")} | {
+BEFORE = {name: apply(name) for name in ("min", "max", "prelu", "relu", "div", "sign")} | {
     "clip": apply("clip", -1.0, 1.0), "leaky_relu": apply("leaky_relu", 0.125)}
 """What may be between a sum and its sign, by name."""
 NUMBERS = st.sampled_from([-2.5, -1.0, -0.75, 0.0, 0.1, 0.5, 1.0, 3.0])

@@ -36,6 +36,17 @@ def test_a_constant_of_a_shape_becomes_a_number() -> None:
     assert layer.attributes["epilogue"].inputs == 2
 
 
+def test_of_two_expanded_operands_of_one_shape_the_second_stays() -> None:
+    """In every process the same one, though the order of a set of names changes with its hash."""
+    build = Builder()
+    rows = [build.mean(build.apply(function, "x")) for function in ("relu", "tanh")]
+    build.apply("add", *[expanded(build, row, "x") for row in rows], output="y")
+    nodes = check(build)
+    (node,) = [node for node in nodes if node.op == "elementwise" and "y" in node.outputs]
+    assert node.inputs[0] == rows[0]
+    assert [node.inputs[0] for node in nodes if node.op == "expand"] == [rows[1]]
+
+
 def test_what_is_expanded_beyond_the_other_operand_stays() -> None:
     build = Builder()
     row = build.mean("x")

@@ -125,6 +125,29 @@ def test_scales_go_into_weights(between: Callable[[Builder, str, float], str], s
     assert are_scaled_signs(weights_of(graph)[1])
 
 
+def test_signs_that_are_never_0_stay_one_bit_times_a_scale() -> None:
+    """Of 4 products of 1 and -1 and these biases no sum is 0."""
+    build = Builder()
+    value = build.conv(build.binarise("x"), size=1)
+    layer = build.graph.nodes[-1]
+    set_weight(build, np.sign(build.graph.constants[layer.inputs[1]]))
+    build.graph.constants[layer.inputs[2]] = np.float32([0.3, 1.0, 7.1, 1e6])
+    binary_conv(build, quantised(build, value, 0.5, zero=True), "y")
+    check(build)
+    assert input_facts(optimise(build.graph)) == [PLUS_MINUS_ONE]
+
+
+def test_scales_go_far() -> None:
+    """Files of many nodes take no deep recursion."""
+    build = Builder()
+    values = quantised(build, build.conv("x"), 0.5)
+    for _ in range(1200):
+        values = build.add("transpose", [values], permutation=(0, 1, 3, 2))
+    binary_conv(build, values, "y")
+    (layer, *_) = optimise(build.graph).nodes
+    assert functions(layer)[-1] == "sign"
+
+
 def test_values_that_others_read_keep_their_scale() -> None:
     build = Builder()
     values = quantised(build, build.conv("x"), 0.5)

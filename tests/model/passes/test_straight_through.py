@@ -53,6 +53,15 @@ def test_other_sums_stay(sums: Callable[[Builder, str], str]) -> None:
     assert functions(node).count("sub") + functions(node).count("add") == 2
 
 
+def test_what_only_the_sum_read_does_not_keep_the_sign_from_the_epilogue() -> None:
+    build = Builder()
+    value = build.conv("x")
+    row = build.mean(value)
+    build.apply("add", build.apply("sub", build.apply("sign", value), row), row, output="y")
+    (layer,) = check(build, ["conv2d"])
+    assert functions(layer) == ["add", "sign"]
+
+
 def test_a_sum_that_gives_the_value_its_shape_stays() -> None:
     build = Builder()
     row = build.mean("x")

@@ -158,6 +158,8 @@ def test_unsupported(proto: onnx.ModelProto, text: str, tmp_path: Path) -> None:
            {"s": weights(4), "t": weights(3)}), "expected one value a channel each"),
     (model([node("BatchNormalization", ["x", "w", "w", "w", "w"])], {"x": IMAGE}, {"y": 4},
            {"w": weights(3)}), "expected 3 channels"),
+    (model([node("GroupNormalization", ["x", "w", "w"], num_groups=3)], {"x": IMAGE}, {"y": 4},
+           {"w": weights(4)}, opset=21), "does not divide the 4 channels"),
     (model([helper.make_node("Conv", ["x", "k"], ["c"], "conv"),
             node("BatchNormalization", ["c", "w", "w", "w", "w"])], {"x": IMAGE}, {"y": 4},
            {"k": weights(5, 4, 3, 3), "w": weights(3)}), "expected 3 channels"),

@@ -109,7 +109,7 @@ UNARY: dict[str, list[tuple[tuple[Any, ...], dict[str, Any]]]] = {
 UNARY["LeakyRelu"].append(((MATRIX,), {"alpha": 0.3}))
 UNARY["HardSigmoid"].append(((MATRIX,), {"alpha": 0.4, "beta": 0.3}))
 UNARY["Elu"].append(((MATRIX,), {"alpha": 0.7}))
-UNARY["Celu"].append(((MATRIX,), {"alpha": 0.6}))
+UNARY["Celu"] += [((MATRIX,), {"alpha": alpha}) for alpha in (0.6, -0.5)]
 UNARY["Selu"].append(((MATRIX,), {"alpha": 1.2, "gamma": 0.9}))
 UNARY["Gelu"].append(((MATRIX,), {"approximate": "tanh"}))
 NORMALISATIONS = {
@@ -196,6 +196,7 @@ def test_reduce(op: str, opset: int, keepdims: int, tmp_path: Path) -> None:
 
 def test_reduce_without_axes_may_do_nothing(tmp_path: Path) -> None:
     compare(*single("ReduceSum", (IMAGE, ints()), 17, noop_with_empty_axes=1), tmp_path)
+    compare(*single("ReduceMin", (IMAGE,), 18, noop_with_empty_axes=1), tmp_path)
     compare(*single("ReduceMean", (IMAGE,), 21, keepdims=1), tmp_path)
 
 

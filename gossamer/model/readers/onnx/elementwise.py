@@ -63,24 +63,30 @@ def _pow(c: Composer, values: list[int], node: OnnxNode) -> int:
 
 
 def _elu(c: Composer, values: list[int], node: OnnxNode) -> int:
-    zero = c.constant(0)
-    grown = c.apply("sub", c.apply("exp", c.apply("min", values[0], zero)), c.constant(1))
-    scaled = c.apply("mul", grown, c.constant(node.attribute("alpha", 1.0)))
-    return c.apply("where", c.apply("greater", values[0], zero), values[0], scaled)
+    alpha = c.constant(node.attribute("alpha", 1.0))
+    return _exponential_below_zero(c, values[0], alpha)
 
 
 def _celu(c: Composer, values: list[int], node: OnnxNode) -> int:
     alpha = c.constant(node.attribute("alpha", 1.0))
-    grown = c.apply("exp", c.apply("div", c.apply("min", values[0], c.constant(0)), alpha))
-    negative = c.apply("mul", alpha, c.apply("sub", grown, c.constant(1)))
-    return c.apply("add", c.apply("relu", values[0]), negative)
+    return _exponential_below_zero(c, values[0], alpha, divided=True)
 
 
 def _selu(c: Composer, values: list[int], node: OnnxNode) -> int:
-    alpha, gamma = node.attribute("alpha", 1.6732632), node.attribute("gamma", 1.050701)
-    grown = c.apply("exp", c.apply("min", values[0], c.constant(0)))
-    negative = c.apply("mul", c.constant(alpha), c.apply("sub", grown, c.constant(1)))
-    return c.apply("mul", c.constant(gamma), c.apply("add", c.apply("relu", values[0]), negative))
+    alpha = c.constant(node.attribute("alpha", 1.6732632))
+    gamma = c.constant(node.attribute("gamma", 1.050701))
+    return c.apply("mul", gamma, _exponential_below_zero(c, values[0], alpha))
+
+
+def _exponential_below_zero(c: Composer, x: int, alpha: int, *, divided: bool = False) -> int:
+    """Returns alpha * (exp(x) - 1) below 0, and x itself above. divided: whether the exponent is
+    x / alpha."""
+    zero = c.constant(0)
+    exponent = c.apply("min", x, zero)
+    if divided:
+        exponent = c.apply("div", exponent, alpha)
+    grown = c.apply("sub", c.apply("exp", exponent), c.constant(1))
+    return c.apply("where", c.apply("greater", x, zero), x, c.apply("mul", grown, alpha))
 
 
 def _softsign(c: Composer, values: list[int], node: OnnxNode) -> int:

@@ -137,8 +137,11 @@ def _global_pool(node: OnnxNode, kind: str) -> None:
 
 def _reduce(node: OnnxNode, kind: str, before: str = "", after: str = "") -> None:
     """Converts a reduction, whose axes are an attribute before opset 18 (ReduceSum: 13) and an
-    input from there on. before: the function of each element that is reduced, of which "mul"
-    multiplies it with itself. after: the function of the result."""
+    input from there on.
+
+    before: name of the function of each element that is reduced; "mul" multiplies it by itself.
+    after: name of the function of the result.
+    """
     inputs, attributes = [node.required(0)], {"axes": node.attribute("axes")}
     without_axes_is_identity = bool(node.attribute("noop_with_empty_axes", 0))
     if node.input(1):
@@ -148,7 +151,7 @@ def _reduce(node: OnnxNode, kind: str, before: str = "", after: str = "") -> Non
             inputs, attributes["axes"] = inputs[:1], None
     keepdims = bool(node.attribute("keepdims", 1))
     if without_axes_is_identity and len(inputs) == 1 and attributes["axes"] is None:
-        if before:
+        if before != after:
             raise node.unsupported("has no axes and noop_with_empty_axes 1; export it with axes")
         node.emit("identity", inputs)
         return

@@ -64,11 +64,14 @@ def _group_norm(node: OnnxNode) -> None:
     x, groups = node.required(0), node.attribute("num_groups")
     if not groups or groups < 1:
         raise node.error("attribute num_groups is missing or less than 1")
+    of_groups = node.opset < 21
+    if not of_groups and (channels := node.constant(1, "scale").size) % groups:
+        raise node.error(f"num_groups is {groups}, which does not divide the {channels} channels "
+                         "of its scale")
     grouped = node.emit("reshape", [x], "grouped", shape=(0, groups, -1))
     composer = Composer()
     value = _standardised(node, grouped, "spatial", composer)
     result = node.emit_expression(composer, value, "standardised")
-    of_groups = node.opset < 21
     if of_groups:
         result = _scaled(node, result, "scaled")
     shape = node.emit("shape", [x], "shape", start=0, end=None)
