@@ -203,7 +203,7 @@ def test_times_that_contention_spoilt_are_not_kept(tuned: Callable[[], Plan], de
     assert after.tuner is not None and after.tuner.measured == 0
 
 
-def crowd(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+def occupy_processors(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets other programs have all processors, though no thread waits for one."""
     if not device.on_processors:
         pytest.skip("nothing but processors is watched")
@@ -215,7 +215,7 @@ def crowd(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_times_of_whole_plans_beside_busy_processors_are_not_kept(
         tuned: Callable[[], Plan], device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    crowd(device, monkeypatch)
+    occupy_processors(device, monkeypatch)
     crowded = tuned()
     crowded.end_to_end(2)
     assert crowded.tuner is not None and not crowded.tuner.contention.spoilt
@@ -236,7 +236,7 @@ def test_times_of_whole_plans_beside_busy_processors_are_not_kept(
 
 def test_times_of_whole_plans_are_kept_once_the_processors_are_quiet(
         tuned: Callable[[], Plan], device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    crowd(device, monkeypatch)
+    occupy_processors(device, monkeypatch)
     plan = tuned()
     assert plan.tuner is not None
     with plan.tuner.contention.watched(device):
