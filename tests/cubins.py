@@ -25,6 +25,10 @@ ARCHITECTURES = {"sm_75": 8, "sm_80": 4, "sm_90": 4, "sm_100": 8}
 # kernels for processors alone, whose tiles need more registers than a GPU has for a work-item
 ON_PROCESSORS = ("wide_gemm.cl", "wide_popcount.cl")
 
+# kernels whose largest tiles hold more than a GPU has registers for where windows are large; they
+# are candidates like the smaller ones, and measuring decides
+MAY_SPILL = ("depthwise.cl",)
+
 ALONE = (
     KernelSource.of(Path(base.__file__).with_name("self_check.cl"), "self_check"),
     KernelSource.of(Path(__file__).parent / "device" / "dialect.cl", "every_word"),
@@ -65,14 +69,15 @@ def build_info(source: KernelSource, architecture: str) -> BuildInfo:
 
 
 def faults(sources: Iterable[KernelSource], architecture: str) -> list[str]:
-    """Returns a message for each kernel for the architecture that does not build or that spills.
+    """Returns a message for each kernel for the architecture that does not build, or that spills
+    though it is none of MAY_SPILL.
     Raises ImportError where there is no NVRTC."""
     def build(source: KernelSource) -> str | None:
         try:
             info = build_info(source, source.built_for(architecture))
         except CompileError as error:
             return str(error)
-        if info.spill_bytes:
+        if info.spill_bytes and source.path.name not in MAY_SPILL:
             return (f"{source.function} of {source.path.name} with {dict(source.defines)} spills "
                     f"{info.spill_bytes} bytes ({info.registers} registers) on {architecture}")
         return None
