@@ -3,14 +3,14 @@ share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 
-from gossamer.bench.contender import Alternative
+from gossamer.bench.contender import OWN, Alternative
 from gossamer.device.base import Device
 from gossamer.plan.program import Layer
 from gossamer.plan.store.tuning_cache import TuningCache
@@ -52,6 +52,14 @@ class Case:
     def bytes_at(self, precision: str) -> int:
         """Returns the least bytes when the data in memory have this precision."""
         return self.least_bytes * _BITS.get(precision, 32) // 32
+
+    def with_forced(self, names: Collection[str]) -> Case:
+        """Returns the case with these algorithms of gossamer alone beside its choice and the peers:
+        of its contenders `gossamer:ALGORITHM` and `gossamer:ALGORITHM/FORM`."""
+        return replace(self, contenders={
+            contender: make for contender, make in self.contenders.items()
+            if not contender.startswith(f"{OWN}:")
+            or contender.removeprefix(f"{OWN}:").split("/")[0] in names})
 
 
 @dataclass(frozen=True)

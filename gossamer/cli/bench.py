@@ -55,6 +55,10 @@ def bench(
                               "(default: all that run on that kind of device, without "
                               "torch-compile:max-autotune, and of single layers without "
                               "torch-compile and torch-compile-graph).")] = None,
+    forced: Annotated[str | None, typer.Option(
+        metavar="ALGORITHMS", help="Which of gossamer's algorithms are measured each by itself, "
+                                   "beside its choice: published,popcount or such, or none "
+                                   "(default: all that the suite has).")] = None,
     effort: Annotated[str | None, typer.Option(
         help="quick, normal or max: how much is tried before gossamer's choice (default: normal; "
              "of tuning: quick and normal).")] = None,
@@ -94,7 +98,7 @@ def bench(
     if figures is not None:
         raise InputError("--figures goes with --table PATH")
     rows = _measure(suites or [], case, model or [], data, sparsity, device, batch, precision,
-                    against, effort, output, commit,
+                    against, forced, effort, output, commit,
                     "json" if as_json else "markdown" if as_markdown else "text")
     _write_files(rows, csv, plot, sys.stderr if as_json or as_markdown else sys.stdout)
 
@@ -164,8 +168,8 @@ def _tables(path: Path, suites: Sequence[str], case: str | None, into: Path | No
 
 def _measure(names: list[str], case_parts: str | None, models: list[Path], data: Path | None,
              sparsity: float | None, device_name: str | None, batch: str, precision: str,
-             against: str | None, effort: str | None, output: Path | None, commit: str | None,
-             output_format: str) -> list[ResultRow]:
+             against: str | None, forced: str | None, effort: str | None, output: Path | None,
+             commit: str | None, output_format: str) -> list[ResultRow]:
     """Measures the cases of the suites and returns their rows, which are printed as text, JSON or
     Markdown."""
     from gossamer.bench import contest
@@ -191,6 +195,7 @@ def _measure(names: list[str], case_parts: str | None, models: list[Path], data:
         raise InputError(f"{device.name} is a simulator, whose times mean nothing; choose another "
                          "device (gossamer devices lists them)")
     peers = _peers(against, device, items)
+    by_themselves = _forced(forced)
     stamp = Stamp.of(device, shlex.join(["gossamer", *sys.argv[1:]]), commit)
     results: list[dict[str, Any]] = []
     rows: list[ResultRow] = []
@@ -206,6 +211,8 @@ def _measure(names: list[str], case_parts: str | None, models: list[Path], data:
         with status:
             status.update(f"{item.name}, batch {item.batch}: weights, input, reference")
             case = item.make(Setting(device, tuner, peers[_kind(item)], precisions, effort))
+            if by_themselves is not None:
+                case = case.with_forced(by_themselves)
             result = contest.run(case, peaks, stamp, status.update)
         result.seconds = time.perf_counter() - start
         rows += result.rows
@@ -268,6 +275,22 @@ def _kind(item: Item) -> str:
     if item.is_ladder:
         return "ladder"
     return "tuning" if item.is_tuning else "layer" if item.is_layer else "network"
+
+
+def _forced(text: str | None) -> list[str] | None:
+    """Returns the algorithms that --forced names; None where it is not given."""
+    from gossamer.ops.registry import OPS
+
+    if text is None:
+        return None
+    chosen = [] if text == "none" else text.split(",")
+    known = sorted({algorithm.name for op in OPS.values() for algorithm in op.algorithms
+                    if not algorithm.vendor})
+    for name in chosen:
+        if name not in known:
+            raise InputError(f"--forced {text}: no algorithm {name!r}; expected some of "
+                             f"{', '.join(known)}, or none")
+    return chosen
 
 
 def _peers(text: str | None, device: Device, items: Sequence[Item]) -> dict[str, tuple[str, ...]]:

@@ -142,6 +142,7 @@ def test_without_matplotlib_nothing_is_measured(
     (("tiny", "--batch", "0"), "--batch 0: expected sizes of 1 or more"),
     (("tiny", "--batch", "one"), "--batch one"),
     (("tiny", "--against", "caffe"), "no peer 'caffe'; expected some of torch-eager"),
+    (("tiny", "--forced", "caffe"), "--forced caffe: no algorithm 'caffe'; expected some of"),
     (("tiny", "--precision", "fp8"), "--precision fp8: expected some of fp32, tf32, fp16"),
     (("tiny", "-o", "rows.csv"), "ends in .jsonl"),
     (("tiny", "--precision", "fp32,"), "--precision fp32,: expected some of fp32, tf32, fp16"),

@@ -57,6 +57,14 @@ def test_every_algorithm_is_forced_or_absent_with_a_reason(tmp_path: Path) -> No
     assert not result.failed
 
 
+def test_the_algorithms_that_are_forced_can_be_named(tmp_path: Path) -> None:
+    case = network_case("suite", tiny(), 2, setting(find("host"), tmp_path, ["onnxruntime"],
+                                                    ["fp32"]), force_each=True)
+    assert set(case.with_forced([]).contenders) == {"gossamer", "onnxruntime"}
+    assert set(case.with_forced(["host_gemm", "absent"]).contenders) == {
+        "gossamer", "gossamer:host_gemm", "onnxruntime"}
+
+
 def test_forced_plans_on_every_device(device: Device, tmp_path: Path) -> None:
     if is_slow(device):
         pytest.skip("simulators are not measured")
