@@ -50,9 +50,9 @@ def bench(
         help="fp32 (strict float32 everywhere), tf32, fp16: the best of each contender in each.")
     ] = "fp32",
     against: Annotated[str | None, typer.Option(
-        metavar="PEERS", help="torch-eager, torch-graph, torch-compile, onnxruntime, cudnn, ..., "
-                              "of training c-one-core, c-openmp, jax-scan-gpu, ..., or none "
-                              "(default: all that run on that kind of device, without "
+        metavar="PEERS", help="torch-eager, torch-graph, torch-compile, jax-jit, onnxruntime, "
+                              "cudnn, ..., of training c-one-core, c-openmp, jax-scan-gpu, ..., "
+                              "or none (default: all that run on that kind of device, without "
                               "torch-compile:max-autotune, and of single layers without "
                               "torch-compile and torch-compile-graph).")] = None,
     forced: Annotated[str | None, typer.Option(

@@ -64,3 +64,11 @@ def result(case: Case) -> contest.Result:
         patch.setattr("gossamer.measure.waited_s", lambda: None)
         patch.setattr("gossamer.measure.others_s", lambda: None)
         return contest.run(case, PEAKS, stamp)
+
+
+@pytest.fixture
+def needs_jax() -> None:
+    pytest.importorskip("jax", reason="jax is not installed: pip install jax",
+                        exc_type=ImportError)
+    # it keeps JAX from allocating most of a GPU's memory
+    import gossamer.bench.peers.jax_devices  # noqa: F401

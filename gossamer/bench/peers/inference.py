@@ -1,5 +1,5 @@
-"""The peers of inference: ONNX Runtime, OpenCV, PyTorch in its modes, CLBlast, and the libraries of
-vendors."""
+"""The peers of inference: ONNX Runtime, OpenCV, PyTorch in its modes, JAX, CLBlast, and the
+libraries of vendors."""
 
 from __future__ import annotations
 
@@ -93,6 +93,22 @@ def opencv(network: PeerNetwork, x: np.ndarray, device: Device,
     return [Alternative("CPU", make)]
 
 
+def jax_jit(network: PeerNetwork, x: np.ndarray, device: Device,
+            precisions: Sequence[str]) -> list[Alternative]:
+    """Returns whole networks that JAX compiles, on CUDA devices and on the processor. Raises
+    AbsentError."""
+    if network.is_layer:
+        raise AbsentError("whole networks are compared only")
+    if device.compiles and not device.runs_cuda_libraries:
+        raise AbsentError(f"does not run on {device.name}: it is compared on CUDA GPUs, and on the "
+                          "processor with --device host")
+    if importlib.util.find_spec("jax") is None:
+        raise AbsentError("jax is not installed: pip install jax, or 'jax[cuda13]' for GPUs")
+    from gossamer.bench.peers import jax_networks
+
+    return jax_networks.alternatives("jax-jit", network, x, device, precisions)
+
+
 def _onnx_bytes(network: PeerNetwork) -> bytes:
     """The network's ONNX file."""
     return (to_onnx(network.graph).SerializeToString() if network.onnx is None
@@ -101,9 +117,12 @@ def _onnx_bytes(network: PeerNetwork) -> bytes:
 
 def release() -> None:
     """Frees the memory of contenders that are no longer referenced: graphs and modules hold device
-    memory in reference cycles, and torch caches the memory that it frees."""
+    memory in reference cycles, torch caches the memory that it frees, and JAX the functions that it
+    compiled."""
     if "gossamer.bench.peers.torch_peers" in sys.modules:
         sys.modules["gossamer.bench.peers.torch_peers"].forget()
+    if "jax" in sys.modules:
+        sys.modules["jax"].clear_caches()
     gc.collect()
     if "torch" in sys.modules:
         sys.modules["torch"].cuda.empty_cache()
@@ -130,6 +149,7 @@ PEERS: dict[str, Peer] = {
     "torch-compile": _torch("torch-compile"),
     "torch-compile-graph": _torch("torch-compile-graph"),
     "torch-compile:max-autotune": _torch("torch-compile:max-autotune"),
+    "jax-jit": jax_jit,
     "onnxruntime": onnxruntime,
     "opencv-dnn": opencv,
     "clblast": clblast,
@@ -148,11 +168,14 @@ def defaults(device: Device, layers: bool) -> list[str]:
 
     max-autotune is left out because it searches for many minutes. torch.compile is left out for
     single layers: it takes seconds to compile each, and then calls what torch-graph calls.
-    OpenCV's dnn is compared by whole networks, and CLBlast by products on an OpenCL device.
+    OpenCV's dnn and JAX are compared by whole networks, JAX not beside an OpenCL device, and
+    CLBlast by products on one.
     """
     if not device.runs_cuda_libraries:
         on_opencl = ["clblast"] if device.runs_opencl_libraries and layers else []
-        return ["torch-eager", "onnxruntime", *([] if layers else ["opencv-dnn"]), *on_opencl]
-    left_out = ("torch-compile:max-autotune", "clblast",
-                *(["torch-compile", "torch-compile-graph", "opencv-dnn"] if layers else []))
+        on_host = ["jax-jit"] if not (device.compiles or layers) else []
+        return ["torch-eager", *on_host, "onnxruntime", *([] if layers else ["opencv-dnn"]),
+                *on_opencl]
+    whole_only = ["torch-compile", "torch-compile-graph", "jax-jit", "opencv-dnn"] if layers else []
+    left_out = ("torch-compile:max-autotune", "clblast", *whole_only)
     return [*(name for name in PEERS if name not in left_out), *vendors()]

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from functools import partial
 from typing import Any
 
-import numpy as np
-
-# by default JAX allocates three quarters of a GPU's memory, which other contenders need
-os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from gossamer.bench.contender import AbsentError, Alternative, ReadyContender
+from gossamer.bench.contender import Alternative, ReadyContender
+from gossamer.bench.peers import jax_devices
 from gossamer.bench.training_work import RATE, EpochWork, TrainingRun, flat, ready
 from gossamer.device.base import Device
 from gossamer.device.registry import find
@@ -29,12 +25,9 @@ Layers = list[tuple[Any, Any]]
 def alternatives(name: str, task: EpochWork, device: Device) -> list[Alternative]:
     """Returns the ways to run jax-scan-cpu or jax-scan-gpu. Raises AbsentError."""
     if name == "jax-scan-cpu":
-        jax_device, timer = jax.devices("cpu")[0], find("host")
+        jax_device, timer = jax_devices.processor(), find("host")
     else:
-        try:
-            jax_device, timer = jax.devices("cuda")[device.index], device
-        except (RuntimeError, IndexError):
-            raise AbsentError("this jax sees no GPU: pip install 'jax[cuda13]'") from None
+        jax_device, timer = jax_devices.gpu(device), device
     return [Alternative(f"unroll {unroll}",
                         partial(_contender, name, task, timer, jax_device, unroll))
             for unroll in _UNROLLED]

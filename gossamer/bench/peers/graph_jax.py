@@ -1,0 +1,266 @@
+"""A graph as a function that JAX compiles whole; needs jax."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from gossamer.bench.contender import AbsentError
+from gossamer.bench.peers.expression_jax import evaluate
+from gossamer.model.graph import Graph, Node
+from gossamer.model.infer.resolve import resolve
+from gossamer.model.passes.optimise import optimise
+from gossamer.ops.pool.problem import PoolProblem
+from gossamer.ops.pool.reference import counts_along
+from gossamer.ops.resize.problem import ResizeProblem
+from gossamer.ops.resize.reference import nearest
+from gossamer.tensor import default_spec
+
+LAYOUTS = {"NCHW": (0, 1, 2, 3), "NHWC": (0, 2, 3, 1)}
+"""The axes of an image in NCHW in the order of each layout."""
+
+_FILTERS = {"NCHW": "OIHW", "NHWC": "OHWI"}
+"""The layout of the filters between images in each layout, which is that of images again."""
+
+_Item = TypeVar("_Item")
+
+
+class GraphFunction:
+    """A network at one batch size as a function of its weights and its input, with batch norms
+    folded. It returns a tuple of the graph's outputs.
+
+    Tensors of four axes, the filters of convolutions among them, are in the layout, and all others
+    are as in the graph.
+
+    weights: the constants in the layout and the precision's dtype, in the order in which a call
+    takes them. Raises AbsentError for an op that is not written down here.
+    """
+
+    def __init__(self, graph: Graph, batch: int, layout: str, precision: str) -> None:
+        self.static = resolve(optimise(graph), batch)
+        self.layout = layout
+        self.dtype = np.dtype("float16" if precision == "fp16" else "float32")
+        # DEFAULT lets XLA use TF32 for float32 on a GPU
+        self.precision = lax.Precision.HIGHEST if precision == "fp32" else lax.Precision.DEFAULT
+        read = {name for node in self.static.nodes for name in node.inputs}
+        read.update(info.name for info in graph.outputs)
+        self._names = [name for name in self.static.constants if name in read]
+        self.weights = [self.stored(self.static.constants[name]) for name in self._names]
+        for node in self.static.nodes:
+            if node.op not in _RULES or any(self.static.dtypes[name] != "float32"
+                                            for name in node.outputs if name):
+                raise self.refused(node)
+
+    def __call__(self, weights: Sequence[Any], x: Any) -> tuple[Any, ...]:
+        graph = self.static.graph
+        run = _Run(self, {**dict(zip(self._names, weights, strict=True)), graph.inputs[0].name: x})
+        for node in self.static.nodes:
+            results = _RULES[node.op](run, node)
+            run.values.update(zip(node.outputs, results, strict=True))
+        return tuple(run.values[info.name] for info in graph.outputs)
+
+    def stored(self, array: np.ndarray) -> np.ndarray:
+        """Returns an array of the graph as the function takes it, in its layout and dtype."""
+        if array.dtype.kind == "f":
+            array = array.astype(self.dtype)
+        return np.ascontiguousarray(array.transpose(self.order(range(array.ndim))))
+
+    def in_graph(self, array: np.ndarray) -> np.ndarray:
+        """Returns a result of the function in float32, with its axes as in the graph."""
+        axes = np.argsort(self.order(range(array.ndim)))
+        return array.astype(np.float32).transpose(axes)
+
+    def order(self, items: Sequence[_Item]) -> tuple[_Item, ...]:
+        """Returns what there is for each axis of a tensor of the graph in the order of the axes
+        here."""
+        return tuple(items[axis] for axis in (LAYOUTS[self.layout] if len(items) == 4
+                                              else range(len(items))))
+
+    def refused(self, node: Node) -> AbsentError:
+        """Returns the error for a node that is not written down here."""
+        return AbsentError(f"{self.static.graph.name}: {node.source or node.name} ({node.op}) has "
+                           "no form in JAX here")
+
+
+class _Run:
+    """One evaluation, of arrays or of the symbols that JAX puts in their place.
+
+    values: what is known by now, by the names of the graph.
+    """
+
+    def __init__(self, function: GraphFunction, values: dict[str, Any]) -> None:
+        self.function = function
+        self.values = values
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Returns a value's shape in the graph."""
+        return self.function.static.shapes[name]
+
+    def axis(self, node: Node, axis: int) -> int:
+        """Returns where an axis of a node's first input lies in the layout."""
+        rank = len(self.shape(node.inputs[0]))
+        return self.function.order(range(rank)).index(axis % rank)
+
+    def plain(self, value: Any) -> Any:
+        """Returns a value with its axes as in the graph."""
+        return jnp.transpose(value, np.argsort(self.function.order(range(value.ndim))).tolist())
+
+    def placed(self, value: Any) -> Any:
+        """Returns a value that is as in the graph in the layout."""
+        return jnp.transpose(value, self.function.order(range(value.ndim)))
+
+    def operand(self, name: str, rank: int) -> Any:
+        """Returns a value that meets others of so many axes and broadcasts to them."""
+        value = self.values[name]
+        if value.ndim == rank:
+            return value
+        value = self.plain(value)
+        return self.placed(value.reshape((1,) * (rank - value.ndim) + value.shape))
+
+    def with_epilogue(self, node: Node, result: Any) -> list[Any]:
+        """Returns what the epilogue of a layer makes of its result."""
+        by_channel = self.function.order((1, -1, 1, 1)[:result.ndim])
+        operands = [self.values[name].reshape(by_channel)
+                    if name in self.function.static.constants else self.values[name]
+                    for name in node.inputs[2:]]
+        return evaluate(node.attributes["epilogue"], [result, *operands])
+
+
+def _conv2d(run: _Run, node: Node) -> list[Any]:
+    a, layout = node.attributes, run.function.layout
+    top, left, bottom, right = a["pads"]
+    return run.with_epilogue(node, lax.conv_general_dilated(
+        run.values[node.inputs[0]], run.values[node.inputs[1]], a["strides"],
+        [(top, bottom), (left, right)], rhs_dilation=a["dilations"],
+        dimension_numbers=(layout, _FILTERS[layout], layout), feature_group_count=a["groups"],
+        precision=run.function.precision))
+
+
+def _gemm(run: _Run, node: Node) -> list[Any]:
+    a, (x, weight) = node.attributes, (run.values[name] for name in node.inputs[:2])
+    summed = ((0 if a["trans_a"] else 1,), (1 if a["trans_b"] else 0,))
+    return run.with_epilogue(node, lax.dot_general(x, weight, (summed, ((), ())),
+                                                   precision=run.function.precision))
+
+
+def _matmul(run: _Run, node: Node) -> list[Any]:
+    x, y = (run.plain(run.values[name]) for name in node.inputs)
+    return [run.placed(jnp.matmul(x, y, precision=run.function.precision))]
+
+
+def _elementwise(run: _Run, node: Node) -> list[Any]:
+    rank = len(run.shape(node.outputs[0]))
+    results = evaluate(node.attributes["expression"],
+                       [run.operand(name, rank) for name in node.inputs])
+    shape = run.function.order(run.shape(node.outputs[0]))
+    return [jnp.broadcast_to(jnp.asarray(result, run.function.dtype), shape) for result in results]
+
+
+def _pool(run: _Run, node: Node) -> list[Any]:
+    a, x, function = node.attributes, run.values[node.inputs[0]], run.function
+    shape, out = run.shape(node.inputs[0]), run.shape(node.outputs[0])
+    pads = [(0, 0), (0, 0)]
+    for axis in range(2):
+        # the last window ends where the output's size says, which ceil_mode decides
+        covered = ((out[2 + axis] - 1) * a["strides"][axis]
+                   + (a["kernel"][axis] - 1) * a["dilations"][axis] + 1)
+        pads.append((a["pads"][axis], max(covered - shape[2 + axis] - a["pads"][axis], 0)))
+    windows = (function.order((1, 1, *a["kernel"])), function.order((1, 1, *a["strides"])),
+               function.order(pads), None, function.order((1, 1, *a["dilations"])))
+    if a["kind"] == "max":
+        return [lax.reduce_window(x, x.dtype.type(-np.inf), lax.max, *windows)]
+    # sums of float16 would be rounded after each addition
+    total = lax.reduce_window(x.astype(np.float32), np.float32(0), lax.add, *windows)
+    problem = PoolProblem(default_spec(shape), a["kind"], tuple(a["kernel"]), tuple(a["strides"]),
+                          tuple(a["pads"]), tuple(a["dilations"]), bool(a["ceil_mode"]),
+                          bool(a["count_include_pad"]))
+    counts = np.outer(counts_along(problem, 0), counts_along(problem, 1))[None, None]
+    return [(total / run.placed(counts.astype(np.float32))).astype(x.dtype)]
+
+
+def _pad(run: _Run, node: Node) -> list[Any]:
+    a, x = node.attributes, run.values[node.inputs[0]]
+    if a["mode"] != "constant":
+        raise run.function.refused(node)
+    low, high = (run.function.order(part) for part in (a["pads"][:x.ndim], a["pads"][x.ndim:]))
+    value = x.dtype.type(a.get("value") or 0.0)
+    return [lax.pad(x, value, list(zip(low, high, (0,) * x.ndim, strict=True)))]
+
+
+def _resize(run: _Run, node: Node) -> list[Any]:
+    a, shape, x = node.attributes, run.shape(node.inputs[0]), run.values[node.inputs[0]]
+    if a["mode"] != "nearest" or len(shape) != 4:
+        raise run.function.refused(node)
+    problem = ResizeProblem(default_spec(shape), tuple(a["sizes"]), tuple(a["scales"]), a["mode"],
+                            a["coordinates"], a["nearest_mode"])
+    for side in range(2):
+        positions, size = nearest(problem, side), shape[2 + side]
+        axis, times = run.axis(node, 2 + side), len(positions) // size
+        if np.array_equal(positions, np.arange(size).repeat(times)):
+            # XLA repeats without reading a table of positions
+            x = jnp.repeat(x, times, axis)
+        else:
+            x = jnp.take(x, positions, axis, mode="clip")
+    return [x]
+
+
+def _reduce(run: _Run, node: Node) -> list[Any]:
+    a = node.attributes
+    reductions: dict[str, Callable[..., Any]] = {"mean": jnp.mean, "max": jnp.max, "sum": jnp.sum}
+    result = reductions[a["kind"]](run.values[node.inputs[0]], tuple(
+        run.axis(node, axis) for axis in a["axes"]), keepdims=True)
+    if a["keepdims"]:
+        return [result]
+    return [run.placed(run.plain(result).reshape(run.shape(node.outputs[0])))]
+
+
+def _softmax(run: _Run, node: Node) -> list[Any]:
+    function = jax.nn.log_softmax if node.attributes["log"] else jax.nn.softmax
+    return [function(run.values[node.inputs[0]], run.axis(node, node.attributes["axis"]))]
+
+
+def _reshape(run: _Run, node: Node) -> list[Any]:
+    value = run.plain(run.values[node.inputs[0]])
+    return [run.placed(value.reshape(run.shape(node.outputs[0])))]
+
+
+def _transpose(run: _Run, node: Node) -> list[Any]:
+    value = run.plain(run.values[node.inputs[0]])
+    return [run.placed(value.transpose(node.attributes["permutation"]))]
+
+
+def _expand(run: _Run, node: Node) -> list[Any]:
+    value = run.plain(run.values[node.inputs[0]])
+    return [run.placed(jnp.broadcast_to(value, run.shape(node.outputs[0])))]
+
+
+def _concat(run: _Run, node: Node) -> list[Any]:
+    return [jnp.concatenate([run.values[name] for name in node.inputs],
+                            run.axis(node, node.attributes["axis"]))]
+
+
+def _split(run: _Run, node: Node) -> list[Any]:
+    a = node.attributes
+    return list(jnp.split(run.values[node.inputs[0]], np.cumsum(a["sizes"])[:-1],
+                          run.axis(node, a["axis"])))
+
+
+def _slice(run: _Run, node: Node) -> list[Any]:
+    a, x = node.attributes, run.values[node.inputs[0]]
+    cuts = [slice(None)] * x.ndim
+    for start, end, axis, step in zip(a["starts"], a["ends"], a["axes"], a["steps"], strict=True):
+        # in the graph an end of -1 is before the first element
+        cuts[run.axis(node, axis)] = slice(start, None if end < 0 else end, step)
+    return [x[tuple(cuts)]]
+
+
+_RULES: dict[str, Callable[[_Run, Node], list[Any]]] = {
+    "conv2d": _conv2d, "gemm": _gemm, "matmul": _matmul, "elementwise": _elementwise,
+    "pool": _pool, "pad": _pad, "resize": _resize, "reduce": _reduce, "softmax": _softmax,
+    "reshape": _reshape, "transpose": _transpose, "expand": _expand, "concat": _concat,
+    "split": _split, "slice": _slice}

@@ -1,0 +1,28 @@
+"""The devices of JAX; needs jax."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import jax
+
+from gossamer.bench.contender import AbsentError
+from gossamer.device.base import Device
+
+# by default JAX allocates three quarters of a GPU's memory when it first uses it, and other
+# contenders need that
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+
+
+def processor() -> Any:
+    """Returns the processor as JAX knows it."""
+    return jax.devices("cpu")[0]
+
+
+def gpu(device: Device) -> Any:
+    """Returns a CUDA device as JAX knows it. Raises AbsentError where JAX does not."""
+    try:
+        return jax.devices("cuda")[device.index]
+    except (RuntimeError, IndexError):
+        raise AbsentError("this jax sees no GPU: pip install 'jax[cuda13]'") from None

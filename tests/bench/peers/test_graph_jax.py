@@ -1,0 +1,221 @@
+"""Tests that networks compute the same in JAX, op by op."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gossamer.bench.contender import AbsentError, Alternative, PeerNetwork
+from gossamer.bench.peers.inference import PEERS
+from gossamer.bench.reference import reference
+from gossamer.bench.suites.mobile_networks import MOBILE_NETWORKS
+from gossamer.device.registry import find
+from gossamer.expression import FUNCTIONS, Expression, ExpressionStep, apply
+from gossamer.model.builder import GraphBuilder
+from gossamer.model.graph import Graph
+from tests.bench.networks import tiny
+from tests.tolerances import normalised_error, tolerance
+
+pytestmark = pytest.mark.usefixtures("needs_jax")
+SHIFTED = Expression(2, (ExpressionStep("add", (0, 1)), ExpressionStep("constant", (), (0.5,)),
+                         ExpressionStep("mul", (2, 3))), (2, 4))
+"""The sum of two values, and half of it."""
+
+
+def peer(graph: Graph, batch: int = 2, precisions: tuple[str, ...] = ("fp32",)
+         ) -> tuple[np.ndarray, list[Alternative]]:
+    """Returns an input of a network, and the ways in which JAX runs it on the processor."""
+    shape = (batch, *[size or 1 for size in graph.inputs[0].shape[1:]])
+    x = np.random.default_rng(5).standard_normal(shape, np.float32)
+    return x, PEERS["jax-jit"](PeerNetwork(graph.name, graph), x, find("host"), precisions)
+
+
+def check(graph: Graph, precisions: tuple[str, ...] = ("fp32", "fp16")) -> None:
+    """Checks the first output of a network against float64, in each layout and precision."""
+    x, alternatives = peer(graph, precisions=precisions)
+    expected = reference(graph, x)
+    layouts = ("NCHW", "NHWC") if x.ndim == 4 else ("row",)
+    assert [way.label for way in alternatives] == [
+        f"{precision}, {layout}" for precision in precisions for layout in layouts]
+    for alternative in alternatives:
+        ready = alternative.make()
+        assert alternative.label == f"{ready.precision}, {ready.layout}"
+        ready.work(None)
+        result = ready.output(2)
+        assert result.dtype == np.float32
+        assert normalised_error(result, expected) < tolerance("network", ready.precision)
+        assert np.array_equal(ready.output(1), result[:1])
+
+
+def image(channels: int = 4, height: int = 7, width: int = 6) -> tuple[GraphBuilder, str]:
+    """Returns a network under construction, and the name of its input."""
+    build = GraphBuilder("image")
+    return build, build.input("x", (None, channels, height, width))
+
+
+def finished(build: GraphBuilder, y: str, *shape: int | None) -> Graph:
+    build.output(y, (None, *shape))
+    return build.finish()
+
+
+def constant(build: GraphBuilder, name: str, *shape: int) -> str:
+    """Returns the name of a constant, whose values are the same whichever tests run."""
+    random = np.random.default_rng(list(name.encode()))
+    return build.constant(name, random.uniform(-1, 1, shape).astype(np.float32))
+
+
+def test_a_network_of_the_suites() -> None:
+    check(tiny().graph)
+    check(MOBILE_NETWORKS["mobilenetv3-small"](), ("fp32",))
+
+
+def test_detectors() -> None:
+    """Routes, groups of channels, upsampling and heads, as in YOLOv4-tiny."""
+    build, x = image(4, 8, 8)
+    y = build.apply("leaky_relu", build.conv2d(
+        x, constant(build, "a", 8, 4, 3, 3), constant(build, "a.bias", 8), pads=(1,) * 4),
+        constants=(0.1,))
+    half = build.add("slice", [y], starts=(4,), ends=(8,), axes=(1,), steps=(1,))
+    small = build.pool(build.concat([y, half]), "max", (2, 2), strides=(2, 2))
+    low = build.conv2d(small, constant(build, "b", 6, 12, 1, 1))
+    high = build.concat([build.resize(low, (1, 1, 2, 2)), y])
+    first = build.conv2d(high, constant(build, "c", 5, 14, 1, 1))
+    build.output(first, (None, 5, 8, 8))
+    build.output(low, (None, 6, 4, 4))
+    check(build.finish())
+
+
+@pytest.mark.parametrize("groups, stride, pads, dilation", [
+    (1, (1, 1), (0, 0, 0, 0), (1, 1)), (4, (2, 1), (1, 1, 1, 1), (1, 1)),
+    (2, (1, 2), (2, 0, 1, 3), (2, 1))])
+def test_convolutions(groups: int, stride: Any, pads: Any, dilation: Any) -> None:
+    build, x = image()
+    y = build.conv2d(x, constant(build, "w", 8, 4 // groups, 3, 3), constant(build, "b", 8),
+                     strides=stride, pads=pads, dilations=dilation, groups=groups)
+    check(finished(build, y, 8, None, None))
+
+
+@pytest.mark.parametrize("kind", ["max", "average"])
+@pytest.mark.parametrize("pads, ceil_mode, counts_pads", [
+    ((0, 0, 0, 0), False, False), ((0, 0, 0, 0), True, False), ((1, 1, 1, 1), True, True),
+    ((0, 1, 2, 1), False, True), ((1, 0, 0, 1), True, False)])
+def test_pools(kind: str, pads: Any, ceil_mode: bool, counts_pads: bool) -> None:
+    build, x = image(3, 8, 7)
+    y = build.pool(x, kind, (3, 2), strides=(2, 2), pads=pads, ceil_mode=ceil_mode,
+                   count_include_pad=counts_pads)
+    check(finished(build, y, 3, None, None))
+
+
+@pytest.mark.parametrize("kind", ["mean", "max", "sum"])
+@pytest.mark.parametrize("axes, keepdims, shape", [
+    ((2, 3), True, (4, 1, 1)), ((2, 3), False, (4,)), ((2,), False, (4, 6)), ((1,), False, (7, 6)),
+    ((1, 3), True, (1, 7, 1))])
+def test_reductions(kind: str, axes: Any, keepdims: bool, shape: Any) -> None:
+    build, x = image()
+    check(finished(build, build.reduce(x, kind, axes, keepdims=keepdims), *shape))
+
+
+MOVES: dict[str, Callable[[GraphBuilder, str], str]] = {
+    "flatten": lambda build, x: build.flatten(x),
+    "reshape": lambda build, x: build.reshape(x, (0, 2, 2, 42)),
+    "five axes": lambda build, x: build.reshape(
+        build.apply("abs", build.reshape(x, (0, 2, 2, 7, 6))), (0, 2, 14, 6)),
+    "transpose": lambda build, x: build.add("transpose", [x], permutation=(0, 3, 1, 2)),
+    "expand": lambda build, x: build.add(
+        "expand", [build.reduce(x, "max", (2,), keepdims=True)], shape=(1, 4, 7, 6)),
+    "backwards": lambda build, x: build.add(
+        "slice", [x], starts=(6, 1), ends=(-9, 5), axes=(2, 3), steps=(-1, 2)),
+    "split": lambda build, x: build.concat([build.add(
+        "split", [x], ["front", "back"], axis=2, sizes=(3, 4)), "back", "front"], 2),
+    "pad": lambda build, x: build.add(
+        "pad", [x], pads=(0, 1, 2, 0, 0, 0, -1, 3), mode="constant", value=0.25),
+    "larger": lambda build, x: build.resize(x, (1, 1, 2, 3)),
+    "other size": lambda build, x: build.resize(
+        x, sizes=(2, 4, 5, 11), coordinates="half_pixel", nearest_mode="round_prefer_floor"),
+    "softmax": lambda build, x: build.softmax(x, 1),
+    "log softmax": lambda build, x: build.softmax(x, 3, log=True),
+    "row": lambda build, x: build.apply("mul", x, constant(build, "row", 6)),
+    "channels": lambda build, x: build.apply("add", x, constant(build, "channels", 4, 1, 1)),
+    "one image": lambda build, x: build.apply("add", x, constant(build, "image", 1, 4, 7, 6)),
+    "vector": lambda build, x: build.apply("add", x, build.reduce(x, "sum", (0, 1, 2),
+                                                                  keepdims=False)),
+}
+
+
+@pytest.mark.parametrize("name", MOVES)
+def test_what_moves_numbers_about(name: str) -> None:
+    build, x = image()
+    y = MOVES[name](build, build.apply("add", x, constant(build, "first", 1, 4, 7, 6)))
+    check(finished(build, build.apply("tanh", y), *[None] * (1 if name == "flatten" else 3)))
+
+
+def test_products() -> None:
+    build = GraphBuilder("products")
+    x = build.input("x", (None, 6))
+    y = build.gemm(x, constant(build, "a", 6, 5), constant(build, "b", 5))
+    left = build.reshape(y, (0, 1, 1, 5))
+    y = build.add("matmul", [left, constant(build, "c", 3, 5, 4)])
+    check(finished(build, build.softmax(build.reshape(y, (0, 12))), 12))
+
+
+def test_an_expression_of_several_results() -> None:
+    build, x = image()
+    build.add("elementwise", [x, constant(build, "c", 4, 1, 1)], ["whole", "half"],
+              expression=SHIFTED)
+    check(finished(build, build.concat(["half", "whole"]), 8, 7, 6))
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_functions(name: str, dtype: str) -> None:
+    import jax
+
+    from gossamer.bench.peers import jax_devices
+    from gossamer.bench.peers.expression_jax import evaluate
+
+    function = FUNCTIONS[name]
+    arguments = [np.array([-2, -0.5, 0, 0.5, 1, 2.5], dtype)[order] for order in (
+        [0, 1, 2, 3, 4, 5], [0, 2, 4, 3, 5, 1], [5, 4, 3, 2, 1, 0])][:function.arity]
+    if name in ("pow", "log", "sqrt", "div"):
+        arguments = [np.abs(array) + np.array(0.5, dtype) for array in arguments]
+    expression = apply(name, *(-0.25, 0.75)[:function.constants])
+    with jax.default_device(jax_devices.processor()):
+        (result,) = evaluate(expression, [jax.numpy.asarray(array) for array in arguments])
+    (expected,) = expression.evaluate(*(array.astype(np.float64) for array in arguments))
+    assert name == "constant" or result.dtype == dtype
+    assert np.allclose(result, expected, *((1e-2, 1e-3) if dtype == "float16" else (1e-5, 1e-6)))
+
+
+def test_fp32_alone_is_strict() -> None:
+    import jax
+
+    from gossamer.bench.peers.graph_jax import GraphFunction
+
+    def layers(precision: str) -> set[tuple[str, bool]]:
+        """Returns the dtypes of convolutions and products, and whether they are strict."""
+        function = GraphFunction(tiny().graph, 1, "NHWC", precision)
+        x = jax.ShapeDtypeStruct((1, 8, 8, 3), function.dtype)
+        steps = jax.make_jaxpr(function)(function.weights, x).eqns
+        return {(str(step.outvars[0].aval.dtype),
+                 step.params["precision"] == (jax.lax.Precision.HIGHEST,) * 2)
+                for step in steps if step.primitive.name in ("conv_general_dilated", "dot_general")}
+
+    assert layers("fp32") == {("float32", True)}
+    assert layers("tf32") == {("float32", False)}
+    assert layers("fp16") == {("float16", False)}
+
+
+@pytest.mark.parametrize("op, add", [
+    ("gather", lambda build, x: build.add(
+        "gather", [x, build.constant("i", np.array([0, 2, 1], np.int64))], axis=1)),
+    ("resize", lambda build, x: build.resize(x, (1, 1, 2, 2), mode="linear")),
+    ("pad", lambda build, x: build.add("pad", [x], pads=(0, 0, 1, 1, 0, 0, 1, 1), mode="reflect",
+                                       value=0.0))])
+def test_an_op_without_a_form_is_named(op: str, add: Callable[[GraphBuilder, str], str]) -> None:
+    build, x = image()
+    _, alternatives = peer(finished(build, add(build, x), None, None, None))
+    with pytest.raises(AbsentError, match=rf"image: .*\({op}\) has no form in JAX here"):
+        alternatives[0].make()
