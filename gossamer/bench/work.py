@@ -127,17 +127,18 @@ def least_work(layer: Layer) -> tuple[int, int]:
 
 
 def tuners(device: Device, effort: str, note: Callable[[str], None] = lambda line: None, *,
-           kept: TuningCache | None = None) -> Callable[[str], Tuner]:
+           kept: TuningCache | None = None, choice_only: bool = False) -> Callable[[str], Tuner]:
     """Returns a function from a precision to its tuner; all tuners share one tuning cache.
 
     They measure every configuration that vendors' libraries offer, whatever the effort, so that
-    each peer is measured at its best.
+    each peer is measured at its best. choice_only: whether nothing but gossamer's choice is
+    measured of what it may choose; then they measure what `compile` does.
     """
     stored = TuningCache(device) if kept is None else kept
 
     @cache
     def tuner(precision: str) -> Tuner:
         return Tuner(device, effort, precision=precision, cache=stored, note=note,
-                     all_vendor_configs=True)
+                     all_vendor_configs=not choice_only)
 
     return tuner

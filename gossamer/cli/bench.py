@@ -174,7 +174,7 @@ def _measure(names: list[str], case_parts: str | None, models: list[Path], data:
     Markdown."""
     from gossamer.bench import contest
     from gossamer.bench.peaks import measure_peaks
-    from gossamer.bench.peers.inference import release
+    from gossamer.bench.peers.inference import release, vendors
     from gossamer.bench.report import tables
     from gossamer.bench.report import terminal as report
     from gossamer.bench.rows import Stamp, append_rows, check_appendable
@@ -203,7 +203,9 @@ def _measure(names: list[str], case_parts: str | None, models: list[Path], data:
     status = Console(stderr=True).status("measuring the device's peak rates")
     with status:
         peaks = measure_peaks(device, precisions)
-    tuner = tuners(device, effort, status.update)
+    named = {name for names in peers.values() for name in names}
+    tuner = tuners(device, effort, status.update,
+                   choice_only=by_themselves == [] and named.isdisjoint(vendors()))
     if output_format == "text":
         report.print_peaks(device.name, device.description, peaks)
     for item in items:

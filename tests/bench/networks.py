@@ -1,4 +1,4 @@
-"""A small network in the forms of every contender, in place of those of the suites."""
+"""Small networks in place of those of the suites."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 from gossamer.bench.contender import PeerNetwork
 from gossamer.bench.layer_tables import ConvLayer, LinearLayer
 from gossamer.expression import apply, identity
+from gossamer.model.builder import GraphBuilder
 from gossamer.model.graph import Graph, Node, ValueInfo
 
 CLASSES = 5
@@ -17,9 +18,30 @@ LAYERS = (ConvLayer("tiny/3x3", 4, 6, 5, 3, 2, 1), ConvLayer("tiny/groups", 4, 5
 PRODUCTS = (LinearLayer("8", 8, 8, bias=False, rows=8), LinearLayer("tiny/fc", 12, 5, relu=True))
 
 
+def detector() -> Graph:
+    """Returns a network from 4x8x8 to two heads, with a route of half of the channels, pooling and
+    upsampling, as in YOLOv4-tiny."""
+    random = np.random.default_rng(12)
+    build = GraphBuilder("detector")
+
+    def conv(x: str, channels: int, into: int, size: int) -> str:
+        name = f"{channels}x{into}x{size}x{size}"
+        weight = random.uniform(-1, 1, (channels, into, size, size)).astype(np.float32)
+        return build.conv2d(x, build.constant(name, weight), pads=(size // 2,) * 4)
+
+    y = build.apply("leaky_relu", conv(build.input("x", (None, 4, 8, 8)), 8, 4, 3),
+                    constants=(0.1,))
+    half = build.add("slice", [y], starts=(4,), ends=(8,), axes=(1,), steps=(1,))
+    low = conv(build.pool(build.concat([y, half]), "max", (2, 2), strides=(2, 2)), 6, 12, 1)
+    high = conv(build.concat([build.resize(low, (1, 1, 2, 2)), y]), 5, 14, 1)
+    build.output(high, (None, 5, 8, 8))
+    build.output(low, (None, 6, 4, 4))
+    return build.finish()
+
+
 def tiny() -> PeerNetwork:
-    """Returns a network from 3x8x8 to 5: convolution, batch norm and ReLU6, depthwise convolution,
-    mean, linear layer."""
+    """Returns a network from 3x8x8 to 5, in the forms of every contender: convolution, batch norm
+    and ReLU6, depthwise convolution, mean, linear layer."""
     random = np.random.default_rng(11)
 
     def values(*shape: int, low: float = -1.0) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,6 +16,9 @@ from gossamer.expression import Expression
 from gossamer.model.graph import Graph, Node, StaticGraph
 from gossamer.model.infer.resolve import resolve
 from gossamer.model.passes.optimise import optimise
+from gossamer.ops.resize.problem import ResizeProblem
+from gossamer.ops.resize.reference import nearest
+from gossamer.tensor import default_spec
 
 
 def _hard_sigmoid(x: torch.Tensor, slope: float, shift: float) -> torch.Tensor:
@@ -216,7 +220,8 @@ def _elementwise(writer: _Writer, node: Node) -> fx.Node:
 
 def _reduce(writer: _Writer, node: Node) -> fx.Node:
     a = node.attributes
-    functions = {"mean": torch.mean, "max": torch.amax, "sum": torch.sum}
+    functions: dict[str, Callable[..., Any]] = {
+        "mean": torch.mean, "max": torch.amax, "sum": torch.sum}
     return writer.call(functions[a["kind"]], writer.value(node.inputs[0]), tuple(a["axes"]),
                        bool(a["keepdims"]))
 
@@ -241,7 +246,33 @@ def _transpose(writer: _Writer, node: Node) -> fx.Node:
                        tuple(node.attributes["permutation"]))
 
 
+def _resize(writer: _Writer, node: Node) -> fx.Node:
+    a, shape = node.attributes, writer.shape(node.inputs[0])
+    sizes = writer.shape(node.outputs[0])[2:]
+    if a["mode"] != "nearest" or len(shape) != 4:
+        raise writer.refused(node)
+    problem = ResizeProblem(default_spec(shape), tuple(a["sizes"]), tuple(a["scales"]), a["mode"],
+                            a["coordinates"], a["nearest_mode"])
+    for side in range(2):
+        size = shape[2 + side]
+        repeated = np.arange(size).repeat(sizes[side] // size)
+        if not np.array_equal(nearest(problem, side), repeated):
+            raise writer.refused(node)
+    return writer.call(functional.interpolate, writer.value(node.inputs[0]),
+                       size=sizes, mode="nearest")
+
+
+def _slice(writer: _Writer, node: Node) -> fx.Node:
+    a, x = node.attributes, writer.value(node.inputs[0])
+    cuts = [slice(None)] * len(writer.shape(node.inputs[0]))
+    for start, end, axis, step in zip(a["starts"], a["ends"], a["axes"], a["steps"], strict=True):
+        if step < 1:
+            raise writer.refused(node)
+        cuts[axis] = slice(start, end, step)
+    return writer.call(operator.getitem, x, tuple(cuts))
+
+
 _RULES: dict[str, Callable[[_Writer, Node], fx.Node]] = {
     "conv2d": _conv2d, "gemm": _gemm, "pool": _pool, "pad": _pad, "elementwise": _elementwise,
     "reduce": _reduce, "reshape": _reshape, "concat": _concat, "softmax": _softmax,
-    "transpose": _transpose}
+    "transpose": _transpose, "resize": _resize, "slice": _slice}

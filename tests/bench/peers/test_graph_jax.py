@@ -16,7 +16,7 @@ from gossamer.device.registry import find
 from gossamer.expression import FUNCTIONS, Expression, ExpressionStep, apply
 from gossamer.model.builder import GraphBuilder
 from gossamer.model.graph import Graph
-from tests.bench.networks import tiny
+from tests.bench.networks import detector, tiny
 from tests.tolerances import normalised_error, tolerance
 
 pytestmark = pytest.mark.usefixtures("needs_jax")
@@ -73,19 +73,7 @@ def test_a_network_of_the_suites() -> None:
 
 
 def test_detectors() -> None:
-    """Routes, groups of channels, upsampling and heads, as in YOLOv4-tiny."""
-    build, x = image(4, 8, 8)
-    y = build.apply("leaky_relu", build.conv2d(
-        x, constant(build, "a", 8, 4, 3, 3), constant(build, "a.bias", 8), pads=(1,) * 4),
-        constants=(0.1,))
-    half = build.add("slice", [y], starts=(4,), ends=(8,), axes=(1,), steps=(1,))
-    small = build.pool(build.concat([y, half]), "max", (2, 2), strides=(2, 2))
-    low = build.conv2d(small, constant(build, "b", 6, 12, 1, 1))
-    high = build.concat([build.resize(low, (1, 1, 2, 2)), y])
-    first = build.conv2d(high, constant(build, "c", 5, 14, 1, 1))
-    build.output(first, (None, 5, 8, 8))
-    build.output(low, (None, 6, 4, 4))
-    check(build.finish())
+    check(detector())
 
 
 @pytest.mark.parametrize("groups, stride, pads, dilation", [

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from gossamer.bench import contest, fresh_process
-from gossamer.bench.contender import AbsentError, PeerNetwork
+from gossamer.bench.contender import AbsentError
 from gossamer.bench.fresh_process import Job
 from gossamer.bench.reference import reference
 from gossamer.bench.rows import Stamp
@@ -137,19 +137,3 @@ def test_a_network_is_planned_with_each_effort(shared: Path, monkeypatch: pytest
         f"{name}/quick" for name in built_in + pruned]
     file = shared / "models" / "squeezenet_pruned.onnx.gz"
     assert names(models=[file]) == ["squeezenet_pruned/quick", "squeezenet_pruned/normal"]
-
-
-def test_a_network_without_a_form_in_torch_is_absent() -> None:
-    pytest.importorskip("torch")
-    from gossamer.bench.peers.graph_module import graph_module
-    from gossamer.errors import UnsupportedError
-    from gossamer.expression import apply
-    from gossamer.model.graph import Node
-
-    network: PeerNetwork = tiny()
-    last = network.graph.nodes[-1]
-    last.outputs = ["before"]
-    network.graph.nodes.append(Node("elementwise", "last", ["before"], ["y"],
-                                    {"expression": apply("hard_sigmoid", 0.2, 0.5)}, "Hard 'last'"))
-    with pytest.raises(UnsupportedError, match="no form in PyTorch here"):
-        graph_module(network.graph, 1)
