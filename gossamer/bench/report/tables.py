@@ -10,6 +10,7 @@ from typing import Any
 from gossamer.bench.contender import OWN
 from gossamer.bench.report.views import EQUAL, Standing, View, rank, standings, views
 from gossamer.bench.rows import ResultRow, read_rows, replace_text
+from gossamer.bench.suites.tuning import SUITE as TUNING
 from gossamer.errors import InputError
 
 COLUMNS = {"contender": "contender", "median": "median us", "quartiles": "quartiles us",
@@ -80,6 +81,8 @@ def summary(rows: Sequence[ResultRow], suite: str) -> str:
     """Returns a table for each machine of gossamer's speed against each contender, with a line for
     each network, batch and precision."""
     shown = [view for view in views(rows) if view.own and view.own.suite == suite]
+    if suite == TUNING:
+        return _times_of_planning(shown)
     texts = []
     for (machine, api), group in sorted(_grouped(shown, _where).items()):
         lines = _grouped(group, lambda view: (_network(view), view.first.batch,
@@ -99,6 +102,26 @@ def summary(rows: Sequence[ResultRow], suite: str) -> str:
             *table_lines(["network", "batch", "precision", f"{OWN} us" if single else "cases",
                           *names], body)]))
     return "\n\n".join(texts)
+
+
+def _times_of_planning(shown: Sequence[View]) -> str:
+    """Returns a table for each machine of the seconds that planning took, and its peers."""
+    texts = []
+    for (machine, api), group in sorted(_grouped(shown, _where).items()):
+        peers = sorted({name for view in group for name in view.fastest} - {OWN})
+        body = [[view.first.case, str(view.first.batch), view.precision,
+                 *(_seconds(view.fastest.get(name)) for name in (OWN, *peers)), view.first.config]
+                for view in sorted(group, key=lambda view: (*_case(view), rank(view.precision)))]
+        texts.append("\n".join([
+            f"**{TUNING}, {through(machine, api)}**, {_dates(group)}", "",
+            *table_lines(["network and effort", "batch", "precision", f"{OWN} s",
+                          *(f"{name} s" for name in peers), "outcome"], body)]))
+    return "\n\n".join(texts)
+
+
+def _seconds(row: ResultRow | None) -> str:
+    """The cell of a contender that took so long; empty where it was not measured."""
+    return "" if row is None else f"{row.median_us / 1e6:.1f}"
 
 
 def _standing(standing: Standing | None, single: bool) -> str:

@@ -9,10 +9,16 @@ from dataclasses import dataclass
 
 from gossamer.bench.contender import OWN
 from gossamer.bench.rows import ResultRow
+from gossamer.bench.suites.tuning import SUITE as TUNING
 from gossamer.ops.algorithm import PRECISIONS
 
 EQUAL = 1.02
 """Ratio up to which two times count as equal: gossamer may have chosen the peer's algorithm."""
+_ALLOWED_BY_ALL = ("fp64", "int8", "b1")
+"""What is allowed whatever precision is: double precision, and integers, whose sums are exact."""
+_APART = (TUNING,)
+"""Suites in which a more precise row has no part in the view of a precision: to plan with fewer
+algorithms is other work."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +89,8 @@ def runs(rows: Sequence[ResultRow]) -> list[list[ResultRow]]:
 def views_of(run: Sequence[ResultRow]) -> list[View]:
     """Returns a view for each precision that a run has rows of."""
     return [_view(run, precision)
-            for precision in sorted({row.precision for row in run}, key=rank)]
+            for precision in sorted({row.precision for row in run},
+                                    key=lambda precision: (rank(precision), precision))]
 
 
 def _view(run: Sequence[ResultRow], precision: str) -> View:
@@ -91,7 +98,9 @@ def _view(run: Sequence[ResultRow], precision: str) -> View:
     present = {OWN, *(row.contender for row in same_precision)}
     fastest: dict[str, ResultRow] = {}
     for row in sorted(run, key=lambda row: row.median_us):
-        allowed = row in same_precision or rank(row.precision) < rank(precision)
+        allowed = row in same_precision or (
+            row.suite not in _APART and (row.precision in _ALLOWED_BY_ALL
+                                         or rank(row.precision) < rank(precision)))
         if allowed and row.contender in present:
             fastest.setdefault(row.contender, row)
     own = fastest.get(OWN)
@@ -100,11 +109,9 @@ def _view(run: Sequence[ResultRow], precision: str) -> View:
 
 
 def rank(precision: str) -> int:
-    """Returns a precision's index among the precisions, each of which allows those before it.
-    Double precision, which gossamer's algorithms do not have, comes before them."""
-    if precision == "fp64":
-        return -1
-    return PRECISIONS.index(precision) if precision in PRECISIONS else len(PRECISIONS)
+    """Returns a precision's index among the precisions, each of which allows those before it; those
+    that are exact come before them."""
+    return -1 if precision in _ALLOWED_BY_ALL else PRECISIONS.index(precision)
 
 
 @dataclass(frozen=True)

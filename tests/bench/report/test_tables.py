@@ -109,6 +109,18 @@ def test_a_summary_has_a_line_a_network_batch_and_precision() -> None:
         "| net | 1 | fp16 | 2 | 0.70 (1 of 2) |  |"]
 
 
+def test_a_summary_of_planning_has_seconds() -> None:
+    text = tables.summary([
+        row("gossamer", 8.49e6, suite="tuning", case="net/quick", config="plan 131 us"),
+        row("torch-compile", 2.3e7, suite="tuning", case="net/quick"),
+        row("gossamer", 1.06e7, suite="tuning", case="net/quick", precision="fp16")], "tuning")
+    assert text.splitlines()[2:] == [
+        "| network and effort | batch | precision | gossamer s | torch-compile s | outcome |",
+        "| --- | --- | --- | --- | --- | --- |",
+        "| net/quick | 1 | fp32 | 8.5 | 23.0 | plan 131 us |",
+        "| net/quick | 1 | fp16 | 10.6 |  | a 1 |"]
+
+
 def test_a_summary_of_whole_networks_has_their_times() -> None:
     rows = [row("gossamer", 100.0, suite="networks"), row("cudnn", 150.0, suite="networks"),
             row("gossamer:direct", 99.0, suite="networks"),

@@ -39,6 +39,22 @@ def test_who_allows_a_precision_may_stay_more_precise() -> None:
     assert standings([fp16])["torch-graph"].speed == pytest.approx(0.75)
 
 
+def test_integers_are_allowed_whatever_precision_is() -> None:
+    bits, integers, fp16 = views([
+        row("gossamer", 5.0, precision="b1"), row("cudnn-int8", 20.0, precision="int8"),
+        row("torch-graph", 30.0, precision="fp16")])
+    assert [bits.name(row) for row in bits.rows] == ["gossamer"]
+    assert [integers.name(row) for row in integers.rows] == ["gossamer (b1)", "cudnn-int8"]
+    assert [fp16.name(row) for row in fp16.rows] == ["gossamer (b1)", "torch-graph"]
+    assert standings([fp16])["torch-graph"].speed == 6.0
+
+
+def test_planning_is_compared_in_each_precision_by_itself() -> None:
+    shown = views([row("gossamer", 8e6, suite="tuning"),
+                   row("gossamer", 9e6, suite="tuning", precision="fp16")])
+    assert [[each.median_us for each in view.rows] for view in shown] == [[8e6], [9e6]]
+
+
 def test_as_fast_is_within_two_percent() -> None:
     group = views([case_row for case, peer in (("a", 99.0), ("b", 97.0), ("c", 300.0))
                    for case_row in (row("gossamer", 100.0, case=case),
