@@ -5,12 +5,12 @@ OpenCL calls shared memory "local memory": its names in that API contain LOCAL.
 
 from __future__ import annotations
 
-import math
 import threading
+import time
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,9 @@ import pyopencl as cl
 
 from gossamer.device.base import Argument, Buffer, Device, Kernel
 from gossamer.device.checks import check_copy, check_transfer, out_of_memory
+from gossamer.device.opencl_kernel import Command, OpenCLGraph, OpenCLKernel
 from gossamer.device.opencl_memory import OpenCLBuffer, OpenCLMemory, Owner
-from gossamer.device.opencl_platforms import describe, is_simulator, limits_of, lock_of
+from gossamer.device.opencl_platforms import describe, is_gpu, is_simulator, limits_of, lock_of
 from gossamer.device.source import KernelSource
 from gossamer.errors import CompileError, DeviceError
 
@@ -30,62 +31,13 @@ _MEMORY_STATUS = {
     cl.status_code.INVALID_BUFFER_SIZE,
 }
 
+_WAITS = 10
+"""Times that the wait for an empty stream is measured; the least counts."""
+_LEAST_SHARE = 0.1
+"""Share of the time by the clock that is left at least, when that wait is taken off."""
+
 _REFUSED = (cl.Error, OverflowError, TypeError)
 """Errors that PyOpenCL raises for commands and arguments."""
-
-
-class OpenCLKernel(Kernel):
-    """One kernel function of a built program. Setting arguments is not thread-safe in OpenCL,
-    so every thread has its own kernel object."""
-
-    def __init__(self, source: KernelSource, program: cl.Program, device: cl.Device,
-                 calls: AbstractContextManager[Any]) -> None:
-        self.name = source.function
-        self.source = source
-        self._program = program
-        self._calls = calls
-        self._per_thread = threading.local()
-        info, kernel = cl.kernel_work_group_info, self.create()
-        # a size that the kernel itself requires may be larger than what the driver states
-        required = kernel.get_work_group_info(info.COMPILE_WORK_GROUP_SIZE, device)
-        self.work_group_size = max(
-            kernel.get_work_group_info(info.WORK_GROUP_SIZE, device), math.prod(required))
-        self.shared_bytes = kernel.get_work_group_info(info.LOCAL_MEM_SIZE, device)
-
-    @property
-    def handle(self) -> cl.Kernel:
-        """The kernel object of the calling thread."""
-        try:
-            return self._per_thread.owner.objects[0]
-        except AttributeError:
-            self._per_thread.owner = owner = Owner([self.create()], self._calls)
-            return owner.objects[0]
-
-    def create(self) -> cl.Kernel:
-        """Returns a kernel object with arguments of its own."""
-        return cl.Kernel(self._program, self.name)
-
-
-_Command = Callable[[cl.CommandQueue], cl.Event]
-"""A function that queues one command."""
-
-
-class OpenCLGraph:
-    """Recorded commands, whose kernels have their arguments already. Calling the graph queues all
-    of them again, at a small part of the time that setting the arguments takes."""
-
-    def __init__(self, device: OpenCLDevice, commands: Owner, buffers: Sequence[Buffer],
-                 stream: Any, repeats: int) -> None:
-        self._device = device
-        self._commands = commands
-        # a kernel object does not keep the memory of its arguments
-        self._buffers = buffers
-        self._stream = stream
-        self._repeats = repeats
-
-    def __call__(self, stream: Any = None) -> None:
-        """Queues the commands on a stream; None is the one for which they were recorded."""
-        self._device.replay(self._commands.objects * self._repeats, stream or self._stream)
 
 
 class OpenCLDevice(Device):
@@ -106,6 +58,7 @@ class OpenCLDevice(Device):
             self._queue = self.create_stream()
             self._timing_queue = cl.CommandQueue(
                 self._context, properties=cl.command_queue_properties.PROFILING_ENABLE)
+            self._clocked_queue = self.create_stream()
         self._kernels: dict[KernelSource, OpenCLKernel] = {}
         self._timed = threading.local()
         self._recording = threading.local()
@@ -257,10 +210,40 @@ class OpenCLDevice(Device):
             return cl.CommandQueue(self._context)
 
     def time(self, work: Callable[[Any], None], stream: Any = None) -> float:
-        """Returns the time of some work, which is queued on a stream that records times: from the
-        start of its first command, or, where another library queues it, from the end of a marker
-        before it."""
+        """Returns the time of some work, on GPUs by the clock and elsewhere by the device's events.
+
+        GPUs run short kernels faster than drivers queue them, and NVIDIA's driver takes twice as
+        long on a stream that records times, which no plan runs on.
+        """
         self.synchronize(stream)
+        return (self._time_by_clock if is_gpu(self.handle) else self._time_by_events)(work)
+
+    def _time_by_clock(self, work: Callable[[Any], None]) -> float:
+        queue = self._clocked_queue
+        # otherwise a build in another thread, which holds the lock, would be part of the time
+        with self._calls:
+            waiting_us = self._waiting_us
+            start = time.perf_counter()
+            work(queue)
+            self.synchronize(queue)
+            elapsed_us = 1e6 * (time.perf_counter() - start)
+        return max(elapsed_us - waiting_us, _LEAST_SHARE * elapsed_us)
+
+    @cached_property
+    def _waiting_us(self) -> float:
+        """Microseconds for which the host waits for a stream that has nothing to run."""
+        def once() -> float:
+            markers = Owner([], self._calls)
+            start = time.perf_counter()
+            self._mark(self._clocked_queue, markers)
+            self.synchronize(self._clocked_queue)
+            return 1e6 * (time.perf_counter() - start)
+
+        return min(once() for _ in range(_WAITS))
+
+    def _time_by_events(self, work: Callable[[Any], None]) -> float:
+        """Returns the time of work on a stream that records times: from the start of its first
+        command, or, where another library queues it, from the end of a marker before it."""
         queue = self._timing_queue
         events, markers = Owner([], self._calls), Owner([], self._calls)
         self._mark(queue, markers)
@@ -291,16 +274,16 @@ class OpenCLDevice(Device):
                 repeats: int = 1) -> OpenCLGraph:
         """Returns work(stream) as recorded launches and copies, each launch with a kernel object of
         its own, whose arguments are set now."""
-        commands: list[tuple[str, _Command]] = []
+        commands: list[Command] = []
         buffers: list[Buffer] = []
         self._recording.commands, self._recording.buffers = commands, buffers
         try:
             work(stream)
         finally:
             self._recording.commands = self._recording.buffers = None
-        return OpenCLGraph(self, Owner(commands, self._calls), buffers, stream, repeats)
+        return OpenCLGraph(self.replay, Owner(commands, self._calls), buffers, stream, repeats)
 
-    def replay(self, commands: Sequence[tuple[str, _Command]], stream: Any) -> None:
+    def replay(self, commands: Sequence[Command], stream: Any) -> None:
         """Queues recorded commands; only the first and the last one are timed."""
         last = len(commands) - 1
         timed = (0, last) if self._is_timed(stream) else ()
@@ -325,7 +308,7 @@ class OpenCLDevice(Device):
         """Returns whether the calling thread times the commands of a stream."""
         return stream is self._timing_queue and getattr(self._timed, "events", None) is not None
 
-    def _enqueue(self, what: str, command: _Command, stream: Any,
+    def _enqueue(self, what: str, command: Callable[[cl.CommandQueue], cl.Event], stream: Any,
                  buffers: Sequence[Buffer]) -> None:
         """Queues a command that uses some buffers, or records it."""
         if self._is_recording:
@@ -334,7 +317,8 @@ class OpenCLDevice(Device):
         else:
             self.replay([(what, command)], stream)
 
-    def _enqueue_now(self, what: str, command: _Command, stream: Any) -> None:
+    def _enqueue_now(self, what: str, command: Callable[[cl.CommandQueue], cl.Event],
+                     stream: Any) -> None:
         """Queues a command between host and device. Raises DeviceError while a graph is recorded,
         since memory of the host may be gone when it is replayed."""
         if self._is_recording:

@@ -98,6 +98,24 @@ def test_threads_that_ask_for_a_kernel_at_a_time_build_it_once(
     assert first is second and len(builds) == 1
 
 
+def test_gpus_are_timed_by_the_clock_under_the_lock(
+        compiled_device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    device: Any = compiled_device
+    lock, queues = locked(device, monkeypatch), []
+    monkeypatch.setattr("gossamer.device.opencl.is_gpu", lambda handle: True)
+    kernel = device.compile(SELF_CHECK)
+    buffer = device.upload(np.zeros(8, np.float32), "a test")
+
+    def work(stream: Any) -> None:
+        queues.append((stream, lock.is_held))
+        device.launch(kernel, (1,), (8,), (buffer, 8), stream=stream)
+
+    assert device.time(work) > 0
+    back = np.empty(8, np.float32)
+    device.read(buffer, back)
+    assert queues == [(device._clocked_queue, True)] and back.tolist() == [1] * 8
+
+
 def test_events_of_work_that_fails_are_released_under_the_lock(
         compiled_device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     device: Any = compiled_device

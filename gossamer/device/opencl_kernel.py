@@ -1,0 +1,69 @@
+"""Kernels of OpenCL devices, and recorded commands."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import pyopencl as cl
+
+from gossamer.device.base import Buffer, Kernel
+from gossamer.device.opencl_memory import Owner
+from gossamer.device.source import KernelSource
+
+
+class OpenCLKernel(Kernel):
+    """One kernel function of a built program. Setting arguments is not thread-safe in OpenCL,
+    so every thread has its own kernel object."""
+
+    def __init__(self, source: KernelSource, program: cl.Program, device: cl.Device,
+                 calls: AbstractContextManager[Any]) -> None:
+        self.name = source.function
+        self.source = source
+        self._program = program
+        self._calls = calls
+        self._per_thread = threading.local()
+        info, kernel = cl.kernel_work_group_info, self.create()
+        # a size that the kernel itself requires may be larger than what the driver states
+        required = kernel.get_work_group_info(info.COMPILE_WORK_GROUP_SIZE, device)
+        self.work_group_size = max(
+            kernel.get_work_group_info(info.WORK_GROUP_SIZE, device), math.prod(required))
+        self.shared_bytes = kernel.get_work_group_info(info.LOCAL_MEM_SIZE, device)
+
+    @property
+    def handle(self) -> cl.Kernel:
+        """The kernel object of the calling thread."""
+        try:
+            return self._per_thread.owner.objects[0]
+        except AttributeError:
+            self._per_thread.owner = owner = Owner([self.create()], self._calls)
+            return owner.objects[0]
+
+    def create(self) -> cl.Kernel:
+        """Returns a kernel object with arguments of its own."""
+        return cl.Kernel(self._program, self.name)
+
+
+Command = tuple[str, Callable[[cl.CommandQueue], cl.Event]]
+"""What a command does, in words, and a function that queues it."""
+
+
+class OpenCLGraph:
+    """Recorded commands, whose kernels have their arguments already. Calling the graph queues all
+    of them again, at a small part of the time that setting the arguments takes."""
+
+    def __init__(self, replay: Callable[[Sequence[Command], Any], None], commands: Owner,
+                 buffers: Sequence[Buffer], stream: Any, repeats: int) -> None:
+        self._replay = replay
+        self._commands = commands
+        # a kernel object does not keep the memory of its arguments
+        self._buffers = buffers
+        self._stream = stream
+        self._repeats = repeats
+
+    def __call__(self, stream: Any = None) -> None:
+        """Queues the commands on a stream; None is the one for which they were recorded."""
+        self._replay(self._commands.objects * self._repeats, stream or self._stream)
