@@ -126,6 +126,23 @@ def test_what_may_be_packed(facts: ValueFacts, fits: bool) -> None:
         assert PackedCopy().supports(convert(source, target, (facts,)), device) is None
 
 
+@pytest.mark.parametrize(("channels", "together"), [(96, {4}), (33, set()), (36, {4})])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_four_floats_are_moved_together_where_they_lie_so(channels: int, together: set[int],
+                                                          dtype: str) -> None:
+    floats = TensorSpec((2, channels, 3, 5), Format("NHWC", dtype))
+    bits = TensorSpec(floats.shape, Format("packed32", "bits"))
+    for source, target, expected in (
+            # channels that fill no part of a word are not packed so
+            (floats, bits, together if channels % 32 == 0 else set()), (bits, floats, together)):
+        problem = convert(source, target, (PLUS_MINUS_ONE,))
+        assert {variant["together"] for variant in
+                PackedCopy().variants(problem, RecordingDevice())} == {1, *expected}
+    planes = convert(bits, floats.with_format(layout="NCHW"), (PLUS_MINUS_ONE,))
+    assert all(variant["together"] == 1
+               for variant in PackedCopy().variants(planes, RecordingDevice()))
+
+
 @pytest.mark.parametrize("dtype", PACKED_DTYPES)
 def test_nan_is_packed_as_the_least_value(device: Device, dtype: str) -> None:
     x = np.full((1, 3, 2, 2), np.nan, np.float32)

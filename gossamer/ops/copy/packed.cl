@@ -8,7 +8,8 @@
  * SOURCE_PARTS, TARGET_PARTS: 32-bit parts of a word, 1 or 2, of packed tensors.
  * IMAGE, STEP, ROW, COLUMN: those of i0 to i3, in the order of the float tensor's memory, that are
  *     the image, the part of 32 channels (unpack: of CHANNELS channels), the row and the column.
- * CHANNELS: number of channels that a work-item of unpack computes, 1 or 32. */
+ * CHANNELS: number of channels that a work-item of unpack computes, 1, 4 or 32.
+ * TOGETHER: number of floats that one load or store moves, 1 or 4. */
 
 #define POSITION DIVISOR(n1), DIVISOR(n2), DIVISOR(n3), int top, int left
 
@@ -53,6 +54,11 @@
 }
 
 #if SOURCE_PLANES == 0
+/* One bit for each of four floats that compare so. */
+#define FOUR_BITS(four, comparison) \
+    ((uint)((four).x comparison) | (uint)((four).y comparison) << 1 \
+     | (uint)((four).z comparison) << 2 | (uint)((four).w comparison) << 3)
+
 KERNEL void pack(const GLOBAL REAL *RESTRICT source, GLOBAL uint *RESTRICT target, int count,
                  POSITION, int channels, int height, int width,
                  int start, int from_image, int from_channel, int from_y, int from_x,
@@ -67,6 +73,14 @@ KERNEL void pack(const GLOBAL REAL *RESTRICT source, GLOBAL uint *RESTRICT targe
         if (INSIDE && STEP * 32 < channels) {
             const GLOBAL REAL *pixel = source + start + IMAGE * from_image + y * from_y + x * from_x
                 + STEP * 32 * from_channel;
+#if TOGETHER == 4
+            UNROLL
+            for (int k = 0; k < 32; k += 4) {
+                float4 four = LOAD_REAL4(pixel, k);
+                nonzero |= FOUR_BITS(four, != 0.0f) << k;
+                positive |= FOUR_BITS(four, > 0.0f) << k;
+            }
+#else
             int last = channels - STEP * 32 - 1;
             /* no load depends on a condition, so that all of them are under way together */
             UNROLL
@@ -77,6 +91,7 @@ KERNEL void pack(const GLOBAL REAL *RESTRICT source, GLOBAL uint *RESTRICT targe
             }
             uint exist = last < 31 ? (2u << last) - 1u : 0xffffffffu;
             nonzero &= exist, positive &= exist;
+#endif
         }
         STORE_PLANES(TARGET_AT, nonzero, positive)
     }
@@ -148,6 +163,9 @@ KERNEL void pack_by_vote(const GLOBAL REAL *RESTRICT source, GLOBAL uint *RESTRI
     }
 }
 #elif TARGET_PLANES == 0
+/* The value of a channel whose bits are these of `nonzero` and `positive`. */
+#define VALUE_OF(bit) (nonzero >> (bit) & 1u ? (positive >> (bit) & 1u ? 1.0f : -1.0f) : 0.0f)
+
 KERNEL void unpack(const GLOBAL uint *RESTRICT source, GLOBAL REAL *RESTRICT target, int count,
                    POSITION, int channels, int height, int width, int stored_channels,
                    int start, int from_image, int from_word, int from_y, int from_x,
@@ -164,13 +182,18 @@ KERNEL void unpack(const GLOBAL uint *RESTRICT source, GLOBAL REAL *RESTRICT tar
             LOAD_PLANES(first / 32)
         GLOBAL REAL *pixel = target + IMAGE * to_image + ROW * to_y + COLUMN * to_x
             + first * to_channel;
+#if TOGETHER == 4
+        int bit = first % 32;
+        STORE_REAL4(pixel, 0, MAKE4(VALUE_OF(bit), VALUE_OF(bit + 1), VALUE_OF(bit + 2),
+                                    VALUE_OF(bit + 3)));
+#else
         UNROLL
         for (int k = 0; k < CHANNELS; k++) {
             int bit = (first + k) % 32;
-            float value = positive >> bit & 1u ? 1.0f : -1.0f;
             if (first + k < stored_channels)
-                STORE_REAL(pixel, k * to_channel, nonzero >> bit & 1u ? value : 0.0f);
+                STORE_REAL(pixel, k * to_channel, VALUE_OF(bit));
         }
+#endif
     }
 }
 #else

@@ -31,10 +31,10 @@ _FEW_VALUES = 2**20
 class PackedCopy(Algorithm):
     """Packs, unpacks or repacks by one launch.
 
-    To pack, a work-item reads the 32 channels of a part of a word; with vote=1 a warp reads them
-    at once and votes, and with vote=32 it does so for 32 parts in turn. To unpack, a work-item
-    writes one channel or 32. The vote by which a warp packs the results of its work-items is the
-    published one of binary convolution.
+    To pack, a work-item reads the 32 channels of a part of a word, with together=4 four at a time;
+    with vote=1 a warp reads them at once and votes, and with vote=32 it does so for 32 parts in
+    turn. To unpack, a work-item writes one channel, four at a time, or 32. The vote by which a warp
+    packs the results of its work-items is the published one of binary convolution.
     """
 
     op = "copy"
@@ -59,15 +59,16 @@ class PackedCopy(Algorithm):
         halves = "float16" in (source.dtype, target.dtype)
         configs: list[tuple[tuple[str, int | str], ...]] = [()]
         if not source.format.is_packed:
-            configs = [(("vote", count),) for count in
-                       ((0, 1, 32) if source.strides[1] == 1 else (0, 1))]
+            fours = _moves_fours(source) and source.shape[1] % _PART_BITS == 0
+            configs = [(("vote", count), ("together", 4 if fours and count == 0 else 1))
+                       for count in ((0, 1, 32) if source.strides[1] == 1 else (0, 1))]
             if not device.on_processors and source.size <= _FEW_VALUES:
                 configs[:2] = configs[1::-1]
         elif not target.format.is_packed:
-            together = (("channels", _PART_BITS),)
-            configs = [(("channels", 1),), together]
-            if target.strides[1] != 1:
-                configs.reverse()
+            fours = _moves_fours(target) and _stored_channels(target) % 4 == 0
+            configs = [(("channels", 4), ("together", 4))] if fours else []
+            counts = (1, _PART_BITS) if target.strides[1] == 1 else (_PART_BITS, 1)
+            configs += [(("channels", count), ("together", 1)) for count in counts]
         for config in configs:
             yield Variant(config, problem.inputs, problem.outputs, "fp16" if halves else "fp32")
 
@@ -78,12 +79,13 @@ class PackedCopy(Algorithm):
         start, froms = _addresses("SOURCE", source, defines)
         _, tos = _addresses("TARGET", target, defines)
         stored: tuple[int, ...] = ()
+        if not (source.format.is_packed and target.format.is_packed):
+            defines["TOGETHER"] = variant["together"]
         if target.format.is_packed:
             steps = PackedParts.of(target).count
             name = "repack" if source.format.is_packed else _PACK[variant["vote"]]
         else:
-            multiple = target.format.channel_multiple
-            stored = (-(-target.shape[1] // multiple) * multiple,)
+            stored = (_stored_channels(target),)
             steps = -(-stored[0] // variant["channels"])
             defines["CHANNELS"] = variant["channels"]
             name = "unpack"
@@ -99,6 +101,20 @@ class PackedCopy(Algorithm):
             (input_buffer(0), output_buffer(0), count,
              *(argument for size in sizes[1:] for argument in divisor(size)),
              *target.format.border[:2], *source.shape[1:], *stored, start, *froms, *tos))])
+
+
+def _moves_fours(spec: TensorSpec) -> bool:
+    """Whether each four neighbouring channels of floats lie side by side in memory, at a multiple
+    of their size."""
+    if spec.strides[1] != 1:
+        return False
+    return not any(step % 4 for step in (spec.offset, spec.strides[0], *spec.strides[2:]))
+
+
+def _stored_channels(spec: TensorSpec) -> int:
+    """The channels of floats in memory, paddings included."""
+    multiple = spec.format.channel_multiple
+    return -(-spec.shape[1] // multiple) * multiple
 
 
 def _may_pack(problem: CopyProblem) -> bool:
