@@ -3,9 +3,9 @@
 #
 #   benchmarks/rows.sh FOLDER [PART...]
 #
-# Parts: tuning binary gemm darknet mobilenet; all of them where none is named. A command that takes
+# Parts: tuning effort binary gemm darknet mobilenet; all where none is named. A command that takes
 # longer than its limit is ended, and the rows of its finished cases stay. DATA is the folder with
-# published sparse weights, MODELS the one with binary ONNX networks; what needs one that is not
+# published sparse weights, MODELS the one with ONNX networks, binary and pruned; what needs one that is not
 # there is left out. COMMIT is the commit that is measured, where there is no git to ask. What
 # PyTorch compiles is compiled ahead, side by side, which no time includes.
 set -uo pipefail
@@ -46,6 +46,20 @@ tuning() {
     fi
     rows 200 tuning.jsonl tuning --case mobilenetv2/normal --batch 1,64 \
         --precision fp32,tf32,fp16 --against none
+}
+
+# whether the plans of quick and normal are as fast as those of max
+effort() {
+    local effort files=()
+    if linked models "${MODELS:-}"; then
+        for file in models/*w1a1*.onnx.gz models/squeezenet*.onnx.gz; do files+=(--model "$file"); done
+    fi
+    for effort in quick normal max; do
+        [ ${#files[@]} = 0 ] || rows 500 tuning.jsonl tuning "${files[@]}" --effort "$effort" \
+            --batch 1,64 --precision fp16 --against none
+    done
+    rows 500 tuning.jsonl tuning --case mobilenetv2/max --effort max --batch 1,64 --precision fp16 \
+        --against none
 }
 
 binary() {
@@ -104,11 +118,11 @@ mobilenet() {
     done
 }
 
-for part in "${@:-tuning binary gemm darknet mobilenet}"; do
+for part in "${@:-tuning effort binary gemm darknet mobilenet}"; do
     for name in $part; do
         case $name in
-            tuning | binary | gemm | darknet | mobilenet) "$name" ;;
-            *) echo "no part $name: tuning binary gemm darknet mobilenet" >&2; exit 2 ;;
+            tuning | effort | binary | gemm | darknet | mobilenet) "$name" ;;
+            *) echo "no part $name: tuning effort binary gemm darknet mobilenet" >&2; exit 2 ;;
         esac
     done
 done

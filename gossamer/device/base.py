@@ -341,7 +341,9 @@ class Device(OptionalCapabilities):
 
     @abc.abstractmethod
     def time(self, work: Callable[[Any], None], stream: Any = None) -> float:
-        """Return the time that the device spends on some work, by the device's own events.
+        """Return the time that the device spends on some work.
+
+        It is taken by the device's own events or, where these would lengthen it, by the clock.
 
         Parameters
         ----------
