@@ -42,8 +42,9 @@ def alternatives(name: str, network: PeerNetwork, x: np.ndarray, device: Device,
 def _contender(name: str, network: PeerNetwork, x: np.ndarray, device: Device, jax_device: Any,
                precision: str, layout: str) -> ReadyContender:
     """The network in one layout and precision. Weights are arguments, as users of JAX pass them,
-    in the order of axes that the layout's convolutions read."""
-    function = GraphFunction(network.graph, len(x), layout, precision)
+    in the order of axes that convolutions read."""
+    function = GraphFunction(network.graph, len(x), layout, precision,
+                             on_processor=not device.runs_cuda_libraries)
     weights, source = jax.device_put((function.weights, function.stored(x)), jax_device)
     call = jax.jit(function)
     results: list[Any] = []
