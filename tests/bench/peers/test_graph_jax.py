@@ -23,6 +23,10 @@ pytestmark = pytest.mark.usefixtures("needs_jax")
 SHIFTED = Expression(2, (ExpressionStep("add", (0, 1)), ExpressionStep("constant", (), (0.5,)),
                          ExpressionStep("mul", (2, 3))), (2, 4))
 """The sum of two values, and half of it."""
+ONE_OF_TWO = Expression(1, (ExpressionStep("constant", (), (0.5,)),
+                            ExpressionStep("constant", (), (-0.5,)),
+                            ExpressionStep("where", (0, 1, 2))))
+"""A number where the value is not 0, and another one where it is."""
 
 
 def peer(graph: Graph, batch: int = 2, precisions: tuple[str, ...] = ("fp32",)
@@ -175,6 +179,16 @@ def test_functions(name: str, dtype: str) -> None:
     (expected,) = expression.evaluate(*(array.astype(np.float64) for array in arguments))
     assert name == "constant" or result.dtype == dtype
     assert np.allclose(result, expected, *((1e-2, 1e-3) if dtype == "float16" else (1e-5, 1e-6)))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_one_of_two_numbers_has_the_dtype_of_the_condition(dtype: str) -> None:
+    import jax
+
+    from gossamer.bench.peers.expression_jax import evaluate
+
+    (result,) = evaluate(ONE_OF_TWO, [jax.numpy.asarray([-2, 0, 3], dtype)])
+    assert result.dtype == dtype and result.tolist() == [0.5, -0.5, 0.5]
 
 
 def test_the_processor_has_filters_in_its_own_order() -> None:
