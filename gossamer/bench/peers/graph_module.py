@@ -25,11 +25,28 @@ def _hard_sigmoid(x: torch.Tensor, slope: float, shift: float) -> torch.Tensor:
     return torch.clamp(x * slope + shift, 0, 1)
 
 
-def _truth(compare: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+def _least(x: Any, y: Any) -> torch.Tensor:
+    return _limited(torch.minimum, "max", x, y)
+
+
+def _greatest(x: Any, y: Any) -> torch.Tensor:
+    return _limited(torch.maximum, "min", x, y)
+
+
+def _limited(function: Callable[..., torch.Tensor], limit: str, x: Any, y: Any) -> torch.Tensor:
+    """Returns a minimum or maximum, which torch has of two tensors only, or as the limit of one by
+    a number."""
+    for tensor, number in ((x, y), (y, x)):
+        if not isinstance(number, torch.Tensor):
+            return torch.clamp(tensor, **{limit: number})
+    return function(x, y)
+
+
+def _truth(compare: Callable[..., Any]) -> Callable[..., torch.Tensor]:
     """Returns a comparison whose result is 1 or 0 in the dtype of its arguments."""
     def compared(x: Any, y: Any) -> torch.Tensor:
         dtype = next(each.dtype for each in (x, y) if isinstance(each, torch.Tensor))
-        return compare(x, y).to(dtype)
+        return compare(x, y).to(dtype)  # type: ignore[no-any-return]
 
     return compared
 
@@ -40,14 +57,15 @@ def _where(condition: torch.Tensor, x: Any, y: Any) -> torch.Tensor:
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div, "pow": torch.pow,
-    "min": torch.minimum, "max": torch.maximum, "neg": torch.neg, "abs": torch.abs,
+    "min": _least, "max": _greatest, "neg": torch.neg, "abs": torch.abs,
     "exp": torch.exp, "log": torch.log, "sqrt": torch.sqrt, "tanh": torch.tanh,
     "erf": torch.erf, "floor": torch.floor, "round": torch.round, "sigmoid": torch.sigmoid,
     "sign": torch.sign, "relu": torch.relu, "clip": torch.clamp,
     "leaky_relu": functional.leaky_relu, "hard_sigmoid": _hard_sigmoid,
-    "less": _truth(torch.lt), "less_equal": _truth(torch.le), "greater": _truth(torch.gt),
-    "greater_equal": _truth(torch.ge), "where": _where}
-"""Functions of expressions that torch has with the same arguments and constants."""
+    "less": _truth(operator.lt), "less_equal": _truth(operator.le), "greater": _truth(operator.gt),
+    "greater_equal": _truth(operator.ge), "where": _where}
+"""Functions of expressions that torch has, with the same arguments and constants. Of two arguments
+one may be a number."""
 
 
 def graph_module(graph: Graph, batch: int) -> nn.Module:
