@@ -12,13 +12,12 @@ from jax import lax
 
 from gossamer.bench.contender import AbsentError
 from gossamer.bench.peers.expression_jax import evaluate
+from gossamer.bench.peers.nearest_resize import nearest_positions, repetitions
 from gossamer.model.graph import Graph, Node
 from gossamer.model.infer.resolve import resolve
 from gossamer.model.passes.optimise import optimise
 from gossamer.ops.pool.problem import PoolProblem
 from gossamer.ops.pool.reference import counts_along
-from gossamer.ops.resize.problem import ResizeProblem
-from gossamer.ops.resize.reference import nearest
 from gossamer.tensor import default_spec
 
 LAYOUTS = {"NCHW": (0, 1, 2, 3), "NHWC": (0, 2, 3, 1)}
@@ -213,19 +212,15 @@ def _pad(run: _Run, node: Node) -> list[Any]:
 
 
 def _resize(run: _Run, node: Node) -> list[Any]:
-    a, shape, x = node.attributes, run.shape(node.inputs[0]), run.values[node.inputs[0]]
-    if a["mode"] != "nearest" or len(shape) != 4:
+    shape, x = run.shape(node.inputs[0]), run.values[node.inputs[0]]
+    positions = nearest_positions(run.function.static, node)
+    if positions is None:
         raise run.function.refused(node)
-    problem = ResizeProblem(default_spec(shape), tuple(a["sizes"]), tuple(a["scales"]), a["mode"],
-                            a["coordinates"], a["nearest_mode"])
-    for side in range(2):
-        positions, size = nearest(problem, side), shape[2 + side]
-        axis, times = run.axis(node, 2 + side), len(positions) // size
-        if np.array_equal(positions, np.arange(size).repeat(times)):
-            # XLA repeats without reading a table of positions
-            x = jnp.repeat(x, times, axis)
-        else:
-            x = jnp.take(x, positions, axis, mode="clip")
+    for axis, taken in enumerate(positions, 2):
+        times, place = repetitions(taken, shape[axis]), run.axis(node, axis)
+        # XLA repeats without reading a table of positions
+        x = (jnp.take(x, taken, place, mode="clip") if times is None
+             else jnp.repeat(x, times, place))
     return [x]
 
 

@@ -11,14 +11,12 @@ import torch
 from torch import fx, nn
 from torch.nn import functional
 
+from gossamer.bench.peers.nearest_resize import nearest_positions, repetitions
 from gossamer.errors import UnsupportedError
 from gossamer.expression import Expression
 from gossamer.model.graph import Graph, Node, StaticGraph
 from gossamer.model.infer.resolve import resolve
 from gossamer.model.passes.optimise import optimise
-from gossamer.ops.resize.problem import ResizeProblem
-from gossamer.ops.resize.reference import nearest
-from gossamer.tensor import default_spec
 
 
 def _hard_sigmoid(x: torch.Tensor, slope: float, shift: float) -> torch.Tensor:
@@ -84,16 +82,16 @@ class _Writer:
     """
 
     def __init__(self, static: StaticGraph) -> None:
-        self._static = static
+        self.static = static
         self._root = nn.Module()
         self._calls = fx.Graph()
         self._values: dict[str, fx.Node] = {}
 
     def module(self) -> nn.Module:
-        graph = self._static.graph
+        graph = self.static.graph
         for index, info in enumerate(graph.inputs):
             self._values[info.name] = self._calls.placeholder(f"input_{index}")
-        for node in self._static.nodes:
+        for node in self.static.nodes:
             write = _RULES.get(node.op)
             if write is None:
                 raise self.refused(node)
@@ -104,14 +102,14 @@ class _Writer:
 
     def refused(self, node: Node) -> UnsupportedError:
         """Returns the error for a node that is not written down here."""
-        return UnsupportedError(f"{self._static.graph.name}: {node.source or node.name} ({node.op})"
+        return UnsupportedError(f"{self.static.graph.name}: {node.source or node.name} ({node.op})"
                                 " has no form in PyTorch here")
 
     def value(self, name: str) -> fx.Node:
         """Returns what stands for a value; a constant becomes a parameter."""
         if name not in self._values:
             attribute = f"constant_{len(self._values)}"
-            array = np.ascontiguousarray(self._static.constants[name])
+            array = np.ascontiguousarray(self.static.constants[name])
             self._root.register_parameter(attribute, nn.Parameter(
                 torch.from_numpy(array.copy()), requires_grad=False))
             self._values[name] = self._calls.get_attr(attribute)
@@ -121,10 +119,10 @@ class _Writer:
         return self._calls.call_function(function, arguments, options)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        return self._static.shapes[name]
+        return self.static.shapes[name]
 
     def is_constant(self, name: str) -> bool:
-        return name in self._static.constants
+        return name in self.static.constants
 
     def expression(self, node: Node, expression: Expression, known: Sequence[Any]) -> fx.Node:
         """Writes an expression, which has one result. known: its inputs, and the results of its
@@ -265,19 +263,11 @@ def _transpose(writer: _Writer, node: Node) -> fx.Node:
 
 
 def _resize(writer: _Writer, node: Node) -> fx.Node:
-    a, shape = node.attributes, writer.shape(node.inputs[0])
-    sizes = writer.shape(node.outputs[0])[2:]
-    if a["mode"] != "nearest" or len(shape) != 4:
+    positions = nearest_positions(writer.static, node)
+    if positions is None or None in map(repetitions, positions, writer.shape(node.inputs[0])[2:]):
         raise writer.refused(node)
-    problem = ResizeProblem(default_spec(shape), tuple(a["sizes"]), tuple(a["scales"]), a["mode"],
-                            a["coordinates"], a["nearest_mode"])
-    for side in range(2):
-        size = shape[2 + side]
-        repeated = np.arange(size).repeat(sizes[side] // size)
-        if not np.array_equal(nearest(problem, side), repeated):
-            raise writer.refused(node)
     return writer.call(functional.interpolate, writer.value(node.inputs[0]),
-                       size=sizes, mode="nearest")
+                       size=writer.shape(node.outputs[0])[2:], mode="nearest")
 
 
 def _slice(writer: _Writer, node: Node) -> fx.Node:
