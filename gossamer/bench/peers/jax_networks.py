@@ -9,7 +9,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from gossamer.bench.contender import AbsentError, Alternative, PeerNetwork, ReadyContender
+from gossamer.bench.contender import (
+    Alternative,
+    PeerNetwork,
+    ReadyContender,
+    processor_precisions,
+)
 from gossamer.bench.peers import jax_devices
 from gossamer.bench.peers.graph_jax import LAYOUTS, GraphFunction
 from gossamer.device.base import Device
@@ -29,9 +34,7 @@ def alternatives(name: str, network: PeerNetwork, x: np.ndarray, device: Device,
         jax_device = jax_devices.gpu(device)
     else:
         jax_device = jax_devices.processor()
-        precisions = [precision for precision in precisions if precision != "tf32"]
-        if not precisions:
-            raise AbsentError("the processor has no TF32")
+        precisions = processor_precisions(precisions)
     # a network without images is the same in both layouts
     layouts = tuple(LAYOUTS) if x.ndim == 4 else ("NCHW",)
     return [Alternative(f"{precision}, {layout if x.ndim == 4 else 'row'}", partial(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gossamer.bench.contender import AbsentError
+from gossamer.bench.contender import AbsentError, processor_precisions
 from gossamer.bench.fresh_process import Job
 from gossamer.bench.peers.graph_module import graph_module
 from gossamer.device.registry import find
@@ -22,8 +22,8 @@ def first_call(job: Job) -> tuple[np.ndarray, dict[str, Any]]:
     on_cuda = device.runs_cuda_libraries
     if on_cuda and not torch.cuda.is_available():
         raise AbsentError("this torch sees no CUDA device: install a build for CUDA")
-    if not on_cuda and job.precision == "tf32":
-        raise AbsentError("the processor has no TF32")
+    if not on_cuda:
+        processor_precisions([job.precision])
     place = torch.device("cuda", device.index) if on_cuda else torch.device("cpu")
     dtype = torch.float16 if job.precision == "fp16" else torch.float32
     _allow_tf32(job.precision == "tf32")
