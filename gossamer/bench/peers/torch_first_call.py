@@ -16,8 +16,8 @@ from gossamer.device.registry import find
 
 
 def first_call(job: Job) -> tuple[np.ndarray, dict[str, Any]]:
-    """Returns the result of the first call, and how long it took from torch.compile(module) on.
-    Raises AbsentError where torch does not run on the device."""
+    """Returns the first output of the first call, and how long that call took from
+    torch.compile(module) on. Raises AbsentError where torch does not run on the device."""
     device = find(job.device)
     on_cuda = device.runs_cuda_libraries
     if on_cuda and not torch.cuda.is_available():
@@ -34,9 +34,10 @@ def first_call(job: Job) -> tuple[np.ndarray, dict[str, Any]]:
     _synchronize(on_cuda)
     start = time.perf_counter()
     with torch.no_grad():
-        output = torch.compile(module, dynamic=False)(x)
+        results = torch.compile(module, dynamic=False)(x)
     _synchronize(on_cuda)
     seconds = time.perf_counter() - start
+    output = results[0] if isinstance(results, tuple) else results
     return output.float().cpu().numpy(), {
         "seconds": seconds, "layout": "NCHW" if x.ndim == 4 else "row",
         "config": "mode default, batch norm folded"}
