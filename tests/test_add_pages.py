@@ -1,4 +1,4 @@
-"""What the pages add-*.md tell to write works: the code in them is loaded and run."""
+"""The code in the pages add-*.md is loaded and run."""
 
 import dataclasses
 import importlib

@@ -20,6 +20,21 @@ class AbsentError(Exception):
     """A contender that cannot take part here; the message says why, and what would help."""
 
 
+def processor_precisions(precisions: Sequence[str]) -> list[str]:
+    """Returns those of these precisions that the processor has. Raises AbsentError where it has
+    none of them."""
+    if left := [precision for precision in precisions if precision != "tf32"]:
+        return left
+    raise AbsentError("the processor has no TF32")
+
+
+def check_cuda_or_processor(device: Device) -> None:
+    """Raises AbsentError for a device that is neither a CUDA GPU nor the processor."""
+    if device.compiles and not device.runs_cuda_libraries:
+        raise AbsentError(f"does not run on {device.name}: it is compared on CUDA GPUs, and on the "
+                          "processor with --device host")
+
+
 @dataclass(frozen=True)
 class PeerNetwork:
     """A network in the forms that the contenders take.

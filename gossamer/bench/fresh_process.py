@@ -47,7 +47,7 @@ class FirstRun:
     """The result of a contender's work in its process.
 
     seconds: from a network in memory to the end of its first run. output: results for the first
-    images. config: how the contender was set up, and what it did.
+    images, of the network's first output. config: how the contender was set up, and what it did.
     """
 
     seconds: float

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class PeakRates:
-    """What a device does at most in a microsecond.
+    """The peak rates of a device, each per microsecond.
 
     Attributes
     ----------

@@ -3,7 +3,7 @@ joined values lie, and what a slice takes is read where it lies."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from gossamer.device.base import Device
 from gossamer.ops.algorithm import Problem, Variant
@@ -84,9 +84,10 @@ def _is_dense(spec: TensorSpec) -> bool:
     return not spec.format.is_packed and spec.nbytes == spec.size * spec.stored_dtype.itemsize
 
 
-def keep_in_place(program: Program, names: Collection[str], device: Device) -> Program:
-    """Returns the program, whose layers of these names copy nothing where the formats that were
-    chosen for them allow that. names: those of layers_in_place()."""
+def keep_in_place(program: Program, layers: Sequence[Layer], device: Device) -> Program:
+    """Returns the program of these layers, of which those of layers_in_place() copy nothing where
+    the formats that were chosen for them allow that."""
+    names = layers_in_place(layers)
     for step in program.steps:
         if step.layer.name not in names:
             continue

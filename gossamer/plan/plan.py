@@ -92,7 +92,8 @@ class Plan:
         self._stored_us: dict[int, float | None] = {}
         self._slowed_runs = SlowedRuns(graph.name, device)
         self._crowded: dict[int, str] = {}
-        """By batch size, the notice on the times of the last profile that other programs spoilt."""
+        """For each batch size that was timed, the notice on times that are too long as other
+        programs had the processors; empty where none are."""
         self._last_batch: int | None = None
         self._lock = threading.RLock()
 

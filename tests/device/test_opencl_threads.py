@@ -21,15 +21,22 @@ from tests.device.noting_lock import NotingLock
 from tests.device.test_launches import SELF_CHECK
 
 
-def test_one_thread_at_a_time_calls_the_driver(compiled_device: Device,
-                                               monkeypatch: pytest.MonkeyPatch) -> None:
-    device = compiled_device
-    if device.api != "opencl" or is_slow(device):
-        pytest.skip("Oclgrind simulates one kernel at a time, and CUDA needs no lock")
-    import pyopencl as cl
+@pytest.fixture
+def lock(compiled_device: Device, monkeypatch: pytest.MonkeyPatch) -> NotingLock:
+    """A lock that is held round all calls of the device's driver."""
+    if compiled_device.api != "opencl":
+        pytest.skip("only OpenCL has drivers that one thread at a time may call")
+    lock = NotingLock()
+    monkeypatch.setattr(compiled_device, "_calls", lock)
+    return lock
 
-    lock, called = NotingLock(), dict[str, list[bool]]()
-    monkeypatch.setattr(device, "_calls", lock)
+
+def test_one_thread_at_a_time_calls_the_driver(compiled_device: Device, lock: NotingLock,
+                                               monkeypatch: pytest.MonkeyPatch) -> None:
+    device, called = compiled_device, dict[str, list[bool]]()
+    if is_slow(device):
+        pytest.skip("Oclgrind simulates one kernel at a time")
+    import pyopencl as cl
 
     def watched(name: str) -> Callable[..., Any]:
         function = getattr(cl, name)
@@ -67,19 +74,9 @@ def test_one_thread_at_a_time_calls_the_driver(compiled_device: Device,
     assert all(all(held) for held in called.values())
 
 
-def locked(device: Device, monkeypatch: pytest.MonkeyPatch) -> NotingLock:
-    """Returns a lock that is held from now on round all calls of a device's driver."""
-    if device.api != "opencl":
-        pytest.skip("only OpenCL has drivers that one thread at a time may call")
-    lock = NotingLock()
-    monkeypatch.setattr(device, "_calls", lock)
-    return lock
-
-
 def test_threads_that_ask_for_a_kernel_at_a_time_build_it_once(
-        compiled_device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    device: Any = compiled_device
-    locked(device, monkeypatch)
+        compiled_device: Any, lock: NotingLock, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = compiled_device
     monkeypatch.setattr(device, "_kernels", {})
     builds, build, both_ask = [], device._build, Barrier(2)
 
@@ -117,10 +114,10 @@ def test_gpus_are_timed_by_the_clock_under_the_lock(
 
 
 def test_events_of_work_that_fails_are_released_under_the_lock(
-        compiled_device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    device: Any = compiled_device
-    lock, held = locked(device, monkeypatch), []
+        compiled_device: Any, lock: NotingLock, monkeypatch: pytest.MonkeyPatch) -> None:
     import pyopencl as cl
+
+    device, held = compiled_device, []
 
     class Event:
         def __del__(self) -> None:
@@ -140,10 +137,10 @@ def test_events_of_work_that_fails_are_released_under_the_lock(
 
 
 def test_a_program_that_cannot_be_built_is_released_under_the_lock(
-        compiled_device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    device: Any = compiled_device
-    lock, held = locked(device, monkeypatch), []
+        compiled_device: Any, lock: NotingLock, monkeypatch: pytest.MonkeyPatch) -> None:
     import pyopencl as cl
+
+    device, held = compiled_device, []
 
     class Program:
         def __init__(self, *arguments: Any) -> None:
@@ -166,10 +163,10 @@ def test_a_program_that_cannot_be_built_is_released_under_the_lock(
 
 
 def test_memory_that_a_driver_cannot_give_is_released_under_the_lock(
-        compiled_device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    device: Any = compiled_device
-    lock, held = locked(device, monkeypatch), []
+        compiled_device: Any, lock: NotingLock, monkeypatch: pytest.MonkeyPatch) -> None:
     import pyopencl as cl
+
+    device, held = compiled_device, []
 
     class Buffer:
         def release(self) -> None:

@@ -81,7 +81,7 @@ def applied(target: Target, files: Files, changes: list[int]) -> Files:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one mutation.
+    """The outcome of reading one mutated file.
 
     failure: what failed; "" where nothing did. refused: whether the reader said in one line why it
     does not read the file. passed: whether its first check was passed.

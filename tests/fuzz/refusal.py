@@ -1,4 +1,4 @@
-"""What the tests of hostile files share: messages of refusals, and networks of one node."""
+"""Helpers of the tests of hostile files: messages of refusals, and networks of one node."""
 
 from __future__ import annotations
 

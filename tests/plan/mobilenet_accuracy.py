@@ -23,7 +23,7 @@ _AT_ONCE = 10
 
 @dataclass(frozen=True)
 class Comparison:
-    """What two computations of the same inputs give. error: the largest normalised error of an
+    """How two computations of the same inputs compare. error: the largest normalised error of an
     input. same_classes: inputs of which both have the same largest output, of `inputs`."""
 
     error: float

@@ -1,4 +1,4 @@
-"""What a policy refuses."""
+"""Options that a policy refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an MLP does where it is told little: sizes, losses, the best epoch, scaling and weights."""
+"""Defaults of an MLP: sizes, losses, the best epoch, scaling and weights."""
 
 from __future__ import annotations
 

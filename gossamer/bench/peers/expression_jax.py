@@ -27,7 +27,8 @@ def _truth(compare: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _where(condition: Any, x: Any, y: Any) -> Any:
-    return jnp.where(condition != 0, x, y)
+    # of two numbers jnp.where makes float32
+    return jnp.where(condition != 0, x, y).astype(jnp.result_type(condition, x, y))
 
 
 def _slope_below_zero(x: Any, slope: Any) -> Any:

@@ -12,20 +12,21 @@ from jax import lax
 
 from gossamer.bench.contender import AbsentError
 from gossamer.bench.peers.expression_jax import evaluate
+from gossamer.bench.peers.nearest_resize import nearest_positions, repetitions
 from gossamer.model.graph import Graph, Node
 from gossamer.model.infer.resolve import resolve
 from gossamer.model.passes.optimise import optimise
 from gossamer.ops.pool.problem import PoolProblem
 from gossamer.ops.pool.reference import counts_along
-from gossamer.ops.resize.problem import ResizeProblem
-from gossamer.ops.resize.reference import nearest
 from gossamer.tensor import default_spec
 
 LAYOUTS = {"NCHW": (0, 1, 2, 3), "NHWC": (0, 2, 3, 1)}
 """The axes of an image in NCHW in the order of each layout."""
 
 _FILTERS = {"NCHW": "OIHW", "NHWC": "OHWI"}
-"""The layout of the filters between images in each layout, which is that of images again."""
+"""The order of a filter's axes between images in each layout, which is that of images again."""
+_PROCESSOR_FILTERS = "HWIO"
+"""The order in which XLA reads filters on the processor; it transposes others in every call."""
 
 _Item = TypeVar("_Item")
 
@@ -34,23 +35,27 @@ class GraphFunction:
     """A network at one batch size as a function of its weights and its input, with batch norms
     folded. It returns a tuple of the graph's outputs.
 
-    Tensors of four axes, the filters of convolutions among them, are in the layout, and all others
-    are as in the graph.
+    Tensors of four axes are in the layout, and all others are as in the graph. Filters are in the
+    layout too, but on the processor in the order in which XLA reads them there.
 
-    weights: the constants in the layout and the precision's dtype, in the order in which a call
+    weights: the constants in these orders and the precision's dtype, one after another as a call
     takes them. Raises AbsentError for an op that is not written down here.
     """
 
-    def __init__(self, graph: Graph, batch: int, layout: str, precision: str) -> None:
+    def __init__(self, graph: Graph, batch: int, layout: str, precision: str, *,
+                 on_processor: bool) -> None:
         self.static = resolve(optimise(graph), batch)
         self.layout = layout
         self.dtype = np.dtype("float16" if precision == "fp16" else "float32")
         # DEFAULT lets XLA use TF32 for float32 on a GPU
         self.precision = lax.Precision.HIGHEST if precision == "fp32" else lax.Precision.DEFAULT
-        read = {name for node in self.static.nodes for name in node.inputs}
-        read.update(info.name for info in graph.outputs)
-        self._names = [name for name in self.static.constants if name in read]
-        self.weights = [self.stored(self.static.constants[name]) for name in self._names]
+        filters, others = set[str](), {info.name for info in graph.outputs}
+        for node in self.static.nodes:
+            for index, name in enumerate(node.inputs):
+                (filters if node.op == "conv2d" and index == 1 else others).add(name)
+        self._names = [name for name in self.static.constants if name in filters | others]
+        self._reordered = filters.intersection(self._names) - others if on_processor else set()
+        self.weights = [self._weight(name) for name in self._names]
         for node in self.static.nodes:
             if node.op not in _RULES or any(self.static.dtypes[name] != "float32"
                                             for name in node.outputs if name):
@@ -66,9 +71,23 @@ class GraphFunction:
 
     def stored(self, array: np.ndarray) -> np.ndarray:
         """Returns an array of the graph as the function takes it, in its layout and dtype."""
+        return self._in_memory(array, self.order(range(array.ndim)))
+
+    def filter_order(self, name: str) -> str:
+        """Returns the order of the axes of a convolution's filter."""
+        return _PROCESSOR_FILTERS if name in self._reordered else _FILTERS[self.layout]
+
+    def _weight(self, name: str) -> np.ndarray:
+        array = self.static.constants[name]
+        if name not in self._reordered:
+            return self.stored(array)
+        return self._in_memory(array, ["OIHW".index(axis) for axis in self.filter_order(name)])
+
+    def _in_memory(self, array: np.ndarray, axes: Sequence[int]) -> np.ndarray:
+        """Returns an array with its axes in this order and numbers in the precision's dtype."""
         if array.dtype.kind == "f":
             array = array.astype(self.dtype)
-        return np.ascontiguousarray(array.transpose(self.order(range(array.ndim))))
+        return np.ascontiguousarray(array.transpose(axes))
 
     def in_graph(self, array: np.ndarray) -> np.ndarray:
         """Returns a result of the function in float32, with its axes as in the graph."""
@@ -132,13 +151,13 @@ class _Run:
 
 
 def _conv2d(run: _Run, node: Node) -> list[Any]:
-    a, layout = node.attributes, run.function.layout
+    a, (x, weight), layout = node.attributes, node.inputs[:2], run.function.layout
     top, left, bottom, right = a["pads"]
     return run.with_epilogue(node, lax.conv_general_dilated(
-        run.values[node.inputs[0]], run.values[node.inputs[1]], a["strides"],
-        [(top, bottom), (left, right)], rhs_dilation=a["dilations"],
-        dimension_numbers=(layout, _FILTERS[layout], layout), feature_group_count=a["groups"],
-        precision=run.function.precision))
+        run.values[x], run.values[weight], a["strides"], [(top, bottom), (left, right)],
+        rhs_dilation=a["dilations"],
+        dimension_numbers=(layout, run.function.filter_order(weight), layout),
+        feature_group_count=a["groups"], precision=run.function.precision))
 
 
 def _gemm(run: _Run, node: Node) -> list[Any]:
@@ -193,19 +212,15 @@ def _pad(run: _Run, node: Node) -> list[Any]:
 
 
 def _resize(run: _Run, node: Node) -> list[Any]:
-    a, shape, x = node.attributes, run.shape(node.inputs[0]), run.values[node.inputs[0]]
-    if a["mode"] != "nearest" or len(shape) != 4:
+    shape, x = run.shape(node.inputs[0]), run.values[node.inputs[0]]
+    positions = nearest_positions(run.function.static, node)
+    if positions is None:
         raise run.function.refused(node)
-    problem = ResizeProblem(default_spec(shape), tuple(a["sizes"]), tuple(a["scales"]), a["mode"],
-                            a["coordinates"], a["nearest_mode"])
-    for side in range(2):
-        positions, size = nearest(problem, side), shape[2 + side]
-        axis, times = run.axis(node, 2 + side), len(positions) // size
-        if np.array_equal(positions, np.arange(size).repeat(times)):
-            # XLA repeats without reading a table of positions
-            x = jnp.repeat(x, times, axis)
-        else:
-            x = jnp.take(x, positions, axis, mode="clip")
+    for axis, taken in enumerate(positions, 2):
+        times, place = repetitions(taken, shape[axis]), run.axis(node, axis)
+        # XLA repeats without reading a table of positions
+        x = (jnp.take(x, taken, place, mode="clip") if times is None
+             else jnp.repeat(x, times, place))
     return [x]
 
 

@@ -11,25 +11,40 @@ import torch
 from torch import fx, nn
 from torch.nn import functional
 
+from gossamer.bench.peers.nearest_resize import nearest_positions, repetitions
 from gossamer.errors import UnsupportedError
 from gossamer.expression import Expression
 from gossamer.model.graph import Graph, Node, StaticGraph
 from gossamer.model.infer.resolve import resolve
 from gossamer.model.passes.optimise import optimise
-from gossamer.ops.resize.problem import ResizeProblem
-from gossamer.ops.resize.reference import nearest
-from gossamer.tensor import default_spec
 
 
 def _hard_sigmoid(x: torch.Tensor, slope: float, shift: float) -> torch.Tensor:
     return torch.clamp(x * slope + shift, 0, 1)
 
 
-def _truth(compare: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+def _least(x: Any, y: Any) -> torch.Tensor:
+    return _limited(torch.minimum, "max", x, y)
+
+
+def _greatest(x: Any, y: Any) -> torch.Tensor:
+    return _limited(torch.maximum, "min", x, y)
+
+
+def _limited(function: Callable[..., torch.Tensor], limit: str, x: Any, y: Any) -> torch.Tensor:
+    """Returns a minimum or maximum, which torch has of two tensors only, or as the limit of one by
+    a number."""
+    for tensor, number in ((x, y), (y, x)):
+        if not isinstance(number, torch.Tensor):
+            return torch.clamp(tensor, **{limit: number})
+    return function(x, y)
+
+
+def _truth(compare: Callable[..., Any]) -> Callable[..., torch.Tensor]:
     """Returns a comparison whose result is 1 or 0 in the dtype of its arguments."""
     def compared(x: Any, y: Any) -> torch.Tensor:
         dtype = next(each.dtype for each in (x, y) if isinstance(each, torch.Tensor))
-        return compare(x, y).to(dtype)
+        return compare(x, y).to(dtype)  # type: ignore[no-any-return]
 
     return compared
 
@@ -40,14 +55,15 @@ def _where(condition: torch.Tensor, x: Any, y: Any) -> torch.Tensor:
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div, "pow": torch.pow,
-    "min": torch.minimum, "max": torch.maximum, "neg": torch.neg, "abs": torch.abs,
+    "min": _least, "max": _greatest, "neg": torch.neg, "abs": torch.abs,
     "exp": torch.exp, "log": torch.log, "sqrt": torch.sqrt, "tanh": torch.tanh,
     "erf": torch.erf, "floor": torch.floor, "round": torch.round, "sigmoid": torch.sigmoid,
     "sign": torch.sign, "relu": torch.relu, "clip": torch.clamp,
     "leaky_relu": functional.leaky_relu, "hard_sigmoid": _hard_sigmoid,
-    "less": _truth(torch.lt), "less_equal": _truth(torch.le), "greater": _truth(torch.gt),
-    "greater_equal": _truth(torch.ge), "where": _where}
-"""Functions of expressions that torch has with the same arguments and constants."""
+    "less": _truth(operator.lt), "less_equal": _truth(operator.le), "greater": _truth(operator.gt),
+    "greater_equal": _truth(operator.ge), "where": _where}
+"""Functions of expressions that torch has, with the same arguments and constants. Of two arguments
+one may be a number."""
 
 
 def graph_module(graph: Graph, batch: int) -> nn.Module:
@@ -66,16 +82,16 @@ class _Writer:
     """
 
     def __init__(self, static: StaticGraph) -> None:
-        self._static = static
+        self.static = static
         self._root = nn.Module()
         self._calls = fx.Graph()
         self._values: dict[str, fx.Node] = {}
 
     def module(self) -> nn.Module:
-        graph = self._static.graph
+        graph = self.static.graph
         for index, info in enumerate(graph.inputs):
             self._values[info.name] = self._calls.placeholder(f"input_{index}")
-        for node in self._static.nodes:
+        for node in self.static.nodes:
             write = _RULES.get(node.op)
             if write is None:
                 raise self.refused(node)
@@ -86,14 +102,14 @@ class _Writer:
 
     def refused(self, node: Node) -> UnsupportedError:
         """Returns the error for a node that is not written down here."""
-        return UnsupportedError(f"{self._static.graph.name}: {node.source or node.name} ({node.op})"
+        return UnsupportedError(f"{self.static.graph.name}: {node.source or node.name} ({node.op})"
                                 " has no form in PyTorch here")
 
     def value(self, name: str) -> fx.Node:
         """Returns what stands for a value; a constant becomes a parameter."""
         if name not in self._values:
             attribute = f"constant_{len(self._values)}"
-            array = np.ascontiguousarray(self._static.constants[name])
+            array = np.ascontiguousarray(self.static.constants[name])
             self._root.register_parameter(attribute, nn.Parameter(
                 torch.from_numpy(array.copy()), requires_grad=False))
             self._values[name] = self._calls.get_attr(attribute)
@@ -103,10 +119,10 @@ class _Writer:
         return self._calls.call_function(function, arguments, options)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        return self._static.shapes[name]
+        return self.static.shapes[name]
 
     def is_constant(self, name: str) -> bool:
-        return name in self._static.constants
+        return name in self.static.constants
 
     def expression(self, node: Node, expression: Expression, known: Sequence[Any]) -> fx.Node:
         """Writes an expression, which has one result. known: its inputs, and the results of its
@@ -247,19 +263,11 @@ def _transpose(writer: _Writer, node: Node) -> fx.Node:
 
 
 def _resize(writer: _Writer, node: Node) -> fx.Node:
-    a, shape = node.attributes, writer.shape(node.inputs[0])
-    sizes = writer.shape(node.outputs[0])[2:]
-    if a["mode"] != "nearest" or len(shape) != 4:
+    positions = nearest_positions(writer.static, node)
+    if positions is None or None in map(repetitions, positions, writer.shape(node.inputs[0])[2:]):
         raise writer.refused(node)
-    problem = ResizeProblem(default_spec(shape), tuple(a["sizes"]), tuple(a["scales"]), a["mode"],
-                            a["coordinates"], a["nearest_mode"])
-    for side in range(2):
-        size = shape[2 + side]
-        repeated = np.arange(size).repeat(sizes[side] // size)
-        if not np.array_equal(nearest(problem, side), repeated):
-            raise writer.refused(node)
     return writer.call(functional.interpolate, writer.value(node.inputs[0]),
-                       size=sizes, mode="nearest")
+                       size=writer.shape(node.outputs[0])[2:], mode="nearest")
 
 
 def _slice(writer: _Writer, node: Node) -> fx.Node:

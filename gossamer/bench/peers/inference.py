@@ -17,6 +17,7 @@ from gossamer.bench.contender import (
     Peer,
     PeerNetwork,
     ReadyContender,
+    check_cuda_or_processor,
 )
 from gossamer.bench.peers.clblast import clblast
 from gossamer.device.base import Device
@@ -99,9 +100,7 @@ def jax_jit(network: PeerNetwork, x: np.ndarray, device: Device,
     AbsentError."""
     if network.is_layer:
         raise AbsentError("whole networks are compared only")
-    if device.compiles and not device.runs_cuda_libraries:
-        raise AbsentError(f"does not run on {device.name}: it is compared on CUDA GPUs, and on the "
-                          "processor with --device host")
+    check_cuda_or_processor(device)
     if importlib.util.find_spec("jax") is None:
         raise AbsentError("jax is not installed: pip install jax, or 'jax[cuda13]' for GPUs")
     from gossamer.bench.peers import jax_networks

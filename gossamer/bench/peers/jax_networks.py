@@ -9,7 +9,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from gossamer.bench.contender import AbsentError, Alternative, PeerNetwork, ReadyContender
+from gossamer.bench.contender import (
+    Alternative,
+    PeerNetwork,
+    ReadyContender,
+    processor_precisions,
+)
 from gossamer.bench.peers import jax_devices
 from gossamer.bench.peers.graph_jax import LAYOUTS, GraphFunction
 from gossamer.device.base import Device
@@ -29,9 +34,7 @@ def alternatives(name: str, network: PeerNetwork, x: np.ndarray, device: Device,
         jax_device = jax_devices.gpu(device)
     else:
         jax_device = jax_devices.processor()
-        precisions = [precision for precision in precisions if precision != "tf32"]
-        if not precisions:
-            raise AbsentError("the processor has no TF32")
+        precisions = processor_precisions(precisions)
     # a network without images is the same in both layouts
     layouts = tuple(LAYOUTS) if x.ndim == 4 else ("NCHW",)
     return [Alternative(f"{precision}, {layout if x.ndim == 4 else 'row'}", partial(
@@ -42,8 +45,9 @@ def alternatives(name: str, network: PeerNetwork, x: np.ndarray, device: Device,
 def _contender(name: str, network: PeerNetwork, x: np.ndarray, device: Device, jax_device: Any,
                precision: str, layout: str) -> ReadyContender:
     """The network in one layout and precision. Weights are arguments, as users of JAX pass them,
-    in the order of axes that the layout's convolutions read."""
-    function = GraphFunction(network.graph, len(x), layout, precision)
+    in the order of axes that convolutions read."""
+    function = GraphFunction(network.graph, len(x), layout, precision,
+                             on_processor=not device.runs_cuda_libraries)
     weights, source = jax.device_put((function.weights, function.stored(x)), jax_device)
     call = jax.jit(function)
     results: list[Any] = []

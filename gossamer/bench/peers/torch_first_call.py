@@ -9,21 +9,21 @@ from typing import Any
 import numpy as np
 import torch
 
-from gossamer.bench.contender import AbsentError
+from gossamer.bench.contender import AbsentError, processor_precisions
 from gossamer.bench.fresh_process import Job
 from gossamer.bench.peers.graph_module import graph_module
 from gossamer.device.registry import find
 
 
 def first_call(job: Job) -> tuple[np.ndarray, dict[str, Any]]:
-    """Returns the result of the first call, and how long it took from torch.compile(module) on.
-    Raises AbsentError where torch does not run on the device."""
+    """Returns the first output of the first call, and how long that call took from
+    torch.compile(module) on. Raises AbsentError where torch does not run on the device."""
     device = find(job.device)
     on_cuda = device.runs_cuda_libraries
     if on_cuda and not torch.cuda.is_available():
         raise AbsentError("this torch sees no CUDA device: install a build for CUDA")
-    if not on_cuda and job.precision == "tf32":
-        raise AbsentError("the processor has no TF32")
+    if not on_cuda:
+        processor_precisions([job.precision])
     place = torch.device("cuda", device.index) if on_cuda else torch.device("cpu")
     dtype = torch.float16 if job.precision == "fp16" else torch.float32
     _allow_tf32(job.precision == "tf32")
@@ -34,9 +34,10 @@ def first_call(job: Job) -> tuple[np.ndarray, dict[str, Any]]:
     _synchronize(on_cuda)
     start = time.perf_counter()
     with torch.no_grad():
-        output = torch.compile(module, dynamic=False)(x)
+        results = torch.compile(module, dynamic=False)(x)
     _synchronize(on_cuda)
     seconds = time.perf_counter() - start
+    output = results[0] if isinstance(results, tuple) else results
     return output.float().cpu().numpy(), {
         "seconds": seconds, "layout": "NCHW" if x.ndim == 4 else "row",
         "config": "mode default, batch norm folded"}

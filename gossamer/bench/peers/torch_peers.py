@@ -12,7 +12,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from gossamer.bench.contender import AbsentError, Alternative, PeerNetwork, ReadyContender
+from gossamer.bench.contender import (
+    AbsentError,
+    Alternative,
+    PeerNetwork,
+    ReadyContender,
+    processor_precisions,
+)
 from gossamer.bench.peers.torch_networks import folded
 from gossamer.device.base import Device
 from gossamer.device.registry import find
@@ -170,9 +176,7 @@ def alternatives(name: str, network: PeerNetwork, x: np.ndarray, device: Device,
     elif name != "torch-eager":
         raise AbsentError("compared on CUDA only, where it replays a CUDA graph")
     else:
-        precisions = [precision for precision in precisions if precision != "tf32"]
-        if not precisions:
-            raise AbsentError("the processor has no TF32")
+        precisions = processor_precisions(precisions)
     torch_device = _TorchDevice(network, x, device)
     layouts = tuple(FORMATS) if x.ndim == 4 else ("row", BY_COLUMN)
     ways = [(precision, layout) for precision in precisions for layout in layouts]

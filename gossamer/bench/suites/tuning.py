@@ -15,6 +15,7 @@ from gossamer.bench.contender import (
     Alternative,
     PeerNetwork,
     TimedContender,
+    check_cuda_or_processor,
 )
 from gossamer.bench.fresh_process import Job, run
 from gossamer.bench.suites.networks import CHECKED_IMAGES, input_of, whole_network
@@ -54,10 +55,7 @@ def tuning_case(network: PeerNetwork, effort: str, batch: int, setting: Setting)
 
 def _check_torch(setting: Setting) -> None:
     """Raises AbsentError where PyTorch is not here or does not run on the device."""
-    device = setting.device
-    if device.compiles and not device.runs_cuda_libraries:
-        raise AbsentError(f"does not run on {device.name}: it is compared on CUDA GPUs, and on the "
-                          "processor with --device host")
+    check_cuda_or_processor(setting.device)
     if importlib.util.find_spec("torch") is None:
         raise AbsentError("torch is not installed: pip install torch")
 

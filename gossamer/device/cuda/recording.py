@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class _Capture:
-    """What a thread captures until the graph is made.
+    """The recording of one graph, as long as a thread captures work for it.
 
     stream: temporary stream on which the work is captured.
     side_streams: those of this graph alone, as what is captured must not mix with the work of other
@@ -43,7 +43,7 @@ class Recorder:
 
     @property
     def _capture(self) -> _Capture | None:
-        """What the calling thread captures now; None where it records no graph."""
+        """The recording of the calling thread; None where it records no graph."""
         capture: _Capture | None = getattr(self._of_thread, "capture", None)
         return capture
 

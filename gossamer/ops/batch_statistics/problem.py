@@ -1,5 +1,5 @@
-"""What batch norm by the statistics of its own input needs of each channel, for those who measure
-this step alone."""
+"""The statistics of each channel by which batch norm in training normalises its input, as an op of
+its own, so that this step can be measured alone."""
 
 from __future__ import annotations
 

@@ -94,8 +94,8 @@ class RegionProblem(Problem):
 
     @cached_property
     def facts(self) -> tuple[ValueFacts, ...]:  # type: ignore[override]
-        """What the parts that read the entries know of their values; empty where no entry has few
-        values."""
+        """The facts that the parts state of the entries that they read; empty where no entry has
+        few values."""
         known = tuple(part.facts[index] if index < len(part.facts) else REAL
                       for part, index in map(self._reader, self.entries))
         return known if any(facts.few_values for facts in known) else ()

@@ -15,7 +15,7 @@ from gossamer.ops.algorithm import Algorithm, Variant
 from gossamer.ops.registry import OPS
 from gossamer.plan.choose.builder import LayerChoice, ProgramBuilder
 from gossamer.plan.eligibility import first_in_order
-from gossamer.plan.in_place import keep_in_place, layers_in_place
+from gossamer.plan.in_place import keep_in_place
 from gossamer.plan.program import Layer, Program, Step
 from gossamer.plan.region import find_regions, with_regions
 from gossamer.plan.store.keys import libraries, problem_key, source_hash
@@ -107,7 +107,7 @@ class StoredChoices:
         builder = ProgramBuilder(batch, inputs, constants, decide)
         for layer in with_regions(layers, regions):
             builder.add(layer)
-        program = keep_in_place(builder.finish(outputs), layers_in_place(layers), device)
+        program = keep_in_place(builder.finish(outputs), layers, device)
         if planned:
             return program, []
         note = f"batch {batch} was not planned: the choices are those of batch {nearest}"

@@ -13,7 +13,7 @@ from gossamer.plan.choose.builder import LayerChoice, ProgramBuilder
 from gossamer.plan.choose.cheapest import Cheapest, best_alone
 from gossamer.plan.choose.first import FirstChoices
 from gossamer.plan.eligibility import ANY
-from gossamer.plan.in_place import keep_in_place, layers_in_place
+from gossamer.plan.in_place import keep_in_place
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer, Program
 from gossamer.plan.region import find_regions, with_regions
@@ -66,7 +66,7 @@ def choose(layers: Sequence[Layer], batch: int, inputs: Mapping[str, TensorSpec]
     for layer in with_regions(layers, taken):
         builder.add(layer)
     program = builder.finish({name: specs[name] for name in outputs})
-    return keep_in_place(program, layers_in_place(layers), device)
+    return keep_in_place(program, layers, device)
 
 
 def _check_forced(layers: Sequence[Layer], policy: Policy) -> None:

@@ -23,6 +23,10 @@ pytestmark = pytest.mark.usefixtures("needs_jax")
 SHIFTED = Expression(2, (ExpressionStep("add", (0, 1)), ExpressionStep("constant", (), (0.5,)),
                          ExpressionStep("mul", (2, 3))), (2, 4))
 """The sum of two values, and half of it."""
+ONE_OF_TWO = Expression(1, (ExpressionStep("constant", (), (0.5,)),
+                            ExpressionStep("constant", (), (-0.5,)),
+                            ExpressionStep("where", (0, 1, 2))))
+"""A number where the value is not 0, and another one where it is."""
 
 
 def peer(graph: Graph, batch: int = 2, precisions: tuple[str, ...] = ("fp32",)
@@ -177,6 +181,37 @@ def test_functions(name: str, dtype: str) -> None:
     assert np.allclose(result, expected, *((1e-2, 1e-3) if dtype == "float16" else (1e-5, 1e-6)))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_one_of_two_numbers_has_the_dtype_of_the_condition(dtype: str) -> None:
+    import jax
+
+    from gossamer.bench.peers.expression_jax import evaluate
+
+    (result,) = evaluate(ONE_OF_TWO, [jax.numpy.asarray([-2, 0, 3], dtype)])
+    assert result.dtype == dtype and result.tolist() == [0.5, -0.5, 0.5]
+
+
+def test_the_processor_has_filters_in_its_own_order() -> None:
+    from gossamer.bench.peers.graph_jax import GraphFunction
+
+    build, x = image()
+    y = build.conv2d(x, constant(build, "w", 8, 4, 3, 2))
+    graph = finished(build, y, 8, None, None)
+    shapes = {(layout, on_processor): GraphFunction(
+        graph, 1, layout, "fp32", on_processor=on_processor).weights[0].shape
+        for layout in ("NCHW", "NHWC") for on_processor in (True, False)}
+    assert shapes == {("NCHW", True): (3, 2, 4, 8), ("NHWC", True): (3, 2, 4, 8),
+                      ("NCHW", False): (8, 4, 3, 2), ("NHWC", False): (8, 3, 2, 4)}
+
+
+def test_a_filter_that_is_an_operand_too() -> None:
+    build, x = image()
+    weight = constant(build, "w", 1, 4, 3, 3)
+    scaled = build.apply("mul", build.pool(x, "max", (3, 4), strides=(2, 1)), weight)
+    check(finished(build, build.apply("add", scaled, build.reduce(
+        build.conv2d(x, weight), "max", (2, 3))), 4, 3, 3))
+
+
 def test_fp32_alone_is_strict() -> None:
     import jax
 
@@ -184,7 +219,7 @@ def test_fp32_alone_is_strict() -> None:
 
     def layers(precision: str) -> set[tuple[str, bool]]:
         """Returns the dtypes of convolutions and products, and whether they are strict."""
-        function = GraphFunction(tiny().graph, 1, "NHWC", precision)
+        function = GraphFunction(tiny().graph, 1, "NHWC", precision, on_processor=False)
         x = jax.ShapeDtypeStruct((1, 8, 8, 3), function.dtype)
         steps = jax.make_jaxpr(function)(function.weights, x).eqns
         return {(str(step.outvars[0].aval.dtype),

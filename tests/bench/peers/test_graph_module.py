@@ -26,6 +26,29 @@ def test_detectors() -> None:
     assert normalised_error(results[0].numpy(), reference(graph, x)) < tolerance("network")
 
 
+@pytest.mark.parametrize("numbers", [(), (0,), (1,)])
+@pytest.mark.parametrize("name", ["add", "sub", "mul", "div", "pow", "min", "max", "less",
+                                  "less_equal", "greater", "greater_equal"])
+def test_functions_of_tensors_and_a_number(name: str, numbers: tuple[int, ...]) -> None:
+    import torch
+
+    from gossamer.bench.peers.graph_module import graph_module
+
+    build = GraphBuilder("functions")
+    inputs = [build.input("x", (None, 3)), build.constant("c", np.float32([2, 0.5, 0.75]))]
+    for index in numbers:
+        inputs[index] = build.constant("number", np.float32(0.5))
+    if 0 in numbers:
+        inputs[1] = "x"
+    build.output(build.apply(name, *inputs), (None, 3))
+    graph = build.finish()
+    x = np.float32([[0.5, 1, 0.25], [4, 0.5, 0.75]])
+    for dtype in (torch.float32, torch.float16):
+        result = graph_module(graph, 2).to(dtype)(torch.from_numpy(x).to(dtype))
+        assert result.dtype == dtype
+        assert normalised_error(result.numpy(), reference(graph, x)) < 1e-3
+
+
 def test_an_op_without_a_form_is_named() -> None:
     from gossamer.bench.peers.graph_module import graph_module
 

@@ -26,7 +26,7 @@ from gossamer.device.host import HostDevice
 from gossamer.device.registry import find
 from gossamer.model import zoo
 from tests.bench.conftest import PEAKS, setting
-from tests.bench.networks import tiny
+from tests.bench.networks import detector, tiny
 from tests.tolerances import normalised_error, tolerance
 
 STAMP = Stamp({}, "gossamer bench", None, "run")
@@ -82,6 +82,16 @@ def test_torch_compile_is_timed_where_it_is_installed() -> None:
     assert normalised_error(first.output, reference(done.graph, done.x[:2])) < tolerance("network")
     with pytest.raises(AbsentError, match="no TF32"):
         fresh_process.run(dataclasses.replace(done, precision="tf32"))
+
+
+@pytest.mark.parametrize("contender", ["gossamer", "torch-compile"])
+def test_the_first_of_several_outputs_is_checked(contender: str) -> None:
+    if contender != "gossamer" and find_spec("torch") is None:
+        pytest.skip("torch is not installed")
+    graph = detector()
+    x = np.random.default_rng(0).standard_normal((2, 4, 8, 8)).astype(np.float32)
+    output = fresh_process.run(job(contender=contender, graph=graph, x=x)).output
+    assert normalised_error(output, reference(graph, x)) < tolerance("network")
 
 
 @pytest.mark.parametrize("network", ["tiny", "mobilenet_v2"])

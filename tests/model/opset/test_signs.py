@@ -17,7 +17,7 @@ from tests.model.graph_builder import Builder
 BATCH_NORM = apply("mul").then(apply("add")).then(apply("sign"))
 BEFORE = {name: apply(name) for name in ("min", "max", "prelu", "relu", "div", "sign")} | {
     "clip": apply("clip", -1.0, 1.0), "leaky_relu": apply("leaky_relu", 0.125)}
-"""What may be between a sum and its sign, by name."""
+"""Expressions that may stand between a sum and its sign, by name."""
 NUMBERS = st.sampled_from([-2.5, -1.0, -0.75, 0.0, 0.1, 0.5, 1.0, 3.0])
 
 

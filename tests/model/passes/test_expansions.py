@@ -1,4 +1,4 @@
-"""What files expand for element-wise nodes goes into epilogues."""
+"""Operands that files expand for element-wise nodes go into epilogues."""
 
 from __future__ import annotations
 

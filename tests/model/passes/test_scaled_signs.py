@@ -180,7 +180,7 @@ def test_other_scales_stay(behind: Callable[[Builder, str], str]) -> None:
 
 
 def test_scales_of_two_layers_and_of_a_shape() -> None:
-    """What reads the shape alone does not see the scale."""
+    """A node that reads the shape alone does not see the scale."""
     build = Builder()
     values = quantised(build, build.conv("x"), 0.25)
     build.graph.nodes.append(Node("shape", "s", [values], ["s"], {"start": 0, "end": None}))

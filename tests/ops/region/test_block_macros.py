@@ -1,4 +1,4 @@
-"""What inverted_residual_mma makes of epilogues, and how it packs weights."""
+"""Epilogues and packed weights of inverted_residual_mma."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What reports and inspect say of the form in which layers are computed."""
+"""The form in which layers are computed, in reports and in the output of inspect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What reports say of the memory of networks that are computed on bits."""
+"""The memory of networks that are computed on bits, as reports state it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What kernels share that multiply an im2col matrix without storing it: the layouts in which they
-read and write, and where the values of a row of the matrix lie in the input."""
+"""Layouts and index tables of the kernels with implicit im2col, which multiply the im2col matrix
+without storing it."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def test_values_of_which_nothing_is_known_are_pooled_as_floats(tmp_path: Path) -
 
 
 def test_a_matrix_of_single_pixels_stays_packed(device: Device, tmp_path: Path) -> None:
-    """What a convolution leaves of an image is packed like a row of a matrix."""
+    """The single pixel that a convolution leaves of an image is packed like a row of a matrix."""
     if is_slow(device):
         pytest.skip("Oclgrind interprets: measuring takes long")
     rng = np.random.default_rng(0)
