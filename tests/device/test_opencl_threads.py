@@ -68,8 +68,9 @@ def test_one_thread_at_a_time_calls_the_driver(compiled_device: Device, lock: No
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(work, range(12)))
     buffer = device.upload(np.zeros(8, np.float32), "a test")
-    assert device.time(lambda stream: device.launch(
-        kernel, (1,), (8,), (buffer, 8), stream=stream)) > 0
+    for timed in (device._time_by_events, device._time_by_clock):
+        assert timed(lambda stream: device.launch(
+            kernel, (1,), (8,), (buffer, 8), stream=stream)) > 0
     assert called.keys() == set(names)
     assert all(all(held) for held in called.values())
 
@@ -96,9 +97,8 @@ def test_threads_that_ask_for_a_kernel_at_a_time_build_it_once(
 
 
 def test_gpus_are_timed_by_the_clock_under_the_lock(
-        compiled_device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    device: Any = compiled_device
-    lock, queues = locked(device, monkeypatch), []
+        compiled_device: Any, lock: NotingLock, monkeypatch: pytest.MonkeyPatch) -> None:
+    device, queues = compiled_device, []
     monkeypatch.setattr("gossamer.device.opencl.is_gpu", lambda handle: True)
     kernel = device.compile(SELF_CHECK)
     buffer = device.upload(np.zeros(8, np.float32), "a test")
@@ -130,7 +130,7 @@ def test_events_of_work_that_fails_are_released_under_the_lock(
         raise DeviceError("it fails")
 
     with pytest.raises(DeviceError, match="it fails") as failure:
-        device.time(fails)
+        device._time_by_events(fails)
     del failure
     gc.collect()
     assert held == [True, True]
