@@ -104,9 +104,14 @@ def _record_builds() -> None:
     OpenCLDevice._build = recorded
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Moves the tests of kernels that the session built behind all others. Worker processes leave
-    these tests to the process that started them."""
+    these tests to the process that started them. `-k cuda` selects those tests too that ask for a
+    CUDA device by their fixture."""
+    for item in items:
+        if "cuda" in getattr(item, "fixturenames", ()):
+            item.extra_keyword_matches.add("cuda")
     items.sort(key=lambda item: item.path.name == "test_zz_cubins.py")
     if workers.is_worker(config) and items and items[0].path.name != "test_zz_cubins.py":
         items[:] = [item for item in items if item.path.name != "test_zz_cubins.py"]
