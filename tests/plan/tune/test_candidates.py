@@ -372,8 +372,10 @@ def test_what_takes_longer_to_build_than_the_effort_allows_is_named(
         tuner: Callable[[str], Tuner], effort: str, tried: list[bool]) -> None:
     stub, effort_tuner = _slow_to_build(200.0, 1.0, 59.6, 15.0, 2.0), tuner(effort)
     candidates = effort_tuner.measure(layer(), [stub], HOST)
-    assert [candidate.measured.failure is None for candidate in candidates] == tried
-    assert effort_tuner.measured == sum(tried)
+    assert ["to build" not in (candidate.measured.failure or "")
+            for candidate in candidates] == tried
+    # by the time of one another may be left out, as it cannot be of use
+    assert 1 <= effort_tuner.measured <= sum(tried)
     if effort == "quick":
         assert [candidate.measured.failure for candidate in candidates[::2]] == [
             "would take about 200 s to build, with effort quick at most 15 s are allowed",
