@@ -117,10 +117,10 @@ class Format(HashedOnce):
         h, w = h + top + bottom, w + left + right
         if self.is_packed:
             bits = _WORD_BITS[self.layout]
-            words = _rounded_up(c, math.lcm(bits, self.channel_multiple)) // bits
+            words = rounded_up(c, math.lcm(bits, self.channel_multiple)) // bits
             planes = PACKED_DTYPES[self.dtype].planes
             return (n, words, h, w) if planes == 1 else (n, words, h, w, planes)
-        padded = (n, _rounded_up(c, self.channel_multiple), h, w)
+        padded = (n, rounded_up(c, self.channel_multiple), h, w)
         return tuple(padded[axis] for axis in AXES[self.layout])
 
     def holds(self, values: np.ndarray) -> bool:
@@ -331,7 +331,8 @@ def _word_shape(spec: TensorSpec) -> tuple[int, int, int, int, int]:
     return n, words, h, w, planes[0] if planes else 1
 
 
-def _rounded_up(number: int, multiple: int) -> int:
+def rounded_up(number: int, multiple: int) -> int:
+    """Returns the least multiple that is not below the number."""
     return -(-number // multiple) * multiple
 
 

@@ -13,7 +13,7 @@ from gossamer.expression import Expression
 from gossamer.ops.algorithm import Epilogue
 from gossamer.ops.launch import input_buffer
 from gossamer.ops.weights import Weights
-from gossamer.tensor import TensorSpec, default_spec
+from gossamer.tensor import TensorSpec, default_spec, rounded_up
 
 
 def c_float(value: float) -> str:
@@ -107,7 +107,7 @@ def epilogue_arguments(epilogue: Epilogue, weights: Weights, first_tensor_input:
             tensor += 1
         else:
             name = f"{prefix}operand{index}"
-            padded = -(-channels // multiple) * multiple
+            padded = rounded_up(channels, multiple)
             arguments.append(weights.packed(f"{name} padded to {padded}",
                                             _channel_vector(name, channels, padded)))
     return arguments

@@ -126,21 +126,26 @@ def test_what_may_be_packed(facts: ValueFacts, fits: bool) -> None:
         assert PackedCopy().supports(convert(source, target, (facts,)), device) is None
 
 
-@pytest.mark.parametrize(("channels", "together"), [(96, {4}), (33, set()), (36, {4})])
+@pytest.mark.parametrize(("channels", "packs", "unpacks"), [
+    (96, True, True), (33, False, False), (36, False, True)])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_four_floats_are_moved_together_where_they_lie_so(channels: int, together: set[int],
-                                                          dtype: str) -> None:
+def test_four_floats_are_moved_together_where_they_lie_so(channels: int, packs: bool,
+                                                          unpacks: bool, dtype: str) -> None:
     floats = TensorSpec((2, channels, 3, 5), Format("NHWC", dtype))
+    planes = floats.with_format(layout="NCHW")
     bits = TensorSpec(floats.shape, Format("packed32", "bits"))
-    for source, target, expected in (
-            # channels that fill no part of a word are not packed so
-            (floats, bits, together if channels % 32 == 0 else set()), (bits, floats, together)):
-        problem = convert(source, target, (PLUS_MINUS_ONE,))
-        assert {variant["together"] for variant in
-                PackedCopy().variants(problem, RecordingDevice())} == {1, *expected}
-    planes = convert(bits, floats.with_format(layout="NCHW"), (PLUS_MINUS_ONE,))
-    assert all(variant["together"] == 1
-               for variant in PackedCopy().variants(planes, RecordingDevice()))
+
+    def macros(source: TensorSpec, target: TensorSpec, name: str) -> set[int]:
+        """Returns the values of a macro in the kernels of all variants."""
+        device, problem = RecordingDevice(), convert(source, target, (PLUS_MINUS_ONE,))
+        for variant in PackedCopy().variants(problem, device):
+            PackedCopy().prepare(Weights({}, device, "a test"), problem, variant, device)
+        return {int(dict(kernel.defines)[name]) for kernel in device.sources}
+
+    assert macros(floats, bits, "FOURS") == {int(packs)}
+    assert macros(bits, floats, "CHANNELS") == {1, 32, *([4] if unpacks else [])}
+    assert macros(planes, bits, "FOURS") == {0}
+    assert macros(bits, planes, "CHANNELS") == {1, 32}
 
 
 @pytest.mark.parametrize("dtype", PACKED_DTYPES)

@@ -9,7 +9,7 @@
  * IMAGE, STEP, ROW, COLUMN: those of i0 to i3, in the order of the float tensor's memory, that are
  *     the image, the part of 32 channels (unpack: of CHANNELS channels), the row and the column.
  * CHANNELS: number of channels that a work-item of unpack computes, 1, 4 or 32.
- * TOGETHER: number of floats that one load or store moves, 1 or 4. */
+ * FOURS: 1 where pack loads four floats at a time, else 0. */
 
 #define POSITION DIVISOR(n1), DIVISOR(n2), DIVISOR(n3), int top, int left
 
@@ -73,7 +73,7 @@ KERNEL void pack(const GLOBAL REAL *RESTRICT source, GLOBAL uint *RESTRICT targe
         if (INSIDE && STEP * 32 < channels) {
             const GLOBAL REAL *pixel = source + start + IMAGE * from_image + y * from_y + x * from_x
                 + STEP * 32 * from_channel;
-#if TOGETHER == 4
+#if FOURS
             UNROLL
             for (int k = 0; k < 32; k += 4) {
                 float4 four = LOAD_REAL4(pixel, k);
@@ -182,7 +182,7 @@ KERNEL void unpack(const GLOBAL uint *RESTRICT source, GLOBAL REAL *RESTRICT tar
             LOAD_PLANES(first / 32)
         GLOBAL REAL *pixel = target + IMAGE * to_image + ROW * to_y + COLUMN * to_x
             + first * to_channel;
-#if TOGETHER == 4
+#if CHANNELS == 4
         int bit = first % 32;
         STORE_REAL4(pixel, 0, MAKE4(VALUE_OF(bit), VALUE_OF(bit + 1), VALUE_OF(bit + 2),
                                     VALUE_OF(bit + 3)));

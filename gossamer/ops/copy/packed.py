@@ -17,7 +17,7 @@ from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.packed import PackedParts, can_hold
 from gossamer.ops.strided import WORK_GROUP_SIZE, cannot_index, divisor, groups_for
 from gossamer.ops.weights import Weights
-from gossamer.tensor import AXES, PACKED_DTYPES, TensorSpec, image_shape
+from gossamer.tensor import AXES, PACKED_DTYPES, TensorSpec, image_shape, rounded_up
 
 _SOURCE = Path(__file__).with_name("packed.cl")
 _PART_BITS = 32
@@ -31,10 +31,10 @@ _FEW_VALUES = 2**20
 class PackedCopy(Algorithm):
     """Packs, unpacks or repacks by one launch.
 
-    To pack, a work-item reads the 32 channels of a part of a word, with together=4 four at a time;
-    with vote=1 a warp reads them at once and votes, and with vote=32 it does so for 32 parts in
-    turn. To unpack, a work-item writes one channel, four at a time, or 32. The vote by which a warp
-    packs the results of its work-items is the published one of binary convolution.
+    To pack, a work-item reads the 32 channels of a part of a word, four at a time where they lie
+    side by side; with vote=1 a warp reads them at once and votes, and with vote=32 it does so for
+    32 parts in turn. To unpack, a work-item writes one channel, four at a time, or 32. The vote by
+    which a warp packs the results of its work-items is the published one of binary convolution.
     """
 
     op = "copy"
@@ -59,16 +59,14 @@ class PackedCopy(Algorithm):
         halves = "float16" in (source.dtype, target.dtype)
         configs: list[tuple[tuple[str, int | str], ...]] = [()]
         if not source.format.is_packed:
-            fours = _moves_fours(source) and source.shape[1] % _PART_BITS == 0
-            configs = [(("vote", count), ("together", 4 if fours and count == 0 else 1))
-                       for count in ((0, 1, 32) if source.strides[1] == 1 else (0, 1))]
+            configs = [(("vote", count),) for count in
+                       ((0, 1, 32) if source.strides[1] == 1 else (0, 1))]
             if not device.on_processors and source.size <= _FEW_VALUES:
                 configs[:2] = configs[1::-1]
         elif not target.format.is_packed:
             fours = _moves_fours(target) and _stored_channels(target) % 4 == 0
-            configs = [(("channels", 4), ("together", 4))] if fours else []
             counts = (1, _PART_BITS) if target.strides[1] == 1 else (_PART_BITS, 1)
-            configs += [(("channels", count), ("together", 1)) for count in counts]
+            configs = [(("channels", count),) for count in ((4, *counts) if fours else counts)]
         for config in configs:
             yield Variant(config, problem.inputs, problem.outputs, "fp16" if halves else "fp32")
 
@@ -79,8 +77,9 @@ class PackedCopy(Algorithm):
         start, froms = _addresses("SOURCE", source, defines)
         _, tos = _addresses("TARGET", target, defines)
         stored: tuple[int, ...] = ()
-        if not (source.format.is_packed and target.format.is_packed):
-            defines["TOGETHER"] = variant["together"]
+        if not source.format.is_packed:
+            defines["FOURS"] = int(_moves_fours(problem.input)
+                                   and source.shape[1] % _PART_BITS == 0)
         if target.format.is_packed:
             steps = PackedParts.of(target).count
             name = "repack" if source.format.is_packed else _PACK[variant["vote"]]
@@ -113,8 +112,7 @@ def _moves_fours(spec: TensorSpec) -> bool:
 
 def _stored_channels(spec: TensorSpec) -> int:
     """The channels of floats in memory, paddings included."""
-    multiple = spec.format.channel_multiple
-    return -(-spec.shape[1] // multiple) * multiple
+    return rounded_up(spec.shape[1], spec.format.channel_multiple)
 
 
 def _may_pack(problem: CopyProblem) -> bool:

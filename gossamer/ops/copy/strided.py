@@ -22,7 +22,7 @@ from gossamer.ops.strided import (
     merge,
 )
 from gossamer.ops.weights import Weights
-from gossamer.tensor import ROW_MAJOR, TensorSpec
+from gossamer.tensor import ROW_MAJOR, TensorSpec, rounded_up
 
 _SOURCE = Path(__file__).with_name("strided.cl")
 _ELEMENTS = {1: "uchar", 2: "unsigned short", 4: "int", 8: "INT64", 16: "int4"}
@@ -166,8 +166,7 @@ def copy_walk(problem: CopyProblem, source: TensorSpec, target: TensorSpec) -> S
     if target.layout != ROW_MAJOR:
         _, channels, height, width = target.shape
         top, left, bottom, right = target.format.border
-        multiple = target.format.channel_multiple
-        sizes[1:] = [-(-channels // multiple) * multiple, height + top + bottom,
+        sizes[1:] = [rounded_up(channels, target.format.channel_multiple), height + top + bottom,
                      width + left + right]
         bounds[2:] = [(top, top + height), (left, left + width)]
     return StridedLoops(tuple(sizes), tuple(froms), target.strides, offset, 0, tuple(bounds))
