@@ -283,14 +283,17 @@ def _forced(text: str | None) -> list[str] | None:
     """Returns the algorithms that --forced names; None where it is not given."""
     from gossamer.ops.registry import OPS
 
-    if text is None:
-        return None
+    return None if text is None else _chosen("--forced", "algorithm", text, sorted({
+        algorithm.name for op in OPS.values() for algorithm in op.algorithms
+        if not algorithm.vendor}))
+
+
+def _chosen(option: str, kind: str, text: str, known: Sequence[str]) -> list[str]:
+    """Returns the names that an option gives, of the known ones; none where its text is "none"."""
     chosen = [] if text == "none" else text.split(",")
-    known = sorted({algorithm.name for op in OPS.values() for algorithm in op.algorithms
-                    if not algorithm.vendor})
     for name in chosen:
         if name not in known:
-            raise InputError(f"--forced {text}: no algorithm {name!r}; expected some of "
+            raise InputError(f"{option} {text}: no {kind} {name!r}; expected some of "
                              f"{', '.join(known)}, or none")
     return chosen
 
@@ -312,10 +315,6 @@ def _peers(text: str | None, device: Device, items: Sequence[Item]) -> dict[str,
     inference = [*PEERS, *vendors()]
     peers_of = {"training": list(training_peers.TRAINING_PEERS), "tuning": list(tuning.PEERS),
                 "ladder": inference, "layer": inference, "network": inference}
-    chosen = [] if text == "none" else text.split(",")
-    known = list(dict.fromkeys(name for kind in kinds for name in peers_of[kind]))
-    for name in chosen:
-        if name not in known:
-            raise InputError(f"--against {text}: no peer {name!r}; expected some of "
-                             f"{', '.join(known)}, or none")
+    chosen = _chosen("--against", "peer", text, list(dict.fromkeys(
+        name for kind in kinds for name in peers_of[kind])))
     return {kind: tuple(name for name in chosen if name in peers_of[kind]) for kind in kinds}

@@ -15,7 +15,8 @@ from gossamer.ops.algorithm import PRECISIONS
 EQUAL = 1.02
 """Ratio up to which two times count as equal: gossamer may have chosen the peer's algorithm."""
 _ALLOWED_BY_ALL = ("fp64", "int8", "b1")
-"""What is allowed whatever precision is: double precision, and integers, whose sums are exact."""
+"""The precisions that every other one allows: double precision, and integers, whose sums are
+exact."""
 _APART = (TUNING,)
 """Suites in which a more precise row has no part in the view of a precision: to plan with fewer
 algorithms is other work."""
