@@ -274,7 +274,7 @@ class OpenCLDevice(Device):
                 repeats: int = 1) -> OpenCLGraph:
         """Returns work(stream) as recorded launches and copies, each launch with a kernel object of
         its own, whose arguments are set now."""
-        commands: list[Command] = []
+        commands: list[tuple[str, Command]] = []
         buffers: list[Buffer] = []
         self._recording.commands, self._recording.buffers = commands, buffers
         try:
@@ -283,7 +283,7 @@ class OpenCLDevice(Device):
             self._recording.commands = self._recording.buffers = None
         return OpenCLGraph(self.replay, Owner(commands, self._calls), buffers, stream, repeats)
 
-    def replay(self, commands: Sequence[Command], stream: Any) -> None:
+    def replay(self, commands: Sequence[tuple[str, Command]], stream: Any) -> None:
         """Queues recorded commands; only the first and the last one are timed."""
         last = len(commands) - 1
         timed = (0, last) if self._is_timed(stream) else ()
@@ -308,7 +308,7 @@ class OpenCLDevice(Device):
         """Returns whether the calling thread times the commands of a stream."""
         return stream is self._timing_queue and getattr(self._timed, "events", None) is not None
 
-    def _enqueue(self, what: str, command: Callable[[cl.CommandQueue], cl.Event], stream: Any,
+    def _enqueue(self, what: str, command: Command, stream: Any,
                  buffers: Sequence[Buffer]) -> None:
         """Queues a command that uses some buffers, or records it."""
         if self._is_recording:
@@ -317,8 +317,7 @@ class OpenCLDevice(Device):
         else:
             self.replay([(what, command)], stream)
 
-    def _enqueue_now(self, what: str, command: Callable[[cl.CommandQueue], cl.Event],
-                     stream: Any) -> None:
+    def _enqueue_now(self, what: str, command: Command, stream: Any) -> None:
         """Queues a command between host and device. Raises DeviceError while a graph is recorded,
         since memory of the host may be gone when it is replayed."""
         if self._is_recording:

@@ -47,16 +47,16 @@ class OpenCLKernel(Kernel):
         return cl.Kernel(self._program, self.name)
 
 
-Command = tuple[str, Callable[[cl.CommandQueue], cl.Event]]
-"""What a command does, in words, and a function that queues it."""
+Command = Callable[[cl.CommandQueue], cl.Event]
+"""A function that queues one command."""
 
 
 class OpenCLGraph:
     """Recorded commands, whose kernels have their arguments already. Calling the graph queues all
     of them again, at a small part of the time that setting the arguments takes."""
 
-    def __init__(self, replay: Callable[[Sequence[Command], Any], None], commands: Owner,
-                 buffers: Sequence[Buffer], stream: Any, repeats: int) -> None:
+    def __init__(self, replay: Callable[[Sequence[tuple[str, Command]], Any], None],
+                 commands: Owner, buffers: Sequence[Buffer], stream: Any, repeats: int) -> None:
         self._replay = replay
         self._commands = commands
         # a kernel object does not keep the memory of its arguments
