@@ -1,8 +1,6 @@
 """Fills torch.compile's caches on disk, so that a benchmark that follows finds its networks there.
 
-    python benchmarks/compile_ahead.py SUITE:CASE[:BATCH:PRECISION]
-
-Without them batches 1 and 64 in float16 are compiled.
+    python benchmarks/compile_ahead.py SUITE:CASE:BATCH:PRECISION
 """
 
 from __future__ import annotations
@@ -25,7 +23,5 @@ def compile_ahead(suite: str, case: str, batch: int, precision: str) -> None:
 
 
 if __name__ == "__main__":
-    parts = sys.argv[1].split(":")
-    for batch, precision in [(int(parts[2]), parts[3])] if len(parts) == 4 else [
-            (1, "fp16"), (64, "fp16")]:
-        compile_ahead(parts[0], parts[1], batch, precision)
+    suite, case, batch, precision = sys.argv[1].split(":")
+    compile_ahead(suite, case, int(batch), precision)

@@ -5,14 +5,19 @@
 #
 # Parts: tuning effort binary gemm darknet mobilenet; all where none is named. A command that takes
 # longer than its limit is ended, and the rows of its finished cases stay. DATA is the folder with
-# published sparse weights, MODELS the one with ONNX networks, binary and pruned; what needs one that is not
-# there is left out. COMMIT is the commit that is measured, where there is no git to ask. What
+# published sparse weights, MODELS the one with ONNX networks, binary and pruned; what needs one that
+# is not there is left out. COMMIT is the commit that is measured, where there is no git to ask. What
 # PyTorch compiles is compiled ahead, side by side, which no time includes.
 set -uo pipefail
 [ $# -ge 1 ] || { sed -n '2,11s/^# \{0,1\}//p' "$0"; exit 2; }
 here=$(cd "$(dirname "$0")" && pwd)
-mkdir -p "$1" && cd "$1" || exit 2
+folder=$1
 shift
+parts="tuning effort binary gemm darknet mobilenet"
+for part in "$@"; do
+    [[ " $parts " == *" $part "* ]] || { echo "no part $part; there are: $parts" >&2; exit 2; }
+done
+mkdir -p "$folder" && cd "$folder" || exit 2
 commit=${COMMIT:-$(git -C "$here" rev-parse HEAD)} || exit 2
 export TORCHINDUCTOR_CACHE_DIR=${TORCHINDUCTOR_CACHE_DIR:-$PWD/inductor}
 python=${PYTHON:-python3}
@@ -50,12 +55,14 @@ tuning() {
 
 # whether the plans of quick and normal are as fast as those of max
 effort() {
-    local effort files=()
+    local files=()
     if linked models "${MODELS:-}"; then
-        for file in models/*w1a1*.onnx.gz models/squeezenet*.onnx.gz; do files+=(--model "$file"); done
+        for file in models/*w1a1*.onnx.gz models/squeezenet*.onnx.gz; do
+            files+=(--model "$file")
+        done
     fi
-    for effort in quick normal max; do
-        [ ${#files[@]} = 0 ] || rows 500 tuning.jsonl tuning "${files[@]}" --effort "$effort" \
+    for name in quick normal max; do
+        [ ${#files[@]} = 0 ] || rows 500 tuning.jsonl tuning "${files[@]}" --effort "$name" \
             --batch 1,64 --precision fp16 --against none
     done
     rows 500 tuning.jsonl tuning --case mobilenetv2/max --effort max --batch 1,64 --precision fp16 \
@@ -107,8 +114,9 @@ darknet() {
 mobilenet() {
     local others=(mobilenetv3-small efficientnet-b0 mnasnet mobilenetv1 mobilenetv2-0.5
                   mobilenetv2-1.4)
-    compile_ahead mobilenet:mobilenetv2:1:{fp32,tf32,fp16} mobilenet:mobilenetv2:{8,64,256}:fp16 \
-        "${others[@]/#/mobilenet:}"
+    local specs=(mobilenet:mobilenetv2:1:{fp32,tf32,fp16} mobilenet:mobilenetv2:{8,64,256}:fp16)
+    for name in "${others[@]}"; do specs+=(mobilenet:"$name":{1,64}:fp16); done
+    compile_ahead "${specs[@]}"
     rows 120 mobilenet.jsonl mobilenet --case mobilenetv2 --batch 1 --precision fp32,tf32,fp16 \
         $peer,jax-jit
     rows 150 mobilenet.jsonl mobilenet --case mobilenetv2 --batch 64,256,8 --precision fp16 \
@@ -118,11 +126,6 @@ mobilenet() {
     done
 }
 
-for part in "${@:-tuning effort binary gemm darknet mobilenet}"; do
-    for name in $part; do
-        case $name in
-            tuning | effort | binary | gemm | darknet | mobilenet) "$name" ;;
-            *) echo "no part $name: tuning effort binary gemm darknet mobilenet" >&2; exit 2 ;;
-        esac
-    done
+for part in ${*:-$parts}; do
+    "$part"
 done
