@@ -53,7 +53,8 @@ EFFORTS = {
 class Policy:
     """The decisions of a user about the choice of algorithms; `gossamer.compile` describes each.
     dense_only says that no layer takes an algorithm that skips zeros where it can take another, and
-    floats_only that none takes an algorithm on bits where it can take another.
+    floats_only that none takes an algorithm on bits where it can take another. unfused says that no
+    layers are computed as one region.
     force: the algorithm of each layer that takes none other, by the layer's name.
 
     Raises InputError for a field that is wrong, and for fields that do not go together.
@@ -68,6 +69,7 @@ class Policy:
     tolerance: float | None = None
     dense_only: bool = False
     floats_only: bool = False
+    unfused: bool = False
     budget_s: float | None = None
     force: Mapping[str, str] = field(default_factory=dict)
 

@@ -37,8 +37,9 @@ def choose(layers: Sequence[Layer], batch: int, inputs: Mapping[str, TensorSpec]
     policy: its `only` is the name of an algorithm that is taken wherever it can be; other layers
     take others. Its `zeros_threshold` is a sparsity above which layers take an algorithm that
     skips zeros, while others take a dense one, where there are both; these are not compared with
-    each other. less_precise: the names of the layers and regions that may be less precise than
-    float32 where the tuner allows that; None allows all.
+    each other. With its `unfused` no region is computed as one. less_precise: the names of the
+    layers and regions that may be less precise than float32 where the tuner allows that; None
+    allows all.
 
     Raises UnsupportedError where the host cannot compute a layer either, and InputError where a
     layer is forced to take an algorithm that cannot compute it, or is none of the layers.
@@ -46,7 +47,7 @@ def choose(layers: Sequence[Layer], batch: int, inputs: Mapping[str, TensorSpec]
     outputs = list(outputs)
     _check_forced(layers, policy)
     specs = _default_specs(layers, inputs, constants)
-    regions = find_regions(layers, outputs)
+    regions = [] if policy.unfused else find_regions(layers, outputs)
     if tuner is None:
         first = FirstChoices(layers, regions, specs, outputs, device, policy)
         builder = ProgramBuilder(batch, inputs, constants, first.choice)

@@ -133,6 +133,14 @@ def test_a_forced_algorithm_goes_before_the_times(monkeypatch: pytest.MonkeyPatc
     assert plan.report(2).rows[0]["rejected"][NAME] == "host_im2col is forced"
 
 
+def test_an_unfused_plan_has_no_regions(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    set_costs(monkeypatch, 1.0)
+    plan = make_plan(blocks(1), tmp_path, unfused=True)
+    assert step_names(plan) == LAYERS
+    assert [known.layer.name for known in plan.program(2).measured] == LAYERS
+    assert step_names(make_plan(blocks(1), tmp_path)) == [REGION]
+
+
 def test_a_saved_plan_keeps_its_regions(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     set_costs(monkeypatch, 1.0)
     plan = make_plan(blocks(2), tmp_path)
