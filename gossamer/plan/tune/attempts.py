@@ -73,7 +73,7 @@ class Attempts:
                     if not self._results.are_of(attempt, device):
                         self.reused += not attempt.measured.not_tried
                         self.not_tried += attempt.measured.not_tried
-                    self._results.keep(attempt, device)
+                        self._results.keep(attempt, device)
                     for layer in group.layers:
                         layer.learn(attempt)
             if all(spec.size == 0 for spec in problem.outputs):

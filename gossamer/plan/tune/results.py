@@ -18,6 +18,7 @@ class Results:
         self._cache = cache
         self._caches = {device.name: cache}
         self._known: dict[tuple[Problem, str], dict[CandidateKey, Measurement]] = {}
+        self._transient: set[tuple[Problem, str, CandidateKey]] = set()
 
     def cache_of(self, device: Device) -> TuningCache:
         """Returns the cache of a device."""
@@ -46,8 +47,18 @@ class Results:
     def keep(self, attempt: Attempt, device: Device) -> None:
         """Makes the measurement that a candidate has the one that this process uses."""
         assert attempt.measured is not None
-        self._known.setdefault((attempt.group.problem, device.name), {})[
-            attempt.key] = attempt.measured
+        problem = attempt.group.problem
+        self._known.setdefault((problem, device.name), {})[attempt.key] = attempt.measured
+        if attempt.is_transient:
+            self._transient.add((problem, device.name, attempt.key))
+        else:
+            self._transient.discard((problem, device.name, attempt.key))
+
+    def forget_transient(self) -> None:
+        """Forgets the results that hold for one plan, or for that time, only."""
+        for problem, name, key in self._transient:
+            del self._known[problem, name][key]
+        self._transient.clear()
 
     @property
     def notices(self) -> list[str]:

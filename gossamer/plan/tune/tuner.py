@@ -114,7 +114,10 @@ class Tuner(Measures):
         return self._attempts.not_tried
 
     def start(self) -> None:
-        """Starts the time that the budget allows."""
+        """Starts a plan, and the time that the budget allows for it. Candidates that were of no use
+        beside the regions of the plan before may be of use now."""
+        self._known.clear()
+        self._results.forget_transient()
         self._begun = time.monotonic()
         self._deadline = math.inf if self._budget_s is None else self._begun + self._budget_s
 

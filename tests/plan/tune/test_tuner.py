@@ -22,10 +22,13 @@ from gossamer.ops.registry import OPS
 from gossamer.plan.choose import planner
 from gossamer.plan.choose.baseline_plans import program_key
 from gossamer.plan.plan import Plan
-from gossamer.plan.store.tuning_cache import TuningCache
+from gossamer.plan.store.tuning_cache import Measurement, TuningCache
+from gossamer.plan.tune.measures import Request
+from gossamer.plan.tune.queue import Attempt, AttemptQueue
 from gossamer.plan.tune.tuner import Tuner
 from tests.conftest import is_slow
 from tests.plan.small import assert_close, expected, images, save, small
+from tests.plan.tune.paced import Paced, PacedDevice, layer
 
 
 @pytest.fixture
@@ -180,6 +183,32 @@ def test_a_write_outside_the_output_is_found(
     for step in plan.program(2).steps:
         if step.layer.op == "conv2d":
             assert "wrong numbers (error inf)" in step.rejected["careless"]
+
+
+def test_what_one_plan_had_no_use_for_is_measured_for_the_next(
+        paced_device: PacedDevice, paced_tuner: Callable[..., Tuner], known: Callable[..., None],
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    def left_to_a_region(self: AttemptQueue, attempt: Attempt) -> bool:
+        if not attempt.is_required:
+            attempt.is_transient, attempt.measured = True, Measurement.of(
+                attempt.algorithm, attempt.variant, not_tried=True, failure="left to a region")
+        return not attempt.is_required
+
+    def failures(tuner: Tuner) -> list[str | None]:
+        tuner.measure_all([Request(layer(), [paced], paced_device)])
+        return [candidate.measured.failure
+                for candidate in tuner.measure(layer(), [paced], paced_device)]
+
+    paced = Paced("paced", 100.0, 60.0)
+    known(paced)
+    tuner = paced_tuner()
+    with monkeypatch.context() as patch:
+        patch.setattr(AttemptQueue, "is_useless", left_to_a_region)
+        assert failures(tuner) == [None, "left to a region"]
+    assert failures(tuner) == [None, "left to a region"]
+    tuner.start()
+    assert failures(tuner) == [None, None]
+    assert len(paced.built) == 2, "what was measured for the plan before is known"
 
 
 def test_times_that_contention_spoilt_are_not_kept(tuned: Callable[[], Plan], device: Device,
