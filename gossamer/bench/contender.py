@@ -14,6 +14,8 @@ from gossamer.model.graph import Graph
 
 OWN = "gossamer"
 """Name of gossamer among the contenders."""
+UNFUSED = "unfused"
+"""Name, beside those of algorithms, of the plan in which no layers are computed as one region."""
 
 
 class AbsentError(Exception):

@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from gossamer.model.zoo import INVERTED_RESIDUALS
+
+POINTWISE = "pointwise-layers"
+"""Name of the suite of pointwise_convolutions()."""
+
 
 @dataclass(frozen=True)
 class ConvLayer:
@@ -44,14 +49,72 @@ class LinearLayer:
     rows: int | None = None
 
 
+@dataclass(frozen=True)
+class InvertedResidual:
+    """An inverted residual block of a square image. hidden: the channels between its 1x1
+    convolutions; where they are no more than the input's there is no first one."""
+
+    name: str
+    channels: int
+    size: int
+    hidden: int
+    out_channels: int
+    stride: int
+
+    @property
+    def out_size(self) -> int:
+        return self.size // self.stride
+
+
 def distinct_convolutions() -> list[ConvLayer]:
     """Returns the convolutions of ResNet-50, GoogLeNet (without the auxiliary classifiers) and
     CaffeNet, each shape once and named after the first layer that has it."""
+    return _distinct((*resnet50(), *googlenet(), *CAFFENET))
+
+
+def pointwise_convolutions() -> list[ConvLayer]:
+    """Returns the 1x1 convolutions of MobileNetV2 and ResNet-50, each shape once and those of
+    ResNet-50 named after the first layer that has it."""
+    return _distinct(layer for layer in (*_mobilenet_v2_pointwise(), *resnet50())
+                     if layer.kernel == 1)
+
+
+def _distinct(of: Iterable[ConvLayer]) -> list[ConvLayer]:
     layers: dict[object, ConvLayer] = {}
-    for layer in (*resnet50(), *googlenet(), *CAFFENET):
+    for layer in of:
         layers.setdefault((layer.channels, layer.size, layer.out_channels, layer.kernel,
                            layer.stride, layer.pad, layer.groups), layer)
     return list(layers.values())
+
+
+def mobilenet_v2_blocks() -> Iterator[InvertedResidual]:
+    """Yields the 17 inverted residual blocks of MobileNetV2 at width 1 on images of 224x224; the
+    first one alone does not expand.
+
+    Mark Sandler, Andrew Howard, Menglong Zhu, Andrey Zhmoginov and Liang-Chieh Chen: MobileNetV2:
+    Inverted Residuals and Linear Bottlenecks. CVPR 2018.
+    """
+    number, channels, size = 1, 32, 112
+    for expansion, out_channels, blocks, first_stride in INVERTED_RESIDUALS:
+        for index in range(blocks):
+            block = InvertedResidual(f"mobilenetv2/block{number}", channels, size,
+                                     expansion * channels, out_channels,
+                                     1 if index else first_stride)
+            yield block
+            number, channels, size = number + 1, out_channels, block.out_size
+
+
+def _mobilenet_v2_pointwise() -> Iterator[ConvLayer]:
+    """Yields the 1x1 convolutions of MobileNetV2."""
+    def layer(channels: int, size: int, out_channels: int) -> ConvLayer:
+        return ConvLayer(f"mobilenetv2/{channels}x{size}x{size}-{out_channels}", channels, size,
+                         out_channels, 1)
+
+    for block in mobilenet_v2_blocks():
+        if block.hidden > block.channels:
+            yield layer(block.channels, block.size, block.hidden)
+        yield layer(block.hidden, block.out_size, block.out_channels)
+    yield layer(320, 7, 1280)
 
 
 def resnet50(halving: int = 1) -> Iterator[ConvLayer]:

@@ -54,8 +54,8 @@ class Case:
         return self.least_bytes * _BITS.get(precision, 32) // 32
 
     def with_forced(self, names: Collection[str]) -> Case:
-        """Returns the case with these algorithms of gossamer alone beside its choice and the peers:
-        of its contenders `gossamer:ALGORITHM` and `gossamer:ALGORITHM/FORM`."""
+        """Returns the case with these algorithms of gossamer alone, or `unfused`, beside its choice
+        and the peers: of its contenders `gossamer:NAME` and `gossamer:ALGORITHM/FORM`."""
         return replace(self, contenders={
             contender: make for contender, make in self.contenders.items()
             if not contender.startswith(f"{OWN}:")

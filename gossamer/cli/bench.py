@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 def bench(
     suites: Annotated[list[str] | None, typer.Argument(
-        metavar="SUITE...", help="mobilenet, ladder, conv-layers, gemm, darknet, darknet-layers, "
-                                 "published, binary-layers, networks, sparse-layers, "
-                                 "sparse-networks, binary-networks, tuning, backprop, "
-                                 "train-many")] = None,
+        metavar="SUITE...", help="mobilenet, mobilenet-blocks, ladder, conv-layers, "
+                                 "pointwise-layers, gemm, darknet, darknet-layers, published, "
+                                 "binary-layers, networks, sparse-layers, sparse-networks, "
+                                 "binary-networks, tuning, backprop, train-many")] = None,
     model: Annotated[list[Path] | None, typer.Option(
         metavar="FILE", help=f"A network for the suites networks, sparse-networks, "
                              f"binary-networks and tuning: {registry.descriptions()}; may be "
@@ -57,8 +57,9 @@ def bench(
                               "torch-compile and torch-compile-graph).")] = None,
     forced: Annotated[str | None, typer.Option(
         metavar="ALGORITHMS", help="Which of gossamer's algorithms are measured each by itself, "
-                                   "beside its choice: published,popcount or such, or none "
-                                   "(default: all that the suite has).")] = None,
+                                   "beside its choice: published,popcount or such, unfused for "
+                                   "the plan without regions, or none (default: all that the "
+                                   "suite has).")] = None,
     effort: Annotated[str | None, typer.Option(
         help="quick, normal or max: how much is tried before gossamer's choice (default: normal; "
              "of tuning: quick and normal).")] = None,
@@ -173,6 +174,7 @@ def _measure(names: list[str], case_parts: str | None, models: list[Path], data:
     """Measures the cases of the suites and returns their rows, which are printed as text, JSON or
     Markdown."""
     from gossamer.bench import contest
+    from gossamer.bench.contender import UNFUSED
     from gossamer.bench.peaks import measure_peaks
     from gossamer.bench.peers.inference import release, vendors
     from gossamer.bench.report import tables
@@ -204,8 +206,9 @@ def _measure(names: list[str], case_parts: str | None, models: list[Path], data:
     with status:
         peaks = measure_peaks(device, precisions)
     named = {name for names in peers.values() for name in names}
+    is_choice_only = by_themselves is not None and {UNFUSED}.issuperset(by_themselves)
     tuner = tuners(device, effort, status.update,
-                   choice_only=by_themselves == [] and named.isdisjoint(vendors()))
+                   choice_only=is_choice_only and named.isdisjoint(vendors()))
     if output_format == "text":
         report.print_peaks(device.name, device.description, peaks)
     for item in items:
@@ -280,12 +283,14 @@ def _kind(item: Item) -> str:
 
 
 def _forced(text: str | None) -> list[str] | None:
-    """Returns the algorithms that --forced names; None where it is not given."""
+    """Returns the algorithms that --forced names, among them UNFUSED; None where it is not given.
+    """
+    from gossamer.bench.contender import UNFUSED
     from gossamer.ops.registry import OPS
 
     return None if text is None else _chosen("--forced", "algorithm", text, sorted({
-        algorithm.name for op in OPS.values() for algorithm in op.algorithms
-        if not algorithm.vendor}))
+        UNFUSED, *(algorithm.name for op in OPS.values() for algorithm in op.algorithms
+                   if not algorithm.vendor)}))
 
 
 def _chosen(option: str, kind: str, text: str, known: Sequence[str]) -> list[str]:

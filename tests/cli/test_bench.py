@@ -11,7 +11,7 @@ from typing import Any, get_type_hints
 import pytest
 from typer.testing import CliRunner
 
-from gossamer.bench import peaks
+from gossamer.bench import peaks, work
 from gossamer.bench.report import plots
 from gossamer.bench.rows import KEYS, read_rows
 from gossamer.bench.suites import catalogue
@@ -120,6 +120,24 @@ def test_precisions_come_in_their_order(tmp_path: Path) -> None:
     assert [line.split(",")[0] for line in lines if line.startswith("fp")] == ["fp32", "fp16"]
     assert {(row.contender, row.precision) for row in read_rows(path)} == {
         ("gossamer", "fp32"), ("torch-eager", "fp32"), ("torch-eager", "fp16")}
+
+
+@pytest.mark.parametrize(("forced", "choice_only"), [
+    ("none", True), ("unfused", True), ("published", False), ("unfused,published", False)])
+def test_plans_without_regions_are_measured_as_compile_does(
+        forced: str, choice_only: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def recorded(*arguments: Any, **options: Any) -> Any:
+        asked.append(options["choice_only"])
+        return tuners(*arguments, **options)
+
+    tuners = work.tuners
+    monkeypatch.setattr(work, "tuners", recorded)
+    result = bench("tiny", "--device", "host", "--batch", "1", "--against", "none", "--forced",
+                   forced)
+    assert result.exit_code == 0, result.output
+    assert asked == [choice_only]
 
 
 def test_markdown_of_what_was_measured() -> None:

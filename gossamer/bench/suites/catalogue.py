@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 
@@ -12,10 +12,14 @@ from gossamer.bench.contender import PeerNetwork
 from gossamer.bench.ladder.rungs import SUITE as LADDER
 from gossamer.bench.layer_tables import (
     BINARY,
+    POINTWISE,
     PRODUCTS,
     ConvLayer,
+    InvertedResidual,
     LinearLayer,
     distinct_convolutions,
+    mobilenet_v2_blocks,
+    pointwise_convolutions,
     yolo,
 )
 from gossamer.bench.suites.binary_layers import binary_case as binary_layer
@@ -23,8 +27,8 @@ from gossamer.bench.suites.binary_networks import SUITE as BINARY_NETWORKS
 from gossamer.bench.suites.binary_networks import binary_case, binary_networks
 from gossamer.bench.suites.ladder import ladder_case
 from gossamer.bench.suites.layers import convolution, layer_case, linear
-from gossamer.bench.suites.mobile_networks import MOBILE_NETWORKS
-from gossamer.bench.suites.networks import network_case
+from gossamer.bench.suites.mobile_networks import MOBILE_NETWORKS, inverted_residual
+from gossamer.bench.suites.networks import in_torch, network_case
 from gossamer.bench.suites.published import published
 from gossamer.bench.suites.sparse_layers import sparse_layers
 from gossamer.bench.suites.sparse_networks import (
@@ -57,10 +61,21 @@ def mobilenet(batch: int, files: Files) -> list[Item]:
             "mobilenet", make(), batch, setting))
 
     def other(name: str, graph: Callable[[], Graph]) -> Item:
-        return item(name, lambda: _in_torch(name, graph(), batch))
+        return item(name, lambda: in_torch(name, graph(), batch))
 
     return [item("mobilenetv2", lambda: _mobilenet("mobilenetv2")),
             *(other(name, graph) for name, graph in MOBILE_NETWORKS.items())]
+
+
+def mobilenet_blocks(batch: int, files: Files) -> list[Item]:
+    """Returns the inverted residual blocks of MobileNetV2 that expand, each as a network of its
+    own, which is also run by the best plan without regions."""
+    def item(block: InvertedResidual) -> Item:
+        return Item("mobilenet-blocks", block.name, batch, lambda setting: network_case(
+            "mobilenet-blocks", in_torch(block.name, inverted_residual(block), batch), batch,
+            setting, unfused_too=True))
+
+    return [item(block) for block in mobilenet_v2_blocks() if block.hidden > block.channels]
 
 
 def ladder(batch: int, files: Files) -> list[Item]:
@@ -116,11 +131,21 @@ def _tuning_case(make: Callable[[], PeerNetwork], effort: str, batch: int,
 
 def conv_layers(batch: int, files: Files) -> list[Item]:
     """Returns the convolutions of three networks, one by one, with dense weights."""
-    def item(layer: ConvLayer) -> Item:
-        return Item("conv-layers", layer.name, batch, lambda setting: layer_case(
-            "conv-layers", convolution(layer), batch, setting), is_layer=True)
+    return _dense("conv-layers", distinct_convolutions(), batch)
 
-    return [item(layer) for layer in distinct_convolutions()]
+
+def pointwise_layers(batch: int, files: Files) -> list[Item]:
+    """Returns the 1x1 convolutions of two networks, one by one, with dense weights."""
+    return _dense(POINTWISE, pointwise_convolutions(), batch)
+
+
+def _dense(suite: str, layers: Iterable[ConvLayer], batch: int) -> list[Item]:
+    """Convolutions with dense weights, one by one."""
+    def item(layer: ConvLayer) -> Item:
+        return Item(suite, layer.name, batch, lambda setting: layer_case(
+            suite, convolution(layer), batch, setting), is_layer=True)
+
+    return [item(layer) for layer in layers]
 
 
 def gemm(batch: int, files: Files) -> list[Item]:
@@ -137,29 +162,15 @@ def darknet(batch: int, files: Files) -> list[Item]:
     convolution in OpenCL."""
     def item(name: str) -> Item:
         return Item("darknet", name, batch, lambda setting: network_case(
-            "darknet", _in_torch(name, zoo.build(name), batch), batch, setting,
+            "darknet", in_torch(name, zoo.build(name), batch), batch, setting,
             forced_too=("published",)))
 
     return [item(name) for name in ("yolov4-tiny", "yolov2-tiny")]
 
 
-def _in_torch(name: str, graph: Graph, batch: int) -> PeerNetwork:
-    """A network that nobody wrote down in PyTorch, as a module of this batch size."""
-    def torch_form(constants: Mapping[str, np.ndarray]) -> object:
-        from gossamer.bench.peers.graph_module import graph_module
-
-        return graph_module(graph, batch)
-
-    return PeerNetwork(name, graph, torch_form)
-
-
 def darknet_layers(batch: int, files: Files) -> list[Item]:
     """Returns the convolutions of the zoo's detectors, one by one, with dense weights."""
-    def item(layer: ConvLayer) -> Item:
-        return Item("darknet-layers", layer.name, batch, lambda setting: layer_case(
-            "darknet-layers", convolution(layer), batch, setting), is_layer=True)
-
-    return [item(layer) for layer in yolo()]
+    return _dense("darknet-layers", yolo(), batch)
 
 
 def binary_layers(batch: int, files: Files) -> list[Item]:
@@ -275,8 +286,9 @@ def named(cases: Collection[str], parts: str | None) -> set[str]:
             if (part == case if part in cases else part in case)}
 
 
-SUITES: dict[str, Suite] = {"mobilenet": mobilenet, LADDER: ladder,
-                            "conv-layers": conv_layers, "gemm": gemm,
+SUITES: dict[str, Suite] = {"mobilenet": mobilenet, "mobilenet-blocks": mobilenet_blocks,
+                            LADDER: ladder, "conv-layers": conv_layers,
+                            POINTWISE: pointwise_layers, "gemm": gemm,
                             "darknet": darknet, "darknet-layers": darknet_layers,
                             "published": published, "binary-layers": binary_layers,
                             "networks": networks, "sparse-layers": sparse_layers,

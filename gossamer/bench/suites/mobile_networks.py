@@ -1,4 +1,5 @@
-"""Networks of depthwise-separable convolutions as published, with random weights of a seed.
+"""Networks of depthwise-separable convolutions as published, and their blocks, with random weights
+of a seed.
 
 Sources: A. Howard et al., "MobileNets", arXiv 1704.04861, 2017, table 1; M. Sandler et al.,
 "MobileNetV2", CVPR 2018, table 2; A. Howard et al., "Searching for MobileNetV3", ICCV 2019, table
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gossamer.bench.layer_tables import InvertedResidual
 from gossamer.model.builder import GraphBuilder
 from gossamer.model.graph import Graph
 from gossamer.model.zoo import INVERTED_RESIDUALS
@@ -38,14 +40,14 @@ class _Block:
 
 
 class _Network:
-    """A network under construction."""
+    """A network under construction, whose input is a square image."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, channels: int = 3, size: int = 224) -> None:
         self._rng = np.random.default_rng(_SEED)
         self._graph = GraphBuilder(name)
         self._count = 0
-        self.x = self._graph.input("image", (None, 3, 224, 224))
-        self.channels = 3
+        self.x = self._graph.input("image", (None, channels, size, size))
+        self.channels = channels
 
     def conv(self, x: str, out: int, *, into: int, kernel: int = 1, stride: int = 1,
              groups: int = 1, activation: str = "") -> str:
@@ -117,6 +119,11 @@ class _Network:
         self.x = self.conv(self.x, channels, into=self.channels, activation=activation)
         self.channels = channels
 
+    def finish_image(self, size: int) -> Graph:
+        """Returns the graph, whose output is the image as it is, with so many rows and columns."""
+        self._graph.output(self.x, (None, self.channels, size, size))
+        return self._graph.finish()
+
     def finish(self, *hidden: tuple[int, str]) -> Graph:
         """Appends the mean over the image and fully connected layers; returns the graph. hidden:
         size and activation of each layer before the classes."""
@@ -153,6 +160,13 @@ def mobilenet_v2(width: float) -> Graph:
                           1 if number else first_stride)
     network.head(_divisible(1280 * max(1.0, width)), "relu6")
     return network.finish()
+
+
+def inverted_residual(block: InvertedResidual) -> Graph:
+    """Returns a block of MobileNetV2 as a network of its own."""
+    network = _Network(block.name, block.channels, block.size)
+    network.block(_Block(3, block.hidden, block.out_channels), block.stride)
+    return network.finish_image(block.out_size)
 
 
 def mobilenet_v3_small() -> Graph:

@@ -1,14 +1,22 @@
-"""A whole network as a case, for its plan, plans that force one algorithm, and the peers."""
+"""A whole network as a case, for its plan, plans that force one algorithm or have no regions, and
+the peers."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 import numpy as np
 
-from gossamer.bench.contender import OWN, AbsentError, Alternative, PeerNetwork, ReadyContender
+from gossamer.bench.contender import (
+    OWN,
+    UNFUSED,
+    AbsentError,
+    Alternative,
+    PeerNetwork,
+    ReadyContender,
+)
 from gossamer.bench.peers.inference import PEERS
 from gossamer.bench.reference import reference
 from gossamer.bench.work import MOST_ERROR, Case, Setting, least_work
@@ -17,6 +25,7 @@ from gossamer.model.batch_axis import along_batch
 from gossamer.model.graph import Graph
 from gossamer.ops.algorithm import PRECISIONS
 from gossamer.ops.registry import OPS
+from gossamer.plan.eligibility import ANY
 from gossamer.plan.plan import Plan
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer, Program
@@ -39,15 +48,16 @@ error of what follows has no bound."""
 
 def network_case(suite: str, network: PeerNetwork, batch: int, setting: Setting, *,
                  force_each: bool = False, forced_too: Sequence[str] = (),
+                 unfused_too: bool = False,
                  x: np.ndarray | None = None,
                  described: Callable[[Context], str] | None = None) -> Case:
     """Makes the case of a whole network.
 
     force_each: whether each of gossamer's own algorithms of convolutions and products also gets a
     plan, which takes it wherever it may. A vendor's algorithm gets such a plan where
-    `against` names it. forced_too: further algorithms that get one. x: the input, by default one
-    from a normal distribution. described: what the rows of plans say of their contexts beside the
-    algorithms.
+    `against` names it. forced_too: further algorithms that get one. unfused_too: whether there is
+    also the best plan without regions. x: the input, by default one from a normal distribution.
+    described: what the rows of plans say of their contexts beside the algorithms.
     """
     graph = network.graph
     x = input_of(network, batch) if x is None else x
@@ -55,18 +65,34 @@ def network_case(suite: str, network: PeerNetwork, batch: int, setting: Setting,
     contenders: dict[str, Callable[[], list[Alternative]]] = {
         OWN: lambda: [own(plan, x, described=described) for plan in plans]}
 
-    def forced(contender: str, name: str) -> list[Alternative]:
+    def restricted(contender: str, policy: Policy) -> list[Alternative]:
         return [own(plan, x, contender, described)
-                for plan in _plans(graph, batch, setting, name)]
+                for plan in _plans(graph, batch, setting, policy)]
+
+    def forced(contender: str, name: str) -> list[Alternative]:
+        return restricted(contender, Policy(only=name))
 
     layers = plans[0].layers(batch)
     own_names = _forced_algorithms({layer.op for layer in layers}) if force_each else []
     for name in (*own_names, *forced_too):
         contenders[f"{OWN}:{name}"] = partial(forced, f"{OWN}:{name}", name)
+    if unfused_too:
+        contenders[f"{OWN}:{UNFUSED}"] = partial(restricted, f"{OWN}:{UNFUSED}",
+                                                 Policy(unfused=True))
     for name in setting.against:
         contenders[name] = partial(PEERS[name], network, x, setting.device, setting.precisions) if (
             name in PEERS) else partial(forced, name, name)
     return whole_network(suite, network.name, graph, x, layers, contenders, _notes(plans, batch))
+
+
+def in_torch(name: str, graph: Graph, batch: int) -> PeerNetwork:
+    """Returns a network that nobody wrote down in PyTorch, as a module of this batch size."""
+    def torch_form(constants: Mapping[str, np.ndarray]) -> object:
+        from gossamer.bench.peers.graph_module import graph_module
+
+        return graph_module(graph, batch)
+
+    return PeerNetwork(name, graph, torch_form)
 
 
 def input_of(network: PeerNetwork, batch: int) -> np.ndarray:
@@ -113,18 +139,19 @@ def _most_error(graph: Graph) -> dict[str, float]:
     return {"fp32": MOST_ERROR["fp32"], "tf32": most, "fp16": most}
 
 
-def _plans(graph: Graph, batch: int, setting: Setting, only: str | None = None) -> list[Plan]:
+def _plans(graph: Graph, batch: int, setting: Setting, policy: Policy = ANY) -> list[Plan]:
     """One plan for each precision that the fastest plans use, the most precise first.
 
-    only: the algorithm to force, None for the plan of gossamer's choice. Raises AbsentError where
-    the forced algorithm computes no layer.
+    policy: what restricts gossamer's choice. Raises AbsentError where the algorithm that it forces
+    computes no layer.
     """
+    only = policy.only
     plans: dict[str, Plan] = {}
     reason = ""
     # the least precise is measured first: it allows all candidates, whose times the others then
     # find in the tuning cache
     for allowed in reversed(setting.precisions):
-        plan = Plan(graph, setting.device, Policy(only=only), tuner=setting.tuner(allowed))
+        plan = Plan(graph, setting.device, policy, tuner=setting.tuner(allowed))
         steps = plan.program(batch).steps
         # ops other than these have algorithms of the same names
         if only is None or any(step.algorithm.name == only and step.layer.op in _FORCED_OPS

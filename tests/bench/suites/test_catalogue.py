@@ -24,6 +24,8 @@ from gossamer.bench.work import Case
 from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.errors import InputError
+from gossamer.model import zoo
+from gossamer.model.infer.resolve import resolve
 from gossamer.model.onnx_writer import to_onnx
 from tests.bench.conftest import PEAKS, setting
 from tests.bench.networks import LAYERS, PRODUCTS
@@ -67,12 +69,30 @@ def test_cases_are_distinct_and_squares_have_no_batch_size() -> None:
     products = layer_tables.PRODUCTS
     squares = sum(product.rows is not None for product in products)
     assert count == {"mobilenet": 2 * (1 + len(MOBILE_NETWORKS)), "ladder": 1, "networks": 2,
-                     "darknet": 4,
+                     "mobilenet-blocks": 2 * 16, "darknet": 4,
+                     "pointwise-layers": 2 * len(layer_tables.pointwise_convolutions()),
                      "conv-layers": 2 * len(convolutions),
                      "gemm": 2 * len(products) - squares, "tuning": 8, "binary-networks": 8,
                      "darknet-layers": 2 * len(layers), "published": 2 * 6 * len(normalised),
                      "binary-layers": 2 * len(layer_tables.BINARY),
                      "backprop": len(BACKPROP), "train-many": len(MANY)}
+
+
+def test_pointwise_layers_are_those_of_the_networks() -> None:
+    layers = layer_tables.pointwise_convolutions()
+    assert all((layer.kernel, layer.pad, layer.groups) == (1, 0, 1) for layer in layers)
+    of_mobilenet = {(layer.channels, layer.size, layer.out_channels, layer.stride)
+                    for layer in layers if layer.name.startswith("mobilenetv2/")}
+    shapes = resolve(zoo.build("mobilenet_v2"), 1)
+    assert of_mobilenet == {
+        (weight[1], shapes.shapes[node.inputs[0]][2], weight[0], node.attributes["strides"][0])
+        for node in shapes.graph.nodes if node.op == "conv2d"
+        if (weight := shapes.shapes[node.inputs[1]])[2:] == (1, 1)
+        and node.attributes["groups"] == 1}
+    of_resnet = [layer for layer in layers if layer.name.startswith("resnet50/")]
+    assert len(layers) == len(of_mobilenet) + len(of_resnet)
+    assert set(of_resnet) < set(distinct_convolutions())
+    assert {layer.stride for layer in of_resnet} == {1, 2}
 
 
 def test_a_file_is_no_suite() -> None:

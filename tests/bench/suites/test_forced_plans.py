@@ -19,6 +19,7 @@ from gossamer.errors import InputError
 from gossamer.expression import apply
 from gossamer.model.graph import Node
 from gossamer.model.onnx_writer import to_onnx
+from gossamer.ops.registry import OPS
 from tests.bench.conftest import PEAKS, setting
 from tests.bench.networks import tiny
 from tests.conftest import is_slow
@@ -63,6 +64,21 @@ def test_the_algorithms_that_are_forced_can_be_named(tmp_path: Path) -> None:
     assert set(case.with_forced([]).contenders) == {"gossamer", "onnxruntime"}
     assert set(case.with_forced(["host_gemm", "absent"]).contenders) == {
         "gossamer", "gossamer:host_gemm", "onnxruntime"}
+
+
+def test_a_plan_without_regions_is_a_contender(device: Device, tmp_path: Path) -> None:
+    if is_slow(device):
+        pytest.skip("simulators are not measured")
+    case = network_case("suite", tiny(), 2, setting(device, tmp_path), unfused_too=True)
+    assert set(case.contenders) == {"gossamer", "gossamer:unfused"}
+    assert set(case.with_forced([]).contenders) == {"gossamer"}
+    case = case.with_forced(["unfused"])
+    result = contest.run(case, PEAKS, STAMP)
+    assert not result.absent and not result.failed
+    (row,) = [row for row in result.rows if row.contender == "gossamer:unfused"]
+    own = {algorithm.name for op in OPS.values() for algorithm in op.algorithms
+           if op is not OPS["region"]}
+    assert {part.split()[0] for part in row.config.split(", ")} <= own
 
 
 def test_forced_plans_on_every_device(device: Device, tmp_path: Path) -> None:

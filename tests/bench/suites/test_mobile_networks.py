@@ -5,8 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gossamer.bench.suites.mobile_networks import MOBILE_NETWORKS
+from gossamer.bench.layer_tables import mobilenet_v2_blocks
+from gossamer.bench.suites.mobile_networks import (
+    MOBILE_NETWORKS,
+    inverted_residual,
+    mobilenet_v2,
+)
+from gossamer.model.graph import Graph
 from gossamer.model.infer.resolve import resolve
+from gossamer.model.passes.optimise import optimise
+from gossamer.ops.algorithm import Problem
+from gossamer.plan.lower.rules import lower
 from gossamer.plan.tune.reference import reference
 from tests.tolerances import normalised_error, tolerance
 
@@ -27,6 +36,35 @@ def test_a_network_has_the_published_number_of_parameters(name: str) -> None:
 def test_weights_are_the_same_each_time() -> None:
     one, other = (MOBILE_NETWORKS["mobilenetv3-small"]().constants for _ in range(2))
     assert all(np.array_equal(array, other[name]) for name, array in one.items())
+
+
+def test_the_blocks_are_those_of_mobilenet_v2() -> None:
+    blocks = list(mobilenet_v2_blocks())
+    assert [block.name for block in blocks] == [
+        f"mobilenetv2/block{number}" for number in range(1, 18)]
+    alone = [problem for block in blocks
+             for problem in convolutions(inverted_residual(block))]
+    # between the first convolution and the last one
+    assert alone == convolutions(mobilenet_v2(1.0))[1:-1]
+
+
+def convolutions(graph: Graph) -> list[Problem | None]:
+    """Returns the problems of a network's convolutions, with their residual sums."""
+    layers, _ = lower(resolve(optimise(graph), 2))
+    return [layer.problem for layer in layers if layer.op == "conv2d"]
+
+
+def test_a_block_in_torch_computes_the_same() -> None:
+    torch = pytest.importorskip("torch")
+    from gossamer.bench.peers.graph_module import graph_module
+
+    block = next(block for block in mobilenet_v2_blocks() if block.name.endswith("block16"))
+    graph = inverted_residual(block)
+    x = np.random.default_rng(0).standard_normal((2, 160, 7, 7)).astype(np.float32)
+    (expected,) = reference(graph, {"image": x}).values()
+    with torch.no_grad():
+        y = graph_module(graph, 2)(torch.from_numpy(x)).numpy()
+    assert expected.shape == x.shape and normalised_error(y, expected) <= tolerance("network")
 
 
 def test_mobilenet_v3_in_torch_computes_the_same() -> None:
