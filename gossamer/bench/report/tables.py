@@ -7,8 +7,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from gossamer.bench.contender import OWN
-from gossamer.bench.report.views import EQUAL, Standing, View, rank, standings, views
+from gossamer.bench.contender import OWN, UNFUSED
+from gossamer.bench.layer_tables import POINTWISE
+from gossamer.bench.peers.inference import vendors
+from gossamer.bench.report.views import (
+    EQUAL,
+    Standing,
+    View,
+    against_fastest,
+    rank,
+    standings,
+    views,
+)
 from gossamer.bench.rows import ResultRow, read_rows, replace_text
 from gossamer.bench.suites.tuning import SUITE as TUNING
 from gossamer.errors import InputError
@@ -17,6 +27,7 @@ COLUMNS = {"contender": "contender", "median": "median us", "quartiles": "quarti
            "speed": "speed", "error": "error", "share": "of light", "layout": "layout",
            "config": "config"}
 _API = {"cuda": "CUDA", "opencl": "OpenCL", "host": "the host"}
+_POINTWISE_MMA = f"{OWN}:pointwise_mma"
 _MARK = re.compile(r"(<!-- bench:[\w-]+(?: summary)? -->|<!-- /bench -->)")
 
 
@@ -59,8 +70,9 @@ def markdown(rows: Sequence[ResultRow], suite: str | None = None) -> str:
 
 
 def summary_lines(rows: Sequence[ResultRow], suite: str | None = None) -> list[str]:
-    """Returns a line with gossamer's speed against each peer for each suite, batch, precision and
-    machine that has several cases."""
+    """Returns a line with gossamer's speed against each peer, and against its plan without regions,
+    for each suite, batch, precision and machine that has several cases. The suite POINTWISE has
+    another line with the speed of its own algorithm against the fastest vendor's library."""
     shown = [view for view in views(rows) if view.own and suite in (None, view.own.suite)]
     groups = _grouped(shown, lambda view: (view.first.suite, view.first.batch,
                                            rank(view.precision), view.precision, *_where(view)))
@@ -70,16 +82,28 @@ def summary_lines(rows: Sequence[ResultRow], suite: str | None = None) -> list[s
             continue
         texts = [f"{standing.speed:.2f} against {peer} ({standing.cases} cases, as fast or faster "
                  f"in {standing.held})" for peer, standing in sorted(standings(group).items())
-                 if not peer.startswith(f"{OWN}:")]
+                 if not peer.startswith(f"{OWN}:") or peer == f"{OWN}:{UNFUSED}"]
         lines.append(f"{name}, batch {batch}, {precision}, {through(machine, api)}: speed of "
                      f"{OWN}, geometric mean over {len(group)} cases: "
                      f"{'; '.join(texts) or 'no peers'}")
-    return lines
+    return [*lines, *_pointwise_lines(shown)]
+
+
+def _pointwise_lines(shown: Sequence[View]) -> list[str]:
+    """Returns the lines on the suite POINTWISE that compare its own algorithm with libraries."""
+    groups = _grouped([view for view in shown if view.first.suite == POINTWISE], lambda view: (
+        view.first.batch, rank(view.precision), view.precision, *_where(view)))
+    compared = [(key, against_fastest(group, _POINTWISE_MMA, vendors()))
+                for key, group in sorted(groups.items())]
+    return [f"{POINTWISE}, batch {batch}, {precision}, {through(machine, api)}: speed of "
+            f"{_POINTWISE_MMA} against the fastest of NVIDIA's libraries, geometric mean over "
+            f"{standing.cases} cases: {standing.speed:.2f} (as fast or faster in {standing.held})"
+            for (batch, _, precision, machine, api), standing in compared if standing is not None]
 
 
 def summary(rows: Sequence[ResultRow], suite: str) -> str:
     """Returns a table for each machine of gossamer's speed against each contender, with a line for
-    each network, batch and precision."""
+    each network, batch and precision; behind those of the suite POINTWISE come its own lines."""
     shown = [view for view in views(rows) if view.own and view.own.suite == suite]
     if suite == TUNING:
         return _times_of_planning(shown)
@@ -101,7 +125,7 @@ def summary(rows: Sequence[ResultRow], suite: str) -> str:
                            f"fast, within {EQUAL - 1:.0%}, or faster)"), "",
             *table_lines(["network", "batch", "precision", f"{OWN} us" if single else "cases",
                           *names], body)]))
-    return "\n\n".join(texts)
+    return "\n\n".join([*texts, *_pointwise_lines(shown)])
 
 
 def _times_of_planning(shown: Sequence[View]) -> str:

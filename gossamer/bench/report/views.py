@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from gossamer.bench.contender import OWN
+from gossamer.bench.contender import OWN, UNFUSED
 from gossamer.bench.rows import ResultRow
 from gossamer.bench.suites.tuning import SUITE as TUNING
 from gossamer.ops.algorithm import PRECISIONS
@@ -27,8 +27,8 @@ class View:
     """One run of a case at a batch size, where a precision and more precise ones are allowed.
 
     rows: rows of that precision, and gossamer's fastest one where that is more precise; the
-    fastest row comes first. fastest: fastest allowed row of gossamer and of each contender that
-    has a row of that precision.
+    fastest row comes first. fastest: fastest allowed row of gossamer, of its plan without regions,
+    and of each contender that has a row of that precision.
     """
 
     precision: str
@@ -96,7 +96,7 @@ def views_of(run: Sequence[ResultRow]) -> list[View]:
 
 def _view(run: Sequence[ResultRow], precision: str) -> View:
     same_precision = [row for row in run if row.precision == precision]
-    present = {OWN, *(row.contender for row in same_precision)}
+    present = {OWN, f"{OWN}:{UNFUSED}", *(row.contender for row in same_precision)}
     fastest: dict[str, ResultRow] = {}
     for row in sorted(run, key=lambda row: row.median_us):
         allowed = row in same_precision or (
@@ -117,10 +117,10 @@ def rank(precision: str) -> int:
 
 @dataclass(frozen=True)
 class Standing:
-    """The comparison of gossamer with one contender over several cases.
+    """The comparison of gossamer, or one contender, with another contender over several cases.
 
-    speed: geometric mean of how many times as fast gossamer is. held: number of cases in which it
-    is as fast or faster. cases: number of cases.
+    speed: geometric mean of how many times as fast it is. held: number of cases in which it is as
+    fast or faster. cases: number of cases.
     """
 
     speed: float
@@ -136,6 +136,21 @@ def standings(group: Sequence[View]) -> dict[str, Standing]:
             if view.own is not None and row is not view.own:
                 ratios.setdefault(view.contender(row), []).append(
                     row.median_us / view.own.median_us)
-    return {name: Standing(math.exp(statistics.fmean(map(math.log, speeds))),
-                           sum(speed * EQUAL >= 1 for speed in speeds), len(speeds))
-            for name, speeds in ratios.items()}
+    return {name: _standing(speeds) for name, speeds in ratios.items()}
+
+
+def against_fastest(group: Sequence[View], name: str, others: Collection[str]) -> Standing | None:
+    """Returns the comparison of a contender with the fastest of some others in each of these views
+    that has both; None where none has."""
+    speeds = []
+    for view in group:
+        times = [row.median_us for other, row in view.fastest.items() if other in others]
+        if times and name in view.fastest:
+            speeds.append(min(times) / view.fastest[name].median_us)
+    return _standing(speeds) if speeds else None
+
+
+def _standing(speeds: Sequence[float]) -> Standing:
+    """The comparison with a contender over which these are the speeds."""
+    return Standing(math.exp(statistics.fmean(map(math.log, speeds))),
+                    sum(speed * EQUAL >= 1 for speed in speeds), len(speeds))

@@ -86,6 +86,33 @@ def test_lines_of_a_run_are_geometric_means_over_cases() -> None:
     assert tables.summary_lines(rows[:4]) == []
 
 
+def test_lines_of_a_run_have_the_plan_without_regions() -> None:
+    rows = [row(contender, time, suite="mobilenet-blocks", case=f"net/{case}")
+            for case, time, unfused in (("a", 10.0, 20.0), ("b", 10.0, 45.0))
+            for contender, time in (("gossamer", time), ("gossamer:unfused", unfused))]
+    (line,) = tables.summary_lines(rows)
+    assert line.endswith("3.00 against gossamer:unfused (2 cases, as fast or faster in 2)")
+    assert tables.summary(rows, "mobilenet-blocks").splitlines()[2:] == [
+        "| network | batch | precision | cases | gossamer:unfused |",
+        "| --- | --- | --- | --- | --- |", "| net | 1 | fp32 | 2 | 3.00 (2 of 2) |"]
+
+
+def test_pointwise_layers_compare_their_algorithm_with_the_fastest_library() -> None:
+    times = {"net/a": {"gossamer": 10.0, "gossamer:pointwise_mma": 10.0, "cudnn": 40.0,
+                       "cublas-lowering": 20.0, "torch-graph": 5.0},
+             "net/b": {"gossamer": 10.0, "gossamer:pointwise_mma": 20.0, "cudnn": 10.0},
+             "net/c": {"gossamer": 10.0, "cudnn": 10.0}}
+    rows = [row(contender, time, suite="pointwise-layers", case=case)
+            for case, of_case in times.items() for contender, time in of_case.items()]
+    line = ("pointwise-layers, batch 1, fp32, Chip through CUDA: speed of gossamer:pointwise_mma "
+            "against the fastest of NVIDIA's libraries, geometric mean over 2 cases: 1.00 (as fast "
+            "or faster in 1)")
+    assert tables.summary_lines(rows)[1:] == [line]
+    assert tables.summary(rows, "pointwise-layers").endswith(f"\n\n{line}")
+    assert not any("pointwise_mma" in line for line in tables.summary_lines(
+        [each for each in rows if each.contender != "gossamer:pointwise_mma"]))
+
+
 def layers(precision: str, own: float, *peers: float) -> list[object]:
     """Returns rows of two layers of one network, with gossamer's time and cuDNN's two times."""
     rows = []

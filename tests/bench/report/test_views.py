@@ -39,6 +39,12 @@ def test_who_allows_a_precision_may_stay_more_precise() -> None:
     assert standings([fp16])["torch-graph"].speed == pytest.approx(0.75)
 
 
+def test_the_plan_without_regions_may_stay_more_precise_too() -> None:
+    _, fp16 = views([row("gossamer", 100.0), row("gossamer", 50.0, precision="fp16"),
+                     row("gossamer:unfused", 80.0)])
+    assert standings([fp16])["gossamer:unfused"].speed == pytest.approx(1.6)
+
+
 def test_integers_are_allowed_whatever_precision_is() -> None:
     bits, integers, fp16 = views([
         row("gossamer", 5.0, precision="b1"), row("cudnn-int8", 20.0, precision="int8"),
