@@ -3,17 +3,17 @@
 #
 #   benchmarks/rows.sh FOLDER [PART...]
 #
-# Parts: tuning effort binary gemm darknet mobilenet; all where none is named. A command that takes
-# longer than its limit is ended, and the rows of its finished cases stay. DATA is the folder with
-# published sparse weights, MODELS the one with ONNX networks, binary and pruned; what needs one that
-# is not there is left out. COMMIT is the commit that is measured, where there is no git to ask. What
-# PyTorch compiles is compiled ahead, side by side, which no time includes.
+# Parts: tuning effort binary gemm darknet mobilenet blocks pointwise; all where none is named. A
+# command that takes longer than its limit is ended, and the rows of its finished cases stay. DATA
+# is the folder with published sparse weights, MODELS the one with ONNX networks, binary and pruned;
+# what needs one that is not there is left out. COMMIT is the commit that is measured, where there
+# is no git to ask. What PyTorch compiles is compiled ahead, side by side, which no time includes.
 set -uo pipefail
-[ $# -ge 1 ] || { sed -n '2,11s/^# \{0,1\}//p' "$0"; exit 2; }
+[ $# -ge 1 ] || { sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 2; }
 here=$(cd "$(dirname "$0")" && pwd)
 folder=$1
 shift
-parts="tuning effort binary gemm darknet mobilenet"
+parts="tuning effort binary gemm darknet mobilenet blocks pointwise"
 for part in "$@"; do
     [[ " $parts " == *" $part "* ]] || { echo "no part $part; there are: $parts" >&2; exit 2; }
 done
@@ -123,6 +123,20 @@ mobilenet() {
         $peer,jax-jit
     for name in "${others[@]}"; do
         rows 80 mobilenet.jsonl mobilenet --case "$name" --batch 1,64 --precision fp16 $peer
+    done
+}
+
+# the blocks of MobileNetV2, each as one kernel or layer by layer
+blocks() {
+    rows 400 mobilenet-blocks.jsonl mobilenet-blocks --batch 1,64 --precision fp32,fp16 \
+        --effort quick --forced unfused --against torch-graph
+}
+
+pointwise() {
+    for name in mobilenetv2 resnet50; do
+        rows 400 pointwise-layers.jsonl pointwise-layers --case "$name/" --batch 1,64 \
+            --precision tf32,fp16 --effort quick --forced pointwise_mma \
+            --against cudnn,cublas-lowering,torch-graph
     done
 }
 
