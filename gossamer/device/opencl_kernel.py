@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 import threading
 from collections.abc import Callable, Sequence
@@ -47,8 +48,49 @@ class OpenCLKernel(Kernel):
         return cl.Kernel(self._program, self.name)
 
 
-Command = Callable[[cl.CommandQueue], cl.Event]
-"""A function that queues one command."""
+Command = Callable[[cl.CommandQueue], cl.Event | None]
+"""A function that queues one command and returns its event, if it has one."""
+
+
+def _enqueue_function() -> Callable[..., int] | None:
+    """Returns clEnqueueNDRangeKernel of the library that PyOpenCL is linked with, None where that
+    cannot be found."""
+    try:
+        return ctypes.CDLL(cl._cl.__file__).clEnqueueNDRangeKernel
+    except (OSError, AttributeError):
+        return None
+
+
+ENQUEUE = _enqueue_function()
+"""OpenCL's function that queues a kernel; PyOpenCL's own makes an event for each."""
+
+
+class LaunchError(Exception):
+    """A driver refused to queue a kernel."""
+
+
+class LaunchWithoutEvent:
+    """A command that launches a kernel with the arguments that it has, and makes no event.
+
+    kernel: a kernel object whose arguments nobody changes. global_size, local_size: the work-items
+    of the launch and of a work-group along each dimension.
+    """
+
+    def __init__(self, kernel: cl.Kernel, global_size: Sequence[int],
+                 local_size: Sequence[int]) -> None:
+        assert ENQUEUE is not None
+        self._enqueue = ENQUEUE
+        # the object lives as long as this refers to it
+        self._kernel = kernel
+        sizes = ctypes.c_size_t * len(global_size)
+        self._arguments = (ctypes.c_void_p(kernel.int_ptr), ctypes.c_uint(len(global_size)), None,
+                           sizes(*global_size), sizes(*local_size), ctypes.c_uint(0), None, None)
+
+    def __call__(self, queue: cl.CommandQueue) -> None:
+        """Queues the launch. Raises LaunchError where the driver refuses it."""
+        status = self._enqueue(ctypes.c_void_p(queue.int_ptr), *self._arguments)
+        if status:
+            raise LaunchError(f"clEnqueueNDRangeKernel: {cl.status_code.to_string(status)}")
 
 
 class OpenCLGraph:

@@ -68,8 +68,10 @@ def test_one_thread_at_a_time_calls_the_driver(compiled_device: Device, lock: No
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(work, range(12)))
     buffer = device.upload(np.zeros(8, np.float32), "a test")
-    for timed in (device._time_by_events, device._time_by_clock):
-        assert timed(lambda stream: device.launch(
+    assert device._time_by_clock(lambda stream: device.launch(
+        kernel, (1,), (8,), (buffer, 8), stream=stream)) > 0
+    if not device._is_gpu:
+        assert device._time_by_events(lambda stream: device.launch(
             kernel, (1,), (8,), (buffer, 8), stream=stream)) > 0
     assert called.keys() == set(names)
     assert all(all(held) for held in called.values())
@@ -96,10 +98,57 @@ def test_threads_that_ask_for_a_kernel_at_a_time_build_it_once(
     assert first is second and len(builds) == 1
 
 
-def test_gpus_are_timed_by_the_clock_under_the_lock(
-        compiled_device: Any, lock: NotingLock, monkeypatch: pytest.MonkeyPatch) -> None:
-    device, queues = compiled_device, []
+@pytest.fixture
+def gpu(compiled_device: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A second device for the same processor, which is taken for a GPU whose driver one thread at
+    a time may call."""
+    if compiled_device.api != "opencl":
+        pytest.skip("only OpenCL has drivers that one thread at a time may call")
+    lock = NotingLock()
     monkeypatch.setattr("gossamer.device.opencl.is_gpu", lambda handle: True)
+    monkeypatch.setattr("gossamer.device.opencl.lock_of", lambda handle: lock)
+    return type(compiled_device)(compiled_device.handle, 0)
+
+
+def test_gpus_launch_recorded_kernels_without_events_under_the_lock(
+        gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    import pyopencl as cl
+
+    from gossamer.device import opencl_kernel
+
+    held: list[bool] = []
+
+    def enqueue(*arguments: Any) -> int:
+        held.append(gpu._calls.is_held)
+        return opencl_enqueue(*arguments)
+
+    opencl_enqueue = opencl_kernel.ENQUEUE
+    assert opencl_enqueue is not None
+    monkeypatch.setattr(opencl_kernel, "ENQUEUE", enqueue)
+    kernel = gpu.compile(SELF_CHECK)
+    buffer = gpu.upload(np.zeros(8, np.float32), "a test")
+    graph = gpu.capture(lambda stream: gpu.launch(
+        kernel, (1,), (8,), (buffer, 8), stream=stream), repeats=3)
+    monkeypatch.setattr(cl, "enqueue_nd_range_kernel", None)
+    graph()
+    back = np.empty(8, np.float32)
+    gpu.read(buffer, back)
+    assert held == [True] * 3 and back.tolist() == [7] * 8
+    assert gpu.time(graph) > 0
+
+
+def test_a_launch_without_event_that_the_driver_refuses_is_named(gpu: Any) -> None:
+    from gossamer.device.opencl_kernel import LaunchWithoutEvent
+
+    kernel = gpu.compile(SELF_CHECK)
+    command = LaunchWithoutEvent(kernel.create(), (8,), (8,))
+    with pytest.raises(DeviceError, match="launching self_check: clEnqueueNDRangeKernel: "
+                                          "INVALID_KERNEL_ARGS"):
+        gpu.replay([("launching self_check", command)], None)
+
+
+def test_gpus_are_timed_by_the_clock_under_the_lock(gpu: Any) -> None:
+    device, queues, lock = gpu, [], gpu._calls
     kernel = device.compile(SELF_CHECK)
     buffer = device.upload(np.zeros(8, np.float32), "a test")
 
@@ -110,7 +159,7 @@ def test_gpus_are_timed_by_the_clock_under_the_lock(
     assert device.time(work) > 0
     back = np.empty(8, np.float32)
     device.read(buffer, back)
-    assert queues == [(device._clocked_queue, True)] and back.tolist() == [1] * 8
+    assert queues == [(device._timing_queue, True)] and back.tolist() == [1] * 8
 
 
 def test_events_of_work_that_fails_are_released_under_the_lock(
