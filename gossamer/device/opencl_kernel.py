@@ -90,7 +90,8 @@ class LaunchWithoutEvent:
         """Queues the launch. Raises LaunchError where the driver refuses it."""
         status = self._enqueue(ctypes.c_void_p(queue.int_ptr), *self._arguments)
         if status:
-            raise LaunchError(f"clEnqueueNDRangeKernel: {cl.status_code.to_string(status)}")
+            name = cl.status_code.to_string(status)  # type: ignore[operator]
+            raise LaunchError(f"clEnqueueNDRangeKernel: {name}")
 
 
 class OpenCLGraph:

@@ -8,6 +8,8 @@ from gossamer.device.base import Device
 from gossamer.facts import PLUS_MINUS_ONE, REAL, TERNARY, ValueFacts
 from gossamer.ops.concat.packed import PackedConcat
 from gossamer.ops.concat.problem import ConcatProblem
+from gossamer.ops.concat.slices import SliceCopies
+from gossamer.ops.weights import Weights
 from gossamer.tensor import default_spec
 from tests.ops.harness import check
 from tests.ops.recording import RecordingDevice
@@ -17,7 +19,7 @@ from tests.ops.recording import RecordingDevice
 @settings(max_examples=15)
 def test_any_axis_and_layout(device: Device, shape: list[int], data: st.DataObject) -> None:
     axis = data.draw(st.integers(0, len(shape) - 1))
-    lengths = data.draw(st.lists(st.integers(0, 8), min_size=1, max_size=4))
+    lengths = data.draw(st.lists(st.integers(0, 8), min_size=1, max_size=6))
     parts = tuple(default_spec((*shape[:axis], length, *shape[axis + 1:])) for length in lengths)
     check(ConcatProblem(parts, axis), device)
 
@@ -49,6 +51,22 @@ def test_what_may_stay_packed(channels: tuple[int, ...], facts: tuple[ValueFacts
     assert refusal is None if reason is None else reason in refusal
     rows = ConcatProblem((default_spec((32, 2)),), 0, (PLUS_MINUS_ONE,))
     assert PackedConcat().supports(rows, RecordingDevice()) == "needs (N, C, H, W)"
+
+
+@pytest.mark.parametrize(("channels", "layout", "expected"), [
+    ((8, 4), "NHWC", [("int4", 2, 3)]), ((8, 6), "NHWC", [("INT64", 2, 7)]),
+    ((8, 3), "NHWC", [("int", 2, 11)]), ((3, 5), "NCHW", [("int4", 2, 8)]),
+    ((4, 0, 4, 4, 0, 4, 8), "NHWC", [("int4", 4, 4), ("int4", 1, 2)]), ((0, 0), "NHWC", [])])
+def test_launches_take_four_inputs_and_the_widest_elements(
+        channels: tuple[int, ...], layout: str, expected: list[tuple[str, int, int]]) -> None:
+    problem = ConcatProblem(tuple(default_spec((2, count, 2, 2)) for count in channels), 1)
+    algorithm, device = SliceCopies(), RecordingDevice()
+    variant = next(variant for variant in algorithm.variants(problem, device)
+                   if variant.outputs[0].layout == layout)
+    launches = algorithm.prepare(Weights({}, device), problem, variant, device).launches
+    found = [(defines["ELEMENT"], int(defines["SOURCES"]), launch.arguments[2]) for launch in launches
+             for defines in [dict(launch.kernel.source.defines)]]
+    assert found == expected
 
 
 @pytest.mark.parametrize("dtype", ["int64", "bool"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -13,12 +12,11 @@ from gossamer.device.base import Buffer, Device
 from gossamer.device.host import host_array
 from gossamer.facts import REAL, ValueFacts
 from gossamer.ops.algorithm import Algorithm, State, Variant
+from gossamer.ops.concat.join import join_launches
 from gossamer.ops.concat.problem import ConcatProblem
-from gossamer.ops.copy.strided import StridedLoops, copy_launches
 from gossamer.ops.host_threads import threads_of
-from gossamer.ops.launch import input_buffer, output_buffer
 from gossamer.ops.packed import formats_for
-from gossamer.ops.strided import cannot_index_variants, dense_strides
+from gossamer.ops.strided import cannot_index_variants
 from gossamer.ops.weights import Weights
 from gossamer.tensor import Format, TensorSpec
 
@@ -47,17 +45,11 @@ class PackedConcat(Algorithm):
 
     def prepare(self, weights: Weights, problem: ConcatProblem, variant: Variant,
                 device: Device) -> State:
-        state = State(problem, variant, device)
         if not device.compiles:
-            return state
-        (target,) = variant.outputs
-        strides = dense_strides(target.stored_shape)
-        for index, (part, first) in enumerate(_firsts(problem, variant)):
-            walk = StridedLoops(part.stored_shape, dense_strides(part.stored_shape), strides,
-                                target_offset=first * strides[problem.axis])
-            state.launches += copy_launches(device, part.stored_dtype.itemsize, walk,
-                                            input_buffer(index), output_buffer(0))
-        return state
+            return State(problem, variant, device)
+        return State(problem, variant, device, join_launches(
+            device, variant.outputs[0].stored_dtype.itemsize, problem.axis,
+            [part.stored_shape for part in variant.inputs]))
 
     def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
                workspace: Buffer | None, stream: Any = None) -> None:
@@ -82,9 +74,3 @@ def _formats(problem: ConcatProblem) -> list[Format]:
     channels = [part.shape[1] for part in problem.parts[:-1]] if problem.axis == 1 else []
     return [format_ for format_ in formats_for(_joined(problem))
             if all(count % (8 * format_.stored_dtype.itemsize) == 0 for count in channels)]
-
-
-def _firsts(problem: ConcatProblem, variant: Variant) -> Iterator[tuple[TensorSpec, int]]:
-    """Yields the spec of each part with its first index along the axis of the output's words."""
-    sizes = [part.stored_shape[problem.axis] for part in variant.inputs]
-    return zip(variant.inputs, itertools.accumulate(sizes[:-1], initial=0), strict=True)

@@ -6,15 +6,15 @@ from collections.abc import Iterable
 
 from gossamer.device.base import Device
 from gossamer.ops.algorithm import Algorithm, State, Variant
+from gossamer.ops.concat.join import join_launches
 from gossamer.ops.concat.problem import ConcatProblem
-from gossamer.ops.copy.strided import StridedLoops, copy_launches
-from gossamer.ops.launch import input_buffer, output_buffer
 from gossamer.ops.strided import cannot_compile, layout_variants
 from gossamer.ops.weights import Weights
+from gossamer.tensor import AXES
 
 
 class SliceCopies(Algorithm):
-    """Launches one strided copy for each input."""
+    """Copies all inputs, which have the layout of the output, in one launch for every four."""
 
     op = "concat"
     name = "slices"
@@ -30,13 +30,9 @@ class SliceCopies(Algorithm):
 
     def prepare(self, weights: Weights, problem: ConcatProblem, variant: Variant,
                 device: Device) -> State:
-        state = State(problem, variant, device)
-        target = variant.outputs[0]
-        position = 0
-        for index, part in enumerate(variant.inputs):
-            walk = StridedLoops(part.shape, part.strides, target.strides,
-                                target_offset=position * target.strides[problem.axis])
-            state.launches += copy_launches(device, part.stored_dtype.itemsize, walk,
-                                            input_buffer(index), output_buffer(0))
-            position += part.shape[problem.axis]
-        return state
+        (target,) = variant.outputs
+        rank = len(target.shape)
+        order = AXES[target.layout] if rank == 4 else tuple(range(rank))
+        return State(problem, variant, device, join_launches(
+            device, target.stored_dtype.itemsize, order.index(problem.axis),
+            [[part.shape[dim] for dim in order] for part in variant.inputs]))

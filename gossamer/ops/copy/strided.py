@@ -25,7 +25,8 @@ from gossamer.ops.weights import Weights
 from gossamer.tensor import ROW_MAJOR, TensorSpec, rounded_up
 
 _SOURCE = Path(__file__).with_name("strided.cl")
-_ELEMENTS = {1: "uchar", 2: "unsigned short", 4: "int", 8: "INT64", 16: "int4"}
+ELEMENTS = {1: "uchar", 2: "unsigned short", 4: "int", 8: "INT64", 16: "int4"}
+"""Types of kernels that copy elements of so many bytes."""
 _TILE = 32
 _LEAST_TILE = 8
 """Smallest size of both dimensions at which a tiled copy is faster than an untiled one."""
@@ -78,7 +79,7 @@ def copy_launches(device: Device, itemsize: int, walk: StridedLoops,
     bounded = any(cut is not None for cut in cuts_left)
     if not (tiled or bounded or into):
         itemsize, offsets, loops = _widen(itemsize, offsets, loops)
-    types = {"INTO_" + into.upper(): 1} if into else {"ELEMENT": _ELEMENTS[itemsize]}
+    types = {"INTO_" + into.upper(): 1} if into else {"ELEMENT": ELEMENTS[itemsize]}
     return [_launch(device, types, offsets, loops, bounded, tiled, (source, target))]
 
 
@@ -181,7 +182,7 @@ class StridedCopy(Algorithm):
     def supports(self, problem: CopyProblem, device: Device) -> str | None:
         if problem.input.format.is_packed or problem.output.format.is_packed:
             return "does not convert packed values"
-        if problem.input.stored_dtype.itemsize not in _ELEMENTS:
+        if problem.input.stored_dtype.itemsize not in ELEMENTS:
             return f"does not move elements of {problem.input.stored_dtype.itemsize} bytes"
         if (reason := cannot_compile(problem, device)) is not None:
             return reason

@@ -1,0 +1,47 @@
+/* Writes tensors side by side: row by row, `size` elements of each of up to four sources one after
+ * the other, into the rows of a target, which are `pitch` elements long, from element `first` on.
+ *
+ * ELEMENT  type of the elements
+ * SOURCES  number of sources, 1 to 4
+ * `width` is the sum of the sizes, and `count` the number of elements of all sources. */
+
+#define SOURCE(n) , const GLOBAL ELEMENT *RESTRICT source##n, int size##n
+
+/* Copies the element if it is one of this source, else counts on from the source's end. */
+#define FROM(n)                                          \
+    if (column < size##n) {                              \
+        target[to] = source##n[row * size##n + column];  \
+        return;                                          \
+    }                                                    \
+    column -= size##n;
+
+KERNEL void join(GLOBAL ELEMENT *RESTRICT target, int count, DIVISOR(width), int pitch, int first
+                 SOURCE(0)
+#if SOURCES > 1
+                 SOURCE(1)
+#endif
+#if SOURCES > 2
+                 SOURCE(2)
+#endif
+#if SOURCES > 3
+                 SOURCE(3)
+#endif
+)
+{
+    BEGIN_EARLY();
+    uint index = (uint)GROUP_ID(0) * (uint)LOCAL_SIZE(0) + (uint)LOCAL_ID(0);
+    if (index >= (uint)count)
+        return;
+    int row = (int)QUOTIENT(index, width), column = (int)index - row * width;
+    int to = row * pitch + first + column;
+    FROM(0)
+#if SOURCES > 1
+    FROM(1)
+#endif
+#if SOURCES > 2
+    FROM(2)
+#endif
+#if SOURCES > 3
+    FROM(3)
+#endif
+}
