@@ -157,7 +157,7 @@ class CandidateSet:
         draws = [self._arrays]
         shares = [self._doubtful_share()]
         while shares[-1] > MOST_DOUBTFUL and len(draws) < _DRAWS:
-            self._arrays = self.problem.example_inputs(np.random.default_rng(len(draws)))
+            self._arrays = self.memory.examples.of(self.problem, seed=len(draws))
             self._bounds.clear()
             draws.append(self._arrays)
             shares.append(self._doubtful_share())
@@ -267,8 +267,8 @@ class CandidateSet:
         buffers = self._sources.setdefault(spec, {})
         if index not in buffers:
             array, examples = self._arrays[index], self.memory.examples
-            buffers[index] = (examples.uploaded(array, spec) if self._drawn
-                              else examples.buffer(self.problem, index, array, spec))
+            place = examples.uploaded if self._drawn else examples.buffer
+            buffers[index] = place(self.problem, index, array, spec)
         return buffers[index]
 
     def release(self) -> None:

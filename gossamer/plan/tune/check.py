@@ -17,8 +17,8 @@ GUARD = 0xFF
 
 VALUES_OF_ERROR = 64
 """Least number of values over which one error is computed: a single one may be nearly zero."""
-_SEPARATE_BYTES = 2**16
-"""Bytes of an image from which it pays to read only the images that are compared."""
+_SEPARATE = 2**14
+"""Values of an image from which it pays to read only the images that are compared."""
 _AT_ONCE = 2**17
 """Number of values that fit a processor's cache and are compared at once."""
 
@@ -39,7 +39,7 @@ def error_of(buffer: Buffer, spec: TensorSpec, expected: np.ndarray,
     count = spec.shape[0] if images is not None else 1
     size, together = spec.nbytes // count, -(-VALUES_OF_ERROR * count // max(1, spec.size))
     floats = spec.stored_dtype.kind == "f"
-    together_in_memory = not spec.format.images_are_apart or size < _SEPARATE_BYTES
+    together_in_memory = not spec.format.images_are_apart or spec.size < _SEPARATE * count
     if images is None or together_in_memory or len(images) == count:
         result = _unpacked(_bytes(buffer, margin, end), spec)
         if result is None:

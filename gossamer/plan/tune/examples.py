@@ -21,6 +21,8 @@ _MOST_BYTES."""
 _DRAWN = 4_194_301
 """Numbers that are drawn at most; longer sequences repeat them. It is a prime number, so that no
 two images are equal."""
+_LEAST_PERIOD = 3
+"""Least number of images after which inputs repeat."""
 
 
 class Examples:
@@ -40,10 +42,11 @@ class Examples:
         self._buffers: OrderedDict[tuple[int, TensorSpec], Buffer] = OrderedDict()
         self._lock = threading.Lock()
 
-    def of(self, problem: Problem) -> list[np.ndarray]:
-        """Returns the inputs of a problem, which must not be written to."""
-        if not _are_normal(problem):
-            return problem.example_inputs(np.random.default_rng(0))
+    def of(self, problem: Problem, seed: int = 0) -> list[np.ndarray]:
+        """Returns the inputs of a problem, which must not be written to. seed: where it is not 0,
+        uploaded() alone brings them to the device."""
+        if seed or not _are_normal(problem):
+            return _drawn(problem, seed)
         sizes = [math.prod(spec.shape) for spec in problem.inputs]
         numbers = self._first(sum(sizes))
         ends = np.cumsum(sizes).tolist()
@@ -67,7 +70,7 @@ class Examples:
     def buffer(self, problem: Problem, index: int, array: np.ndarray, spec: TensorSpec) -> Buffer:
         """Returns an input that of() gave, on the device in the layout of a spec."""
         if not _are_normal(problem):
-            return self.uploaded(array, spec)
+            return self.uploaded(problem, index, array, spec)
         first = sum(math.prod(other.shape) for other in problem.inputs[:index])
         key = (first, spec)
         if key in self._buffers:
@@ -84,7 +87,7 @@ class Examples:
     def _made(self, first: int, array: np.ndarray, spec: TensorSpec) -> Buffer:
         """Returns a slice of the sequence of random numbers, which is an array, as a spec says."""
         if self._on_device is None or not handles(spec):
-            return self.uploaded(array, spec)
+            return self._uploaded(pack(array, spec))
         end = 4 * (first + array.size)
         if self._sequence is None or self._sequence.nbytes < end:
             self._sequence = None
@@ -98,9 +101,16 @@ class Examples:
         self._buffers.clear()
         self._sequence = None
 
-    def uploaded(self, array: np.ndarray, spec: TensorSpec) -> Buffer:
-        """Returns an array on the device as a spec says, kept for nobody else."""
-        return self._uploaded(pack(array, spec))
+    def uploaded(self, problem: Problem, index: int, array: np.ndarray,
+                 spec: TensorSpec) -> Buffer:
+        """Returns an input that of() gave, where it is no slice of the sequence of random numbers,
+        on the device as a spec says, kept for nobody else."""
+        period = _period(problem)
+        if period is None or not spec.format.images_are_apart or (
+                problem.first_images(period).inputs[index].shape != (period, *array.shape[1:])):
+            return self._uploaded(pack(array, spec))
+        few = pack(array[:period], spec.first(period))
+        return self._uploaded(np.resize(few, (len(array), *few.shape[1:])))
 
     def _uploaded(self, memory: np.ndarray) -> Buffer:
         return self._with_room(lambda: self._device.upload(memory, "a candidate's input"))
@@ -119,3 +129,25 @@ def _are_normal(problem: Problem) -> bool:
     """Whether a problem's inputs are floats from the standard normal distribution."""
     return (type(problem).example_inputs is Problem.example_inputs and not problem.facts
             and all(spec.logical_dtype.kind == "f" for spec in problem.inputs))
+
+
+def _drawn(problem: Problem, seed: int) -> list[np.ndarray]:
+    """Returns what a problem draws as its inputs, of which images repeat with its period."""
+    random, period = np.random.default_rng(seed), _period(problem)
+    if period is None:
+        return problem.example_inputs(random)
+    few = problem.first_images(period).example_inputs(random)
+    return [np.resize(array, spec.shape) for array, spec in zip(few, problem.inputs, strict=True)]
+
+
+def _period(problem: Problem) -> int | None:
+    """Returns after how many images the inputs of a problem repeat, as drawing all would take too
+    long; None where they do not. The number is prime, so that it divides few strides."""
+    one = problem.first_images(1)
+    if one == problem:
+        return None
+    numbers = max(math.prod(spec.shape) for spec in one.inputs)
+    period = max(_LEAST_PERIOD, _DRAWN // max(1, numbers))
+    while any(period % divisor == 0 for divisor in range(2, math.isqrt(period) + 1)):
+        period -= 1
+    return period if period < problem.outputs[0].shape[0] else None

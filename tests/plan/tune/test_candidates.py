@@ -94,7 +94,7 @@ def compared(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     if request.param != "all images":
         monkeypatch.setattr(candidates, "_CHECKED", 0)
     if "apart" in request.param:
-        monkeypatch.setattr(check, "_SEPARATE_BYTES", 0)
+        monkeypatch.setattr(check, "_SEPARATE", 0)
     return request.param
 
 

@@ -11,10 +11,13 @@ from gossamer.device.host import host_array
 from gossamer.device.registry import find
 from gossamer.errors import OutOfMemoryError
 from gossamer.expression import Expression, ExpressionStep, apply, identity
+from gossamer.facts import PLUS_MINUS_ONE
 from gossamer.ops.algorithm import Problem
+from gossamer.ops.concat.problem import ConcatProblem
 from gossamer.ops.elementwise.problem import ElementwiseProblem
+from gossamer.plan.tune import examples as tune_examples
 from gossamer.plan.tune.examples import Examples
-from gossamer.tensor import Format, TensorSpec, default_spec
+from gossamer.tensor import Format, TensorSpec, default_spec, unpack
 from tests.ops.recording import RecordingDevice
 from tests.ops.region.blocks import block
 
@@ -112,3 +115,33 @@ def test_stored_inputs_are_freed_where_memory_runs_out() -> None:
     device.refused = 2
     with pytest.raises(OutOfMemoryError):
         _asked(examples, 60)
+
+
+
+@pytest.mark.parametrize("seed", [0, 2])
+@pytest.mark.parametrize("images", [6, 7, 8, 31])
+def test_images_that_take_long_to_draw_repeat(monkeypatch: pytest.MonkeyPatch, images: int,
+                                              seed: int) -> None:
+    monkeypatch.setattr(tune_examples, "_DRAWN", 10 * 280)
+    shape = (images, 70, 2, 2)
+    problem, examples = ConcatProblem((default_spec(shape),), 1, (PLUS_MINUS_ONE,)), Examples(HOST)
+    (x,) = examples.of(problem, seed)
+    assert x.shape == shape and set(np.unique(x)) == {-1, 1}
+    np.testing.assert_array_equal(x[7:], x[:-7][:len(x[7:])])
+    assert len(np.unique(x, axis=0)) == min(images, 7)
+    for format_ in (Format("NCHW"), Format("CHWN"), Format("NHWC", "float16"),
+                    Format("packed32", "bits")):
+        spec = TensorSpec(shape, format_)
+        buffer = examples.uploaded(problem, 0, x, spec)
+        np.testing.assert_array_equal(unpack(host_array(buffer, spec), spec), x)
+
+
+def test_inputs_that_are_not_images_do_not_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tune_examples, "_DRAWN", 10 * 280)
+    problem = added((31, 70, 2, 2), (1, 70, 1, 1), dtype="int32")
+    examples = Examples(HOST)
+    for index, array in enumerate(examples.of(problem)):
+        assert array.shape == problem.inputs[index].shape and array.dtype == np.int32
+        spec = problem.inputs[index]
+        np.testing.assert_array_equal(
+            host_array(examples.uploaded(problem, index, array, spec), spec), array)

@@ -123,7 +123,7 @@ class Careless(ToyConv):
 def test_paddings_that_are_not_zero_are_refused(kind: str, written: Format, separate: int,
                                                 monkeypatch: pytest.MonkeyPatch,
                                                 tmp_path: Path) -> None:
-    monkeypatch.setattr(check, "_SEPARATE_BYTES", separate)
+    monkeypatch.setattr(check, "_SEPARATE", separate)
     monkeypatch.setattr(candidates, "_CHECKED", 0)
     written = replace(written, channel_multiple=64)
     add_algorithms(monkeypatch, Careless("careless", writes=written, epilogue=EPILOGUES[kind]),
