@@ -64,8 +64,9 @@ def test_launches_take_four_inputs_and_the_widest_elements(
     variant = next(variant for variant in algorithm.variants(problem, device)
                    if variant.outputs[0].layout == layout)
     launches = algorithm.prepare(Weights({}, device), problem, variant, device).launches
-    found = [(defines["ELEMENT"], int(defines["SOURCES"]), launch.arguments[2]) for launch in launches
-             for defines in [dict(launch.kernel.source.defines)]]
+    macros = [dict(launch.kernel.source.defines) for launch in launches]
+    found = [(defines["ELEMENT"], int(defines["SOURCES"]), launch.arguments[2])
+             for defines, launch in zip(macros, launches, strict=True)]
     assert found == expected
 
 
