@@ -34,9 +34,11 @@ compile_ahead() { # SUITE:CASE:BATCH:PRECISION...
         "$here/compile_ahead.py" {} >>log.txt 2>&1
 }
 
-linked() { # NAME FOLDER: whether there is such a folder, which then has this short name here
+linked() { # NAME FOLDER: gives a folder that is there this short name here
     [ -n "$2" ] && [ -d "$2" ] && ln -sfn "$(cd "$here" && cd "$2" && pwd)" "$1"
 }
+linked data "${DATA:-}"
+linked models "${MODELS:-}"
 
 # the choice alone, beside the peer that is the fastest of PyTorch
 peer="--effort quick --forced none --against torch-compile-graph"
@@ -45,7 +47,7 @@ tuning() {
     rows 150 tuning.jsonl tuning --case mobilenetv2/quick --batch 1,64 --precision fp32,tf32,fp16 \
         --against none
     rows 90 tuning.jsonl tuning --case resnet50/quick --batch 1 --precision fp16 --effort quick
-    if linked data "${DATA:-}"; then
+    if [ -e data ]; then
         rows 130 tuning.jsonl tuning --data data --case resnet50-dlmc-0.90/quick --batch 1,64 \
             --precision fp16 --effort quick --against none
     fi
@@ -53,20 +55,19 @@ tuning() {
         --precision fp32,tf32,fp16 --against none
 }
 
-# whether the plans of quick and normal are as fast as those of max
+# whether the plans of quick and normal are as fast as those of max, and how fast one of ten seconds
+# is; the lines are no rows
 effort() {
-    local files=()
-    if linked models "${MODELS:-}"; then
-        for file in models/*w1a1*.onnx.gz models/squeezenet*.onnx.gz; do
-            files+=(--model "$file")
+    local networks=(mobilenet_v2) out=$PWD network
+    [ -e models ] && networks+=("$out"/models/*w1a1*.onnx.gz "$out"/models/squeezenet*.onnx.gz)
+    (
+        cd "$here/.." || exit
+        for network in "${networks[@]}"; do
+            timeout -s INT 300 "$python" -m tests.plan.efforts "$network" --plans quick,normal,max
         done
-    fi
-    for name in quick normal max; do
-        [ ${#files[@]} = 0 ] || rows 500 tuning.jsonl tuning "${files[@]}" --effort "$name" \
-            --batch 1,64 --precision fp16 --against none
-    done
-    rows 500 tuning.jsonl tuning --case mobilenetv2/max --effort max --batch 1,64 --precision fp16 \
-        --against none
+        [ ! -e "$out/data" ] || timeout -s INT 200 "$python" -m tests.plan.efforts \
+            resnet50-dlmc-0.90 --batch 1 --data "$out/data" --plans quick:10,quick
+    ) >>effort.txt 2>>log.txt
 }
 
 binary() {
@@ -76,7 +77,7 @@ binary() {
         --precision fp16 $peer
     rows 90 binary-networks.jsonl binary-networks --case resnet18-binary-body --batch 1 \
         --precision fp16 $peer,torch-graph
-    if linked models "${MODELS:-}"; then
+    if [ -e models ]; then
         local files=()
         for file in models/*w1a1*.onnx.gz; do files+=(--model "$file"); done
         rows 120 binary-networks.jsonl binary-networks "${files[@]}" --case w1a1 --batch 1 \

@@ -42,10 +42,17 @@ def test_epilogues(device: Device) -> None:
         check(GemmProblem(3, 12, 20, epilogue), device, taken=enough(device), vendors=False)
 
 
-@pytest.mark.sanitize
 @pytest.mark.parametrize("rows", [1, 4, 37])
 def test_a_classifier(device: Device, rows: int) -> None:
     columns, depth = (10, 64) if is_slow(device) else (1000, 1280)
+    check(GemmProblem(rows, columns, depth, BIAS_RELU), device, taken=enough(device),
+          vendors=False)
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("rows", [1, 4, 37])
+def test_a_few_tiles(device: Device, rows: int) -> None:
+    columns, depth = (10, 64) if is_slow(device) else (300, 320)
     check(GemmProblem(rows, columns, depth, BIAS_RELU), device, taken=enough(device),
           vendors=False)
 

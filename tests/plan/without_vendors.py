@@ -6,17 +6,15 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from tempfile import TemporaryDirectory
-from unittest.mock import patch
 
 import gossamer
 from gossamer.measure import interleave
 from gossamer.ops.registry import OPS
 from gossamer.plan.plan import Plan
+from tests.plan.caches import empty_cache
 
 
 @contextmanager
@@ -25,7 +23,7 @@ def no_vendors() -> Iterator[None]:
     vendor's library is installed. Their measurements are kept apart: beside vendors' libraries
     some candidates were not tried, as they could not be of use."""
     before = dict(OPS)
-    with TemporaryDirectory() as cache, patch.dict(os.environ, GOSSAMER_CACHE=cache):
+    with empty_cache():
         try:
             for name, op in before.items():
                 OPS[name] = replace(op, algorithms=tuple(
