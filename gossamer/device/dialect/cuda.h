@@ -10,6 +10,8 @@
 #define RESTRICT __restrict__
 #define INLINE static __device__ __forceinline__
 #define UNROLL _Pragma("unroll")
+#define PRAGMA(text) _Pragma(#text)
+#define UNROLL_BY(count) PRAGMA(unroll count)
 #define LAUNCH_BOUNDS(threads, groups) __launch_bounds__(threads, groups)
 #define WORK_GROUP_OF(items) __launch_bounds__(items, 1)
 #define BARRIER() __syncthreads()

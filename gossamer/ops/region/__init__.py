@@ -8,6 +8,7 @@ from gossamer.ops.region.binary import (
     PopcountRegion,
     WidePopcountRegion,
 )
+from gossamer.ops.region.channel_attention.channel_attention import ChannelAttention
 from gossamer.ops.region.inverted_residual.inverted_residual import InvertedResidual, Separable
 from gossamer.ops.region.inverted_residual.inverted_residual_mma import (
     InvertedResidualMma,
@@ -23,7 +24,7 @@ from gossamer.ops.region.reference import reference
 
 ALGORITHMS: tuple[RegionAlgorithm, ...] = (
     InvertedResidualMma(), SeparableMma(), StemMma(), SqueezeExciteMma(), InvertedResidual(),
-    Separable(), SqueezeExcite(), PointwiseMean(), PopcountChain(), BitTensorCoreRegion(),
-    WidePopcountRegion(), PopcountRegion(), HostPopcountRegion())
+    Separable(), SqueezeExcite(), ChannelAttention(), PointwiseMean(), PopcountChain(),
+    BitTensorCoreRegion(), WidePopcountRegion(), PopcountRegion(), HostPopcountRegion())
 
 OP = Op("region", RegionProblem, reference, ALGORITHMS)

@@ -119,7 +119,7 @@ def block_of(problem: RegionProblem, expands: bool) -> Block | None:
     if len(problem.parts) != 2 + expands:
         return None
     *first, depthwise, project = problem.parts
-    if not all(map(_is_product, first)):
+    if not all(map(is_product, first)):
         return None
     return _block(problem, first, depthwise, project)
 
@@ -147,7 +147,7 @@ def excited_block_of(problem: RegionProblem) -> Block | None:
         return None
     block = _block(problem, first, depthwise, project)
     if block is None or not is_image_mean(mean) or (
-            not all(map(_is_product, (*first, squeeze, excite)))):
+            not all(map(is_product, (*first, squeeze, excite)))):
         return None
     convolved, gates = (before, 0), (before + 3, 0)
     if problem.sources[before + 1] != (convolved,) or scale.constants or (
@@ -180,7 +180,7 @@ def _block(problem: RegionProblem, first: Sequence[Problem], depthwise: Problem,
     return Block(problem, convolutions[0] if first else None, depthwise, project)
 
 
-def _is_product(part: Problem) -> bool:
+def is_product(part: Problem) -> bool:
     """Returns whether a problem is a convolution of single pixels in one group."""
     return isinstance(part, Conv2dProblem) and part.kernel == (1, 1) and part.groups == 1
 

@@ -62,8 +62,6 @@
 #define COLUMN_TILES CEIL_DIV(COLUMNS, 16)
 #define TAP_PAIRS CEIL_DIV(KERNEL_H * KERNEL_W, 2)
 
-#define PRAGMA(text) _Pragma(#text)
-#define UNROLL_BY(count) PRAGMA(unroll count)
 /* Code that runs only once waits for its own fetches, so loops of few turns are not unrolled. */
 #define ONCE_EACH UNROLL_BY(1)
 #define STEPS_AT_ONCE 4 /* steps of the expansion whose loads are under way together */

@@ -23,9 +23,6 @@
 #define LANE_CHANNELS (2 * GROUP_TILES) /* neighbouring channels of a lane */
 #define WEIGHT_WORDS (2 * STEPS * OUT_PART) /* words of 16 bytes */
 
-#define PRAGMA(text) _Pragma(#text)
-#define UNROLL_BY(count) PRAGMA(unroll count)
-
 /* Returns two 16-bit floats as a register, the first in the lower half. */
 INLINE uint pair_of(uint first, uint second)
 {

@@ -1,0 +1,1 @@
+"""Squeeze-and-excite layers as one kernel."""
