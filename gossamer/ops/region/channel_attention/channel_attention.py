@@ -1,5 +1,5 @@
-"""The algorithm channel_attention computes a squeeze-and-excite layer of any network as one kernel for
-NVIDIA GPUs: a cluster of work-groups computes an image."""
+"""The algorithm channel_attention computes a squeeze-and-excite layer of any network as one kernel
+for NVIDIA GPUs: a cluster of work-groups computes an image."""
 
 from __future__ import annotations
 
