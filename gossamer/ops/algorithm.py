@@ -385,6 +385,29 @@ class Algorithm(abc.ABC):
         """
         return None
 
+    def listing_ahead(self, problem: Any, device: Device,
+                      precisions: Sequence[str]) -> Callable[[Device], object] | None:
+        """Return work that another process can do before `supports` and `variants_in` are called.
+
+        Vendors' algorithms override it whose libraries take long to say what they offer.
+
+        Parameters
+        ----------
+        problem : Problem
+            A problem of the algorithm's op.
+        device : Device
+            The device that is to compute it.
+        precisions : sequence of str
+            The precisions of which `variants_in` will be asked.
+
+        Returns
+        -------
+        callable or None
+            A function that can be pickled. Called with the same device in another process it puts
+            the library's answers into the kernel cache; None where that is of no use.
+        """
+        return None
+
     @abc.abstractmethod
     def prepare(self, weights: Weights, problem: Any, variant: Variant, device: Device) -> State:
         """Pack the weights and compile the kernels.

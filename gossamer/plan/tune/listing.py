@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from gossamer.device.base import Device
@@ -18,6 +19,8 @@ from gossamer.plan.tune.alike import timed_problem
 from gossamer.plan.tune.measures import Request
 from gossamer.plan.tune.profile import LISTING, TuningProfile
 from gossamer.plan.tune.queue import CandidateGroup, LayerTimes
+from gossamer.plan.tune.worker_pools import WorkerPools
+from gossamer.plan.tune.workers import BuildHereError, BuildProcessError, BuildWorkers
 
 _FEW_LISTED = 8
 """Number of layers and libraries from which on processes are started for the libraries."""
@@ -57,35 +60,55 @@ class Listing:
         self.why = f"with effort {effort}"
         """The words that say where the limit of the time for building comes from."""
 
-    def ask(self, layers: Iterable[Layer], device: Device,
-            start_workers: Callable[[Device, Iterable[Algorithm]], None]) -> bool:
+    def ask(self, layers: Iterable[Layer], device: Device, workers: WorkerPools) -> bool:
         """Starts to ask the libraries of vendors what they offer for layers, where the device
         builds side by side, and returns whether it does; wait() waits for the answers.
 
-        start_workers: called with the algorithms where there is much to build.
+        workers: processes that are started where there is much to ask and to build.
         """
         listed = [layer for layer in layers if layer.problem is not None]
         asked = {(algorithm, _problem_of(layer)): None for layer in listed
                  for algorithm in OPS[layer.op].algorithms if algorithm.vendor}
         if not device.builds_side_by_side or not asked:
             return False
+        processes = None
         if len(asked) >= _FEW_LISTED:
-            start_workers(device, {algorithm for algorithm, _ in asked})
+            workers.start(device, {algorithm for algorithm, _ in asked})
+            processes = workers.pools.get(True)
         if not self._everything:
             with self._profile.stage(LISTING):
                 self._note_narrow(listed, device)
         # their interfaces keep Python's interpreter, so that more threads would not be faster
         pool = ThreadPoolExecutor(1)
-        self._answers = pool.submit(self._list, device, list(asked))
+        self._answers = pool.submit(self._list, device, list(asked), processes)
         pool.shutdown(wait=False)
         return True
 
-    def _list(self, device: Device, asked: Iterable[tuple[Algorithm, Problem]]) -> None:
+    def _list(self, device: Device, asked: Sequence[tuple[Algorithm, Problem]],
+              processes: BuildWorkers | None) -> None:
         with self._profile.stage(LISTING):
-            for algorithm, problem in asked:
+            elsewhere = {} if processes is None else self._ask_elsewhere(device, asked, processes)
+            # those that are asked here meanwhile come first
+            for algorithm, problem in sorted(asked, key=lambda pair: pair in elsewhere):
+                if (answer := elsewhere.get((algorithm, problem))) is not None:
+                    with suppress(BuildHereError, BuildProcessError, CancelledError):
+                        answer.result()
                 if self.refusal_reason(algorithm, problem, device) is None:
                     # nobody waits for the libraries while the variants are used
                     list(self.within_effort(algorithm, problem, device))
+
+    def _ask_elsewhere(self, device: Device, asked: Iterable[tuple[Algorithm, Problem]],
+                       processes: BuildWorkers) -> dict[tuple[Algorithm, Problem], Future]:
+        """Lets other processes ask the libraries that take long, and returns the futures of that by
+        algorithm and problem. The answers are on disk afterwards."""
+        elsewhere = {}
+        for algorithm, problem in asked:
+            work = algorithm.listing_ahead(problem, device,
+                                           self._asked_precisions(algorithm, problem, device))
+            if work is not None:
+                elsewhere[algorithm, problem] = processes.do(
+                    work, f"the list of {algorithm.name} for {problem.describe()}")
+        return elsewhere
 
     @property
     def is_done(self) -> bool:
@@ -191,13 +214,17 @@ class Listing:
         if key not in self._variants:
             # a problem with float16 specs is a change of precision, which some layer asked for
             has_half = any(spec.dtype == "float16" for spec in (*problem.inputs, *problem.outputs))
-            precisions: Sequence[str] = self._precisions
-            if algorithm.vendor and (problem, device.name) in self._narrow:
-                precisions = ("fp16",)
             self._variants[key] = _Listed(
                 algorithm.variants(problem, device) if has_half
-                else algorithm.variants_in(problem, device, precisions))
+                else algorithm.variants_in(problem, device, self._asked_precisions(
+                    algorithm, problem, device)))
         return self._variants[key]
+
+    def _asked_precisions(self, algorithm: Algorithm, problem: Problem,
+                          device: Device) -> Sequence[str]:
+        """Returns the precisions of which an algorithm is asked."""
+        is_narrow = algorithm.vendor and (problem, device.name) in self._narrow
+        return ("fp16",) if is_narrow else self._precisions
 
 
 class _Listed:

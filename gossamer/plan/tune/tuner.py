@@ -160,7 +160,7 @@ class Tuner(Measures):
     def list_candidates(self, layers: Iterable[Layer], device: Device) -> bool:
         self._know_rates(device)
         compile_ahead(device)
-        return self._listing.ask(layers, device, self._workers.start)
+        return self._listing.ask(layers, device, self._workers)
 
     def listed(self) -> None:
         self._listing.wait()

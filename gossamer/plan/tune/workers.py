@@ -27,14 +27,21 @@ takes their place."""
 
 @dataclass(eq=False)
 class _Job:
-    """A candidate that waits. work: what a vendor's library does for it on the device; None where
-    its weights are packed and its kernels compiled."""
+    """A candidate that waits, of which weights are packed and kernels compiled."""
 
     algorithm: Algorithm
     problem: Problem
     variant: Variant
     weights: Weights
-    work: Callable[[Device], object] | None = None
+    future: Future[BuiltForms] = field(default_factory=Future)
+
+
+@dataclass(eq=False)
+class _Task:
+    """Work of a vendor's library on the device that waits. what: words for it."""
+
+    work: Callable[[Device], object]
+    what: str
     future: Future[BuiltForms] = field(default_factory=Future)
 
 
@@ -56,7 +63,7 @@ class BuildWorkers:
         self._make_device: Callable[[], Device] | None = (
             functools.partial(find, device.name) if on_device else device.build_only)
         self._condition = threading.Condition()
-        self._waiting: deque[_Job] = deque()
+        self._waiting: deque[_Job | _Task] = deque()
         self._processes: set[BuildProcess] = set()
         self._problem = ""
         self._closed = False
@@ -88,13 +95,22 @@ class BuildWorkers:
         that the caller builds it; BuildProcessError where the process ended while it built; or the
         error by which building failed.
         """
-        job = _Job(algorithm, problem, variant, weights)
-        if self._on_device:
-            job.work = algorithm.work_ahead(problem, variant, self._device)
-        if job.work is None and (algorithm.vendor or self._on_device):
-            job.future.set_exception(BuildHereError(
+        if not algorithm.vendor and not self._on_device:
+            return self._queued(_Job(algorithm, problem, variant, weights))
+        work = (algorithm.work_ahead(problem, variant, self._device) if self._on_device else None)
+        if work is None:
+            refused: Future[BuiltForms] = Future()
+            refused.set_exception(BuildHereError(
                 f"{algorithm.name} needs {algorithm.vendor} on the device itself"))
-            return job.future
+            return refused
+        return self.do(work, f"{algorithm.name} {variant.config_text} for layer {weights.layer}")
+
+    def do(self, work: Callable[[Device], object], what: str) -> Future[BuiltForms]:
+        """Returns the future of work that processes which open the device do, such as
+        Algorithm.work_ahead returns. what: words for it. Exceptions are those of `submit`."""
+        return self._queued(_Task(work, what))
+
+    def _queued(self, job: _Job | _Task) -> Future[BuiltForms]:
         with self._condition:
             if self._serving and not self._closed:
                 self._waiting.append(job)
@@ -162,15 +178,13 @@ class BuildWorkers:
             with self._condition:
                 self._processes.discard(process)
 
-    def _build(self, process: BuildProcess, job: _Job) -> None:
+    def _build(self, process: BuildProcess, job: _Job | _Task) -> None:
         future = job.future
         if not future.set_running_or_notify_cancel():
             return
         try:
-            if job.work is not None:
-                future.set_result(process.work(
-                    job.work, f"{job.algorithm.name} {job.variant.config_text} for layer "
-                    f"{job.weights.layer}"))
+            if isinstance(job, _Task):
+                future.set_result(process.work(job.work, job.what))
                 return
             digest = job.weights.digest
             built = process.build(job.algorithm, job.problem, job.variant, job.weights,

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from gossamer.device import kernel_cache
 from gossamer.device.base import Device
 from gossamer.device.host import HostDevice
 from gossamer.device.optional import NeedsDeviceError
@@ -102,6 +103,15 @@ class VendorScripted(Scripted):
     """The same by a vendor's library."""
 
     vendor = "cuBLAS"
+
+
+AHEAD = ("what remember() keeps",)
+"""The key under which `remember` keeps the name of a device."""
+
+
+def remember(device: Device) -> None:
+    """Keeps the name of a device, as a library's answer is kept."""
+    kernel_cache.cached(AHEAD, device.name.encode)
 
 
 def variant(do: str = "", **config: Any) -> Variant:

@@ -21,6 +21,7 @@ from gossamer.ops.conv2d.vendor.cudnn_graph import (
     ExecutionPlan,
     X,
     Y,
+    ask,
     built,
     channel_dtype,
     offered,
@@ -38,6 +39,8 @@ _LAYOUTS = ("NHWC", "NCHW")
 _COMPILING_SECONDS = 0.1
 """Seconds that cuDNN mostly takes for a plan with a fused epilogue, as it compiles a kernel."""
 _FUSED, _SEPARATE, _NONE = "fused", "separate", "none"
+_SOONEST_FIRST = tuple(reversed(PRECISIONS))
+"""The precisions, those first for which cuDNN answers soonest."""
 
 
 @dataclass
@@ -75,8 +78,7 @@ class Cudnn(Algorithm):
             return "a tensor is empty"
         refusals = []
         for epilogue in _epilogues(problem):
-            # cuDNN answers soonest for the least precise
-            for precision in reversed(PRECISIONS):
+            for precision in _SOONEST_FIRST:
                 for offer in _offers(problem, device, epilogue, precision).values():
                     if offer.plans:
                         return None
@@ -105,6 +107,16 @@ class Cudnn(Algorithm):
                 for form, offer in offers.items():
                     if rank < len(offer.plans):
                         yield _variant(problem, form, rank, epilogue, offer)
+
+    def listing_ahead(self, problem: Conv2dProblem, device: Device,
+                      precisions: Sequence[str]) -> Callable[[Device], object] | None:
+        if unavailable(device) is not None or too_large(problem) is not None:
+            return None
+        if min(spec.size for spec in (*problem.inputs, *problem.outputs)) == 0:
+            return None
+        forms = tuple(form for precision in dict.fromkeys((_SOONEST_FIRST[0], *precisions))
+                      for epilogue in _epilogues(problem) for form in _forms(epilogue, precision))
+        return functools.partial(ask, problem=problem, forms=forms)
 
     def work_ahead(self, problem: Conv2dProblem, variant: Variant,
                    device: Device) -> Callable[[Device], object]:
@@ -174,8 +186,12 @@ def _epilogues(problem: Conv2dProblem) -> list[str]:
 def _offers(problem: Conv2dProblem, device: Device, epilogue: str,
             precision: str) -> dict[CudnnForm, CudnnOffer]:
     """Returns what cuDNN offers in each layout."""
-    forms = [CudnnForm(precision, layout, epilogue != _SEPARATE) for layout in _LAYOUTS]
-    return {form: offered(device, problem, form) for form in forms}
+    return {form: offered(device, problem, form) for form in _forms(epilogue, precision)}
+
+
+def _forms(epilogue: str, precision: str) -> list[CudnnForm]:
+    """Returns the forms in which cuDNN is asked, one for each layout."""
+    return [CudnnForm(precision, layout, epilogue != _SEPARATE) for layout in _LAYOUTS]
 
 
 def _variant(problem: Conv2dProblem, form: CudnnForm, rank: int, epilogue: str,

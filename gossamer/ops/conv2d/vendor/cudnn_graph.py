@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import json
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -120,9 +122,27 @@ def _plain(problem: Conv2dProblem, form: CudnnForm) -> Conv2dProblem:
     return plain if form.fused else replace(plain, epilogue=Epilogue())
 
 
+def ask(device: Device, problem: Conv2dProblem, forms: Sequence[CudnnForm]) -> None:
+    """Puts on disk what cuDNN offers for some forms. It is called in a process of its own, as cuDNN
+    keeps Python's interpreter while it answers."""
+    for form in forms:
+        offered(device, problem, form)
+
+
 @functools.lru_cache(maxsize=4096)
 def _offered(device: Device, problem: Conv2dProblem, form: CudnnForm) -> CudnnOffer:
     library = library_on(device)
+    most = device.limits.memory_bytes // _MEMORY_SHARE
+    key = ("cuDNN's offer", *_versions(library, device), str(most), str(MOST_PLANS),
+           json.dumps(canonical(problem), sort_keys=True), repr(form))
+    answer = json.loads(kernel_cache.cached(key, lambda: json.dumps(dataclasses.asdict(
+        _answer(library, problem, form, most))).encode()))
+    return CudnnOffer(tuple(ExecutionPlan(**plan) for plan in answer["plans"]), answer["refusal"])
+
+
+def _answer(library: CudnnLibrary, problem: Conv2dProblem, form: CudnnForm,
+            most: int) -> CudnnOffer:
+    """Returns what cuDNN offers for a form with at most so many bytes of workspace."""
     with library.handle() as handle:
         try:
             graph = _planned(problem, form, library, handle)
@@ -141,7 +161,6 @@ def _offered(device: Device, problem: Conv2dProblem, form: CudnnForm) -> CudnnOf
         except library.failures as error:
             message = str(error) or type(error).__name__
         needs = workspaces(message)
-        most = device.limits.memory_bytes // _MEMORY_SHARE
         usable = [(index, needs[entry.cpp_index]) for index, entry in enumerate(graph.plans)
                   if needs.get(entry.cpp_index, most + 1) <= most]
         plans = tuple(ExecutionPlan(index, graph.get_plan_name_at_index(index), need)
@@ -212,8 +231,13 @@ def _built(device: Device, problem: Conv2dProblem, form: CudnnForm, plan: Execut
 def _key(library: CudnnLibrary, device: Device, problem: Conv2dProblem, form: CudnnForm,
          plan: ExecutionPlan) -> tuple[str, ...]:
     """Returns texts that identify a plan, and all that decides whether it can be read back."""
-    return ("cuDNN's execution plan", library.version, library.api.__version__, device.description,
-            device.driver, json.dumps(canonical(problem), sort_keys=True), repr(form), repr(plan))
+    return ("cuDNN's execution plan", *_versions(library, device),
+            json.dumps(canonical(problem), sort_keys=True), repr(form), repr(plan))
+
+
+def _versions(library: CudnnLibrary, device: Device) -> tuple[str, ...]:
+    """Returns texts that identify cuDNN and the device."""
+    return library.version, library.api.__version__, device.description, device.driver
 
 
 def _read_back(library: CudnnLibrary, handle: Any, data: bytes) -> Any:

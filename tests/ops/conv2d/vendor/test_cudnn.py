@@ -3,9 +3,12 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+import pickle
 import threading
 import types
 from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -173,6 +176,51 @@ class TestVariants:
         offering(monkeypatch, {})
         problem = Conv2dProblem(1, 4, 5, 5, 4, (1, 1), epilogue=epilogue)
         assert {v["epilogue"] for v in Cudnn().variants(problem, find("host"))} == forms
+
+
+class Described:
+    """What a GPU with so much memory says of itself."""
+
+    name, description, driver = "cuda:0", "a GPU", "1"
+
+    def __init__(self, memory_bytes: int) -> None:
+        self.limits = SimpleNamespace(memory_bytes=memory_bytes)
+
+
+def test_answers_are_kept_for_other_processes(monkeypatch: pytest.MonkeyPatch,
+                                              tmp_path: Path) -> None:
+    """A device with less memory gets an answer of its own."""
+    asked: list[int] = []
+
+    def answer(library: Any, problem: Conv2dProblem, form: CudnnForm, most: int) -> CudnnOffer:
+        asked.append(most)
+        return CudnnOffer((ExecutionPlan(2, "eng1", 300),), "") if form.fused else CudnnOffer(
+            (), "no engine")
+
+    library = SimpleNamespace(version="9.1", api=SimpleNamespace(__version__="1.32"))
+    monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path))
+    monkeypatch.setattr(cudnn, "unavailable", lambda device: None)
+    monkeypatch.setattr(cudnn_graph, "library_on", lambda device: library)
+    monkeypatch.setattr(cudnn_graph, "_answer", answer)
+    forms = tuple(CudnnForm(precision, layout, fused) for precision in ("fp16", "fp32")
+                  for fused in (True, False) for layout in ("NHWC", "NCHW"))
+    for memory in (2**20, 2**20, 2**21):
+        device: Any = Described(memory)
+        work = Cudnn().listing_ahead(PROBLEM, device, ("fp32",))
+        assert work is not None
+        pickle.loads(pickle.dumps(work))(device)
+        for form in forms:
+            offer = cudnn_graph.offered(device, PROBLEM, form)
+            assert [plan.workspace for plan in offer.plans] == [300] * form.fused
+            assert offer.refusal == ("" if form.fused else "no engine")
+    assert asked == [2**15] * len(forms) + [2**16] * len(forms)
+
+
+def test_nothing_is_asked_ahead_where_cudnn_takes_no_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Cudnn().listing_ahead(PROBLEM, find("host"), PRECISIONS) is None
+    monkeypatch.setattr(cudnn, "unavailable", lambda device: None)
+    empty = Conv2dProblem(0, 4, 8, 8, 6, (3, 3))
+    assert Cudnn().listing_ahead(empty, find("host"), PRECISIONS) is None
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])

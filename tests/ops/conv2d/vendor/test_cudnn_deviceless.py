@@ -6,6 +6,7 @@ import contextlib
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -37,12 +38,13 @@ class _Library:
     """A cuDNN library that has the properties of an H200 in place of a handle."""
 
     def __init__(self, api: Any) -> None:
-        self.real = api
+        self.real, self.version = api, api.backend_version_string()
         self.failures = (api.cudnnGraphNotSupportedError, RuntimeError, ValueError)
         self.properties = api.create_device_properties(json.dumps(H200))
         self.api = SimpleNamespace(
             pygraph=self._graph, data_type=api.data_type, heur_mode=api.heur_mode,
-            numerical_note=api.numerical_note, cuda_graph_retention=api.cuda_graph_retention)
+            numerical_note=api.numerical_note, cuda_graph_retention=api.cuda_graph_retention,
+            __version__=api.__version__)
 
     def _graph(self, *, handle: None, **options: Any) -> Any:
         return self.real.pygraph(device_property=self.properties, sm_version=90, **options)
@@ -65,9 +67,10 @@ def library() -> _Library:
 
 
 @pytest.fixture
-def h200(library: _Library, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def h200(library: _Library, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
     """A device for which cuDNN lists plans and on which nothing runs."""
     monkeypatch.setattr(cudnn_graph, "library_on", lambda device: library)
+    monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path))
     cudnn_graph._offered.cache_clear()
     yield _Device()
     cudnn_graph._offered.cache_clear()
@@ -76,7 +79,7 @@ def h200(library: _Library, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 class _Device:
     """The name and the memory size of an H200."""
 
-    name = "cuda:0"
+    name, description, driver = "cuda:0", "H200 (sm_90)", ""
     limits = SimpleNamespace(memory_bytes=H200["totalGlobalMem"])
 
 

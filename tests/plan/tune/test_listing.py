@@ -1,0 +1,111 @@
+"""The libraries of vendors are asked in other processes where that takes long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gossamer.device.base import Device
+from gossamer.device.host import HostDevice
+from gossamer.device.registry import find
+from gossamer.ops.algorithm import Algorithm, State, Variant
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.registry import OPS
+from gossamer.ops.weights import Weights
+from gossamer.plan.policy import EFFORTS
+from gossamer.plan.program import Layer
+from gossamer.plan.tune import listing
+from gossamer.plan.tune.listing import Listing
+from gossamer.plan.tune.profile import TuningProfile
+from gossamer.plan.tune.workers import BuildHereError, BuildProcessError
+from tests.plan.tune.build_algorithms import AHEAD, remember
+
+PROBLEM = Conv2dProblem(2, 8, 6, 6, 4, (1, 1))
+OTHER = replace(PROBLEM, out_channels=8)
+
+
+class Library(Algorithm):
+    """A vendor's library that notes what it is asked. is_slow: whether it can be asked in another
+    process."""
+
+    op, vendor = "conv2d", "a vendor"
+
+    def __init__(self, name: str, events: list[str], *, is_slow: bool) -> None:
+        self.name, self._events, self._is_slow = name, events, is_slow
+
+    def supports(self, problem: Any, device: Device) -> str | None:
+        return None
+
+    def variants(self, problem: Any, device: Device) -> Iterator[Variant]:
+        raise AssertionError("it is asked for precisions")
+
+    def variants_in(self, problem: Any, device: Device,
+                    precisions: Sequence[str]) -> Iterator[Variant]:
+        self._events.append(f"{self.name} lists {problem.out_channels} in {','.join(precisions)}")
+        yield Variant((), problem.inputs, problem.outputs)
+
+    def listing_ahead(self, problem: Any, device: Device,
+                      precisions: Sequence[str]) -> Callable[[Device], object] | None:
+        text = f"{self.name} is asked for {problem.out_channels} in {','.join(precisions)}"
+        return (lambda device: self._events.append(text)) if self._is_slow else None
+
+    def prepare(self, weights: Weights, problem: Any, variant: Variant, device: Device) -> State:
+        raise AssertionError("nothing is built")
+
+
+class Pools:
+    """In place of WorkerPools: processes that do work when they are asked, or fail."""
+
+    def __init__(self, failure: Exception | None) -> None:
+        self.pools = {True: self}
+        self._failure = failure
+
+    def start(self, device: Device, algorithms: set[Algorithm]) -> None:
+        assert all(algorithm.vendor for algorithm in algorithms)
+
+    def do(self, work: Callable[[Device], object], what: str) -> Future[object]:
+        future: Future[object] = Future()
+        if self._failure is None:
+            work(find("host"))
+            future.set_result(None)
+        else:
+            future.set_exception(self._failure)
+        return future
+
+
+@pytest.mark.parametrize("failure", [None, BuildHereError("no"), BuildProcessError("it died")],
+                         ids=["works", "does not start", "dies"])
+@pytest.mark.parametrize("few", [1, 9])
+def test_slow_libraries_are_asked_elsewhere(monkeypatch: pytest.MonkeyPatch,
+                                            failure: Exception | None, few: int) -> None:
+    events: list[str] = []
+    slow, quick = (Library(name, events, is_slow=name == "slow") for name in ("slow", "quick"))
+    monkeypatch.setitem(OPS, "conv2d", replace(OPS["conv2d"], algorithms=(slow, quick)))
+    monkeypatch.setattr(HostDevice, "builds_side_by_side", True)
+    monkeypatch.setattr(listing, "_FEW_LISTED", few)
+    layers = [Layer(f"layer{index}", "conv2d", ["x"], [f"y{index}"], list(problem.outputs), problem,
+                    {}) for index, problem in enumerate((PROBLEM, OTHER))]
+    listed = Listing("quick", EFFORTS["quick"], ("fp32", "tf32"), TuningProfile(),
+                     everything=False, keeps_precisions=False)
+    assert listed.ask(layers, find("host"), Pools(failure))  # type: ignore[arg-type]
+    listed.wait()
+    elsewhere = [f"slow is asked for {count} in fp32,tf32" for count in (4, 8)]
+    here = [f"{name} lists {count} in fp32,tf32" for name in ("quick", "slow") for count in (4, 8)]
+    if few == 9:
+        assert sorted(events) == sorted(here)
+    else:
+        assert events == (elsewhere if failure is None else []) + here
+
+
+def test_processes_do_work_on_the_device(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from gossamer.device import kernel_cache
+    from gossamer.plan.tune.workers import BuildWorkers
+
+    monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path))
+    with BuildWorkers(find("host"), 1, on_device=True) as workers:
+        workers.do(remember, "an answer").result(60)
+    assert kernel_cache.stored(AHEAD) == b"host"
