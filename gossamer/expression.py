@@ -190,6 +190,18 @@ class Expression:
             lines.append(f"VALUE {prefix}{index} = {text};")
         return lines, [names[index] for index in self.outputs]
 
+    def with_inputs(self, order: Sequence[int]) -> Expression:
+        """Returns this expression with its inputs in another order: input i of the new one is input
+        order[i] of this one."""
+        places = {old: new for new, old in enumerate(order)}
+
+        def moved(value: int) -> int:
+            return places.get(value, value)
+
+        return Expression(self.inputs, tuple(
+            ExpressionStep(step.function, tuple(map(moved, step.arguments)), step.constants)
+            for step in self.steps), tuple(map(moved, self.outputs)))
+
     def then(self, other: Expression) -> Expression:
         """Returns this expression followed by another one, whose input 0 is this one's single
         output and whose further inputs are appended to this one's."""

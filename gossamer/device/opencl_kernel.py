@@ -90,7 +90,8 @@ class LaunchWithoutEvent:
         """Queues the launch. Raises LaunchError where the driver refuses it."""
         status = self._enqueue(ctypes.c_void_p(queue.int_ptr), *self._arguments)
         if status:
-            name = cl.status_code.to_string(status)  # type: ignore[operator]
+            # drivers have numbers of their own, which PyOpenCL does not know
+            name = cl.status_code.to_string(status, "status %d")  # type: ignore[operator]
             raise LaunchError(f"clEnqueueNDRangeKernel: {name}")
 
 

@@ -147,6 +147,37 @@ def test_a_launch_without_event_that_the_driver_refuses_is_named(gpu: Any) -> No
         gpu.replay([("launching self_check", command)], None)
 
 
+def test_a_status_without_a_name_is_told_by_its_number(
+        gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from gossamer.device import opencl_kernel
+
+    monkeypatch.setattr(opencl_kernel, "ENQUEUE", lambda *arguments: -9999)
+    kernel, buffer = gpu.compile(SELF_CHECK), gpu.upload(np.zeros(8, np.float32), "a test")
+    graph = gpu.capture(lambda stream: gpu.launch(kernel, (1,), (8,), (buffer, 8), stream=stream))
+    with pytest.raises(DeviceError, match=r"clEnqueueNDRangeKernel: .*-9999"):
+        graph()
+
+
+def test_threads_replay_graphs_without_events(gpu: Any) -> None:
+    if is_slow(gpu):
+        pytest.skip("Oclgrind simulates one kernel at a time")
+    kernel = gpu.compile(SELF_CHECK)
+
+    def work(start: int) -> bool:
+        stream = gpu.create_stream()
+        buffer = gpu.upload(np.full(8, start, np.float32), "a test")
+        graph = gpu.capture(lambda stream: gpu.launch(
+            kernel, (1,), (8,), (buffer, 8), stream=stream), stream, repeats=2)
+        graph()
+        back = np.empty(8, np.float32)
+        gpu.synchronize(stream)
+        gpu.read(buffer, back, stream)
+        return back.tolist() == [4 * start + 3] * 8
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(work, range(12)))
+
+
 def test_gpus_are_timed_by_the_clock_under_the_lock(gpu: Any) -> None:
     device, queues, lock = gpu, [], gpu._calls
     kernel = device.compile(SELF_CHECK)

@@ -50,9 +50,12 @@ def test_a_classifier(device: Device, rows: int) -> None:
 
 
 @pytest.mark.sanitize
+@pytest.mark.parametrize("columns, depth", [(300, 320), (20, 1280)])
 @pytest.mark.parametrize("rows", [1, 4, 37])
-def test_a_few_tiles(device: Device, rows: int) -> None:
-    columns, depth = (10, 64) if is_slow(device) else (300, 320)
+def test_a_few_tiles(device: Device, rows: int, columns: int, depth: int) -> None:
+    """Long sums of few columns are split into more parts than others."""
+    if is_slow(device):
+        columns, depth = 10, 64
     check(GemmProblem(rows, columns, depth, BIAS_RELU), device, taken=enough(device),
           vendors=False)
 

@@ -10,8 +10,6 @@
 #define RESTRICT restrict
 #define INLINE static inline
 #define UNROLL _Pragma("unroll")
-#define PRAGMA(text) _Pragma(#text)
-#define UNROLL_BY(count) PRAGMA(unroll count)
 #define LAUNCH_BOUNDS(threads, groups)
 #define WORK_GROUP_OF(items) __attribute__((reqd_work_group_size(items, 1, 1)))
 #ifdef POCL_DEVICE_ADDRESS_BITS

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gossamer.device.base import Device
 from gossamer.device.source import KernelSource
-from gossamer.ops.copy.strided import ELEMENTS
+from gossamer.ops.copy.strided import ELEMENTS, widest_element
 from gossamer.ops.early_begin import BEGINS_EARLY
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.strided import WORK_GROUP_SIZE, divisor, groups_for
@@ -17,8 +17,6 @@ from gossamer.ops.strided import WORK_GROUP_SIZE, divisor, groups_for
 _SOURCE = Path(__file__).with_name("join.cl")
 _MOST_SOURCES = 4
 """Inputs that one launch reads at most."""
-_WIDEST = 16
-"""Bytes of the widest element that a work-item copies."""
 
 
 def join_launches(device: Device, itemsize: int, axis: int,
@@ -30,20 +28,12 @@ def join_launches(device: Device, itemsize: int, axis: int,
     """
     rows = math.prod(shapes[0][:axis])
     sizes = [math.prod(shape[axis:]) for shape in shapes]
-    element = _widest(itemsize, sizes)
+    element = widest_element(itemsize, sizes)
     sizes = [size * itemsize // element for size in sizes]
     firsts = itertools.accumulate(sizes, initial=0)
     parts = [part for part in zip(range(len(sizes)), sizes, firsts, strict=False) if part[1]]
     return [_launch(device, element, rows, sum(sizes), parts[start:start + _MOST_SOURCES])
             for start in range(0, len(parts) if rows else 0, _MOST_SOURCES)]
-
-
-def _widest(itemsize: int, sizes: Sequence[int]) -> int:
-    """Returns the bytes of the widest element of which all sizes are multiples."""
-    element = itemsize
-    while 2 * element <= _WIDEST and all(size * itemsize % (2 * element) == 0 for size in sizes):
-        element *= 2
-    return element
 
 
 def _launch(device: Device, element: int, rows: int, pitch: int,

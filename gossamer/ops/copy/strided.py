@@ -25,6 +25,8 @@ from gossamer.ops.weights import Weights
 from gossamer.tensor import ROW_MAJOR, TensorSpec, rounded_up
 
 _SOURCE = Path(__file__).with_name("strided.cl")
+_WIDEST = 16
+"""Bytes of the widest element that a work-item copies."""
 ELEMENTS = {1: "uchar", 2: "unsigned short", 4: "int", 8: "INT64", 16: "int4"}
 """Types of kernels that copy elements of so many bytes."""
 _TILE = 32
@@ -109,14 +111,22 @@ def _widen(itemsize: int, offsets: tuple[int, int],
     if not loops or loops[-1].source != 1 or loops[-1].target != 1:
         return itemsize, offsets, loops
     strides = [stride for loop in loops[:-1] for stride in (loop.source, loop.target)]
-    for factor in (16 // itemsize, 8 // itemsize, 4 // itemsize):
-        if factor > 1 and all(n % factor == 0 for n in (loops[-1].size, *offsets, *strides)):
-            outer = [_Loop(loop.size, loop.source // factor, loop.target // factor, (0, loop.size))
-                     for loop in loops[:-1]]
-            size = loops[-1].size // factor
-            return (itemsize * factor, (offsets[0] // factor, offsets[1] // factor),
-                    [*outer, _Loop(size, 1, 1, (0, size))])
-    return itemsize, offsets, loops
+    factor = widest_element(itemsize, (loops[-1].size, *offsets, *strides)) // itemsize
+    outer = [_Loop(loop.size, loop.source // factor, loop.target // factor, (0, loop.size))
+             for loop in loops[:-1]]
+    size = loops[-1].size // factor
+    return (itemsize * factor, (offsets[0] // factor, offsets[1] // factor),
+            [*outer, _Loop(size, 1, 1, (0, size))])
+
+
+def widest_element(itemsize: int, counts: Iterable[int]) -> int:
+    """Returns the bytes of the widest element of which all these are whole numbers of elements.
+
+    itemsize: bytes of an element of the tensors. counts: sizes, strides and offsets in elements.
+    """
+    common = math.gcd(*counts) * itemsize
+    return max(nbytes for nbytes in ELEMENTS if nbytes <= max(_WIDEST, itemsize) and (
+        nbytes == itemsize or (nbytes > itemsize and common % nbytes == 0)))
 
 
 def _launch(device: Device, types: Mapping[str, object], offsets: tuple[int, int],

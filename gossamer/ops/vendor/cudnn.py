@@ -120,20 +120,25 @@ def _loaded() -> Any:
         return f"cuDNN's library (libcudnn.so.9) was not found: {_INSTALL}"
     if library < _OLDEST_LIBRARY:
         return f"cuDNN {api.backend_version_string()} is older than 9.2: {_INSTALL}"
-    _load_needed()
+    needed_libraries()
     return api
 
 
-def _load_needed() -> None:
-    """Loads libraries that cuDNN would search in the system's folders from those of pip."""
+@functools.cache
+def needed_libraries() -> tuple[str, ...]:
+    """Loads libraries that cuDNN would search in the system's folders from those of pip, and
+    returns the names of those that are there."""
     try:
         from cuda.pathfinder import load_nvidia_dynamic_lib
     except ImportError:
-        return
+        return ()
+    found = []
     for name in _NEEDED_LIBRARIES:
         # an engine without its library fails later, with its own error
         with contextlib.suppress(Exception):
             load_nvidia_dynamic_lib(name)
+            found.append(name)
+    return tuple(found)
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -136,7 +136,8 @@ class BuildProcess:
         try:
             reply: Reply = self._asked(Work(pickle.dumps(function)))
         except Exception:
-            raise BuildProcessError(f"the process that built {what} {self._ending()}") from None
+            raise BuildProcessError(f"the process that was asked for {what} {self._ending()}"
+                                    ) from None
         if not isinstance(reply, Built):
             raise BuildHereError(getattr(reply, "reason", "no sensible answer"))
         kernel_cache.adopt(reply.kernels)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -57,7 +56,7 @@ def error_of(buffer: Buffer, spec: TensorSpec, expected: np.ndarray,
         if image not in images and floats and (
                 _bytes(buffer, start, start + min(size, margin)) == GUARD).all():
             return math.inf
-    one = replace(spec, shape=(1, *spec.shape[1:]))
+    one = spec.first(1)
     results = []
     for start in (margin + image * size for image in images):
         result = _unpacked(_bytes(buffer, start, start + size), one)

@@ -26,9 +26,11 @@ _LEAST_PERIOD = 3
 
 
 class Examples:
-    """Example inputs of problems on one device, as Problem.example_inputs draws them with seed 0.
+    """Example inputs of problems on one device, as Problem.example_inputs draws them, but for large
+    batches of other numbers than floats, of which images repeat.
 
-    All that consist of floats are slices of one sequence of random numbers, which is drawn once.
+    With seed 0 all that consist of floats are slices of one sequence of random numbers, which is
+    drawn once.
     on_device: brings them into the formats of candidates in the device's memory; None where the
     host does.
     """
@@ -44,7 +46,7 @@ class Examples:
 
     def of(self, problem: Problem, seed: int = 0) -> list[np.ndarray]:
         """Returns the inputs of a problem, which must not be written to. seed: where it is not 0,
-        uploaded() alone brings them to the device."""
+        the inputs are brought to the device by uploaded(), never by buffer()."""
         if seed or not _are_normal(problem):
             return _drawn(problem, seed)
         sizes = [math.prod(spec.shape) for spec in problem.inputs]
@@ -142,12 +144,15 @@ def _drawn(problem: Problem, seed: int) -> list[np.ndarray]:
 
 def _period(problem: Problem) -> int | None:
     """Returns after how many images the inputs of a problem repeat, as drawing all would take too
-    long; None where they do not. The number is prime, so that it divides few strides."""
+    long; None where they do not. It divides none of the distances between the first, the middle and
+    the last image, which are compared with the reference."""
     one = problem.first_images(1)
     if one == problem:
         return None
     numbers = max(math.prod(spec.shape) for spec in one.inputs)
+    last = problem.outputs[0].shape[0] - 1
+    distances = (last, round(last / 2), last - round(last / 2))
     period = max(_LEAST_PERIOD, _DRAWN // max(1, numbers))
-    while any(period % divisor == 0 for divisor in range(2, math.isqrt(period) + 1)):
-        period -= 1
-    return period if period < problem.outputs[0].shape[0] else None
+    while period <= last and any(distance % period == 0 for distance in distances):
+        period += 1
+    return period if period <= last else None

@@ -24,6 +24,9 @@ from gossamer.plan.tune.workers import BuildHereError, BuildProcessError, BuildW
 
 _FEW_LISTED = 8
 """Number of layers and libraries from which on processes are started for the libraries."""
+_LEAST_PROCESSES = 2
+"""Number of processes from which on libraries answer sooner there, though the processes have to
+start."""
 
 
 @dataclass(eq=False)
@@ -75,6 +78,8 @@ class Listing:
         if len(asked) >= _FEW_LISTED:
             workers.start(device, {algorithm for algorithm, _ in asked})
             processes = workers.pools.get(True)
+            if processes is not None and processes.count < _LEAST_PROCESSES:
+                processes = None
         if not self._everything:
             with self._profile.stage(LISTING):
                 self._note_narrow(listed, device)
@@ -88,11 +93,15 @@ class Listing:
               processes: BuildWorkers | None) -> None:
         with self._profile.stage(LISTING):
             elsewhere = {} if processes is None else self._ask_elsewhere(device, asked, processes)
-            # those that are asked here meanwhile come first
+            # libraries that are asked in this process come first, while others answer elsewhere
             for algorithm, problem in sorted(asked, key=lambda pair: pair in elsewhere):
                 if (answer := elsewhere.get((algorithm, problem))) is not None:
-                    with suppress(BuildHereError, BuildProcessError, CancelledError):
-                        answer.result()
+                    try:
+                        with suppress(BuildHereError, BuildProcessError):
+                            answer.result()
+                    except CancelledError:
+                        # the processes were closed: nobody waits for the list any more
+                        return
                 if self.refusal_reason(algorithm, problem, device) is None:
                     # nobody waits for the libraries while the variants are used
                     list(self.within_effort(algorithm, problem, device))

@@ -27,7 +27,7 @@ takes their place."""
 
 @dataclass(eq=False)
 class _Job:
-    """A candidate that waits, of which weights are packed and kernels compiled."""
+    """A candidate whose weights wait to be packed and whose kernels wait to be compiled."""
 
     algorithm: Algorithm
     problem: Problem
@@ -38,7 +38,8 @@ class _Job:
 
 @dataclass(eq=False)
 class _Task:
-    """Work of a vendor's library on the device that waits. what: words for it."""
+    """Work of a vendor's library that waits for a process which opens the device. what: words for
+    it."""
 
     work: Callable[[Device], object]
     what: str
@@ -107,8 +108,18 @@ class BuildWorkers:
 
     def do(self, work: Callable[[Device], object], what: str) -> Future[BuiltForms]:
         """Returns the future of work that processes which open the device do, such as
-        Algorithm.work_ahead returns. what: words for it. Exceptions are those of `submit`."""
+        Algorithm.work_ahead returns. what: words for it.
+
+        Its exception is BuildProcessError where the process ended meanwhile, and BuildHereError
+        where no process does the work or the work fails.
+        """
+        assert self._on_device
         return self._queued(_Task(work, what))
+
+    @property
+    def count(self) -> int:
+        """Number of processes that there are at most at the same time."""
+        return len(self._threads)
 
     def _queued(self, job: _Job | _Task) -> Future[BuiltForms]:
         with self._condition:

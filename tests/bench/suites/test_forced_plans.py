@@ -5,13 +5,18 @@ from __future__ import annotations
 import gzip
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 from onnx import TensorProto, helper
 
 from gossamer.bench import contest
+from gossamer.bench.contender import PeerNetwork
+from gossamer.bench.layer_tables import InvertedResidual
 from gossamer.bench.rows import Stamp
+from gossamer.bench.suites import networks
 from gossamer.bench.suites.catalogue import select
+from gossamer.bench.suites.mobile_networks import inverted_residual
 from gossamer.bench.suites.networks import network_case
 from gossamer.device.base import Device
 from gossamer.device.registry import find
@@ -19,7 +24,7 @@ from gossamer.errors import InputError
 from gossamer.expression import apply
 from gossamer.model.graph import Node
 from gossamer.model.onnx_writer import to_onnx
-from gossamer.ops.registry import OPS
+from gossamer.plan.plan import Plan
 from tests.bench.conftest import PEAKS, setting
 from tests.bench.networks import tiny
 from tests.conftest import is_slow
@@ -66,19 +71,29 @@ def test_the_algorithms_that_are_forced_can_be_named(tmp_path: Path) -> None:
         "gossamer", "gossamer:host_gemm", "onnxruntime"}
 
 
-def test_a_plan_without_regions_is_a_contender(device: Device, tmp_path: Path) -> None:
+def test_a_plan_without_regions_is_a_contender(device: Device, tmp_path: Path,
+                                               monkeypatch: pytest.MonkeyPatch) -> None:
+    """The network is a block, which algorithms may compute as one layer."""
     if is_slow(device):
         pytest.skip("simulators are not measured")
-    case = network_case("suite", tiny(), 2, setting(device, tmp_path), unfused_too=True)
+    plans: list[Plan] = []
+
+    def recorded(*arguments: Any, **options: Any) -> Plan:
+        plans.append(Plan(*arguments, **options))
+        return plans[-1]
+
+    monkeypatch.setattr(networks, "Plan", recorded)
+    sizes = InvertedResidual("block", 8, 6, 16, 8, 1)
+    network = PeerNetwork("block", inverted_residual(sizes))
+    case = network_case("suite", network, 2, setting(device, tmp_path), unfused_too=True)
     assert set(case.contenders) == {"gossamer", "gossamer:unfused"}
     assert set(case.with_forced([]).contenders) == {"gossamer"}
-    case = case.with_forced(["unfused"])
-    result = contest.run(case, PEAKS, STAMP)
+    result = contest.run(case.with_forced(["unfused"]), PEAKS, STAMP)
     assert not result.absent and not result.failed
-    (row,) = [row for row in result.rows if row.contender == "gossamer:unfused"]
-    own = {algorithm.name for op in OPS.values() for algorithm in op.algorithms
-           if op is not OPS["region"]}
-    assert {part.split()[0] for part in row.config.split(", ")} <= own
+    assert [row.contender for row in result.rows].count("gossamer:unfused") == 1
+    regions = {plan.policy.unfused: [measured.layer.name for measured in plan.program(2).measured
+                                     if measured.layer.covers] for plan in plans}
+    assert regions[False] and not regions[True]
 
 
 def test_forced_plans_on_every_device(device: Device, tmp_path: Path) -> None:

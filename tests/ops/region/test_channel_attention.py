@@ -6,10 +6,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from gossamer.bench.suites.mobile_networks import MOBILE_NETWORKS
 from gossamer.device.base import Device
+from gossamer.device.registry import find
 from gossamer.expression import Expression, ExpressionStep, apply
+from gossamer.model.builder import GraphBuilder
+from gossamer.model.graph import Graph
 from gossamer.ops.algorithm import Epilogue, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.elementwise.problem import ElementwiseProblem
@@ -18,6 +23,8 @@ from gossamer.ops.reduce.problem import ReduceProblem
 from gossamer.ops.region.channel_attention.channel_attention import ChannelAttention
 from gossamer.ops.region.problem import ENTRY, RegionProblem, entry
 from gossamer.ops.weights import Weights
+from gossamer.plan.plan import Plan
+from gossamer.plan.region import find_regions
 from gossamer.tensor import default_spec
 from tests.conftest import working_devices
 from tests.cubins import build_info
@@ -37,6 +44,9 @@ ALGORITHM = ChannelAttention()
 SUM = Expression(3, (ExpressionStep("mul", (1, 0)), ExpressionStep("add", (3, 2)),
                      ExpressionStep("relu", (4,))))
 """A residual sum of what is scaled, as SE-ResNet has it; the gate is its first input."""
+
+SUM_OF_FOUR = SUM.then(apply("add"))
+"""The same with a second sum."""
 
 
 def attention(batch: int, channels: int, squeezed: int, size: tuple[int, int], *,
@@ -122,7 +132,7 @@ def test_images_are_held_where_they_fit() -> None:
     (replace(USUAL, exits=((2, 0), (3, 0))), "read elsewhere"),
     (attention(1, 12, 3, (4, 4)), "12 channels, takes multiples of 8"),
     (attention(1, 16, 2**14, (4, 4)), "do not fit"),
-    (attention(2**16, 8, 1, (1, 1)), "images")])
+    (attention(2**16, 8, 1, (1, 1)), "images"), (attention(1, 0, 1, (4, 4)), "empty images")])
 def test_other_layers_give_a_reason(problem: RegionProblem, reason: str) -> None:
     assert ALGORITHM.recognises(problem)
     assert reason in (ALGORITHM.supports(problem, RecordingDevice()) or "")
@@ -140,8 +150,42 @@ def test_other_layers_are_not_recognised() -> None:
                           ((3, 0),)),
             RegionProblem((mean, added, excite, scale),
                           (sources[0], ((0, 0), entry(1)), *sources[2:]), ((3, 0),)),
-            RegionProblem((mean, squeeze, excite), sources[:3], ((2, 0),))):
+            RegionProblem((mean, squeeze, excite), sources[:3], ((2, 0),)),
+            replace(RESIDUAL, parts=(*RESIDUAL.parts[:3], ElementwiseProblem(
+                (*RESIDUAL.parts[3].inputs, RESIDUAL.inputs[0]), SUM_OF_FOUR)),
+                sources=(*RESIDUAL.sources[:3], (*RESIDUAL.sources[3], entry(1))))):
         assert not ALGORITHM.recognises(problem)
+
+
+@pytest.mark.parametrize(("name", "count"), [("efficientnet-b0", 16), ("mobilenetv3-small", 9)])
+def test_the_layers_of_networks_are_recognised(name: str, count: int) -> None:
+    assert _recognised(MOBILE_NETWORKS[name](), (3, 224, 224)) == count
+
+
+def test_a_layer_before_a_residual_sum_is_recognised() -> None:
+    """As SE-ResNet has it, by two fully connected layers."""
+    build, rng = GraphBuilder("block"), np.random.default_rng(0)
+    x = build.input("x", (None, 16, 6, 6))
+    y = build.conv2d(x, build.constant("w", rng.standard_normal((16, 16, 3, 3), np.float32)),
+                     pads=(1, 1, 1, 1))
+    gate = build.reduce(y, "mean", "spatial", keepdims=True)
+    for name, shape, function in (("squeeze", (4, 16, 1, 1), "relu"),
+                                  ("excite", (16, 4, 1, 1), "sigmoid")):
+        gate = build.apply(function, build.conv2d(gate, build.constant(
+            name, rng.standard_normal(shape, np.float32))))
+    build.output(build.apply("relu", build.apply("add", build.apply("mul", y, gate), x)),
+                 (None, 16, 6, 6))
+    assert _recognised(build.finish(), (16, 6, 6)) == 1
+
+
+def _recognised(graph: Graph, shape: tuple[int, ...]) -> int:
+    """Returns the number of squeeze-and-excite layers of a network that the algorithm supports."""
+    plan = Plan(graph, find("host"))
+    assert plan.inputs[0].shape[1:] == shape
+    regions = find_regions(plan.layers(1), [info.name for info in plan.outputs])
+    return sum(isinstance(region.problem, RegionProblem) and ALGORITHM.recognises(region.problem)
+               and ALGORITHM.supports(region.problem, RecordingDevice()) is None
+               for region in regions)
 
 
 def test_an_empty_batch_needs_no_launch() -> None:

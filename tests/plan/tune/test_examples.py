@@ -117,18 +117,17 @@ def test_stored_inputs_are_freed_where_memory_runs_out() -> None:
         _asked(examples, 60)
 
 
-
 @pytest.mark.parametrize("seed", [0, 2])
-@pytest.mark.parametrize("images", [6, 7, 8, 31])
+@pytest.mark.parametrize(("images", "period"), [(8, 8), (11, 11), (12, 10), (31, 11), (34, 10)])
 def test_images_that_take_long_to_draw_repeat(monkeypatch: pytest.MonkeyPatch, images: int,
-                                              seed: int) -> None:
+                                              period: int, seed: int) -> None:
     monkeypatch.setattr(tune_examples, "_DRAWN", 10 * 280)
     shape = (images, 70, 2, 2)
     problem, examples = ConcatProblem((default_spec(shape),), 1, (PLUS_MINUS_ONE,)), Examples(HOST)
     (x,) = examples.of(problem, seed)
     assert x.shape == shape and set(np.unique(x)) == {-1, 1}
-    np.testing.assert_array_equal(x[7:], x[:-7][:len(x[7:])])
-    assert len(np.unique(x, axis=0)) == min(images, 7)
+    np.testing.assert_array_equal(x[period:], x[:-period])
+    assert len(np.unique(x, axis=0)) == period
     for format_ in (Format("NCHW"), Format("CHWN"), Format("NHWC", "float16"),
                     Format("packed32", "bits")):
         spec = TensorSpec(shape, format_)
@@ -136,7 +135,19 @@ def test_images_that_take_long_to_draw_repeat(monkeypatch: pytest.MonkeyPatch, i
         np.testing.assert_array_equal(unpack(host_array(buffer, spec), spec), x)
 
 
-def test_inputs_that_are_not_images_do_not_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("drawn", [1, 4, 60])
+def test_the_images_that_are_compared_are_not_repetitions(monkeypatch: pytest.MonkeyPatch,
+                                                          drawn: int) -> None:
+    monkeypatch.setattr(tune_examples, "_DRAWN", drawn)
+    for images in range(3, 514):
+        problem = ConcatProblem((default_spec((images, 1)),), 1, (PLUS_MINUS_ONE,))
+        period = tune_examples._period(problem)
+        compared = [round(index * (images - 1) / 2) for index in range(3)]
+        assert period is None or len({image % period for image in compared}) == 3
+
+
+def test_an_input_that_does_not_consist_of_images_is_uploaded_whole(
+        monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tune_examples, "_DRAWN", 10 * 280)
     problem = added((31, 70, 2, 2), (1, 70, 1, 1), dtype="int32")
     examples = Examples(HOST)

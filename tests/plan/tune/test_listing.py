@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from dataclasses import replace
 from typing import Any
 
@@ -60,8 +60,9 @@ class Library(Algorithm):
 class Pools:
     """In place of WorkerPools: processes that do work when they are asked, or fail."""
 
-    def __init__(self, failure: Exception | None) -> None:
+    def __init__(self, failure: Exception | None, count: int = 2) -> None:
         self.pools = {True: self}
+        self.count = count
         self._failure = failure
 
     def start(self, device: Device, algorithms: set[Algorithm]) -> None:
@@ -77,28 +78,52 @@ class Pools:
         return future
 
 
-@pytest.mark.parametrize("failure", [None, BuildHereError("no"), BuildProcessError("it died")],
-                         ids=["works", "does not start", "dies"])
-@pytest.mark.parametrize("few", [1, 9])
-def test_slow_libraries_are_asked_elsewhere(monkeypatch: pytest.MonkeyPatch,
-                                            failure: Exception | None, few: int) -> None:
+@pytest.fixture
+def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What two libraries of convolutions note, of which one is slow."""
     events: list[str] = []
     slow, quick = (Library(name, events, is_slow=name == "slow") for name in ("slow", "quick"))
     monkeypatch.setitem(OPS, "conv2d", replace(OPS["conv2d"], algorithms=(slow, quick)))
     monkeypatch.setattr(HostDevice, "builds_side_by_side", True)
-    monkeypatch.setattr(listing, "_FEW_LISTED", few)
+    return events
+
+
+def ask(pools: Pools) -> None:
+    """Lists the candidates of two layers."""
     layers = [Layer(f"layer{index}", "conv2d", ["x"], [f"y{index}"], list(problem.outputs), problem,
                     {}) for index, problem in enumerate((PROBLEM, OTHER))]
     listed = Listing("quick", EFFORTS["quick"], ("fp32", "tf32"), TuningProfile(),
                      everything=False, keeps_precisions=False)
-    assert listed.ask(layers, find("host"), Pools(failure))  # type: ignore[arg-type]
+    assert listed.ask(layers, find("host"), pools)  # type: ignore[arg-type]
     listed.wait()
-    elsewhere = [f"slow is asked for {count} in fp32,tf32" for count in (4, 8)]
-    here = [f"{name} lists {count} in fp32,tf32" for name in ("quick", "slow") for count in (4, 8)]
-    if few == 9:
-        assert sorted(events) == sorted(here)
-    else:
-        assert events == (elsewhere if failure is None else []) + here
+
+
+ELSEWHERE = [f"slow is asked for {count} in fp32,tf32" for count in (4, 8)]
+HERE = [f"{name} lists {count} in fp32,tf32" for name in ("quick", "slow") for count in (4, 8)]
+
+
+@pytest.mark.parametrize("failure", [None, BuildHereError("no"), BuildProcessError("it died")],
+                         ids=["works", "does not start", "dies"])
+def test_slow_libraries_are_asked_elsewhere(monkeypatch: pytest.MonkeyPatch, events: list[str],
+                                            failure: Exception | None) -> None:
+    monkeypatch.setattr(listing, "_FEW_LISTED", 1)
+    ask(Pools(failure))
+    assert events == (ELSEWHERE if failure is None else []) + HERE
+
+
+@pytest.mark.parametrize(("few", "count"), [(9, 2), (1, 1)])
+def test_few_layers_and_single_processes_are_not_worth_it(
+        monkeypatch: pytest.MonkeyPatch, events: list[str], few: int, count: int) -> None:
+    monkeypatch.setattr(listing, "_FEW_LISTED", few)
+    ask(Pools(None, count))
+    assert sorted(events) == sorted(HERE)
+
+
+def test_nothing_is_asked_any_more_when_the_processes_are_closed(
+        monkeypatch: pytest.MonkeyPatch, events: list[str]) -> None:
+    monkeypatch.setattr(listing, "_FEW_LISTED", 1)
+    ask(Pools(CancelledError()))
+    assert events == HERE[:2]
 
 
 def test_processes_do_work_on_the_device(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

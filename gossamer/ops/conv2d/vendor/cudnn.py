@@ -21,12 +21,13 @@ from gossamer.ops.conv2d.vendor.cudnn_graph import (
     ExecutionPlan,
     X,
     Y,
-    ask,
     built,
     channel_dtype,
+    is_offer_stored,
     offered,
     pointwise,
     store,
+    store_offers,
 )
 from gossamer.ops.epilogue_pass import epilogue_pass_launches
 from gossamer.ops.strided import too_large
@@ -69,13 +70,8 @@ class Cudnn(Algorithm):
     vendor = "cuDNN"
 
     def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
-        reason = unavailable(device)
-        if reason is not None:
+        if (reason := _reason_not_asked(problem, device)) is not None:
             return reason
-        if (reason := too_large(problem)) is not None:
-            return reason
-        if min(spec.size for spec in (*problem.inputs, *problem.outputs)) == 0:
-            return "a tensor is empty"
         refusals = []
         for epilogue in _epilogues(problem):
             for precision in _SOONEST_FIRST:
@@ -110,13 +106,12 @@ class Cudnn(Algorithm):
 
     def listing_ahead(self, problem: Conv2dProblem, device: Device,
                       precisions: Sequence[str]) -> Callable[[Device], object] | None:
-        if unavailable(device) is not None or too_large(problem) is not None:
-            return None
-        if min(spec.size for spec in (*problem.inputs, *problem.outputs)) == 0:
+        if _reason_not_asked(problem, device) is not None:
             return None
         forms = tuple(form for precision in dict.fromkeys((_SOONEST_FIRST[0], *precisions))
-                      for epilogue in _epilogues(problem) for form in _forms(epilogue, precision))
-        return functools.partial(ask, problem=problem, forms=forms)
+                      for epilogue in _epilogues(problem) for form in _forms(epilogue, precision)
+                      if not is_offer_stored(device, problem, form))
+        return functools.partial(store_offers, problem=problem, forms=forms) if forms else None
 
     def work_ahead(self, problem: Conv2dProblem, variant: Variant,
                    device: Device) -> Callable[[Device], object]:
@@ -165,6 +160,15 @@ class Cudnn(Algorithm):
                 raise DeviceError(f"{device.name} failed running cuDNN's {convolution.engine}: "
                                   f"{first_line(error)}") from error
         super().launch(state, inputs, outputs, workspace, stream)
+
+
+def _reason_not_asked(problem: Conv2dProblem, device: Device) -> str | None:
+    """Returns why cuDNN is not asked for a problem; None where it is."""
+    if (reason := unavailable(device) or too_large(problem)) is not None:
+        return reason
+    if min(spec.size for spec in (*problem.inputs, *problem.outputs)) == 0:
+        return "a tensor is empty"
+    return None
 
 
 def _plan(problem: Conv2dProblem, variant: Variant,

@@ -14,12 +14,13 @@ from typing import Any
 
 from gossamer.device import kernel_cache
 from gossamer.device.base import Device
+from gossamer.device.source_hash import source_hash
 from gossamer.errors import first_line
 from gossamer.expression import ExpressionStep
 from gossamer.ops.algorithm import Epilogue
 from gossamer.ops.canonical import canonical
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.vendor.cudnn import CudnnLibrary, library_on
+from gossamer.ops.vendor.cudnn import CudnnLibrary, library_on, needed_libraries
 from gossamer.ops.weights import WeightsInfo
 from gossamer.tensor import Format, TensorSpec
 
@@ -42,6 +43,12 @@ _EXCLUDED_NOTES = {
     "fp16": ("REDUCED_PRECISION_REDUCTION", "WINOGRAD_TILE_6x6", "WINOGRAD_TILE_13x13",
              "NONDETERMINISTIC"),
 }
+_NO_ENGINE = "it has no engine for such a graph"
+_TOO_LARGE = "its engines need too much workspace"
+_OTHER_PRECISIONS = "its engines are of other precisions"
+_LASTING_REFUSALS = (_NO_ENGINE, _TOO_LARGE, _OTHER_PRECISIONS)
+"""Refusals that hold as long as cuDNN and the device are the same; others may end, for example when
+a library is installed."""
 _PREREQUISITE = re.compile(r"RUNTIME_PREREQUISITE_MISSING; Reason: (.+)")
 _WORKSPACE = re.compile(r"^Plan at index (\d+): .*workspace violation\. Requires (\d+)", re.M)
 
@@ -122,22 +129,42 @@ def _plain(problem: Conv2dProblem, form: CudnnForm) -> Conv2dProblem:
     return plain if form.fused else replace(plain, epilogue=Epilogue())
 
 
-def ask(device: Device, problem: Conv2dProblem, forms: Sequence[CudnnForm]) -> None:
+def store_offers(device: Device, problem: Conv2dProblem, forms: Sequence[CudnnForm]) -> None:
     """Puts on disk what cuDNN offers for some forms. It is called in a process of its own, as cuDNN
     keeps Python's interpreter while it answers."""
     for form in forms:
         offered(device, problem, form)
 
 
+def is_offer_stored(device: Device, problem: Conv2dProblem, form: CudnnForm) -> bool:
+    """Returns whether cuDNN's answer for a form is on disk."""
+    return kernel_cache.stored(_offer_key(device, _plain(problem, form), form)) is not None
+
+
 @functools.lru_cache(maxsize=4096)
 def _offered(device: Device, problem: Conv2dProblem, form: CudnnForm) -> CudnnOffer:
-    library = library_on(device)
-    most = device.limits.memory_bytes // _MEMORY_SHARE
-    key = ("cuDNN's offer", *_versions(library, device), str(most), str(MOST_PLANS),
-           json.dumps(canonical(problem), sort_keys=True), repr(form))
-    answer = json.loads(kernel_cache.cached(key, lambda: json.dumps(dataclasses.asdict(
-        _answer(library, problem, form, most))).encode()))
-    return CudnnOffer(tuple(ExecutionPlan(**plan) for plan in answer["plans"]), answer["refusal"])
+    key = _offer_key(device, problem, form)
+    data = kernel_cache.stored(key)
+    if data is not None:
+        answer = json.loads(data)
+        return CudnnOffer(tuple(ExecutionPlan(**plan) for plan in answer["plans"]),
+                          answer["refusal"])
+    offer = _answer(library_on(device), problem, form, _most_workspace(device))
+    if offer.plans or offer.refusal in _LASTING_REFUSALS:
+        kernel_cache.cached(key, lambda: json.dumps(dataclasses.asdict(offer)).encode())
+    return offer
+
+
+def _offer_key(device: Device, problem: Conv2dProblem, form: CudnnForm) -> tuple[str, ...]:
+    """Returns texts that identify a form, and all that decides what cuDNN offers for it."""
+    return ("cuDNN's offer", source_hash(__name__), *_versions(library_on(device), device),
+            str(_most_workspace(device)), json.dumps(canonical(problem), sort_keys=True),
+            repr(form))
+
+
+def _most_workspace(device: Device) -> int:
+    """Returns the bytes of workspace that a plan may need."""
+    return device.limits.memory_bytes // _MEMORY_SHARE
 
 
 def _answer(library: CudnnLibrary, problem: Conv2dProblem, form: CudnnForm,
@@ -180,19 +207,19 @@ def _no_engine(error: BaseException) -> str:
     if missing := _PREREQUISITE.search(message):
         return f"its engines lack what they need at run time ({missing[1]})"
     if "No valid engine configs" in message:
-        return "it has no engine for such a graph"
+        return _NO_ENGINE
     return first_line(error)
 
 
 def _refusal(message: str, too_large: int) -> str:
     """Returns one line that says why none of the plans is usable, from cuDNN's message."""
     if too_large:
-        return "its engines need too much workspace"
+        return _TOO_LARGE
     reasons = [line.partition(": ")[2] for line in message.splitlines()
                if line.startswith("Plan at index")]
     others = [reason for reason in reasons if reason != "Deselecting execution plan"]
     if reasons and not others:
-        return "its engines are of other precisions"
+        return _OTHER_PRECISIONS
     return others[0] if others else message.strip().splitlines()[0]
 
 
@@ -237,7 +264,8 @@ def _key(library: CudnnLibrary, device: Device, problem: Conv2dProblem, form: Cu
 
 def _versions(library: CudnnLibrary, device: Device) -> tuple[str, ...]:
     """Returns texts that identify cuDNN and the device."""
-    return library.version, library.api.__version__, device.description, device.driver
+    return (library.version, library.api.__version__, *needed_libraries(), device.description,
+            device.driver)
 
 
 def _read_back(library: CudnnLibrary, handle: Any, data: bytes) -> Any:

@@ -25,14 +25,6 @@
 #define PIXELS (THREADS / SLICE_WORDS)
 #define WEIGHT_WORDS (2 * SQUEEZED * SLICE_WORDS)
 
-/* Returns the sum of a value over the lanes of a warp, to each of them. */
-INLINE float warp_sum(float value, uint lane)
-{
-    UNROLL for (uint step = 16; step > 0; step /= 2)
-        value += __shfl_sync(0xffffffffu, value, lane ^ step);
-    return value;
-}
-
 KERNEL IN_CLUSTERS LAUNCH_BOUNDS(THREADS, 1) void channel_attention(
     const uint4 *RESTRICT x, const uint4 *RESTRICT weights, uint4 *RESTRICT y, int pixels,
     float share SQUEEZE_EPILOGUE_PARAMETERS EXCITE_EPILOGUE_PARAMETERS SCALE_PARAMETERS)

@@ -22,6 +22,7 @@ from gossamer.ops.region.algorithm import RegionAlgorithm
 from gossamer.ops.region.channel_attention.layer import SqueezeExciteLayer, layer_of
 from gossamer.ops.region.problem import RegionProblem
 from gossamer.ops.strided import cannot_compile, layout_variants
+from gossamer.ops.warp_sums import WARP_SUMS
 from gossamer.ops.weights import Weights
 
 _SOURCE = Path(__file__).with_name("channel_attention.cu")
@@ -30,8 +31,8 @@ _MULTIPLE = 8
 _WARPS = (8, 16)
 _SURE_CLUSTER = 8
 """Work-groups of a cluster that find room on every device with clusters."""
-_CONFIGS = 3
-"""Sizes of clusters that are offered, and of those that not every device has room for."""
+_CLUSTERS = 4
+"""Sizes of clusters that are offered."""
 _MOST_IMAGES = 65535
 """Work-groups that a grid may have along y."""
 _LATENCY, _CLUSTER_LATENCY = 4000.0, 1000.0
@@ -136,8 +137,8 @@ class ChannelAttention(RegionAlgorithm):
         batch, _, height, width = problem.inputs[0].shape
         if batch > _MOST_IMAGES:
             return f"more than {_MOST_IMAGES} images"
-        if not height * width:
-            return "has images without pixels"
+        if not layer.channels * height * width:
+            return "has empty images"
         if not any(_divisions(problem, precision, device) for precision in ("fp16", "fp32")):
             return (f"{layer.channels} channels and {layer.squeezed} numbers of the first product "
                     "do not fit the shared memory of a cluster")
@@ -167,7 +168,7 @@ class ChannelAttention(RegionAlgorithm):
             _SOURCE, "channel_attention", _macros(division, halves),
             architectures=("sm_90" if division.cluster > 1 else "sm_80", "sm_100"),
             dynamic_shared=True, begins_early=True,
-            headers=(*DIALECT, EARLY_BEGIN, ASYNC_COPIES, CLUSTERS)))
+            headers=(*DIALECT, EARLY_BEGIN, ASYNC_COPIES, CLUSTERS, WARP_SUMS)))
         packed = weights.packed(
             f"squeeze and excite of {division.cluster}, {variant.precision}",
             lambda arrays: _pack(division, arrays, np.float16 if halves else np.float32))
@@ -191,22 +192,22 @@ def _division(problem: RegionProblem, precision: str, cluster: int, warps: int,
 
 
 def _divisions(problem: RegionProblem, precision: str, device: Device) -> list[_Division]:
-    """Returns the divisions that are offered: of clusters with as many words a work-group the
-    smallest, those that are expected to be fastest first, and last a few that not every device has
-    room for."""
+    """Returns the divisions that are offered, those first that are expected to be fastest: of
+    clusters with as many words a work-group the smallest. The first of all finds room on every
+    device with clusters, as it is taken where nothing is measured."""
     batch, limits = problem.inputs[0].shape[0], device.limits
-    found: dict[tuple[int, int], _Division] = {}
+    found: dict[int, list[_Division]] = {}
     for cluster in range(1, max(1, limits.cluster) + 1):
-        for warps in _WARPS:
-            division = _division(problem, precision, cluster, warps, device)
-            smallest = replace(division, cluster=-(-division.words // division.slice_words))
-            if smallest.fits:
-                found.setdefault((smallest.cluster, warps), smallest)
-    order = sorted(found.values(),
-                   key=lambda division: division.cycles(batch, limits.compute_units))
-    sure, large = ([division for division in order if (division.cluster <= _SURE_CLUSTER) is sure]
-                   for sure in (True, False))
-    return [*sure[:_CONFIGS], *large[:_CONFIGS]]
+        divisions = [_division(problem, precision, cluster, warps, device) for warps in _WARPS]
+        smallest = -(-divisions[0].words // divisions[0].slice_words)
+        fitting = [division for division in (replace(division, cluster=smallest)
+                                             for division in divisions) if division.fits]
+        if fitting:
+            found.setdefault(smallest, fitting)
+    order = sorted(found, key=lambda cluster: found[cluster][0].cycles(batch, limits.compute_units))
+    sure = [cluster for cluster in order if cluster <= _SURE_CLUSTER][:1]
+    return [division for cluster in dict.fromkeys([*sure, *order[:_CLUSTERS]])
+            for division in found[cluster]]
 
 
 def _macros(division: _Division, halves: bool) -> dict[str, object]:

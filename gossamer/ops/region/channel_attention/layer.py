@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gossamer.expression import Expression, ExpressionStep
 from gossamer.ops.algorithm import Epilogue
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.elementwise.problem import ElementwiseProblem
-from gossamer.ops.region.inverted_residual.block import is_image_mean, is_product
+from gossamer.ops.region.parts import is_image_mean, is_product
 from gossamer.ops.region.problem import ENTRY, RegionProblem, Source
 
 _GATES: Source = (2, 0)
@@ -64,10 +63,11 @@ def layer_of(problem: RegionProblem) -> SqueezeExciteLayer | None:
 
 def _scale_of(scale: ElementwiseProblem, sources: tuple[Source, ...]
               ) -> tuple[Epilogue, tuple[int, ...]] | None:
-    """Returns what is made of an element, with the numbers of the region's inputs that it reads
-    besides; None where that is something else."""
-    if scale.constants or scale.dtypes != ("float32",) or sources.count(ENTRY) != 1 or (
-            sources.count(_GATES) != 1):
+    """Returns what is made of an element, with the numbers of the region's other inputs that it
+    reads; None where the element and its gate are not each read once, or an input is read twice."""
+    if scale.constants or scale.dtypes != ("float32",) or len(set(sources)) != len(sources):
+        return None
+    if ENTRY not in sources or _GATES not in sources:
         return None
     others = [source for source in sources if source not in (ENTRY, _GATES)]
     x = scale.operands[sources.index(ENTRY)]
@@ -76,15 +76,5 @@ def _scale_of(scale: ElementwiseProblem, sources: tuple[Source, ...]
         return None
     order = [sources.index(source) for source in (ENTRY, _GATES, *others)]
     kinds = ("channel", *("tensor" for _ in others))
-    return Epilogue(_reordered(scale.expression, order), kinds), tuple(
+    return Epilogue(scale.expression.with_inputs(order), kinds), tuple(
         source[1] for source in others)
-
-
-def _reordered(expression: Expression, order: list[int]) -> Expression:
-    """Returns an expression with its inputs in another order."""
-    def moved(value: int) -> int:
-        return order.index(value) if value < len(order) else value
-
-    return Expression(expression.inputs, tuple(
-        ExpressionStep(step.function, tuple(map(moved, step.arguments)), step.constants)
-        for step in expression.steps), tuple(map(moved, expression.outputs)))

@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from gossamer.expression import Expression, ExpressionStep
 from gossamer.ops.algorithm import Epilogue, Problem
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.ops.pool.problem import PoolProblem
 from gossamer.ops.reduce.problem import ReduceProblem
+from gossamer.ops.region.parts import is_image_mean, is_product
 from gossamer.ops.region.problem import ENTRY, RegionProblem
 from gossamer.tensor import default_spec
 
@@ -156,7 +156,7 @@ def excited_block_of(problem: RegionProblem) -> Block | None:
         return None
     expression = scale.expression
     if problem.sources[before + 4][0] == gates:
-        expression = _exchanged(expression)
+        expression = expression.with_inputs((1, 0))
     return replace(block, excite=Excite(squeeze, excite, Epilogue(expression, ("channel",))))
 
 
@@ -178,31 +178,6 @@ def _block(problem: RegionProblem, first: Sequence[Problem], depthwise: Problem,
     if not chained or problem.sources[0][0] != ENTRY:
         return None
     return Block(problem, convolutions[0] if first else None, depthwise, project)
-
-
-def is_product(part: Problem) -> bool:
-    """Returns whether a problem is a convolution of single pixels in one group."""
-    return isinstance(part, Conv2dProblem) and part.kernel == (1, 1) and part.groups == 1
-
-
-def is_image_mean(part: Problem) -> bool:
-    """Returns whether a problem is the mean of each channel over the whole image."""
-    if isinstance(part, ReduceProblem):
-        return part.kind == "mean" and sorted(part.axes) == [2, 3] and (
-            len(part.input.shape) == 4 and part.input.dtype == "float32")
-    return isinstance(part, PoolProblem) and part.kind == "average" and (
-        part.kernel == part.input.shape[2:] and not any(part.pads)
-        and (part.out_height, part.out_width) == (1, 1))
-
-
-def _exchanged(expression: Expression) -> Expression:
-    """Returns an expression whose first two inputs are exchanged."""
-    def exchanged(value: int) -> int:
-        return 1 - value if value < 2 else value
-
-    return Expression(expression.inputs, tuple(
-        ExpressionStep(step.function, tuple(map(exchanged, step.arguments)), step.constants)
-        for step in expression.steps), tuple(map(exchanged, expression.outputs)))
 
 
 def of_batch(block: Block, batch: int) -> Block:

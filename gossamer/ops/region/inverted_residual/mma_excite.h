@@ -5,14 +5,6 @@
 #define EXCITE_PARAMETERS                                                      \
     , const REAL *RESTRICT squeeze, const REAL *RESTRICT excite, const float *RESTRICT small_constants
 
-/* Returns the sum of a value over the lanes of a warp, to each of them. */
-INLINE float warp_sum(float value, uint lane)
-{
-    UNROLL for (uint step = 16; step > 0; step /= 2)
-        value += __shfl_sync(0xffffffffu, value, lane ^ step);
-    return value;
-}
-
 /* Writes the mean over the image of each channel of the chunks that were convolved. */
 INLINE void sum_channels(float *means, const REAL *convolved, int turns, uint warp, uint lane)
 {

@@ -25,7 +25,7 @@ from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.mma_precisions import CYCLES_OF_PRODUCT, MMA_PRECISIONS
 from gossamer.ops.region.algorithm import RegionAlgorithm
-from gossamer.ops.region.inverted_residual.block import is_image_mean
+from gossamer.ops.region.parts import is_image_mean
 from gossamer.ops.region.problem import ENTRY, RegionProblem
 from gossamer.ops.region.weights import RenamedWeights
 from gossamer.ops.strided import cannot_compile, layout_variants

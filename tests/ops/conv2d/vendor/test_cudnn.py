@@ -187,33 +187,61 @@ class Described:
         self.limits = SimpleNamespace(memory_bytes=memory_bytes)
 
 
-def test_answers_are_kept_for_other_processes(monkeypatch: pytest.MonkeyPatch,
-                                              tmp_path: Path) -> None:
-    """A device with less memory gets an answer of its own."""
+FORMS = tuple(CudnnForm(precision, layout, fused) for precision in ("fp16", "fp32")
+              for fused in (True, False) for layout in ("NHWC", "NCHW"))
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
+    """The workspace that is allowed at each question to a cuDNN that offers a plan for fused forms
+    and has no engine for others."""
     asked: list[int] = []
 
     def answer(library: Any, problem: Conv2dProblem, form: CudnnForm, most: int) -> CudnnOffer:
         asked.append(most)
         return CudnnOffer((ExecutionPlan(2, "eng1", 300),), "") if form.fused else CudnnOffer(
-            (), "no engine")
+            (), "it has no engine for such a graph")
 
     library = SimpleNamespace(version="9.1", api=SimpleNamespace(__version__="1.32"))
     monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path))
     monkeypatch.setattr(cudnn, "unavailable", lambda device: None)
     monkeypatch.setattr(cudnn_graph, "library_on", lambda device: library)
     monkeypatch.setattr(cudnn_graph, "_answer", answer)
-    forms = tuple(CudnnForm(precision, layout, fused) for precision in ("fp16", "fp32")
-                  for fused in (True, False) for layout in ("NHWC", "NCHW"))
-    for memory in (2**20, 2**20, 2**21):
-        device: Any = Described(memory)
-        work = Cudnn().listing_ahead(PROBLEM, device, ("fp32",))
+    return asked
+
+
+def test_answers_are_kept_for_other_processes(asked: list[int]) -> None:
+    """A device with less memory gets an answer of its own."""
+    for memory in (2**20, 2**21):
+        work = Cudnn().listing_ahead(PROBLEM, Described(memory), ("fp32",))  # type: ignore
         assert work is not None
-        pickle.loads(pickle.dumps(work))(device)
-        for form in forms:
+        pickle.loads(pickle.dumps(work))(Described(memory))
+        device: Any = Described(memory)
+        for form in FORMS:
             offer = cudnn_graph.offered(device, PROBLEM, form)
             assert [plan.workspace for plan in offer.plans] == [300] * form.fused
-            assert offer.refusal == ("" if form.fused else "no engine")
-    assert asked == [2**15] * len(forms) + [2**16] * len(forms)
+            assert offer.refusal == ("" if form.fused else "it has no engine for such a graph")
+        assert Cudnn().listing_ahead(PROBLEM, device, ("fp32",)) is None
+    assert asked == [2**15] * len(FORMS) + [2**16] * len(FORMS)
+
+
+def test_refusals_that_may_end_are_not_kept(monkeypatch: pytest.MonkeyPatch,
+                                            asked: list[int]) -> None:
+    answers = [CudnnOffer((), "its engines lack what they need at run time (NVRTC)"),
+               CudnnOffer((ExecutionPlan(0, "eng0", 0),))]
+    monkeypatch.setattr(cudnn_graph, "_answer", lambda *arguments: answers.pop(0))
+    for expected in list(answers):
+        device: Any = Described(2**20)
+        assert cudnn_graph.offered(device, PROBLEM, FORMS[0]) == expected
+    assert not answers
+
+
+def test_other_rules_ask_again(monkeypatch: pytest.MonkeyPatch, asked: list[int]) -> None:
+    for rules in ("old", "new"):
+        monkeypatch.setattr(cudnn_graph, "source_hash", lambda module, rules=rules: rules)
+        device: Any = Described(2**20)
+        cudnn_graph.offered(device, PROBLEM, FORMS[0])
+    assert len(asked) == 2
 
 
 def test_nothing_is_asked_ahead_where_cudnn_takes_no_part(monkeypatch: pytest.MonkeyPatch) -> None:

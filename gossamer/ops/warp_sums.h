@@ -1,0 +1,9 @@
+/* Sums over the work-items of a warp. */
+
+/* Returns the sum of a value over the lanes of a warp, to each of them. */
+[[maybe_unused]] INLINE float warp_sum(float value, uint lane)
+{
+    UNROLL for (uint step = 16; step > 0; step /= 2)
+        value += __shfl_sync(0xffffffffu, value, lane ^ step);
+    return value;
+}
