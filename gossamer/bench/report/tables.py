@@ -149,7 +149,7 @@ def _seconds(row: ResultRow | None) -> str:
 
 
 def _standing(standing: Standing | None, single: bool) -> str:
-    """The cell of a contender; single: whether every line of the table has one case."""
+    """Returns the cell of a contender. single: whether every line of the table has one case."""
     if standing is None:
         return ""
     return f"{standing.speed:.2f}" + (

@@ -140,7 +140,7 @@ def pointwise_layers(batch: int, files: Files) -> list[Item]:
 
 
 def _dense(suite: str, layers: Iterable[ConvLayer], batch: int) -> list[Item]:
-    """Convolutions with dense weights, one by one."""
+    """Returns convolutions with dense weights, one by one."""
     def item(layer: ConvLayer) -> Item:
         return Item(suite, layer.name, batch, lambda setting: layer_case(
             suite, convolution(layer), batch, setting), is_layer=True)

@@ -19,8 +19,8 @@ from gossamer.ops.early_begin import EARLY_BEGIN
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.region.algorithm import RegionAlgorithm
-from gossamer.ops.region.channel_attention.layer import SqueezeExciteLayer, layer_of
-from gossamer.ops.region.problem import RegionProblem
+from gossamer.ops.region.problem import ENTRY, RegionProblem
+from gossamer.ops.region.squeeze_excite_layer import PARTS, SqueezeExciteLayer, layer_within
 from gossamer.ops.strided import cannot_compile, layout_variants
 from gossamer.ops.warp_sums import WARP_SUMS
 from gossamer.ops.weights import Weights
@@ -120,14 +120,14 @@ class ChannelAttention(RegionAlgorithm):
     patterns = tuple((mean, "conv2d", "conv2d", "elementwise") for mean in ("reduce", "pool"))
 
     def recognises(self, problem: RegionProblem) -> bool:
-        return layer_of(problem) is not None
+        return _layer_of(problem) is not None
 
     def supports(self, problem: RegionProblem, device: Device) -> str | None:
         if not device.limits.mma:
             return f"{device.name} is no NVIDIA GPU of sm_80 or newer"
         if (reason := cannot_compile(problem, device)) is not None:
             return reason
-        layer = layer_of(problem)
+        layer = _layer_of(problem)
         if layer is None:
             return "the layers are no squeeze-and-excite layer"
         if problem.exits != ((3, 0),):
@@ -172,19 +172,30 @@ class ChannelAttention(RegionAlgorithm):
         packed = weights.packed(
             f"squeeze and excite of {division.cluster}, {variant.precision}",
             lambda arrays: _pack(division, arrays, np.float16 if halves else np.float32))
-        constants: list[Argument | Callable[..., Argument]] = []
+        further: list[Argument | Callable[..., Argument]] = []
         for part, convolution in ((1, layer.squeeze), (2, layer.excite)):
-            constants += epilogue_arguments(convolution.epilogue, weights, 0,
+            further += epilogue_arguments(convolution.epilogue, weights, 0,
                                             convolution.out_channels, prefix=f"{part}.")
+        further += [input_buffer(number) for _, number in layer.tensors]
         return State(problem, variant, device, [Launch(
             kernel, (division.cluster, problem.inputs[0].shape[0]), (32 * division.warps, 1, 1),
             (input_buffer(0), packed, output_buffer(0), division.pixels, 1 / division.pixels,
-             *constants, *map(input_buffer, layer.tensors)), division.shared_bytes)])
+             *further), division.shared_bytes)])
+
+
+def _layer_of(problem: RegionProblem) -> SqueezeExciteLayer | None:
+    """Returns a region as a squeeze-and-excite layer; None where its layers are others."""
+    if len(problem.parts) != PARTS:
+        return None
+    layer = layer_within(problem, 0, ENTRY)
+    if layer is None or not (layer.squeeze.is_pointwise and layer.excite.is_pointwise):
+        return None
+    return layer if all(part < 0 for part, _ in layer.tensors) else None
 
 
 def _division(problem: RegionProblem, precision: str, cluster: int, warps: int,
               device: Device) -> _Division:
-    layer = layer_of(problem)
+    layer = _layer_of(problem)
     assert layer is not None
     _, _, height, width = problem.inputs[0].shape
     return _Division(layer, height * width, 8 if precision == "fp16" else 4, cluster, warps,

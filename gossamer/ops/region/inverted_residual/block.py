@@ -17,8 +17,9 @@ from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.ops.pool.problem import PoolProblem
 from gossamer.ops.reduce.problem import ReduceProblem
-from gossamer.ops.region.parts import is_image_mean, is_product
+from gossamer.ops.region.parts import is_product
 from gossamer.ops.region.problem import ENTRY, RegionProblem
+from gossamer.ops.region.squeeze_excite_layer import SqueezeExciteLayer, layer_within
 from gossamer.tensor import default_spec
 
 EXCITED_PATTERNS = tuple(
@@ -29,26 +30,6 @@ LARGEST_KERNEL = 7
 """The most rows and columns of a depthwise filter whose windows kernels hold in registers."""
 _MOST_IMAGE_CHANNELS, _MOST_GATHERED = 4, 64
 """Channels of an image, and inputs of a window of its first convolution, that kernels gather."""
-
-
-@dataclass(frozen=True)
-class Excite:
-    """A squeeze-and-excite layer: each hidden channel is scaled by a number, its gate, that two
-    small products make of the means of all hidden channels.
-
-    squeeze: the product that makes few numbers of the means. excite: the one that makes the gates
-    of these. scale: what is made of a result of the depthwise convolution and of its channel's
-    gate, the one channel operand.
-    """
-
-    squeeze: Conv2dProblem
-    excite: Conv2dProblem
-    scale: Epilogue
-
-    @property
-    def squeezed(self) -> int:
-        """Numbers that the first product makes."""
-        return self.squeeze.out_channels
 
 
 @dataclass(frozen=True)
@@ -66,7 +47,7 @@ class Block:
     expand: Conv2dProblem | None
     depthwise: Conv2dProblem
     project: Conv2dProblem
-    excite: Excite | None = None
+    excite: SqueezeExciteLayer | None = None
 
     @property
     def convolutions(self) -> tuple[Conv2dProblem, ...]:
@@ -140,24 +121,13 @@ def excited_block_of(problem: RegionProblem) -> Block | None:
     """Returns a region as a block with squeeze-and-excite; None where its layers are others."""
     if len(problem.parts) not in map(len, EXCITED_PATTERNS):
         return None
-    *first, depthwise, mean, squeeze, excite, scale, project = problem.parts
+    *first, depthwise, _, _, _, _, project = problem.parts
     before = len(first)
-    if not isinstance(squeeze, Conv2dProblem) or not isinstance(excite, Conv2dProblem) or (
-            not isinstance(scale, ElementwiseProblem)):
-        return None
     block = _block(problem, first, depthwise, project)
-    if block is None or not is_image_mean(mean) or (
-            not all(map(is_product, (*first, squeeze, excite)))):
+    layer = layer_within(problem, before + 1, (before, 0))
+    if block is None or layer is None or layer.tensors or not all(map(is_product, first)):
         return None
-    convolved, gates = (before, 0), (before + 3, 0)
-    if problem.sources[before + 1] != (convolved,) or scale.constants or (
-            len(scale.operands) != 2 or set(problem.sources[before + 4]) != {convolved, gates}) or (
-            scale.dtypes != ("float32",) or excite.out_channels != block.depthwise.out_channels):
-        return None
-    expression = scale.expression
-    if problem.sources[before + 4][0] == gates:
-        expression = expression.with_inputs((1, 0))
-    return replace(block, excite=Excite(squeeze, excite, Epilogue(expression, ("channel",))))
+    return replace(block, excite=layer)
 
 
 def _block(problem: RegionProblem, first: Sequence[Problem], depthwise: Problem,
