@@ -175,7 +175,7 @@ class ChannelAttention(RegionAlgorithm):
         further: list[Argument | Callable[..., Argument]] = []
         for part, convolution in ((1, layer.squeeze), (2, layer.excite)):
             further += epilogue_arguments(convolution.epilogue, weights, 0,
-                                            convolution.out_channels, prefix=f"{part}.")
+                                          convolution.out_channels, prefix=f"{part}.")
         further += [input_buffer(number) for _, number in layer.tensors]
         return State(problem, variant, device, [Launch(
             kernel, (division.cluster, problem.inputs[0].shape[0]), (32 * division.warps, 1, 1),
