@@ -23,7 +23,12 @@ SHARED = Path(__file__).resolve().parents[2] / "shared"
 COMPILED: dict[KernelSource, None] = {}
 """Every kernel that was built for an OpenCL device in this session, in order."""
 
-_OCLGRIND_LOG = Path(tempfile.mkdtemp(prefix="gossamer-tests-")) / "oclgrind.log"
+
+@cache
+def _oclgrind_log() -> Path:
+    """Returns the file that Oclgrind writes to, in a folder that the session removes at its end."""
+    return Path(tempfile.mkdtemp(prefix="gossamer-tests-")) / "oclgrind.log"
+
 
 hypothesis.settings.register_profile(
     "gossamer", derandomize=True, database=None, deadline=None, max_examples=25,
@@ -47,7 +52,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "expect_oclgrind: plants a fault that Oclgrind must find")
     # Oclgrind reads these variables when its first context is created
     os.environ["OCLGRIND_DATA_RACES"] = "1"
-    os.environ["OCLGRIND_LOG"] = str(_OCLGRIND_LOG)
+    os.environ["OCLGRIND_LOG"] = str(_oclgrind_log())
     if config.getoption("numprocesses", None):
         config.pluginmanager.register(workers.Controller())
 
@@ -74,7 +79,7 @@ def _emulates() -> bool:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    shutil.rmtree(_OCLGRIND_LOG.parent, ignore_errors=True)
+    shutil.rmtree(_oclgrind_log().parent, ignore_errors=True)
 
 
 @cache
@@ -179,7 +184,7 @@ def cuda() -> Device:
 
 def oclgrind_log() -> str:
     """Returns the messages of Oclgrind so far."""
-    return _OCLGRIND_LOG.read_text() if _OCLGRIND_LOG.exists() else ""
+    return _oclgrind_log().read_text() if _oclgrind_log().exists() else ""
 
 
 @pytest.hookimpl(wrapper=True)

@@ -13,7 +13,6 @@ import multiprocessing
 import os
 import random
 import resource
-import shutil
 import signal
 import sys
 import tempfile
@@ -25,6 +24,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from gossamer.errors import MOST_CHARACTERS, GossamerError, cut
 from tests.fuzz.targets import TARGETS, Files, Target, read
@@ -182,27 +182,24 @@ def prepare() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (virtual + BYTES,) * 2)
 
 
-def _work(name: str, seed: int, start: int, stop: int, results: Connection, keeps: bool) -> None:
-    """Reads mutations and sends one result for each."""
+def _work(name: str, seed: int, start: int, stop: int, results: Connection, keeps: bool,
+          folder: Path) -> None:
+    """Reads mutations and sends one result for each. folder: one for their files."""
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 2)
     target = TARGETS[name]
-    folder = Path(tempfile.mkdtemp(prefix="fuzz-"))
-    try:
-        read(target, target.corpus[0], folder)
-        prepare()
-        seen: set[str] = set()
-        for index in range(start, stop):
-            results.send(("reads", index))
-            files, changes = mutation(name, seed, index)
-            result = outcome(target, applied(target, files, changes), folder)
-            if keeps and result.failure and kind_of(result.failure) not in seen:
-                seen.add(kind_of(result.failure))
-                keep(name, minimised(name, seed, index, result.failure, folder), result.failure)
-            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-            results.send(("done", index, result, peak))
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    read(target, target.corpus[0], folder)
+    prepare()
+    seen: set[str] = set()
+    for index in range(start, stop):
+        results.send(("reads", index))
+        files, changes = mutation(name, seed, index)
+        result = outcome(target, applied(target, files, changes), folder)
+        if keeps and result.failure and kind_of(result.failure) not in seen:
+            seen.add(kind_of(result.failure))
+            keep(name, minimised(name, seed, index, result.failure, folder), result.failure)
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        results.send(("done", index, result, peak))
 
 
 def fuzz(name: str, count: int, seed: int = 0, start: int = 0, keeps: bool = False,
@@ -210,7 +207,14 @@ def fuzz(name: str, count: int, seed: int = 0, start: int = 0, keeps: bool = Fal
     """Reads so many mutations of one target, and returns what became of them. keeps: whether
     failures are minimised and stored. seconds: after which no more are begun."""
     # workers are forked from a process that has no threads, which a fork would lose
-    os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    one_thread = patch.dict(os.environ, OPENBLAS_NUM_THREADS="1")
+    with one_thread, tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
+        return _fuzz(name, count, seed, start, keeps, seconds, Path(folder))
+
+
+def _fuzz(name: str, count: int, seed: int, start: int, keeps: bool, seconds: float,
+          folder: Path) -> Counts:
+    """Does what `fuzz` does with files in a folder."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.fuzz.targets"])
     counts = Counts()
@@ -218,7 +222,8 @@ def fuzz(name: str, count: int, seed: int = 0, start: int = 0, keeps: bool = Fal
     again: set[int] = set()
     while index < stop and time.monotonic() - begin < seconds:
         ours, theirs = context.Pipe(False)
-        worker = context.Process(target=_work, args=(name, seed, index, stop, theirs, keeps))
+        worker = context.Process(target=_work, args=(
+            name, seed, index, stop, theirs, keeps, folder))
         worker.start()
         theirs.close()
         while index < stop and time.monotonic() - begin < seconds:
