@@ -151,6 +151,6 @@ def against_fastest(group: Sequence[View], name: str, others: Collection[str]) -
 
 
 def _standing(speeds: Sequence[float]) -> Standing:
-    """The comparison with a contender over which these are the speeds."""
+    """Returns the comparison of which these are the speeds, one of each case."""
     return Standing(math.exp(statistics.fmean(map(math.log, speeds))),
                     sum(speed * EQUAL >= 1 for speed in speeds), len(speeds))
