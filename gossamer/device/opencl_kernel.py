@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
 import threading
 from collections.abc import Callable, Sequence
@@ -85,10 +86,15 @@ class LaunchWithoutEvent:
         sizes = ctypes.c_size_t * len(global_size)
         self._arguments = (ctypes.c_void_p(kernel.int_ptr), ctypes.c_uint(len(global_size)), None,
                            sizes(*global_size), sizes(*local_size), ctypes.c_uint(0), None, None)
+        self._latest: tuple[cl.CommandQueue | None, Callable[[], int]] = (None, int)
 
     def __call__(self, queue: cl.CommandQueue) -> None:
         """Queues the launch. Raises LaunchError where the driver refuses it."""
-        status = self._enqueue(ctypes.c_void_p(queue.int_ptr), *self._arguments)
+        latest = self._latest
+        if latest[0] is not queue:
+            latest = self._latest = (queue, functools.partial(
+                self._enqueue, ctypes.c_void_p(queue.int_ptr), *self._arguments))
+        status = latest[1]()
         if status:
             # drivers have numbers of their own, which PyOpenCL does not know
             name = cl.status_code.to_string(status, "status %d")  # type: ignore[operator]
