@@ -26,7 +26,6 @@ from gossamer.ops.weights import Weights
 from gossamer.plan.plan import Plan
 from gossamer.plan.region import find_regions
 from gossamer.tensor import default_spec
-from tests.conftest import working_devices
 from tests.cubins import build_info
 from tests.ops.harness import check_variants, random_weights
 from tests.ops.recording import RecordingDevice
@@ -92,12 +91,8 @@ def check(problem: RegionProblem, device: Device, variants: Sequence[Variant]) -
 
 @pytest.mark.sanitize
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_it_computes_the_layer_on_cuda(name: str) -> None:
-    device = next((device for name, device in working_devices().items()
-                   if name.startswith("cuda")), None)
-    if device is None:
-        pytest.skip("no NVIDIA GPU")
-    check(PROBLEMS[name], device, list(ALGORITHM.variants(PROBLEMS[name], device)))
+def test_it_computes_the_layer_on_cuda(cuda: Device, name: str) -> None:
+    check(PROBLEMS[name], cuda, list(ALGORITHM.variants(PROBLEMS[name], cuda)))
 
 
 @pytest.mark.parametrize(("channels", "squeezed", "size"), [

@@ -20,7 +20,6 @@ from gossamer.ops.region.inverted_residual.inverted_residual_mma import (
 from gossamer.ops.region.inverted_residual.tiling import BlockTile
 from gossamer.ops.region.problem import RegionProblem
 from gossamer.ops.weights import Weights
-from tests.conftest import working_devices
 from tests.cubins import build_info
 from tests.ops.harness import check_variants, random_weights, run_variant
 from tests.ops.recording import RecordingDevice
@@ -93,15 +92,6 @@ def variants_of(problem: RegionProblem, device: Device, tile: BlockTile,
               ("cluster", tile.cluster), ("warps", tile.warps))
     return [Variant(config, offered[precision].inputs, offered[precision].outputs, precision)
             for precision in precisions]
-
-
-@pytest.fixture(scope="module")
-def cuda() -> Device:
-    found = next((device for name, device in working_devices().items() if name.startswith("cuda")),
-                 None)
-    if found is None:
-        pytest.skip("no NVIDIA GPU")
-    return found
 
 
 @pytest.mark.sanitize

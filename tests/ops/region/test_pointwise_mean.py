@@ -15,7 +15,6 @@ from gossamer.ops.reduce.problem import ReduceProblem
 from gossamer.ops.region.pointwise_mean.pointwise_mean import PointwiseMean
 from gossamer.ops.region.problem import ENTRY, RegionProblem
 from gossamer.ops.weights import Weights
-from tests.conftest import working_devices
 from tests.cubins import build_info
 from tests.ops.harness import check_variants, random_weights
 from tests.ops.recording import RecordingDevice
@@ -55,12 +54,8 @@ def check(problem: RegionProblem, device: Device, variants: Sequence[Variant]) -
 
 @pytest.mark.sanitize
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_it_computes_the_means_on_cuda(name: str) -> None:
-    device = next((device for name, device in working_devices().items()
-                   if name.startswith("cuda")), None)
-    if device is None:
-        pytest.skip("no NVIDIA GPU")
-    check(PROBLEMS[name], device, list(ALGORITHM.variants(PROBLEMS[name], device)))
+def test_it_computes_the_means_on_cuda(cuda: Device, name: str) -> None:
+    check(PROBLEMS[name], cuda, list(ALGORITHM.variants(PROBLEMS[name], cuda)))
 
 
 def test_it_builds_without_spills() -> None:

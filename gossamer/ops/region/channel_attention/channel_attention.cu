@@ -81,24 +81,18 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(THREADS, 1) void channel_attention(
             if (channel < SLICE)
                 sum = FMA(gates[channel], LOAD_REAL(squeeze, number * SLICE + channel), sum);
         }
-        sum = warp_sum(sum, lane);
-        if (lane < CLUSTER)
-            *of_group(parts + rank * SQUEEZED + number, (int)lane) = sum;
+        give_part(parts, sum, number, rank, lane);
     }
     CLUSTER_BARRIER();
     for (int number = item; number < SQUEEZED; number += THREADS) {
-        float sum = 0.0f;
-        UNROLL for (int other = 0; other < CLUSTER; other++)
-            sum += parts[other * SQUEEZED + number];
+        float sum = sum_of_parts(parts, number);
         SQUEEZE_EPILOGUE(sum, number, 0)
         squeezed[number] = sum;
     }
     BARRIER();
     for (int own = item; own < SLICE; own += THREADS) {
         int channel = rank * SLICE + own;
-        float gate = 0.0f;
-        UNROLL_BY(8) for (int number = 0; number < SQUEEZED; number++)
-            gate = FMA(squeezed[number], LOAD_REAL(excite, number * SLICE + own), gate);
+        float gate = gate_sum(squeezed, excite, SLICE, own);
         if (channel < CHANNELS) {
             EXCITE_EPILOGUE(gate, channel, 0)
             gates[own] = gate;

@@ -20,10 +20,16 @@ from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.region.algorithm import RegionAlgorithm
 from gossamer.ops.region.problem import ENTRY, RegionProblem
-from gossamer.ops.region.squeeze_excite_layer import PARTS, SqueezeExciteLayer, layer_within
+from gossamer.ops.region.squeeze_excite_layer import (
+    PARTS,
+    SQUEEZE_EXCITE,
+    SqueezeExciteLayer,
+    layer_within,
+)
 from gossamer.ops.strided import cannot_compile, layout_variants
 from gossamer.ops.warp_sums import WARP_SUMS
 from gossamer.ops.weights import Weights
+from gossamer.tensor import rounded_up
 
 _SOURCE = Path(__file__).with_name("channel_attention.cu")
 _MULTIPLE = 8
@@ -83,7 +89,7 @@ class _Division:
         """Floats of sums, gates and numbers of the first product, a multiple of four."""
         count = (32 * self.warps * self.width + self.slice
                  + (self.cluster + 1) * self.layer.squeezed)
-        return -(-count // 4) * 4
+        return rounded_up(count, 4)
 
     @property
     def is_held(self) -> bool:
@@ -168,7 +174,8 @@ class ChannelAttention(RegionAlgorithm):
             _SOURCE, "channel_attention", _macros(division, halves),
             architectures=("sm_90" if division.cluster > 1 else "sm_80", "sm_100"),
             dynamic_shared=True, begins_early=True,
-            headers=(*DIALECT, EARLY_BEGIN, ASYNC_COPIES, CLUSTERS, WARP_SUMS)))
+            headers=(*DIALECT, EARLY_BEGIN, ASYNC_COPIES, CLUSTERS, WARP_SUMS,
+                     SQUEEZE_EXCITE)))
         packed = weights.packed(
             f"squeeze and excite of {division.cluster}, {variant.precision}",
             lambda arrays: _pack(division, arrays, np.float16 if halves else np.float32))
@@ -207,12 +214,12 @@ def _divisions(problem: RegionProblem, precision: str, device: Device) -> list[_
     clusters with as many words a work-group the smallest. The first of all finds room on every
     device with clusters, as it is taken where nothing is measured."""
     batch, limits = problem.inputs[0].shape[0], device.limits
+    alone = _division(problem, precision, 1, min(_WARPS), device)
     found: dict[int, list[_Division]] = {}
     for cluster in range(1, max(1, limits.cluster) + 1):
-        divisions = [_division(problem, precision, cluster, warps, device) for warps in _WARPS]
-        smallest = -(-divisions[0].words // divisions[0].slice_words)
-        fitting = [division for division in (replace(division, cluster=smallest)
-                                             for division in divisions) if division.fits]
+        smallest = -(-alone.words // replace(alone, cluster=cluster).slice_words)
+        divisions = [replace(alone, cluster=smallest, warps=warps) for warps in _WARPS]
+        fitting = [division for division in divisions if division.fits]
         if fitting:
             found.setdefault(smallest, fitting)
     order = sorted(found, key=lambda cluster: found[cluster][0].cycles(batch, limits.compute_units))

@@ -227,16 +227,14 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
     EXCITE_OPERANDS
     float *squeezed = parts + CLUSTER * SQUEEZED;
     for (int number = item; number < SQUEEZED; number += WORK_GROUP_SIZE) {
-        float sum = 0.0f;
-        UNROLL for (int other = 0; other < CLUSTER; other++)
-            sum += parts[other * SQUEEZED + number];
+        float sum = sum_of_parts(parts, number);
         SQUEEZE_EPILOGUE(sum, number, 0)
         squeezed[number] = sum;
     }
     BARRIER();
     for (int i = item; i < turns * CHUNK; i += WORK_GROUP_SIZE) {
         int channel = (rank + i / CHUNK * CLUSTER) * CHUNK + i % CHUNK;
-        float gate = gate_sum(squeezed, excite, channel);
+        float gate = gate_sum(squeezed, excite, HIDDEN_ROW, channel);
         EXCITE_EPILOGUE(gate, channel, 0)
         gates[i] = gate;
     }

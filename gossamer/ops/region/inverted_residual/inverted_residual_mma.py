@@ -39,13 +39,14 @@ from gossamer.ops.region.inverted_residual.packing import (
 from gossamer.ops.region.inverted_residual.tiles import BATCHES, fits, tilings
 from gossamer.ops.region.inverted_residual.tiling import BlockTile, BlockTiling
 from gossamer.ops.region.problem import RegionProblem
+from gossamer.ops.region.squeeze_excite_layer import SQUEEZE_EXCITE
 from gossamer.ops.strided import cannot_compile, layout_variants
 from gossamer.ops.warp_sums import WARP_SUMS
 from gossamer.ops.weights import Weights
 
 _SOURCE = Path(__file__).with_name("inverted_residual_mma.cu")
 _HEADERS = (*DIALECT, EARLY_BEGIN, ASYNC_COPIES, TENSOR_CORES, MMA_PRECISIONS, CLUSTERS,
-            WARP_SUMS, *map(
+            WARP_SUMS, SQUEEZE_EXCITE, *map(
     Path(__file__).with_name,
     ("mma_sizes.h", "mma_products.h", "mma_gather.h", "mma_depthwise.h", "mma_excite.h")))
 """The files that precede the kernel's own."""

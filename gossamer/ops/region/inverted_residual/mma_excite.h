@@ -45,19 +45,8 @@ INLINE void squeeze_means(float *parts, const float *means, const REAL *weights,
                     sum = FMA(means[turn * CHUNK + channel], LOAD_REAL(row, channel), sum);
             }
         }
-        sum = warp_sum(sum, lane);
-        if (lane < CLUSTER)
-            *of_group(parts + rank * SQUEEZED + number, (int)lane) = sum;
+        give_part(parts, sum, number, rank, lane);
     }
-}
-
-/* Returns the second product for a channel. weights: (numbers, channels). */
-INLINE float gate_sum(const float *squeezed, const REAL *weights, int channel)
-{
-    float sum = 0.0f;
-    UNROLL_BY(8) for (int number = 0; number < SQUEEZED; number++)
-        sum = FMA(squeezed[number], LOAD_REAL(weights, number * HIDDEN_ROW + channel), sum);
-    return sum;
 }
 #else
 #define EXCITE_PARAMETERS

@@ -13,7 +13,6 @@ from gossamer.ops.algorithm import Variant
 from gossamer.ops.conv2d.dense.mma.few_channels import FewChannelsMma
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.weights import Weights
-from tests.conftest import working_devices
 from tests.cubins import build_info
 from tests.ops.conv2d.test_conv2d import BIAS_CLIP, BIAS_RESIDUAL_RELU, RESIDUAL_FIRST
 from tests.ops.harness import check_variants, random_weights
@@ -36,12 +35,8 @@ def check(problem: Conv2dProblem, device: Device, variants: Sequence[Variant]) -
 
 @pytest.mark.sanitize
 @pytest.mark.parametrize("problem", PROBLEMS)
-def test_it_computes_the_convolution_on_cuda(problem: Conv2dProblem) -> None:
-    device = next((device for name, device in working_devices().items()
-                   if name.startswith("cuda")), None)
-    if device is None:
-        pytest.skip("no NVIDIA GPU")
-    check(problem, device, list(ALGORITHM.variants(problem, device)))
+def test_it_computes_the_convolution_on_cuda(cuda: Device, problem: Conv2dProblem) -> None:
+    check(problem, cuda, list(ALGORITHM.variants(problem, cuda)))
 
 
 def test_it_builds_without_spills() -> None:

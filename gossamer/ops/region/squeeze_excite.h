@@ -1,0 +1,35 @@
+/* The two small products of a squeeze-and-excite layer by a cluster of work-groups, each of which has
+ * some of the channels of an image.
+ *
+ * CLUSTER   work-groups of the cluster
+ * SQUEEZED  numbers that the first product makes
+ * `parts` has what each work-group adds to each number, (work-groups, numbers). */
+
+/* Gives all work-groups of the cluster what the lanes of a warp of work-group `rank` add to a number
+ * of the first product. */
+[[maybe_unused]] INLINE void give_part(float *parts, float sum, int number, int rank, uint lane)
+{
+    sum = warp_sum(sum, lane);
+    if (lane < CLUSTER)
+        *of_group(parts + rank * SQUEEZED + number, (int)lane) = sum;
+}
+
+/* Returns a number of the first product, once all work-groups have given their parts. */
+[[maybe_unused]] INLINE float sum_of_parts(const float *parts, int number)
+{
+    float sum = 0.0f;
+    UNROLL for (int other = 0; other < CLUSTER; other++)
+        sum += parts[other * SQUEEZED + number];
+    return sum;
+}
+
+/* Returns the second product for a channel. weights: (numbers, channels), of which a row has so
+ * many channels. */
+[[maybe_unused]] INLINE float gate_sum(const float *squeezed, const REAL *weights, int row,
+                                       int channel)
+{
+    float sum = 0.0f;
+    UNROLL_BY(8) for (int number = 0; number < SQUEEZED; number++)
+        sum = FMA(squeezed[number], LOAD_REAL(weights, number * row + channel), sum);
+    return sum;
+}
