@@ -31,8 +31,7 @@ class SliceCopies(Algorithm):
     def prepare(self, weights: Weights, problem: ConcatProblem, variant: Variant,
                 device: Device) -> State:
         (target,) = variant.outputs
-        rank = len(target.shape)
-        order = AXES[target.layout] if rank == 4 else tuple(range(rank))
+        order = AXES.get(target.layout, tuple(range(len(target.shape))))
         return State(problem, variant, device, join_launches(
             device, target.stored_dtype.itemsize, order.index(problem.axis),
-            [[part.shape[dim] for dim in order] for part in variant.inputs]))
+            [part.stored_shape for part in variant.inputs]))

@@ -25,8 +25,6 @@ from gossamer.ops.weights import Weights
 from gossamer.tensor import ROW_MAJOR, TensorSpec, rounded_up
 
 _SOURCE = Path(__file__).with_name("strided.cl")
-_WIDEST = 16
-"""Bytes of the widest element that a work-item copies."""
 ELEMENTS = {1: "uchar", 2: "unsigned short", 4: "int", 8: "INT64", 16: "int4"}
 """Types of kernels that copy elements of so many bytes."""
 _TILE = 32
@@ -125,8 +123,7 @@ def widest_element(itemsize: int, counts: Iterable[int]) -> int:
     itemsize: bytes of an element of the tensors. counts: sizes, strides and offsets in elements.
     """
     common = math.gcd(*counts) * itemsize
-    return max(nbytes for nbytes in ELEMENTS if nbytes <= max(_WIDEST, itemsize) and (
-        nbytes == itemsize or (nbytes > itemsize and common % nbytes == 0)))
+    return max(nbytes for nbytes in ELEMENTS if nbytes >= itemsize and common % nbytes == 0)
 
 
 def _launch(device: Device, types: Mapping[str, object], offsets: tuple[int, int],

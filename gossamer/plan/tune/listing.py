@@ -78,8 +78,6 @@ class Listing:
         if len(asked) >= _FEW_LISTED:
             workers.start(device, {algorithm for algorithm, _ in asked})
             processes = workers.pools.get(True)
-            if processes is not None and processes.count < _LEAST_PROCESSES:
-                processes = None
         if not self._everything:
             with self._profile.stage(LISTING):
                 self._note_narrow(listed, device)
@@ -92,7 +90,7 @@ class Listing:
     def _list(self, device: Device, asked: Sequence[tuple[Algorithm, Problem]],
               processes: BuildWorkers | None) -> None:
         with self._profile.stage(LISTING):
-            elsewhere = {} if processes is None else self._ask_elsewhere(device, asked, processes)
+            elsewhere = self._ask_elsewhere(device, asked, processes)
             # libraries that are asked in this process come first, while others answer elsewhere
             for algorithm, problem in sorted(asked, key=lambda pair: pair in elsewhere):
                 if (answer := elsewhere.get((algorithm, problem))) is not None:
@@ -107,9 +105,12 @@ class Listing:
                     list(self.within_effort(algorithm, problem, device))
 
     def _ask_elsewhere(self, device: Device, asked: Iterable[tuple[Algorithm, Problem]],
-                       processes: BuildWorkers) -> dict[tuple[Algorithm, Problem], Future]:
-        """Lets other processes ask the libraries that take long, and returns the futures of that by
-        algorithm and problem. The answers are on disk afterwards."""
+                       processes: BuildWorkers | None
+                       ) -> dict[tuple[Algorithm, Problem], Future]:
+        """Lets other processes, where there are enough, ask the libraries that take long. Returns
+        the futures of that by algorithm and problem; the answers are on disk afterwards."""
+        if processes is None or processes.count < _LEAST_PROCESSES:
+            return {}
         elsewhere = {}
         for algorithm, problem in asked:
             work = algorithm.listing_ahead(problem, device,

@@ -98,7 +98,7 @@ class BuildWorkers:
         """
         if not algorithm.vendor and not self._on_device:
             return self._queued(_Job(algorithm, problem, variant, weights))
-        work = (algorithm.work_ahead(problem, variant, self._device) if self._on_device else None)
+        work = algorithm.work_ahead(problem, variant, self._device) if self._on_device else None
         if work is None:
             refused: Future[BuiltForms] = Future()
             refused.set_exception(BuildHereError(

@@ -80,7 +80,8 @@ class Pools:
 
 @pytest.fixture
 def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What two libraries of convolutions note, of which one is slow."""
+    """Returns the list in which a slow and a quick library of convolutions note what they are
+    asked."""
     events: list[str] = []
     slow, quick = (Library(name, events, is_slow=name == "slow") for name in ("slow", "quick"))
     monkeypatch.setitem(OPS, "conv2d", replace(OPS["conv2d"], algorithms=(slow, quick)))

@@ -155,6 +155,7 @@ def _offered(device: Device, problem: Conv2dProblem, form: CudnnForm) -> CudnnOf
     return offer
 
 
+@functools.lru_cache(maxsize=4096)
 def _offer_key(device: Device, problem: Conv2dProblem, form: CudnnForm) -> tuple[str, ...]:
     """Returns texts that identify a form, and all that decides what cuDNN offers for it."""
     return ("cuDNN's offer", source_hash(__name__), *_versions(library_on(device), device),

@@ -179,7 +179,7 @@ class TestVariants:
 
 
 class Described:
-    """What a GPU with so much memory says of itself."""
+    """A GPU with so much memory, of which nothing is asked but its description."""
 
     name, description, driver = "cuda:0", "a GPU", "1"
 
