@@ -311,7 +311,8 @@ class Algorithm(abc.ABC):
         Returns
         -------
         iterable of Variant
-            Those of `variants` that have one of the precisions.
+            Those of `variants` that have one of the precisions; an algorithm with many configs may
+            leave out those that are slower than others in the last of these precisions.
         """
         return (variant for variant in self.variants(problem, device)
                 if variant.precision in precisions)

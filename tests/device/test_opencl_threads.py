@@ -52,6 +52,8 @@ def test_one_thread_at_a_time_calls_the_driver(compiled_device: Device, lock: No
     for name in names:
         monkeypatch.setattr(cl, name, watched(name))
     kernel = device.compile(SELF_CHECK)
+    # it is measured once, by whoever first times something on a GPU
+    vars(device).pop("_waiting_us", None)
 
     def work(start: int) -> bool:
         stream = device.create_stream()

@@ -163,12 +163,16 @@ def test_every_config_serves_every_batch() -> None:
     assert all(of_batch == configs[0] for of_batch in configs)
 
 
-def test_fewer_precisions_give_the_same_variants_in_another_order() -> None:
-    problem, device = block(1, 64, 384, 64, (14, 14)), RecordingDevice()
-    algorithm = InvertedResidualMma()
-    for precisions in (("fp32",), ("fp32", "tf32", "fp16")):
-        assert {variant.precision for variant in algorithm.variants_in(
-            problem, device, precisions)} == set(precisions)
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_a_saved_plan_finds_the_config_of_every_variant(name: str) -> None:
+    """A plan lists the variants of allowed precisions, and its file is read with all."""
+    problem, device = PROBLEMS[name], RecordingDevice()
+    algorithm = algorithm_of(problem)
+    known = set(algorithm.variants(problem, device))
+    for precisions in (("fp32",), ("fp32", "tf32"), ("fp16",), ("fp32", "tf32", "fp16")):
+        listed = list(algorithm.variants_in(problem, device, precisions))
+        assert {variant.precision for variant in listed} == set(precisions)
+        assert known.issuperset(listed)
 
 
 def test_images_that_do_not_fit_a_cluster_give_a_reason() -> None:

@@ -4,7 +4,7 @@ block of MobileNet as one kernel for NVIDIA GPUs, with tensor cores."""
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -92,27 +92,25 @@ class _FusedBlockMma(RegionAlgorithm, abc.ABC):
                 f"memory and registers of {device.limits.cluster} work-groups")
 
     def variants(self, problem: RegionProblem, device: Device) -> Iterator[Variant]:
-        return self._variants(problem, device, PRECISIONS, "fp32")
+        return self._variants(problem, device, PRECISIONS, PRECISIONS)
 
     def variants_in(self, problem: RegionProblem, device: Device,
                     precisions: Sequence[str]) -> Iterator[Variant]:
-        return self._variants(problem, device, precisions, precisions[-1])
-
-    def _variants(self, problem: RegionProblem, device: Device, precisions: Sequence[str],
-                  first: str) -> Iterator[Variant]:
-        """Yields the variants of some precisions, in the order in which they are expected to be
-        fast in the precision `first`."""
         block = self.block_of(problem)
         assert block is not None
-        tiles: Iterable[BlockTile] = (BlockTile(1, 1, 16, 1, 1),)
-        if problem.outputs[0].size:
-            fitting = [precision for precision in dict.fromkeys((first, *precisions))
-                       if fits(block, precision, device.limits)]
-            # with squeeze-and-excite whole images take other tiles in each precision
-            tiles = dict.fromkeys(
-                tile for precision in (fitting if block.excite is not None else fitting[:1])
-                for tile in _offered(block, precision, device.limits))
-        for tile in tiles:
+        fitting = [precision for precision in dict.fromkeys((precisions[-1], *precisions))
+                   if fits(block, precision, device.limits)]
+        # with squeeze-and-excite whole images take other tiles in each precision
+        ranked = fitting if block.excite is not None else fitting[:1]
+        return self._variants(problem, device, precisions, ranked)
+
+    def _variants(self, problem: RegionProblem, device: Device, precisions: Sequence[str],
+                  ranked: Sequence[str]) -> Iterator[Variant]:
+        """Yields the variants of some precisions with the tiles that are expected to be fast in
+        those of `ranked`."""
+        block = self.block_of(problem)
+        assert block is not None
+        for tile in _tiles(block, ranked, device.limits):
             (plain,) = layout_variants(problem, ("NHWC",), tuple(asdict(tile).items()))
             for precision in precisions:
                 if BlockTiling(block, tile, precision).unfit(device.limits) is None:
@@ -208,6 +206,20 @@ class SqueezeExciteMma(_FusedBlockMma):
 
     def block_of(self, problem: RegionProblem) -> Block | None:
         return excited_block_of(problem)
+
+
+def _tiles(block: Block, ranked: Sequence[str], limits: Limits) -> Iterator[BlockTile]:
+    """Yields the tiles that are offered in some precisions, each once, those of the first precision
+    first. No images take any tile."""
+    if not block.depthwise.outputs[0].size:
+        yield BlockTile(1, 1, 16, 1, 1)
+        return
+    known = set[BlockTile]()
+    for precision in ranked:
+        for tile in _offered(block, precision, limits):
+            if tile not in known:
+                known.add(tile)
+                yield tile
 
 
 def _offered(block: Block, precision: str, limits: Limits) -> Iterator[BlockTile]:
