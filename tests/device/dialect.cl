@@ -113,7 +113,7 @@ void parts(GLOBAL const float *RESTRICT in, GLOBAL float *RESTRICT out, GLOBAL u
             mine = numbers[127 - item];
         PART_BARRIER(1, 64);
         if (item >= 32)
-            numbers[item] = QUICK_SIGMOID(mine);
+            numbers[item] = SIGMOID(mine);
     }
     BARRIER();
     out[item] = numbers[item ^ 1];

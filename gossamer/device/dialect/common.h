@@ -93,4 +93,3 @@
 #define MAXIMUM(a, b) (((a) > (b) || (a) != (a)) ? (a) : (b))
 #define MINIMUM(a, b) (((a) < (b) || (a) != (a)) ? (a) : (b))
 #endif
-#define SIGMOID(x) ((x) >= ZERO ? ONE / (ONE + exp(-(x))) : exp(x) / (ONE + exp(x)))

@@ -142,7 +142,7 @@ struct sixteen_floats {
 }
 
 /* A sigmoid with an error of a few units in the last place; 0 where the exponential overflows. */
-[[maybe_unused]] static __device__ __forceinline__ float QUICK_SIGMOID(float x)
+[[maybe_unused]] static __device__ __forceinline__ float SIGMOID(float x)
 {
     float e, y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(x * -1.44269504f));

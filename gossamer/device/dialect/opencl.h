@@ -82,7 +82,7 @@
 #define ZERO_HALF8 ((float8)(0.0f))
 #define STORE_HALF8(pointer, index, lower, upper) \
     vstorea_half8_rte((float8)(lower, upper), 0, (pointer) + (index))
-#define QUICK_SIGMOID(x) (1.0f / (1.0f + exp(-(x))))
+#define SIGMOID(x) (1.0f / (1.0f + exp(-(x))))
 /* Dynamic shared memory is a kernel parameter in OpenCL and an extern array in CUDA. It is aligned as
  * its type is, and no more: what is read four at a time has a type of four. */
 #define DYNAMIC_SHARED_PARAMETER(type, name) , __local type *name

@@ -11,7 +11,7 @@ from gossamer.ops.launch import input_buffer, output_buffer
 from gossamer.ops.strided import cannot_compile
 
 _FUNCTIONS = {
-    "sigmoid": ("QUICK_SIGMOID(z)", "((a) * (1.0f - (a)))"),
+    "sigmoid": ("SIGMOID(z)", "((a) * (1.0f - (a)))"),
     "tanh": ("tanh(z)", "(1.0f - (a) * (a))"),
     "relu": ("MAXIMUM(z, 0.0f)", "((a) > 0.0f ? 1.0f : 0.0f)"),
     "linear": ("(z)", "1.0f"),
