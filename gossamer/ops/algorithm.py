@@ -231,6 +231,8 @@ class Algorithm(abc.ABC):
         that another algorithm includes and surpasses, so that measuring it would bring nothing.
     exact : bool
         Whether sums are exact integers of bits, so that rows state the precision EXACT.
+    launch_count : int
+        Kernels that it launches for a layer, about.
     """
 
     op: ClassVar[str]
@@ -239,6 +241,7 @@ class Algorithm(abc.ABC):
     vendor: ClassVar[str] = ""
     by_name_only: ClassVar[bool] = False
     exact: ClassVar[bool] = False
+    launch_count: ClassVar[int] = 1
 
     def stated_precision(self, variant: Variant) -> str:
         """Return the precision of a variant as rows of reports and benchmarks state it.

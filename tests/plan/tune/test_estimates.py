@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 
 from gossamer.device.registry import find
+from gossamer.ops.conv2d.dense.winograd import Winograd
 from gossamer.ops.conv2d.host import HostIm2col
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.weights import WeightsInfo
 from gossamer.plan.tune.estimates import Estimates
 from gossamer.tensor import default_spec
+from tests.ops.recording import RecordingDevice
 from tests.plan.tune.paced import Paced
 
 HOST = find("host")
@@ -118,6 +120,17 @@ def test_the_model_of_an_algorithm_comes_before_the_floor() -> None:
     for own, taken in ((77.0, 77.0), (0.0, 0.1)):
         modelled = Paced("paced", 1.0, model_us=own)
         assert estimates.model_us(modelled, problem, variant) == taken  # type: ignore[arg-type]
+
+
+def test_each_launch_counts_where_queueing_takes_as_long_as_a_short_kernel() -> None:
+    opencl = RecordingDevice()
+    opencl.api = "opencl"
+    problem = Conv2dProblem(1, 4, 6, 6, 8, (3, 3))
+    variant = next(iter(Winograd().variants(problem, opencl)))
+    for algorithm, launches in ((Paced("paced", 1.0, model_us=50.0), 1), (Winograd(), 3)):
+        added = (Estimates(opencl).model_us(algorithm, problem, variant)
+                 - Estimates(RecordingDevice()).model_us(algorithm, problem, variant))
+        assert added == pytest.approx(7.0 * launches)
 
 
 def test_a_conversion_takes_at_least_less_than_it_surely_does() -> None:

@@ -61,6 +61,7 @@ class Winograd(Algorithm):
 
     op = "conv2d"
     name = "winograd"
+    launch_count = 3
 
     def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
         if (reason := cannot_compile(problem, device)) is not None:
