@@ -43,6 +43,43 @@ def epilogue_macros(epilogue: Epilogue, *, tensor_dtype: str = "float32",
     return dict(_macros(epilogue, tensor_dtype, one_channel, prefix))
 
 
+def epilogue_macros_of_eight(epilogue: Epilogue) -> dict[str, str]:
+    """Returns the macros of `epilogue_macros` for tensor operands in float16, and those that take
+    eight neighbours in memory with one load of each operand.
+
+    EPILOGUE8(lower, upper, channel, index) rewrites two float4 whose channels are consecutive. Of
+    an expression with two outputs EPILOGUE2_8(lower, upper, second_lower, second_upper, channel,
+    index) rewrites two and sets two others. `channel` and `index` are multiples of 8.
+    """
+    expression, loads = epilogue.expression, []
+    for i, kind in enumerate(epilogue.operands):
+        if kind == "channel":
+            four = [f"LOAD4(operand{i} + (channel){offset})" for offset in ("", " + 4")]
+        else:
+            loads.append(f"FETCHED_HALF8 f{i} = FETCH_HALF8(operand{i}, index);")
+            four = [f"LOWER_VALUE4(f{i})", f"UPPER_VALUE4(f{i})"]
+        loads.append(f"float4 lower{i} = {four[0]}, upper{i} = {four[1]};")
+
+    def rewritten(sets_second: bool) -> str:
+        bodies = list(loads)
+        for part in ("lower", "upper"):
+            for lane in "xyzw":
+                operands = [f"{part}{i}.{lane}" for i in range(len(epilogue.operands))]
+                lines, results = expression.c_statements(
+                    [f"{part}.{lane}", *operands], c_float, "e")
+                if sets_second:
+                    lines.append(f"second_{part}.{lane} = {results[1]};")
+                bodies.append(f"{{ {' '.join(lines)} {part}.{lane} = {results[0]}; }}")
+        return f"{{ {' '.join(bodies)} }}"
+
+    macros = {**epilogue_macros(epilogue, tensor_dtype="float16"),
+              "EPILOGUE8(lower, upper, channel, index)": rewritten(False)}
+    if len(expression.outputs) == 2:
+        macros["EPILOGUE2_8(lower, upper, second_lower, second_upper, channel, index)"] = (
+            rewritten(True))
+    return macros
+
+
 @functools.lru_cache(maxsize=1024)
 def _macros(epilogue: Epilogue, tensor_dtype: str, one_channel: bool,
             prefix: str) -> dict[str, str]:

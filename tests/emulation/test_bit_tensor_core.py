@@ -10,7 +10,12 @@ import pytest
 from gossamer.expression import Expression
 from gossamer.facts import PLUS_MINUS_ONE, TERNARY, ValueFacts, integers
 from gossamer.ops.algorithm import Epilogue
-from gossamer.ops.conv2d.binary.tensor_core.bit_tensor_core import BitTensorCore, variant_of
+from gossamer.ops.conv2d.binary.layer import BinaryLayer
+from gossamer.ops.conv2d.binary.tensor_core.bit_tensor_core import (
+    BitTensorCore,
+    variant_of,
+    with_float16,
+)
 from gossamer.ops.conv2d.binary.tensor_core.tiles import MmaTile, WgmmaTile
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.gemm.binary import BitTensorCoreGemm
@@ -25,6 +30,7 @@ from tests.ops.conv2d.binary.signs import (
     SCALED,
     check_exact,
 )
+from tests.ops.recording import RecordingDevice
 from tests.ops.test_binary_gemm import check_variant as check_product
 from tests.ops.test_binary_regions import ABOVE, check_variant, region
 
@@ -70,6 +76,35 @@ def test_warpgroups_compute_the_convolution(
     device.limits = replace(device.limits, compute_units=2)
     layout = f"packed{word_bits}" if packed else "NHWC"
     check_exact(BitTensorCore(), problem, variant_of(problem, tile, word_bits, layout), device)
+
+
+@pytest.mark.parametrize("mode, tile, epilogue, packed", [
+    ("bounds", MmaTile(1, 4, 1, 1, 8, 2, 1), RESIDUAL, False),
+    ("races", MmaTile(1, 2, 2, 2, 4, 2, 1), RESIDUAL_BITS, True),
+    ("bounds", MmaTile(1, 1, 2, 1, 8, 4, 1), BATCH_NORM_BITS, False),
+    ("races", WgmmaTile(64, 1, 0, 4, 1), RESIDUAL, False),
+])
+def test_16_bit_floats(emulate: Emulate, mode: str, tile: MmaTile | WgmmaTile, epilogue: Epilogue,
+                       packed: bool) -> None:
+    problem = borders(epilogue, PLUS_MINUS_ONE)
+    plain = variant_of(problem, tile, 64, "packed64" if packed else "NHWC")
+    (halves,) = [variant for variant in with_float16(BinaryLayer(problem), plain)
+                 if variant.precision == "fp16"]
+    check_exact(BitTensorCore(), problem, halves, emulate(mode, schedule=2))
+
+
+def test_integers_that_float16_would_round_stay_float32() -> None:
+    device = RecordingDevice()
+    for largest, channels, out_channels, precisions in (
+            (900, 64, 64, {"fp32", "fp16"}), (900, 128, 64, {"fp32"}), (2000, 64, 64, {"fp32"}),
+            (900, 64, 60, {"fp32"})):
+        problem = Conv2dProblem(1, channels, 8, 8, out_channels, (3, 3), epilogue=RESIDUAL,
+                                weights_info=SCALED, facts=(PLUS_MINUS_ONE,
+                                                            integers(-largest, largest)))
+        assert {variant.precision for variant in BitTensorCore().variants(
+            problem, device)} == precisions
+    real = replace(problem, out_channels=64, facts=(PLUS_MINUS_ONE,))
+    assert "fp16" in {variant.precision for variant in BitTensorCore().variants(real, device)}
 
 
 def test_groups_of_whole_words(emulate: Emulate) -> None:

@@ -14,7 +14,8 @@ from collections.abc import Iterator
 
 from gossamer.device.base import Device
 from gossamer.device.source import DIALECT, KernelSource
-from gossamer.ops.algorithm import Algorithm, Epilogue, State, Variant
+from gossamer.facts import REAL
+from gossamer.ops.algorithm import EXACT, Algorithm, Epilogue, State, Variant
 from gossamer.ops.conv2d.binary.form import alphas, binary_form
 from gossamer.ops.conv2d.binary.layer import BinaryLayer, words_are_whole
 from gossamer.ops.conv2d.binary.packing import words_of_a_group
@@ -22,13 +23,21 @@ from gossamer.ops.conv2d.binary.tensor_core.tables import LARGEST_DISTANCE
 from gossamer.ops.conv2d.binary.tensor_core.tiles import Tile, fitting_tiles, tile_of
 from gossamer.ops.conv2d.binary.thresholds import packed_thresholds
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
+from gossamer.ops.epilogue import (
+    epilogue_arguments,
+    epilogue_macros,
+    epilogue_macros_of_eight,
+)
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.strided import cannot_compile, divisor
 from gossamer.ops.weights import Weights
 from gossamer.tensor import PACKED_DTYPES, Format, TensorSpec
 
 _WORD_BITS = (64, 32)
+_HALVES = 8
+"""16-bit floats that are read and written at once: 16 bytes."""
+_LARGEST_INTEGER = 2**11
+"""Integers up to this are exact in float16."""
 _CYCLES_PER_MICROSECOND = 1750
 """Clock rate of the GPU on which the estimates of times were made."""
 
@@ -43,10 +52,14 @@ class BitTensorCore(Algorithm):
     def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
         return reason_not_bit_tensor_core(BinaryLayer(problem), device)
 
+    def stated_precision(self, variant: Variant) -> str:
+        return stated_precision(variant)
+
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
-        for tile, word_bits in tiles_and_words(BinaryLayer(problem), device):
-            for layout in output_layouts(BinaryLayer(problem), word_bits):
-                yield variant_of(problem, tile, word_bits, layout)
+        layer = BinaryLayer(problem)
+        for tile, word_bits in tiles_and_words(layer, device):
+            for layout in output_layouts(layer, word_bits):
+                yield from with_float16(layer, variant_of(problem, tile, word_bits, layout))
 
     def expected_us(self, problem: Conv2dProblem, variant: Variant, device: Device) -> float:
         return expected_us(BinaryLayer(problem), variant, device)
@@ -99,6 +112,31 @@ def output_layouts(layer: BinaryLayer, word_bits: int) -> tuple[str, ...]:
     return ("NHWC", "NCHW", f"packed{word_bits}") if packs else ("NHWC", "NCHW")
 
 
+def with_float16(layer: BinaryLayer, variant: Variant) -> Iterator[Variant]:
+    """Yields a variant, and where it reads or writes floats in NHWC the same with 16-bit floats,
+    unless these would round what are integers otherwise."""
+    yield variant
+    problem = layer.convolution
+    floats = [spec for spec in (*variant.inputs[1:], *variant.outputs)
+              if not spec.format.is_packed]
+    if not floats or problem.out_channels // problem.groups % _HALVES or any(
+            spec.layout != "NHWC" for spec in floats):
+        return
+    known = [problem.facts[index] if index < len(problem.facts) else REAL
+             for index in range(1, len(problem.inputs))]
+    if all(facts.is_integer and facts.few_values for facts in known):
+        written = 0 if variant.outputs[0].format.is_packed else problem.depth
+        largest = written + sum(max(abs(facts.low), abs(facts.high)) for facts in known)
+        if largest > _LARGEST_INTEGER:
+            return
+    yield variant.as_fp16
+
+
+def stated_precision(variant: Variant) -> str:
+    """Returns the precision of a variant as rows of reports and benchmarks state it."""
+    return variant.precision if variant.precision == "fp16" else EXACT
+
+
 def expected_us(layer: BinaryLayer, variant: Variant, device: Device) -> float:
     """Returns the estimated microseconds of a variant whose config is a tile."""
     word_bits = 8 * variant.inputs[0].stored_dtype.itemsize
@@ -124,6 +162,7 @@ def launches(weights: Weights, layer: BinaryLayer, variant: Variant,
     # run-time operands of the epilogue lie in memory like a float output
     floats = next((spec for spec in (*variant.inputs[1:], *variant.outputs)
                    if not spec.format.is_packed), problem.outputs[0])
+    halves = floats.dtype == "float16"
     # four channels lie side by side
     fours = floats.strides[1] == 1 and problem.out_channels // problem.groups % 4 == 0
     tables = tile.tables(layer, word_bits)
@@ -135,8 +174,9 @@ def launches(weights: Weights, layer: BinaryLayer, variant: Variant,
         "WORD_BITS": word_bits, "PLANES": PACKED_DTYPES[source.dtype].planes,
         "OUTPUT_PLANES": output_planes,
         "FLOATS": int(not variant.outputs[0].format.is_packed),
-        "THRESHOLDS": int(thresholds is not None), "VECTOR": 4 if fours else 1,
-        **epilogue_macros(epilogue),
+        "THRESHOLDS": int(thresholds is not None), "HALVES": int(halves),
+        "VECTOR": _HALVES if halves else 4 if fours else 1,
+        **(epilogue_macros_of_eight(epilogue) if halves else epilogue_macros(epilogue)),
         "EPILOGUE_ARGUMENTS": "".join(f", operand{i}" for i in range(len(epilogue.operands))),
         }, architectures=tile.architectures, headers=(*DIALECT, *tile.headers),
         dynamic_shared=True, begins_early=True))

@@ -18,8 +18,10 @@
  *
  * Macros: WORD_BITS is 32 or 64. PLANES is 1 for inputs of -1 and 1, and 2 where a first word says
  * which inputs are not 0. OUTPUT_PLANES is the same for packed outputs, and 0 where there is none.
- * FLOATS is set where floats are written; of both the packed output is the second result. VECTOR is 4
- * where channels lie side by side in memory with floats, in multiples of 4, else 1. THRESHOLDS is set
+ * FLOATS is set where floats are written; of both the packed output is the second result. With HALVES
+ * these and the operands of the epilogue are 16-bit floats. VECTOR is the number of channels that lie
+ * side by side in memory with floats, which are multiples of it: 8 of 16-bit floats, 4 of others, or
+ * 1 of others that lie apart. THRESHOLDS is set
  * where integers stand in for the epilogue. AT_ONCE is the number of steps that a warp
  * multiplies between two barriers. CONSTANT_CLASSES is the number of classes of pixels whose constants
  * are kept in shared memory, or 0. */
@@ -130,9 +132,15 @@ INLINE Operand load_operand(const uchar *words, int line_bytes)
     return operand;
 }
 
+#if HALVES
+#define STORED HALF
+#else
+#define STORED float
+#endif
+
 /* The outputs, and what makes them of sums. classes: of the output's rows, then of its columns. */
 struct Target {
-    float *y;
+    STORED *y;
     uchar *packed;
     const int *thresholds;
     const float *alphas;
@@ -172,25 +180,50 @@ template <int COUNT> INLINE Flips<COUNT> flips_of(const uchar *flips, int in_til
     return found;
 }
 
+#define FOUR_OF(array, first) \
+    MAKE4((float)array[first], (float)array[first + 1], (float)array[first + 2], \
+          (float)array[first + 3])
+#define SET_FOUR(array, first, four) \
+    array[first] = four.x, array[first + 1] = four.y, array[first + 2] = four.z, \
+    array[first + 3] = four.w;
+
 /* What is voted on, and the epilogue of VECTOR results, which may set second ones. */
-#if FLOATS && OUTPUT_PLANES && VECTOR == 4
+#if FLOATS && OUTPUT_PLANES && VECTOR == 8
 #define VOTED seconds
-#define APPLY_EPILOGUE(results, seconds, channel, index)                               \
-    float4 four = MAKE4(results[0], results[1], results[2], results[3]), other;        \
-    EPILOGUE2_4(four, other, channel, index)                                           \
-    results[0] = four.x, results[1] = four.y, results[2] = four.z, results[3] = four.w; \
-    float seconds[4] = {other.x, other.y, other.z, other.w};
+#define APPLY_EPILOGUE(results, seconds, channel, index)                                        \
+    float4 lower = FOUR_OF(results, 0), upper = FOUR_OF(results, 4), second_lower, second_upper; \
+    float seconds[8];                                                                           \
+    EPILOGUE2_8(lower, upper, second_lower, second_upper, channel, index)                       \
+    SET_FOUR(results, 0, lower)                                                                 \
+    SET_FOUR(results, 4, upper)                                                                 \
+    SET_FOUR(seconds, 0, second_lower)                                                          \
+    SET_FOUR(seconds, 4, second_upper)
+#elif FLOATS && OUTPUT_PLANES && VECTOR == 4
+#define VOTED seconds
+#define APPLY_EPILOGUE(results, seconds, channel, index)   \
+    float4 four = FOUR_OF(results, 0), other;              \
+    float seconds[4];                                      \
+    EPILOGUE2_4(four, other, channel, index)               \
+    SET_FOUR(results, 0, four)                             \
+    SET_FOUR(seconds, 0, other)
 #elif FLOATS && OUTPUT_PLANES
 #define VOTED seconds
 #define APPLY_EPILOGUE(results, seconds, channel, index) \
     float seconds[1];                                    \
     EPILOGUE2(results[0], seconds[0], channel, index)
+#elif VECTOR == 8
+#define VOTED results
+#define APPLY_EPILOGUE(results, seconds, channel, index)            \
+    float4 lower = FOUR_OF(results, 0), upper = FOUR_OF(results, 4); \
+    EPILOGUE8(lower, upper, channel, index)                         \
+    SET_FOUR(results, 0, lower)                                     \
+    SET_FOUR(results, 4, upper)
 #elif VECTOR == 4
 #define VOTED results
-#define APPLY_EPILOGUE(results, seconds, channel, index)                        \
-    float4 four = MAKE4(results[0], results[1], results[2], results[3]);        \
-    EPILOGUE4(four, channel, index)                                             \
-    results[0] = four.x, results[1] = four.y, results[2] = four.z, results[3] = four.w;
+#define APPLY_EPILOGUE(results, seconds, channel, index) \
+    float4 four = FOUR_OF(results, 0);                   \
+    EPILOGUE4(four, channel, index)                      \
+    SET_FOUR(results, 0, four)
 #else
 #define VOTED results
 #define APPLY_EPILOGUE(results, seconds, channel, index) EPILOGUE(results[0], channel, index)
@@ -309,9 +342,10 @@ INLINE void write_results(const int (&ones)[COUNT], int counted, const Target &t
                 words[1].parts[first / 32] |= (uint)(VOTED[i] != 0) << (first + i) % 32;
             }
 #endif
-#if FLOATS && VECTOR == 4
-            STORE4(target.y + own_index, MAKE4((float)results[0], (float)results[1],
-                                               (float)results[2], (float)results[3]));
+#if FLOATS && VECTOR == 8
+            STORE_HALF8(target.y, own_index, FOUR_OF(results, 0), FOUR_OF(results, 4));
+#elif FLOATS && VECTOR == 4
+            STORE4(target.y + own_index, FOUR_OF(results, 0));
 #elif FLOATS
             target.y[own_index] = (float)results[0];
 #endif

@@ -44,7 +44,7 @@ INLINE void multiply_bits(int (&sum)[4], uint upper_low, uint lower_low, uint up
 KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_mma(
     const uchar *RESTRICT x, const int2 *RESTRICT taps, const uint4 *RESTRICT weights,
     const int *RESTRICT constants, const uchar *RESTRICT flips, const int *RESTRICT thresholds,
-    const float *RESTRICT alphas, const int *RESTRICT classes, float *RESTRICT y,
+    const float *RESTRICT alphas, const int *RESTRICT classes, STORED *RESTRICT y,
     uchar *RESTRICT packed, int pixels, int phases, DIVISOR(out_pixels), DIVISOR(out_width), DIVISOR(tiles_c), int in_words,
     int group_words, int height, int width, int stride_y, int stride_x, int pad_top, int pad_left,
     int group_channels, int tile_channels, int out_channels, int out_words, int column_classes,
