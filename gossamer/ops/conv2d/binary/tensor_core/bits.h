@@ -332,8 +332,17 @@ INLINE void write_results(const int (&ones)[COUNT], int counted, const Target &t
             }
 #else
             float results[VECTOR];
-            UNROLL for (int i = 0; i < VECTOR; i++)
-                results[i] = (float)sums[i] * target.alphas[own + i];
+#if VECTOR == 1
+            results[0] = (float)sums[0] * target.alphas[own];
+#else
+            UNROLL for (int i = 0; i < VECTOR; i += 4) {
+                float4 alphas = LOAD4(target.alphas + own + i);
+                results[i] = (float)sums[i] * alphas.x;
+                results[i + 1] = (float)sums[i + 1] * alphas.y;
+                results[i + 2] = (float)sums[i + 2] * alphas.z;
+                results[i + 3] = (float)sums[i + 3] * alphas.w;
+            }
+#endif
             APPLY_EPILOGUE(results, seconds, own, own_index)
 #endif
 #if OUTPUT_PLANES
