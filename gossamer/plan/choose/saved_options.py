@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -144,11 +144,19 @@ def _restored(step: Stored, layer: Layer, device: Device, *, exact: bool) -> Lay
         reason = algorithm.supports(layer.problem, layer_device)
         if reason is not None:
             return f"{algorithm.name}: {reason}"
-        for variant in algorithm.variants(layer.problem, layer_device):
+        for variant in _variants(algorithm, layer, layer_device, step["precision"]):
             if _matches(step, algorithm, variant, exact=exact):
                 return LayerChoice(algorithm, variant, layer_device, dict(step["rejected"]))
         return f"{algorithm.name} has no config {step['config']!r} for these layouts"
     return f"there is no algorithm {step['algorithm']!r}"
+
+
+def _variants(algorithm: Algorithm, layer: Layer, device: Device,
+              precision: str) -> Iterator[Variant]:
+    """Yields the variants of a precision before all: libraries take long to say what they offer in
+    the others."""
+    yield from algorithm.variants_in(layer.problem, device, (precision,))
+    yield from algorithm.variants(layer.problem, device)
 
 
 def _matches(step: Stored, algorithm: Algorithm, variant: Variant, *, exact: bool) -> bool:
