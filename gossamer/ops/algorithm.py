@@ -230,9 +230,8 @@ class Algorithm(abc.ABC):
         Whether it computes a layer only where it is asked for by its name. It is a published form
         that another algorithm includes and surpasses, so that measuring it would bring nothing.
     exact : bool
-        Whether sums are exact integers of bits, so that rows state the precision EXACT.
-    launch_count : int
-        Kernels that it launches for a layer, about.
+        Whether sums are exact integers of bits, so that rows state the precision EXACT, but for
+        variants that round them to float16.
     """
 
     op: ClassVar[str]
@@ -241,7 +240,6 @@ class Algorithm(abc.ABC):
     vendor: ClassVar[str] = ""
     by_name_only: ClassVar[bool] = False
     exact: ClassVar[bool] = False
-    launch_count: ClassVar[int] = 1
 
     def stated_precision(self, variant: Variant) -> str:
         """Return the precision of a variant as rows of reports and benchmarks state it.
@@ -298,9 +296,10 @@ class Algorithm(abc.ABC):
 
     def variants_in(self, problem: Any, device: Device,
                     precisions: Sequence[str]) -> Iterable[Variant]:
-        """Return the variants of some precisions, in the order of `variants`.
+        """Return the variants of some precisions, in the order of their expected speed.
 
-        An algorithm overrides it where listing the others takes long.
+        An algorithm overrides it where listing the others takes long. All that it returns have to
+        be among those of `variants`, with which the file of a plan is read.
 
         Parameters
         ----------
@@ -341,6 +340,22 @@ class Algorithm(abc.ABC):
             Microseconds; None where the algorithm has no model.
         """
         return None
+
+    def launch_count(self, variant: Variant) -> int:
+        """Return how many kernels a variant launches.
+
+        Parameters
+        ----------
+        variant : Variant
+            One of the algorithm's variants.
+
+        Returns
+        -------
+        int
+            Their number; 1 unless an algorithm says otherwise. On devices that take as long to
+            launch a kernel as a short one runs, the tuner adds that time to `expected_us`.
+        """
+        return 1
 
     def kernel_sources(self, problem: Any, variant: Variant,
                        device: Device) -> tuple[KernelSource, ...]:

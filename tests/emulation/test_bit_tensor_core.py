@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from gossamer.expression import Expression
-from gossamer.facts import PLUS_MINUS_ONE, TERNARY, ValueFacts, integers
+from gossamer.facts import PLUS_MINUS_ONE, REAL, TERNARY, ValueFacts, integers, point
 from gossamer.ops.algorithm import Epilogue
 from gossamer.ops.conv2d.binary.layer import BinaryLayer
 from gossamer.ops.conv2d.binary.tensor_core.bit_tensor_core import (
@@ -21,6 +21,7 @@ from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.gemm.binary import BitTensorCoreGemm
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.region.binary import BitTensorCoreRegion
+from gossamer.ops.weights import WeightsInfo
 from tests.emulation.test_faults import Emulate
 from tests.ops.conv2d.binary.signs import (
     BATCH_NORM_BITS,
@@ -35,10 +36,11 @@ from tests.ops.test_binary_gemm import check_variant as check_product
 from tests.ops.test_binary_regions import ABOVE, check_variant, region
 
 
-def borders(epilogue: Epilogue, known: ValueFacts) -> Conv2dProblem:
+def borders(epilogue: Epilogue, known: ValueFacts, groups: int = 1) -> Conv2dProblem:
+    channels = 70 if groups == 1 else 64 * groups
     return Conv2dProblem(
-        2, 70, 5, 4, 72, (3, 2), (1, 2), (1, 0, 1, 2), (2, 1), 1, epilogue, SCALED,
-        (known, *[integers(-9, 9)] * epilogue.tensor_count))
+        2, channels, 5, 4, 72 * groups, (3, 2), (1, 2), (1, 0, 1, 2), (2, 1), groups, epilogue,
+        SCALED, (known, *[integers(-9, 9)] * epilogue.tensor_count))
 
 
 @pytest.mark.parametrize("mode, tile, word_bits, epilogue, known, packed", [
@@ -78,33 +80,69 @@ def test_warpgroups_compute_the_convolution(
     check_exact(BitTensorCore(), problem, variant_of(problem, tile, word_bits, layout), device)
 
 
-@pytest.mark.parametrize("mode, tile, epilogue, packed", [
-    ("bounds", MmaTile(1, 4, 1, 1, 8, 2, 1), RESIDUAL, False),
-    ("races", MmaTile(1, 2, 2, 2, 4, 2, 1), RESIDUAL_BITS, True),
-    ("bounds", MmaTile(1, 1, 2, 1, 8, 4, 1), BATCH_NORM_BITS, False),
-    ("races", WgmmaTile(64, 1, 0, 4, 1), RESIDUAL, False),
+@pytest.mark.parametrize("mode, tile, epilogue, packed, groups", [
+    ("bounds", MmaTile(1, 4, 1, 1, 8, 2, 1), RESIDUAL, False, 1),
+    ("races", MmaTile(1, 2, 2, 2, 4, 2, 1), RESIDUAL_BITS, True, 1),
+    ("bounds", MmaTile(1, 1, 2, 1, 8, 4, 1), BATCH_NORM_BITS, False, 1),
+    ("races", WgmmaTile(64, 1, 0, 4, 1), RESIDUAL, False, 1),
+    ("bounds", MmaTile(1, 2, 2, 1, 4, 2, 1), RESIDUAL, False, 2),
 ])
 def test_16_bit_floats(emulate: Emulate, mode: str, tile: MmaTile | WgmmaTile, epilogue: Epilogue,
-                       packed: bool) -> None:
-    problem = borders(epilogue, PLUS_MINUS_ONE)
+                       packed: bool, groups: int) -> None:
+    problem = borders(epilogue, PLUS_MINUS_ONE, groups)
     plain = variant_of(problem, tile, 64, "packed64" if packed else "NHWC")
     (halves,) = [variant for variant in with_float16(BinaryLayer(problem), plain)
                  if variant.precision == "fp16"]
     check_exact(BitTensorCore(), problem, halves, emulate(mode, schedule=2))
 
 
-def test_integers_that_float16_would_round_stay_float32() -> None:
-    device = RecordingDevice()
-    for largest, channels, out_channels, precisions in (
-            (900, 64, 64, {"fp32", "fp16"}), (900, 128, 64, {"fp32"}), (2000, 64, 64, {"fp32"}),
-            (900, 64, 60, {"fp32"})):
-        problem = Conv2dProblem(1, channels, 8, 8, out_channels, (3, 3), epilogue=RESIDUAL,
-                                weights_info=SCALED, facts=(PLUS_MINUS_ONE,
-                                                            integers(-largest, largest)))
-        assert {variant.precision for variant in BitTensorCore().variants(
-            problem, device)} == precisions
-    real = replace(problem, out_channels=64, facts=(PLUS_MINUS_ONE,))
-    assert "fp16" in {variant.precision for variant in BitTensorCore().variants(real, device)}
+@pytest.mark.parametrize("channels, weights, operand, is_rounded", [
+    (64, PLUS_MINUS_ONE, integers(-900, 900), False),
+    (128, PLUS_MINUS_ONE, integers(-900, 900), True),
+    (64, PLUS_MINUS_ONE, integers(-2000, 2000), True),
+    (64, PLUS_MINUS_ONE, integers(-40_000, 40_000), True),
+    (64, ValueFacts(-5, 5, 10), integers(-9, 9), True),
+    (64, PLUS_MINUS_ONE, point(3000.0), True),
+    (128, PLUS_MINUS_ONE, REAL, False),
+    (128, REAL, integers(-900, 900), False),
+])
+def test_integers_that_float16_would_round_stay_float32(
+        channels: int, weights: ValueFacts, operand: ValueFacts, is_rounded: bool) -> None:
+    problem = Conv2dProblem(
+        1, channels, 8, 8, 64, (3, 3), epilogue=RESIDUAL,
+        weights_info=WeightsInfo(facts=weights, scaled_signs=True), facts=(PLUS_MINUS_ONE, operand))
+    precisions = {variant.precision
+                  for variant in BitTensorCore().variants(problem, RecordingDevice())}
+    assert precisions == ({"fp32"} if is_rounded else {"fp32", "fp16"})
+
+
+def test_operands_behind_which_signs_are_packed_are_all_that_may_be_rounded() -> None:
+    """A bound of 1152 for the products, which are not written, and 2000 for the operand."""
+    info = WeightsInfo(facts=PLUS_MINUS_ONE, scaled_signs=True)
+    for epilogue, halves in ((RESIDUAL_BITS, {"packed32", "packed64", "NHWC"}), (RESIDUAL, set())):
+        problem = Conv2dProblem(1, 128, 8, 8, 64, (3, 3), epilogue=epilogue, weights_info=info,
+                                facts=(PLUS_MINUS_ONE, integers(-2000, 2000)))
+        assert {variant.outputs[0].layout
+                for variant in BitTensorCore().variants(problem, RecordingDevice())
+                if variant.precision == "fp16"} == halves
+
+
+def test_channels_that_are_no_multiple_of_8_have_no_16_bit_floats() -> None:
+    problem = Conv2dProblem(1, 64, 8, 8, 60, (3, 3), epilogue=RESIDUAL, weights_info=SCALED,
+                            facts=(PLUS_MINUS_ONE,))
+    assert {variant.precision for variant in BitTensorCore().variants(
+        problem, RecordingDevice())} == {"fp32"}
+
+
+def test_rows_state_float16_where_sums_are() -> None:
+    convolution = borders(RESIDUAL, PLUS_MINUS_ONE)
+    product = GemmProblem(19, 40, 330, RESIDUAL, SCALED, (PLUS_MINUS_ONE, integers(-4, 4)))
+    of_region = region(PLUS_MINUS_ONE, RESIDUAL, signs=ABOVE, out_channels=64)
+    for algorithm, problem in ((BitTensorCore(), convolution), (BitTensorCoreGemm(), product),
+                               (BitTensorCoreRegion(), of_region)):
+        assert {(variant.precision, algorithm.stated_precision(variant))
+                for variant in algorithm.variants(problem, RecordingDevice())} == {
+                    ("fp32", "b1"), ("fp16", "fp16")}
 
 
 def test_groups_of_whole_words(emulate: Emulate) -> None:
@@ -137,7 +175,7 @@ def test_it_computes_regions(emulate: Emulate, mode: str, tile: MmaTile, known: 
 def test_it_computes_matrix_products(emulate: Emulate, mode: str, rows: int,
                                      epilogue: Epilogue) -> None:
     algorithm, device = BitTensorCoreGemm(), emulate(mode, schedule=2)
-    problem = GemmProblem(rows, 44, 330, epilogue, SCALED,
+    problem = GemmProblem(rows, 40, 330, epilogue, SCALED,
                           (PLUS_MINUS_ONE, *[integers(-4, 4)] * epilogue.tensor_count))
     tile = MmaTile(1, 1, 2, 1, 4, 3, 1)
     tested = {replace(variant, config=tile.config)

@@ -159,13 +159,16 @@ def test_every_bit_of_any_region_on_tensor_cores(cuda: Device, problem: RegionPr
 def test_every_form_on_tensor_cores(cuda: Device, known: ValueFacts, pad: float | None,
                                     signs: Expression | None) -> None:
     algorithm = BitTensorCoreRegion()
-    problem = region(known, RESIDUAL if signs else BATCH_NORM_SIGN, pad=pad, signs=signs,
-                     out_channels=36, pads=(0, 0, 1, 1))
-    chosen = {(variant["instruction"], dict(variant.config).get("copiers"),
-               dict(variant.config).get("halo"), variant.outputs):
-              variant for variant in algorithm.variants(problem, cuda)}
-    for variant in list(chosen.values())[::2]:
-        check_variant(algorithm, problem, variant, cuda)
+    for out_channels, precision in ((36, "fp32"), (40, "fp16")):
+        problem = region(known, RESIDUAL if signs else BATCH_NORM_SIGN, pad=pad, signs=signs,
+                         out_channels=out_channels, pads=(0, 0, 1, 1))
+        chosen = {(variant["instruction"], dict(variant.config).get("copiers"),
+                   dict(variant.config).get("halo"), variant.outputs):
+                  variant for variant in algorithm.variants(problem, cuda)
+                  if variant.precision == precision}
+        assert chosen
+        for variant in list(chosen.values())[::2]:
+            check_variant(algorithm, problem, variant, cuda)
 
 
 @pytest.mark.parametrize(("problem", "reason"), [

@@ -7,10 +7,12 @@ from hypothesis import strategies as st
 
 from gossamer.device.base import Device
 from gossamer.expression import FUNCTIONS, Expression, ExpressionStep, apply
+from gossamer.ops.elementwise.fused import FusedElementwise
 from gossamer.ops.elementwise.problem import ElementwiseProblem, cast
+from gossamer.ops.weights import Weights
 from gossamer.tensor import default_spec
 from tests.conftest import is_slow
-from tests.ops.harness import check, op_of
+from tests.ops.harness import check, op_of, run_variant
 
 _CONSTANTS = {"clip": (-0.5, 0.75), "leaky_relu": (0.1,), "hard_sigmoid": (0.2, 0.5),
               "constant": (1.5,)}
@@ -136,6 +138,15 @@ def test_special_values(device: Device) -> None:
         for function in ("relu", "sigmoid", "tanh", "erf", "abs", "neg"):
             check(_problem(apply(function), (8,)), device, inputs=[x])
         check(_problem(apply("clip", -np.inf, np.inf), (8,)), device, inputs=[x])
+
+
+def test_small_sigmoids_are_precise(compiled_device: Device) -> None:
+    x = np.linspace(-80, 20, 257 if is_slow(compiled_device) else 20_001, dtype=np.float32)
+    problem, algorithm = _problem(apply("sigmoid"), x.shape), FusedElementwise()
+    variant = next(iter(algorithm.variants(problem, compiled_device)))
+    (result,) = run_variant(algorithm, problem, variant, compiled_device,
+                            Weights({}, compiled_device), [x])
+    np.testing.assert_allclose(result, 1 / (1 + np.exp(-x.astype(np.float64))), rtol=5e-6)
 
 
 def test_shapes_that_do_not_broadcast_are_refused() -> None:

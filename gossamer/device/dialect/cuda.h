@@ -141,7 +141,8 @@ struct sixteen_floats {
                       float_to_half(upper.z) | (unsigned int)float_to_half(upper.w) << 16);
 }
 
-/* A sigmoid with an error of a few units in the last place; 0 where the exponential overflows. */
+/* A sigmoid with an absolute error below 2e-7. Its relative error grows from 4e-7 near 0 to 4.5e-6
+ * where it is smallest; in place of subnormal numbers it is 0. */
 [[maybe_unused]] static __device__ __forceinline__ float SIGMOID(float x)
 {
     float e, y;

@@ -57,6 +57,9 @@ class _PointwiseGemm(Algorithm):
         return self._convolution.expected_us(convolution, _over(convolution, variant, "NHWC"),
                                              device)
 
+    def launch_count(self, variant: Variant) -> int:
+        return self._convolution.launch_count(variant)
+
     def kernel_sources(self, problem: GemmProblem, variant: Variant,
                        device: Device) -> tuple[KernelSource, ...]:
         convolution = pointwise(problem)

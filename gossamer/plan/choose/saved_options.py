@@ -153,7 +153,7 @@ def _restored(step: Stored, layer: Layer, device: Device, *, exact: bool) -> Lay
 
 def _variants(algorithm: Algorithm, layer: Layer, device: Device,
               precision: str) -> Iterator[Variant]:
-    """Yields the variants of a precision before all: libraries take long to say what they offer in
+    """Yields the variants of a precision, then all: libraries take long to say what they offer in
     the others."""
     yield from algorithm.variants_in(layer.problem, device, (precision,))
     yield from algorithm.variants(layer.problem, device)

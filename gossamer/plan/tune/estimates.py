@@ -12,10 +12,11 @@ from __future__ import annotations
 import bisect
 import math
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from gossamer.device.base import Device
 from gossamer.ops.algorithm import Algorithm, Problem, Variant
+from gossamer.ops.peak_rates import queued_us
 from gossamer.tensor import TensorSpec
 
 _FEW = 6
@@ -39,32 +40,25 @@ Kind = tuple[str, ...]
 class Rates:
     """Nominal rates of one compute unit for a microsecond, and the time of an empty launch.
 
-    queued_us: microseconds by which each launch delays the kernels behind it, which algorithms' own
-    models leave out: a graph of CUDA launches kernels faster than they end. config: the least ratio
-    of the times of a later and the first config of an algorithm of which little is known. The last
-    config of a vendor's library can take half the time of its first, and on processors orders that
-    were made for GPUs say less.
+    config: the least ratio of the times of a later and the first config of an algorithm of which
+    little is known. The last config of a vendor's library can take half the time of its first, and
+    on processors orders that were made for GPUs say less.
     """
 
     launch_us: float
-    queued_us: float
     flops: dict[str, float]
     nbytes: float
     config: float
 
 
-_GPU = Rates(2.0, 0.0, {"fp32": 4.3e5, "tf32": 3.5e6, "fp16": 7e6}, 5e4, 0.5)
-_OPENCL_GPU = replace(_GPU, launch_us=7.0, queued_us=7.0)
-"""NVIDIA's driver takes 6.5 to 7.1 microseconds to queue a kernel without an event on an H200."""
-_PROCESSOR = Rates(5.0, 0.0, {"fp32": 5e4, "tf32": 5e4, "fp16": 5e4}, 8e3, 0.25)
+_GPU = Rates(2.0, {"fp32": 4.3e5, "tf32": 3.5e6, "fp16": 7e6}, 5e4, 0.5)
+_PROCESSOR = Rates(5.0, {"fp32": 5e4, "tf32": 5e4, "fp16": 5e4}, 8e3, 0.25)
 
 
 def rates_of(device: Device) -> Rates:
     """Returns the nominal rates of a device's compute units; their scale is corrected by measured
     times, so only their proportions matter."""
-    if device.on_processors:
-        return _PROCESSOR
-    return _OPENCL_GPU if device.api == "opencl" else _GPU
+    return _PROCESSOR if device.on_processors else _GPU
 
 
 class _Ratios:
@@ -130,6 +124,7 @@ class Estimates:
     def __init__(self, device: Device, doubt: float = 0.0) -> None:
         self.device = device
         self._rates = rates_of(device)
+        self._launch_us = max(self._rates.launch_us, queued_us(device))
         self._units = max(1, device.limits.compute_units)
         self._ratios: dict[tuple, _BestRatios] = defaultdict(lambda: _BestRatios(doubt))
         self._of_all_layouts: dict[tuple, _BestRatios] = defaultdict(lambda: _BestRatios(doubt))
@@ -141,7 +136,7 @@ class Estimates:
         own = algorithm.expected_us(problem, variant, self.device)
         if own is None:
             return self.floor_us(algorithm, problem, variant)
-        return max(own, 0.1) + algorithm.launch_count * self._rates.queued_us
+        return max(own, 0.1) + algorithm.launch_count(variant) * queued_us(self.device)
 
     def floor_us(self, algorithm: Algorithm, problem: Problem, variant: Variant) -> float:
         """Returns the time of a launch that computes and moves what the problem needs at nominal
@@ -149,16 +144,16 @@ class Estimates:
         info = getattr(problem, "weights_info", None)
         share = 1.0 if algorithm.dense or info is None else info.density
         flops = problem.flops * share / (self._rates.flops[variant.precision] * self._units)
-        return self._rates.launch_us + max(flops, self._moved_us(*variant.inputs,
+        return self._launch_us + max(flops, self._moved_us(*variant.inputs,
                                                                  *variant.outputs))
 
     def conversion_us(self, source: TensorSpec, target: TensorSpec) -> float:
         """Returns a time in which a value is surely converted from one format to another."""
-        return self._rates.launch_us + _CONVERSION * self._moved_us(source, target)
+        return self._launch_us + _CONVERSION * self._moved_us(source, target)
 
     def least_conversion_us(self, source: TensorSpec, target: TensorSpec) -> float:
         """Returns the time that a conversion takes at least."""
-        return _UNKNOWN * (self._rates.launch_us + self._moved_us(source, target))
+        return _UNKNOWN * (self._launch_us + self._moved_us(source, target))
 
     def _moved_us(self, *specs: TensorSpec) -> float:
         return sum(spec.nbytes for spec in specs) / (self._rates.nbytes * self._units)

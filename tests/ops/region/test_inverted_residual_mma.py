@@ -165,7 +165,8 @@ def test_every_config_serves_every_batch() -> None:
 
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_a_saved_plan_finds_the_config_of_every_variant(name: str) -> None:
-    """A plan lists the variants of allowed precisions, and its file is read with all."""
+    """A plan lists the variants of allowed precisions, and its file is read with those of each
+    step's precision and then with all."""
     problem, device = PROBLEMS[name], RecordingDevice()
     algorithm = algorithm_of(problem)
     known = set(algorithm.variants(problem, device))

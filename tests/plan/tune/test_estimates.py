@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gossamer.device.registry import find
+from gossamer.ops.conv2d.dense.im2col_gemm import Im2colGemm
 from gossamer.ops.conv2d.dense.winograd import Winograd
 from gossamer.ops.conv2d.host import HostIm2col
 from gossamer.ops.conv2d.problem import Conv2dProblem
@@ -125,9 +126,12 @@ def test_the_model_of_an_algorithm_comes_before_the_floor() -> None:
 def test_each_launch_counts_where_queueing_takes_as_long_as_a_short_kernel() -> None:
     opencl = RecordingDevice()
     opencl.api = "opencl"
-    problem = Conv2dProblem(1, 4, 6, 6, 8, (3, 3))
-    variant = next(iter(Winograd().variants(problem, opencl)))
-    for algorithm, launches in ((Paced("paced", 1.0, model_us=50.0), 1), (Winograd(), 3)):
+    problem = Conv2dProblem(1, 512, 7, 7, 64, (3, 3))
+    split = {variant["split_k"] > 1: variant for variant in Im2colGemm().variants(problem, opencl)}
+    winograd = next(iter(Winograd().variants(problem, opencl)))
+    for algorithm, variant, launches in (
+            (Paced("paced", 1.0, model_us=50.0), winograd, 1), (Winograd(), winograd, 3),
+            (Im2colGemm(), split[False], 1), (Im2colGemm(), split[True], 2)):
         added = (Estimates(opencl).model_us(algorithm, problem, variant)
                  - Estimates(RecordingDevice()).model_us(algorithm, problem, variant))
         assert added == pytest.approx(7.0 * launches)

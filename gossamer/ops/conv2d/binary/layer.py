@@ -3,8 +3,10 @@ and a second result."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from gossamer.facts import REAL, ValueFacts
 from gossamer.ops.conv2d.binary.form import (
     BinaryForm,
     binary_form,
@@ -12,6 +14,12 @@ from gossamer.ops.conv2d.binary.form import (
     result_dtype,
 )
 from gossamer.ops.conv2d.problem import Conv2dProblem
+
+_BOUNDS: dict[str, Callable[[Sequence[float]], float]] = {
+    **dict.fromkeys(("add", "sub"), sum),
+    **dict.fromkeys(("neg", "abs", "relu", "min", "max"), max)}
+"""For each function that makes integers of integers, how the magnitudes of its arguments bound that
+of its result."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +52,31 @@ class BinaryLayer:
         taken back."""
         return any(self.convolution.pads) and not self.padding and self.form.planes == 1
 
+    @property
+    def operand_facts(self) -> list[ValueFacts]:
+        """What is known of the values of each run-time operand of the epilogue."""
+        problem = self.convolution
+        return [problem.facts[index] if index < len(problem.facts) else REAL
+                for index in range(1, len(problem.inputs))]
+
+    @property
+    def largest_integer(self) -> float | None:
+        """A bound of the magnitudes of the first result where it is known to be integers: sums and
+        differences of products with weights that are integers and of operands that are; None where
+        it may be other numbers."""
+        problem = self.convolution
+        weights, operands = problem.weights_info.facts, iter(self.operand_facts)
+        bounds = [problem.depth * _largest(weights) if weights.is_integer else None]
+        for kind in problem.epilogue.operands:
+            facts = next(operands) if kind == "tensor" else REAL
+            bounds.append(_largest(facts) if facts.is_integer else None)
+        for step in problem.epilogue.expression.steps:
+            of_step = [bounds[argument] for argument in step.arguments]
+            known = [bound for bound in of_step if bound is not None]
+            combine = _BOUNDS.get(step.function)
+            bounds.append(combine(known) if combine and len(known) == len(of_step) else None)
+        return bounds[problem.epilogue.expression.outputs[0]]
+
     def reason_not_binary(self) -> str | None:
         """Returns why bits cannot compute the layer, as shown to the user; None where they can."""
         if (reason := reason_not_binary(self.convolution)) is not None:
@@ -51,6 +84,10 @@ class BinaryLayer:
         if self.has_two_results and self.form.output is None:
             return "its second result is not known to be -1, 0 or 1"
         return None
+
+
+def _largest(facts: ValueFacts) -> float:
+    return max(abs(facts.low), abs(facts.high))
 
 
 def words_are_whole(problem: Conv2dProblem, word_bits: int) -> bool:

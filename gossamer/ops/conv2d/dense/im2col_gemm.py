@@ -27,7 +27,7 @@ from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.early_begin import BEGINS_EARLY
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
 from gossamer.ops.launch import Launch, input_buffer, output_buffer, workspace_buffer
-from gossamer.ops.peak_rates import H200_UNIT, nominal_rates, rates_of_unit
+from gossamer.ops.peak_rates import H200_UNIT, nominal_rates, queued_us, rates_of_unit
 from gossamer.ops.strided import WORK_GROUP_SIZE, divisor, groups_for, too_large
 from gossamer.ops.weights import Weights
 from gossamer.tensor import TensorSpec
@@ -133,7 +133,12 @@ class Im2colGemm(Algorithm):
         tiles = [tile for whole in _fitting(device.limits)
                  for tile in (whole, *_split(problem, whole, device))]
         rates = rates_of_unit(device)
-        for tile in sorted(tiles, key=lambda tile: _expected_us(problem, tile, device, rates)):
+
+        def expected_us(tile: Tile) -> float:
+            return (_expected_us(problem, tile, device, rates)
+                    + queued_us(device) * _launch_count(tile))
+
+        for tile in sorted(tiles, key=expected_us):
             workspace = 4 * tile.split_k * problem.outputs[0].size if tile.split_k > 1 else 0
             config = tuple((key, getattr(tile, key)) for key in Tile.__dataclass_fields__)
             variants = [Variant(config, inputs, outputs, workspace=workspace)
@@ -143,6 +148,9 @@ class Im2colGemm(Algorithm):
 
     def expected_us(self, problem: Conv2dProblem, variant: Variant, device: Device) -> float:
         return _expected_us(problem, _tile(variant), device, rates_of_unit(device))
+
+    def launch_count(self, variant: Variant) -> int:
+        return _launch_count(_tile(variant))
 
     def kernel_sources(self, problem: Conv2dProblem, variant: Variant,
                        device: Device) -> tuple[KernelSource, ...]:
@@ -227,6 +235,10 @@ def _sum_source(problem: Conv2dProblem, variant: Variant) -> KernelSource:
         "OUT_NHWC": int(y.layout == "NHWC"),
         **epilogue_macros(problem.epilogue, tensor_dtype=y.dtype),
     }, **BEGINS_EARLY)
+
+
+def _launch_count(tile: Tile) -> int:
+    return 2 if tile.split_k > 1 else 1
 
 
 def _split(problem: Conv2dProblem, tile: Tile, device: Device) -> list[Tile]:

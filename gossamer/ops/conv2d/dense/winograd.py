@@ -61,7 +61,6 @@ class Winograd(Algorithm):
 
     op = "conv2d"
     name = "winograd"
-    launch_count = 3
 
     def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
         if (reason := cannot_compile(problem, device)) is not None:
@@ -96,6 +95,9 @@ class Winograd(Algorithm):
         assert product_us is not None
         copied = rates_of_unit(device).nbytes * max(device.limits.compute_units, 1)
         return product_us + moved / (_SHARE_OF_COPIES[device.on_processors] * copied)
+
+    def launch_count(self, variant: Variant) -> int:
+        return 3
 
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
                 device: Device) -> State:

@@ -75,6 +75,9 @@ class SqueezeExcite(RegionAlgorithm):
         assert block is not None
         return Tile.of(variant).expected_us(block, device)
 
+    def launch_count(self, variant: Variant) -> int:
+        return 3
+
     def prepare(self, weights: Weights, problem: RegionProblem, variant: Variant,
                 device: Device) -> State:
         block = excited_block_of(problem)

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 
 from gossamer.device.base import Device
 from gossamer.device.source import DIALECT, KernelSource
-from gossamer.facts import REAL
 from gossamer.ops.algorithm import EXACT, Algorithm, Epilogue, State, Variant
 from gossamer.ops.conv2d.binary.form import alphas, binary_form
 from gossamer.ops.conv2d.binary.layer import BinaryLayer, words_are_whole
@@ -114,7 +113,7 @@ def output_layouts(layer: BinaryLayer, word_bits: int) -> tuple[str, ...]:
 
 def with_float16(layer: BinaryLayer, variant: Variant) -> Iterator[Variant]:
     """Yields a variant, and where it reads or writes floats in NHWC the same with 16-bit floats,
-    unless these would round what are integers otherwise."""
+    unless these would round what is known to be integers."""
     yield variant
     problem = layer.convolution
     floats = [spec for spec in (*variant.inputs[1:], *variant.outputs)
@@ -122,13 +121,12 @@ def with_float16(layer: BinaryLayer, variant: Variant) -> Iterator[Variant]:
     if not floats or problem.out_channels // problem.groups % _HALVES or any(
             spec.layout != "NHWC" for spec in floats):
         return
-    known = [problem.facts[index] if index < len(problem.facts) else REAL
-             for index in range(1, len(problem.inputs))]
-    if all(facts.is_integer and facts.few_values for facts in known):
-        written = 0 if variant.outputs[0].format.is_packed else problem.depth
-        largest = written + sum(max(abs(facts.low), abs(facts.high)) for facts in known)
-        if largest > _LARGEST_INTEGER:
-            return
+    integers = [max(abs(facts.low), abs(facts.high)) for facts in layer.operand_facts
+                if facts.is_integer]
+    if not variant.outputs[0].format.is_packed:
+        integers.append(layer.largest_integer or 0)
+    if max(integers, default=0) > _LARGEST_INTEGER:
+        return
     yield variant.as_fp16
 
 
