@@ -146,12 +146,14 @@ def epilogue_arguments(epilogue: Epilogue, weights: Weights, first_tensor_input:
             name = f"{prefix}operand{index}"
             padded = rounded_up(channels, multiple)
             arguments.append(weights.packed(f"{name} padded to {padded}",
-                                            _channel_vector(name, channels, padded)))
+                                            channel_vector(name, channels, padded)))
     return arguments
 
 
-def _channel_vector(name: str, channels: int, size: int
-                    ) -> Callable[[Mapping[str, np.ndarray]], np.ndarray]:
+def channel_vector(name: str, channels: int, size: int
+                   ) -> Callable[[Mapping[str, np.ndarray]], np.ndarray]:
+    """Returns a function that makes the vector of a constant of one number, or of one a channel,
+    with zeros behind the channels up to a size."""
     def pack(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
         padded = np.zeros(size, dtype=np.float32)
         padded[:channels] = np.broadcast_to(arrays[name].reshape(-1), (channels,))

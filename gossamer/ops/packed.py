@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from gossamer.expression import FUNCTIONS, Expression
 from gossamer.facts import ValueFacts
 from gossamer.tensor import PACKED_DTYPES, Format, TensorSpec, pack
 
 WORD_TYPES = {"uint32": "uint", "uint64": "ulong"}
 """Types of words in kernels, by the dtypes of words that are stored."""
+_TRUTHS = frozenset({"less", "less_equal", "greater", "greater_equal", "equal", "and", "or", "not"})
+_MOST_VALUES = 16
+"""Number of values that a step of an expression may have to be followed further."""
 
 
 def can_hold(format_: Format, facts: ValueFacts) -> bool:
@@ -31,6 +36,51 @@ def formats_for(facts: ValueFacts) -> list[Format]:
         if can_hold(formats[0], facts):
             return formats
     return []
+
+
+def result_dtype(expression: Expression, output: int = 0) -> str | None:
+    """Returns the packed dtype that holds an output of an expression, by the steps at its end; None
+    where it may be other numbers."""
+    return smallest_dtype(_possible_values(expression, output))
+
+
+def smallest_dtype(values: set[float] | None) -> str | None:
+    """Returns the packed dtype with the fewest bits that holds the values; None where none does."""
+    if values is None:
+        return None
+    return next((name for name in ("bits", "trits") if values <= set(PACKED_DTYPES[name].values)),
+                None)
+
+
+def _possible_values(expression: Expression, output: int) -> set[float] | None:
+    """Returns a set that holds every value of an output; None where they may be many."""
+    known: list[set[float] | None] = [None] * expression.inputs
+    for step in expression.steps:
+        arguments = [known[index] for index in step.arguments]
+        if step.function == "sign":
+            known.append({-1.0, 0.0, 1.0})
+        elif step.function in _TRUTHS:
+            known.append({0.0, 1.0})
+        elif step.function == "where":
+            known.append(_union(arguments[1], arguments[2]))
+        else:
+            known.append(_results(step.function, step.constants, arguments))
+    return known[expression.outputs[output]]
+
+
+def _union(one: set[float] | None, other: set[float] | None) -> set[float] | None:
+    return None if one is None or other is None else one | other
+
+
+def _results(function: str, constants: tuple[float, ...],
+             arguments: list[set[float] | None]) -> set[float] | None:
+    """Returns the values of a function of few values; None where they may be many."""
+    sets = [values for values in arguments if values is not None]
+    if len(sets) < len(arguments) or np.prod([len(values) for values in sets]) > _MOST_VALUES:
+        return None
+    with np.errstate(all="ignore"):
+        return {float(FUNCTIONS[function].numpy(*map(np.float64, values), *constants))
+                for values in itertools.product(*sets)}
 
 
 def constant_words(value: float, spec: TensorSpec) -> np.ndarray:

@@ -8,23 +8,19 @@ and 1 are one bit each ("bits"), inputs of -1, 0 and 1 two ("trits").
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from gossamer.expression import FUNCTIONS, Expression
 from gossamer.facts import REAL, ValueFacts
 from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.packed import result_dtype, smallest_dtype
 from gossamer.tensor import PACKED_DTYPES
 
 LARGEST_ACCUMULATOR = 2**24
 """Integers up to this are exact in float32, as which accumulators enter the epilogue."""
 
-_TRUTHS = frozenset({"less", "less_equal", "greater", "greater_equal", "equal", "and", "or", "not"})
-_MOST_VALUES = 16
-"""Number of values that a step of an expression may have to be followed further."""
 
 
 @dataclass(frozen=True)
@@ -78,53 +74,8 @@ def alphas(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
     return np.abs(weight.reshape(len(weight), -1)[:, 0])
 
 
-def result_dtype(expression: Expression, output: int = 0) -> str | None:
-    """Returns the packed dtype that holds an output of an expression, by the steps at its end; None
-    where it may be other numbers."""
-    return _smallest_dtype(_possible_values(expression, output))
-
-
 def _dtype_of(known: ValueFacts) -> str | None:
     """Returns the packed dtype that holds all values that the facts allow; None where none does."""
     if known.count is None or known.count > 3:
         return None
-    return _smallest_dtype({known.low + known.step * k for k in range(known.count)})
-
-
-def _smallest_dtype(values: set[float] | None) -> str | None:
-    """Returns the packed dtype with the fewest bits that holds the values; None where none does."""
-    if values is None:
-        return None
-    return next((name for name in ("bits", "trits") if values <= set(PACKED_DTYPES[name].values)),
-                None)
-
-
-def _possible_values(expression: Expression, output: int) -> set[float] | None:
-    """Returns a set that holds every value of an output; None where they may be many."""
-    known: list[set[float] | None] = [None] * expression.inputs
-    for step in expression.steps:
-        arguments = [known[index] for index in step.arguments]
-        if step.function == "sign":
-            known.append({-1.0, 0.0, 1.0})
-        elif step.function in _TRUTHS:
-            known.append({0.0, 1.0})
-        elif step.function == "where":
-            known.append(_union(arguments[1], arguments[2]))
-        else:
-            known.append(_results(step.function, step.constants, arguments))
-    return known[expression.outputs[output]]
-
-
-def _union(one: set[float] | None, other: set[float] | None) -> set[float] | None:
-    return None if one is None or other is None else one | other
-
-
-def _results(function: str, constants: tuple[float, ...],
-             arguments: list[set[float] | None]) -> set[float] | None:
-    """Returns the values of a function of few values; None where they may be many."""
-    sets = [values for values in arguments if values is not None]
-    if len(sets) < len(arguments) or np.prod([len(values) for values in sets]) > _MOST_VALUES:
-        return None
-    with np.errstate(all="ignore"):
-        return {float(FUNCTIONS[function].numpy(*map(np.float64, values), *constants))
-                for values in itertools.product(*sets)}
+    return smallest_dtype({known.low + known.step * k for k in range(known.count)})

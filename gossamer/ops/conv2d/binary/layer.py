@@ -7,13 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gossamer.facts import REAL, ValueFacts
-from gossamer.ops.conv2d.binary.form import (
-    BinaryForm,
-    binary_form,
-    reason_not_binary,
-    result_dtype,
-)
+from gossamer.ops.conv2d.binary.form import BinaryForm, binary_form, reason_not_binary
 from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.packed import result_dtype
 
 _BOUNDS: dict[str, Callable[[Sequence[float]], float]] = {
     **dict.fromkeys(("add", "sub"), sum),

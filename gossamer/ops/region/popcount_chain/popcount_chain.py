@@ -21,7 +21,7 @@ from gossamer.device.source import DIALECT, KernelSource
 from gossamer.expression import Expression
 from gossamer.ops.algorithm import Epilogue, State, Variant
 from gossamer.ops.clusters import CLUSTERS
-from gossamer.ops.conv2d.binary.form import alphas, binary_form, reason_not_binary, result_dtype
+from gossamer.ops.conv2d.binary.form import alphas, binary_form, reason_not_binary
 from gossamer.ops.conv2d.binary.packing import sign_words
 from gossamer.ops.conv2d.binary.thresholds import thresholds_of
 from gossamer.ops.copies import ASYNC_COPIES, COPY_BARRIERS
@@ -31,6 +31,7 @@ from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
 from gossamer.ops.gemm.dense import pointwise
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
+from gossamer.ops.packed import result_dtype
 from gossamer.ops.region.algorithm import RegionAlgorithm
 from gossamer.ops.region.problem import RegionProblem, entry, weights_of_part
 from gossamer.ops.strided import cannot_compile

@@ -8,7 +8,8 @@ import pytest
 from gossamer.expression import Expression, ExpressionStep, apply
 from gossamer.facts import PLUS_MINUS_ONE, REAL, TERNARY, ValueFacts, integers
 from gossamer.ops.algorithm import Epilogue
-from gossamer.ops.conv2d.binary.form import binary_form, reason_not_binary, result_dtype
+from gossamer.ops.conv2d.binary.form import binary_form, reason_not_binary
+from gossamer.ops.packed import result_dtype
 from gossamer.ops.weights import WeightsInfo
 from gossamer.plan.lower.state import _weights_info
 from tests.ops.conv2d.binary.signs import BATCH_NORM_BITS, BATCH_NORM_SIGN, SCALED, known_inputs

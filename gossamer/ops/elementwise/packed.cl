@@ -1,0 +1,73 @@
+/* The results of an expression that are -1, 0 or 1, packed: bits of 32 channels of a pixel for each
+ * work-item, which reads them, applies the expression to each and writes a part of a word.
+ *
+ * TARGET_PLANES  bits of a result: 1 for -1 and 1; 2 where a first one says which are not 0
+ * TARGET_PARTS   parts of 32 bits of a word, 1 or 2
+ * FOURS          1 where the channels of a part exist and lie side by side, else 0
+ * EPILOGUE, EPILOGUE4  apply the expression to a value, and to four of neighbouring channels */
+
+#define FOUR_BITS(four, comparison) \
+    ((uint)((four).x comparison) | (uint)((four).y comparison) << 1 \
+     | (uint)((four).z comparison) << 2 | (uint)((four).w comparison) << 3)
+
+/* Adds the bits of four values. */
+#define ADD_FOUR(four, k) { \
+    EPILOGUE4(four, first + (k), 0) \
+    nonzero |= FOUR_BITS(four, != 0.0f) << (k); \
+    positive |= FOUR_BITS(four, > 0.0f) << (k); \
+}
+
+KERNEL void pack_results(const GLOBAL REAL *RESTRICT source, GLOBAL uint *RESTRICT target, int count,
+                         DIVISOR(pixels), DIVISOR(parts), int channels, int from_image,
+                         int from_channel, int from_pixel EPILOGUE_PARAMETERS)
+{
+    BEGIN_EARLY();
+    uint item = (uint)GROUP_ID(0) * (uint)LOCAL_SIZE(0) + (uint)LOCAL_ID(0);
+    if (item < (uint)count) {
+        uint plane = QUOTIENT(item, pixels);
+        int pixel = (int)(item - plane * (uint)pixels);
+        int image = (int)QUOTIENT(plane, parts), part = (int)plane - image * parts;
+        int first = 32 * part;
+        uint nonzero = 0, positive = 0;
+        if (first < channels) {
+            const GLOBAL REAL *values = source + image * from_image + pixel * from_pixel
+                                        + first * from_channel;
+#if FOURS && HALVES
+            UNROLL
+            for (int k = 0; k < 32; k += 8) {
+                FETCHED_HALF8 eight = FETCH_HALF8(values, k);
+                float4 lower = LOWER_VALUE4(eight), upper = UPPER_VALUE4(eight);
+                ADD_FOUR(lower, k)
+                ADD_FOUR(upper, k + 4)
+            }
+#elif FOURS
+            UNROLL
+            for (int k = 0; k < 32; k += 4) {
+                float4 four = LOAD_REAL4(values, k);
+                ADD_FOUR(four, k)
+            }
+#else
+            int last = channels - first - 1;
+            /* no load depends on a condition, so that all of them are under way together */
+            UNROLL
+            for (int k = 0; k < 32; k++) {
+                int own = k < last ? k : last;
+                float value = LOAD_REAL(values, own * from_channel);
+                EPILOGUE(value, first + own, 0)
+                nonzero |= (uint)(value != 0.0f) << k;
+                positive |= (uint)(value > 0.0f) << k;
+            }
+            uint exist = last < 31 ? (2u << last) - 1u : 0xffffffffu;
+            nonzero &= exist, positive &= exist;
+#endif
+        }
+        int at = ((image * (parts / TARGET_PARTS) + part / TARGET_PARTS) * pixels + pixel)
+                     * TARGET_PLANES * TARGET_PARTS + part % TARGET_PARTS;
+#if TARGET_PLANES == 2
+        target[at] = nonzero;
+        target[at + TARGET_PARTS] = positive;
+#else
+        target[at] = positive;
+#endif
+    }
+}

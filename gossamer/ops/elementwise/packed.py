@@ -1,0 +1,96 @@
+"""Signs, and other results of -1, 0 and 1, of a tensor and of numbers a channel, written as packed
+words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from gossamer.device.base import Argument, Device
+from gossamer.device.source import KernelSource
+from gossamer.ops.algorithm import Algorithm, Epilogue, State, Variant
+from gossamer.ops.early_begin import BEGINS_EARLY
+from gossamer.ops.elementwise.problem import ElementwiseProblem
+from gossamer.ops.epilogue import channel_vector, epilogue_macros
+from gossamer.ops.launch import Launch, input_buffer, output_buffer
+from gossamer.ops.packed import PackedParts, result_dtype
+from gossamer.ops.strided import WORK_GROUP_SIZE, cannot_compile, divisor, groups_for, in_layout
+from gossamer.ops.weights import Weights
+from gossamer.tensor import ROW_MAJOR, Format, TensorSpec, image_shape, rounded_up
+
+_SOURCE = Path(__file__).with_name("packed.cl")
+_PART_BITS = 32
+_WORDS = ("packed64", "packed32")
+
+
+class PackedElementwise(Algorithm):
+    """One kernel that reads a tensor once and writes packed words, in place of one that writes
+    results and one that packs them."""
+
+    op = "elementwise"
+    name = "packed"
+
+    def supports(self, problem: ElementwiseProblem, device: Device) -> str | None:
+        if (reason := cannot_compile(problem, device)) is not None:
+            return reason
+        if problem.dtypes != ("float32",) or any(
+                operand.dtype != "float32" for operand in problem.operands):
+            return "makes one float32 result of float32 operands"
+        if len(problem.shape) not in (2, 4):
+            return f"packs channels of 2 or 4 dimensions, not {len(problem.shape)}"
+        if len(problem.inputs) != 1 or problem.inputs[0].shape != problem.shape:
+            return "takes one tensor of the result's shape, and constants"
+        channels = problem.shape[1]
+        for index in problem.constants:
+            if not _is_of_channels(problem.operands[index].shape, channels, len(problem.shape)):
+                return "a constant has other numbers than one a channel"
+        if result_dtype(problem.expression) is None:
+            return "its results are not known to be -1, 0 or 1"
+        return None
+
+    def variants(self, problem: ElementwiseProblem, device: Device) -> Iterator[Variant]:
+        dtype = result_dtype(problem.expression)
+        assert dtype is not None
+        for layout in ("NHWC", "NCHW") if len(problem.shape) == 4 else (ROW_MAJOR,):
+            for words in _WORDS:
+                variant = Variant((), (in_layout(problem.inputs[0], layout),),
+                                  (TensorSpec(problem.shape, Format(words, dtype)),))
+                yield variant
+                yield variant.as_fp16
+
+    def prepare(self, weights: Weights, problem: ElementwiseProblem, variant: Variant,
+                device: Device) -> State:
+        (source,), (target,) = variant.inputs, variant.outputs
+        if target.size == 0:
+            return State(problem, variant, device)
+        images, channels, height, width = image_shape(problem.shape)
+        strides = source.strides if len(problem.shape) == 4 else (*source.strides, 0, 1)
+        words = PackedParts.of(target if len(problem.shape) == 4 else TensorSpec(
+            (images, channels, 1, 1), target.format))
+        (tensor,) = (index for index in range(len(problem.operands))
+                     if index not in problem.constants)
+        expression = problem.expression.with_inputs((tensor, *problem.constants))
+        fours = channels % _PART_BITS == 0 and strides[1] == 1
+        kernel = device.compile(KernelSource.of(_SOURCE, "pack_results", {
+            "HALVES": int(variant.precision == "fp16"), "TARGET_PLANES": words.planes,
+            "TARGET_PARTS": words.parts, "FOURS": int(fours),
+            **epilogue_macros(Epilogue(expression, ("channel",) * len(problem.constants))),
+        }, **BEGINS_EARLY))
+        padded = rounded_up(channels, _PART_BITS)
+        constants: list[Argument] = [
+            weights.packed(f"operand{index} padded to {padded}",
+                           channel_vector(f"operand{index}", channels, padded))
+            for index in problem.constants]
+        pixels = height * width
+        count = images * words.count * pixels
+        return State(problem, variant, device, [Launch(
+            kernel, groups_for(count), (WORK_GROUP_SIZE,),
+            (input_buffer(0), output_buffer(0), count, *divisor(pixels), *divisor(words.count),
+             channels, strides[0], strides[1], strides[3], *constants))])
+
+
+def _is_of_channels(shape: tuple[int, ...], channels: int, rank: int) -> bool:
+    """Whether a constant has one number, or one a channel of a tensor of this rank."""
+    padded = (1,) * (rank - len(shape)) + shape
+    return padded[1] in (1, channels) and all(
+        size == 1 for axis, size in enumerate(padded) if axis != 1)
