@@ -73,6 +73,12 @@ class OptionalCapabilities(abc.ABC):
         return False
 
     @property
+    def queued_us(self) -> float:
+        """Microseconds that the host takes to queue a launch, where that may be longer than a short
+        kernel runs; 0 elsewhere. Graphs of CUDA launch kernels faster than these run."""
+        return 0.0
+
+    @property
     def builds_side_by_side(self) -> bool:
         """True if several threads build kernels in less time than one."""
         return False

@@ -352,8 +352,8 @@ class Algorithm(abc.ABC):
         Returns
         -------
         int
-            Their number; 1 unless an algorithm says otherwise. On devices that take as long to
-            launch a kernel as a short one runs, the tuner adds that time to `expected_us`.
+            Their number; 1 unless an algorithm says otherwise. The tuner adds `Device.queued_us`
+            for each to `expected_us`.
         """
         return 1
 

@@ -1,5 +1,4 @@
-"""The peak rates by which estimates of kernels' times are scaled to a device, and the time that a
-launch takes there."""
+"""The peak rates by which estimates of kernels' times are scaled to a device."""
 
 from __future__ import annotations
 
@@ -10,8 +9,6 @@ H200_UNIT = PeakRates(238_600.0, 32_300.0)
 """Rates of a multiprocessor of an H200, which has 132: 63 TFLOP/s and 4.26 TB/s in all."""
 _PROCESSOR = PeakRates(55_000.0, 10_000.0)
 """Rates of a processor with AVX-512 at 3.4 GHz."""
-_QUEUED_US = 7.0
-"""NVIDIA's OpenCL driver takes 6.5 to 7.1 microseconds to queue a kernel without an event."""
 
 
 def rates_of_unit(device: Device) -> PeakRates:
@@ -21,12 +18,6 @@ def rates_of_unit(device: Device) -> PeakRates:
         return nominal_rates(device)
     units = max(device.limits.compute_units, 1)
     return PeakRates(device.rates.multiply_adds / units, device.rates.nbytes / units)
-
-
-def queued_us(device: Device) -> float:
-    """Returns the microseconds that the host takes to queue a launch, which models of kernels leave
-    out; 0 for CUDA, whose graphs launch kernels faster than these run, and for processors."""
-    return _QUEUED_US if device.api == "opencl" and not device.on_processors else 0.0
 
 
 def nominal_rates(device: Device) -> PeakRates:

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 
 from gossamer.device.base import Device
 from gossamer.ops.algorithm import Algorithm, Problem, Variant
-from gossamer.ops.peak_rates import queued_us
 from gossamer.tensor import TensorSpec
 
 _FEW = 6
@@ -124,7 +123,7 @@ class Estimates:
     def __init__(self, device: Device, doubt: float = 0.0) -> None:
         self.device = device
         self._rates = rates_of(device)
-        self._launch_us = max(self._rates.launch_us, queued_us(device))
+        self._launch_us = max(self._rates.launch_us, device.queued_us)
         self._units = max(1, device.limits.compute_units)
         self._ratios: dict[tuple, _BestRatios] = defaultdict(lambda: _BestRatios(doubt))
         self._of_all_layouts: dict[tuple, _BestRatios] = defaultdict(lambda: _BestRatios(doubt))
@@ -136,7 +135,7 @@ class Estimates:
         own = algorithm.expected_us(problem, variant, self.device)
         if own is None:
             return self.floor_us(algorithm, problem, variant)
-        return max(own, 0.1) + algorithm.launch_count(variant) * queued_us(self.device)
+        return max(own, 0.1) + algorithm.launch_count(variant) * self.device.queued_us
 
     def floor_us(self, algorithm: Algorithm, problem: Problem, variant: Variant) -> float:
         """Returns the time of a launch that computes and moves what the problem needs at nominal

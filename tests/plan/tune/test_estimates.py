@@ -124,8 +124,10 @@ def test_the_model_of_an_algorithm_comes_before_the_floor() -> None:
 
 
 def test_each_launch_counts_where_queueing_takes_as_long_as_a_short_kernel() -> None:
-    opencl = RecordingDevice()
-    opencl.api = "opencl"
+    class Queueing(RecordingDevice):
+        queued_us = 7.0
+
+    opencl = Queueing()
     problem = Conv2dProblem(1, 512, 7, 7, 64, (3, 3))
     split = {variant["split_k"] > 1: variant for variant in Im2colGemm().variants(problem, opencl)}
     winograd = next(iter(Winograd().variants(problem, opencl)))

@@ -27,7 +27,7 @@ from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.early_begin import BEGINS_EARLY
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
 from gossamer.ops.launch import Launch, input_buffer, output_buffer, workspace_buffer
-from gossamer.ops.peak_rates import H200_UNIT, nominal_rates, queued_us, rates_of_unit
+from gossamer.ops.peak_rates import H200_UNIT, nominal_rates, rates_of_unit
 from gossamer.ops.strided import WORK_GROUP_SIZE, divisor, groups_for, too_large
 from gossamer.ops.weights import Weights
 from gossamer.tensor import TensorSpec
@@ -136,7 +136,7 @@ class Im2colGemm(Algorithm):
 
         def expected_us(tile: Tile) -> float:
             return (_expected_us(problem, tile, device, rates)
-                    + queued_us(device) * _launch_count(tile))
+                    + device.queued_us * _launch_count(tile))
 
         for tile in sorted(tiles, key=expected_us):
             workspace = 4 * tile.split_k * problem.outputs[0].size if tile.split_k > 1 else 0
