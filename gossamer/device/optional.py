@@ -74,8 +74,11 @@ class OptionalCapabilities(abc.ABC):
 
     @property
     def queued_us(self) -> float:
-        """Microseconds that the host takes to queue a launch, where that may be longer than a short
-        kernel runs; 0 elsewhere. Graphs of CUDA launch kernels faster than these run."""
+        """Microseconds that the host takes to queue a launch.
+
+        It is 0 where launches take less than a short kernel: graphs of CUDA launch kernels faster
+        than these run.
+        """
         return 0.0
 
     @property
