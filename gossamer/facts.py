@@ -64,6 +64,11 @@ class ValueFacts:
         return int((Fraction(self.high) - Fraction(self.low)) / Fraction(self.step)) + 1
 
     @property
+    def largest(self) -> float:
+        """The largest magnitude of the values; infinite where they have no bounds."""
+        return max(abs(self.low), abs(self.high))
+
+    @property
     def is_binary(self) -> bool:
         """Whether there are exactly two values."""
         return self.count == 2

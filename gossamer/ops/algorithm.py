@@ -254,7 +254,7 @@ class Algorithm(abc.ABC):
         str
             EXACT, or one of PRECISIONS.
         """
-        return EXACT if self.exact else variant.precision
+        return EXACT if self.exact and variant.precision != "fp16" else variant.precision
 
     @abc.abstractmethod
     def supports(self, problem: Any, device: Device) -> str | None:

@@ -51,7 +51,7 @@ def epilogue_macros_of_eight(epilogue: Epilogue) -> dict[str, str]:
     an expression with two outputs EPILOGUE2_8(lower, upper, second_lower, second_upper, channel,
     index) rewrites two and sets two others. `channel` and `index` are multiples of 8.
     """
-    expression, loads = epilogue.expression, []
+    loads = []
     for i, kind in enumerate(epilogue.operands):
         if kind == "channel":
             four = [f"LOAD4(operand{i} + (channel){offset})" for offset in ("", " + 4")]
@@ -65,16 +65,13 @@ def epilogue_macros_of_eight(epilogue: Epilogue) -> dict[str, str]:
         for part in ("lower", "upper"):
             for lane in "xyzw":
                 operands = [f"{part}{i}.{lane}" for i in range(len(epilogue.operands))]
-                lines, results = expression.c_statements(
-                    [f"{part}.{lane}", *operands], c_float, "e")
-                if sets_second:
-                    lines.append(f"second_{part}.{lane} = {results[1]};")
-                bodies.append(f"{{ {' '.join(lines)} {part}.{lane} = {results[0]}; }}")
+                bodies.append(_body(epilogue.expression, f"{part}.{lane}", operands,
+                                    f"second_{part}.{lane}" if sets_second else ""))
         return f"{{ {' '.join(bodies)} }}"
 
     macros = {**epilogue_macros(epilogue, tensor_dtype="float16"),
               "EPILOGUE8(lower, upper, channel, index)": rewritten(False)}
-    if len(expression.outputs) == 2:
+    if len(epilogue.expression.outputs) == 2:
         macros["EPILOGUE2_8(lower, upper, second_lower, second_upper, channel, index)"] = (
             rewritten(True))
     return macros
@@ -102,12 +99,7 @@ def _macros(epilogue: Epilogue, tensor_dtype: str, one_channel: bool,
             return f"LOAD4({operand}{i} + (channel))"
         return f"LOAD_HALF4({operand}{i}, index)" if halves else f"LOAD4({operand}{i} + (index))"
 
-    def body(variable: str, operands: Sequence[str], second: str = "") -> str:
-        lines, results = epilogue.expression.c_statements([variable, *operands], c_float, "e")
-        if second:
-            lines.append(f"{second} = {results[1]};")
-        return f"{{ {' '.join(lines)} {variable} = {results[0]}; }}"
-
+    body = functools.partial(_body, epilogue.expression)
     loaded = [load(i, kind) for i, kind in enumerate(epilogue.operands)]
     loads = " ".join(f"float4 v{i} = {load4(i, kind)};"
                      for i, kind in enumerate(epilogue.operands))
@@ -125,6 +117,15 @@ def _macros(epilogue: Epilogue, tensor_dtype: str, one_channel: bool,
                               f"second.{lane}") for lane in "xyzw")
         macros[f"{prefix}EPILOGUE2_4(value, second, channel, index)"] = f"{{ {loads} {lanes} }}"
     return macros
+
+
+def _body(expression: Expression, variable: str, operands: Sequence[str], second: str = "") -> str:
+    """Returns a block that rewrites a variable by an expression of it and of operands, and sets a
+    second variable where there is one."""
+    lines, results = expression.c_statements([variable, *operands], c_float, "e")
+    if second:
+        lines.append(f"{second} = {results[1]};")
+    return f"{{ {' '.join(lines)} {variable} = {results[0]}; }}"
 
 
 def epilogue_arguments(epilogue: Epilogue, weights: Weights, first_tensor_input: int,

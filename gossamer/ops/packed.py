@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
 from gossamer.expression import FUNCTIONS, Expression
 from gossamer.facts import ValueFacts
-from gossamer.tensor import PACKED_DTYPES, Format, TensorSpec, pack
+from gossamer.tensor import PACKED_DTYPES, Format, TensorSpec, image_shape, pack
 
+PACKED_BITS = Path(__file__).with_name("packed_bits.h")
+"""The words by which kernels write bits of values; the header precedes the kernel's own text."""
 WORD_TYPES = {"uint32": "uint", "uint64": "ulong"}
 """Types of words in kernels, by the dtypes of words that are stored."""
 _TRUTHS = frozenset({"less", "less_equal", "greater", "greater_equal", "equal", "and", "or", "not"})
@@ -81,6 +84,14 @@ def _results(function: str, constants: tuple[float, ...],
     with np.errstate(all="ignore"):
         return {float(FUNCTIONS[function].numpy(*map(np.float64, values), *constants))
                 for values in itertools.product(*sets)}
+
+
+def as_images(spec: TensorSpec) -> TensorSpec:
+    """Returns a matrix as images of one pixel, which lie in memory as it does."""
+    if len(spec.shape) == 4:
+        return spec
+    layout = spec.layout if spec.format.is_packed else "NCHW"
+    return TensorSpec(image_shape(spec.shape), replace(spec.format, layout=layout))
 
 
 def constant_words(value: float, spec: TensorSpec) -> np.ndarray:

@@ -33,15 +33,6 @@
 #define TARGET_AT \
     PART_AT(0, STEP, ROW, COLUMN, TARGET_PARTS, to_image, to_word, to_y, to_x)
 
-#if TARGET_PLANES == 2
-#define STORE_PLANES(at, nonzero, positive) { \
-    target[at] = nonzero; \
-    target[(at) + TARGET_PARTS] = positive; \
-}
-#else
-#define STORE_PLANES(at, nonzero, positive) target[at] = positive;
-#endif
-
 /* Sets `nonzero` and `positive` to the planes of the channels that begin at 32 * part; with one
  * plane every channel differs from 0. */
 #define LOAD_PLANES(part) { \
@@ -54,11 +45,6 @@
 }
 
 #if SOURCE_PLANES == 0
-/* One bit for each of four floats that compare so. */
-#define FOUR_BITS(four, comparison) \
-    ((uint)((four).x comparison) | (uint)((four).y comparison) << 1 \
-     | (uint)((four).z comparison) << 2 | (uint)((four).w comparison) << 3)
-
 KERNEL void pack(const GLOBAL REAL *RESTRICT source, GLOBAL uint *RESTRICT target, int count,
                  POSITION, int channels, int height, int width,
                  int start, int from_image, int from_channel, int from_y, int from_x,

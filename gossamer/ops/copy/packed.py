@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 from gossamer.device.base import Device
@@ -12,12 +11,12 @@ from gossamer.device.source import KernelSource
 from gossamer.facts import REAL
 from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.copy.problem import CopyProblem, convert
-from gossamer.ops.early_begin import BEGINS_EARLY
+from gossamer.ops.early_begin import EARLY_BEGIN
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
-from gossamer.ops.packed import PackedParts, can_hold
+from gossamer.ops.packed import PACKED_BITS, PackedParts, as_images, can_hold
 from gossamer.ops.strided import WORK_GROUP_SIZE, cannot_index, divisor, groups_for
 from gossamer.ops.weights import Weights
-from gossamer.tensor import AXES, PACKED_DTYPES, TensorSpec, image_shape, rounded_up
+from gossamer.tensor import AXES, PACKED_DTYPES, TensorSpec, rounded_up
 
 _SOURCE = Path(__file__).with_name("packed.cl")
 _PART_BITS = 32
@@ -72,7 +71,7 @@ class PackedCopy(Algorithm):
 
     def prepare(self, weights: Weights, problem: CopyProblem, variant: Variant,
                 device: Device) -> State:
-        source, target = _as_images(problem.input), _as_images(problem.output)
+        source, target = as_images(problem.input), as_images(problem.output)
         defines: dict[str, object] = {"HALVES": int(variant.precision == "fp16")}
         start, froms = _addresses("SOURCE", source, defines)
         _, tos = _addresses("TARGET", target, defines)
@@ -93,7 +92,8 @@ class PackedCopy(Algorithm):
         count = math.prod(sizes)
         if count == 0:
             return State(problem, variant, device)
-        kernel = device.compile(KernelSource.of(_SOURCE, name, defines, **BEGINS_EARLY))
+        kernel = device.compile(KernelSource.of(
+            _SOURCE, name, defines, headers=(EARLY_BEGIN, PACKED_BITS), begins_early=True))
         items = count * (_PART_BITS if name == _PACK[1] else 1)
         return State(problem, variant, device, [Launch(
             kernel, groups_for(items), (WORK_GROUP_SIZE,),
@@ -134,14 +134,6 @@ def _addresses(side: str, spec: TensorSpec,
     packed = PackedParts.of(spec)
     defines[f"{side}_PLANES"], defines[f"{side}_PARTS"] = packed.planes, packed.parts
     return packed.start, packed.strides
-
-
-def _as_images(spec: TensorSpec) -> TensorSpec:
-    """Returns a matrix as images of one pixel, which lie in memory as it does."""
-    if len(spec.shape) == 4:
-        return spec
-    layout = spec.layout if spec.format.is_packed else "NCHW"
-    return TensorSpec(image_shape(spec.shape), replace(spec.format, layout=layout))
 
 
 def _positions(source: TensorSpec, target: TensorSpec,

@@ -1,14 +1,9 @@
 /* The results of an expression that are -1, 0 or 1, packed: bits of 32 channels of a pixel for each
  * work-item, which reads them, applies the expression to each and writes a part of a word.
  *
- * TARGET_PLANES  bits of a result: 1 for -1 and 1; 2 where a first one says which are not 0
- * TARGET_PARTS   parts of 32 bits of a word, 1 or 2
- * FOURS          1 where the channels of a part exist and lie side by side, else 0
+ * TARGET_PLANES, TARGET_PARTS  those of packed_bits.h
+ * FOURS  1 where the channels of a part exist and lie side by side, else 0
  * EPILOGUE, EPILOGUE4  apply the expression to a value, and to four of neighbouring channels */
-
-#define FOUR_BITS(four, comparison) \
-    ((uint)((four).x comparison) | (uint)((four).y comparison) << 1 \
-     | (uint)((four).z comparison) << 2 | (uint)((four).w comparison) << 3)
 
 /* Adds the bits of four values. */
 #define ADD_FOUR(four, k) { \
@@ -63,11 +58,6 @@ KERNEL void pack_results(const GLOBAL REAL *RESTRICT source, GLOBAL uint *RESTRI
         }
         int at = ((image * (parts / TARGET_PARTS) + part / TARGET_PARTS) * pixels + pixel)
                      * TARGET_PLANES * TARGET_PARTS + part % TARGET_PARTS;
-#if TARGET_PLANES == 2
-        target[at] = nonzero;
-        target[at + TARGET_PARTS] = positive;
-#else
-        target[at] = positive;
-#endif
+        STORE_PLANES(at, nonzero, positive)
     }
 }

@@ -9,14 +9,14 @@ from pathlib import Path
 from gossamer.device.base import Argument, Device
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Algorithm, Epilogue, State, Variant
-from gossamer.ops.early_begin import BEGINS_EARLY
+from gossamer.ops.early_begin import EARLY_BEGIN
 from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.ops.epilogue import channel_vector, epilogue_macros
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
-from gossamer.ops.packed import PackedParts, result_dtype
+from gossamer.ops.packed import PACKED_BITS, PackedParts, as_images, result_dtype
 from gossamer.ops.strided import WORK_GROUP_SIZE, cannot_compile, divisor, groups_for, in_layout
 from gossamer.ops.weights import Weights
-from gossamer.tensor import ROW_MAJOR, Format, TensorSpec, image_shape, rounded_up
+from gossamer.tensor import ROW_MAJOR, Format, TensorSpec, rounded_up
 
 _SOURCE = Path(__file__).with_name("packed.cl")
 _PART_BITS = 32
@@ -60,13 +60,11 @@ class PackedElementwise(Algorithm):
 
     def prepare(self, weights: Weights, problem: ElementwiseProblem, variant: Variant,
                 device: Device) -> State:
-        (source,), (target,) = variant.inputs, variant.outputs
+        source, target = as_images(variant.inputs[0]), as_images(variant.outputs[0])
         if target.size == 0:
             return State(problem, variant, device)
-        images, channels, height, width = image_shape(problem.shape)
-        strides = source.strides if len(problem.shape) == 4 else (*source.strides, 0, 1)
-        words = PackedParts.of(target if len(problem.shape) == 4 else TensorSpec(
-            (images, channels, 1, 1), target.format))
+        images, channels, height, width = target.shape
+        strides, words = source.strides, PackedParts.of(target)
         (tensor,) = (index for index in range(len(problem.operands))
                      if index not in problem.constants)
         expression = problem.expression.with_inputs((tensor, *problem.constants))
@@ -75,7 +73,7 @@ class PackedElementwise(Algorithm):
             "HALVES": int(variant.precision == "fp16"), "TARGET_PLANES": words.planes,
             "TARGET_PARTS": words.parts, "FOURS": int(fours),
             **epilogue_macros(Epilogue(expression, ("channel",) * len(problem.constants))),
-        }, **BEGINS_EARLY))
+        }, headers=(EARLY_BEGIN, PACKED_BITS), begins_early=True))
         padded = rounded_up(channels, _PART_BITS)
         constants: list[Argument] = [
             weights.packed(f"operand{index} padded to {padded}",

@@ -53,9 +53,6 @@ class _ImagesOfOnePixel(Algorithm):
         # of a matrix NHWC and NCHW are the same
         return iter(dict.fromkeys(found))
 
-    def stated_precision(self, variant: Variant) -> str:
-        return self._convolution.stated_precision(variant)
-
     def expected_us(self, problem: GemmProblem, variant: Variant, device: Device) -> float | None:
         return self._convolution.expected_us(pointwise(problem), _of_images(variant), device)
 

@@ -150,9 +150,6 @@ class BitTensorCoreRegion(_DeviceRegion):
     def reason_not_kernel(self, layer: BinaryLayer, device: Device) -> str | None:
         return bit_tensor_core.reason_not_bit_tensor_core(layer, device)
 
-    def stated_precision(self, variant: Variant) -> str:
-        return bit_tensor_core.stated_precision(variant)
-
     def variants(self, problem: RegionProblem, device: Device) -> Iterator[Variant]:
         layer = _layer(problem)
         for variant in super().variants(problem, device):

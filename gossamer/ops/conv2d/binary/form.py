@@ -22,7 +22,6 @@ LARGEST_ACCUMULATOR = 2**24
 """Integers up to this are exact in float32, as which accumulators enter the epilogue."""
 
 
-
 @dataclass(frozen=True)
 class BinaryForm:
     """How a product of signs is computed on bits.

@@ -50,7 +50,7 @@ class BinaryLayer:
 
     @property
     def operand_facts(self) -> list[ValueFacts]:
-        """What is known of the values of each run-time operand of the epilogue."""
+        """The facts about the values of each run-time operand of the epilogue."""
         problem = self.convolution
         return [problem.facts[index] if index < len(problem.facts) else REAL
                 for index in range(1, len(problem.inputs))]
@@ -62,10 +62,10 @@ class BinaryLayer:
         it may be other numbers."""
         problem = self.convolution
         weights, operands = problem.weights_info.facts, iter(self.operand_facts)
-        bounds = [problem.depth * _largest(weights) if weights.is_integer else None]
+        bounds = [problem.depth * weights.largest if weights.is_integer else None]
         for kind in problem.epilogue.operands:
             facts = next(operands) if kind == "tensor" else REAL
-            bounds.append(_largest(facts) if facts.is_integer else None)
+            bounds.append(facts.largest if facts.is_integer else None)
         for step in problem.epilogue.expression.steps:
             of_step = [bounds[argument] for argument in step.arguments]
             known = [bound for bound in of_step if bound is not None]
@@ -80,10 +80,6 @@ class BinaryLayer:
         if self.has_two_results and self.form.output is None:
             return "its second result is not known to be -1, 0 or 1"
         return None
-
-
-def _largest(facts: ValueFacts) -> float:
-    return max(abs(facts.low), abs(facts.high))
 
 
 def words_are_whole(problem: Conv2dProblem, word_bits: int) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from gossamer.device.base import Device
 from gossamer.device.source import DIALECT, KernelSource
-from gossamer.ops.algorithm import EXACT, Algorithm, Epilogue, State, Variant
+from gossamer.ops.algorithm import Algorithm, Epilogue, State, Variant
 from gossamer.ops.conv2d.binary.form import alphas, binary_form
 from gossamer.ops.conv2d.binary.layer import BinaryLayer, words_are_whole
 from gossamer.ops.conv2d.binary.packing import words_of_a_group
@@ -50,9 +50,6 @@ class BitTensorCore(Algorithm):
 
     def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
         return reason_not_bit_tensor_core(BinaryLayer(problem), device)
-
-    def stated_precision(self, variant: Variant) -> str:
-        return stated_precision(variant)
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
         layer = BinaryLayer(problem)
@@ -121,18 +118,12 @@ def with_float16(layer: BinaryLayer, variant: Variant) -> Iterator[Variant]:
     if not floats or problem.out_channels // problem.groups % _HALVES or any(
             spec.layout != "NHWC" for spec in floats):
         return
-    integers = [max(abs(facts.low), abs(facts.high)) for facts in layer.operand_facts
-                if facts.is_integer]
+    integers = [facts.largest for facts in layer.operand_facts if facts.is_integer]
     if not variant.outputs[0].format.is_packed:
         integers.append(layer.largest_integer or 0)
     if max(integers, default=0) > _LARGEST_INTEGER:
         return
     yield variant.as_fp16
-
-
-def stated_precision(variant: Variant) -> str:
-    """Returns the precision of a variant as rows of reports and benchmarks state it."""
-    return variant.precision if variant.precision == "fp16" else EXACT
 
 
 def expected_us(layer: BinaryLayer, variant: Variant, device: Device) -> float:

@@ -1,0 +1,19 @@
+/* How kernels write bits of values as parts of 32 bits of packed words.
+ *
+ * TARGET_PLANES  bits of a value: 1 for -1 and 1; 2 where a first one says which are not 0
+ * TARGET_PARTS   parts of a word, 1 or 2 */
+
+/* One bit for each of four floats that compare so. */
+#define FOUR_BITS(four, comparison) \
+    ((uint)((four).x comparison) | (uint)((four).y comparison) << 1 \
+     | (uint)((four).z comparison) << 2 | (uint)((four).w comparison) << 3)
+
+/* Writes the planes of a part to `target`. */
+#if TARGET_PLANES == 2
+#define STORE_PLANES(at, nonzero, positive) { \
+    target[at] = nonzero; \
+    target[(at) + TARGET_PARTS] = positive; \
+}
+#else
+#define STORE_PLANES(at, nonzero, positive) target[at] = positive;
+#endif
