@@ -143,8 +143,7 @@ class Estimates:
         info = getattr(problem, "weights_info", None)
         share = 1.0 if algorithm.dense or info is None else info.density
         flops = problem.flops * share / (self._rates.flops[variant.precision] * self._units)
-        return self._launch_us + max(flops, self._moved_us(*variant.inputs,
-                                                                 *variant.outputs))
+        return self._launch_us + max(flops, self._moved_us(*variant.inputs, *variant.outputs))
 
     def conversion_us(self, source: TensorSpec, target: TensorSpec) -> float:
         """Returns a time in which a value is surely converted from one format to another."""
