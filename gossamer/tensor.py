@@ -65,12 +65,16 @@ class Format(HashedOnce):
     channel_multiple: number to a multiple of which memory rounds C up; the added channels are zero.
     border: (top, left, bottom, right) numbers of zeros that are stored round H and W; of a packed
     dtype these are words of zeros.
+    other_channels: in NHWC the numbers of channels of other tensors that each pixel has before and
+    after this tensor's channels, where the tensor is a part of a larger one; (0, 0) where it is
+    not.
     """
 
     layout: str = ROW_MAJOR
     dtype: str = "float32"
     channel_multiple: int = 1
     border: tuple[int, int, int, int] = (0, 0, 0, 0)
+    other_channels: tuple[int, int] = (0, 0)
 
     def __post_init__(self) -> None:
         layouts = (ROW_MAJOR, *AXES, *_WORD_BITS)
@@ -87,6 +91,10 @@ class Format(HashedOnce):
         if self.layout == ROW_MAJOR and (self.channel_multiple, *self.border) != (1, 0, 0, 0, 0):
             raise ValueError(f"layout {ROW_MAJOR!r} has no paddings, got channel_multiple "
                              f"{self.channel_multiple} and border {self.border}")
+        if any(self.other_channels) and (self.layout != "NHWC" or self.channel_multiple > 1
+                                         or min(self.other_channels) < 0):
+            raise ValueError(f"other_channels {self.other_channels}: expected layout NHWC with "
+                             "channel_multiple 1, and numbers of 0 or more")
 
     @property
     def is_packed(self) -> bool:
@@ -120,7 +128,7 @@ class Format(HashedOnce):
             words = rounded_up(c, math.lcm(bits, self.channel_multiple)) // bits
             planes = PACKED_DTYPES[self.dtype].planes
             return (n, words, h, w) if planes == 1 else (n, words, h, w, planes)
-        padded = (n, rounded_up(c, self.channel_multiple), h, w)
+        padded = (n, rounded_up(c, self.channel_multiple) + sum(self.other_channels), h, w)
         return tuple(padded[axis] for axis in AXES[self.layout])
 
     def holds(self, values: np.ndarray) -> bool:
@@ -135,7 +143,9 @@ class Format(HashedOnce):
             (self.layout, self.layout, other.layout),
             (self.dtype, self.dtype, other.dtype),
             (f"c{self.channel_multiple}", self.channel_multiple, other.channel_multiple),
-            (f"b{','.join(map(str, self.border))}", self.border, other.border)) if mine != theirs]
+            (f"b{','.join(map(str, self.border))}", self.border, other.border),
+            (f"o{','.join(map(str, self.other_channels))}", self.other_channels,
+             other.other_channels)) if mine != theirs]
 
     def __str__(self) -> str:
         return self._text
@@ -222,12 +232,14 @@ class TensorSpec(HashedOnce):
 
     @property
     def offset(self) -> int:
-        """Number of elements that precede logical index (0, 0, 0, 0): those of the border."""
+        """Number of elements that precede logical index (0, 0, 0, 0): those of the border and of
+        other tensors."""
         top, left = self.format.border[:2]
-        if (top, left) == (0, 0):
+        before = self.format.other_channels[0]
+        if (top, left, before) == (0, 0, 0):
             return 0
         strides = self.strides
-        return top * strides[2] + left * strides[3]
+        return before + top * strides[2] + left * strides[3]
 
     def with_format(self, **changes: object) -> TensorSpec:
         """Returns the spec of the same tensor with some fields of its format changed."""
@@ -293,7 +305,8 @@ def logical_view(stored: np.ndarray, spec: TensorSpec) -> np.ndarray:
         return stored
     _, c, h, w = spec.shape
     top, left = spec.format.border[:2]
-    bounds = (slice(None), slice(0, c), slice(top, top + h), slice(left, left + w))
+    before = spec.format.other_channels[0]
+    bounds = (slice(None), slice(before, before + c), slice(top, top + h), slice(left, left + w))
     axes = AXES[spec.layout]
     return stored[tuple(bounds[axis] for axis in axes)].transpose(np.argsort(axes))
 

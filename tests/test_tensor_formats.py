@@ -15,6 +15,7 @@ PLAIN = [Format(layout, dtype, multiple, border)
          for layout, dtype, multiple, border in itertools.product(
              ("NCHW", "NHWC", "CHWN"), ("float32", "float16", "int8"), (1, 8),
              ((0, 0, 0, 0), (1, 2, 0, 3)))]
+PLAIN += [Format("NHWC", dtype, other_channels=(8, 3)) for dtype in ("float32", "float16")]
 PACKED = [Format(layout, dtype, multiple, border)
           for layout, dtype, multiple, border in itertools.product(
               ("packed32", "packed64"), PACKED_DTYPES, (1, 128), ((0, 0, 0, 0), (1, 2, 0, 3)))]
@@ -85,6 +86,7 @@ def test_a_format_in_words():
     assert str(Format("packed32", "bits")) == "packed32 bits"
     assert str(Format("NHWC", channel_multiple=8, border=(1, 0, 1, 2))) == "NHWC c8 b1,0,1,2"
     assert str(Format("packed64", "trits", 128)) == "packed64 trits c128"
+    assert str(Format("NHWC", "float16", other_channels=(8, 0))) == "NHWC float16 o8,0"
 
 
 @pytest.mark.parametrize(("layout", "dtype"), [("NCHW", "bits"), ("packed32", "float32"),
@@ -92,6 +94,23 @@ def test_a_format_in_words():
 def test_formats_that_do_not_exist(layout, dtype):
     with pytest.raises(ValueError, match="layout"):
         Format(layout, dtype)
+
+
+def test_a_part_of_the_channels_of_a_larger_tensor():
+    part = TensorSpec((2, 3, 4, 5), Format("NHWC", other_channels=(8, 5)))
+    assert (part.strides, part.offset, part.nbytes) == ((320, 1, 80, 16), 8, 4 * 640)
+    whole = np.arange(640, dtype=np.float32)
+    np.testing.assert_array_equal(
+        unpack(whole, part), whole.reshape(2, 4, 5, 16)[..., 8:11].transpose(0, 3, 1, 2))
+    assert not part.same_memory(TensorSpec(part.shape, Format("NHWC")))
+
+
+@pytest.mark.parametrize("options", [
+    {"layout": "NCHW"}, {"layout": "row"}, {"layout": "packed32", "dtype": "bits"},
+    {"channel_multiple": 4}, {"other_channels": (-1, 1)}], ids=str)
+def test_parts_that_do_not_exist(options):
+    with pytest.raises(ValueError, match="other_channels"):
+        Format(**{"layout": "NHWC", "other_channels": (8, 0), **options})
 
 
 @pytest.mark.parametrize("options", [

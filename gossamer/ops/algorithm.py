@@ -27,6 +27,11 @@ EXACT = "b1"
 PRECISIONS, not in it: such algorithms are allowed whatever precision is."""
 
 
+PART_CHANNELS = 8
+"""Channels of a larger tensor in NHWC at a multiple of which a part of it begins: 16 bytes of
+float16."""
+
+
 @dataclass(frozen=True)
 class Epilogue:
     """Element-wise arithmetic that is applied to each result before it is stored.
@@ -226,6 +231,10 @@ class Algorithm(abc.ABC):
         Whether zeros among the weights cost as much as other values.
     vendor : str
         The vendor library whose kernels run, such as cuDNN; empty for gossamer's own kernels.
+    reads_parts, writes_parts : bool
+        Whether inputs, but for tensor operands of an epilogue, and the output where there are none
+        of these, may be parts of the channels of larger tensors in NHWC, which begin at multiples
+        of PART_CHANNELS. Concatenations may along the channels alone.
     by_name_only : bool
         Whether it computes a layer only where it is asked for by its name. It is a published form
         that another algorithm includes and surpasses, so that measuring it would bring nothing.
@@ -238,6 +247,8 @@ class Algorithm(abc.ABC):
     name: ClassVar[str]
     dense: ClassVar[bool] = True
     vendor: ClassVar[str] = ""
+    reads_parts: ClassVar[bool] = False
+    writes_parts: ClassVar[bool] = False
     by_name_only: ClassVar[bool] = False
     exact: ClassVar[bool] = False
 

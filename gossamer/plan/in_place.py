@@ -3,15 +3,17 @@ joined values lie, and what a slice takes is read where it lies."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from gossamer.device.base import Device
 from gossamer.ops.algorithm import Problem, Variant
 from gossamer.ops.concat.problem import ConcatProblem
 from gossamer.ops.copy.problem import CopyProblem
 from gossamer.plan.candidate import Candidate
-from gossamer.plan.program import Layer, Place, Program
-from gossamer.tensor import TensorSpec
+from gossamer.plan.channel_parts import ChannelParts, first_channels, may_be_part
+from gossamer.plan.program import Layer, MeasuredLayer, Place, Program
+from gossamer.tensor import Format, TensorSpec
 
 
 def layers_in_place(layers: Sequence[Layer]) -> frozenset[str]:
@@ -86,11 +88,10 @@ def _is_dense(spec: TensorSpec) -> bool:
 
 def keep_in_place(program: Program, layers: Sequence[Layer], device: Device) -> Program:
     """Returns the program of these layers, of which those of layers_in_place() copy nothing where
-    the formats that were chosen for them allow that."""
+    the formats that were chosen for them, and the steps beside them, allow that."""
     names = layers_in_place(layers)
-    for step in program.steps:
-        if step.layer.name not in names:
-            continue
+    steps = [step for step in program.steps if step.layer.name in names]
+    for step in steps:
         offsets = part_offsets(step.problem, step.variant, device.alignment)
         if offsets is None:
             continue
@@ -100,13 +101,55 @@ def keep_in_place(program: Program, layers: Sequence[Layer], device: Device) -> 
         program.places.update((program.root(part), Place(program.root(whole), offset))
                              for part, offset in zip(parts, offsets, strict=True))
         step.in_place = True
+    channel_parts = ChannelParts(program, device)
+    for step in steps:
+        step.in_place = step.in_place or channel_parts.add(step)
+    channel_parts.finish()
     return program
 
 
-def in_place_candidates(problem: Problem, candidates: Sequence[Candidate],
-                        device: Device) -> list[Candidate]:
-    """Returns the candidates of a layer of layers_in_place(); those whose formats let it copy
-    nothing take no time."""
-    return [candidate.in_no_time()
-            if part_offsets(problem, candidate.variant, device.alignment) is not None
-            else candidate for candidate in candidates]
+def in_place_candidates(node: MeasuredLayer, names: Collection[str],
+                        nodes: Iterable[MeasuredLayer | Layer], device: Device) -> list[Candidate]:
+    """Returns the candidates of a layer of layers_in_place(). Those whose formats let it copy
+    nothing take no time, where the fastest candidates of these formats of the layers beside it
+    write and read parts, if that is needed.
+
+    names: those of layers_in_place(). nodes: all layers.
+    """
+    problem = node.layer.problem
+    assert problem is not None
+    joins = isinstance(problem, ConcatProblem)
+    parts = node.layer.inputs if joins else node.layer.outputs
+    beside = [(other, value, value in _layer(other).outputs) for value in parts for other in nodes
+              if other is not node and value in (*_layer(other).inputs, *_layer(other).outputs)]
+
+    def is_free(variant: Variant) -> bool:
+        if part_offsets(problem, variant, device.alignment) is not None:
+            return True
+        return first_channels(problem, variant) is not None and all(
+            _takes_part(other, value, variant.outputs[0].dtype, names, is_output=is_output)
+            for other, value, is_output in beside)
+
+    return [candidate.in_no_time() if is_free(candidate.variant) else candidate
+            for candidate in node.candidates]
+
+
+def _layer(node: MeasuredLayer | Layer) -> Layer:
+    return node if isinstance(node, Layer) else node.layer
+
+
+def _takes_part(node: MeasuredLayer | Layer, value: str, dtype: str, names: Collection[str], *,
+                is_output: bool) -> bool:
+    """Whether a layer is likely to write or read a value as a part of the channels of another one:
+    whether its fastest candidate does that has the value in NHWC."""
+    if isinstance(node, Layer) or node.layer.problem is None:
+        return False
+    index = (node.layer.outputs if is_output else node.layer.inputs).index(value)
+    fitting = [candidate for candidate in node.candidates if math.isfinite(candidate.cost) and (
+        candidate.variant.outputs if is_output else candidate.variant.inputs
+    )[index].format == Format("NHWC", dtype)]
+    if not fitting:
+        return False
+    fastest = min(fitting, key=lambda candidate: candidate.cost)
+    return node.layer.name in names or may_be_part(
+        fastest.algorithm, node.layer.problem, fastest.variant, index, is_output=is_output)

@@ -91,6 +91,9 @@ class Step:
     """Every candidate that was measured for the layer; none where nothing was measured."""
     in_place: bool = False
     """Whether nothing is left to do, since what the step would copy is where it belongs already."""
+    placed_variant: Variant | None = None
+    """The variant with the formats of those inputs and outputs that are parts of other tensors;
+    None where there are none."""
 
     @property
     def problem(self) -> Problem:

@@ -13,7 +13,7 @@ from gossamer.facts import REAL
 from gossamer.ops.algorithm import Algorithm, Problem, Variant
 from gossamer.ops.op import Op
 from gossamer.ops.weights import Weights
-from gossamer.tensor import TensorSpec, pack, unpack
+from gossamer.tensor import TensorSpec, logical_view, pack, unpack
 from tests.tolerances import normalised_error, tolerance
 
 _POISON = 0xFF
@@ -115,7 +115,7 @@ def run_variant(algorithm: Algorithm, problem: Problem, variant: Variant, device
                 weights: Weights, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Returns the logical outputs. Fails where a guard byte, an input or a padding was changed."""
     state = algorithm.prepare(weights, problem, variant, device)
-    stored = [pack(array, spec) for array, spec in zip(inputs, variant.inputs, strict=True)]
+    stored = [_stored(array, spec) for array, spec in zip(inputs, variant.inputs, strict=True)]
     sources = [device.upload(array, "a test input") for array in stored]
     targets = [_Guarded(device, spec.nbytes) for spec in variant.outputs]
     workspace = _Guarded(device, variant.workspace) if variant.workspace else None
@@ -151,13 +151,24 @@ class _Guarded:
         return everything[self._margin : end].copy()
 
 
+def _stored(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
+    """Returns an array as memory holds it, with NaN where other tensors have channels."""
+    stored = pack(array, spec)
+    if any(spec.format.other_channels):
+        stored.view(np.uint8)[...] = _POISON
+        logical_view(stored, spec)[...] = array
+    return stored
+
+
 def _logical(memory: np.ndarray, spec: TensorSpec) -> np.ndarray:
     stored = memory.view(spec.stored_dtype).reshape(spec.stored_shape)
     if spec.dtype == "bool":
         assert (memory <= 1).all(), "a bool was stored as neither 0 nor 1"
     array = unpack(stored, spec)
     if stored.size != array.size:
-        assert pack(array, spec).tobytes() == stored.tobytes(), "a padding is not zero"
+        assert _stored(array, spec).tobytes() == stored.tobytes(), (
+            "a channel of another tensor was written" if any(spec.format.other_channels)
+            else "a padding is not zero")
     return array
 
 

@@ -14,12 +14,18 @@ from onnx import helper
 import gossamer
 from gossamer.device.base import Device
 from gossamer.device.registry import find
-from gossamer.ops.algorithm import Problem, Variant
+from gossamer.expression import apply
+from gossamer.ops.algorithm import Epilogue, Problem, Variant
 from gossamer.ops.concat.problem import ConcatProblem
+from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.copy.problem import slice_, transpose
-from gossamer.plan.in_place import part_offsets
-from gossamer.plan.program import Program
+from gossamer.ops.registry import OPS
+from gossamer.plan.candidate import Candidate
+from gossamer.plan.in_place import in_place_candidates, part_offsets
+from gossamer.plan.program import Layer, MeasuredLayer, Program
+from gossamer.plan.store.tuning_file import Measurement
 from gossamer.tensor import TensorSpec, default_spec
+from tests.conftest import is_slow
 from tests.model.onnx_models import model, runtime, save, weights
 from tests.plan.small import assert_close, compiled
 
@@ -191,3 +197,139 @@ def test_random_networks_of_parts(proto: onnx.ModelProto, tmp_path: Path) -> Non
         for y, reference in zip(results if isinstance(results, tuple) else (results,),
                                 runtime(proto, {"x": x}), strict=True):
             np.testing.assert_array_equal(y, reference)
+
+
+def placed(program: Program) -> dict[str, tuple[int, int]]:
+    """Returns for each step that writes a part of the channels of a larger tensor the channels
+    before and after it."""
+    return {step.layer.name: step.placed_variant.outputs[0].format.other_channels
+            for step in program.steps if step.placed_variant is not None
+            and any(step.placed_variant.outputs[0].format.other_channels)}
+
+
+def test_channels_in_nhwc_are_written_where_they_belong(compiled_device: Device,
+                                                        tmp_path: Path) -> None:
+    """`again` joins a value that is within `outer` already, and copies it from there."""
+    proto = network()
+    plan = compiled(proto, compiled_device, tmp_path)
+    for batch in (1,) if is_slow(compiled_device) else (1, 3, 1):
+        x = weights(batch, 8, 8, 8, seed=batch)
+        for y, reference in zip(plan(x), runtime(proto, {"x": x}), strict=True):
+            assert_close(y, reference)
+        assert in_place(plan.program(batch)) == {"half", "inner", "outer"}
+        assert placed(plan.program(batch)) == {"first": (0, 16), "second": (16, 8),
+                                               "pool": (24, 0)}
+    plan.save(tmp_path / "saved.plan")
+    saved = gossamer.Plan.load(tmp_path / "saved.plan", compiled_device)
+    assert placed(saved.program(1)) == placed(plan.program(1))
+    x = weights(1, 8, 8, 8)
+    for y, reference in zip(saved(x), runtime(proto, {"x": x}), strict=True):
+        assert_close(y, reference)
+
+
+@pytest.mark.parametrize(("changed", "reason"), [
+    ({"w0": weights(12, 8, 3, 3), "w1": weights(8, 4, 3, 3), "from": np.array([8]),
+      "to": np.array([12]), "w2": weights(8, 28, 1, 1)}, "parts begin at odd places"),
+    ({"axis": np.array([2]), "from": np.array([0]), "to": np.array([4]),
+      "w1": weights(8, 16, 3, 3)}, "rows")])
+def test_what_cannot_lie_within_pixels_is_copied(compiled_device: Device, tmp_path: Path,
+                                                 changed: dict[str, np.ndarray],
+                                                 reason: str) -> None:
+    proto = network()
+    if reason == "rows":
+        del proto.graph.node[3:]
+        del proto.graph.output[:]
+        proto.graph.output.append(helper.make_tensor_value_info("b", 1, [None] * 4))
+    for constant in proto.graph.initializer:
+        if constant.name in changed:
+            constant.CopyFrom(onnx.numpy_helper.from_array(changed[constant.name], constant.name))
+    plan = compiled(proto, compiled_device, tmp_path)
+    x = weights(2, 8, 8, 8)
+    results = plan(x)
+    for y, reference in zip(results if isinstance(results, tuple) else (results,),
+                            runtime(proto, {"x": x}), strict=True):
+        assert_close(y, reference)
+    assert "half" not in in_place(plan.program(2)), reason
+
+
+@pytest.mark.parametrize(("epilogue", "free"), [
+    (Epilogue(), True), (Epilogue(apply("add"), ("tensor",)), False)])
+def test_a_concatenation_in_nhwc_is_free_beside_layers_that_write_parts(
+        compiled_device: Device, epilogue: Epilogue, free: bool) -> None:
+    """What adds a tensor to its results writes no part."""
+    convolution = Conv2dProblem(2, 8, 6, 6, 16, (3, 3), pads=(1, 1, 1, 1), epilogue=epilogue)
+    both = joined((2, 16, 6, 6), (2, 16, 6, 6))
+
+    def measured(name: str, problem: Problem, inputs: list[str]) -> MeasuredLayer:
+        layer = Layer(name, problem.op, inputs, [name], list(problem.outputs), problem)
+        return MeasuredLayer(layer, compiled_device, [
+            Candidate(algorithm, variant, Measurement(algorithm.name, "", (), (), "fp32", 9.0))
+            for algorithm in OPS[problem.op].algorithms
+            if algorithm.supports(problem, compiled_device) is None and not algorithm.vendor
+            for variant in algorithm.variants(problem, compiled_device)], {})
+
+    nodes = [measured("a", convolution, ["x"]), measured("b", convolution, ["x"]),
+             measured("both", both, ["a", "b"])]
+    found = in_place_candidates(nodes[-1], {"both"}, nodes, compiled_device)
+    layouts = {candidate.variant.outputs[0].layout for candidate in found if candidate.cost == 0}
+    assert layouts == ({"CHWN", "NHWC"} if free else {"CHWN"})
+
+
+def network_of_images(seed: int) -> onnx.ModelProto:
+    """Returns a random network of 3x3 convolutions, pools, element-wise layers, concatenations and
+    slices of images whose channels are most often multiples of 8."""
+    rng = np.random.default_rng(seed)
+    nodes, channels, read = [], {"x": 8}, set()
+    constants: dict[str, np.ndarray] = {"axis": np.array([1])}
+    for index in range(rng.integers(5, 15)):
+        name = f"v{index}"
+        # those that were computed last are seldom in a concatenation already
+        latest = list(channels)[-4:]
+        source = str(rng.choice(latest))
+        kind = str(rng.choice(["conv", "pool", "neg", "add", "slice", "concat"],
+                              p=[0.35, 0.1, 0.05, 0.05, 0.15, 0.3])) if index > 1 else "conv"
+        inputs, count = [source], channels[source]
+        if kind == "conv":
+            count = int(rng.choice([8, 8, 8, 16, 16, 12]))
+            constants[f"{name}.w"] = weights(count, channels[source], 3, 3, seed=index)
+            nodes.append(node("Conv", [source, f"{name}.w"], [name], name, pads=[1] * 4))
+        elif kind == "pool":
+            nodes.append(node("MaxPool", [source], [name], name, kernel_shape=[3, 3],
+                              pads=[1, 1, 1, 1]))
+        elif kind == "concat":
+            inputs = list(map(str, rng.choice(latest, min(len(latest), rng.integers(2, 4)),
+                                              replace=rng.random() < 0.1)))
+            nodes.append(node("Concat", inputs, [name], name, axis=1))
+            count = sum(channels[part] for part in inputs)
+        elif kind == "slice":
+            start = 8 * int(rng.integers(0, (count - 1) // 8 + 1))
+            constants |= {f"{name}.from": np.array([start]), f"{name}.to": np.array([start + 8])}
+            nodes.append(node("Slice", [source, f"{name}.from", f"{name}.to", "axis"], [name],
+                              name))
+            count = min(8, count - start)
+        elif kind == "add":
+            inputs.append(str(rng.choice([value for value in channels
+                                          if channels[value] == count])))
+            nodes.append(node("Add", inputs, [name], name))
+        else:
+            nodes.append(node("Neg", [source], [name], name))
+        channels[name] = count
+        read.update(inputs)
+    results = sorted(channels.keys() - read - {"x"})
+    return model(nodes, {"x": ["N", 8, 4, 4]}, dict.fromkeys(results, 4), constants)
+
+
+@given(seed=st.integers(0, 2**32))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+def test_random_networks_of_images(seed: int, compiled_device: Device, tmp_path: Path) -> None:
+    if is_slow(compiled_device):
+        pytest.skip("Oclgrind interprets: whole networks take long")
+    proto = network_of_images(seed)
+    # its tensors are NHWC
+    plan = gossamer.compile(str(save(proto, tmp_path)), compiled_device, only="winograd")
+    for batch in (1, 2):
+        x = weights(batch, 8, 4, 4, seed=batch)
+        results = plan(x)
+        for y, reference in zip(results if isinstance(results, tuple) else (results,),
+                                runtime(proto, {"x": x}), strict=True):
+            assert_close(y, reference)

@@ -1,18 +1,19 @@
 /* Writes tensors side by side: row by row, `size` elements of each of up to four sources one after
- * the other, into the rows of a target, which are `pitch` elements long, from element `first` on.
+ * the other, into the rows of a target. Each tensor begins at its element `first`, and its rows begin
+ * `pitch` elements after one another.
  *
  * ELEMENT  type of the elements
  * SOURCES  number of sources, 1 to 4
  * `width` is the sum of the sizes, and `count` the number of elements of all sources. */
 
-#define SOURCE(n) , const GLOBAL ELEMENT *RESTRICT source##n, int size##n
+#define SOURCE(n) , const GLOBAL ELEMENT *RESTRICT source##n, int size##n, int first##n, int pitch##n
 
 /* Copies the element if it is one of this source, else counts on from the source's end. */
-#define FROM(n)                                          \
-    if (column < size##n) {                              \
-        target[to] = source##n[row * size##n + column];  \
-        return;                                          \
-    }                                                    \
+#define FROM(n)                                                       \
+    if (column < size##n) {                                           \
+        target[to] = source##n[first##n + row * pitch##n + column];   \
+        return;                                                       \
+    }                                                                 \
     column -= size##n;
 
 KERNEL void join(GLOBAL ELEMENT *RESTRICT target, int count, DIVISOR(width), int pitch, int first

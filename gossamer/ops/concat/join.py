@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from gossamer.device.base import Device
@@ -19,30 +18,53 @@ _MOST_SOURCES = 4
 """Inputs that one launch reads at most."""
 
 
-def join_launches(device: Device, itemsize: int, axis: int,
-                  shapes: Sequence[Sequence[int]]) -> list[Launch]:
-    """Returns the launches that concatenate inputs along an axis.
+@dataclass(frozen=True)
+class Rows:
+    """How the rows of a tensor lie in memory: each of `size` neighbouring elements, the first one
+    at element `first`, and each next one `pitch` elements later."""
 
-    itemsize: bytes of an element. shapes: the sizes of each input in the order of memory, which has
-    no gaps; they differ along the axis alone.
+    size: int
+    first: int
+    pitch: int
+
+    @classmethod
+    def one_after_another(cls, size: int) -> Rows:
+        """Returns rows without gaps."""
+        return cls(size, 0, size)
+
+    def in_units(self, factor: int) -> Rows:
+        """Returns the same rows in units of several elements."""
+        return Rows(self.size // factor, self.first // factor, self.pitch // factor)
+
+
+def join_launches(device: Device, itemsize: int, rows: int, sources: Sequence[Rows],
+                  target: Rows) -> list[Launch]:
+    """Returns the launches that concatenate inputs row by row.
+
+    itemsize: bytes of an element. rows: number of rows of each tensor. sources: those of the
+    inputs, whose sizes are together that of the target's.
     """
-    rows = math.prod(shapes[0][:axis])
-    sizes = [math.prod(shape[axis:]) for shape in shapes]
-    element = widest_element(itemsize, sizes)
-    sizes = [size * itemsize // element for size in sizes]
-    firsts = itertools.accumulate(sizes, initial=0)
-    parts = [part for part in zip(range(len(sizes)), sizes, firsts, strict=False) if part[1]]
-    return [_launch(device, element, rows, sum(sizes), parts[start:start + _MOST_SOURCES])
+    element = widest_element(itemsize, [number for tensor in (*sources, target)
+                                        for number in (tensor.size, tensor.first, tensor.pitch)])
+    target = target.in_units(element // itemsize)
+    first, parts = target.first, []
+    for index, source in enumerate(sources):
+        part = source.in_units(element // itemsize)
+        if part.size:
+            parts.append((index, part, first))
+        first += part.size
+    return [_launch(device, element, rows, target.pitch, parts[start:start + _MOST_SOURCES])
             for start in range(0, len(parts) if rows else 0, _MOST_SOURCES)]
 
 
 def _launch(device: Device, element: int, rows: int, pitch: int,
-            parts: Sequence[tuple[int, int, int]]) -> Launch:
-    """Returns the launch for some neighbouring inputs: the index, the size in a row and the place
-    in a row of each."""
-    width = sum(size for _, size, _ in parts)
+            parts: Sequence[tuple[int, Rows, int]]) -> Launch:
+    """Returns the launch for some neighbouring inputs: the index and the rows of each, and where
+    the first of these rows belongs in the target."""
+    width = sum(part.size for _, part, _ in parts)
     kernel = device.compile(KernelSource.of(
         _SOURCE, "join", {"ELEMENT": ELEMENTS[element], "SOURCES": len(parts)}, **BEGINS_EARLY))
-    sources = [argument for index, size, _ in parts for argument in (input_buffer(index), size)]
+    sources = [argument for index, part, _ in parts
+               for argument in (input_buffer(index), part.size, part.first, part.pitch)]
     return Launch(kernel, groups_for(rows * width), (WORK_GROUP_SIZE,),
                   (output_buffer(0), rows * width, *divisor(width), pitch, parts[0][2], *sources))

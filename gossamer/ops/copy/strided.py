@@ -177,7 +177,8 @@ def copy_walk(problem: CopyProblem, source: TensorSpec, target: TensorSpec) -> S
         sizes[1:] = [rounded_up(channels, target.format.channel_multiple), height + top + bottom,
                      width + left + right]
         bounds[2:] = [(top, top + height), (left, left + width)]
-    return StridedLoops(tuple(sizes), tuple(froms), target.strides, offset, 0, tuple(bounds))
+    return StridedLoops(tuple(sizes), tuple(froms), target.strides, offset,
+                        target.format.other_channels[0], tuple(bounds))
 
 
 class StridedCopy(Algorithm):
@@ -185,6 +186,8 @@ class StridedCopy(Algorithm):
 
     op = "copy"
     name = "strided"
+    reads_parts = True
+    writes_parts = True
 
     def supports(self, problem: CopyProblem, device: Device) -> str | None:
         if problem.input.format.is_packed or problem.output.format.is_packed:

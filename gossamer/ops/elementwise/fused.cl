@@ -2,7 +2,7 @@
  * VALUE        the type of the arithmetic
  * VECTOR       number of consecutive outputs that a work-item computes, 1 or 4
  * PARAMETERS   operand pointers a<i>, output pointers y<i>, sizes, and strides of operands
- * COORDINATES  computes offsets o<i> of operands whose strides differ from the output's
+ * COORDINATES  computes offsets o<i> of operands that lie otherwise than the output
  * LOADS        loads each operand to VALUE v<i>[VECTOR]
  * COMPUTE      computes the results r<i>[k] from v<i>[k]
  * RESULTS      declares r<i>

@@ -46,6 +46,7 @@ class FusedElementwise(Algorithm):
 
     op = "elementwise"
     name = "fused"
+    reads_parts = True
 
     def supports(self, problem: ElementwiseProblem, device: Device) -> str | None:
         if (reason := cannot_compile(problem, device)) is not None:
@@ -74,8 +75,9 @@ class FusedElementwise(Algorithm):
         if variant.outputs[0].size == 0:
             return state
         sizes, walks = _loops(problem, variant)
-        vector = _vector(problem, sizes, walks)
-        generator = _Generator(problem, variant, sizes, walks, vector)
+        offsets = _offsets(problem, variant)
+        vector = _vector(sizes, walks, offsets)
+        generator = _Generator(problem, variant, sizes, walks, offsets, vector)
         kernel = device.compile(
             KernelSource.of(_SOURCE, "elementwise", generator.macros(), **BEGINS_EARLY))
         arguments: list[Argument | Callable[..., Argument]] = []
@@ -128,10 +130,17 @@ def _loops(problem: ElementwiseProblem,
     return sizes, merged[1:]
 
 
-def _vector(problem: ElementwiseProblem, sizes: tuple[int, ...], walks: list[Strides]) -> int:
-    """Returns how many consecutive elements a work-item computes: 4 where the innermost dimension
-    and all strides are multiples of 4, else 1."""
-    if not sizes or sizes[-1] % 4:
+def _offsets(problem: ElementwiseProblem, variant: Variant) -> list[int]:
+    """Returns at which element of its memory each operand begins."""
+    run_time = iter(variant.inputs)
+    return [0 if index in problem.constants else next(run_time).offset
+            for index in range(len(problem.operands))]
+
+
+def _vector(sizes: tuple[int, ...], walks: list[Strides], offsets: list[int]) -> int:
+    """Returns how many consecutive elements a work-item computes: 4 where the innermost dimension,
+    all strides and all offsets are multiples of 4, else 1."""
+    if not sizes or sizes[-1] % 4 or any(offset % 4 for offset in offsets):
         return 1
     aligned = all(stride % 4 == 0 for walk in walks if walk[-1] == 1 for stride in walk[:-1])
     return 4 if aligned else 1
@@ -141,13 +150,15 @@ def _vector(problem: ElementwiseProblem, sizes: tuple[int, ...], walks: list[Str
 class _Generator:
     """The generator of one kernel's macros.
 
-    numbers: values of the kernel's integer parameters.
+    offsets: at which element of its memory each operand begins. numbers: values of the kernel's
+    integer parameters.
     """
 
     problem: ElementwiseProblem
     variant: Variant
     sizes: tuple[int, ...]
     walks: list[Strides]
+    offsets: list[int]
     vector: int
 
     def __post_init__(self) -> None:
@@ -157,12 +168,12 @@ class _Generator:
         dense = dense_strides(self.sizes)
         self._scalar = [not any(walk) for walk in self.walks]
         self._walked = [index for index, walk in enumerate(self.walks)
-                        if any(walk) and walk != dense]
+                        if (any(walk) and walk != dense) or self.offsets[index]]
         self.numbers: list[int] = []
         if self._walked:
             self.numbers = [n for size in self.sizes for n in divisor(size)]
-            self.numbers += [self.walks[index][dim] for index in self._walked
-                             for dim in range(len(self.sizes))]
+            self.numbers += [number for index in self._walked
+                             for number in (self.offsets[index], *self.walks[index])]
 
     def macros(self) -> dict[str, object]:
         compute, results = self._compute()
@@ -187,7 +198,8 @@ class _Generator:
         if self._walked:
             dims = range(len(self.sizes))
             texts += [f"DIVISOR(n{dim})" for dim in dims]
-            texts += [f"int s{index}_{dim}" for index in self._walked for dim in dims]
+            texts += [text for index in self._walked
+                      for text in (f"int f{index}", *(f"int s{index}_{dim}" for dim in dims))]
         return texts
 
     def _coordinates(self) -> str:
@@ -199,14 +211,14 @@ class _Generator:
                          f"int c{dim} = (int)(rest - q{dim} * (uint)n{dim}); rest = q{dim};")
         lines.append("int c0 = (int)rest;")
         for index in self._walked:
-            terms = " + ".join(f"c{dim} * s{index}_{dim}" for dim in range(len(self.sizes)))
-            lines.append(f"int o{index} = {terms};")
+            terms = [f"f{index}", *(f"c{dim} * s{index}_{dim}" for dim in range(len(self.sizes)))]
+            lines.append(f"int o{index} = {' + '.join(terms)};")
         return " ".join(lines)
 
     def _load(self, index: int) -> str:
         kind = _TYPES[self._dtypes[index]]
         declare = f"VALUE v{index}[VECTOR];"
-        if self._scalar[index]:
+        if self._scalar[index] and index not in self._walked:
             place, step = "0", "0"
         elif index in self._walked:
             place, step = f"o{index}", f"s{index}_{len(self.sizes) - 1}"

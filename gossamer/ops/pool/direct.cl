@@ -3,6 +3,8 @@
  *
  * A work-item computes LANES neighbours along `inner`, or PIXELS along the width; one of the two
  * may be 4. LANES = 4 needs inner % 4 == 0; PIXELS = 4 needs inner == 1 and out_width % 4 == 0.
+ * Where a tensor is a part of a larger one, `inner` of that is source_inner or target_inner, and the
+ * part begins at source_first or target_first.
  * MAX: defined for the maximum, undefined for the average.
  * WINDOW: the window's height and width, where they are equal and known at compile time. */
 
@@ -40,8 +42,8 @@
 #endif
 
 KERNEL void pool(const GLOBAL REAL *RESTRICT source, GLOBAL REAL *RESTRICT target, int count,
-                 int height, int width, int inner, DIVISOR(inner_steps), DIVISOR(out_columns),
-                 DIVISOR(out_height), int kernel_height, int kernel_width,
+                 int height, int width, int source_first, int source_inner, int target_first,
+                 int target_inner, DIVISOR(inner_steps), DIVISOR(out_columns), DIVISOR(out_height), int kernel_height, int kernel_width,
                  int stride_y, int stride_x, int top, int left, int dilation_y, int dilation_x,
                  int counted_top, int counted_left, int counted_bottom, int counted_right)
 {
@@ -54,16 +56,17 @@ KERNEL void pool(const GLOBAL REAL *RESTRICT source, GLOBAL REAL *RESTRICT targe
         int x0 = (int)(rest - line * (uint)out_columns) * PIXELS * stride_x - left;
         uint outer = QUOTIENT(line, out_height);
         int y0 = (int)(line - outer * (uint)out_height) * stride_y - top;
-        const GLOBAL REAL *plane = source + (size_t)outer * (size_t)(height * width * inner) + i;
-        int row_step = dilation_y * width * inner, column_step = dilation_x * inner;
-        int pixel_step = stride_x * inner;
+        const GLOBAL REAL *plane = source + source_first
+                                   + (size_t)outer * (size_t)(height * width * source_inner) + i;
+        int row_step = dilation_y * width * source_inner, column_step = dilation_x * source_inner;
+        int pixel_step = stride_x * source_inner;
         float total[LANES * PIXELS];
         UNROLL
         for (int k = 0; k < LANES * PIXELS; k++)
             total[k] = START;
         if (y0 >= 0 && y0 + (ROWS - 1) * dilation_y < height && x0 >= 0
             && x0 + (PIXELS - 1) * stride_x + (COLUMNS - 1) * dilation_x < width) {
-            const GLOBAL REAL *corner = plane + (y0 * width + x0) * inner;
+            const GLOBAL REAL *corner = plane + (y0 * width + x0) * source_inner;
             UNROLL_WINDOW
             for (int r = 0; r < ROWS; r++) {
                 UNROLL_WINDOW
@@ -90,7 +93,7 @@ KERNEL void pool(const GLOBAL REAL *RESTRICT source, GLOBAL REAL *RESTRICT targe
                         int x = x0 + p * stride_x + s * dilation_x;
                         taps += x >= -counted_left && x < width + counted_right;
                         if (y >= 0 && y < height && x >= 0 && x < width)
-                            TAKE_AT(p, plane, (y * width + x) * inner)
+                            TAKE_AT(p, plane, (y * width + x) * source_inner)
                     }
                 }
 #ifndef MAX
@@ -100,7 +103,7 @@ KERNEL void pool(const GLOBAL REAL *RESTRICT source, GLOBAL REAL *RESTRICT targe
 #endif
             }
         }
-        GLOBAL REAL *result = target + (size_t)item * (LANES * PIXELS);
+        GLOBAL REAL *result = target + target_first + (size_t)rest * (PIXELS * target_inner) + i;
 #if LANES * PIXELS == 4
         STORE_REAL4(result, 0, MAKE4(total[0], total[1], total[2], total[3]));
 #else

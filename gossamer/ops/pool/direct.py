@@ -28,10 +28,13 @@ class DirectPool(KernelAlgorithm):
 
     op = "pool"
     name = "direct"
+    reads_parts = True
+    writes_parts = True
 
     def kernel_launch(self, weights: Weights, problem: PoolProblem, variant: Variant,
                       device: Device) -> Launch:
-        inner = spatial_inner(variant.inputs[0])
+        (source,), (target,) = variant.inputs, variant.outputs
+        inner = spatial_inner(source)
         lanes, pixels = work_shape(inner, problem.out_width)
         defines: dict[str, object] = {"LANES": lanes, "PIXELS": pixels,
                                       "HALVES": int(variant.precision == "fp16")}
@@ -40,11 +43,12 @@ class DirectPool(KernelAlgorithm):
         if problem.kernel in ((2, 2), (3, 3)):
             defines["WINDOW"] = problem.kernel[0]
         kernel = device.compile(KernelSource.of(_SOURCE, "pool", defines, **BEGINS_EARLY))
-        items = variant.outputs[0].size // (lanes * pixels)
+        items = target.size // (lanes * pixels)
         height, width = problem.input.shape[2:]
         counted = problem.pads if problem.count_include_pad else (0, 0, 0, 0)
         return Launch(kernel, groups_for(items), (WORK_GROUP_SIZE,), (
-            input_buffer(0), output_buffer(0), items, height, width, inner,
+            input_buffer(0), output_buffer(0), items, height, width,
+            source.offset, source.strides[3], target.offset, target.strides[3],
             *divisor(inner // lanes), *divisor(problem.out_width // pixels),
             *divisor(problem.out_height), *problem.kernel, *problem.stride, *problem.pads[:2],
             *problem.dilation, *counted))

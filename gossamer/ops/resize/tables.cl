@@ -3,7 +3,9 @@
  * and column, its input position, and with LINEAR also the next position and its weight.
  *
  * A work-item computes LANES neighbours along `inner`, or PIXELS along the width; one of the two
- * may be 4. LANES = 4 needs inner % 4 == 0; PIXELS = 4 needs inner == 1 and out_width % 4 == 0. */
+ * may be 4. LANES = 4 needs inner % 4 == 0; PIXELS = 4 needs inner == 1 and out_width % 4 == 0.
+ * Where a tensor is a part of a larger one, `inner` of that is source_inner or target_inner, and the
+ * part begins at source_first or target_first. */
 
 #define MIX(a, b, part) ((a) + ((b) - (a)) * (part))
 #define MIX_FOUR(lane) MIX(MIX(aa.lane, ab.lane, px), MIX(ba.lane, bb.lane, px), py)
@@ -23,8 +25,9 @@ KERNEL void resize(const GLOBAL REAL *RESTRICT source, GLOBAL REAL *RESTRICT tar
                    const GLOBAL float *RESTRICT row_parts,
                    const GLOBAL float *RESTRICT column_parts,
 #endif
-                   int count, int height, int width, int inner, DIVISOR(inner_steps),
-                   DIVISOR(out_columns), DIVISOR(out_height))
+                   int count, int height, int width, int source_first, int source_inner,
+                   int target_first, int target_inner, DIVISOR(inner_steps), DIVISOR(out_columns),
+                   DIVISOR(out_height))
 {
     uint item = (uint)GROUP_ID(0) * (uint)LOCAL_SIZE(0) + (uint)LOCAL_ID(0);
     if (item < (uint)count) {
@@ -34,20 +37,21 @@ KERNEL void resize(const GLOBAL REAL *RESTRICT source, GLOBAL REAL *RESTRICT tar
         int x0 = (int)(rest - line * (uint)out_columns) * PIXELS;
         uint outer = QUOTIENT(line, out_height);
         int y = (int)(line - outer * (uint)out_height);
-        const GLOBAL REAL *plane = source + (size_t)outer * (size_t)(height * width * inner) + i;
-        const GLOBAL REAL *row = plane + rows[y] * width * inner;
+        const GLOBAL REAL *plane = source + source_first
+                                   + (size_t)outer * (size_t)(height * width * source_inner) + i;
+        const GLOBAL REAL *row = plane + rows[y] * width * source_inner;
 #ifdef LINEAR
-        const GLOBAL REAL *next = plane + next_rows[y] * width * inner;
+        const GLOBAL REAL *next = plane + next_rows[y] * width * source_inner;
         float py = row_parts[y];
 #endif
         VALUES result[PIXELS];
         UNROLL
         for (int p = 0; p < PIXELS; p++) {
-            VALUES aa = TAKE(row, columns[x0 + p] * inner);
+            VALUES aa = TAKE(row, columns[x0 + p] * source_inner);
 #ifdef LINEAR
-            VALUES ab = TAKE(row, next_columns[x0 + p] * inner);
-            VALUES ba = TAKE(next, columns[x0 + p] * inner);
-            VALUES bb = TAKE(next, next_columns[x0 + p] * inner);
+            VALUES ab = TAKE(row, next_columns[x0 + p] * source_inner);
+            VALUES ba = TAKE(next, columns[x0 + p] * source_inner);
+            VALUES bb = TAKE(next, next_columns[x0 + p] * source_inner);
             float px = column_parts[x0 + p];
 #if LANES == 4
             aa = MAKE4(MIX_FOUR(x), MIX_FOUR(y), MIX_FOUR(z), MIX_FOUR(w));
@@ -57,7 +61,7 @@ KERNEL void resize(const GLOBAL REAL *RESTRICT source, GLOBAL REAL *RESTRICT tar
 #endif
             result[p] = aa;
         }
-        GLOBAL REAL *place = target + (size_t)item * (LANES * PIXELS);
+        GLOBAL REAL *place = target + target_first + (size_t)rest * (PIXELS * target_inner) + i;
 #if LANES == 4
         STORE_REAL4(place, 0, result[0]);
 #elif PIXELS == 4

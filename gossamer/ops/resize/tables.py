@@ -31,21 +31,25 @@ class TableResize(KernelAlgorithm):
 
     op = "resize"
     name = "tables"
+    reads_parts = True
+    writes_parts = True
 
     def kernel_launch(self, weights: Weights, problem: ResizeProblem, variant: Variant,
                       device: Device) -> Launch:
-        inner = spatial_inner(variant.inputs[0])
+        (source,), (target,) = variant.inputs, variant.outputs
+        inner = spatial_inner(source)
         lanes, pixels = work_shape(inner, problem.size[1])
         defines: dict[str, object] = {"LANES": lanes, "PIXELS": pixels,
                                       "HALVES": int(variant.precision == "fp16")}
         if problem.mode == "linear":
             defines["LINEAR"] = 1
         kernel = device.compile(KernelSource.of(_SOURCE, "resize", defines))
-        items = variant.outputs[0].size // (lanes * pixels)
+        items = target.size // (lanes * pixels)
         return Launch(kernel, groups_for(items), (WORK_GROUP_SIZE,), (
             input_buffer(0), output_buffer(0), *_tables(weights, problem), items,
-            *problem.input.shape[2:], inner, *divisor(inner // lanes),
-            *divisor(problem.size[1] // pixels), *divisor(problem.size[0])))
+            *problem.input.shape[2:], source.offset, source.strides[3], target.offset,
+            target.strides[3], *divisor(inner // lanes), *divisor(problem.size[1] // pixels),
+            *divisor(problem.size[0])))
 
 
 def _tables(weights: Weights, problem: ResizeProblem) -> list[Buffer]:

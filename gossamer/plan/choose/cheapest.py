@@ -87,10 +87,13 @@ class Cheapest:
         self._less_precise = less_precise
         self._conversion_cost = ConversionCosts(layers, specs, device, tuner)
         self._layers = {layer.name: layer for layer in layers}
-        self._in_place = layers_in_place(layers)
         self._measure_together([layer for layer in layers if layer.problem is not None], regions)
         self._nodes: list[MeasuredLayer | Layer] = [
             layer if layer.problem is None else self._candidates_of(layer) for layer in layers]
+        in_place = layers_in_place(layers)
+        for node in self._nodes:
+            if isinstance(node, MeasuredLayer) and node.layer.name in in_place:
+                node.candidates = in_place_candidates(node, in_place, self._nodes, device)
         self._conversions: set[Conversion] = set()
         self._regions = self._measured_regions(regions)
 
@@ -152,8 +155,6 @@ class Cheapest:
             if able:
                 candidates = list(self._tuner.measure(layer, able, layer_device))
                 reasons = {**unrestricted_reasons, **failures}
-        if layer.problem is not None and layer.name in self._in_place:
-            candidates = in_place_candidates(layer.problem, candidates, self._device)
         return MeasuredLayer(layer, layer_device, self._precise(layer, candidates), reasons)
 
     def _measured_regions(self, regions: Sequence[Layer]) -> list[MeasuredLayer]:

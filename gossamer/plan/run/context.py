@@ -260,7 +260,8 @@ class Context:
         """Returns for each step a function that returns its prepared state and the cost of that,
         or raises the error."""
         steps = self.program.steps
-        makers = [partial(build, step.algorithm, weights, step.problem, step.variant, step.device)
+        makers = [partial(build, step.algorithm, weights, step.problem,
+                          step.placed_variant or step.variant, step.device)
                   for step, weights in zip(steps, self.weights, strict=True)]
         on_device = [index for index, step in enumerate(steps)
                      if step.device is self.device and not _is_idle(step)]

@@ -75,9 +75,9 @@ INLINE struct Eight eight(float4 lower, float4 upper)
 KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void depthwise(
     const GLOBAL REAL *RESTRICT x, const GLOBAL float *RESTRICT weight, GLOBAL REAL *RESTRICT y,
     int items, DIVISOR(units), DIVISOR(tiles_x), DIVISOR(tiles_y), int weight_stride, int height,
-    int width, int out_height, int out_width, int pad_top, int pad_left, int x_image, int x_channel,
-    int x_row, int x_column, int y_image, int y_channel, int y_row, int y_column
-    EPILOGUE_PARAMETERS)
+    int width, int out_height, int out_width, int pad_top, int pad_left, int x_first, int x_image,
+    int x_channel, int x_row, int x_column, int y_first, int y_image, int y_channel, int y_row,
+    int y_column EPILOGUE_PARAMETERS)
 {
     int item = GROUP_ID(0) * WORK_GROUP_SIZE + LOCAL_ID(0);
     if (item < items) {
@@ -96,7 +96,8 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void depthwise(
         int first_column = (item - above_x * tiles_x) * COLUMNS;
         int first_row = (above_x - above_y * tiles_y) * ROWS;
 #endif
-        x += image * x_image + channel / MULTIPLIER * x_channel;
+        x += x_first + image * x_image + channel / MULTIPLIER * x_channel;
+        y += y_first;
         weight += channel;
         LANES taps[KERNEL_H * KERNEL_W];
         UNROLL for (int tap = 0; tap < KERNEL_H * KERNEL_W; tap++)

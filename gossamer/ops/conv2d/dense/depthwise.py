@@ -35,6 +35,8 @@ class Depthwise(Algorithm):
 
     op = "conv2d"
     name = "depthwise"
+    reads_parts = True
+    writes_parts = True
 
     def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
         if (reason := cannot_compile(problem, device)) is not None:
@@ -88,7 +90,8 @@ class Depthwise(Algorithm):
             device.compile(source), (-(-items // _WORK_GROUP),), (_WORK_GROUP,),
             (input_buffer(0), packed, output_buffer(0), items, *divisor(units), *divisor(tiles_x),
              *divisor(tiles_y), -(-problem.out_channels // 4) * 4, problem.height, problem.width,
-             problem.out_height, problem.out_width, *problem.pads[:2], *x.strides, *y.strides,
+             problem.out_height, problem.out_width, *problem.pads[:2], x.offset, *x.strides,
+             y.offset, *y.strides,
              *epilogue_arguments(problem.epilogue, weights, 1, problem.out_channels)))
         return State(problem, variant, device, [launch])
 

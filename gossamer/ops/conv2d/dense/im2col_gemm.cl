@@ -12,6 +12,9 @@
  * (split, pixel, channel), for split_sum.cl to add up; then there is no epilogue.
  * BLOCKS_PER_UNIT work-groups must fit a multiprocessor at once, which bounds the registers.
  *
+ * x and y begin at x_first and y_first. In NHWC a pixel of y has y_channels channels in memory, those
+ * of other tensors included where y is a part of a larger tensor.
+ *
  * POINTWISE      1: k is channel k of the pixel itself; 0: k_table[k / VECTOR] holds the offset of
  *                k in x, and its row and column
  * HALVES         1: x, y and the epilogue's tensor operands are 16-bit floats; the tiles are float
@@ -65,10 +68,10 @@
 #endif
 
 #if OUT_NHWC
-#define OUT_INDEX(pixel, channel) ((pixel) * all_channels + (channel))
+#define OUT_INDEX(pixel, channel) ((pixel) * y_channels + (channel))
 #else
 #define OUT_INDEX(pixel, channel) \
-    (((pixel) / plane * all_channels + (channel)) * plane + (pixel) % plane)
+    (((pixel) / plane * y_channels + (channel)) * plane + (pixel) % plane)
 #endif
 
 #define FETCH(fetched_k)                                                              \
@@ -169,8 +172,8 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void im2col_gemm(
     const GLOBAL REAL *RESTRICT x, const GLOBAL float *RESTRICT weight, GLOBAL RESULT *RESTRICT y,
     const GLOBAL int2 *RESTRICT k_table, int pixels, int out_channels, int depth, int weight_stride,
     int height, int width, int out_width, int plane, int stride_y, int stride_x, int pad_top,
-    int pad_left, int x_image, int x_row, int x_column, int x_channel, int x_group, int all_channels
-    EPILOGUE_PARAMETERS)
+    int pad_left, int x_first, int x_image, int x_row, int x_column, int x_channel, int x_group,
+    int y_first, int y_channels EPILOGUE_PARAMETERS)
 {
     BEGIN_EARLY();
     SHARED ALIGNED(16) float tiles[SHARED_WORDS];
@@ -180,7 +183,8 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void im2col_gemm(
     int first_m = GROUP_ID(0) % m_tiles * TILE_M;
     int first_pixel = GROUP_ID(0) / m_tiles * TILE_P;
     int group = GROUP_ID(1);
-    x += group * x_group;
+    x += x_first + group * x_group;
+    y += y_first;
     weight += group * depth * weight_stride;
 
     int base[A_LOADS];
@@ -223,7 +227,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void im2col_gemm(
     int split = GROUP_ID(2), all_steps = steps;
     first_k = all_steps * split / SPLIT_K * TILE_K;
     steps = all_steps * (split + 1) / SPLIT_K - all_steps * split / SPLIT_K;
-    y += split * pixels * all_channels;
+    y += split * pixels * y_channels;
 #endif
     FETCH(first_k)
     STORE_TILE(tiles)

@@ -22,7 +22,7 @@ from gossamer.device.limits import Limits
 from gossamer.device.rates import PeakRates
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Algorithm, Epilogue, State, Variant
-from gossamer.ops.conv2d.dense.implicit_im2col import k_table, specs_of_layouts
+from gossamer.ops.conv2d.dense.implicit_im2col import channels_in_memory, k_table, specs_of_layouts
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.early_begin import BEGINS_EARLY
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
@@ -116,6 +116,8 @@ class Im2colGemm(Algorithm):
 
     op = "conv2d"
     name = "im2col_gemm"
+    reads_parts = True
+    writes_parts = True
 
     def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
         if not device.compiles:
@@ -159,7 +161,7 @@ class Im2colGemm(Algorithm):
 
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
                 device: Device) -> State:
-        tile, x = _tile(variant), variant.inputs[0]
+        tile, x, y = _tile(variant), variant.inputs[0], variant.outputs[0]
         nhwc = x.layout == "NHWC"
         vector = _vector(problem, x)
         per_group = problem.out_channels // problem.groups
@@ -186,15 +188,18 @@ class Im2colGemm(Algorithm):
              problem.pixels, per_group,
              problem.depth, stride, problem.height, problem.width, problem.out_width,
              problem.out_height * problem.out_width, *problem.stride, *problem.pads[:2],
-             x_image, x_row, x_column, x_channel, x_channel * (problem.channels // problem.groups),
-             problem.out_channels, *([] if is_split else epilogue)))]
+             x.offset, x_image, x_row, x_column, x_channel,
+             x_channel * (problem.channels // problem.groups),
+             *((0, problem.out_channels) if is_split else (y.offset, channels_in_memory(y))),
+             *([] if is_split else epilogue)))]
         if is_split:
             results = problem.outputs[0].size
             state.launches.append(Launch(
                 device.compile(_sum_source(problem, variant)), groups_for(results),
                 (WORK_GROUP_SIZE,),
                 (workspace_buffer, output_buffer(0), results, *divisor(problem.out_channels),
-                 *divisor(problem.out_height * problem.out_width), *epilogue)))
+                 *divisor(problem.out_height * problem.out_width), y.offset,
+                 channels_in_memory(y), *epilogue)))
         return state
 
 

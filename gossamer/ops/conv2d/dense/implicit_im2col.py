@@ -24,6 +24,11 @@ def specs_of_layouts(problem: Conv2dProblem) -> list[tuple[Specs, Specs]]:
     return specs
 
 
+def channels_in_memory(spec: TensorSpec) -> int:
+    """Returns how many channels memory has for each pixel, those of other tensors included."""
+    return spec.shape[1] + sum(spec.format.other_channels)
+
+
 def k_table(problem: Conv2dProblem, x: TensorSpec, *, channels_last: bool) -> np.ndarray:
     """Returns for each k, as (K, 2) int32, its offset in x from the corner of a window and its
     row << 16 | column in the window.

@@ -1,12 +1,14 @@
 /* Adds up the sums of work-groups that shared the K range of a product, and applies the epilogue.
- * sums is (split, pixel, channel); y and the epilogue's tensor operands are NHWC or NCHW.
+ * sums is (split, pixel, channel); y and the epilogue's tensor operands are NHWC or NCHW. In NHWC y
+ * begins at y_first, and a pixel of y_channels may have channels of other tensors.
  *
  * SPLIT_K   number of splits
  * HALVES    1: y and the epilogue's tensor operands are 16-bit floats
  * OUT_NHWC  1 where y is NHWC, 0 where it is NCHW */
 
 KERNEL void split_sum(const GLOBAL float *RESTRICT sums, GLOBAL REAL *RESTRICT y, int results,
-                      DIVISOR(channels), DIVISOR(plane) EPILOGUE_PARAMETERS)
+                      DIVISOR(channels), DIVISOR(plane), int y_first, int y_channels
+                      EPILOGUE_PARAMETERS)
 {
     BEGIN_EARLY();
     int item = GROUP_ID(0) * LOCAL_SIZE(0) + LOCAL_ID(0);
@@ -16,7 +18,7 @@ KERNEL void split_sum(const GLOBAL float *RESTRICT sums, GLOBAL REAL *RESTRICT y
         UNROLL for (int split = 1; split < SPLIT_K; split++)
             value += sums[split * results + item];
 #if OUT_NHWC
-        int index = item;
+        int index = y_first + pixel * y_channels + channel;
 #else
         int image = (int)QUOTIENT(pixel, plane);
         int index = (image * channels + channel) * plane + (pixel - image * plane);

@@ -6,6 +6,9 @@
  * input channel. zeros: as many zeros as a group has input channels, which are read in place of
  * pixels outside of the image.
  *
+ * x and y begin at x_first and y_first. In NHWC a pixel of y has y_channels channels in memory, those
+ * of other tensors included where y is a part of a larger tensor.
+ *
  * HALVES      1: x, y, zeros and the epilogue's tensor operands are 16-bit floats
  * IN_NHWC     1 where x is NHWC, 0 where it is NCHW
  * OUT_NHWC    1 where y and the epilogue's tensor operands are NHWC, 0 where they are NCHW
@@ -20,10 +23,10 @@
 #endif
 
 #if OUT_NHWC
-#define OUT_INDEX(pixel, channel) ((pixel) * all_channels + (channel))
+#define OUT_INDEX(pixel, channel) ((pixel) * y_channels + (channel))
 #else
 #define OUT_INDEX(pixel, channel) \
-    (((pixel) / plane * all_channels + (channel)) * plane + (pixel) % plane)
+    (((pixel) / plane * y_channels + (channel)) * plane + (pixel) % plane)
 #endif
 
 #if OUT_VECTOR == 4
@@ -50,13 +53,16 @@
 KERNEL LAUNCH_BOUNDS(1, 1) void wide_gemm(
     const GLOBAL REAL *RESTRICT x, const GLOBAL float *RESTRICT panels, GLOBAL REAL *RESTRICT y,
     const GLOBAL REAL *RESTRICT zeros, int pixels, int channels, int out_channels,
-    int all_channels, int height, int width, int out_width, int plane, int kernel_height,
+    int y_first, int y_channels, int height, int width, int out_width, int plane, int kernel_height,
     int kernel_width, int stride_y, int stride_x, int pad_top, int pad_left, int dilation_y,
-    int dilation_x, int x_image, int x_channel, int x_row, int x_column EPILOGUE_PARAMETERS)
+    int dilation_x, int x_first, int x_image, int x_channel, int x_row, int x_column
+    EPILOGUE_PARAMETERS)
 {
     int pixel_blocks = CEIL_DIV(pixels, PIXELS), blocks = CEIL_DIV(out_channels, LANES);
     int block = GROUP_ID(0) / pixel_blocks, group = GROUP_ID(1);
     int first_pixel = (GROUP_ID(0) - block * pixel_blocks) * PIXELS;
+    x += x_first;
+    y += y_first;
     const GLOBAL float *panel = panels
         + (size_t)(group * blocks + block) * kernel_height * kernel_width * channels * LANES;
 

@@ -11,7 +11,7 @@ import numpy as np
 from gossamer.device.base import Device
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Algorithm, State, Variant
-from gossamer.ops.conv2d.dense.implicit_im2col import specs_of_layouts
+from gossamer.ops.conv2d.dense.implicit_im2col import channels_in_memory, specs_of_layouts
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
@@ -36,6 +36,8 @@ class WideGemm(Algorithm):
 
     op = "conv2d"
     name = "wide_gemm"
+    reads_parts = True
+    writes_parts = True
 
     def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
         if not device.compiles:
@@ -72,14 +74,14 @@ class WideGemm(Algorithm):
         panels = weights.packed(f"panels of {16 * vectors}",
                                 lambda arrays: _panels(arrays, problem, 16 * vectors))
         zeros = weights.packed("zeros", lambda _: np.zeros(max(channels, 1), np.float32))
-        x_image, x_channel, x_row, x_column = variant.inputs[0].strides
+        x, y = variant.inputs[0], variant.outputs[0]
         groups = -(-problem.pixels // pixels) * -(-per_group // (16 * vectors))
         state.launches = [Launch(
             kernel, (groups, problem.groups), (1, 1),
             (input_buffer(0), panels, output_buffer(0), zeros, problem.pixels, channels, per_group,
-             problem.out_channels, problem.height, problem.width, problem.out_width,
+             y.offset, channels_in_memory(y), problem.height, problem.width, problem.out_width,
              problem.out_height * problem.out_width, *problem.kernel, *problem.stride,
-             *problem.pads[:2], *problem.dilation, x_image, x_channel, x_row, x_column,
+             *problem.pads[:2], *problem.dilation, x.offset, *x.strides,
              *epilogue_arguments(problem.epilogue, weights, 1, problem.out_channels)))]
         return state
 

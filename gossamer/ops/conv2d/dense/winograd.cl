@@ -3,7 +3,9 @@
  * Between the transforms there is a product of channels for each of the POINTS = SIDE * SIDE
  * points.
  *
- * Tensors are NHWC. A work-item transforms one channel of one tile. */
+ * Tensors are NHWC. x and y begin at x_first and y_first, and their pixels have x_channels and
+ * y_channels channels, those of other tensors included. A work-item transforms one channel of one
+ * tile. */
 
 #define SIDE (OUTPUT + 2)
 #define POINTS (SIDE * SIDE)
@@ -60,7 +62,7 @@
 /* points: (tile, point, channel) */
 KERNEL void winograd_input(const GLOBAL float *RESTRICT x, GLOBAL float *RESTRICT points, int items,
                            DIVISOR(channels), DIVISOR(tiles_x), DIVISOR(tiles_y), int height,
-                           int width, int pad_top, int pad_left)
+                           int width, int x_first, int x_channels, int pad_top, int pad_left)
 {
     int item = GROUP_ID(0) * LOCAL_SIZE(0) + LOCAL_ID(0);
     if (item < items) {
@@ -74,7 +76,8 @@ KERNEL void winograd_input(const GLOBAL float *RESTRICT x, GLOBAL float *RESTRIC
                 int row = top + i, column = left + j;
                 int inside = (uint)row < (uint)height && (uint)column < (uint)width;
                 d[i * SIDE + j] = inside
-                    ? x[((image * height + row) * width + column) * channels + channel] : 0.0f;
+                    ? x[x_first + ((image * height + row) * width + column) * x_channels + channel]
+                    : 0.0f;
             }
         UNROLL for (int i = 0; i < SIDE; i++)
             TRANSFORM_INPUT(d + i * SIDE, 1)
@@ -87,7 +90,7 @@ KERNEL void winograd_input(const GLOBAL float *RESTRICT x, GLOBAL float *RESTRIC
 
 KERNEL void winograd_output(const GLOBAL float *RESTRICT points, GLOBAL float *RESTRICT y,
                             int items, DIVISOR(channels), DIVISOR(tiles_x), DIVISOR(tiles_y),
-                            int height, int width EPILOGUE_PARAMETERS)
+                            int height, int width, int y_first, int y_channels EPILOGUE_PARAMETERS)
 {
     int item = GROUP_ID(0) * LOCAL_SIZE(0) + LOCAL_ID(0);
     if (item < items) {
@@ -105,7 +108,8 @@ KERNEL void winograd_output(const GLOBAL float *RESTRICT points, GLOBAL float *R
             UNROLL for (int j = 0; j < OUTPUT; j++) {
                 int row = tile_y * OUTPUT + i, column = tile_x * OUTPUT + j;
                 if (row < height && column < width) {
-                    int index = ((image * height + row) * width + column) * channels + channel;
+                    int pixel = (image * height + row) * width + column;
+                    int index = y_first + pixel * y_channels + channel;
                     float value = m[i * SIDE + j];
                     EPILOGUE(value, channel, index)
                     y[index] = value;

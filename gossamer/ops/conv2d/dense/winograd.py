@@ -19,6 +19,7 @@ from gossamer.device.base import Buffer, Device
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.conv2d.dense.im2col_gemm import Im2colGemm
+from gossamer.ops.conv2d.dense.implicit_im2col import channels_in_memory
 from gossamer.ops.conv2d.dense.wide_gemm import WideGemm
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
@@ -61,6 +62,8 @@ class Winograd(Algorithm):
 
     op = "conv2d"
     name = "winograd"
+    reads_parts = True
+    writes_parts = True
 
     def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
         if (reason := cannot_compile(problem, device)) is not None:
@@ -118,10 +121,11 @@ class Winograd(Algorithm):
                 *divisor(tiles[1]), *arguments))
 
         no_epilogue = {"EPILOGUE_PARAMETERS": "", "EPILOGUE(value, channel, index)": ""}
+        x, y = variant.inputs[0], variant.outputs[0]
         before = launch("winograd_input", problem.channels, no_epilogue, problem.height,
-                        problem.width, *problem.pads[:2])
+                        problem.width, x.offset, channels_in_memory(x), *problem.pads[:2])
         after = launch("winograd_output", problem.out_channels, epilogue_macros(problem.epilogue),
-                       problem.out_height, problem.out_width,
+                       problem.out_height, problem.out_width, y.offset, channels_in_memory(y),
                        *epilogue_arguments(problem.epilogue, weights, 1, problem.out_channels))
         return State(problem, variant, device,
                      data=_Ready(before, product, after, first, second))

@@ -12,6 +12,7 @@ from gossamer.device.base import Device
 from gossamer.device.source import DIALECT, KernelSource
 from gossamer.ops.algorithm import PRECISIONS, Algorithm, State, Variant
 from gossamer.ops.clusters import CLUSTERS
+from gossamer.ops.conv2d.dense.implicit_im2col import channels_in_memory
 from gossamer.ops.conv2d.dense.mma.packing import (
     lines_of,
     packed_lines,
@@ -48,6 +49,8 @@ class _MmaProduct(Algorithm):
     are truncated."""
 
     op = "conv2d"
+    reads_parts = True
+    writes_parts = True
     _pointwise: ClassVar[bool]
 
     def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
@@ -123,7 +126,8 @@ class _MmaProduct(Algorithm):
              -(-problem.depth // vector_of(precision)), stages_of(problem, precision),
              problem.height, problem.width, *divisor(problem.out_height * problem.out_width),
              *divisor(problem.out_width), *problem.stride, *problem.pads[:2], x_image, x_row,
-             x_column, x_channel * (problem.channels // problem.groups), problem.out_channels,
+             x_column, x_channel * (problem.channels // problem.groups), x.offset, y.offset,
+             channels_in_memory(y),
              *epilogue_arguments(problem.epilogue, weights, 1, problem.out_channels)),
             tile.shared_bytes(stages_of(problem, precision)))
         return State(problem, variant, device, [launch])

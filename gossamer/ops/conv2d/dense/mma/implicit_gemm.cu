@@ -18,6 +18,9 @@
  * behind the slots, which have the lines of pixels only. It is for a short K, whose tiles would
  * copy more weights than inputs; the tiles of a work-group have the same output channels.
  *
+ * x and y begin at x_first and y_first. In NHWC a pixel of y has y_channels channels in memory, those
+ * of other tensors included where y is a part of a larger tensor.
+ *
  * HALVES            1: x, weight, y and the epilogue's tensor operands are 16-bit floats; 0: they
  *                   are floats, which are read as TF32
  * POINTWISE         1: the pieces of a pixel lie side by side in x; 0: k_table holds the offset of
@@ -62,7 +65,8 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
     const int2 *RESTRICT k_table, int tiles, DIVISOR(tiles_m), int pixels, int out_channels,
     int weight_lines, int pieces, int stages, int height, int width, DIVISOR(plane),
     DIVISOR(out_width), int stride_y, int stride_x, int pad_top, int pad_left, int x_image,
-    int x_row, int x_column, int x_group, int all_channels EPILOGUE_PARAMETERS)
+    int x_row, int x_column, int x_group, int x_first, int y_first, int y_channels
+    EPILOGUE_PARAMETERS)
 {
     DYNAMIC_SHARED(Lines, shared_memory)
     Lines *memory = shared_memory + WGMMA; /* behind the barriers */
@@ -87,7 +91,8 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
     }
     BARRIER();
 #endif
-    x += group * x_group;
+    x += x_first + group * x_group;
+    y += y_first;
     weight += (size_t)group * stages * weight_lines * 8;
 
     int base[X_LOADS];
@@ -166,7 +171,7 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
             int m = copied_m + piece * VECTOR;
             bool inside = pixel < pixels && m < out_channels;
             copy_16_bytes(slots + target + OPERAND_PLACE(row, piece) * 16,
-                          operand + (inside ? pixel * all_channels + m : 0), inside ? 16 : 0);
+                          operand + (inside ? pixel * y_channels + m : 0), inside ? 16 : 0);
         }
     };
 #endif
@@ -250,7 +255,7 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
         UNROLL for (int v = 0; v < VECTOR; v += OUT_VECTOR) {
             bool inside = pixel < pixels && m + v < out_channels;
             int channel = group * out_channels + (m + v < out_channels ? m + v : 0);
-            int index = (inside ? pixel : 0) * all_channels + channel;
+            int index = (inside ? pixel : 0) * y_channels + channel;
             [[maybe_unused]] int operand_index = STAGED ? staged : index;
 #if OUT_VECTOR == 1
             float value = values[v];
