@@ -97,7 +97,6 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void depthwise(
         int first_row = (above_x - above_y * tiles_y) * ROWS;
 #endif
         x += x_first + image * x_image + channel / MULTIPLIER * x_channel;
-        y += y_first;
         weight += channel;
         LANES taps[KERNEL_H * KERNEL_W];
         UNROLL for (int tap = 0; tap < KERNEL_H * KERNEL_W; tap++)
@@ -133,7 +132,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void depthwise(
             UNROLL for (int j = 0; j < COLUMNS; j++) {
                 int row = first_row + i, column = first_column + j;
                 if (row < out_height && column < out_width) {
-                    int index = image * y_image + channel * y_channel + row * y_row
+                    int index = y_first + image * y_image + channel * y_channel + row * y_row
                                 + column * y_column;
                     LANES value = sum[i * COLUMNS + j];
                     EPILOGUE_LANES(value, channel, index)

@@ -68,7 +68,7 @@
 #endif
 
 #if OUT_NHWC
-#define OUT_INDEX(pixel, channel) ((pixel) * y_channels + (channel))
+#define OUT_INDEX(pixel, channel) (y_first + (pixel) * y_channels + (channel))
 #else
 #define OUT_INDEX(pixel, channel) \
     (((pixel) / plane * y_channels + (channel)) * plane + (pixel) % plane)
@@ -184,7 +184,6 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void im2col_gemm(
     int first_pixel = GROUP_ID(0) / m_tiles * TILE_P;
     int group = GROUP_ID(1);
     x += x_first + group * x_group;
-    y += y_first;
     weight += group * depth * weight_stride;
 
     int base[A_LOADS];

@@ -23,7 +23,7 @@
 #endif
 
 #if OUT_NHWC
-#define OUT_INDEX(pixel, channel) ((pixel) * y_channels + (channel))
+#define OUT_INDEX(pixel, channel) (y_first + (pixel) * y_channels + (channel))
 #else
 #define OUT_INDEX(pixel, channel) \
     (((pixel) / plane * y_channels + (channel)) * plane + (pixel) % plane)
@@ -62,7 +62,6 @@ KERNEL LAUNCH_BOUNDS(1, 1) void wide_gemm(
     int block = GROUP_ID(0) / pixel_blocks, group = GROUP_ID(1);
     int first_pixel = (GROUP_ID(0) - block * pixel_blocks) * PIXELS;
     x += x_first;
-    y += y_first;
     const GLOBAL float *panel = panels
         + (size_t)(group * blocks + block) * kernel_height * kernel_width * channels * LANES;
 

@@ -92,7 +92,6 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
     BARRIER();
 #endif
     x += x_first + group * x_group;
-    y += y_first;
     weight += (size_t)group * stages * weight_lines * 8;
 
     int base[X_LOADS];
@@ -255,7 +254,7 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
         UNROLL for (int v = 0; v < VECTOR; v += OUT_VECTOR) {
             bool inside = pixel < pixels && m + v < out_channels;
             int channel = group * out_channels + (m + v < out_channels ? m + v : 0);
-            int index = (inside ? pixel : 0) * y_channels + channel;
+            int index = y_first + (inside ? pixel : 0) * y_channels + channel;
             [[maybe_unused]] int operand_index = STAGED ? staged : index;
 #if OUT_VECTOR == 1
             float value = values[v];
