@@ -227,6 +227,26 @@ def test_channels_in_nhwc_are_written_where_they_belong(compiled_device: Device,
         assert_close(y, reference)
 
 
+def test_a_dense_block_is_one_tensor(compiled_device: Device, tmp_path: Path) -> None:
+    """Each layer reads what all layers before it have made, as in a DenseNet."""
+    nodes = [node("Conv", ["x", "first.w"], ["first"], "first", pads=[1] * 4)]
+    constants = {"first.w": weights(8, 8, 3, 3)}
+    features = ["first"]
+    for name in ("second", "third", "fourth"):
+        before = f"before {name}"
+        nodes += [node("Concat", features, [before], before, axis=1),
+                  node("Relu", [before], [f"relu of {name}"], f"relu of {name}"),
+                  node("Conv", [f"relu of {name}", f"{name}.w"], [name], name, pads=[1] * 4)]
+        constants[f"{name}.w"] = weights(8, 8 * len(features), 3, 3)
+        features.append(name)
+    proto = model(nodes, {"x": ["N", 8, 6, 6]}, {"fourth": 4}, constants)
+    plan = gossamer.compile(str(save(proto, tmp_path)), compiled_device, only="winograd")
+    x = weights(2, 8, 6, 6)
+    assert_close(plan(x), runtime(proto, {"x": x})[0])
+    assert in_place(plan.program(2)) == {"before third", "before fourth"}
+    assert placed(plan.program(2)) == {"first": (0, 16), "second": (8, 8), "third": (16, 0)}
+
+
 @pytest.mark.parametrize(("changed", "reason"), [
     ({"w0": weights(12, 8, 3, 3), "w1": weights(8, 4, 3, 3), "from": np.array([8]),
       "to": np.array([12]), "w2": weights(8, 28, 1, 1)}, "parts begin at odd places"),
