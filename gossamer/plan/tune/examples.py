@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 import numpy as np
 
@@ -42,18 +42,43 @@ class Examples:
         self._numbers = np.zeros(0, np.float32)
         self._sequence: Buffer | None = None
         self._buffers: OrderedDict[tuple[int, TensorSpec], Buffer] = OrderedDict()
+        self._repeated: OrderedDict[Hashable, list[np.ndarray]] = OrderedDict()
         self._lock = threading.Lock()
 
     def of(self, problem: Problem, seed: int = 0) -> list[np.ndarray]:
         """Returns the inputs of a problem, which must not be written to. seed: where it is not 0,
         the inputs are brought to the device by uploaded(), never by buffer()."""
         if seed or not _are_normal(problem):
-            return _drawn(problem, seed)
+            return self._drawn(problem, seed)
         sizes = [math.prod(spec.shape) for spec in problem.inputs]
         numbers = self._first(sum(sizes))
         ends = np.cumsum(sizes).tolist()
         return [numbers[end - size:end].reshape(spec.shape)
                 for end, size, spec in zip(ends, sizes, problem.inputs, strict=True)]
+
+    def _drawn(self, problem: Problem, seed: int) -> list[np.ndarray]:
+        """Returns what a problem draws as its inputs, of which images repeat with its period. Those
+        that repeat are kept for other layers with inputs of the same shapes and facts."""
+        random, period = np.random.default_rng(seed), _period(problem)
+        if period is None:
+            return problem.example_inputs(random)
+        key = (type(problem).example_inputs, problem.inputs, problem.facts, period, seed)
+        with self._lock:
+            if key not in self._repeated:
+                few = problem.first_images(period).example_inputs(random)
+                arrays = [np.resize(array, spec.shape)
+                          for array, spec in zip(few, problem.inputs, strict=True)]
+                if type(problem).example_inputs is not Problem.example_inputs:
+                    return arrays
+                for array in arrays:
+                    array.setflags(write=False)
+                self._repeated[key] = arrays
+            self._repeated.move_to_end(key)
+            sizes = [sum(array.nbytes for array in arrays) for arrays in self._repeated.values()]
+            while len(sizes) > 1 and sum(sizes) > _MOST_BYTES:
+                self._repeated.popitem(last=False)
+                del sizes[0]
+            return self._repeated[key]
 
     def _first(self, count: int) -> np.ndarray:
         """Returns the sequence of random numbers, at least so many of them."""
@@ -112,7 +137,16 @@ class Examples:
                 problem.first_images(period).inputs[index].shape != (period, *array.shape[1:])):
             return self._uploaded(pack(array, spec))
         few = pack(array[:period], spec.first(period))
-        return self._uploaded(np.resize(few, (len(array), *few.shape[1:])))
+        if few.nbytes % self._device.alignment:
+            return self._uploaded(np.resize(few, (len(array), *few.shape[1:])))
+        target = self._with_room(lambda: self._device.empty(spec.nbytes, "a candidate's input"))
+        self._device.write(target.view(0, few.nbytes), few)
+        written = few.nbytes
+        while written < spec.nbytes:
+            more = min(written, spec.nbytes - written)
+            self._device.copy(target.view(written, more), target.view(0, more), more)
+            written += more
+        return target
 
     def _uploaded(self, memory: np.ndarray) -> Buffer:
         return self._with_room(lambda: self._device.upload(memory, "a candidate's input"))
@@ -131,15 +165,6 @@ def _are_normal(problem: Problem) -> bool:
     """Whether a problem's inputs are floats from the standard normal distribution."""
     return (type(problem).example_inputs is Problem.example_inputs and not problem.facts
             and all(spec.logical_dtype.kind == "f" for spec in problem.inputs))
-
-
-def _drawn(problem: Problem, seed: int) -> list[np.ndarray]:
-    """Returns what a problem draws as its inputs, of which images repeat with its period."""
-    random, period = np.random.default_rng(seed), _period(problem)
-    if period is None:
-        return problem.example_inputs(random)
-    few = problem.first_images(period).example_inputs(random)
-    return [np.resize(array, spec.shape) for array, spec in zip(few, problem.inputs, strict=True)]
 
 
 def _period(problem: Problem) -> int | None:

@@ -128,6 +128,8 @@ def test_images_that_take_long_to_draw_repeat(monkeypatch: pytest.MonkeyPatch, i
     assert x.shape == shape and set(np.unique(x)) == {-1, 1}
     np.testing.assert_array_equal(x[period:], x[:-period])
     assert len(np.unique(x, axis=0)) == period
+    (again,) = examples.of(replace(problem, axis=2), seed)
+    assert (again is x) == (period < images)
     for format_ in (Format("NCHW"), Format("CHWN"), Format("NHWC", "float16"),
                     Format("packed32", "bits")):
         spec = TensorSpec(shape, format_)
