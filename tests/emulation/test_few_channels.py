@@ -15,6 +15,8 @@ from tests.ops.conv2d.dense.test_few_channels import (
     ALGORITHM,
     GREY,
     LARGE_FILTER,
+    LONG_LINES,
+    ODD,
     STEM,
     WIDE,
     check,
@@ -24,7 +26,8 @@ from tests.ops.harness import random_inputs, random_weights, run_variant
 
 @pytest.mark.parametrize("mode, problem, config", [
     ("plain", WIDE, 0), ("bounds", STEM, 0), ("bounds", LARGE_FILTER, 1), ("bounds", GREY, 2),
-    ("races", STEM, 2)])
+    ("bounds", WIDE, 3), ("bounds", LONG_LINES, 4), ("bounds", ODD, 2), ("bounds", ODD, 7),
+    ("races", STEM, 2), ("races", ODD, 0)])
 def test_it_computes_the_convolution(emulate: Emulate, mode: str, problem: Conv2dProblem,
                                      config: int) -> None:
     device = emulate(mode, schedule=1)

@@ -21,10 +21,11 @@ from tests.ops.recording import RecordingDevice
 ALGORITHM = FewChannelsMma()
 STEM = Conv2dProblem(2, 3, 11, 37, 32, (3, 3), (2, 2), (1, 1, 1, 1), epilogue=BIAS_CLIP)
 LARGE_FILTER = Conv2dProblem(1, 3, 14, 20, 64, (7, 7), (2, 2), (3, 2, 3, 4), epilogue=BIAS_CLIP)
-GREY = Conv2dProblem(1, 1, 9, 12, 24, (5, 3), (1, 2), (0, 1, 2, 0), (1, 2),
-                     epilogue=RESIDUAL_FIRST)
+GREY = Conv2dProblem(1, 1, 9, 12, 24, (5, 1), (1, 2), (0, 1, 2, 0), epilogue=RESIDUAL_FIRST)
 WIDE = Conv2dProblem(1, 4, 6, 19, 112, (2, 2), epilogue=BIAS_RESIDUAL_RELU)
-PROBLEMS = (STEM, LARGE_FILTER, GREY, WIDE)
+LONG_LINES = Conv2dProblem(2, 2, 7, 21, 40, (3, 9), (2, 3), (1, 4, 1, 4), epilogue=BIAS_CLIP)
+ODD = Conv2dProblem(1, 3, 9, 18, 64, (5, 5), pads=(2, 2, 2, 2), epilogue=BIAS_CLIP)
+PROBLEMS = (STEM, LARGE_FILTER, GREY, WIDE, LONG_LINES, ODD)
 
 
 def check(problem: Conv2dProblem, device: Device, variants: Sequence[Variant]) -> None:
@@ -56,7 +57,8 @@ def test_it_builds_without_spills() -> None:
     (replace(STEM, channels=8), "at most 4 input channels"),
     (replace(STEM, channels=3, groups=3, out_channels=24), "one group"),
     (replace(STEM, out_channels=20), "multiples of 8"),
-    (replace(STEM, kernel=(9, 9), height=40, width=40), "takes at most 160"),
+    (replace(STEM, dilation=(1, 2)), "without dilation"),
+    (replace(STEM, kernel=(9, 9), height=40, width=40), "of which there may be 192"),
     (replace(STEM, stride=(30, 30), height=400, width=400), "do not fit"),
 ])
 def test_other_convolutions_give_a_reason(problem: Conv2dProblem, reason: str) -> None:

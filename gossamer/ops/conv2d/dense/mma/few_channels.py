@@ -3,7 +3,7 @@ a network, on tensor cores in float16 from the float32 image itself."""
 
 from __future__ import annotations
 
-import math
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -25,8 +25,10 @@ _SOURCE = Path(__file__).with_name("few_channels.cu")
 _SHAPES = ((8, 16), (4, 16), (8, 32), (4, 32), (16, 16))
 """Rows and columns of outputs of a work-group, the columns a multiple of 16."""
 _MOST_CHANNELS = 4
-_MOST_DEPTH = 160
-"""Inputs of a window, beyond which reading the image again costs little."""
+_MOST_DEPTH = 192
+"""Numbers of a window whose lines are filled, beyond which reading the image again costs little."""
+_MOST_PART = 64
+"""Output channels whose sums fit the registers of a work-group."""
 _MOST_SHARED = 40 * 1024
 """Bytes of shared memory without asking for more than every device has."""
 _MOST_GRID = 65535
@@ -50,8 +52,11 @@ class FewChannelsMma(Algorithm):
             return reason
         if problem.groups > 1 or problem.channels > _MOST_CHANNELS:
             return f"takes at most {_MOST_CHANNELS} input channels in one group"
-        if problem.depth > _MOST_DEPTH:
-            return f"{problem.depth} inputs of a window, takes at most {_MOST_DEPTH}"
+        if problem.dilation != (1, 1):
+            return "takes windows without dilation"
+        if (depth := _depth(problem)) > _MOST_DEPTH:
+            return (f"a window of {problem.channels}x{problem.kernel[0]}x{problem.kernel[1]} takes "
+                    f"{depth} numbers, of which there may be {_MOST_DEPTH}")
         if problem.out_channels % _MULTIPLE:
             return f"{problem.out_channels} output channels, takes multiples of {_MULTIPLE}"
         if max(problem.out_height, problem.batch) > _MOST_GRID:
@@ -63,8 +68,8 @@ class FewChannelsMma(Algorithm):
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
         x = problem.inputs[0].with_format(layout="NCHW")
         y = problem.outputs[0].with_format(layout="NHWC", dtype="float16")
-        for rows, columns in _fitting(problem):
-            yield Variant((("rows", rows), ("columns", columns)),
+        for part, rows, columns in _fitting(problem):
+            yield Variant((("rows", rows), ("columns", columns), ("channels", part)),
                           (x, *[y] * problem.epilogue.tensor_count), (y,), "fp16")
 
     def variants_in(self, problem: Conv2dProblem, device: Device,
@@ -76,21 +81,21 @@ class FewChannelsMma(Algorithm):
         if variant.outputs[0].size == 0:
             return State(problem, variant, device)
         rows, columns = variant["rows"], variant["columns"]
-        part, group = _part(problem), _group(problem)
+        part, group = variant["channels"], _group(problem)
         tiles = rows * columns // 16 // _WARPS
         kernel = device.compile(KernelSource.of(_SOURCE, "few_channels", {
             "HALVES": 1, "WARPS": _WARPS, "TILE_H": rows, "TILE_W": columns,
             "KERNEL_H": problem.kernel[0], "KERNEL_W": problem.kernel[1],
             "STRIDE_Y": problem.stride[0], "STRIDE_X": problem.stride[1],
-            "DILATION_Y": problem.dilation[0], "DILATION_X": problem.dilation[1],
-            "CHANNELS": problem.channels, "STEPS": _steps(problem), "OUT_PART": part,
-            "GROUP_TILES": group // 8, "TILES_AT_ONCE": 2 if tiles % 2 == 0 and part <= 32 else 1,
+            "ROW_WIDTH": _row_width(problem), "CHANNELS": problem.channels,
+            "STEPS": _steps(problem), "OUT_PART": part, "GROUP_TILES": group // 8,
+            "TILES_AT_ONCE": 2 if tiles % 2 == 0 else 1,
             **epilogue_macros(problem.epilogue, tensor_dtype="float16"),
         }, architectures=("sm_80", "sm_100"), headers=(*DIALECT, EARLY_BEGIN, ASYNC_COPIES,
                                                       TENSOR_CORES),
             begins_early=True))
-        packed = weights.packed("columns for few_channels_mma",
-                                lambda arrays: _pack(arrays, problem))
+        packed = weights.packed(f"{part} columns for few_channels_mma",
+                                lambda arrays: _pack(arrays, problem, part))
         column_tiles = -(-problem.out_width // columns)
         launch = Launch(
             kernel, (column_tiles * (problem.out_channels // part),
@@ -101,9 +106,19 @@ class FewChannelsMma(Algorithm):
         return State(problem, variant, device, [launch])
 
 
+def _row_width(problem: Conv2dProblem) -> int:
+    """Returns to how many numbers a line of a window is filled: a power of 2 from 2 on."""
+    return max(2, 1 << (problem.kernel[1] - 1).bit_length())
+
+
+def _depth(problem: Conv2dProblem) -> int:
+    """Returns the numbers of a window whose lines are filled."""
+    return problem.channels * problem.kernel[0] * _row_width(problem)
+
+
 def _steps(problem: Conv2dProblem) -> int:
-    """Returns the steps of 16 inputs of a window."""
-    return -(-problem.depth // 16)
+    """Returns the steps of 16 numbers of a window."""
+    return -(-_depth(problem) // 16)
 
 
 def _group(problem: Conv2dProblem) -> int:
@@ -111,43 +126,52 @@ def _group(problem: Conv2dProblem) -> int:
     return next(count for count in (32, 16, 8) if problem.out_channels % count == 0)
 
 
-def _part(problem: Conv2dProblem) -> int:
-    """Returns the output channels of a work-group, whose sums fit the registers."""
+def _parts(problem: Conv2dProblem) -> list[int]:
+    """Returns how many output channels a work-group may compute, the most first: all, where its
+    sums fit the registers, as else each reads the image again; and half as many, for few images."""
     group = _group(problem)
-    most = 64 if problem.depth <= 64 else 32
-    return max(count for count in range(group, max(group, most) + 1, group)
-               if problem.out_channels % count == 0)
+    fitting = [count for count in range(group, _MOST_PART + 1, group)
+               if problem.out_channels % count == 0]
+    return [count for count in reversed(fitting) if 2 * count >= fitting[-1]][:2]
 
 
-def _fitting(problem: Conv2dProblem) -> list[tuple[int, int]]:
-    """Returns the rows and columns of outputs of a work-group whose inputs and weights fit its
-    shared memory."""
+def _fitting(problem: Conv2dProblem) -> list[tuple[int, int, int]]:
+    """Returns the output channels, and the rows and columns of outputs, of a work-group whose
+    inputs and weights fit its shared memory."""
     fitting = []
-    for shape in _SHAPES:
-        halo = math.prod((count - 1) * stride + (taps - 1) * dilation + 1
-                         for count, stride, taps, dilation in zip(
-                             shape, problem.stride, problem.kernel, problem.dilation, strict=True))
-        weights = 32 * _steps(problem) * _part(problem) + 64 * _steps(problem)
-        if 2 * problem.channels * halo + weights <= _MOST_SHARED:
-            fitting.append(shape)
+    for part, (rows, columns) in itertools.product(_parts(problem), _SHAPES):
+        height, width = ((count - 1) * stride + taps for count, stride, taps in zip(
+            (rows, columns), problem.stride, problem.kernel, strict=True))
+        pitch = -(-width // 2) * 2
+        # an odd stride takes all numbers twice
+        copies = 1 + problem.stride[1] % 2
+        numbers = copies * (pitch * (problem.channels * height + 16) + 96)
+        if 2 * numbers + 32 * _steps(problem) * part <= _MOST_SHARED:
+            fitting.append((part, rows, columns))
     return fitting
 
 
-def _pack(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem) -> np.ndarray:
-    """Returns the weights as two registers of 32 lanes for each part of the output channels, step
-    of inputs and tile of 8 columns.
+def _pack(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem, part: int) -> np.ndarray:
+    """Returns the weights as registers of 32 lanes for each `part` of the output channels, step of
+    numbers of a window and tile of 8 columns: two registers of a tile, side by side with those of
+    the next tile where there is an even number. The numbers of a window are in the order of rows,
+    channels and columns, the lines filled with zeros.
 
-    Register h of lane l holds inputs 2 (l % 4) and the next of half h of the step for column l / 4.
-    Column 2 q + i of tile t of a group is channel (2 q T + 2 t + i) of it, with T tiles a group.
+    Register h of a tile and lane l holds numbers 2 (l % 4) and the next of half h of the step for column
+    l / 4. Column 2 q + i of tile t of a group is channel (2 q T + 2 t + i) of it, with T tiles a
+    group.
     """
-    weight = arrays["weight"].astype(np.float32).reshape(problem.out_channels, -1)
+    lines = arrays["weight"].astype(np.float32).transpose(0, 2, 1, 3)
+    filled = np.zeros((*lines.shape[:3], _row_width(problem)), np.float32)
+    filled[..., :problem.kernel[1]] = lines
     padded = np.zeros((problem.out_channels, _steps(problem) * 16), np.float32)
-    padded[:, :weight.shape[1]] = weight
+    padded[:, :_depth(problem)] = filled.reshape(problem.out_channels, -1)
     tiles = _group(problem) // 8
-    # axes: group, q, tile, i, input
+    # axes: group, q, tile, i, number
     columns = padded.reshape(-1, 4, tiles, 2, padded.shape[1]).transpose(0, 2, 1, 3, 4)
-    # axes: part, tile, column, step, half, quarter, input
-    parts = columns.reshape(problem.out_channels // _part(problem), -1, 8, _steps(problem), 2, 4, 2)
+    # axes: part, tiles, tile, column, step, half, quarter, number
+    parts = columns.reshape(problem.out_channels // part, -1, 1 if part % 16 else 2, 8,
+                            _steps(problem), 2, 4, 2)
     with np.errstate(over="ignore"):
-        ordered = np.ascontiguousarray(parts.transpose(0, 3, 1, 2, 5, 4, 6), np.float16)
+        ordered = np.ascontiguousarray(parts.transpose(0, 4, 1, 3, 6, 2, 5, 7), np.float16)
     return ordered.reshape(-1).view(np.uint32)
