@@ -117,7 +117,8 @@ class Format(HashedOnce):
         return np.dtype("float32" if self.is_packed else self.dtype)
 
     def stored_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Returns the shape in memory order with paddings, in words for a packed layout."""
+        """Returns the shape in memory order with paddings and the channels of other tensors, in
+        words for a packed layout."""
         if self.layout == ROW_MAJOR:
             return shape
         n, c, h, w = image_shape(shape)
@@ -199,7 +200,8 @@ class TensorSpec(HashedOnce):
 
     @functools.cached_property
     def stored_shape(self) -> tuple[int, ...]:
-        """The shape in memory order with paddings, in words for a packed layout."""
+        """The shape in memory order with paddings and the channels of other tensors, in words for a
+        packed layout."""
         return self.format.stored_shape(self.shape)
 
     @property
@@ -214,7 +216,8 @@ class TensorSpec(HashedOnce):
 
     @functools.cached_property
     def nbytes(self) -> int:
-        """Bytes of memory that the tensor takes, with paddings."""
+        """Bytes of memory that the tensor takes, with paddings; of a part of a larger tensor those
+        that all of that takes."""
         return math.prod(self.stored_shape) * self.stored_dtype.itemsize
 
     @functools.cached_property

@@ -27,9 +27,9 @@ EXACT = "b1"
 PRECISIONS, not in it: such algorithms are allowed whatever precision is."""
 
 
-PART_CHANNELS = 8
-"""Channels of a larger tensor in NHWC at a multiple of which a part of it begins: 16 bytes of
-float16."""
+PART_BYTES = 32
+"""Bytes of each pixel of a larger tensor in NHWC at a multiple of which a part of it begins. These
+are a sector of a GPU's caches, which then belongs to one part alone."""
 
 
 @dataclass(frozen=True)
@@ -232,9 +232,9 @@ class Algorithm(abc.ABC):
     vendor : str
         The vendor library whose kernels run, such as cuDNN; empty for gossamer's own kernels.
     reads_parts, writes_parts : bool
-        Whether inputs, but for tensor operands of an epilogue, and the output where there are none
-        of these, may be parts of the channels of larger tensors in NHWC, which begin at multiples
-        of PART_CHANNELS. Concatenations may along the channels alone.
+        Whether the op's own inputs may be parts of the channels of larger tensors in NHWC, and
+        whether its one output may be where the epilogue has no tensor operands. Parts begin at
+        multiples of PART_BYTES. Of a concatenation both count only where it joins channels.
     by_name_only : bool
         Whether it computes a layer only where it is asked for by its name. It is a published form
         that another algorithm includes and surpasses, so that measuring it would bring nothing.

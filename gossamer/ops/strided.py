@@ -210,10 +210,11 @@ def spatial_inner(spec: TensorSpec) -> int:
     return math.prod(spec.shape[axis] for axis in axes[axes.index(3) + 1:])
 
 
-def work_shape(inner: int, out_width: int) -> tuple[int, int]:
-    """Returns how many results a work-item computes along `inner` and along the width of a result
+def work_shape(inner: int, target: TensorSpec) -> tuple[int, int]:
+    """Returns how many results a work-item computes along `inner` and along the width of a target
     (outer, height, width, inner): four along `inner` where its size is a multiple of 4, four along
-    the width where `inner` is 1 and the width is a multiple of 4, else one."""
+    the width where columns are neighbours in memory and their number is a multiple of 4, else
+    one."""
     if inner % 4 == 0:
         return 4, 1
-    return (1, 4) if inner == 1 and out_width % 4 == 0 else (1, 1)
+    return (1, 4) if target.strides[3] == 1 and target.shape[3] % 4 == 0 else (1, 1)

@@ -20,6 +20,8 @@ class Candidate:
     algorithm: Algorithm
     variant: Variant
     measured: Measurement
+    copying: Measurement | None = None
+    """What was measured of a candidate in no time, which copies where nothing lies in place."""
 
     @property
     def cost(self) -> float:
@@ -41,8 +43,12 @@ class Candidate:
         """Returns the same candidate, as one that has nothing to do."""
         if self.measured.failure:
             return self
-        return replace(self, measured=replace(self.measured, median_us=0.0, p25_us=0.0, p75_us=0.0,
-                                              cold_us=0.0))
+        return replace(self, copying=self.measured, measured=replace(
+            self.measured, median_us=0.0, p25_us=0.0, p75_us=0.0, cold_us=0.0))
+
+    def in_its_time(self) -> Candidate:
+        """Returns the same candidate with the time that was measured."""
+        return self if self.copying is None else replace(self, measured=self.copying, copying=None)
 
 
 def why_not(candidate: Candidate, taken: Candidate, why: str = "") -> str:

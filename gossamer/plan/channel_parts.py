@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from gossamer.device.base import Device
-from gossamer.ops.algorithm import PART_CHANNELS, Algorithm, Epilogue, Problem, Variant
+from gossamer.ops.algorithm import PART_BYTES, Algorithm, Epilogue, Problem, Variant
 from gossamer.ops.concat.problem import ConcatProblem
 from gossamer.ops.copy.problem import CopyProblem
 from gossamer.plan.program import Place, Program, Step
@@ -16,17 +16,28 @@ from gossamer.tensor import Format, TensorSpec
 
 @dataclass(frozen=True)
 class _Use:
-    """A value as an input or the output of a step. index: which of the inputs it is."""
+    """A value as an input or an output of a step. index: which of these it is."""
 
     step: Step
     index: int
     is_output: bool
 
 
+@dataclass(frozen=True)
+class _Part:
+    """Where a part lies: the name of the value of which it is one, its first channel there, and the
+    channels of that value, as the step sees them that joins or takes the part. The value may have
+    another shape elsewhere."""
+
+    whole: str
+    first: int
+    channels: int
+
+
 def first_channels(problem: Problem, variant: Variant) -> list[int] | None:
     """Returns at which channel of a concatenation's output each input lies, or at which channel of
     a copy's input its output lies; None where these are no parts of the channels in NHWC, or begin
-    at no multiple of PART_CHANNELS."""
+    at no multiple of PART_BYTES."""
     if isinstance(problem, ConcatProblem):
         (whole,), parts = variant.outputs, variant.inputs
         if problem.axis != 1:
@@ -40,8 +51,9 @@ def first_channels(problem: Problem, variant: Variant) -> list[int] | None:
     else:
         return None
     fits = all(_is_plain(spec) and spec.dtype == whole.dtype for spec in (whole, *parts))
+    itemsize = whole.stored_dtype.itemsize
     if not fits or whole.size >= 2**31 or any(
-            channel % PART_CHANNELS for channel in (*firsts, whole.shape[1])):
+            channel * itemsize % PART_BYTES for channel in (*firsts, whole.shape[1])):
         return None
     return firsts
 
@@ -63,13 +75,13 @@ def may_be_part(algorithm: Algorithm, problem: Problem, variant: Variant, index:
                 is_output: bool) -> bool:
     """Whether an input or the output of a variant may be a part of the channels of a larger tensor.
 
-    index: which of the inputs.
+    index: which of the inputs or outputs.
     """
     operands = getattr(problem, "epilogue", Epilogue()).tensor_count
     if isinstance(problem, ConcatProblem) and problem.axis != 1:
         return False
     if is_output:
-        return algorithm.writes_parts and not operands and _is_plain(variant.outputs[0])
+        return algorithm.writes_parts and not operands and _is_plain(variant.outputs[index])
     return (algorithm.reads_parts and index < len(variant.inputs) - operands
             and _is_plain(variant.inputs[index]))
 
@@ -83,8 +95,7 @@ class ChannelParts:
     def __init__(self, program: Program, device: Device) -> None:
         self._program = program
         self._device = device
-        self._parts: dict[str, tuple[str, int]] = {}
-        """For each part the value of which it is one, and its first channel there."""
+        self._parts: dict[str, _Part] = {}
         self._uses: dict[str, list[_Use]] = {}
         for step in program.steps:
             for values, is_output in ((step.inputs, False), (step.outputs, True)):
@@ -110,15 +121,16 @@ class ChannelParts:
             if value in self._apart or not all(
                     use.step is step or self._takes(use) for use in self._uses[value]):
                 return False
-        whole = self._program.root(wholes[0])
-        self._parts.update((root, (whole, first))
+        whole, specs = self._program.root(wholes[0]), (
+            step.variant.outputs if joins else step.variant.inputs)
+        self._parts.update((root, _Part(whole, first, specs[0].shape[1]))
                            for root, first in zip(roots, firsts, strict=True))
         return True
 
     def _within(self, roots: Iterable[str]) -> set[str]:
         """Returns values with all that are parts of them."""
         found = set(roots)
-        while more := {part for part, (whole, _) in self._parts.items() if whole in found} - found:
+        while more := {name for name, part in self._parts.items() if part.whole in found} - found:
             found |= more
         return found
 
@@ -130,9 +142,9 @@ class ChannelParts:
     def finish(self) -> None:
         """Writes to the program where the parts lie, and with which variants its steps run."""
         formats = {part: self._format(part) for part in self._parts}
-        for part, (whole, _) in self._parts.items():
-            self._program.places[part] = Place(whole, 0)
-            self._program.specs[part] = replace(self._program.specs[part], format=formats[part])
+        for name, part in self._parts.items():
+            self._program.places[name] = Place(part.whole, 0)
+            self._program.specs[name] = replace(self._program.specs[name], format=formats[name])
         for step in self._program.steps:
             if not step.in_place:
                 inputs, outputs = (self._with_formats(specs, values, formats) for specs, values in (
@@ -140,13 +152,14 @@ class ChannelParts:
                 if (inputs, outputs) != (step.variant.inputs, step.variant.outputs):
                     step.placed_variant = replace(step.variant, inputs=inputs, outputs=outputs)
 
-    def _format(self, part: str) -> Format:
+    def _format(self, name: str) -> Format:
         """Returns the format of a part within the tensor that owns the memory."""
-        spec, before, root = self._program.specs[part], 0, part
-        while root in self._parts:
-            root, first = self._parts[root]
-            before += first
-        after = self._program.specs[root].shape[1] - before - spec.shape[1]
+        spec, part = self._program.specs[name], self._parts[name]
+        before = part.first
+        while part.whole in self._parts:
+            part = self._parts[part.whole]
+            before += part.first
+        after = part.channels - before - spec.shape[1]
         return replace(spec.format, other_channels=(before, after))
 
     def _with_formats(self, specs: tuple[TensorSpec, ...], values: list[str],

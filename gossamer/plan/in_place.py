@@ -104,16 +104,20 @@ def keep_in_place(program: Program, layers: Sequence[Layer], device: Device) -> 
     channel_parts = ChannelParts(program, device)
     for step in steps:
         step.in_place = step.in_place or channel_parts.add(step)
+        if not step.in_place:
+            step.candidates = [candidate.in_its_time() for candidate in step.candidates]
     channel_parts.finish()
     return program
 
 
 def in_place_candidates(node: MeasuredLayer, names: Collection[str],
                         nodes: Iterable[MeasuredLayer | Layer], device: Device) -> list[Candidate]:
-    """Returns the candidates of a layer of layers_in_place(). Those whose formats let it copy
-    nothing take no time, where the fastest candidates of these formats of the layers beside it
-    write and read parts, if that is needed.
+    """Returns the candidates of a layer of layers_in_place(), of which those take no time that have
+    nothing to copy.
 
+    Such a candidate joins or takes parts that are in memory as they are, or channels in NHWC. The
+    latter counts where each layer beside it is likely to write or read a part: where its fastest
+    candidate in NHWC can.
     names: those of layers_in_place(). nodes: all layers.
     """
     problem = node.layer.problem
@@ -131,7 +135,7 @@ def in_place_candidates(node: MeasuredLayer, names: Collection[str],
             for other, value, is_output in beside)
 
     return [candidate.in_no_time() if is_free(candidate.variant) else candidate
-            for candidate in node.candidates]
+            for candidate in map(Candidate.in_its_time, node.candidates)]
 
 
 def _layer(node: MeasuredLayer | Layer) -> Layer:
@@ -141,7 +145,7 @@ def _layer(node: MeasuredLayer | Layer) -> Layer:
 def _takes_part(node: MeasuredLayer | Layer, value: str, dtype: str, names: Collection[str], *,
                 is_output: bool) -> bool:
     """Whether a layer is likely to write or read a value as a part of the channels of another one:
-    whether its fastest candidate does that has the value in NHWC."""
+    whether the fastest of its candidates that take the value in NHWC can."""
     if isinstance(node, Layer) or node.layer.problem is None:
         return False
     index = (node.layer.outputs if is_output else node.layer.inputs).index(value)

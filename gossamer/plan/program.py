@@ -115,7 +115,8 @@ class Step:
 @dataclass(frozen=True)
 class Place:
     """Where a value lies within the memory of another one: the name of that value, and the byte at
-    which it begins there."""
+    which its buffer begins there. A part of the channels in NHWC has the whole's buffer, and begins
+    in each pixel where its format says."""
 
     whole: str
     offset: int

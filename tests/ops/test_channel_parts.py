@@ -31,6 +31,7 @@ PROBLEMS: dict[str, Problem] = {
     "odd channels": Conv2dProblem(1, 9, 5, 4, 11, (3, 3), (2, 2), epilogue=BIAS),
     "groups": Conv2dProblem(2, 16, 3, 4, 16, (1, 1), groups=2),
     "depthwise": Conv2dProblem(2, 8, 5, 6, 8, (3, 3), pads=(1, 1, 1, 1), groups=8, epilogue=BIAS),
+    "several channels for one": Conv2dProblem(2, 8, 5, 4, 16, (3, 3), groups=8, epilogue=BIAS),
     "residual sum": Conv2dProblem(2, 8, 3, 3, 8, (1, 1), epilogue=SUM),
     "long sum": Conv2dProblem(1, 264, 2, 2, 8, (3, 3), pads=(1, 1, 1, 1), epilogue=BIAS),
     "concatenation": ConcatProblem((IMAGES, default_spec((2, 3, 5, 6)), IMAGES), 1),
@@ -40,6 +41,11 @@ PROBLEMS: dict[str, Problem] = {
     "average": PoolProblem(default_spec((1, 6, 4, 5)), "average", (2, 2)),
     "nearest": ResizeProblem(IMAGES, (10, 12), (2.0, 2.0), "nearest"),
     "linear": ResizeProblem(IMAGES, (7, 9), (1.4, 1.5), "linear"),
+    "maximum of one channel": PoolProblem(default_spec((2, 1, 6, 8)), "max", (2, 2), (2, 2)),
+    "nearest of one channel": ResizeProblem(default_spec((2, 1, 3, 4)), (6, 8), (2.0, 2.0),
+                                            "nearest"),
+    "one number": ElementwiseProblem((default_spec((1, 1, 1, 1)),), apply("relu")),
+    "repeated operand": ElementwiseProblem((IMAGES, default_spec((2, 8, 1, 1))), apply("mul")),
     "sum": ElementwiseProblem((IMAGES, IMAGES), apply("add")),
 }
 OTHERS = (8, 16)

@@ -15,6 +15,7 @@ import gossamer
 from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.expression import apply
+from gossamer.ops import strided
 from gossamer.ops.algorithm import Epilogue, Problem, Variant
 from gossamer.ops.concat.problem import ConcatProblem
 from gossamer.ops.conv2d.problem import Conv2dProblem
@@ -245,6 +246,35 @@ def test_a_dense_block_is_one_tensor(compiled_device: Device, tmp_path: Path) ->
     assert_close(plan(x), runtime(proto, {"x": x})[0])
     assert in_place(plan.program(2)) == {"before third", "before fourth"}
     assert placed(plan.program(2)) == {"first": (0, 16), "second": (8, 8), "third": (16, 0)}
+
+
+@pytest.mark.parametrize("taken", [8, 1])
+@pytest.mark.parametrize(("size", "channels"), [(2, 64), (4, 8), (1, 16)])
+def test_a_slice_of_a_reshaped_tensor(compiled_device: Device, tmp_path: Path, size: int,
+                                      channels: int, taken: int,
+                                      monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reshaped tensor has other channels than the one that owns the memory. A slice may be of
+    one number."""
+    # of layouts that are the same for images of one pixel
+    monkeypatch.setattr(strided.layout_variants, "__defaults__", (("NHWC", "NCHW", "CHWN"), ()))
+    total = channels * size * size
+    proto = model(
+        [node("Conv", ["x", "w0"], ["a"], "first", pads=[size // 2] * 4),
+         node("Reshape", ["a", "column"], ["b"], "column"),
+         node("Slice", ["b", "from", "to", "axis"], ["c"], "slice"),
+         node("Neg", ["c"], ["d"], "negative"),
+         node("Conv", ["d", "w1"], ["y"], "last")],
+        {"x": ["N", 8, size, size]}, {"y": 4},
+        {"w0": weights(channels, 8, size // 2 * 2 + 1, size // 2 * 2 + 1),
+         "column": np.array([0, total, 1, 1]), "from": np.array([8]), "to": np.array([8 + taken]),
+         "axis": np.array([1]), "w1": weights(8, taken, 1, 1)})
+    plan = gossamer.compile(str(save(proto, tmp_path)), compiled_device)
+    for batch in (1, 2):
+        x = weights(batch, 8, size, size)
+        assert_close(plan(x), runtime(proto, {"x": x})[0])
+    (negative,) = [step for step in plan.program(2).steps if step.layer.name == "negative"]
+    assert negative.placed_variant is not None
+    assert negative.placed_variant.inputs[0].format.other_channels == (8, total - 8 - taken)
 
 
 @pytest.mark.parametrize(("changed", "reason"), [

@@ -1,12 +1,13 @@
 /* Writes tensors side by side: row by row, `size` elements of each of up to four sources one after
- * the other, into the rows of a target. Each tensor begins at its element `first`, and its rows begin
- * `pitch` elements after one another.
+ * the other, into the rows of a target. Each tensor begins at its element `first`, and its rows
+ * begin `pitch` elements after one another.
  *
  * ELEMENT  type of the elements
  * SOURCES  number of sources, 1 to 4
  * `width` is the sum of the sizes, and `count` the number of elements of all sources. */
 
-#define SOURCE(n) , const GLOBAL ELEMENT *RESTRICT source##n, int size##n, int first##n, int pitch##n
+#define SOURCE(n) \
+    , const GLOBAL ELEMENT *RESTRICT source##n, int size##n, int first##n, int pitch##n
 
 /* Copies the element if it is one of this source, else counts on from the source's end. */
 #define FROM(n)                                                       \

@@ -221,7 +221,7 @@ class _Generator:
         if self._scalar[index] and index not in self._walked:
             place, step = "0", "0"
         elif index in self._walked:
-            place, step = f"o{index}", f"s{index}_{len(self.sizes) - 1}"
+            place, step = f"o{index}", f"s{index}_{len(self.sizes) - 1}" if self.sizes else "0"
         else:
             place, step = "index", "1"
         contiguous = bool(self.walks[index]) and self.walks[index][-1] == 1

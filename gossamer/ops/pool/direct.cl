@@ -3,8 +3,8 @@
  *
  * A work-item computes LANES neighbours along `inner`, or PIXELS along the width; one of the two
  * may be 4. LANES = 4 needs inner % 4 == 0; PIXELS = 4 needs inner == 1 and out_width % 4 == 0.
- * Where a tensor is a part of a larger one, `inner` of that is source_inner or target_inner, and the
- * part begins at source_first or target_first.
+ * Where a tensor is a part of a larger one, `inner` of that is source_inner or target_inner, and
+ * the part begins at source_first or target_first.
  * MAX: defined for the maximum, undefined for the average.
  * WINDOW: the window's height and width, where they are equal and known at compile time. */
 
@@ -43,8 +43,8 @@
 
 KERNEL void pool(const GLOBAL REAL *RESTRICT source, GLOBAL REAL *RESTRICT target, int count,
                  int height, int width, int source_first, int source_inner, int target_first,
-                 int target_inner, DIVISOR(inner_steps), DIVISOR(out_columns), DIVISOR(out_height), int kernel_height, int kernel_width,
-                 int stride_y, int stride_x, int top, int left, int dilation_y, int dilation_x,
+                 int target_inner, DIVISOR(inner_steps), DIVISOR(out_columns), DIVISOR(out_height),
+                 int kernel_height, int kernel_width, int stride_y, int stride_x, int top, int left, int dilation_y, int dilation_x,
                  int counted_top, int counted_left, int counted_bottom, int counted_right)
 {
     BEGIN_EARLY();

@@ -35,7 +35,7 @@ class DirectPool(KernelAlgorithm):
                       device: Device) -> Launch:
         (source,), (target,) = variant.inputs, variant.outputs
         inner = spatial_inner(source)
-        lanes, pixels = work_shape(inner, problem.out_width)
+        lanes, pixels = work_shape(inner, target)
         defines: dict[str, object] = {"LANES": lanes, "PIXELS": pixels,
                                       "HALVES": int(variant.precision == "fp16")}
         if problem.kind == "max":

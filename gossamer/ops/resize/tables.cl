@@ -4,8 +4,8 @@
  *
  * A work-item computes LANES neighbours along `inner`, or PIXELS along the width; one of the two
  * may be 4. LANES = 4 needs inner % 4 == 0; PIXELS = 4 needs inner == 1 and out_width % 4 == 0.
- * Where a tensor is a part of a larger one, `inner` of that is source_inner or target_inner, and the
- * part begins at source_first or target_first. */
+ * Where a tensor is a part of a larger one, `inner` of that is source_inner or target_inner, and
+ * the part begins at source_first or target_first. */
 
 #define MIX(a, b, part) ((a) + ((b) - (a)) * (part))
 #define MIX_FOUR(lane) MIX(MIX(aa.lane, ab.lane, px), MIX(ba.lane, bb.lane, px), py)

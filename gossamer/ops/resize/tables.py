@@ -38,7 +38,7 @@ class TableResize(KernelAlgorithm):
                       device: Device) -> Launch:
         (source,), (target,) = variant.inputs, variant.outputs
         inner = spatial_inner(source)
-        lanes, pixels = work_shape(inner, problem.size[1])
+        lanes, pixels = work_shape(inner, target)
         defines: dict[str, object] = {"LANES": lanes, "PIXELS": pixels,
                                       "HALVES": int(variant.precision == "fp16")}
         if problem.mode == "linear":

@@ -12,8 +12,8 @@
  * (split, pixel, channel), for split_sum.cl to add up; then there is no epilogue.
  * BLOCKS_PER_UNIT work-groups must fit a multiprocessor at once, which bounds the registers.
  *
- * x and y begin at x_first and y_first. In NHWC a pixel of y has y_channels channels in memory, those
- * of other tensors included where y is a part of a larger tensor.
+ * x and y begin at x_first and y_first. In NHWC a pixel of y has y_channels channels in memory,
+ * those of other tensors included where y is a part of a larger tensor.
  *
  * POINTWISE      1: k is channel k of the pixel itself; 0: k_table[k / VECTOR] holds the offset of
  *                k in x, and its row and column

@@ -6,8 +6,8 @@
  * input channel. zeros: as many zeros as a group has input channels, which are read in place of
  * pixels outside of the image.
  *
- * x and y begin at x_first and y_first. In NHWC a pixel of y has y_channels channels in memory, those
- * of other tensors included where y is a part of a larger tensor.
+ * x and y begin at x_first and y_first. In NHWC a pixel of y has y_channels channels in memory,
+ * those of other tensors included where y is a part of a larger tensor.
  *
  * HALVES      1: x, y, zeros and the epilogue's tensor operands are 16-bit floats
  * IN_NHWC     1 where x is NHWC, 0 where it is NCHW

@@ -157,9 +157,9 @@ def _pack(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem, part: int) -
     the next tile where there is an even number. The numbers of a window are in the order of rows,
     channels and columns, the lines filled with zeros.
 
-    Register h of a tile and lane l holds numbers 2 (l % 4) and the next of half h of the step for column
-    l / 4. Column 2 q + i of tile t of a group is channel (2 q T + 2 t + i) of it, with T tiles a
-    group.
+    Register h of a tile and lane l holds numbers 2 (l % 4) and the next of half h of the step for
+    column l / 4. Column 2 q + i of tile t of a group is channel (2 q T + 2 t + i) of it, with T
+    tiles a group.
     """
     lines = arrays["weight"].astype(np.float32).transpose(0, 2, 1, 3)
     filled = np.zeros((*lines.shape[:3], _row_width(problem)), np.float32)

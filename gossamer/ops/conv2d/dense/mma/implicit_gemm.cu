@@ -18,8 +18,8 @@
  * behind the slots, which have the lines of pixels only. It is for a short K, whose tiles would
  * copy more weights than inputs; the tiles of a work-group have the same output channels.
  *
- * x and y begin at x_first and y_first. In NHWC a pixel of y has y_channels channels in memory, those
- * of other tensors included where y is a part of a larger tensor.
+ * x and y begin at x_first and y_first. In NHWC a pixel of y has y_channels channels in memory,
+ * those of other tensors included where y is a part of a larger tensor.
  *
  * HALVES            1: x, weight, y and the epilogue's tensor operands are 16-bit floats; 0: they
  *                   are floats, which are read as TF32
