@@ -16,6 +16,6 @@ from gossamer.ops.gemm.sparse import SparseGemm, SparseRows
 from gossamer.ops.op import Op
 
 OP = Op("gemm", GemmProblem, reference,
-        (FewRows(), WideProduct(), TiledGemm(), LargeGemm(), MmaGemm(), CublasGemm(), SparseRows(),
+        (WideProduct(), FewRows(), TiledGemm(), LargeGemm(), MmaGemm(), CublasGemm(), SparseRows(),
          HostGemm(), SparseGemm(), HostPopcountGemm(), BitTensorCoreGemm(), WidePopcountGemm(),
          PopcountGemm(), PublishedGemm()))

@@ -80,7 +80,8 @@ class StoredChoices:
         be used.
         """
         planned = batch in self._choices
-        nearest = min(sorted(self._choices), key=lambda other: _ratio(other, batch))
+        nearest = batch if planned else min(sorted(self._choices),
+                                            key=lambda other: _ratio(other, batch))
         choices = self._choices[nearest]
         unfit: list[str] = []
         layers = list(layers)

@@ -16,6 +16,7 @@ from onnx import helper
 
 import gossamer
 from gossamer.device.base import Device
+from gossamer.device.registry import find
 from gossamer.errors import GossamerError, InputError
 from gossamer.expression import Expression, ExpressionStep
 from gossamer.model.graph import Graph, Node, ValueInfo
@@ -104,6 +105,17 @@ def test_a_second_plan_and_a_second_save_write_the_same_file(
     for name in ("second", "third"):
         assert (tmp_path / f"{name}.plan").read_bytes() == first_bytes
     assert "date" not in json.loads(entries(tmp_path / "first.plan")["plan.json"])
+
+
+def test_an_empty_batch_has_choices_of_its_own(tmp_path: Path) -> None:
+    plan = compiled(small(), find("host"), tmp_path)
+    for batch in (1, 0):
+        plan.program(batch)
+    plan.save(tmp_path / "a.plan")
+    loaded = Plan.load(tmp_path / "a.plan")
+    assert loaded.planned_batches == [0, 1]
+    for batch in (0, 1):
+        assert_close(loaded(images(batch)), expected(images(batch)))
 
 
 def test_another_batch_takes_the_nearest_choices_and_says_so(

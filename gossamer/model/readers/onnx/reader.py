@@ -56,7 +56,7 @@ def load_onnx(path: str | Path) -> Graph:
         raise ModelError(f"{file}: names no ONNX opset; export the model again")
     if opset not in OPSETS:
         raise UnsupportedError(f"{file}: opset {opset} is outside {OPSETS[0]} to {OPSETS[-1]}; "
-                               "export with opset_version=17")
+                               "export with an opset_version among these")
     graph = Graph(model.graph.name or path.name.split(".")[0], [], [], [], {}, file,
                   metadata=metadata.read(model))
     _load_constants(model.graph, graph)
