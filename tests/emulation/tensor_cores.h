@@ -1,6 +1,6 @@
 /* Emulates the instructions for tensor cores: products, loads of matrices and asynchronous copies.
  * The lanes of a warp exchange their operands through memory. The lane and register of each element
- * follow the PTX ISA's description of mma.m16n8k16 (.f16), mma.m16n8k8 (.tf32), mma.m16n8k256 (.b1),
+ * follow the PTX ISA's description of mma.m16n8k16 and m16n8k8 (.f16), m16n8k8 (.tf32), m16n8k256 (.b1),
  * wgmma.m64nNk256 (.b1) and ldmatrix. */
 
 #pragma once

@@ -44,6 +44,13 @@ _PTX = {
        f"emulation::multiply({halves}, %0, %1, %2, %3, %4, %5, %6, %7, %8, %9, __FILE__, __LINE__)"
        for shape, halves in (("m16n8k16.row.col.f32.f16.f16.f32", "true"),
                              ("m16n8k8.row.col.f32.tf32.tf32.f32", "false"))},
+    "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, "
+    "{%0, %1, %2, %3};":
+        "emulation::multiply(true, %0, %1, %2, %3, %4, %5, 0, 0, %6, 0, __FILE__, __LINE__)",
+    "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+    "{%8, %9}, {%10, %11, %12, %13};":
+        "(%0 = %10, %1 = %11, %2 = %12, %3 = %13, emulation::multiply("
+        "true, %0, %1, %2, %3, %4, %5, %6, %7, %8, %9, __FILE__, __LINE__))",
     "mma.sync.aligned.m16n8k256.row.col.s32.b1.b1.s32.and.popc {%0, %1, %2, %3}, "
     "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};":
         "emulation::multiply_bits(%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, __FILE__, __LINE__)",
@@ -54,6 +61,9 @@ _PTX = {
         "emulation::load_two_matrices(%0, %1, %2, __FILE__, __LINE__)",
     "cvt.rn.f16x2.f32 %0, %1, %2;":
         "%0 = (unsigned)float_to_half_bits(%1) << 16 | float_to_half_bits(%2)",
+    "cvt.rn.relu.f16x2.f32 %0, %1, %2;":
+        "%0 = (unsigned)float_to_half_bits(emulation::extreme(true, %1, 0.0f)) << 16"
+        " | float_to_half_bits(emulation::extreme(true, %2, 0.0f))",
     **{f"{name}.NaN.f32 %0, %1, %2;": f"%0 = emulation::extreme({larger}, %1, %2)"
        for name, larger in (("max", "true"), ("min", "false"))},
     **{f"{name}.NaN.f16x2 %0, %1, %2;": f"%0 = emulation::extreme_halves({larger}, %1, %2)"
@@ -105,6 +115,4 @@ def _instruction(match: re.Match[str]) -> str:
     if ptx not in _PTX:
         raise CompileError(f"tests/emulation/translation.py does not know the instruction {ptx!r}")
     statement = _PTX[ptx]
-    for number, operand in enumerate(operands):
-        statement = statement.replace(f"%{number}", operand)
-    return f"({statement})"
+    return f"({re.sub(r'%([0-9]+)', lambda number: operands[int(number[1])], statement)})"

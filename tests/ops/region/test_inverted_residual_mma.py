@@ -25,6 +25,7 @@ from tests.ops.harness import check_variants, random_weights, run_variant
 from tests.ops.recording import RecordingDevice
 from tests.ops.region.blocks import (
     BIAS_HARD_SWISH,
+    BIAS_RELU,
     BIAS_SIGMOID,
     BIAS_SILU,
     QUOTIENT,
@@ -51,7 +52,11 @@ EXCITED_UNUSED_CHANNELS = excited(block(1, 16, 56, 8, (6, 6), activation=QUOTIEN
 STEM = stem(block(2, 0, 32, 16, (9, 11), expands=False), 3, (18, 21))
 LARGE_STEM = stem(block(1, 0, 24, 8, (7, 8), kernel=(5, 5), stride=(2, 1), expands=False),
                   2, (12, 10), kernel=(5, 4), stride=(1, 1), pads=(2, 1, 1, 3), dilation=(2, 2))
+EVEN_FILTER = block(2, 8, 32, 16, (9, 10), kernel=(4, 4), stride=(2, 2), activation=BIAS_RELU)
+FLAT_FILTER = block(1, 16, 24, 8, (6, 11), kernel=(1, 3), stride=(1, 2))
+TALL_FILTER = block(1, 8, 48, 24, (11, 7), kernel=(5, 3), stride=(2, 1))
 PROBLEMS = {"residual": RESIDUAL, "strided": STRIDED, "large filter": LARGE_FILTER,
+            "even filter": EVEN_FILTER, "flat filter": FLAT_FILTER, "tall filter": TALL_FILTER,
             "unused channels": UNUSED_CHANNELS, "separable": SEPARABLE,
             "separable residual": SEPARABLE_RESIDUAL, "stem": STEM, "large stem": LARGE_STEM,
             "excited": EXCITED,

@@ -276,23 +276,23 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
         UNROLL_BY(2) for (int step = 0; step < PROJECT_STEPS; step++) {
             Pixels found[SUM_TILES];
             UNROLL for (int m = 0; m < SUM_TILES; m++) {
+                /* a tile behind the last one is the last one once more, and its sums are not stored:
+                 * conditions would take longer than the products */
                 int tile = level * SUM_TILES + m;
-                if (tile < PIXEL_TILES)
-                    found[m] = load_pixels(convolved + tile * 16 * CHUNK_ROW, CHUNK_ROW, step,
-                                           lane);
+                if ((HEIGHTS - 1) * SUM_TILES + m >= PIXEL_TILES)
+                    tile = tile < PIXEL_TILES ? tile : PIXEL_TILES - 1;
+                found[m] = load_pixels(convolved + tile * 16 * CHUNK_ROW, CHUNK_ROW, step, lane);
             }
             UNROLL for (int pair = 0; pair < SUM_PAIRS; pair++) {
                 int place = side * SUM_PAIRS + pair;
-                if (place < OUT_PAIRS) {
-                    Weights factors = load_weights(
-                        project + (step * OUT_PAIRS + place) * PAIR_WORDS, lane);
-                    UNROLL for (int m = 0; m < SUM_TILES; m++)
-                        if (level * SUM_TILES + m < PIXEL_TILES) {
-                            multiply_tile(sums[m][2 * pair], found[m], factors, 0);
-                            if (2 * place + 1 < OUT_TILES)
-                                multiply_tile(sums[m][2 * pair + 1], found[m], factors, 1);
-                        }
-                }
+                if ((SIDES - 1) * SUM_PAIRS + pair >= OUT_PAIRS)
+                    place = place < OUT_PAIRS ? place : OUT_PAIRS - 1;
+                Weights factors = load_weights(
+                    project + (step * OUT_PAIRS + place) * PAIR_WORDS, lane);
+                UNROLL for (int m = 0; m < SUM_TILES; m++)
+                    UNROLL for (int i = 0; i < 2; i++)
+                        if (2 * pair + i < OUT_TILES)
+                            multiply_tile(sums[m][2 * pair + i], found[m], factors, i);
             }
         }
         stage ^= STAGES > 1;

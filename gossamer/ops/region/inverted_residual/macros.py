@@ -104,8 +104,8 @@ def _inner_epilogue(epilogue: Epilogue, prefix: str, *, halves: bool) -> dict[st
                  f"{prefix}EPILOGUE(second, (channel) + 1, 0) store_two(target, {values}); }}")
     else:
         low, high = bounds
-        steps = "uint packed = two_halves(first, second); "
-        if low > -np.inf:
+        steps = f"uint packed = two_halves{'_from_0' if low == 0 else ''}(first, second); "
+        if low not in (-np.inf, 0):
             steps += f"packed = larger_halves(packed, {_both_halves(low)}); "
         if high < np.inf:
             steps += f"packed = smaller_halves(packed, {_both_halves(high)}); "

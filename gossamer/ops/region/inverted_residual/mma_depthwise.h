@@ -8,26 +8,76 @@ INLINE int column_place(int column)
 }
 
 #if CONVOLVES
+/* The right operand of a product has the weights of two taps of 8 channels on diagonals. The taps of
+ * a filter are neighbours of a row, in ROW_PAIRS pairs for each row; where rows are odd, the last taps
+ * of two rows, in COLUMN_PAIRS pairs; and where rows and columns are odd, the last tap alone. So one
+ * load gives the left operand of each, in registers that follow one another. */
+#define ROW_PAIRS (KERNEL_W / 2)
+#define MOST_PAIRS (ROW_PAIRS > 0 ? ROW_PAIRS : 1)
+#define IS_ODD (KERNEL_W % 2)
+#define COLUMN_PAIRS (IS_ODD ? KERNEL_H / 2 : 0)
+#define HAS_SINGLE (IS_ODD && KERNEL_H % 2)
+#define TAP_PAIRS (KERNEL_H * ROW_PAIRS + COLUMN_PAIRS)
 /* rows of inputs that are in registers: those of two neighbouring outputs */
 #define HELD_ROWS (KERNEL_H + STRIDE_Y)
+/* The last tap is in the upper half of the pair that begins a row above, which the next output needs,
+ * or else in the lower half of the one that begins in its row. */
+#define SINGLE_IS_UPPER (STRIDE_Y == 1 && KERNEL_H > 1)
+/* Pairs of last taps begin in every STRIDE_Y-th row: the last one that an output reads, seen from its
+ * first row, the first one that no output before this one reads, and the last one whose lower row is
+ * read, too. */
+#define LAST_COLUMN (KERNEL_H - (SINGLE_IS_UPPER || KERNEL_H % 2 == 0 ? 2 : 1))
+#define FIRST_COLUMN(output) \
+    ((output) == 0 ? 0 : ((output) - 1) * STRIDE_Y + LAST_COLUMN + STRIDE_Y)
+#define LAST_FULL_COLUMN (COLUMN_PAIRS ? (RUN - 1) * STRIDE_Y + 2 * COLUMN_PAIRS - 2 : -1)
 
-/* Loads 8 neighbouring channels of 16 pixels for each tap of a row of a filter. address: that of the
- * first tap's input; lanes from 16 on give that of the second tap's. */
-INLINE void load_row(uint (&row)[KERNEL_W][2], uint address)
+/* The run of rows to which a column of outputs belongs. */
+#define RUN_OF(column)                               \
+    (RUN == TILE_H       ? 0                         \
+     : 2 * RUN == TILE_H ? (column) >= TILE_W ? 1 : 0 \
+                         : (int)((uint)(column) / TILE_W))
+
+/* The operands of one row of inputs for 16 pixels and 8 channels: its pairs of neighbouring taps, and
+ * its last tap with that of the row below. */
+struct RowOfInputs {
+    uint4 pairs[MOST_PAIRS];
+    uint4 column;
+};
+
+/* Loads 8 neighbouring channels of 16 pixels for two taps. address: that of the first tap's input;
+ * lanes from 16 on give that of the second tap's. */
+INLINE void load_two_taps(uint4 &inputs, uint address)
 {
-    UNROLL for (int tap = 0; tap < KERNEL_W - 1; tap += 2) {
-        uint of_tap = address + column_place(tap) * CHUNK_ROW * 2;
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(row[tap][0]), "=r"(row[tap][1]), "=r"(row[tap + 1][0]),
-                       "=r"(row[tap + 1][1])
-                     : "r"(of_tap) : "memory");
-    }
-    if (KERNEL_W % 2) {
-        uint of_tap = address + column_place(KERNEL_W - 1) * CHUNK_ROW * 2;
-        asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
-                     : "=r"(row[KERNEL_W - 1][0]), "=r"(row[KERNEL_W - 1][1])
-                     : "r"(of_tap) : "memory");
-    }
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(inputs.x), "=r"(inputs.y), "=r"(inputs.z), "=r"(inputs.w)
+                 : "r"(address) : "memory");
+}
+
+/* Loads 8 neighbouring channels of 16 pixels for one tap. */
+INLINE void load_tap(uint4 &inputs, uint address)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
+                 : "=r"(inputs.x), "=r"(inputs.y) : "r"(address) : "memory");
+}
+
+/* Multiplies 16 pixels of 8 channels for two taps, and adds to what sums begin with, which stays. */
+INLINE void begin_sum(float (&sum)[4], const uint4 &inputs, uint lower, uint upper,
+                      const float (&start)[4])
+{
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%10, %11, %12, %13};"
+        : "=f"(sum[0]), "=f"(sum[1]), "=f"(sum[2]), "=f"(sum[3])
+        : "r"(inputs.x), "r"(inputs.y), "r"(inputs.z), "r"(inputs.w), "r"(lower), "r"(upper),
+          "f"(start[0]), "f"(start[1]), "f"(start[2]), "f"(start[3]));
+}
+
+/* Multiplies 16 pixels of 8 channels for one tap, and adds to the sum. */
+INLINE void multiply_tap(float (&sum)[4], uint lower, uint upper, uint weight)
+{
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+        : "r"(lower), "r"(upper), "r"(weight));
 }
 
 /* Convolves a chunk: reads `expanded` and writes `convolved`. store: stores two results of
@@ -38,65 +88,94 @@ INLINE void convolve(REAL *convolved, const REAL *expanded, const REAL *taps, ui
                      const Store &store, const Start &start, int real)
 {
     const int UNITS = CHUNK / 8 * COLUMN_TILES;
+    /* a lane holds column lane / 4 of the right operand, and of each tap rows 2 (lane % 4) and the
+     * next, in one of which a diagonal may be */
+    uint on_diagonal = lane / 8 == lane % 4 ? lane / 4 % 2 ? 0x10000u : 1u : 0u;
     int held = -1;
-    uint weights[TAP_PAIRS][2];
+    uint weights[TAP_PAIRS > 0 ? TAP_PAIRS : 1][2], single = 0;
     for (int unit = warp * UNITS / WARPS; unit < (int)(warp + 1) * UNITS / WARPS; unit++) {
         int channel = unit / COLUMN_TILES * 8, tile = unit % COLUMN_TILES;
         if (channel != held) {
-            /* a lane holds column lane / 4 of the right operand, and of each tap rows 2 (lane % 4)
-             * and the next */
-            uint mask = lane / 8 == lane % 4 ? 0xffffu << lane / 4 % 2 * 16 : 0;
-            UNROLL for (int pair = 0; pair < TAP_PAIRS; pair++)
-                UNROLL for (int i = 0; i < 2; i++) {
-                    int tap = 2 * pair + i;
-                    uint weight = tap < KERNEL_H * KERNEL_W ? taps[tap * CHUNK + channel + lane / 4]
-                                                            : 0;
-                    weights[pair][i] = weight * 0x10001u & mask;
-                }
+            const REAL *own = taps + channel + (int)lane / 4;
+            auto weight_of = [&](int row, int column) {
+                return own[(row * KERNEL_W + column) * CHUNK] * on_diagonal;
+            };
+            UNROLL for (int i = 0; i < 2; i++) {
+                UNROLL for (int pair = 0; pair < KERNEL_H * ROW_PAIRS; pair++)
+                    weights[pair][i] = weight_of(pair / MOST_PAIRS, pair % MOST_PAIRS * 2 + i);
+                UNROLL for (int pair = 0; pair < COLUMN_PAIRS; pair++)
+                    weights[KERNEL_H * ROW_PAIRS + pair][i] = weight_of(2 * pair + i, KERNEL_W - 1);
+            }
+            if (HAS_SINGLE)
+                single = weight_of(KERNEL_H - 1, KERNEL_W - 1);
             held = channel;
         }
         int place = tile * 16 + lane % 16 < COLUMNS ? tile * 16 + (int)lane % 16 : COLUMNS - 1;
-        uint address = (uint)__cvta_generic_to_shared(
-            expanded + channel
-            + (place / TILE_W * RUN * STRIDE_Y * HALO_W
-               + place % TILE_W * (STRIDE_X == 2 ? 1 : STRIDE_X)
-               + (int)lane / 16 * column_place(1)) * CHUNK_ROW);
+        const int COLUMN_STEP = STRIDE_X == 2 ? 1 : STRIDE_X;
+        int first = place * COLUMN_STEP
+                    + RUN_OF(place) * (RUN * STRIDE_Y * HALO_W - TILE_W * COLUMN_STEP);
+        uint inputs = (uint)__cvta_generic_to_shared(expanded + channel);
+        uint address = inputs + (first + (int)lane / 16 * column_place(1)) * CHUNK_ROW * 2;
+        uint last_column = inputs + (first + column_place(KERNEL_W - 1) + (int)lane / 16 * HALO_W)
+                                        * CHUNK_ROW * 2;
         int first_channel = channel + (int)lane % 4 * 2;
-        float first_sum = start(first_channel), second_sum = start(first_channel + 1);
+        /* 0, which the compiler does not know: it keeps four numbers for the products, and would
+         * copy them from two before each if it saw that they are the same */
+        float zero = real > 0 ? 0.0f : 1.0f;
+        float begin[4] = {start(first_channel), start(first_channel + 1)};
+        begin[2] = begin[0] + zero;
+        begin[3] = begin[1] + zero;
         REAL *targets[2];
         bool exist[2];
         UNROLL for (int i = 0; i < 2; i++) {
             int result = tile * 16 + (int)lane / 4 + 8 * i;
             exist[i] = result < COLUMNS;
             targets[i] = convolved + first_channel
-                         + (result / TILE_W * RUN * TILE_W + result % TILE_W) * CHUNK_ROW;
+                         + (result + RUN_OF(result) * ((RUN - 1) * TILE_W)) * CHUNK_ROW;
         }
-        uint rows[HELD_ROWS][KERNEL_W][2];
+        RowOfInputs rows[HELD_ROWS];
         /* two rows at a time, so that one multiplies while the other waits */
         UNROLL for (int r = 0; r < RUN; r += 2) {
             const int from = r == 0 ? 0 : (r - 1) * STRIDE_Y + KERNEL_H > r * STRIDE_Y
                                               ? (r - 1) * STRIDE_Y + KERNEL_H : r * STRIDE_Y;
             const int count = r + 1 < RUN ? 2 : 1;
             UNROLL for (int row = from; row < (r + count - 1) * STRIDE_Y + KERNEL_H; row++)
-                load_row(rows[row % HELD_ROWS], address + row * HALO_W * CHUNK_ROW * 2);
+                UNROLL for (int pair = 0; pair < ROW_PAIRS; pair++)
+                    load_two_taps(rows[row % HELD_ROWS].pairs[pair],
+                                  address + (row * HALO_W + column_place(2 * pair)) * CHUNK_ROW * 2);
+            UNROLL for (int row = FIRST_COLUMN(r); IS_ODD && row < FIRST_COLUMN(r + count);
+                        row += STRIDE_Y) {
+                uint of_row = last_column + row * HALO_W * CHUNK_ROW * 2;
+                if (SINGLE_IS_UPPER || row <= LAST_FULL_COLUMN)
+                    load_two_taps(rows[row % HELD_ROWS].column, of_row);
+                else
+                    load_tap(rows[row % HELD_ROWS].column, of_row);
+            }
             float sums[2][4];
-            UNROLL for (int j = 0; j < count; j++)
-                UNROLL for (int i = 0; i < 4; i++)
-                    sums[j][i] = i % 2 ? second_sum : first_sum;
+            if (TAP_PAIRS == 0)
+                UNROLL for (int j = 0; j < count; j++)
+                    UNROLL for (int i = 0; i < 4; i++)
+                        sums[j][i] = begin[i];
             UNROLL for (int pair = 0; pair < TAP_PAIRS; pair++)
                 UNROLL for (int j = 0; j < count; j++) {
-                    const int tap = 2 * pair, next = 2 * pair + 1;
                     const int above = (r + j) * STRIDE_Y;
-                    const uint(&upper)[2] = rows[(above + tap / KERNEL_W) % HELD_ROWS]
-                                                [tap % KERNEL_W];
-                    uint4 pixels = {upper[0], upper[1], 0, 0};
-                    if (next < KERNEL_H * KERNEL_W) {
-                        const uint(&lower)[2] = rows[(above + next / KERNEL_W) % HELD_ROWS]
-                                                    [next % KERNEL_W];
-                        pixels.z = lower[0];
-                        pixels.w = lower[1];
-                    }
-                    multiply(sums[j], pixels, weights[pair][0], weights[pair][1]);
+                    const int of_column = pair - KERNEL_H * ROW_PAIRS;
+                    const uint4 &pixels =
+                        of_column >= 0
+                            ? rows[(above + 2 * of_column) % HELD_ROWS].column
+                            : rows[(above + pair / MOST_PAIRS) % HELD_ROWS]
+                                  .pairs[pair % MOST_PAIRS];
+                    if (pair == 0)
+                        begin_sum(sums[j], pixels, weights[0][0], weights[0][1], begin);
+                    else
+                        multiply(sums[j], pixels, weights[pair][0], weights[pair][1]);
+                }
+            if (HAS_SINGLE)
+                UNROLL for (int j = 0; j < count; j++) {
+                    const int row = (r + j) * STRIDE_Y + KERNEL_H - 1 - SINGLE_IS_UPPER;
+                    const uint4 &pixels = rows[row % HELD_ROWS].column;
+                    multiply_tap(sums[j], SINGLE_IS_UPPER ? pixels.z : pixels.x,
+                                 SINGLE_IS_UPPER ? pixels.w : pixels.y, single);
                 }
             UNROLL for (int j = 0; j < count; j++)
                 UNROLL for (int i = 0; i < 2; i++)

@@ -4,8 +4,10 @@
 /* Loads a step of 16 rows. first: the first element of the first row. */
 INLINE Pixels load_pixels(const REAL *first, int row, int step, uint lane)
 {
-    uint address = (uint)__cvta_generic_to_shared(
-        first + (lane % 16) * row + lane / 16 * WIDTH + step * 2 * WIDTH);
+    /* what differs by constants only is one address with constants beside it */
+    uint address = (uint)__cvta_generic_to_shared(first)
+                   + (lane % 16 * (uint)row + lane / 16 * WIDTH) * (uint)sizeof(REAL)
+                   + (uint)step * (2 * WIDTH * (uint)sizeof(REAL));
     uint4 found;
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(found.x), "=r"(found.y), "=r"(found.z), "=r"(found.w)
@@ -16,7 +18,7 @@ INLINE Pixels load_pixels(const REAL *first, int row, int step, uint lane)
 /* Loads a step's weights for two tiles of channels. */
 INLINE Weights load_weights(const uint4 *first, uint lane)
 {
-    return as_operands(first[lane]);
+    return as_operands(first[(int)lane]);
 }
 
 /* Returns a value as the tensor cores read it: TF32 rounded, where they would truncate it. */
@@ -36,6 +38,14 @@ INLINE uint two_halves(float first, float second)
 {
     uint packed;
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(second), "f"(first));
+    return packed;
+}
+
+/* Returns two values as 16-bit floats that are at least 0, the first in the lower half; NaN of NaN. */
+INLINE uint two_halves_from_0(float first, float second)
+{
+    uint packed;
+    asm("cvt.rn.relu.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(second), "f"(first));
     return packed;
 }
 

@@ -13,7 +13,8 @@
 #define PIXEL_TILES CEIL_DIV(TILE_H * TILE_W, 16)
 #define WIDTH (HALVES ? 8 : 4)       /* elements of 16 bytes */
 #define DEPTH (HALVES ? 16 : 8)      /* input channels that a step multiplies */
-#define CONVOLVES (HALVES && KERNEL_H * KERNEL_W <= 25) /* whether tensor cores convolve */
+/* whether tensor cores convolve */
+#define CONVOLVES (HALVES && KERNEL_H * KERNEL_W <= 25 && STRIDE_Y <= 2)
 #define EXPAND_STEPS CEIL_DIV(CHANNELS, DEPTH)
 #define PROJECT_STEPS (CHUNK / DEPTH)
 #define PAIR_WORDS 32 /* words of 16 bytes of a step's weights for 16 channels */
@@ -60,7 +61,6 @@
 /* a column of outputs is RUN of them below one another */
 #define COLUMNS (TILE_H / RUN * TILE_W)
 #define COLUMN_TILES CEIL_DIV(COLUMNS, 16)
-#define TAP_PAIRS CEIL_DIV(KERNEL_H * KERNEL_W, 2)
 
 /* Code that runs only once waits for its own fetches, so loops of few turns are not unrolled. */
 #define ONCE_EACH UNROLL_BY(1)

@@ -26,6 +26,8 @@ WARPS = (4, 8, 16)
 _STRIPS = (1, 2, 4, 7, 8)
 _MOST_TAPS = 25
 """Taps of a depthwise filter that tensor cores convolve: more inputs do not fit the registers."""
+_MOST_STRIDE = 2
+"""Rows from one output to the next up to which tensor cores convolve."""
 _FETCHED = 40.0
 """Bytes that a multiprocessor receives from the L2 cache in a cycle."""
 _LATENCY = 2500.0
@@ -283,8 +285,9 @@ class BlockTiling:
     @property
     def convolves(self) -> bool:
         """Whether tensor cores compute the depthwise convolution."""
-        return (self.precision == "fp16"
-                and math.prod(self.block.depthwise.kernel) <= _MOST_TAPS)
+        p = self.block.depthwise
+        return (self.precision == "fp16" and math.prod(p.kernel) <= _MOST_TAPS
+                and p.stride[0] <= _MOST_STRIDE)
 
     @cached_property
     def run(self) -> int:
@@ -297,10 +300,12 @@ class BlockTiling:
         p, tile = self.block.depthwise, self.tile
         columns = -(-tile.rows // run * tile.columns // _ROWS)
         units = -(-tile.chunk // 8 * columns // tile.warps)
-        pairs = -(-math.prod(p.kernel) // 2)
+        # a product takes two neighbouring taps; with odd rows the last taps of two rows
+        taps, columns_of_taps = math.prod(p.kernel), p.kernel[1] // 2 + p.kernel[1] % 2
+        pairs = -(-taps // 2)
         rows = (run - 1) * min(p.stride[0], p.kernel[0]) + p.kernel[0]
-        of_output = pairs * CYCLES_OF_PRODUCT["fp16"] + 16
-        issued = 6 * pairs + rows * p.kernel[1] * 3 + run * of_output + 30
+        of_output = pairs * CYCLES_OF_PRODUCT["fp16"] + 8
+        issued = 3 * taps + 2 * rows * columns_of_taps + run * of_output + 50
         waited = 100 + -(-run // 2) * (pairs * _CHAIN["fp16"] + 80)
         return units * issued, units * waited + _PHASE
 
