@@ -248,6 +248,25 @@ def test_a_dense_block_is_one_tensor(compiled_device: Device, tmp_path: Path) ->
     assert placed(plan.program(2)) == {"first": (0, 16), "second": (8, 8), "third": (16, 0)}
 
 
+def test_halves_that_are_joined_again_stay_where_they_are(compiled_device: Device,
+                                                          tmp_path: Path) -> None:
+    """One half is read alone as well, as in the blocks of YOLOv8."""
+    proto = model(
+        [node("Conv", ["x", "w0"], ["a"], "first", pads=[1] * 4),
+         node("Split", ["a", "sizes"], ["left", "right"], "halves", axis=1),
+         node("Conv", ["right", "w1"], ["b"], "second", pads=[1] * 4),
+         node("Concat", ["left", "right", "b"], ["all"], "all", axis=1),
+         node("Conv", ["all", "w2"], ["y"], "last", pads=[1] * 4)],
+        {"x": ["N", 8, 6, 6]}, {"y": 4},
+        {"w0": weights(16, 8, 3, 3), "w1": weights(8, 8, 3, 3), "w2": weights(8, 24, 3, 3),
+         "sizes": np.array([8, 8])})
+    plan = gossamer.compile(str(save(proto, tmp_path)), compiled_device, only="winograd")
+    x = weights(2, 8, 6, 6)
+    assert_close(plan(x), runtime(proto, {"x": x})[0])
+    assert in_place(plan.program(2)) == {"halves.1", "all"}
+    assert placed(plan.program(2)) == {"first": (0, 8), "second": (16, 0)}
+
+
 @pytest.mark.parametrize("taken", [8, 1])
 @pytest.mark.parametrize(("size", "channels"), [(2, 64), (4, 8), (1, 16)])
 def test_a_slice_of_a_reshaped_tensor(compiled_device: Device, tmp_path: Path, size: int,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gossamer.model.graph import Node
 from tests.model.graph_builder import Builder, check
 
 
@@ -33,6 +34,17 @@ def test_the_longest_earlier_one_is_read() -> None:
     build.apply("neg", pair, output="z")
     joined(build, "x", a, b, c, a, b, three, output="y")
     assert parts(build) == {pair: [a, b], three: [pair, c], "y": ["x", three, pair, three]}
+
+
+def test_what_was_split_is_read_whole() -> None:
+    """A part of it may be read alone beside that."""
+    build = Builder(["y", "z"])
+    outputs = ["left", "right"]
+    build.graph.nodes.append(Node("split", "halves", ["x"], outputs, {"axis": 1, "sizes": (1, 3)}))
+    grown = build.pool("right")
+    joined(build, *outputs, grown, output="y")
+    joined(build, "right", "left", grown, output="z")
+    assert parts(build) == {"y": ["x", grown], "z": ["right", "left", grown]}
 
 
 def test_others_are_left_as_they_are() -> None:
