@@ -109,8 +109,8 @@ class ChannelParts:
         value as they are, or have such values in theirs."""
 
     def add(self, step: Step) -> bool:
-        """Returns whether a concatenation or a copy of channels copies nothing from now on, which
-        is where all steps beside it can write and read parts."""
+        """Returns whether a concatenation or a copy of channels copies nothing from now on. That is
+        so where all steps beside it can write and read parts."""
         firsts = first_channels(step.problem, step.variant)
         if firsts is None:
             return False
@@ -121,9 +121,9 @@ class ChannelParts:
             if value in self._apart or not all(
                     use.step is step or self._takes(use) for use in self._uses[value]):
                 return False
-        whole, specs = self._program.root(wholes[0]), (
-            step.variant.outputs if joins else step.variant.inputs)
-        self._parts.update((root, _Part(whole, first, specs[0].shape[1]))
+        (spec,) = step.variant.outputs if joins else step.variant.inputs
+        whole = self._program.root(wholes[0])
+        self._parts.update((root, _Part(whole, first, spec.shape[1]))
                            for root, first in zip(roots, firsts, strict=True))
         return True
 

@@ -62,17 +62,12 @@ class Examples:
         random, period = np.random.default_rng(seed), _period(problem)
         if period is None:
             return problem.example_inputs(random)
-        key = (type(problem).example_inputs, problem.inputs, problem.facts, period, seed)
+        if type(problem).example_inputs is not Problem.example_inputs:
+            return _repeated(problem, period, random)
+        key = (problem.inputs, problem.facts, period, seed)
         with self._lock:
             if key not in self._repeated:
-                few = problem.first_images(period).example_inputs(random)
-                arrays = [np.resize(array, spec.shape)
-                          for array, spec in zip(few, problem.inputs, strict=True)]
-                if type(problem).example_inputs is not Problem.example_inputs:
-                    return arrays
-                for array in arrays:
-                    array.setflags(write=False)
-                self._repeated[key] = arrays
+                self._repeated[key] = _repeated(problem, period, random)
             self._repeated.move_to_end(key)
             sizes = [sum(array.nbytes for array in arrays) for arrays in self._repeated.values()]
             while len(sizes) > 1 and sum(sizes) > _MOST_BYTES:
@@ -159,6 +154,16 @@ class Examples:
                 raise
             self._buffers.clear()
             return allocate()
+
+
+def _repeated(problem: Problem, period: int, random: np.random.Generator) -> list[np.ndarray]:
+    """Returns inputs of a problem, whose images repeat with a period; they cannot be written to."""
+    few = problem.first_images(period).example_inputs(random)
+    arrays = [np.resize(array, spec.shape)
+              for array, spec in zip(few, problem.inputs, strict=True)]
+    for array in arrays:
+        array.setflags(write=False)
+    return arrays
 
 
 def _are_normal(problem: Problem) -> bool:
