@@ -32,7 +32,8 @@
  * ROW_TILES tiles of 16 that hold the pixels under a tile's windows, a multiple of EXPAND_TILES
  * EXPAND_TILES, EXPAND_PAIRS  tiles of pixels and pairs of channel tiles that a warp expands at once
  * STRIP     neighbouring outputs of a row that a work-item convolves at once, a divisor of TILE_W
- * RUN       outputs below one another that a warp convolves at once, a divisor of TILE_H
+ * RUN       outputs below one another that a warp convolves in turn, a divisor of TILE_H
+ * ROWS_AT_ONCE  those of them whose sums it holds at once
  * STAGES    chunks whose weights fit shared memory: 1 where a work-group has one chunk
  * EXCITES   1: with squeeze-and-excite; TURNS is then the chunks of a work-group, at most, SQUEEZED
  *           the numbers that its first product makes, and HIDDEN_ROW the channels of all chunks

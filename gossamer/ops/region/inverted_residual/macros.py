@@ -27,7 +27,7 @@ def block_macros(divided: BlockTiling, dtype: str) -> dict[str, object]:
         "STRIDE_Y": p.stride[0], "STRIDE_X": p.stride[1],
         "PADDED": int(block.hidden % tile.chunk != 0), "ROW_TILES": divided.row_tiles,
         "EXPAND_TILES": divided.expand_tiles, "EXPAND_PAIRS": divided.expand_pairs,
-        "STRIP": divided.strip, "RUN": divided.run,
+        "STRIP": divided.strip, "RUN": divided.run, "ROWS_AT_ONCE": divided.rows_at_once,
         "STAGES": divided.stages, "SIDES": divided.sides,
         "BLOCKS_PER_UNIT": divided.blocks_per_unit}
     for prefix, count in zip(("EXPAND_", "DEPTHWISE_", "PROJECT_"), divided.constants, strict=True):

@@ -18,8 +18,8 @@ INLINE int column_place(int column)
 #define COLUMN_PAIRS (IS_ODD ? KERNEL_H / 2 : 0)
 #define HAS_SINGLE (IS_ODD && KERNEL_H % 2)
 #define TAP_PAIRS (KERNEL_H * ROW_PAIRS + COLUMN_PAIRS)
-/* rows of inputs that are in registers: those of two neighbouring outputs */
-#define HELD_ROWS (KERNEL_H + STRIDE_Y)
+/* rows of inputs that are in registers */
+#define HELD_ROWS ((ROWS_AT_ONCE - 1) * STRIDE_Y + KERNEL_H)
 /* The last tap is in the upper half of the pair that begins a row above, which the next output needs,
  * or else in the lower half of the one that begins in its row. */
 #define SINGLE_IS_UPPER (STRIDE_Y == 1 && KERNEL_H > 1)
@@ -134,11 +134,11 @@ INLINE void convolve(REAL *convolved, const REAL *expanded, const REAL *taps, ui
                          + (result + RUN_OF(result) * ((RUN - 1) * TILE_W)) * CHUNK_ROW;
         }
         RowOfInputs rows[HELD_ROWS];
-        /* two rows at a time, so that one multiplies while the other waits */
-        UNROLL for (int r = 0; r < RUN; r += 2) {
+        /* several rows at a time, so that one multiplies while others wait */
+        UNROLL for (int r = 0; r < RUN; r += ROWS_AT_ONCE) {
             const int from = r == 0 ? 0 : (r - 1) * STRIDE_Y + KERNEL_H > r * STRIDE_Y
                                               ? (r - 1) * STRIDE_Y + KERNEL_H : r * STRIDE_Y;
-            const int count = r + 1 < RUN ? 2 : 1;
+            const int count = r + ROWS_AT_ONCE < RUN ? ROWS_AT_ONCE : RUN - r;
             UNROLL for (int row = from; row < (r + count - 1) * STRIDE_Y + KERNEL_H; row++)
                 UNROLL for (int pair = 0; pair < ROW_PAIRS; pair++)
                     load_two_taps(rows[row % HELD_ROWS].pairs[pair],
@@ -151,7 +151,7 @@ INLINE void convolve(REAL *convolved, const REAL *expanded, const REAL *taps, ui
                 else
                     load_tap(rows[row % HELD_ROWS].column, of_row);
             }
-            float sums[2][4];
+            float sums[ROWS_AT_ONCE][4];
             if (TAP_PAIRS == 0)
                 UNROLL for (int j = 0; j < count; j++)
                     UNROLL for (int i = 0; i < 4; i++)

@@ -26,6 +26,9 @@ WARPS = (4, 8, 16)
 _STRIPS = (1, 2, 4, 7, 8)
 _MOST_TAPS = 25
 """Taps of a depthwise filter that tensor cores convolve: more inputs do not fit the registers."""
+_FEW_TAPS, _FEW_WARPS = 9, 8
+"""Taps of a filter, and warps of a multiprocessor, up to which four rows of outputs are convolved
+at once."""
 _MOST_STRIDE = 2
 """Rows from one output to the next up to which tensor cores convolve."""
 _FETCHED = 40.0
@@ -295,6 +298,13 @@ class BlockTiling:
         return min((run for run in _STRIPS if self.tile.rows % run == 0),
                    key=lambda run: self._longer(self._product_cycles(run)))
 
+    @property
+    def rows_at_once(self) -> int:
+        """Rows of outputs of which a warp has sums at once in the depthwise convolution by
+        products: more where there are few warps, which leave registers and hide little waiting."""
+        few = self.tile.warps * self.blocks_per_unit <= _FEW_WARPS
+        return 4 if few and math.prod(self.block.depthwise.kernel) <= _FEW_TAPS else 2
+
     def _product_cycles(self, run: int) -> tuple[float, float]:
         """Returns the cycles of the depthwise convolution by products, as _expand_cycles() does."""
         p, tile = self.block.depthwise, self.tile
@@ -306,7 +316,7 @@ class BlockTiling:
         rows = (run - 1) * min(p.stride[0], p.kernel[0]) + p.kernel[0]
         of_output = pairs * CYCLES_OF_PRODUCT["fp16"] + 8
         issued = 3 * taps + 2 * rows * columns_of_taps + run * of_output + 50
-        waited = 100 + -(-run // 2) * (pairs * _CHAIN["fp16"] + 80)
+        waited = 100 + -(-run // self.rows_at_once) * (pairs * _CHAIN["fp16"] + 80)
         return units * issued, units * waited + _PHASE
 
     @property
