@@ -8,10 +8,11 @@ INLINE int column_place(int column)
 }
 
 #if CONVOLVES
-/* The right operand of a product has the weights of two taps of 8 channels on diagonals. The taps of
- * a filter are neighbours of a row, in ROW_PAIRS pairs for each row; where rows are odd, the last taps
- * of two rows, in COLUMN_PAIRS pairs; and where rows and columns are odd, the last tap alone. So one
- * load gives the left operand of each, in registers that follow one another. */
+/* A warp convolves 16 pixels of 8 channels by products, of which each takes a pair of taps: the right
+ * operand has their weights on diagonals. Each row of a filter has ROW_PAIRS pairs of neighbours.
+ * Where a row has an odd number of taps, its last one is paired with that of the row below, in
+ * COLUMN_PAIRS pairs, and one that is left is multiplied alone. One load gives the inputs of a pair,
+ * in registers that follow one another, as a product takes them. */
 #define ROW_PAIRS (KERNEL_W / 2)
 #define MOST_PAIRS (ROW_PAIRS > 0 ? ROW_PAIRS : 1)
 #define IS_ODD (KERNEL_W % 2)
@@ -20,15 +21,16 @@ INLINE int column_place(int column)
 #define TAP_PAIRS (KERNEL_H * ROW_PAIRS + COLUMN_PAIRS)
 /* rows of inputs that are in registers */
 #define HELD_ROWS ((ROWS_AT_ONCE - 1) * STRIDE_Y + KERNEL_H)
-/* The last tap is in the upper half of the pair that begins a row above, which the next output needs,
- * or else in the lower half of the one that begins in its row. */
-#define SINGLE_IS_UPPER (STRIDE_Y == 1 && KERNEL_H > 1)
-/* Pairs of last taps begin in every STRIDE_Y-th row: the last one that an output reads, seen from its
- * first row, the first one that no output before this one reads, and the last one whose lower row is
- * read, too. */
-#define LAST_COLUMN (KERNEL_H - (SINGLE_IS_UPPER || KERNEL_H % 2 == 0 ? 2 : 1))
+/* Inputs of the last taps of two rows are loaded for every STRIDE_Y-th row, by the upper of both. The
+ * inputs of the tap that is left are those of the lower row of the pair above, which the next output
+ * reads as well, or else those of the upper row of the pair of its own row. */
+#define SINGLE_IS_LOWER (STRIDE_Y == 1 && KERNEL_H > 1)
+/* the upper row of the last pair that an output reads, counted from the output's first row */
+#define LAST_COLUMN (KERNEL_H - (SINGLE_IS_LOWER || KERNEL_H % 2 == 0 ? 2 : 1))
+/* the upper row of the first pair that no output before this one reads */
 #define FIRST_COLUMN(output) \
     ((output) == 0 ? 0 : ((output) - 1) * STRIDE_Y + LAST_COLUMN + STRIDE_Y)
+/* the upper row of the last pair of which the lower row is read, too */
 #define LAST_FULL_COLUMN (COLUMN_PAIRS ? (RUN - 1) * STRIDE_Y + 2 * COLUMN_PAIRS - 2 : -1)
 
 /* The run of rows to which a column of outputs belongs. */
@@ -60,7 +62,7 @@ INLINE void load_tap(uint4 &inputs, uint address)
                  : "=r"(inputs.x), "=r"(inputs.y) : "r"(address) : "memory");
 }
 
-/* Multiplies 16 pixels of 8 channels for two taps, and adds to what sums begin with, which stays. */
+/* Multiplies 16 pixels of 8 channels for two taps. sum: receives the products and `start`. */
 INLINE void begin_sum(float (&sum)[4], const uint4 &inputs, uint lower, uint upper,
                       const float (&start)[4])
 {
@@ -146,7 +148,7 @@ INLINE void convolve(REAL *convolved, const REAL *expanded, const REAL *taps, ui
             UNROLL for (int row = FIRST_COLUMN(r); IS_ODD && row < FIRST_COLUMN(r + count);
                         row += STRIDE_Y) {
                 uint of_row = last_column + row * HALO_W * CHUNK_ROW * 2;
-                if (SINGLE_IS_UPPER || row <= LAST_FULL_COLUMN)
+                if (SINGLE_IS_LOWER || row <= LAST_FULL_COLUMN)
                     load_two_taps(rows[row % HELD_ROWS].column, of_row);
                 else
                     load_tap(rows[row % HELD_ROWS].column, of_row);
@@ -172,10 +174,10 @@ INLINE void convolve(REAL *convolved, const REAL *expanded, const REAL *taps, ui
                 }
             if (HAS_SINGLE)
                 UNROLL for (int j = 0; j < count; j++) {
-                    const int row = (r + j) * STRIDE_Y + KERNEL_H - 1 - SINGLE_IS_UPPER;
+                    const int row = (r + j) * STRIDE_Y + KERNEL_H - 1 - SINGLE_IS_LOWER;
                     const uint4 &pixels = rows[row % HELD_ROWS].column;
-                    multiply_tap(sums[j], SINGLE_IS_UPPER ? pixels.z : pixels.x,
-                                 SINGLE_IS_UPPER ? pixels.w : pixels.y, single);
+                    multiply_tap(sums[j], SINGLE_IS_LOWER ? pixels.z : pixels.x,
+                                 SINGLE_IS_LOWER ? pixels.w : pixels.y, single);
                 }
             UNROLL for (int j = 0; j < count; j++)
                 UNROLL for (int i = 0; i < 2; i++)
