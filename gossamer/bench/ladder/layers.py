@@ -105,7 +105,7 @@ def _layer(static: StaticGraph, node: Node) -> PublishedLayer | None:
             tuple(attributes["pads"]), tuple(attributes["dilations"]), attributes["groups"])
         return Convolution(inputs[:1], output, problem, weight, bias)
     if (node.op == "gemm" and not constant[0] and all(constant[1:]) and _is_biased(node)
-            and not attributes["trans_a"]):
+            and not attributes["trans_a"] and len(shapes[0]) == 2):
         weight, bias = _constants(static, node)
         return Product(inputs[:1], output, weight if attributes["trans_b"] else weight.T, bias)
     if node.op == "reduce" and attributes["kind"] == "mean" and len(shapes[0]) == 4 and sorted(

@@ -141,9 +141,12 @@ class _Run:
         value = self.plain(value)
         return self.placed(value.reshape((1,) * (rank - value.ndim) + value.shape))
 
-    def with_epilogue(self, node: Node, result: Any) -> list[Any]:
-        """Returns what the epilogue of a layer makes of its result."""
-        by_channel = self.function.order((1, -1, 1, 1)[:result.ndim])
+    def with_epilogue(self, node: Node, result: Any, channel_axis: int) -> list[Any]:
+        """Returns what the epilogue of a layer makes of its result. channel_axis: that of the
+        channels in the graph."""
+        sizes = [1] * result.ndim
+        sizes[channel_axis] = -1
+        by_channel = self.function.order(sizes)
         operands = [self.values[name].reshape(by_channel)
                     if name in self.function.static.constants else self.values[name]
                     for name in node.inputs[2:]]
@@ -157,14 +160,14 @@ def _conv2d(run: _Run, node: Node) -> list[Any]:
         run.values[x], run.values[weight], a["strides"], [(top, bottom), (left, right)],
         rhs_dilation=a["dilations"],
         dimension_numbers=(layout, run.function.filter_order(weight), layout),
-        feature_group_count=a["groups"], precision=run.function.precision))
+        feature_group_count=a["groups"], precision=run.function.precision), 1)
 
 
 def _gemm(run: _Run, node: Node) -> list[Any]:
-    a, (x, weight) = node.attributes, (run.values[name] for name in node.inputs[:2])
-    summed = ((0 if a["trans_a"] else 1,), (1 if a["trans_b"] else 0,))
-    return run.with_epilogue(node, lax.dot_general(x, weight, (summed, ((), ())),
-                                                   precision=run.function.precision))
+    a, (x, weight) = node.attributes, (run.plain(run.values[name]) for name in node.inputs[:2])
+    summed = ((0 if a["trans_a"] else x.ndim - 1,), (1 if a["trans_b"] else 0,))
+    product = lax.dot_general(x, weight, (summed, ((), ())), precision=run.function.precision)
+    return run.with_epilogue(node, run.placed(product), -1)
 
 
 def _matmul(run: _Run, node: Node) -> list[Any]:

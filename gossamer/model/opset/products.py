@@ -83,16 +83,18 @@ def _conv_transpose2d_shape(state: InferenceState, node: Node) -> None:
 
 def _gemm_shape(state: InferenceState, node: Node) -> None:
     a, b = (state.shapes[name] for name in node.inputs[:2])
-    if len(a) != 2 or len(b) != 2:
-        raise state.error(node, f"multiplies shapes {list(a)} and {list(b)}, expected matrices")
     trans_a, trans_b = node.attributes["trans_a"], node.attributes["trans_b"]
-    rows, inner = a[::-1] if trans_a else a
+    takes_vectors = node.inputs[1] in state.known and not trans_a
+    if len(a) < 2 or len(b) != 2 or (len(a) > 2 and not takes_vectors):
+        raise state.error(node, f"multiplies shapes {list(a)} and {list(b)}, expected matrices")
+    *rows, inner = a[::-1] if trans_a else a
     depth, columns = b[::-1] if trans_b else b
     if inner != depth:
         raise state.error(node, f"input gives {inner} values a row, expected {depth} (weight "
                                 f"{list(b)})")
-    state.emit(node, (rows, columns), trans_a=trans_a, trans_b=trans_b,
-               epilogue=_epilogue(state, node, columns, (rows, columns)))
+    shape = (*rows, columns)
+    state.emit(node, shape, trans_a=trans_a, trans_b=trans_b,
+               epilogue=_epilogue(state, node, columns, shape))
 
 
 def _matmul_shape(state: InferenceState, node: Node) -> None:
@@ -220,8 +222,9 @@ DEFINITIONS = (
     # a file's alpha is multiplied into a constant b and goes into the epilogue otherwise; its beta
     # is multiplied into a constant c and goes into a node of its own otherwise
     define("gemm",
-           text=f"a, b[, epilogue operands], matrices of which none need be constant; trans_a, "
-                f"trans_b, {_EPILOGUE}",
+           text="a, b[, epilogue operands], matrices of which none need be constant (where b is, "
+                "and a is not transposed, a may have more dimensions, of which the last is summed "
+                f"over); trans_a, trans_b, {_EPILOGUE}; channels lie along the last axis",
            shape=_gemm_shape, evaluate=not_evaluated, mixes=_product_mixes, passes_values=False,
            jumps=never_jumps, facts=_gemm_facts, float_only=True, attribute_inputs=()),
     define("matmul",

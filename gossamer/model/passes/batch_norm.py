@@ -28,7 +28,7 @@ def readers(graph: Graph) -> dict[str, list[Node]]:
     return nodes
 
 
-def fold_batch_norms(graph: Graph) -> None:
+def fold_batch_norms(graph: Graph, shapes: ShapesByBatch) -> None:
     """Folds each batch norm that is the only reader of a convolution or product into the layer's
     weights and bias, which are computed in float64."""
     producers = {name: node for node in graph.nodes for name in node.outputs}
@@ -40,6 +40,9 @@ def fold_batch_norms(graph: Graph) -> None:
             continue
         layer = producers.get(norm.inputs[0])
         if layer is None or not _foldable(graph, layer, graph.constants[norm.inputs[1]].size):
+            continue
+        # its channels are along axis 1, those of a product along the last
+        if layer.op == "gemm" and (shapes.rank(norm.inputs[0]) or 2) > 2:
             continue
         if _ends_signs(graph, layer, norm):
             continue

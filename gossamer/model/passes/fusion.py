@@ -16,7 +16,7 @@ from gossamer.model.passes.batch_norm import channel_count, readers
 MOST_STEPS = 256
 """Steps of the longest expression that nodes are merged into: every step of it is code of one
 kernel, and more bring nothing."""
-_RANKS = {"conv2d": 4, "conv_transpose2d": 4, "gemm": 2}
+_LAYERS = ("conv2d", "conv_transpose2d", "gemm")
 
 
 @dataclass
@@ -92,7 +92,7 @@ def fuse_epilogues(graph: Graph, shapes: ShapesByBatch) -> None:
     users, names = readers(graph), names_of(graph)
     layers: dict[int, Node] = {}
     moved: set[int] = set()
-    for layer in [node for node in reversed(graph.nodes) if node.op in _RANKS]:
+    for layer in [node for node in reversed(graph.nodes) if node.op in _LAYERS]:
         place = layer
         while (node := _absorbed(graph, shapes, layer, users, names)) is not None:
             moved.add(id(place))
@@ -145,6 +145,8 @@ def _channel_operands(graph: Graph, shapes: ShapesByBatch, layer: Node,
     result = layer.outputs[0]
     weight = graph.constants.get(layer.inputs[1])
     channels = channel_count(layer, weight) if weight is not None else None
+    rank = (shapes.rank(result) or 2) if layer.op == "gemm" else 4
+    channel_axis = rank - 1 if layer.op == "gemm" else 1
     channel_constants: dict[str, np.ndarray] = {}
     for name in node.inputs:
         array = graph.constants.get(name)
@@ -157,18 +159,20 @@ def _channel_operands(graph: Graph, shapes: ShapesByBatch, layer: Node,
                 return None
         elif array.dtype != np.float32:
             return None
-        elif array.size == 1 and array.ndim <= _RANKS[layer.op]:
+        elif array.size == 1 and array.ndim <= rank:
             continue
-        elif channels is not None and _one_a_channel(array, channels, _RANKS[layer.op]):
+        elif channels is not None and _one_a_channel(array, channels, rank, channel_axis):
             channel_constants[name] = array.reshape(-1)
         else:
             return None
     return channel_constants
 
 
-def _one_a_channel(array: np.ndarray, channels: int, rank: int) -> bool:
-    expected = (1, channels, *[1] * (rank - 2))
-    return array.ndim <= rank and (1,) * (rank - array.ndim) + array.shape == expected
+def _one_a_channel(array: np.ndarray, channels: int, rank: int, channel_axis: int) -> bool:
+    """Returns whether an array broadcasts to a layer's result as one value a channel."""
+    expected = [1] * rank
+    expected[channel_axis] = channels
+    return array.ndim <= rank and [1] * (rank - array.ndim) + list(array.shape) == expected
 
 
 def _absorb_bias(graph: Graph, layer: Node, node: Node, channels: dict[str, np.ndarray],

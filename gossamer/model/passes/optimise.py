@@ -41,7 +41,7 @@ def optimise(graph: Graph) -> Graph:
     matmul_to_gemm(graph, shapes)
     fold_zero_pads(graph, shapes)
     round_scaled_signs(graph)
-    fold_batch_norms(graph)
+    fold_batch_norms(graph, shapes)
     expand_batch_norms(graph, shapes)
     fuse_chains(graph, shapes)
     drop_straight_through(graph, shapes)
@@ -163,14 +163,17 @@ def _exact(value: object) -> object:
 
 
 def matmul_to_gemm(graph: Graph, shapes: ShapesByBatch) -> None:
-    """Turns the product of a matrix with a constant matrix into a gemm, which takes an epilogue."""
+    """Turns products of a matrix, or of the vectors along the last axis of a tensor, with a
+    constant matrix into a gemm, which takes an epilogue."""
     for node in graph.nodes:
-        x = node.inputs[0] if node.op == "matmul" else ""
-        if shapes.depends_on_data(x) and shapes.rank(x) == 2:
-            weight = graph.constants.get(node.inputs[1])
-            if weight is not None and weight.ndim == 2 and weight.dtype == np.float32:
-                node.op = "gemm"
-                node.attributes = {"trans_a": False, "trans_b": False, "epilogue": identity()}
+        if node.op != "matmul":
+            continue
+        x, weight = node.inputs[0], graph.constants.get(node.inputs[1])
+        if weight is None or weight.ndim != 2 or weight.dtype != np.float32:
+            continue
+        if shapes.depends_on_data(x) and (shapes.rank(x) or 0) >= 2:
+            node.op = "gemm"
+            node.attributes = {"trans_a": False, "trans_b": False, "epilogue": identity()}
 
 
 def fold_zero_pads(graph: Graph, shapes: ShapesByBatch) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from gossamer.expression import identity
 from gossamer.facts import REAL, ValueFacts
 from gossamer.model.graph import Node
@@ -53,14 +55,26 @@ def gemm(state: LowerState, node: Node) -> None:
     if weight is None:
         _gemm_of_values(state, node, a, b)
         return
-    if not attributes.get("trans_b"):
-        weight = weight.T
+    _gemm_of_weight(state, node, a, weight if attributes.get("trans_b") else weight.T)
+
+
+def _gemm_of_weight(state: LowerState, node: Node, a: str, weight: np.ndarray) -> None:
+    """Adds the product of a value's rows with a weight that has a row for each column of the
+    result. Values of more than two dimensions are matrices between reshapes, which do no work."""
     epilogue, values, weights = state.epilogue(node)
-    rows, depth = state.spec(a).shape
+    inputs = [state.matrix(node, name) for name in (a, *values)]
+    rows, depth = state.spec(inputs[0]).shape
     problem = GemmProblem(rows, weight.shape[0], depth, epilogue,
                           state.weights_info(node, weight),
                           state.facts([node.inputs[0], *values]), _result(state, node))
-    state.add(node, problem, [a, *values], {"weight": weight, **weights})
+    (output,) = node.outputs
+    shape = state.static.shapes[output]
+    if len(shape) == 2:
+        state.add(node, problem, inputs, {"weight": weight, **weights})
+        return
+    matrix = state.define_matrix(output)
+    state.add(node, problem, inputs, {"weight": weight, **weights}, outputs=[matrix])
+    state.reshape(node, matrix, output, shape, name=f"{node.name} reshaped")
 
 
 def _gemm_of_values(state: LowerState, node: Node, a: str, b: str) -> None:
@@ -82,11 +96,8 @@ def matmul(state: LowerState, node: Node) -> None:
     a, b = node.inputs
     weight = state.weight(b)
     left = state.spec(a)
-    if weight is not None and weight.ndim == 2 and len(left.shape) == 2:
-        problem = GemmProblem(left.shape[0], weight.shape[1], left.shape[1],
-                              weights_info=state.weights_info(node, weight.T),
-                              facts=state.facts([a]), result=_result(state, node))
-        state.add(node, problem, [a], {"weight": weight.T})
+    if weight is not None and weight.ndim == 2 and len(left.shape) >= 2:
+        _gemm_of_weight(state, node, a, weight.T)
         return
     state.add(node, MatmulProblem(left, state.spec(b)), [a, b])
 

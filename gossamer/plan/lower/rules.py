@@ -43,7 +43,16 @@ def lower(static: StaticGraph, store: WeightsStore | None = None
     for info in static.graph.outputs:
         if info.name in static.constants:
             state.constants[info.name] = static.constants[info.name]
-    return state.layers, state.constants
+    return _needed(state), state.constants
+
+
+def _needed(state: LowerState) -> list[Layer]:
+    """Returns the layers without the reshapes whose readers read what is reshaped instead, such as
+    that behind a product whose rows other products take as they are."""
+    by_layers = {name for layer in state.layers for name in layer.inputs}
+    by_layers |= {info.name for info in state.static.graph.outputs}
+    return [layer for layer in state.layers if layer.problem is not None
+            or layer.outputs[0] in by_layers or layer.outputs[0] not in state.read]
 
 
 def flops_by_node(static: StaticGraph) -> dict[str, int]:

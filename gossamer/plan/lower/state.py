@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -30,7 +31,8 @@ class LowerState:
                  facts: Mapping[str, ValueFacts]) -> None:
         self.static = static
         self._store = store
-        self._facts = facts
+        self._facts = dict(facts)
+        self._matrices: dict[str, str] = {}
         self.layers: list[Layer] = []
         self.constants: dict[str, np.ndarray] = {}
         self.read = {name for node in static.nodes for name in node.inputs}
@@ -103,13 +105,33 @@ class LowerState:
         self.static.shapes[name] = shape
         self.static.dtypes[name] = dtype
 
-    def reshape(self, node: Node, source: str, target: str, shape: Sequence[int]) -> None:
-        """Adds a layer without a problem, whose output is the source's memory in another shape."""
+    def matrix(self, node: Node, name: str) -> str:
+        """Returns the name of a value as a matrix, whose rows are the vectors along its last axis.
+        A value of more dimensions is reshaped, once for all readers."""
+        if len(self.spec(name).shape) == 2:
+            return name
+        if name not in self._matrices:
+            target = self.define_matrix(name)
+            self.reshape(node, name, target, self.spec(target).shape, name=target)
+        return self._matrices[name]
+
+    def define_matrix(self, name: str) -> str:
+        """Adds the value that is another one as a matrix, and returns its name."""
+        spec = self.spec(name)
+        matrix = self._matrices[name] = f"rows of {name}"
+        self.define(matrix, (math.prod(spec.shape[:-1]), spec.shape[-1]), spec.dtype)
+        self._facts[matrix] = self._facts.get(name, REAL)
+        return matrix
+
+    def reshape(self, node: Node, source: str, target: str, shape: Sequence[int], *,
+                name: str | None = None) -> None:
+        """Adds a layer without a problem, whose output is the source's memory in another shape.
+        name: that of the node where it is not given."""
         spec = default_spec(tuple(shape), self.spec(source).dtype)
         if self.constant(source) is not None:
             self.constants[source] = self.static.constants[source]
         self.layers.append(Layer(
-            node.name, "reshape", [source], [target], [spec], source=node.source,
+            name or node.name, "reshape", [source], [target], [spec], source=node.source,
             facts=self._few_valued([target]), store=self._store))
 
     def epilogue(self, node: Node) -> tuple[Epilogue, list[str], dict[str, np.ndarray]]:

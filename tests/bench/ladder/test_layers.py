@@ -71,12 +71,14 @@ def _after_convolution(kind: str) -> Graph:
         y = graph.reduce(y, "mean", (2,), keepdims=True, name="last")
     elif kind == "constant added":
         y = graph.apply("add", y, graph.constant("c", np.ones((3, 4, 4), np.float32)), name="last")
+    elif kind == "product":
+        y = graph.gemm(y, graph.constant("c", np.ones((4, 4), np.float32)), name="last")
     graph.output(y, (None, 3, *{"maximum": (1, 1), "rows": (1, 4)}.get(kind, (4, 4))))
     return graph.finish()
 
 
 @pytest.mark.parametrize("kind", ["softmax", "sigmoid", "bounded twice", "read twice", "maximum",
-                                  "rows", "constant added"])
+                                  "rows", "constant added", "product"])
 def test_other_layers_are_refused_by_name(kind: str) -> None:
     with pytest.raises(UnsupportedError, match=r"^other\.onnx: .*last.*: the published program has "
                                                r"convolutions with batch norm"):

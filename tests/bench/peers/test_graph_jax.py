@@ -153,6 +153,15 @@ def test_products() -> None:
     check(finished(build, build.softmax(build.reshape(y, (0, 12))), 12))
 
 
+@pytest.mark.parametrize("shape", [(3, 6), (3, 7, 6), (2, 3, 7, 6)], ids=len)
+def test_products_of_any_rank(shape: tuple[int, ...]) -> None:
+    build = GraphBuilder("products")
+    x = build.input("x", (None, *shape))
+    y = build.add("matmul", [x, constant(build, "a", 6, 6)])
+    y = build.apply("relu", build.apply("add", y, constant(build, "b", 6)))
+    check(finished(build, build.apply("add", y, x), *shape))
+
+
 def test_an_expression_of_several_results() -> None:
     build, x = image()
     build.add("elementwise", [x, constant(build, "c", 4, 1, 1)], ["whole", "half"],

@@ -26,6 +26,24 @@ def test_detectors() -> None:
     assert normalised_error(results[0].numpy(), reference(graph, x)) < tolerance("network")
 
 
+@pytest.mark.parametrize("shape", [(3, 6), (3, 7, 6), (2, 3, 7, 6)], ids=len)
+def test_products_of_any_rank(shape: tuple[int, ...]) -> None:
+    import torch
+
+    from gossamer.bench.peers.graph_module import graph_module
+
+    build = GraphBuilder("products")
+    random = np.random.default_rng(3)
+    x = build.input("x", (None, *shape))
+    y = build.add("matmul", [x, build.constant("a", random.standard_normal((6, 6)))])
+    y = build.apply("add", y, build.constant("b", random.standard_normal(6)))
+    build.output(build.apply("add", build.apply("relu", y), x), (None, *shape))
+    graph = build.finish()
+    images = random.standard_normal((2, *shape)).astype(np.float32)
+    result = graph_module(graph, 2)(torch.from_numpy(images)).numpy()
+    assert normalised_error(result, reference(graph, images)) < tolerance("network")
+
+
 @pytest.mark.parametrize("numbers", [(), (0,), (1,)])
 @pytest.mark.parametrize("name", ["add", "sub", "mul", "div", "pow", "min", "max", "less",
                                   "less_equal", "greater", "greater_equal"])

@@ -45,6 +45,13 @@ def test_batch_norm_goes_into_the_product(trans_b: bool) -> None:
     check(build, ["flatten", "gemm"])
 
 
+def test_batch_norm_of_an_axis_that_is_not_that_of_the_columns_stays_outside() -> None:
+    build = Builder()
+    product = build.add("matmul", ["x", build.constant(SIZE, CHANNELS)])
+    build.norm(product, "y")
+    check(build, ["gemm", "elementwise"])
+
+
 @pytest.mark.parametrize("behind", [
     lambda b, x: b.apply("sign", x, output="y"),
     lambda b, x: b.binarise(x, "y"),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from gossamer.expression import Expression, ExpressionStep
-from tests.model.graph_builder import CHANNELS, Builder, check, functions
+from tests.model.graph_builder import CHANNELS, SIZE, Builder, check, functions
 
 
 def test_activation_scalars_and_residual_become_the_epilogue() -> None:
@@ -90,3 +92,23 @@ def test_two_outputs_of_one_expression_keep_both() -> None:
     build.add("elementwise", [conv], "y", expression=expression)
     build.graph.nodes[-1].outputs = ["y", "z"]
     check(build, ["conv2d", "elementwise"])
+
+
+@pytest.mark.parametrize("leading", [(), (SIZE,), (CHANNELS, SIZE), (2, 2, SIZE)], ids=len)
+def test_a_product_of_any_rank_takes_bias_activation_and_residual(leading: tuple[int, ...]) -> None:
+    build = Builder()
+    x = build.add("reshape", ["x"], shape=(-1, *leading, SIZE))
+    product = build.add("matmul", [x, build.constant(SIZE, SIZE)])
+    biased = build.apply("add", build.constant(SIZE), product)
+    build.apply("add", x, build.apply("relu", biased), output="y")
+    _, node = check(build, ["reshape", "gemm"])
+    assert functions(node) == ["add", "relu", "add"] and x in node.inputs[2:]
+
+
+@pytest.mark.parametrize("shape", [(SIZE, 1), (CHANNELS, 1, 1), (SIZE, SIZE),
+                                   (CHANNELS, SIZE, SIZE)])
+def test_what_is_not_one_value_a_column_stays_outside_of_a_product(shape: tuple[int, ...]) -> None:
+    build = Builder()
+    product = build.add("matmul", ["x", build.constant(SIZE, SIZE)])
+    build.apply("add", product, build.constant(*shape), output="y")
+    check(build, ["gemm", "elementwise"])

@@ -175,6 +175,18 @@ def test_a_product_with_a_weight_that_is_no_matrix_is_refused_when_resolving() -
         resolve(better, 1)
 
 
+@pytest.mark.parametrize("kind", ["transposed", "by a value"])
+def test_other_products_of_more_dimensions_are_no_gemm(kind: str) -> None:
+    build = Builder()
+    b = build.constant(SIZE, SIZE)
+    if kind == "by a value":
+        b = build.add("reshape", [build.mean("x")], shape=(-1, CHANNELS))
+    build.add("gemm", ["x", b], "y", trans_a=kind == "transposed", trans_b=False,
+              epilogue=identity())
+    with pytest.raises(ModelError, match="expected matrices"):
+        resolve(build.graph, 1)
+
+
 def test_layers_without_output_channels_give_nothing() -> None:
     build = Builder(("y", "z"))
     none = build.apply("sign", build.norm(build.conv("x", out=0), channels=0), output="y")

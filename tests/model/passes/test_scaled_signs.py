@@ -73,6 +73,15 @@ def test_rounded_weights_of_products_become_signs(trans_b: bool) -> None:
     assert len({node.inputs[1] for node in graph.nodes if node.op == "gemm"}) == 1
 
 
+def test_rounded_weights_of_products_of_any_rank_become_signs() -> None:
+    build = Builder()
+    name = build.build.constant("w", through(signs(build, 6, SIZE)).T)
+    build.add("matmul", ["x", name], "y")
+    check(build, ["gemm"])
+    (rows,) = weights_of(optimise(build.graph))
+    assert are_scaled_signs(rows)
+
+
 @pytest.mark.parametrize("change", [
     lambda weight: np.where(np.arange(weight.size).reshape(weight.shape) == 7, weight * 1.00001,
                             weight).astype(np.float32),
