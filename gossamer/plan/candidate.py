@@ -41,7 +41,7 @@ class Candidate:
 
     def in_no_time(self) -> Candidate:
         """Returns the same candidate, as one that has nothing to do."""
-        if self.measured.failure:
+        if self.measured.failure or self.copying is not None:
             return self
         return replace(self, copying=self.measured, measured=replace(
             self.measured, median_us=0.0, p25_us=0.0, p75_us=0.0, cold_us=0.0))

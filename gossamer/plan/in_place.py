@@ -12,7 +12,7 @@ from gossamer.ops.concat.problem import ConcatProblem
 from gossamer.ops.copy.problem import CopyProblem
 from gossamer.plan.candidate import Candidate
 from gossamer.plan.channel_parts import ChannelParts, first_channels, may_be_part
-from gossamer.plan.program import Layer, MeasuredLayer, Place, Program
+from gossamer.plan.program import Layer, MeasuredLayer, Place, Program, Step
 from gossamer.tensor import Format, TensorSpec
 
 
@@ -104,10 +104,19 @@ def keep_in_place(program: Program, layers: Sequence[Layer], device: Device) -> 
     channel_parts = ChannelParts(program, device)
     for step in steps:
         step.in_place = step.in_place or channel_parts.add(step)
-        if not step.in_place:
-            step.candidates = [candidate.in_its_time() for candidate in step.candidates]
+        # what was expected of the steps beside this one may be wrong
+        step.candidates = [_as_found(candidate, step) for candidate in step.candidates]
     channel_parts.finish()
     return program
+
+
+def _as_found(candidate: Candidate, step: Step) -> Candidate:
+    """Returns a candidate of a step with the time that it takes: none where it is the one that was
+    taken, and copies nothing."""
+    if not step.in_place:
+        return candidate.in_its_time()
+    is_taken = (candidate.algorithm, candidate.variant) == (step.algorithm, step.variant)
+    return candidate.in_no_time() if is_taken else candidate
 
 
 def in_place_candidates(node: MeasuredLayer, names: Collection[str],

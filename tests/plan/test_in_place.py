@@ -22,7 +22,12 @@ from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.copy.problem import slice_, transpose
 from gossamer.ops.registry import OPS
 from gossamer.plan.candidate import Candidate
-from gossamer.plan.in_place import in_place_candidates, part_offsets
+from gossamer.plan.in_place import (
+    in_place_candidates,
+    keep_in_place,
+    layers_in_place,
+    part_offsets,
+)
 from gossamer.plan.program import Layer, MeasuredLayer, Program
 from gossamer.plan.store.tuning_file import Measurement
 from gossamer.tensor import TensorSpec, default_spec
@@ -402,3 +407,21 @@ def test_random_networks_of_images(seed: int, compiled_device: Device, tmp_path:
         for y, reference in zip(results if isinstance(results, tuple) else (results,),
                                 runtime(proto, {"x": x}), strict=True):
             assert_close(y, reference)
+
+
+@pytest.mark.parametrize("expected", [True, False])
+@pytest.mark.parametrize("batch", [1, 2])
+def test_a_step_has_the_time_that_it_takes(batch: int, expected: bool, tmp_path: Path) -> None:
+    """Whether or not it was expected to copy nothing; of several images it copies on the host."""
+    program = compiled(network(), find("host"), tmp_path).program(batch)
+    for step in program.steps:
+        taken = Candidate(step.algorithm, step.variant, Measurement(
+            step.algorithm.name, "", (), (), "fp32", 9.0))
+        step.candidates = [taken.in_no_time() if expected else taken]
+        step.in_place = False
+    program.places.clear()
+    layers = [step.layer for step in program.steps]
+    keep_in_place(program, layers, find("host"))
+    costs = {step.layer.name: step.candidates[0].cost for step in program.steps
+             if step.layer.name in layers_in_place(layers)}
+    assert costs == dict.fromkeys(("half", "inner", "outer"), 0 if batch == 1 else 9)
