@@ -21,7 +21,7 @@ class Candidate:
     variant: Variant
     measured: Measurement
     copying: Measurement | None = None
-    """What was measured of a candidate in no time, which copies where nothing lies in place."""
+    """The measurement that in_no_time() has replaced; None of other candidates."""
 
     @property
     def cost(self) -> float:
@@ -37,7 +37,8 @@ class Candidate:
 
     def with_exclusion(self, reason: str) -> Candidate:
         """Returns the same candidate, excluded for a reason."""
-        return replace(self, measured=replace(self.measured, failure=reason))
+        candidate = self.in_its_time()
+        return replace(candidate, measured=replace(candidate.measured, failure=reason))
 
     def in_no_time(self) -> Candidate:
         """Returns the same candidate, as one that has nothing to do."""

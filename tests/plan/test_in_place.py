@@ -102,6 +102,14 @@ def in_place(program: Program) -> set[str]:
     return {step.layer.name for step in program.steps if step.in_place}
 
 
+def assert_as_runtime(plan: gossamer.Plan, proto: onnx.ModelProto, x: np.ndarray) -> None:
+    """Fails unless a plan gives the outputs of ONNX Runtime."""
+    results = plan(x)
+    for y, reference in zip(results if isinstance(results, tuple) else (results,),
+                            runtime(proto, {"x": x}), strict=True):
+        assert_close(y, reference)
+
+
 @pytest.mark.parametrize("effort", [None, "quick"])
 def test_a_network_with_nested_parts(effort: str | None, quick_device: Device, tmp_path: Path,
                                      monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,8 +119,7 @@ def test_a_network_with_nested_parts(effort: str | None, quick_device: Device, t
                             only="published" if quick_device.compiles else None)
     for batch in (1, 2, 1):
         x = weights(batch, 8, 8, 8, seed=batch)
-        for y, reference in zip(plan(x), runtime(proto, {"x": x}), strict=True):
-            assert_close(y, reference)
+        assert_as_runtime(plan, proto, x)
     if effort is None:
         assert in_place(plan.program(1)) == {"half", "inner", "outer"}
         assert not in_place(plan.program(2))
@@ -124,8 +131,7 @@ def test_a_network_with_nested_parts(effort: str | None, quick_device: Device, t
     saved = gossamer.Plan.load(tmp_path / "saved.plan", quick_device)
     assert in_place(saved.program(1)) == in_place(plan.program(1))
     x = weights(1, 8, 8, 8)
-    for y, reference in zip(saved(x), runtime(proto, {"x": x}), strict=True):
-        assert_close(y, reference)
+    assert_as_runtime(saved, proto, x)
 
 
 def test_debug_lines_say_what_is_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
@@ -152,7 +158,7 @@ def test_a_slice_in_place_does_not_run_on_the_host(compiled_device: Device,
          "axis": np.array([1])})
     plan = gossamer.compile(str(save(proto, tmp_path)), compiled_device, strict=True)
     x = weights(1, 2, 16, 16)
-    assert_close(plan(x), runtime(proto, {"x": x})[0])
+    assert_as_runtime(plan, proto, x)
     assert in_place(plan.program(1)) == {"half"}
     assert f"{compiled_device.name} ran all 2 layers" in plan.report(1).notes
     context = plan.context(1)
@@ -220,8 +226,7 @@ def test_channels_in_nhwc_are_written_where_they_belong(compiled_device: Device,
     plan = compiled(proto, compiled_device, tmp_path)
     for batch in (1,) if is_slow(compiled_device) else (1, 3, 1):
         x = weights(batch, 8, 8, 8, seed=batch)
-        for y, reference in zip(plan(x), runtime(proto, {"x": x}), strict=True):
-            assert_close(y, reference)
+        assert_as_runtime(plan, proto, x)
         assert in_place(plan.program(batch)) == {"half", "inner", "outer"}
         assert placed(plan.program(batch)) == {"first": (0, 16), "second": (16, 8),
                                                "pool": (24, 0)}
@@ -229,8 +234,7 @@ def test_channels_in_nhwc_are_written_where_they_belong(compiled_device: Device,
     saved = gossamer.Plan.load(tmp_path / "saved.plan", compiled_device)
     assert placed(saved.program(1)) == placed(plan.program(1))
     x = weights(1, 8, 8, 8)
-    for y, reference in zip(saved(x), runtime(proto, {"x": x}), strict=True):
-        assert_close(y, reference)
+    assert_as_runtime(saved, proto, x)
 
 
 def test_a_dense_block_is_one_tensor(compiled_device: Device, tmp_path: Path) -> None:
@@ -248,7 +252,7 @@ def test_a_dense_block_is_one_tensor(compiled_device: Device, tmp_path: Path) ->
     proto = model(nodes, {"x": ["N", 8, 6, 6]}, {"fourth": 4}, constants)
     plan = gossamer.compile(str(save(proto, tmp_path)), compiled_device, only="winograd")
     x = weights(2, 8, 6, 6)
-    assert_close(plan(x), runtime(proto, {"x": x})[0])
+    assert_as_runtime(plan, proto, x)
     assert in_place(plan.program(2)) == {"before third", "before fourth"}
     assert placed(plan.program(2)) == {"first": (0, 16), "second": (8, 8), "third": (16, 0)}
 
@@ -267,7 +271,7 @@ def test_halves_that_are_joined_again_stay_where_they_are(compiled_device: Devic
          "sizes": np.array([8, 8])})
     plan = gossamer.compile(str(save(proto, tmp_path)), compiled_device, only="winograd")
     x = weights(2, 8, 6, 6)
-    assert_close(plan(x), runtime(proto, {"x": x})[0])
+    assert_as_runtime(plan, proto, x)
     assert in_place(plan.program(2)) == {"halves.1", "all"}
     assert placed(plan.program(2)) == {"first": (0, 8), "second": (16, 0)}
 
@@ -295,7 +299,7 @@ def test_a_slice_of_a_reshaped_tensor(compiled_device: Device, tmp_path: Path, s
     plan = gossamer.compile(str(save(proto, tmp_path)), compiled_device)
     for batch in (1, 2):
         x = weights(batch, 8, size, size)
-        assert_close(plan(x), runtime(proto, {"x": x})[0])
+        assert_as_runtime(plan, proto, x)
     (negative,) = [step for step in plan.program(2).steps if step.layer.name == "negative"]
     assert negative.placed_variant is not None
     assert negative.placed_variant.inputs[0].format.other_channels == (8, total - 8 - taken)
@@ -319,10 +323,7 @@ def test_what_cannot_lie_within_pixels_is_copied(compiled_device: Device, tmp_pa
             constant.CopyFrom(onnx.numpy_helper.from_array(changed[constant.name], constant.name))
     plan = compiled(proto, compiled_device, tmp_path)
     x = weights(2, 8, 8, 8)
-    results = plan(x)
-    for y, reference in zip(results if isinstance(results, tuple) else (results,),
-                            runtime(proto, {"x": x}), strict=True):
-        assert_close(y, reference)
+    assert_as_runtime(plan, proto, x)
     assert "half" not in in_place(plan.program(2)), reason
 
 
@@ -330,7 +331,7 @@ def test_what_cannot_lie_within_pixels_is_copied(compiled_device: Device, tmp_pa
     (Epilogue(), True), (Epilogue(apply("add"), ("tensor",)), False)])
 def test_a_concatenation_in_nhwc_is_free_beside_layers_that_write_parts(
         compiled_device: Device, epilogue: Epilogue, free: bool) -> None:
-    """What adds a tensor to its results writes no part."""
+    """A layer that adds a tensor to its results writes no part of another one."""
     convolution = Conv2dProblem(2, 8, 6, 6, 16, (3, 3), pads=(1, 1, 1, 1), epilogue=epilogue)
     both = joined((2, 16, 6, 6), (2, 16, 6, 6))
 
@@ -347,6 +348,15 @@ def test_a_concatenation_in_nhwc_is_free_beside_layers_that_write_parts(
     found = in_place_candidates(nodes[-1], {"both"}, nodes, compiled_device)
     layouts = {candidate.variant.outputs[0].layout for candidate in found if candidate.cost == 0}
     assert layouts == ({"CHWN", "NHWC"} if free else {"CHWN"})
+
+
+def test_an_excluded_candidate_stays_excluded() -> None:
+    """Its time may be asked for again, for another plan."""
+    candidate = Candidate(OPS["copy"].algorithms[0], Variant((), (), ()), Measurement(
+        "numpy", "", (), (), "fp32", 9.0))
+    free = candidate.in_no_time()
+    assert (free.cost, free.in_its_time()) == (0, candidate)
+    assert free.with_exclusion("wrong").in_its_time().measured.failure == "wrong"
 
 
 def network_of_images(seed: int) -> onnx.ModelProto:
@@ -403,10 +413,7 @@ def test_random_networks_of_images(seed: int, compiled_device: Device, tmp_path:
     plan = gossamer.compile(str(save(proto, tmp_path)), compiled_device, only="winograd")
     for batch in (1, 2):
         x = weights(batch, 8, 4, 4, seed=batch)
-        results = plan(x)
-        for y, reference in zip(results if isinstance(results, tuple) else (results,),
-                                runtime(proto, {"x": x}), strict=True):
-            assert_close(y, reference)
+        assert_as_runtime(plan, proto, x)
 
 
 @pytest.mark.parametrize("expected", [True, False])

@@ -48,7 +48,7 @@ def test_what_was_split_is_read_whole() -> None:
 
 
 def test_others_are_left_as_they_are() -> None:
-    """Those of another order, of another axis, or with the very same parts."""
+    """These join values in another order, along another axis, or the very same values."""
     build = Builder(["y", "z"])
     a, b = build.pool("x"), build.apply("neg", "x")
     pair = joined(build, a, b, output="z")

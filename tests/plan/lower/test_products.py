@@ -194,7 +194,7 @@ def test_images_of_a_batch_stay_apart(tmp_path: Path) -> None:
 
 
 def test_products_in_a_concatenation(device: Device, tmp_path: Path) -> None:
-    """What a concatenation joins without a copy is a product in the shape of the file."""
+    """A concatenation joins the products without a copy, in the shape that the file gives them."""
     node = helper.make_node
     proto = network([*linear("x", "a"), *linear("x", "b", relu("b")),
                      node("Concat", ["a", "b"], ["y"], axis=1)], (4,), {"a": 16, "b": 16})
