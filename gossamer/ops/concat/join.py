@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from gossamer.ops.copy.strided import ELEMENTS, widest_element
 from gossamer.ops.early_begin import BEGINS_EARLY
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.strided import WORK_GROUP_SIZE, divisor, groups_for
+from gossamer.tensor import TensorSpec
 
 _SOURCE = Path(__file__).with_name("join.cl")
 _MOST_SOURCES = 4
@@ -28,33 +30,35 @@ class Rows:
     pitch: int
 
     @classmethod
-    def one_after_another(cls, size: int) -> Rows:
-        """Returns rows without gaps."""
-        return cls(size, 0, size)
+    def of(cls, spec: TensorSpec, position: int) -> Rows:
+        """Returns the rows of a tensor, which are its dimensions from a position on in memory."""
+        pitch = math.prod(spec.stored_shape[position:])
+        return cls(pitch - sum(spec.format.other_channels), spec.offset, pitch)
 
     def in_units(self, factor: int) -> Rows:
         """Returns the same rows in units of several elements."""
         return Rows(self.size // factor, self.first // factor, self.pitch // factor)
 
 
-def join_launches(device: Device, itemsize: int, rows: int, sources: Sequence[Rows],
-                  target: Rows) -> list[Launch]:
-    """Returns the launches that concatenate inputs row by row.
+def join_launches(device: Device, parts: Sequence[TensorSpec], whole: TensorSpec,
+                  position: int) -> list[Launch]:
+    """Returns the launches that concatenate tensors along an axis.
 
-    itemsize: bytes of an element. rows: number of rows of each tensor. sources: those of the
-    inputs, whose sizes are together that of the target's.
+    position: that of the axis in the order of memory.
     """
+    itemsize, rows = whole.stored_dtype.itemsize, math.prod(whole.stored_shape[:position])
+    sources, target = [Rows.of(part, position) for part in parts], Rows.of(whole, position)
     element = widest_element(itemsize, [number for tensor in (*sources, target)
                                         for number in (tensor.size, tensor.first, tensor.pitch)])
     target = target.in_units(element // itemsize)
-    first, parts = target.first, []
+    first, places = target.first, []
     for index, source in enumerate(sources):
         part = source.in_units(element // itemsize)
         if part.size:
-            parts.append((index, part, first))
+            places.append((index, part, first))
         first += part.size
-    return [_launch(device, element, rows, target.pitch, parts[start:start + _MOST_SOURCES])
-            for start in range(0, len(parts) if rows else 0, _MOST_SOURCES)]
+    return [_launch(device, element, rows, target.pitch, places[start:start + _MOST_SOURCES])
+            for start in range(0, len(places) if rows else 0, _MOST_SOURCES)]
 
 
 def _launch(device: Device, element: int, rows: int, pitch: int,

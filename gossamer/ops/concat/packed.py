@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ from gossamer.device.base import Buffer, Device
 from gossamer.device.host import host_array
 from gossamer.facts import REAL, ValueFacts
 from gossamer.ops.algorithm import Algorithm, State, Variant
-from gossamer.ops.concat.join import Rows, join_launches
+from gossamer.ops.concat.join import join_launches
 from gossamer.ops.concat.problem import ConcatProblem
 from gossamer.ops.host_threads import threads_of
 from gossamer.ops.packed import formats_for
@@ -48,12 +47,8 @@ class PackedConcat(Algorithm):
                 device: Device) -> State:
         if not device.compiles:
             return State(problem, variant, device)
-        (target,) = variant.outputs
-        parts = [Rows.one_after_another(math.prod(spec.stored_shape[problem.axis:]))
-                 for spec in (*variant.inputs, target)]
         return State(problem, variant, device, join_launches(
-            device, target.stored_dtype.itemsize, math.prod(target.stored_shape[:problem.axis]),
-            parts[:-1], parts[-1]))
+            device, variant.inputs, variant.outputs[0], problem.axis))
 
     def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
                workspace: Buffer | None, stream: Any = None) -> None:

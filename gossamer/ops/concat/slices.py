@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 
 from gossamer.device.base import Device
 from gossamer.ops.algorithm import Algorithm, State, Variant
-from gossamer.ops.concat.join import Rows, join_launches
+from gossamer.ops.concat.join import join_launches
 from gossamer.ops.concat.problem import ConcatProblem
 from gossamer.ops.strided import cannot_compile, layout_variants
 from gossamer.ops.weights import Weights
-from gossamer.tensor import AXES, TensorSpec
+from gossamer.tensor import AXES
 
 
 class SliceCopies(Algorithm):
@@ -35,13 +34,5 @@ class SliceCopies(Algorithm):
                 device: Device) -> State:
         (target,) = variant.outputs
         order = AXES.get(target.layout, tuple(range(len(target.shape))))
-        outer = order[:order.index(problem.axis)]
-
-        def rows_of(spec: TensorSpec) -> Rows:
-            size = math.prod(spec.shape[dim] for dim in order[len(outer):])
-            others = sum(spec.format.other_channels)
-            return Rows(size, spec.offset, size + others)
-
         return State(problem, variant, device, join_launches(
-            device, target.stored_dtype.itemsize, math.prod(target.shape[dim] for dim in outer),
-            [rows_of(part) for part in variant.inputs], rows_of(target)))
+            device, variant.inputs, target, order.index(problem.axis)))

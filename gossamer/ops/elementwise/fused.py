@@ -75,7 +75,7 @@ class FusedElementwise(Algorithm):
         if variant.outputs[0].size == 0:
             return state
         sizes, walks = _loops(problem, variant)
-        offsets = _offsets(problem, variant)
+        offsets = [spec.offset for spec in _operand_specs(problem, variant)]
         vector = _vector(sizes, walks, offsets)
         generator = _Generator(problem, variant, sizes, walks, offsets, vector)
         kernel = device.compile(
@@ -113,28 +113,26 @@ def _constant(weights: Weights, problem: ElementwiseProblem, index: int,
     return weights.packed(f"operand{index} {spec.layout}", stored)
 
 
+def _operand_specs(problem: ElementwiseProblem, variant: Variant) -> list[TensorSpec]:
+    """Returns the spec of each operand as memory holds it, constants among them."""
+    output, run_time = variant.outputs[0], iter(variant.inputs)
+    return [_constant_spec(operand, output.layout, len(output.shape))
+            if index in problem.constants else next(run_time)
+            for index, operand in enumerate(problem.operands)]
+
+
 def _loops(problem: ElementwiseProblem,
            variant: Variant) -> tuple[tuple[int, ...], list[Strides]]:
     """Returns the sizes of the merged dimensions in the outputs' memory order, and each operand's
     strides along them."""
     output = variant.outputs[0]
     order = memory_order(output)
-    run_time = iter(variant.inputs)
     walks = [[output.strides[dim] for dim in order]]
-    for index, operand in enumerate(problem.operands):
-        spec = (_constant_spec(operand, output.layout, len(output.shape))
-                if index in problem.constants else next(run_time))
+    for spec in _operand_specs(problem, variant):
         strides = broadcast_strides(spec, output.shape)
         walks.append([strides[dim] for dim in order])
     sizes, merged, _ = merge([output.shape[dim] for dim in order], walks)
     return sizes, merged[1:]
-
-
-def _offsets(problem: ElementwiseProblem, variant: Variant) -> list[int]:
-    """Returns at which element of its memory each operand begins."""
-    run_time = iter(variant.inputs)
-    return [0 if index in problem.constants else next(run_time).offset
-            for index in range(len(problem.operands))]
 
 
 def _vector(sizes: tuple[int, ...], walks: list[Strides], offsets: list[int]) -> int:
@@ -162,9 +160,7 @@ class _Generator:
     vector: int
 
     def __post_init__(self) -> None:
-        run_time = iter(self.variant.inputs)
-        self._dtypes = [operand.dtype if index in self.problem.constants else next(run_time).dtype
-                        for index, operand in enumerate(self.problem.operands)]
+        self._dtypes = [spec.dtype for spec in _operand_specs(self.problem, self.variant)]
         dense = dense_strides(self.sizes)
         self._scalar = [not any(walk) for walk in self.walks]
         self._walked = [index for index, walk in enumerate(self.walks)

@@ -44,7 +44,8 @@
 KERNEL void pool(const GLOBAL REAL *RESTRICT source, GLOBAL REAL *RESTRICT target, int count,
                  int height, int width, int source_first, int source_inner, int target_first,
                  int target_inner, DIVISOR(inner_steps), DIVISOR(out_columns), DIVISOR(out_height),
-                 int kernel_height, int kernel_width, int stride_y, int stride_x, int top, int left, int dilation_y, int dilation_x,
+                 int kernel_height, int kernel_width, int stride_y, int stride_x, int top, int left,
+                 int dilation_y, int dilation_x,
                  int counted_top, int counted_left, int counted_bottom, int counted_right)
 {
     BEGIN_EARLY();

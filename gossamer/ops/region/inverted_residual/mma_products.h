@@ -33,14 +33,6 @@ INLINE float rounded(float value)
 }
 
 #if HALVES
-/* Returns two values as 16-bit floats, the first in the lower half. */
-INLINE uint two_halves(float first, float second)
-{
-    uint packed;
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(second), "f"(first));
-    return packed;
-}
-
 /* Returns two values as 16-bit floats that are at least 0, the first in the lower half; NaN of NaN. */
 INLINE uint two_halves_from_0(float first, float second)
 {

@@ -45,14 +45,6 @@
 #define LANE_CHANNELS (2 * GROUP_TILES) /* neighbouring channels of a lane */
 #define WEIGHT_WORDS (2 * STEPS * OUT_PART) /* words of 16 bytes */
 
-/* Returns two numbers as 16-bit floats, the first in the lower half. */
-INLINE uint two_halves(float first, float second)
-{
-    uint packed;
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(second), "f"(first));
-    return packed;
-}
-
 KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void few_channels(
     const float *RESTRICT x, const uint4 *RESTRICT weights, HALF *RESTRICT y, int out_channels,
     int height, int width, int out_height, int out_width, int pad_top, int pad_left,

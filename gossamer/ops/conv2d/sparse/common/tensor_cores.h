@@ -1,6 +1,14 @@
-/* The multiplication of kernels on tensor cores.
+/* The multiplication of kernels on tensor cores, and pairs of its float16 operands.
  *
  * HALVES  1: operands are float16; 0: they are floats, which are read as TF32 */
+
+/* Returns two numbers as 16-bit floats, the first in the lower half. */
+[[maybe_unused]] INLINE uint two_halves(float first, float second)
+{
+    uint packed;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(second), "f"(first));
+    return packed;
+}
 
 /* Multiplies a 16 x 16 (TF32: 16 x 8) tile of weights with 8 points and adds to sum, in which a
  * lane holds rows lane / 4 and lane / 4 + 8 of the tile for points 2 (lane % 4) and the next. */
