@@ -13,6 +13,7 @@ import numpy as np
 from gossamer.errors import InputError, quoted
 from gossamer.ops.algorithm import PRECISIONS
 from gossamer.ops.registry import OPS
+from gossamer.tensor import Format
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,8 @@ class Policy:
     floats_only that none takes an algorithm on bits where it can take another. unfused says that no
     layers are computed as one region.
     force: the algorithm of each layer that takes none other, by the layer's name.
+    boundary: the format of the network's inputs and outputs that are images of floats, NCHW and
+    float32 where it is None; a part of a network is measured in the format of its neighbours.
 
     Raises InputError for a field that is wrong, and for fields that do not go together.
     """
@@ -72,6 +75,7 @@ class Policy:
     unfused: bool = False
     budget_s: float | None = None
     force: Mapping[str, str] = field(default_factory=dict)
+    boundary: Format | None = None
 
     def __post_init__(self) -> None:
         if self.effort is not None and self.effort not in EFFORTS:

@@ -66,6 +66,8 @@ def test_it_computes_the_convolution(emulate: Emulate, mode: str, tile: MmaTile,
     ("races", WgmmaTile(64, 1, 0, 4, 1), 32, RESIDUAL, PLUS_MINUS_ONE, False),
     ("bounds", WgmmaTile(64, 2, 1, 2, 1, 1), 64, BATCH_NORM_BITS, PLUS_MINUS_ONE, True),
     ("bounds", WgmmaTile(64, 1, 1, 3, 1, 1), 64, RESIDUAL, TERNARY, False),
+    ("races", WgmmaTile(64, 2, 0, 2, 1), 64, RESIDUAL, PLUS_MINUS_ONE, False),
+    ("races", WgmmaTile(64, 1, 1, 2, 1), 64, RESIDUAL_BITS, PLUS_MINUS_ONE, False),
     ("races", WgmmaTile(128, 1, 1, 2, 1, 1), 64, BATCH_NORM_BITS, PLUS_MINUS_ONE, True),
 ])
 def test_warpgroups_compute_the_convolution(
@@ -85,6 +87,9 @@ def test_warpgroups_compute_the_convolution(
     ("races", MmaTile(1, 2, 2, 2, 4, 2, 1), RESIDUAL_BITS, True, 1),
     ("bounds", MmaTile(1, 1, 2, 1, 8, 4, 1), BATCH_NORM_BITS, False, 1),
     ("races", WgmmaTile(64, 1, 0, 4, 1), RESIDUAL, False, 1),
+    ("races", WgmmaTile(64, 2, 1, 2, 1), RESIDUAL_BITS, True, 1),
+    ("bounds", WgmmaTile(128, 1, 1, 2, 1, 1), RESIDUAL, False, 1),
+    ("bounds", WgmmaTile(64, 1, 0, 3, 1), RESIDUAL, False, 2),
     ("bounds", MmaTile(1, 2, 2, 1, 4, 2, 1), RESIDUAL, False, 2),
 ])
 def test_16_bit_floats(emulate: Emulate, mode: str, tile: MmaTile | WgmmaTile, epilogue: Epilogue,

@@ -69,11 +69,12 @@ def mobilenet(batch: int, files: Files) -> list[Item]:
 
 def mobilenet_blocks(batch: int, files: Files) -> list[Item]:
     """Returns the inverted residual blocks of MobileNetV2 that expand, each as a network of its
-    own, which is also run by the best plan without regions."""
+    own, which is also run by the best plan without regions. In float16 plans read and write what
+    lies between the layers of a network: NHWC of float16."""
     def item(block: InvertedResidual) -> Item:
         return Item("mobilenet-blocks", block.name, batch, lambda setting: network_case(
             "mobilenet-blocks", in_torch(block.name, inverted_residual(block), batch), batch,
-            setting, unfused_too=True))
+            setting, unfused_too=True, between_layers=True))
 
     return [item(block) for block in mobilenet_v2_blocks() if block.hidden > block.channels]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -30,7 +31,7 @@ from gossamer.plan.plan import Plan
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer, Program
 from gossamer.plan.run.context import Context
-from gossamer.tensor import default_spec
+from gossamer.tensor import Format, default_spec, pack, unpack
 
 CHECKED_IMAGES = 2
 """Images that are compared with the reference, where each is computed for itself."""
@@ -39,6 +40,7 @@ _FORCED_OPS = ("conv2d", "gemm", "matmul")
 _OVER_LAYERS = 2e-2
 """Error to which less precise layers may add up: over the 53 layers of MobileNetV2 it is 3e-3 in
 TF32 and 4e-3 in float16."""
+_HALVES = Format("NHWC", "float16")
 _ANY_ERROR = 10.0
 """Error that no result exceeds."""
 _JUMPS = {"sign", "less", "less_equal", "greater", "greater_equal", "equal", "floor"}
@@ -48,7 +50,7 @@ error of what follows has no bound."""
 
 def network_case(suite: str, network: PeerNetwork, batch: int, setting: Setting, *,
                  force_each: bool = False, forced_too: Sequence[str] = (),
-                 unfused_too: bool = False,
+                 unfused_too: bool = False, between_layers: bool = False,
                  x: np.ndarray | None = None,
                  described: Callable[[Context], str] | None = None) -> Case:
     """Makes the case of a whole network.
@@ -56,18 +58,20 @@ def network_case(suite: str, network: PeerNetwork, batch: int, setting: Setting,
     force_each: whether each of gossamer's own algorithms of convolutions and products also gets a
     plan, which takes it wherever it may. A vendor's algorithm gets such a plan where
     `against` names it. forced_too: further algorithms that get one. unfused_too: whether there is
-    also the best plan without regions. x: the input, by default one from a normal distribution.
+    also the best plan without regions. between_layers: whether float16 plans read and write NHWC of
+    float16, as peers do, because the network stands for a part of one. x: the input, by default one
+    from a normal distribution.
     described: what the rows of plans say of their contexts beside the algorithms.
     """
     graph = network.graph
     x = input_of(network, batch) if x is None else x
-    plans = _plans(graph, batch, setting)
+    plans = _plans(graph, batch, setting, between_layers=between_layers)
     contenders: dict[str, Callable[[], list[Alternative]]] = {
         OWN: lambda: [own(plan, x, described=described) for plan in plans]}
 
     def restricted(contender: str, policy: Policy) -> list[Alternative]:
         return [own(plan, x, contender, described)
-                for plan in _plans(graph, batch, setting, policy)]
+                for plan in _plans(graph, batch, setting, policy, between_layers)]
 
     def forced(contender: str, name: str) -> list[Alternative]:
         return restricted(contender, Policy(only=name))
@@ -139,7 +143,8 @@ def _most_error(graph: Graph) -> dict[str, float]:
     return {"fp32": MOST_ERROR["fp32"], "tf32": most, "fp16": most}
 
 
-def _plans(graph: Graph, batch: int, setting: Setting, policy: Policy = ANY) -> list[Plan]:
+def _plans(graph: Graph, batch: int, setting: Setting, policy: Policy = ANY,
+           between_layers: bool = False) -> list[Plan]:
     """One plan for each precision that the fastest plans use, the most precise first.
 
     policy: what restricts gossamer's choice. Raises AbsentError where the algorithm that it forces
@@ -151,7 +156,9 @@ def _plans(graph: Graph, batch: int, setting: Setting, policy: Policy = ANY) -> 
     # the least precise is measured first: it allows all candidates, whose times the others then
     # find in the tuning cache
     for allowed in reversed(setting.precisions):
-        plan = Plan(graph, setting.device, policy, tuner=setting.tuner(allowed))
+        boundary = _HALVES if between_layers and allowed == "fp16" else None
+        plan = Plan(graph, setting.device, replace(policy, boundary=boundary),
+                    tuner=setting.tuner(allowed))
         steps = plan.program(batch).steps
         # ops other than these have algorithms of the same names
         if only is None or any(step.algorithm.name == only and step.layer.op in _FORCED_OPS
@@ -188,17 +195,19 @@ def own(plan: Plan, x: np.ndarray, contender: str = OWN,
 
     def make() -> ReadyContender:
         context = plan.context(batch)
-        source = context.buffer(program.inputs[plan.inputs[0].name])
+        name = program.inputs[plan.inputs[0].name]
+        source, stored = context.buffer(name), pack(x, program.specs[name])
         result = program.outputs[plan.outputs[0].name]
-        device.write(source, x)
+        device.write(source, stored)
 
         def output(count: int) -> np.ndarray:
             # activations may have overwritten the input
-            device.write(source, x)
+            device.write(source, stored)
             context.execute()
-            array = np.empty(program.specs[result].shape, program.specs[result].stored_dtype)
+            spec = program.specs[result]
+            array = np.empty(spec.stored_shape, spec.stored_dtype)
             device.read(context.buffer(result), array)
-            return array[:count]
+            return unpack(array, spec)[:count]
 
         layouts = Counter(step.variant.outputs[0].layout for step in program.steps
                           if len(step.variant.outputs[0].shape) == 4)

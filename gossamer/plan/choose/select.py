@@ -47,6 +47,8 @@ def choose(layers: Sequence[Layer], batch: int, inputs: Mapping[str, TensorSpec]
     outputs = list(outputs)
     _check_forced(layers, policy)
     specs = _default_specs(layers, inputs, constants)
+    specs |= {name: _at_boundary(specs[name], policy) for name in (*inputs, *outputs)}
+    inputs = {name: specs[name] for name in inputs}
     regions = [] if policy.unfused else find_regions(layers, outputs)
     if tuner is None:
         first = FirstChoices(layers, regions, specs, outputs, device, policy)
@@ -78,6 +80,13 @@ def _check_forced(layers: Sequence[Layer], policy: Policy) -> None:
             close = difflib.get_close_matches(name, names, 5, 0.4)
             raise InputError(f"force {name}: the network has no such layer" + (
                 f"; close to it: {', '.join(map(repr, close))}" if close else ""))
+
+
+def _at_boundary(spec: TensorSpec, policy: Policy) -> TensorSpec:
+    """Returns how a policy wants an input or output of the network, given in the default layout."""
+    if policy.boundary is None or len(spec.shape) != 4 or spec.dtype != "float32":
+        return spec
+    return TensorSpec(spec.shape, policy.boundary)
 
 
 def _default_specs(layers: Iterable[Layer], inputs: Mapping[str, TensorSpec],

@@ -16,6 +16,8 @@ _BOUNDS: dict[str, Callable[[Sequence[float]], float]] = {
     **dict.fromkeys(("neg", "abs", "relu", "min", "max"), max)}
 """For each function that makes integers of integers, how the magnitudes of its arguments bound that
 of its result."""
+_LARGEST_OF_FLOAT16 = 2**11
+"""Integers up to this are exact in float16."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,14 @@ class BinaryLayer:
             combine = _BOUNDS.get(step.function)
             bounds.append(combine(known) if combine and len(known) == len(of_step) else None)
         return bounds[problem.epilogue.expression.outputs[0]]
+
+    def rounds_integers(self, writes_floats: bool) -> bool:
+        """Returns whether 16-bit floats would round what is known to be integers: the epilogue's
+        run-time operands and, where it is written, the first result."""
+        integers = [facts.largest for facts in self.operand_facts if facts.is_integer]
+        if writes_floats:
+            integers.append(self.largest_integer or 0)
+        return max(integers, default=0) > _LARGEST_OF_FLOAT16
 
     def reason_not_binary(self) -> str | None:
         """Returns why bits cannot compute the layer, as shown to the user; None where they can."""

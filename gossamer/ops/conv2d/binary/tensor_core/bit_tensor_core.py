@@ -35,8 +35,6 @@ from gossamer.tensor import PACKED_DTYPES, Format, TensorSpec
 _WORD_BITS = (64, 32)
 _HALVES = 8
 """16-bit floats that are read and written at once: 16 bytes."""
-_LARGEST_INTEGER = 2**11
-"""Integers up to this are exact in float16."""
 _CYCLES_PER_MICROSECOND = 1750
 """Clock rate of the GPU on which the estimates of times were made."""
 
@@ -118,12 +116,8 @@ def with_float16(layer: BinaryLayer, variant: Variant) -> Iterator[Variant]:
     if not floats or problem.out_channels // problem.groups % _HALVES or any(
             spec.layout != "NHWC" for spec in floats):
         return
-    integers = [facts.largest for facts in layer.operand_facts if facts.is_integer]
-    if not variant.outputs[0].format.is_packed:
-        integers.append(layer.largest_integer or 0)
-    if max(integers, default=0) > _LARGEST_INTEGER:
-        return
-    yield variant.as_fp16
+    if not layer.rounds_integers(not variant.outputs[0].format.is_packed):
+        yield variant.as_fp16
 
 
 def expected_us(layer: BinaryLayer, variant: Variant, device: Device) -> float:
@@ -149,11 +143,17 @@ def launches(weights: Weights, layer: BinaryLayer, variant: Variant,
     output_planes = PACKED_DTYPES[target.dtype].planes if target.format.is_packed else 0
     folded = thresholds is not None and output_planes == 1
     # run-time operands of the epilogue lie in memory like a float output
-    floats = next((spec for spec in (*variant.inputs[1:], *variant.outputs)
-                   if not spec.format.is_packed), problem.outputs[0])
+    all_floats = [spec for spec in (*variant.inputs[1:], *variant.outputs)
+                  if not spec.format.is_packed]
+    floats = all_floats[0] if all_floats else problem.outputs[0]
     halves = floats.dtype == "float16"
     # four channels lie side by side
     fours = floats.strides[1] == 1 and problem.out_channels // problem.groups % 4 == 0
+    operands = [f"operand{i}" for i, kind in enumerate(epilogue.operands) if kind == "tensor"]
+    exchange_bytes = 0
+    if all_floats and floats.layout == "NHWC" and (halves or fours) and len(operands) <= 1:
+        exchange_bytes = tile.exchange_bytes(layer, word_bits, floats.stored_dtype.itemsize,
+                                             device.limits)
     tables = tile.tables(layer, word_bits)
     kernel = device.compile(KernelSource.of(tile.path, tile.path.stem, {
         **{key.upper(): value for key, value in variant.config if key != "instruction"},
@@ -167,6 +167,8 @@ def launches(weights: Weights, layer: BinaryLayer, variant: Variant,
         "VECTOR": _HALVES if halves else 4 if fours else 1,
         **(epilogue_macros_of_eight(epilogue) if halves else epilogue_macros(epilogue)),
         "EPILOGUE_ARGUMENTS": "".join(f", operand{i}" for i in range(len(epilogue.operands))),
+        "EXCHANGES": int(exchange_bytes > 0),
+        **({"EXCHANGED_OPERAND": operands[0]} if exchange_bytes and operands else {}),
         }, architectures=tile.architectures, headers=(*DIALECT, *tile.headers),
         dynamic_shared=True, begins_early=True))
     tiles = tile.channel_tiles(layer)
@@ -184,7 +186,7 @@ def launches(weights: Weights, layer: BinaryLayer, variant: Variant,
          problem.out_channels // problem.groups, tables.tile_channels, problem.out_channels,
          -(-problem.out_channels // word_bits), tables.column_classes, *floats.strides,
          *epilogue_arguments(epilogue, weights, 1, problem.out_channels)),
-        tile.shared_bytes(layer, word_bits))]
+        tile.shared_bytes(layer, word_bits) + exchange_bytes)]
 
 
 def variant_of(problem: Conv2dProblem, tile: Tile, word_bits: int, layout: str) -> Variant:

@@ -23,7 +23,8 @@
  * floats are read and written at once: 8 of 16-bit floats, 4 of others whose channels lie side by side
  * in memory in multiples of 4, else 1. THRESHOLDS is set where integers stand in for the epilogue.
  * AT_ONCE is the number of steps that a warp multiplies between two barriers. CONSTANT_CLASSES is the
- * number of classes of pixels whose constants are kept in shared memory, or 0. */
+ * number of classes of pixels whose constants are kept in shared memory, or 0. With EXCHANGES floats
+ * are read and written in shared memory (exchange.h). */
 
 #define WORDS (256 / WORD_BITS)
 #define WORD_BYTES (WORD_BITS / 8)
@@ -147,6 +148,13 @@ struct Target {
     int out_channels, out_words, rows, columns, column_classes;
     int stride_n, stride_c, stride_h, stride_w;
 };
+
+/* Returns the number of the float of a channel of a pixel. */
+[[maybe_unused]] INLINE int float_of(const Target &target, const Position &position, int channel)
+{
+    return position.image * target.stride_n + position.row * target.stride_h
+           + position.column * target.stride_w + channel * target.stride_c;
+}
 
 /* The place of an output pixel: the number of its first word, and the class of pixels that have the
  * same taps inside of the image. */
@@ -307,17 +315,14 @@ INLINE void store_words(const Words<COUNT> *words, const Target &target, const P
 /* Writes COUNT consecutive channels of a pixel that are no single bits; see write_channels. */
 template <int COUNT>
 INLINE void write_results(const int (&ones)[COUNT], int counted, const Target &target,
-                          const Place &place, const Position &position, const int *constants,
-                          int channel, int end EPILOGUE_PARAMETERS)
+                          const Place &place, int floats, const int *constants, int channel,
+                          int end EPILOGUE_PARAMETERS)
 {
     [[maybe_unused]] Words<COUNT> words[2] = {};
-    [[maybe_unused]] int floats = position.image * target.stride_n
-                                  + position.row * target.stride_h
-                                  + position.column * target.stride_w;
     UNROLL for (int first = 0; first < COUNT; first += VECTOR) {
         if (channel + first < end) {
             int own = channel + first;
-            [[maybe_unused]] int own_index = floats + own * target.stride_c;
+            [[maybe_unused]] int own_index = floats + first * target.stride_c;
             int sums[VECTOR];
             UNROLL for (int i = 0; i < VECTOR; i++)
                 sums[i] = (3 - PLANES) * (2 * ones[first + i] - counted) + constants[first + i];
@@ -368,12 +373,12 @@ INLINE void write_results(const int (&ones)[COUNT], int counted, const Target &t
 /* Writes COUNT consecutive channels of PIXELS pixels: 8, 16, 32 or 64, the first of which is a
  * multiple of COUNT. ones: the pixels' sums of products. constants: for each of the channels what is
  * added to the sum; where FOLDED the largest 2 ones - counted that gives a 0. channel: number of the
- * first of the channels. end: end of the channels of its group. positions: the pixels'. exists:
- * which pixels there are. */
+ * first of the channels. end: end of the channels of its group. floats: for each pixel the number
+ * of the first channel's float. exists: which pixels there are. */
 template <int PIXELS, int COUNT>
 INLINE void write_channels(const int (&ones)[PIXELS][COUNT], const int (&counted)[PIXELS],
                            const Target &target, const Place (&places)[PIXELS],
-                           const Position (&positions)[PIXELS], const bool (&exists)[PIXELS],
+                           const int (&floats)[PIXELS], const bool (&exists)[PIXELS],
                            const int *const (&constants)[PIXELS], const Flips<COUNT> &flips,
                            int channel, int end EPILOGUE_PARAMETERS)
 {
@@ -389,7 +394,7 @@ INLINE void write_channels(const int (&ones)[PIXELS][COUNT], const int (&counted
 #else
     UNROLL for (int i = 0; i < PIXELS; i++)
         if (exists[i])
-            write_results(ones[i], counted[i], target, places[i], positions[i], constants[i],
-                          channel, end EPILOGUE_ARGUMENTS);
+            write_results(ones[i], counted[i], target, places[i], floats[i], constants[i], channel,
+                          end EPILOGUE_ARGUMENTS);
 #endif
 }

@@ -236,7 +236,8 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_mma(
                     UNROLL for (int n = 0; n < 2 * TILES_C; n++)
                         own[0][n] = ones[tile][n / 2][half * 2 + n % 2];
                     write_channels(own, {counts[row]}, target, place,
-                                   {position_of(first_pixel + row)}, {true}, added, own_flips,
+                                   {float_of(target, position_of(first_pixel + row), channel)},
+                                   {true}, added, own_flips,
                                    channel, (group + 1) * group_channels EPILOGUE_ARGUMENTS);
                 }
             }

@@ -8,7 +8,8 @@
  * with those of its next tile while it still computes; with COPIERS, two warps for each warpgroup do
  * nothing but copy. With HALO, which needs COPIERS, each of the STAGES holds all inputs of a tile
  * (halo.h). Channels are ordered so that a lane has TILE_C / 4
- * consecutive ones of a pixel: it packs the words of the output alone. */
+ * consecutive ones of a pixel: it packs the words of the output alone. With EXCHANGES a warp reads and
+ * writes floats through shared memory (exchange.h). */
 
 #define TILE_P 64
 #define THREADS (128 * WARPGROUPS + (COPIERS ? 64 * WARPGROUPS : 0))
@@ -108,12 +109,17 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
     int warpgroup = copies ? all_warps / 2 - 2 * WARPGROUPS : all_warps / 4;
     int item = LOCAL_ID(0) % (copies ? 64 : 128), lane = item % 32, warp = item / 32;
     int tile_c = GROUP_ID(1), group = (int)QUOTIENT(tile_c, tiles_c);
-    /* shared memory: weights, inputs, constants, taps, a barrier for the weights of each phase, and
-     * for each stage of a warpgroup one that it is full and one that it is free again */
+    /* shared memory: weights, inputs, exchanged floats, constants, taps, a barrier for the weights of
+     * each phase, and for each stage of a warpgroup one that it is full and one that it is free
+     * again */
     int weight_bytes = phases * (AT_ONCE * STEP_BYTES);
     uchar *ring = (uchar *)pool + weight_bytes + warpgroup * (STAGES * STAGE_BYTES);
-    [[maybe_unused]] int *own_constants =
-        (int *)((uchar *)pool + weight_bytes + WARPGROUPS * STAGES * STAGE_BYTES);
+    uchar *behind_inputs = (uchar *)pool + weight_bytes + WARPGROUPS * STAGES * STAGE_BYTES;
+#if EXCHANGES
+    uchar *exchanged = behind_inputs + (warpgroup * 4 + warp) * EXCHANGE_BYTES;
+    behind_inputs += WARPGROUPS * 4 * EXCHANGE_BYTES;
+#endif
+    [[maybe_unused]] int *own_constants = (int *)behind_inputs;
     int2 *own_taps = (int2 *)((uchar *)own_constants + CONSTANT_BYTES);
     uint held = shared_address(pool);
     ulong *barriers = (ulong *)(own_taps + phases * LINES);
@@ -226,11 +232,17 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
         copy_inputs();
 #endif
 
-    const Target target = {y,         packed,    thresholds,             alphas,
+#if EXCHANGES
+    STORED *results = (STORED *)(exchanged + lane / 4 * EXCHANGED_ROW + lane % 4 * LANE_PITCH);
+#else
+    STORED *results = y;
+#endif
+    const Target target = {results,   packed,    thresholds,             alphas,
                            classes,   out_channels, out_words,           out_pixels / out_width,
                            out_width, column_classes, stride_n, stride_c, stride_h, stride_w};
     int in_tiles = (tile_c * 4 + lane % 4) * CHANNELS_OF_LANE;
     int channel = in_tiles - group * (tiles_c * TILE_C) + group * group_channels;
+    int end = (group + 1) * group_channels;
     Flips<CHANNELS_OF_LANE> own_flips = flips_of<CHANNELS_OF_LANE>(flips, in_tiles);
     bool is_first = true;
     int stage = 0;
@@ -239,6 +251,13 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
         int sums[SUMS];
         int counted[2] = {};
         Place places[2];
+#if EXCHANGES
+        const Exchange exchange = {exchanged, tile * TILE_P + warp * 16, pixels,
+                                   channel - lane % 4 * CHANNELS_OF_LANE, end, out_channels, lane};
+#ifdef EXCHANGED_OPERAND
+        load_exchanged(exchange, EXCHANGED_OPERAND);
+#endif
+#endif
 #if HALO
         OwnWindow windows[2];
         Position first = position_of(tile * TILE_P);
@@ -322,14 +341,18 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
         is_first = false;
         int own[2][CHANNELS_OF_LANE];
         const int *added[2];
-        Position positions[2];
+        int floats[2];
         bool exists[2];
         UNROLL for (int half = 0; half < 2; half++) {
             counted[half] += __shfl_xor_sync(0xffffffffu, counted[half], 1);
             counted[half] += __shfl_xor_sync(0xffffffffu, counted[half], 2);
             int pixel = tile * TILE_P + warp * 16 + half * 8 + lane / 4;
             exists[half] = pixel < pixels;
-            positions[half] = position_of(exists[half] ? pixel : 0);
+#if EXCHANGES
+            floats[half] = half * 8 * EXCHANGED_ROW / (int)sizeof(STORED);
+#else
+            floats[half] = float_of(target, position_of(exists[half] ? pixel : 0), channel);
+#endif
 #if CONSTANT_CLASSES
             added[half] = own_constants
                           + (places[half].pixel_class * 4 + lane % 4) * CONSTANT_PITCH;
@@ -339,8 +362,24 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
             UNROLL for (int n = 0; n < CHANNELS_OF_LANE; n++)
                 own[half][n] = sums[n / 2 * 4 + half * 2 + n % 2];
         }
-        write_channels(own, counted, target, places, positions, exists, added, own_flips, channel,
-                       (group + 1) * group_channels EPILOGUE_ARGUMENTS);
+        {
+#ifdef EXCHANGED_OPERAND
+            /* copies of inputs that were committed later may be waited for too */
+            if (COPIERS || phases < STAGES)
+                asm volatile("cp.async.wait_all;" ::: "memory");
+            WARP_BARRIER();
+            const STORED *EXCHANGED_OPERAND = results;
+#endif
+            write_channels(own, counted, target, places, floats, exists, added, own_flips, channel,
+                           end EPILOGUE_ARGUMENTS);
+        }
+#if EXCHANGES
+        WARP_BARRIER();
+#if FLOATS
+        store_exchanged(exchange, y);
+        WARP_BARRIER();
+#endif
+#endif
     }
 #if !COPIERS
     wait_for_copies<0>();

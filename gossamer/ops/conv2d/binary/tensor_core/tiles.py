@@ -127,6 +127,12 @@ class Tile(abc.ABC):
         return ((limits.wgmma if self.instruction == "wgmma" else limits.mma)
                 and self.shared_bytes(layer, word_bits) <= most)
 
+    def exchange_bytes(self, layer: BinaryLayer, word_bits: int, float_bytes: int,
+                       limits: Limits) -> int:
+        """Returns the bytes of shared memory through which warps exchange floats of so many bytes
+        in NHWC, 0 where they do not or where a device has no room for it."""
+        return 0
+
 
 @dataclass(frozen=True)
 class MmaTile(Tile):
@@ -213,7 +219,8 @@ class WgmmaTile(Tile):
     instruction = "wgmma"
     path = _FOLDER / "bits_wgmma.cu"
     architectures = ("sm_90a", "sm_90a")
-    headers = (EARLY_BEGIN, ASYNC_COPIES, COPY_BARRIERS, _BITS, _FOLDER / "halo.h")
+    headers = (EARLY_BEGIN, ASYNC_COPIES, COPY_BARRIERS, _BITS, _FOLDER / "halo.h",
+               _FOLDER / "exchange.h")
     pixels: ClassVar[int] = 64
     """Output pixels of a warpgroup's tile."""
 
@@ -260,6 +267,13 @@ class WgmmaTile(Tile):
         return (phases * (at_once * (weights + taps) + 8) + constants + barriers
                 + self.warpgroups * self.stages * inputs)
 
+    def exchange_bytes(self, layer: BinaryLayer, word_bits: int, float_bytes: int,
+                       limits: Limits) -> int:
+        # the four parts of the channels of each of 16 pixels of a warp are padded by 16 bytes
+        needed = self.warpgroups * self.pixels * (self.tile_c * float_bytes + 4 * 16)
+        most = limits.shared_bytes_opt_in // self.blocks_per_unit - _STATIC_BYTES
+        return needed if self.shared_bytes(layer, word_bits) + needed <= most else 0
+
     def halo_line(self, layer: BinaryLayer, word_bits: int) -> int:
         """Returns the bytes of a word of each pixel of a halo, with those that separate lines."""
         pixels = halo_pixels(layer.convolution, self.pixels)
@@ -302,8 +316,18 @@ class WgmmaTile(Tile):
         # shared memory, which all warpgroups read, bounds copies and multiplications together
         step = (copied - 10 * self.copiers + planes * multiplied * self.tile_c) * (
             self.warpgroups * self.blocks_per_unit)
-        return start + -(-all_groups // at_once) * (
+        return start + self._float_cycles(layer, word_bits, limits) + -(-all_groups // at_once) * (
             weights / loaded + tiles * (steps * step + end + written * self.tile_c))
+
+    def _float_cycles(self, layer: BinaryLayer, word_bits: int, limits: Limits) -> float:
+        """Returns the estimated cycles in which floats are read and written, the smallest that can
+        be and in NHWC."""
+        problem = layer.convolution
+        writes = layer.has_two_results or layer.form.output is None
+        float_bytes = 4 if layer.rounds_integers(writes) else 2
+        size = (len(problem.inputs) - 1 + writes) * problem.outputs[0].size * float_bytes
+        exchanges = self.exchange_bytes(layer, word_bits, float_bytes, limits) > 0
+        return size / max(1, limits.compute_units) / (16 if exchanges else 4)
 
 
 WGMMA_TILES = (

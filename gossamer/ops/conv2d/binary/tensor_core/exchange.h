@@ -1,0 +1,59 @@
+/* The exchange of a warp's floats through shared memory, for bits_wgmma.cu.
+ *
+ * A lane has TILE_C / 4 consecutive channels of a pixel, so that each lane of a load or a store
+ * of its floats touches another line of memory. A warp therefore keeps its 16 pixels by TILE_C
+ * channels in shared memory. It copies the epilogue's operand there while it multiplies, replaces it
+ * by the results, and writes these, each time in pieces of 16 bytes with whole rows of channels side
+ * by side. Pixels lie behind one another in memory, in NHWC.
+ *
+ * The parts of a row that the four lanes of a pixel have are 16 bytes apart, so that eight lanes
+ * access 32 banks.
+ *
+ * Macros: EXCHANGES is 1 where floats are exchanged. EXCHANGED_OPERAND is the name of the epilogue's
+ * operand, where it has one. */
+
+#if EXCHANGES
+#define LANE_BYTES (TILE_C / 4 * (int)sizeof(STORED))
+#define LANE_PITCH (LANE_BYTES + 16)
+#define EXCHANGED_ROW (4 * LANE_PITCH)
+#define EXCHANGE_BYTES (16 * EXCHANGED_ROW)
+#define PIECE_FLOATS (16 / (int)sizeof(STORED))
+#define ROW_PIECES (TILE_C / PIECE_FLOATS)
+
+/* The pixels and channels of a warp, whose lanes take pieces of 16 bytes in turn. */
+struct Exchange {
+    uchar *shared;
+    int first_pixel, pixels, first_channel, end, out_channels, lane;
+};
+
+/* Calls `copy` with the number of a float in memory and the place of its piece. */
+template <typename Copy> INLINE void for_each_piece(const Exchange &exchange, Copy copy)
+{
+    constexpr int LANE_PIECES = ROW_PIECES / 4;
+    _Pragma("unroll 4") for (int turn = 0; turn < 16 * ROW_PIECES / 32; turn++) {
+        int number = turn * 32 + exchange.lane, row = number / ROW_PIECES;
+        int piece = number % ROW_PIECES, pixel = exchange.first_pixel + row;
+        int channel = exchange.first_channel + piece * PIECE_FLOATS;
+        if (pixel < exchange.pixels && channel < exchange.end)
+            copy((INT64)pixel * exchange.out_channels + channel,
+                 exchange.shared + row * EXCHANGED_ROW + piece / LANE_PIECES * LANE_PITCH
+                     + piece % LANE_PIECES * 16);
+    }
+}
+
+/* Starts the copies of an operand into shared memory. */
+[[maybe_unused]] INLINE void load_exchanged(const Exchange &exchange, const STORED *operand)
+{
+    for_each_piece(exchange, [&](INT64 number, uchar *place) {
+        copy_16_bytes(shared_address(place), operand + number, 16);
+    });
+}
+
+/* Writes what shared memory holds. */
+[[maybe_unused]] INLINE void store_exchanged(const Exchange &exchange, STORED *y)
+{
+    for_each_piece(exchange, [&](INT64 number, uchar *place) {
+        *(uint4 *)(y + number) = *(const uint4 *)place;
+    });
+}
+#endif
