@@ -119,6 +119,10 @@ class OutOfMemoryError(DeviceError):
     """A device allocation that failed; the message says how many bytes and what for."""
 
 
+class DeviceLostError(DeviceError):
+    """A device that failed so that this process can compute nothing on it any longer."""
+
+
 class CompileError(DeviceError):
     """A kernel that the device's compiler refused; the message carries the whole build log."""
 

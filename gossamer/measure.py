@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gossamer.device.base import Device
-from gossamer.errors import DeviceError
+from gossamer.errors import DeviceError, DeviceLostError
 
 Work = Callable[[Any], None]
 """A function that queues device work on the stream that it is called with."""
@@ -290,7 +290,8 @@ def sampled(tasks: Sequence[PreparedTask], repeats: int, budget_us: float,
 
     An exception ends the sampling of its task only. A negative time is dropped, and a task without
     any other time has a DeviceError. A task has only one sample where it took more than `hopeless`
-    times as long as the fastest, both in its warm-up and in its first sample.
+    times as long as the fastest, both in its warm-up and in its first sample. Raises
+    DeviceLostError.
     """
     samples: list[list[float]] = [[] for _ in tasks]
     failures: dict[int, Exception] = {}
@@ -308,6 +309,8 @@ def sampled(tasks: Sequence[PreparedTask], repeats: int, budget_us: float,
                 continue
             try:
                 elapsed = task.sample()
+            except DeviceLostError:
+                raise
             except Exception as failure:
                 failures[index] = failure
                 continue

@@ -17,7 +17,7 @@ from gossamer.bench.contender import (
 from gossamer.bench.peaks import Peaks
 from gossamer.bench.rows import ResultRow, Stamp, machine, now
 from gossamer.bench.work import Case
-from gossamer.errors import GossamerError
+from gossamer.errors import DeviceLostError, GossamerError
 from gossamer.measure import CpuContention, Task, Timing, interleave
 
 _WARM_UP = 3
@@ -100,6 +100,8 @@ def run(case: Case, peaks: Peaks, stamp: Stamp,
         except AbsentError as reason:
             result.absent[name] = str(reason)
             continue
+        except DeviceLostError:
+            raise
         except Exception as error:
             fail(name, name, error)
             continue
@@ -110,6 +112,8 @@ def run(case: Case, peaks: Peaks, stamp: Stamp,
                 entries.append(_checked(case, alternative, name, label))
             except AbsentError as reason:
                 result.absent[label] = str(reason)
+            except DeviceLostError:
+                raise
             except Exception as error:
                 fail(name, label, error)
     note(f"{case.name}, batch {case.batch}: timing")

@@ -21,6 +21,7 @@ from gossamer.device.cuda.driver import (
     DriverError,
     check,
     count,
+    device_error,
     driver_version,
     limits_of,
 )
@@ -80,7 +81,7 @@ class CudaDevice(Device):
         try:
             return check(result)
         except DriverError as error:
-            raise DeviceError(f"{self.name} failed {what}: {error}") from None
+            raise device_error(f"{self.name} failed {what}", error) from None
 
     def stream_handle(self, stream: Any) -> int:
         if stream is None:
@@ -178,7 +179,7 @@ class CudaDevice(Device):
             try:
                 kernels = load(kernel_cache.cached(key, build))
             except DriverError as error:
-                raise DeviceError(f"{self.name} cannot load {what}: {error}") from None
+                raise device_error(f"{self.name} cannot load {what}", error) from None
         from_cache = not kernel_cache.was_built(key)
         for kernel in kernels:
             kernel.from_cache = from_cache
@@ -292,7 +293,7 @@ class CudaDevice(Device):
                     kernel.function, gx, gy, gz, bx, by, bz, shared_bytes,
                     self.stream_handle(stream), parameters, 0))
             except DriverError as error:
-                raise DeviceError(f"{self.name} failed launching {kernel.name}: {error}") from None
+                raise device_error(f"{self.name} failed launching {kernel.name}", error) from None
 
     def _check_fit(self, kernel: CudaKernel, groups: Sequence[int], threads: int) -> None:
         if threads > kernel.work_group_size:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from cuda.bindings import driver
 
 from gossamer.device.limits import Limits
-from gossamer.errors import DeviceError
+from gossamer.errors import DeviceError, DeviceLostError
 
 if TYPE_CHECKING:
     from gossamer.device.cuda.device import CudaDevice
@@ -23,6 +23,21 @@ class DriverError(DeviceError):
         status, text = driver.cuGetErrorString(code)
         description = text.decode() if status == driver.CUresult.CUDA_SUCCESS else "unknown error"
         super().__init__(f"{code.name}: {description}")
+
+
+_FINAL = {driver.CUresult(getattr(driver.CUresult, f"CUDA_ERROR_{name}")) for name in (
+    "ILLEGAL_ADDRESS", "MISALIGNED_ADDRESS", "INVALID_ADDRESS_SPACE", "ILLEGAL_INSTRUCTION",
+    "INVALID_PC", "HARDWARE_STACK_ERROR", "ASSERT", "LAUNCH_FAILED", "LAUNCH_TIMEOUT",
+    "ECC_UNCORRECTABLE", "NVLINK_UNCORRECTABLE", "CONTEXT_IS_DESTROYED")}
+"""Statuses after which each further call with the context fails."""
+
+
+def device_error(what: str, error: DriverError) -> DeviceError:
+    """Returns the error that says what a driver call was for."""
+    if error.code not in _FINAL:
+        return DeviceError(f"{what}: {error}")
+    return DeviceLostError(f"{what}: {error}; this process can compute nothing further on the "
+                           "device: start it again")
 
 
 def check(result: tuple[Any, ...]) -> Any:

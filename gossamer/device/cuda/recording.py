@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from cuda.bindings import driver
 
-from gossamer.device.cuda.driver import DriverError, check
+from gossamer.device.cuda.driver import DriverError, check, device_error
 from gossamer.device.cuda.graph import CudaGraph
 from gossamer.device.cuda.streams import CudaStream, SideStreams
-from gossamer.errors import DeviceError
 
 if TYPE_CHECKING:
     from gossamer.device.cuda.device import CudaDevice
@@ -78,7 +77,7 @@ class Recorder:
                         driver.cuGraphDestroy(once)
                 return CudaGraph(device, graph, capture.used_objects, stream)
             except DriverError as error:
-                raise DeviceError(f"{device.name} failed recording a graph: {error}") from None
+                raise device_error(f"{device.name} failed recording a graph", error) from None
             finally:
                 driver.cuGraphDestroy(graph)
 

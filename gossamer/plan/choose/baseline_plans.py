@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gossamer.device.base import Device
-from gossamer.errors import GossamerError, OutOfMemoryError, first_line
+from gossamer.errors import DeviceLostError, GossamerError, OutOfMemoryError, first_line
 from gossamer.measure import Task, Timing, interleave
 from gossamer.ops.algorithm import Algorithm, Problem
 from gossamer.plan.candidate import Candidate
@@ -324,6 +324,8 @@ def _timed_together(name: str, programs: Mapping[str, Program], missing: Collect
         try:
             tasks[key] = Context(name, program, device).ready()
             device.synchronize()
+        except DeviceLostError:
+            raise
         except Exception as error:  # a program may fail in any way; its failure is reported
             tasks.pop(key, None)
             if not (tasks and isinstance(error, (OutOfMemoryError, MemoryError))):

@@ -12,7 +12,7 @@ import numpy as np
 
 from gossamer.accuracy import LARGEST_ERROR
 from gossamer.device.base import Buffer, Device
-from gossamer.errors import first_line
+from gossamer.errors import DeviceLostError, first_line
 from gossamer.ops import lru_cache
 from gossamer.ops.algorithm import Algorithm, Problem, State, Variant
 from gossamer.ops.registry import OPS
@@ -108,6 +108,8 @@ class CandidateSet:
                 self.checked(algorithm, variant, state)
             except WrongNumbersError as wrong:
                 return str(wrong)
+            except DeviceLostError:
+                raise
             except Exception as error:  # it may fail in any way, which is reported
                 return does_not_run(error)
             return None

@@ -17,7 +17,7 @@ from functools import partial
 from gossamer.device import blas
 from gossamer.device.base import Device
 from gossamer.device.host import processors
-from gossamer.errors import OutOfMemoryError
+from gossamer.errors import DeviceLostError, OutOfMemoryError
 from gossamer.measure import CpuContention, PreparedTask, Task, Timing, repeated, sampled
 from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.plan.prepare import BuildCost, Prepared, responsive
@@ -268,6 +268,10 @@ class AttemptRunner:
         attempt.is_transient = isinstance(
             failure, (OutOfMemoryError, MemoryError, BuildProcessError))
         self._queue.forget(attempt)
+        if isinstance(failure, DeviceLostError):
+            # the measurement that says so is kept: the next process does not try the candidate
+            raise DeviceLostError(f"{failure}; {attempt.algorithm.name} was tried for layer "
+                                  f"{attempt.group.layer.name!r}") from failure
 
     def _sample_all(self) -> None:
         """Takes all samples of the candidates that are kept, and frees their memory."""

@@ -15,6 +15,7 @@ import pytest
 
 import gossamer
 from gossamer.device.base import Buffer, Device
+from gossamer.errors import DeviceLostError
 from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.conv2d.host import HostIm2col
 from gossamer.ops.op import Op
@@ -102,6 +103,8 @@ class _Liar(Algorithm):
 
     def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
                workspace: Buffer | None, stream: Any = None) -> None:
+        if self.fault == "lost":
+            raise DeviceLostError("the device failed")
         if self.fault == "numbers":
             state.device.write(outputs[0], np.ones(outputs[0].nbytes // 4, np.float32))
 
@@ -122,6 +125,27 @@ def test_a_candidate_that_fails_is_excluded_and_named(
         if step.layer.op == "conv2d":
             assert step.algorithm.name != "liar"
             assert reason in step.rejected["liar"] and "\n" not in step.rejected["liar"]
+
+
+def test_a_lost_device_ends_the_measuring_and_the_next_process_leaves_its_candidate(
+    tuned: Callable[[], Plan], monkeypatch: pytest.MonkeyPatch) -> None:
+    op = OPS["conv2d"]
+    monkeypatch.setitem(OPS, "conv2d", Op(op.name, op.problem, op.reference,
+                                          (_Liar("lost"), *op.algorithms)))
+    x = images(2)
+    lost = 0
+    while True:
+        plan = tuned()
+        try:
+            assert_close(plan(x), expected(x))
+            break
+        except DeviceLostError as error:
+            assert "the device failed; liar was tried for layer" in str(error)
+            lost += 1
+    assert lost
+    reasons = {step.rejected["liar"] for step in plan.program(2).steps
+               if step.layer.op == "conv2d"}
+    assert reasons == {"does not run: the device failed"}
 
 
 def test_losers_say_by_how_much(tuned: Callable[[], Plan], device: Device) -> None:

@@ -1,0 +1,23 @@
+"""Which failures of the driver end a process's work on a device."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gossamer.errors import DeviceError, DeviceLostError
+
+driver = pytest.importorskip("gossamer.device.cuda.driver", exc_type=ImportError)
+CODES = driver.driver.CUresult
+
+
+@pytest.mark.parametrize("code, is_final", [
+    (CODES.CUDA_ERROR_ILLEGAL_ADDRESS, True), (CODES.CUDA_ERROR_LAUNCH_FAILED, True),
+    (CODES.CUDA_ERROR_INVALID_VALUE, False), (CODES.CUDA_ERROR_OUT_OF_MEMORY, False)])
+def test_a_kernel_that_failed_loses_the_device(code: Any, is_final: bool) -> None:
+    error = driver.device_error("cuda:0 failed copying", SimpleNamespace(code=code))
+    assert isinstance(error, DeviceError)
+    assert isinstance(error, DeviceLostError) == is_final
+    assert ("start it again" in str(error)) == is_final
