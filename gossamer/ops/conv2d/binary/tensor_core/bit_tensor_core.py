@@ -123,8 +123,9 @@ def with_float16(layer: BinaryLayer, variant: Variant) -> Iterator[Variant]:
 def expected_us(layer: BinaryLayer, variant: Variant, device: Device) -> float:
     """Returns the estimated microseconds of a variant whose config is a tile."""
     word_bits = 8 * variant.inputs[0].stored_dtype.itemsize
-    return tile_of(variant).expected_cycles(
-        layer, word_bits, device.limits) / _CYCLES_PER_MICROSECOND
+    tile = tile_of(variant)
+    return (tile.expected_cycles(layer, word_bits, device.limits)
+            + tile.float_cycles(layer, word_bits, device.limits)) / _CYCLES_PER_MICROSECOND
 
 
 def launches(weights: Weights, layer: BinaryLayer, variant: Variant,

@@ -59,6 +59,11 @@ class Tile(abc.ABC):
 
     @property
     @abc.abstractmethod
+    def lane_channels(self) -> int:
+        """Consecutive output channels of a pixel that a lane has."""
+
+    @property
+    @abc.abstractmethod
     def parts(self) -> int:
         """Number of warps that share the steps of an inner product."""
 
@@ -133,6 +138,19 @@ class Tile(abc.ABC):
         in NHWC, 0 where they do not or where a device has no room for it."""
         return 0
 
+    def float_cycles(self, layer: BinaryLayer, word_bits: int, limits: Limits) -> float:
+        """Returns the estimated cycles in which floats are read and written, the smallest that may
+        be and in NHWC. Where lanes access their own floats, a multiprocessor moves fewer bytes a
+        cycle the further these are apart."""
+        problem = layer.convolution
+        writes = layer.has_two_results or layer.form.output is None
+        float_bytes = 4 if layer.rounds_integers(writes) else 2
+        size = (len(problem.inputs) - 1 + writes) * problem.outputs[0].size * float_bytes
+        bytes_a_cycle = 16.0
+        if not self.exchange_bytes(layer, word_bits, float_bytes, limits):
+            bytes_a_cycle /= 1 + self.lane_channels * float_bytes / 80
+        return size / max(1, limits.compute_units) / bytes_a_cycle
+
 
 @dataclass(frozen=True)
 class MmaTile(Tile):
@@ -165,6 +183,10 @@ class MmaTile(Tile):
     @property
     def channels(self) -> int:
         return self.warps_c * self.tiles_c * 8
+
+    @property
+    def lane_channels(self) -> int:
+        return 2 * self.tiles_c
 
     @property
     def work_group(self) -> int:
@@ -234,6 +256,10 @@ class WgmmaTile(Tile):
     @property
     def channels(self) -> int:
         return self.tile_c
+
+    @property
+    def lane_channels(self) -> int:
+        return self.tile_c // 4
 
     @property
     def work_group(self) -> int:
@@ -316,18 +342,9 @@ class WgmmaTile(Tile):
         # shared memory, which all warpgroups read, bounds copies and multiplications together
         step = (copied - 10 * self.copiers + planes * multiplied * self.tile_c) * (
             self.warpgroups * self.blocks_per_unit)
-        return start + self._float_cycles(layer, word_bits, limits) + -(-all_groups // at_once) * (
+        return start + -(-all_groups // at_once) * (
             weights / loaded + tiles * (steps * step + end + written * self.tile_c))
 
-    def _float_cycles(self, layer: BinaryLayer, word_bits: int, limits: Limits) -> float:
-        """Returns the estimated cycles in which floats are read and written, the smallest that can
-        be and in NHWC."""
-        problem = layer.convolution
-        writes = layer.has_two_results or layer.form.output is None
-        float_bytes = 4 if layer.rounds_integers(writes) else 2
-        size = (len(problem.inputs) - 1 + writes) * problem.outputs[0].size * float_bytes
-        exchanges = self.exchange_bytes(layer, word_bits, float_bytes, limits) > 0
-        return size / max(1, limits.compute_units) / (16 if exchanges else 4)
 
 
 WGMMA_TILES = (
@@ -364,7 +381,8 @@ def fitting_tiles(layer: BinaryLayer, word_bits: int, limits: Limits) -> list[Ti
                          if tile.fits(layer, word_bits, limits)]
     if layer.convolution.outputs[0].size == 0:
         return tiles
-    return sorted(tiles, key=lambda tile: tile.expected_cycles(layer, word_bits, limits))
+    return sorted(tiles, key=lambda tile: tile.expected_cycles(layer, word_bits, limits)
+                  + tile.float_cycles(layer, word_bits, limits))
 
 
 def tile_of(variant: Variant) -> Tile:
