@@ -37,10 +37,11 @@ CHECKED_IMAGES = 2
 """Images that are compared with the reference, where each is computed for itself."""
 _FORCED_OPS = ("conv2d", "gemm", "matmul")
 """Ops whose algorithms are forced: those that take a network's time."""
+_BETWEEN_LAYERS = Format("NHWC", "float16")
+"""How most peers and plans in float16 keep the images between their layers."""
 _OVER_LAYERS = 2e-2
 """Error to which less precise layers may add up: over the 53 layers of MobileNetV2 it is 3e-3 in
 TF32 and 4e-3 in float16."""
-_HALVES = Format("NHWC", "float16")
 _ANY_ERROR = 10.0
 """Error that no result exceeds."""
 _JUMPS = {"sign", "less", "less_equal", "greater", "greater_equal", "equal", "floor"}
@@ -156,7 +157,7 @@ def _plans(graph: Graph, batch: int, setting: Setting, policy: Policy = ANY,
     # the least precise is measured first: it allows all candidates, whose times the others then
     # find in the tuning cache
     for allowed in reversed(setting.precisions):
-        boundary = _HALVES if between_layers and allowed == "fp16" else None
+        boundary = _BETWEEN_LAYERS if between_layers and allowed == "fp16" else None
         plan = Plan(graph, setting.device, replace(policy, boundary=boundary),
                     tuner=setting.tuner(allowed))
         steps = plan.program(batch).steps

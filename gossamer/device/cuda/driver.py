@@ -25,7 +25,7 @@ class DriverError(DeviceError):
         super().__init__(f"{code.name}: {description}")
 
 
-_FINAL = {driver.CUresult(getattr(driver.CUresult, f"CUDA_ERROR_{name}")) for name in (
+_FINAL = {getattr(driver.CUresult, f"CUDA_ERROR_{name}") for name in (
     "ILLEGAL_ADDRESS", "MISALIGNED_ADDRESS", "INVALID_ADDRESS_SPACE", "ILLEGAL_INSTRUCTION",
     "INVALID_PC", "HARDWARE_STACK_ERROR", "ASSERT", "LAUNCH_FAILED", "LAUNCH_TIMEOUT",
     "ECC_UNCORRECTABLE", "NVLINK_UNCORRECTABLE", "CONTEXT_IS_DESTROYED")}

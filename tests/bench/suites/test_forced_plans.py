@@ -25,6 +25,7 @@ from gossamer.expression import apply
 from gossamer.model.graph import Node
 from gossamer.model.onnx_writer import to_onnx
 from gossamer.plan.plan import Plan
+from gossamer.tensor import Format
 from tests.bench.conftest import PEAKS, setting
 from tests.bench.networks import tiny
 from tests.conftest import is_slow
@@ -71,11 +72,13 @@ def test_the_algorithms_that_are_forced_can_be_named(tmp_path: Path) -> None:
         "gossamer", "gossamer:host_gemm", "onnxruntime"}
 
 
-def test_a_plan_without_regions_is_a_contender(device: Device, tmp_path: Path,
-                                               monkeypatch: pytest.MonkeyPatch) -> None:
-    """The network is a block, which algorithms may compute as one layer."""
-    if is_slow(device):
-        pytest.skip("simulators are not measured")
+def block() -> PeerNetwork:
+    """Returns a block, which algorithms may compute as one layer."""
+    return PeerNetwork("block", inverted_residual(InvertedResidual("block", 8, 6, 16, 8, 1)))
+
+
+def recorded_plans(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
+    """Returns a list to which all plans are added that are made afterwards."""
     plans: list[Plan] = []
 
     def recorded(*arguments: Any, **options: Any) -> Plan:
@@ -83,8 +86,31 @@ def test_a_plan_without_regions_is_a_contender(device: Device, tmp_path: Path,
         return plans[-1]
 
     monkeypatch.setattr(networks, "Plan", recorded)
-    sizes = InvertedResidual("block", 8, 6, 16, 8, 1)
-    network = PeerNetwork("block", inverted_residual(sizes))
+    return plans
+
+
+def test_plans_between_layers_read_and_write_what_lies_there(
+        device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if is_slow(device):
+        pytest.skip("simulators are not measured")
+    plans = recorded_plans(monkeypatch)
+    case = network_case("suite", block(), 2, setting(device, tmp_path, [], ["fp32", "fp16"]),
+                        between_layers=True)
+    result = contest.run(case, PEAKS, STAMP)
+    assert result.rows and not result.failed
+    assert all(row.error < tolerance("network", "fp16") for row in result.rows)
+    formats = {plan.policy.boundary: {str(program.specs[name].format)
+                                      for name in (*program.inputs.values(),
+                                                   *program.outputs.values())}
+               for plan in plans for program in [plan.program(2)]}
+    assert formats == {None: {"NCHW"}, Format("NHWC", "float16"): {"NHWC float16"}}
+
+
+def test_a_plan_without_regions_is_a_contender(device: Device, tmp_path: Path,
+                                               monkeypatch: pytest.MonkeyPatch) -> None:
+    if is_slow(device):
+        pytest.skip("simulators are not measured")
+    plans, network = recorded_plans(monkeypatch), block()
     case = network_case("suite", network, 2, setting(device, tmp_path), unfused_too=True)
     assert set(case.contenders) == {"gossamer", "gossamer:unfused"}
     assert set(case.with_forced([]).contenders) == {"gossamer"}
