@@ -27,6 +27,12 @@
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
+/* Waits for all copies that this work-item started, committed or not. */
+[[maybe_unused]] INLINE void wait_for_all_copies()
+{
+    asm volatile("cp.async.wait_all;" ::: "memory");
+}
+
 /* Waits until at most `left` of the committed groups of copies are under way. */
 template <int left> INLINE void wait_for_copies()
 {

@@ -135,7 +135,7 @@ def test_scales_go_into_weights(between: Callable[[Builder, str, float], str], s
 
 
 def test_signs_that_are_never_0_stay_one_bit_times_a_scale() -> None:
-    """Of 4 products of 1 and -1 and these biases no sum is 0."""
+    """The sum of 4 products of 1 and -1 is an even number, which no bias here takes to 0."""
     build = Builder()
     value = build.conv(build.binarise("x"), size=1)
     layer = build.graph.nodes[-1]

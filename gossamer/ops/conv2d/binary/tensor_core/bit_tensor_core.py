@@ -111,8 +111,7 @@ def with_float16(layer: BinaryLayer, variant: Variant) -> Iterator[Variant]:
     unless these would round what is known to be integers."""
     yield variant
     problem = layer.convolution
-    floats = [spec for spec in (*variant.inputs[1:], *variant.outputs)
-              if not spec.format.is_packed]
+    floats = _floats_of(variant)
     if not floats or problem.out_channels // problem.groups % _HALVES or any(
             spec.layout != "NHWC" for spec in floats):
         return
@@ -120,12 +119,16 @@ def with_float16(layer: BinaryLayer, variant: Variant) -> Iterator[Variant]:
         yield variant.as_fp16
 
 
+def _floats_of(variant: Variant) -> list[TensorSpec]:
+    """Returns the specs of the floats that a variant reads and writes, which are all alike."""
+    return [spec for spec in (*variant.inputs[1:], *variant.outputs) if not spec.format.is_packed]
+
+
 def expected_us(layer: BinaryLayer, variant: Variant, device: Device) -> float:
     """Returns the estimated microseconds of a variant whose config is a tile."""
     word_bits = 8 * variant.inputs[0].stored_dtype.itemsize
-    tile = tile_of(variant)
-    return (tile.expected_cycles(layer, word_bits, device.limits)
-            + tile.float_cycles(layer, word_bits, device.limits)) / _CYCLES_PER_MICROSECOND
+    return tile_of(variant).expected_cycles(
+        layer, word_bits, device.limits) / _CYCLES_PER_MICROSECOND
 
 
 def launches(weights: Weights, layer: BinaryLayer, variant: Variant,
@@ -144,8 +147,7 @@ def launches(weights: Weights, layer: BinaryLayer, variant: Variant,
     output_planes = PACKED_DTYPES[target.dtype].planes if target.format.is_packed else 0
     folded = thresholds is not None and output_planes == 1
     # run-time operands of the epilogue lie in memory like a float output
-    all_floats = [spec for spec in (*variant.inputs[1:], *variant.outputs)
-                  if not spec.format.is_packed]
+    all_floats = _floats_of(variant)
     floats = all_floats[0] if all_floats else problem.outputs[0]
     halves = floats.dtype == "float16"
     # four channels lie side by side

@@ -222,7 +222,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
             parity ^= next_stage == STAGES - 1;
             copy_inputs();
         }
-        asm volatile("cp.async.wait_all;" ::: "memory");
+        wait_for_all_copies();
     } else {
 #if MOVES_REGISTERS
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
@@ -366,7 +366,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
 #ifdef EXCHANGED_OPERAND
             /* copies of inputs that were committed later may be waited for too */
             if (COPIERS || phases < STAGES)
-                asm volatile("cp.async.wait_all;" ::: "memory");
+                wait_for_all_copies();
             WARP_BARRIER();
             const STORED *EXCHANGED_OPERAND = results;
 #endif

@@ -92,8 +92,14 @@ class Tile(abc.ABC):
         """Returns the bytes of dynamic shared memory of a work-group."""
 
     @abc.abstractmethod
+    def bit_cycles(self, layer: BinaryLayer, word_bits: int, limits: Limits) -> float:
+        """Returns the estimated cycles of a launch that reads and writes bits alone, with constants
+        fitted to an H200's times."""
+
     def expected_cycles(self, layer: BinaryLayer, word_bits: int, limits: Limits) -> float:
-        """Returns the estimated cycles of a launch, with constants fitted to an H200's times."""
+        """Returns the estimated cycles of a launch."""
+        return (self.bit_cycles(layer, word_bits, limits)
+                + self.float_cycles(layer, word_bits, limits))
 
     def macros(self, layer: BinaryLayer) -> dict[str, int]:
         """Returns macros of a layer that only this tile's kernel has."""
@@ -123,10 +129,15 @@ class Tile(abc.ABC):
         classes = pixel_classes(layer)
         return classes if classes * self.channels * 4 <= _MOST_CONSTANT_BYTES else 0
 
+    def most_shared_bytes(self, limits: Limits) -> int:
+        """Returns the bytes of dynamic shared memory that a work-group may take, if a device is to
+        hold as many at once as it should."""
+        return limits.shared_bytes_opt_in // self.blocks_per_unit - _STATIC_BYTES
+
     def fits(self, layer: BinaryLayer, word_bits: int, limits: Limits) -> bool:
         """Returns whether a device has the instruction and room for as many work-groups as it is to
         hold at once."""
-        most = limits.shared_bytes_opt_in // self.blocks_per_unit - _STATIC_BYTES
+        most = self.most_shared_bytes(limits)
         if self.instruction == "mma":
             most -= self.constant_classes(layer) * self.channels * 4
         return ((limits.wgmma if self.instruction == "wgmma" else limits.mma)
@@ -211,7 +222,7 @@ class MmaTile(Tile):
         sums = (self.warps_k - 1) * self.pixels * self.channels * 4
         return max(self.stages * stage, sums)
 
-    def expected_cycles(self, layer: BinaryLayer, word_bits: int, limits: Limits) -> float:
+    def bit_cycles(self, layer: BinaryLayer, word_bits: int, limits: Limits) -> float:
         groups = (self.pixel_groups(layer, limits) * self.channel_tiles(layer)
                   * layer.convolution.groups)
         units = max(limits.compute_units, 1)
@@ -297,8 +308,8 @@ class WgmmaTile(Tile):
                        limits: Limits) -> int:
         # the four parts of the channels of each of 16 pixels of a warp are padded by 16 bytes
         needed = self.warpgroups * self.pixels * (self.tile_c * float_bytes + 4 * 16)
-        most = limits.shared_bytes_opt_in // self.blocks_per_unit - _STATIC_BYTES
-        return needed if self.shared_bytes(layer, word_bits) + needed <= most else 0
+        has_room = self.shared_bytes(layer, word_bits) + needed <= self.most_shared_bytes(limits)
+        return needed if has_room else 0
 
     def halo_line(self, layer: BinaryLayer, word_bits: int) -> int:
         """Returns the bytes of a word of each pixel of a halo, with those that separate lines."""
@@ -328,7 +339,7 @@ class WgmmaTile(Tile):
         return self.tables(layer, word_bits).halo_taps(
             weights, self.halo_line(layer, word_bits), layer.form.planes * word_bits // 8)
 
-    def expected_cycles(self, layer: BinaryLayer, word_bits: int, limits: Limits) -> float:
+    def bit_cycles(self, layer: BinaryLayer, word_bits: int, limits: Limits) -> float:
         groups = self.pixel_groups(layer, limits)
         all_groups = groups * self.channel_tiles(layer) * layer.convolution.groups
         at_once = max(1, limits.compute_units * self.blocks_per_unit)
@@ -344,7 +355,6 @@ class WgmmaTile(Tile):
             self.warpgroups * self.blocks_per_unit)
         return start + -(-all_groups // at_once) * (
             weights / loaded + tiles * (steps * step + end + written * self.tile_c))
-
 
 
 WGMMA_TILES = (
@@ -381,8 +391,7 @@ def fitting_tiles(layer: BinaryLayer, word_bits: int, limits: Limits) -> list[Ti
                          if tile.fits(layer, word_bits, limits)]
     if layer.convolution.outputs[0].size == 0:
         return tiles
-    return sorted(tiles, key=lambda tile: tile.expected_cycles(layer, word_bits, limits)
-                  + tile.float_cycles(layer, word_bits, limits))
+    return sorted(tiles, key=lambda tile: tile.expected_cycles(layer, word_bits, limits))
 
 
 def tile_of(variant: Variant) -> Tile:
