@@ -5,9 +5,9 @@
  * A cluster of CLUSTER work-groups computes TILE_H by TILE_W outputs of all channels. Its
  * work-groups take turns with chunks of CHUNK hidden channels. For each chunk a work-group expands
  * the pixels under the tile's windows, those in the image only, stores them among zeros,
- * convolves them, and adds their projection to sums in registers. The weights of the next chunk are
- * copied to shared memory meanwhile. At the end each work-group of a cluster receives the sums of
- * all of them for a part of the results. Tensors are NHWC.
+ * convolves them, and adds their projection to sums in registers, while the next chunk is expanded.
+ * Weights are copied to shared memory a chunk ahead. At the end each work-group of a cluster receives
+ * the sums of all of them for a part of the results. Tensors are NHWC.
  *
  * Products are in tiles of 16 pixels and 8 channels, two tiles of channels at a time. A lane holds
  * pixels lane / 4 and lane / 4 + 8 of a tile for channels 2 (lane % 4) and the next.
@@ -99,7 +99,7 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
 #endif
     int chunks = CEIL_DIV(hidden, CHUNK);
     if (rank < chunks)
-        copy_weights(rank, 0, 0, FIRST_WORDS);
+        copy_weights(rank, 0, 0, EXCITES ? FIRST_WORDS : WEIGHT_WORDS);
     ONCE_EACH for (int i = item; i < RESULT_WORDS; i += WORK_GROUP_SIZE)
         copy_16_bytes(shared_address((uint4 *)of_result + i), constants + i, 16);
     if (pixels < HALO_H * HALO_W) {
@@ -141,9 +141,38 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
             UNROLL for (int i = 0; i < 4; i++)
                 sums[m][n][i] = 0.0f;
     int side = warp % SIDES, level = warp / SIDES;
+    auto project = [&](const REAL *pixels_of_chunk, const uint4 *factors_of_chunk) {
+        UNROLL_BY(2) for (int step = 0; step < PROJECT_STEPS; step++) {
+            Pixels found[SUM_TILES];
+            UNROLL for (int m = 0; m < SUM_TILES; m++) {
+                /* a tile behind the last one is the last one once more, and its sums are not stored:
+                 * conditions would take longer than the products */
+                int tile = level * SUM_TILES + m;
+                if ((HEIGHTS - 1) * SUM_TILES + m >= PIXEL_TILES)
+                    tile = tile < PIXEL_TILES ? tile : PIXEL_TILES - 1;
+                found[m] = load_pixels(pixels_of_chunk + tile * 16 * CHUNK_ROW, CHUNK_ROW, step,
+                                       lane);
+            }
+            UNROLL for (int pair = 0; pair < SUM_PAIRS; pair++) {
+                int place = side * SUM_PAIRS + pair;
+                if ((SIDES - 1) * SUM_PAIRS + pair >= OUT_PAIRS)
+                    place = place < OUT_PAIRS ? place : OUT_PAIRS - 1;
+                Weights factors = load_weights(
+                    factors_of_chunk + (step * OUT_PAIRS + place) * PAIR_WORDS, lane);
+                UNROLL for (int m = 0; m < SUM_TILES; m++)
+                    UNROLL for (int i = 0; i < 2; i++)
+                        if (2 * pair + i < OUT_TILES)
+                            multiply_tile(sums[m][2 * pair + i], found[m], factors, i);
+            }
+        }
+    };
 
+    /* A chunk is projected where the next one is expanded: that is a barrier less, and warps that have
+     * done the one do the other. A projection's weights are copied when the one before it no longer
+     * reads its own. */
     int stage = 0;
-    for (int chunk = rank; chunk < chunks; chunk += CLUSTER) {
+    for (int chunk = rank; chunk < chunks + (EXCITES ? 0 : CLUSTER); chunk += CLUSTER) {
+        bool exists = EXCITES || chunk < chunks;
         wait_for_copies<0>();
         BARRIER();
         if (STAGES > 1 && chunk + CLUSTER < chunks) {
@@ -151,20 +180,19 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
 #if !EXPANDS
             copy_hidden(chunk + CLUSTER, stage ^ 1);
 #endif
-            commit_copies();
         }
+        if (!EXCITES && STAGES > 1 && chunk != rank && exists)
+            copy_weights(chunk, stage, FIRST_WORDS, WEIGHT_WORDS);
+        commit_copies();
         const uint4 *expand = staged + stage * WEIGHT_WORDS;
         const uint4 *taps = expand + EXPAND_WORDS;
-#if !EXCITES
-        const uint4 *project = taps + CONSTANT_WORDS;
-#endif
         const float *chunk_constants = (const float *)(taps + TAP_WORDS);
         const REAL *hidden_pixels = expanded + (EXPANDS ? 0 : stage) * EXPANDED_WORDS * WIDTH;
         EXPAND_OPERANDS
         DEPTHWISE_OPERANDS
 #if EXPANDS
-        for (int unit = warp; unit < CEIL_DIV(pixels, 16 * EXPAND_TILES) * EXPAND_PARTS;
-             unit += WARPS) {
+        int units = exists ? CEIL_DIV(pixels, 16 * EXPAND_TILES) * EXPAND_PARTS : 0;
+        for (int unit = warp; unit < units; unit += WARPS) {
             int part = unit % EXPAND_PARTS * EXPAND_PAIRS;
             int tile = unit / EXPAND_PARTS * EXPAND_TILES;
             float values[EXPAND_TILES][2 * EXPAND_PAIRS][4];
@@ -199,18 +227,26 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
                 }
             }
         }
-        BARRIER();
 #endif
+#if !EXCITES
+        if (chunk != rank)
+            project(convolved, staged + (stage ^ (STAGES > 1)) * WEIGHT_WORDS + FIRST_WORDS);
+        if (!exists)
+            break;
+#endif
+        BARRIER();
         convolve(convolved, hidden_pixels, (const REAL *)taps, warp, lane,
                  [&](REAL *target, float first, float second, int channel) {
                      DEPTHWISE_STORE(target, first, second, channel)
                  },
                  [&](int channel) { return DEPTHWISE_START(channel); }, hidden - chunk * CHUNK);
+        stage ^= STAGES > 1;
 #if EXCITES
         convolved += CONVOLVED_WORDS * WIDTH;
-        stage ^= STAGES > 1;
+#endif
     }
 
+#if EXCITES
     BARRIER();
     int turns = rank < chunks ? (chunks - 1 - rank) / CLUSTER + 1 : 0;
     convolved = (REAL *)(memory + FRONT_WORDS);
@@ -269,42 +305,15 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
             copy_weights(rank + (turn + 1) * CLUSTER, stage ^ 1, FIRST_WORDS, WEIGHT_WORDS);
             commit_copies();
         }
-        const uint4 *project = staged + stage * WEIGHT_WORDS + EXPAND_WORDS + CONSTANT_WORDS;
-#else
-        BARRIER();
-#endif
-
-        UNROLL_BY(2) for (int step = 0; step < PROJECT_STEPS; step++) {
-            Pixels found[SUM_TILES];
-            UNROLL for (int m = 0; m < SUM_TILES; m++) {
-                /* a tile behind the last one is the last one once more, and its sums are not stored:
-                 * conditions would take longer than the products */
-                int tile = level * SUM_TILES + m;
-                if ((HEIGHTS - 1) * SUM_TILES + m >= PIXEL_TILES)
-                    tile = tile < PIXEL_TILES ? tile : PIXEL_TILES - 1;
-                found[m] = load_pixels(convolved + tile * 16 * CHUNK_ROW, CHUNK_ROW, step, lane);
-            }
-            UNROLL for (int pair = 0; pair < SUM_PAIRS; pair++) {
-                int place = side * SUM_PAIRS + pair;
-                if ((SIDES - 1) * SUM_PAIRS + pair >= OUT_PAIRS)
-                    place = place < OUT_PAIRS ? place : OUT_PAIRS - 1;
-                Weights factors = load_weights(
-                    project + (step * OUT_PAIRS + place) * PAIR_WORDS, lane);
-                UNROLL for (int m = 0; m < SUM_TILES; m++)
-                    UNROLL for (int i = 0; i < 2; i++)
-                        if (2 * pair + i < OUT_TILES)
-                            multiply_tile(sums[m][2 * pair + i], found[m], factors, i);
-            }
-        }
+        project(convolved, staged + stage * WEIGHT_WORDS + EXPAND_WORDS + CONSTANT_WORDS);
         stage ^= STAGES > 1;
-#if EXCITES
         convolved += CONVOLVED_WORDS * WIDTH;
-#endif
     }
-
-    PROJECT_OPERANDS
     /* a work-group without a chunk has not waited for its inputs and constants */
     wait_for_copies<0>();
+#endif
+
+    PROJECT_OPERANDS
 #if !EXCITES
     CLUSTER_WAIT();
 #endif

@@ -41,9 +41,9 @@
 /* inputs and what is expanded of them; with squeeze-and-excite sums take their place at the end */
 #define BEFORE_WORDS (X_WORDS + (EXPANDS ? 1 : STAGES) * EXPANDED_WORDS)
 #define FRONT_WORDS (EXCITES && SUM_WORDS > BEFORE_WORDS ? SUM_WORDS : BEFORE_WORDS)
-/* a chunk's weights that are copied before it is expanded; with squeeze-and-excite the projection's
- * are copied later where those of all chunks do not fit */
-#define FIRST_WORDS (EXCITES && TURNS > STAGES ? EXPAND_WORDS + CONSTANT_WORDS : WEIGHT_WORDS)
+/* a chunk's weights that are copied before it is expanded, and behind which those of the projection
+ * are; with squeeze-and-excite all are copied at once where those of all chunks fit */
+#define FIRST_WORDS (EXCITES && TURNS <= STAGES ? WEIGHT_WORDS : EXPAND_WORDS + CONSTANT_WORDS)
 /* chunks whose results of the depthwise convolution are kept */
 #define KEPT_CHUNKS (EXCITES ? TURNS : 1)
 /* means or gates of the kept channels, and numbers of the first product: parts and sums */

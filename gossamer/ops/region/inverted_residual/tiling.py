@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from gossamer.device.limits import Limits
 from gossamer.ops.mma_precisions import CYCLES_OF_PRODUCT
@@ -20,6 +21,9 @@ _MOST_EXCITED_SUMS = 48
 squeeze-and-excite in TF32 and float32, where sm_100 spilled more."""
 _MOST_SUMS_BESIDE = 24
 """Sums of the projection beside which the registers hold two tiles of an expansion in float32."""
+_MOST_SUMS_AT_ONCE = 80
+"""Sums of an expansion and of the projection that fit the registers of a work-item together, beside
+the operands, where a multiprocessor has 16 warps."""
 _MOST_GRID = 65535
 """Work-groups that a grid may have along y and along z."""
 WARPS = (4, 8, 16)
@@ -44,6 +48,8 @@ _LOADED = {"fp16": 4.0, "tf32": 4.0, "fp32": 16.0}
 of input channels; in float32 with splitting each number."""
 _PAIR_WORDS = 32
 """Words of 16 bytes of a step's weights for a pair of tiles of channels."""
+_ACCESS = 4
+"""Cycles in which shared memory gives a warp 16 bytes a lane."""
 _CHAIN = {"fp16": 35.0, "tf32": 35.0, "fp32": 90.0}
 """Cycles from one product to the next that adds to the same sums; in float32 those of three
 products and an addition."""
@@ -51,6 +57,16 @@ _CLUSTER_LATENCY = 700.0
 """Cycles in which a cluster adds up its sums."""
 DEPTHS = {"fp16": 16, "tf32": 8, "fp32": 8}
 """Input channels of a step, by precision."""
+
+
+class _Phase(NamedTuple):
+    """Cycles of a phase of a chunk: those in which a warp issues its instructions, those that it
+    waits for their results, and those in which shared memory is accessed by all warps of the
+    work-group."""
+
+    issued: float
+    waited: float
+    shared: float
 
 
 @dataclass(frozen=True)
@@ -127,13 +143,37 @@ class BlockTiling:
         p = self.block.depthwise
         return min(self.halo[0], p.height) * min(self.halo[1], p.width)
 
-    @cached_property
+    @property
     def expand_tiles(self) -> int:
-        """Tiles of 16 pixels that a warp expands at once. In float32 two tiles share the weights,
-        which are then loaded and split once for both."""
-        several = self._windows > _ROWS and self.tile.chunk // 16 >= self.tile.warps // 2
-        fits = self.precision == "fp32" and self.sums <= _MOST_SUMS_BESIDE
-        return 2 if fits and self.block.expand is not None and several else 1
+        """Tiles of 16 pixels that a warp expands at once. They share the weights, which are loaded,
+        and in float32 split, once for all."""
+        return self._expand_unit[0]
+
+    @property
+    def expand_pairs(self) -> int:
+        """Pairs of channel tiles that a warp expands at once, which share the pixels."""
+        return self._expand_unit[1]
+
+    @cached_property
+    def _expand_unit(self) -> tuple[int, int]:
+        """Returns the tiles of pixels, and the pairs of tiles of channels, that a warp expands at
+        once."""
+        if self.block.expand is None:
+            return 1, 1
+        pairs = self.tile.chunk // 16
+        units = [(tiles, count) for tiles in (1, 2, 3, 4) for count in range(1, 5)
+                 if pairs % count == 0 and self._fits(tiles, count)]
+        return min(units, key=lambda unit: self._longer(self._expand_cycles(*unit)))
+
+    def _fits(self, tiles: int, pairs: int) -> bool:
+        """Returns whether the registers hold the sums of so many tiles of pixels and pairs of tiles
+        of channels of an expansion."""
+        if self.precision == "fp32":
+            several = self._windows > _ROWS and self.tile.chunk // 16 >= self.tile.warps // 2
+            fits = self.sums <= _MOST_SUMS_BESIDE and several
+            return tiles == (2 if fits else 1) and tiles * pairs <= 4
+        return tiles * pairs <= 4 or (
+            tiles * pairs <= 8 and 8 * tiles * pairs + self.sums <= _MOST_SUMS_AT_ONCE)
 
     @property
     def pixel_tiles(self) -> int:
@@ -245,22 +285,21 @@ class BlockTiling:
         return min((sides for sides in (1, 2, 4, 8, 16) if self.tile.warps % sides == 0),
                    key=lambda sides: self._longer(self._project_cycles(sides)))
 
-    def _longer(self, cycles: tuple[float, float]) -> float:
-        """Returns the time of a phase in which the warps of a scheduler issue instructions in so
-        many cycles each, and in which a warp waits so long."""
-        issued, waited = cycles
-        return max(issued * self.tile.warps / 4, waited)
+    def _longer(self, phase: _Phase) -> float:
+        """Returns the cycles that a phase takes one work-group alone."""
+        return max(phase.issued * self.tile.warps / 4, phase.waited, phase.shared)
 
     def _sum_tiles(self, sides: int) -> tuple[int, int]:
         """Returns the pixel tiles and the pairs of channel tiles of a warp of the projection."""
         return -(-self.pixel_tiles // (self.tile.warps // sides)), -(-self.out_pairs // sides)
 
-    def _project_cycles(self, sides: int) -> tuple[float, float]:
+    def _project_cycles(self, sides: int) -> _Phase:
         tiles, pairs = self._sum_tiles(sides)
         of_step = 2 * tiles * pairs * CYCLES_OF_PRODUCT[self.precision]
         loaded = of_step + _LOADED[self.precision] * (tiles + pairs)
-        return (self.project_steps * loaded,
-                self.project_steps * max(of_step, _CHAIN[self.precision]) + _PHASE)
+        return _Phase(self.project_steps * loaded,
+                      self.project_steps * max(of_step, _CHAIN[self.precision]) + _PHASE,
+                      self.project_steps * _ACCESS * (tiles + pairs) * self.tile.warps)
 
     @property
     def sums(self) -> int:
@@ -268,22 +307,17 @@ class BlockTiling:
         tiles, pairs = self._sum_tiles(self.sides)
         return 8 * tiles * pairs
 
-    @cached_property
-    def expand_pairs(self) -> int:
-        """Pairs of channel tiles that a warp expands at once."""
-        pairs = self.tile.chunk // 16
-        most = 4 // self.expand_tiles
-        return min((count for count in range(1, most + 1) if pairs % count == 0),
-                   key=lambda count: self._longer(self._expand_cycles(count)))
-
-    def _expand_cycles(self, pairs: int) -> tuple[float, float]:
-        tiles = self.expand_tiles
-        units = -(-self.row_tiles // tiles * (self.tile.chunk // 16) // pairs // self.tile.warps)
+    def _expand_cycles(self, tiles: int, pairs: int) -> _Phase:
+        units = -(-self._windows // (_ROWS * tiles)) * (self.tile.chunk // 16 // pairs)
+        of_warp = -(-units // self.tile.warps)
         of_step = 2 * tiles * pairs * CYCLES_OF_PRODUCT[self.precision]
         finished = tiles * pairs * (24 if self.convolves else 60) + 40
         loaded = of_step + _LOADED[self.precision] * (tiles + pairs)
         waited = self.expand_steps * max(of_step, _CHAIN[self.precision]) + 2 * finished
-        return units * (self.expand_steps * loaded + finished), units * waited + _PHASE
+        stored = tiles * pairs * 8 // self._word
+        return _Phase(of_warp * (self.expand_steps * loaded + finished),
+                      of_warp * waited + _PHASE,
+                      units * _ACCESS * (self.expand_steps * (tiles + pairs) + stored))
 
     @property
     def convolves(self) -> bool:
@@ -305,11 +339,12 @@ class BlockTiling:
         few = self.tile.warps * self.blocks_per_unit <= _FEW_WARPS
         return 4 if few and math.prod(self.block.depthwise.kernel) <= _FEW_TAPS else 2
 
-    def _product_cycles(self, run: int) -> tuple[float, float]:
-        """Returns the cycles of the depthwise convolution by products, as _expand_cycles() does."""
+    def _product_cycles(self, run: int) -> _Phase:
+        """Returns the cycles of the depthwise convolution by products."""
         p, tile = self.block.depthwise, self.tile
         columns = -(-tile.rows // run * tile.columns // _ROWS)
-        units = -(-tile.chunk // 8 * columns // tile.warps)
+        units = tile.chunk // 8 * columns
+        of_warp = -(-units // tile.warps)
         # a product takes two neighbouring taps; with odd rows the last taps of two rows
         taps, columns_of_taps = math.prod(p.kernel), p.kernel[1] // 2 + p.kernel[1] % 2
         pairs = -(-taps // 2)
@@ -317,13 +352,15 @@ class BlockTiling:
         of_output = pairs * CYCLES_OF_PRODUCT["fp16"] + 8
         issued = 3 * taps + 2 * rows * columns_of_taps + run * of_output + 50
         waited = 100 + -(-run // self.rows_at_once) * (pairs * _CHAIN["fp16"] + 80)
-        return units * issued, units * waited + _PHASE
+        loads = rows * (p.kernel[1] // 2) + rows // p.stride[0] * (p.kernel[1] % 2)
+        return _Phase(of_warp * issued, of_warp * waited + _PHASE,
+                      units * (_ACCESS * loads + 2 * run))
 
     @property
     def blocks_per_unit(self) -> int:
         """Work-groups that a multiprocessor is to have room for in its registers."""
         splits = self.precision == "fp32"
-        crowded = self.sums > (16 if splits else 32) or self.expand_tiles > 1 or (
+        crowded = self.sums > (16 if splits else 32) or (splits and self.expand_tiles > 1) or (
             not self.convolves and self.sums + 4 * self.strip > 44)
         most = 8 if crowded else 12 if splits else 16
         return max(1, most // self.tile.warps)
@@ -334,14 +371,15 @@ class BlockTiling:
         return min((strip for strip in _STRIPS if self.tile.columns % strip == 0),
                    key=lambda strip: self._longer(self._convolve_cycles(strip)))
 
-    def _convolve_cycles(self, strip: int) -> tuple[float, float]:
+    def _convolve_cycles(self, strip: int) -> _Phase:
         """Returns the cycles of the depthwise convolution without products."""
         p, tile = self.block.depthwise, self.tile
         units = tile.rows * (tile.columns // strip) * (tile.chunk // 4)
         window = (strip - 1) * p.stride[1] + p.kernel[1]
         per_unit = p.kernel[0] * (6 * window + 4 * p.kernel[1] + 4 * strip * p.kernel[1])
         issued = -(-units // (32 * tile.warps)) * (per_unit + 24 * strip + 30)
-        return issued, 1.5 * issued + _PHASE
+        accesses = p.kernel[0] * (window + p.kernel[1]) + strip
+        return _Phase(issued, 1.5 * issued + _PHASE, units / 32 * _ACCESS * accesses)
 
     def unfit(self, limits: Limits) -> str | None:
         """Returns the reason why the device cannot run the tile, or None."""
@@ -359,8 +397,8 @@ class BlockTiling:
 
     def cycles(self, limits: Limits) -> float:
         """Returns the cycles that are expected behind the launch. Each phase of a chunk takes as
-        long as one warp waits or all warps of a scheduler issue, whichever is more; work-groups of
-        one multiprocessor wait at the same time."""
+        long as one warp waits, all warps of a scheduler issue or all access shared memory,
+        whichever is most; work-groups of one multiprocessor wait at the same time."""
         p, tile = self.block.depthwise, self.tile
         groups = (tile.cluster * -(-p.out_height // tile.rows) * -(-p.out_width // tile.columns)
                   * p.batch)
@@ -371,9 +409,10 @@ class BlockTiling:
         phases = [self._product_cycles(self.run) if self.convolves
                   else self._convolve_cycles(self.strip), self._project_cycles(self.sides)]
         if self.block.expand is not None:
-            phases.append(self._expand_cycles(self.expand_pairs))
+            phases.append(self._expand_cycles(*self._expand_unit))
         computed = max(sum(map(self._longer, phases)),
-                       sum(issued for issued, _ in phases) * tile.warps / 4 * together)
+                       sum(phase.issued for phase in phases) * tile.warps / 4 * together,
+                       sum(phase.shared for phase in phases) * together)
         fetched = 16 * self.weight_words / _FETCHED
         if waves == 1 and p.batch == 1 and self.block.excite is None:
             return self._cycles_of_image(phases, together)
@@ -384,21 +423,17 @@ class BlockTiling:
         return waves * (latency + fetched
                         + self.turns * max(computed, fetched * together))
 
-    def _cycles_of_image(self, phases: Sequence[tuple[float, float]], together: int) -> float:
+    def _cycles_of_image(self, phases: Sequence[_Phase], together: int) -> float:
         """Returns the cycles that are expected of a single image, whose work-groups all run at
-        once, `together` of them on a multiprocessor.
-
-        phases: for each phase of a chunk the cycles of its instructions and those that a warp
-        waits.
-        """
+        once, `together` of them on a multiprocessor."""
         tile, model = self.tile, _ONE_IMAGE
         latency = (model.latency + model.member * (tile.cluster - 1)) * (
             1 + model.crowded * (together - 1))
         stalled = model.stalled(self.precision)
         computed = max(
-            sum(stalled * max(issued * tile.warps / 4, waited - _PHASE) + model.phase
-                for issued, waited in phases),
-            sum(issued for issued, _ in phases) * tile.warps / 4 * together)
+            sum(stalled * max(phase.issued * tile.warps / 4, phase.waited - _PHASE) + model.phase
+                for phase in phases),
+            sum(phase.issued for phase in phases) * tile.warps / 4 * together)
         weights = 16 * self.weight_words
         return (latency + weights / model.first
                 + self.turns * max(computed, weights / model.fetched * together))
