@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,6 +76,7 @@ class CandidateSet:
         self._few, self._images = self._compared()
         self._arrays, self._drawn = self.memory.examples.of(self.problem), False
         self._parts: list[_ContinuousPart] = []
+        self._built_parts: dict[tuple[str, Variant], list[tuple[_ContinuousPart, State]]] = {}
         self._bounds: dict[str, list[Bounds]] = {}
         self._jumps = has_jumps(self.problem)
         if self._jumps:
@@ -90,8 +91,27 @@ class CandidateSet:
     def build(self, algorithm: Algorithm, variant: Variant,
               built: BuiltForms | None = None) -> Prepared:
         """Returns a candidate ready to run with the layer's constants, and the cost of that.
-        built: what another process has built for it."""
-        return build(algorithm, self.weights, self.problem, variant, self.device, built)
+        built: what another process has built for it. What its check computes besides is built,
+        too, as other threads may build while the device checks and times."""
+        prepared = build(algorithm, self.weights, self.problem, variant, self.device, built)
+        self._built_parts[algorithm.name, variant] = list(self._parts_for(algorithm, variant))
+        return prepared
+
+    def _parts_for(self, algorithm: Algorithm,
+                   variant: Variant) -> Iterator[tuple[_ContinuousPart, State]]:
+        """Yields the problems without jumps by which a candidate is checked, ready to run."""
+        for part in self._parts:
+            packed = any(spec.format.is_packed for spec in variant.outputs)
+            if packed or algorithm.supports(part.problem, self.device) is not None:
+                continue
+            try:
+                state, _ = build(algorithm, self.weights, part.problem, variant, self.device)
+            except Exception:
+                # a vendor's library may fuse the one epilogue and not the other
+                if not algorithm.vendor:
+                    raise
+                continue
+            yield part, state
 
     @QUIET
     def built_check(self, algorithm: Algorithm, variant: Variant) -> Callable[[], str | None]:
@@ -184,17 +204,10 @@ class CandidateSet:
         """
         limits = self._bounds_of(variant.precision) if self._jumps else None
         work, error = self._compared_work(algorithm, variant, state, self._expected, limits)
-        for part in self._parts if error <= LARGEST_ERROR[variant.precision] else ():
-            packed = any(spec.format.is_packed for spec in variant.outputs)
-            if packed or algorithm.supports(part.problem, self.device) is not None:
-                continue
-            try:
-                other, _ = build(algorithm, self.weights, part.problem, variant, self.device)
-            except Exception:
-                # a vendor's library may fuse the one epilogue and not the other
-                if not algorithm.vendor:
-                    raise
-                continue
+        parts = self._built_parts.pop((algorithm.name, variant), None)
+        if not error <= LARGEST_ERROR[variant.precision]:
+            raise WrongNumbersError(error)
+        for part, other in self._parts_for(algorithm, variant) if parts is None else parts:
             _, off = self._compared_work(algorithm, variant, other, part.expected, None)
             error = max(error, off)
         if not error <= LARGEST_ERROR[variant.precision]:
@@ -277,6 +290,7 @@ class CandidateSet:
         """Frees the inputs on the device that only this layer reads."""
         self._sources.clear()
         self._expected_buffers.clear()
+        self._built_parts.clear()
 
 
 def digest(weights: Mapping[str, np.ndarray]) -> str:

@@ -167,12 +167,12 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
         }
     };
 
-    /* A chunk is projected where the next one is expanded: that is a barrier less, and warps that have
-     * done the one do the other. A projection's weights are copied when the one before it no longer
-     * reads its own. */
+    /* Of several chunks one is projected where the next one is expanded: that is a barrier less, and
+     * warps that have done the one do the other. A projection's weights are copied when the one
+     * before it no longer reads its own. */
     int stage = 0;
-    for (int chunk = rank; chunk < chunks + (EXCITES ? 0 : CLUSTER); chunk += CLUSTER) {
-        bool exists = EXCITES || chunk < chunks;
+    for (int chunk = rank; chunk < chunks + (PROJECTS_LATER ? CLUSTER : 0); chunk += CLUSTER) {
+        bool exists = !PROJECTS_LATER || chunk < chunks;
         wait_for_copies<0>();
         BARRIER();
         if (STAGES > 1 && chunk + CLUSTER < chunks) {
@@ -181,7 +181,7 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
             copy_hidden(chunk + CLUSTER, stage ^ 1);
 #endif
         }
-        if (!EXCITES && STAGES > 1 && chunk != rank && exists)
+        if (PROJECTS_LATER && chunk != rank && exists)
             copy_weights(chunk, stage, FIRST_WORDS, WEIGHT_WORDS);
         commit_copies();
         const uint4 *expand = staged + stage * WEIGHT_WORDS;
@@ -228,13 +228,15 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
             }
         }
 #endif
-#if !EXCITES
+#if PROJECTS_LATER
         if (chunk != rank)
-            project(convolved, staged + (stage ^ (STAGES > 1)) * WEIGHT_WORDS + FIRST_WORDS);
+            project(convolved, staged + (stage ^ 1) * WEIGHT_WORDS + FIRST_WORDS);
         if (!exists)
             break;
 #endif
+#if EXPANDS || PROJECTS_LATER
         BARRIER();
+#endif
         convolve(convolved, hidden_pixels, (const REAL *)taps, warp, lane,
                  [&](REAL *target, float first, float second, int channel) {
                      DEPTHWISE_STORE(target, first, second, channel)
@@ -243,6 +245,9 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
         stage ^= STAGES > 1;
 #if EXCITES
         convolved += CONVOLVED_WORDS * WIDTH;
+#elif !PROJECTS_LATER
+        BARRIER();
+        project(convolved, staged + FIRST_WORDS);
 #endif
     }
 
@@ -309,11 +314,11 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
         stage ^= STAGES > 1;
         convolved += CONVOLVED_WORDS * WIDTH;
     }
-    /* a work-group without a chunk has not waited for its inputs and constants */
-    wait_for_copies<0>();
 #endif
 
     PROJECT_OPERANDS
+    /* a work-group without a chunk has not waited for its inputs and constants */
+    wait_for_copies<0>();
 #if !EXCITES
     CLUSTER_WAIT();
 #endif

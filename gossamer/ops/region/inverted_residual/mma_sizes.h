@@ -44,6 +44,8 @@
 /* a chunk's weights that are copied before it is expanded, and behind which those of the projection
  * are; with squeeze-and-excite all are copied at once where those of all chunks fit */
 #define FIRST_WORDS (EXCITES && TURNS <= STAGES ? WEIGHT_WORDS : EXPAND_WORDS + CONSTANT_WORDS)
+/* whether a chunk is projected with the expansion of the next one, as there are several */
+#define PROJECTS_LATER (!EXCITES && STAGES > 1)
 /* chunks whose results of the depthwise convolution are kept */
 #define KEPT_CHUNKS (EXCITES ? TURNS : 1)
 /* means or gates of the kept channels, and numbers of the first product: parts and sums */
