@@ -19,7 +19,7 @@ from gossamer.device.base import Device
 from gossamer.device.host import processors
 from gossamer.errors import DeviceLostError, OutOfMemoryError
 from gossamer.measure import CpuContention, PreparedTask, Task, Timing, repeated, sampled
-from gossamer.ops.algorithm import Algorithm, State, Variant
+from gossamer.ops.algorithm import Algorithm, Problem, State, Variant
 from gossamer.plan.prepare import BuildCost, Prepared, responsive
 from gossamer.plan.program import Layer
 from gossamer.plan.store.tuning_cache import Measurement
@@ -95,7 +95,7 @@ class AttemptRunner:
         self._is_over = is_over
         self._is_paused = is_paused
         self._spreads = [] if spreads is None else spreads
-        self._sets: dict[str, Future[CandidateSet]] = {}
+        self._sets: dict[tuple[str, Problem | None], Future[CandidateSet]] = {}
         self._ready: dict[CandidateGroup, list[_Ready]] = {}
         self._spoilt: set[CandidateGroup] = set()
         self.done: list[Attempt] = []
@@ -177,9 +177,10 @@ class AttemptRunner:
                 yield attempt, done.result
 
     def _set_of(self, layer: Layer) -> CandidateSet:
-        """Returns the inputs and expected outputs of a layer, which the first caller makes."""
+        """Returns the inputs and expected outputs of a layer, which the first caller makes. Changes
+        of a value into one format have one name, from whatever format they are."""
         made: Future[CandidateSet] = Future()
-        known = self._sets.setdefault(layer.name, made)
+        known = self._sets.setdefault((layer.name, layer.problem), made)
         if known is made:
             try:
                 with self._profile.stage(REFERENCE):

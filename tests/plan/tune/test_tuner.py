@@ -7,6 +7,7 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +17,20 @@ import pytest
 import gossamer
 from gossamer.device.base import Buffer, Device
 from gossamer.errors import DeviceLostError
+from gossamer.facts import REAL
 from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.conv2d.host import HostIm2col
 from gossamer.ops.op import Op
 from gossamer.ops.registry import OPS
 from gossamer.plan.choose import planner
 from gossamer.plan.choose.baseline_plans import program_key
+from gossamer.plan.choose.builder import conversion_layer
 from gossamer.plan.plan import Plan
 from gossamer.plan.store.tuning_cache import Measurement, TuningCache
 from gossamer.plan.tune.measures import Request
 from gossamer.plan.tune.queue import Attempt, AttemptQueue
 from gossamer.plan.tune.tuner import Tuner
+from gossamer.tensor import Format, TensorSpec
 from tests.conftest import is_slow
 from tests.plan.small import assert_close, expected, images, save, small
 from tests.plan.tune.paced import Paced, PacedDevice, layer
@@ -208,6 +212,24 @@ def test_a_write_outside_the_output_is_found(
     for step in plan.program(2).steps:
         if step.layer.op == "conv2d":
             assert "wrong numbers (error inf)" in step.rejected["careless"]
+
+
+def test_changes_of_one_name_from_several_formats_are_each_computed_as_they_are(
+        device: Device, tmp_path: Path) -> None:
+    target = TensorSpec((3, 8, 5, 5), Format("NCHW", "float16"))
+    requests = []
+    for source in (Format("NHWC", "float16"), Format("NCHW"), Format("NHWC")):
+        change = conversion_layer("x", "x as NCHW float16", replace(target, format=source), target,
+                                  REAL)
+        able = [algorithm for algorithm in OPS["copy"].algorithms
+                if change.problem and algorithm.supports(change.problem, device) is None]
+        requests.append(Request(change, able, device))
+    tuner = Tuner(device, "max", cache=TuningCache(device, tmp_path), precision="fp16")
+    tuner.measure_all(requests)
+    for request in requests:
+        candidates = tuner.measure(request.layer, request.algorithms, device)
+        assert candidates
+        assert [candidate.measured.failure for candidate in candidates] == [None] * len(candidates)
 
 
 def test_what_one_plan_had_no_use_for_is_measured_for_the_next(
