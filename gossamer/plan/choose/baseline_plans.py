@@ -150,6 +150,8 @@ def compare(name: str, chosen: Program, make: Callable[[BaselinePlan, Measures],
             if least <= most_us:
                 program = make(plan, known)
                 least = _steps_us(program)
+        except DeviceLostError:
+            raise
         except (GossamerError, ValueError) as error:
             failures[str(plan)] = EndToEnd(failure=f"cannot be made: {first_line(error)}")
             continue

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gossamer.errors import DeviceError, OutOfMemoryError
+from gossamer.errors import DeviceError, DeviceLostError, OutOfMemoryError
 from gossamer.measure import Task, Timing
 from gossamer.plan.choose import baseline_plans, planner
 from gossamer.plan.plan import Plan
@@ -88,17 +88,30 @@ def test_where_none_runs_the_error_is_told(make: Callable[..., Plan], refusing: 
 def test_a_baseline_plan_without_a_program_is_named(make: Callable[..., Plan],
                                                     monkeypatch: pytest.MonkeyPatch) -> None:
     rounds = reset(monkeypatch, **{DEPTHWISE: 100.0})
+    refuse_dense(monkeypatch, DeviceError("no candidate works"))
+    plan = make()
+    assert algorithm(plan.program(2)) == DEPTHWISE and rounds == [[DEPTHWISE]]
+    assert outcomes(plan)[OTHER] == "cannot be made: no candidate works"
+
+
+def test_a_device_that_is_lost_while_a_baseline_plan_is_made_is_told(
+        make: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch) -> None:
+    reset(monkeypatch, **{DEPTHWISE: 100.0})
+    refuse_dense(monkeypatch, DeviceLostError("strided was tried for layer 'x as NCHW'"))
+    with pytest.raises(DeviceLostError, match="strided was tried"):
+        make().program(2)
+
+
+def refuse_dense(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """Has the choice of the baseline plan with the dense algorithm raise an error."""
     choose = planner.choose
 
     def refused(*arguments: Any, **options: Any) -> Program:
         if any(isinstance(given, Policy) and given.only == DENSE for given in arguments):
-            raise DeviceError("no candidate works")
+            raise error
         return choose(*arguments, **options)
 
     monkeypatch.setattr(planner, "choose", refused)
-    plan = make()
-    assert algorithm(plan.program(2)) == DEPTHWISE and rounds == [[DEPTHWISE]]
-    assert outcomes(plan)[OTHER] == "cannot be made: no candidate works"
 
 
 @pytest.fixture
