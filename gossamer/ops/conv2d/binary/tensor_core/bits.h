@@ -312,60 +312,72 @@ INLINE void store_words(const Words<COUNT> *words, const Target &target, const P
 #endif
 
 #if !FOLDED
-/* Writes COUNT consecutive channels of a pixel that are no single bits; see write_channels. */
-template <int COUNT>
-INLINE void write_results(const int (&ones)[COUNT], int counted, const Target &target,
-                          const Place &place, int floats, const int *constants, int channel,
+/* Writes COUNT consecutive channels of PIXELS pixels that are no single bits; see write_channels. What
+ * is loaded for a channel serves all pixels, so that those that do not exist are computed, too. */
+template <int PIXELS, int COUNT>
+INLINE void write_results(const int (&ones)[PIXELS][COUNT], const int (&counted)[PIXELS],
+                          const Target &target, const Place (&places)[PIXELS],
+                          const int (&floats)[PIXELS], const bool (&exists)[PIXELS],
+                          const int *const (&constants)[PIXELS], int channel,
                           int end EPILOGUE_PARAMETERS)
 {
-    [[maybe_unused]] Words<COUNT> words[2] = {};
+    [[maybe_unused]] Words<COUNT> words[PIXELS][2] = {};
     UNROLL for (int first = 0; first < COUNT; first += VECTOR) {
         if (channel + first < end) {
             int own = channel + first;
-            [[maybe_unused]] int own_index = floats + first * target.stride_c;
-            int sums[VECTOR];
-            UNROLL for (int i = 0; i < VECTOR; i++)
-                sums[i] = (3 - PLANES) * (2 * ones[first + i] - counted) + constants[first + i];
+            UNROLL for (int pixel = 0; pixel < PIXELS; pixel++) {
+                [[maybe_unused]] int own_index = floats[pixel] + first * target.stride_c;
+                int sums[VECTOR];
+                UNROLL for (int i = 0; i < VECTOR; i++)
+                    sums[i] = (3 - PLANES) * (2 * ones[pixel][first + i] - counted[pixel])
+                              + constants[pixel][first + i];
 #if THRESHOLDS
-            int results[VECTOR];
-            UNROLL for (int i = 0; i < VECTOR; i++) {
-                const int *thresholds = target.thresholds + own + i;
-                results[i] = ((sums[i] >= thresholds[0])
-                              + (sums[i] >= thresholds[target.out_channels]) - 1)
-                             * thresholds[2 * target.out_channels];
-            }
+                int results[VECTOR];
+                UNROLL for (int i = 0; i < VECTOR; i++) {
+                    const int *thresholds = target.thresholds + own + i;
+                    results[i] = ((sums[i] >= thresholds[0])
+                                  + (sums[i] >= thresholds[target.out_channels]) - 1)
+                                 * thresholds[2 * target.out_channels];
+                }
 #else
-            float results[VECTOR];
+                float results[VECTOR];
 #if VECTOR == 1
-            results[0] = (float)sums[0] * target.alphas[own];
+                results[0] = (float)sums[0] * target.alphas[own];
 #else
-            UNROLL for (int i = 0; i < VECTOR; i += 4) {
-                float4 alphas = LOAD4(target.alphas + own + i);
-                results[i] = (float)sums[i] * alphas.x;
-                results[i + 1] = (float)sums[i + 1] * alphas.y;
-                results[i + 2] = (float)sums[i + 2] * alphas.z;
-                results[i + 3] = (float)sums[i + 3] * alphas.w;
-            }
+                UNROLL for (int i = 0; i < VECTOR; i += 4) {
+                    float4 alphas = LOAD4(target.alphas + own + i);
+                    results[i] = (float)sums[i] * alphas.x;
+                    results[i + 1] = (float)sums[i + 1] * alphas.y;
+                    results[i + 2] = (float)sums[i + 2] * alphas.z;
+                    results[i + 3] = (float)sums[i + 3] * alphas.w;
+                }
 #endif
-            APPLY_EPILOGUE(results, seconds, own, own_index)
+                APPLY_EPILOGUE(results, seconds, own, own_index)
 #endif
 #if OUTPUT_PLANES
-            UNROLL for (int i = 0; i < VECTOR; i++) {
-                words[0].parts[first / 32] |= (uint)(VOTED[i] > 0) << (first + i) % 32;
-                words[1].parts[first / 32] |= (uint)(VOTED[i] != 0) << (first + i) % 32;
+                UNROLL for (int i = 0; i < VECTOR; i++) {
+                    words[pixel][0].parts[first / 32] |= (uint)(VOTED[i] > 0) << (first + i) % 32;
+                    words[pixel][1].parts[first / 32] |= (uint)(VOTED[i] != 0) << (first + i) % 32;
+                }
+#endif
+#if FLOATS
+                if (exists[pixel]) {
+#if VECTOR == 8
+                    STORE_HALF8(target.y, own_index, FOUR_OF(results, 0), FOUR_OF(results, 4));
+#elif VECTOR == 4
+                    STORE4(target.y + own_index, FOUR_OF(results, 0));
+#else
+                    target.y[own_index] = (float)results[0];
+#endif
+                }
+#endif
             }
-#endif
-#if FLOATS && VECTOR == 8
-            STORE_HALF8(target.y, own_index, FOUR_OF(results, 0), FOUR_OF(results, 4));
-#elif FLOATS && VECTOR == 4
-            STORE4(target.y + own_index, FOUR_OF(results, 0));
-#elif FLOATS
-            target.y[own_index] = (float)results[0];
-#endif
         }
     }
 #if OUTPUT_PLANES
-    store_words(words, target, place, channel, end);
+    UNROLL for (int pixel = 0; pixel < PIXELS; pixel++)
+        if (exists[pixel])
+            store_words(words[pixel], target, places[pixel], channel, end);
 #endif
 }
 #endif
@@ -392,9 +404,7 @@ INLINE void write_channels(const int (&ones)[PIXELS][COUNT], const int (&counted
             store_words(words + i, target, places[i], channel, end);
     }
 #else
-    UNROLL for (int i = 0; i < PIXELS; i++)
-        if (exists[i])
-            write_results(ones[i], counted[i], target, places[i], floats[i], constants[i], channel,
-                          end EPILOGUE_ARGUMENTS);
+    write_results(ones, counted, target, places, floats, exists, constants, channel,
+                  end EPILOGUE_ARGUMENTS);
 #endif
 }
