@@ -38,7 +38,8 @@ def binary_networks() -> Mapping[str, Callable[[], PeerNetwork]]:
 
 
 def binary_case(make: Callable[[], PeerNetwork], batch: int, setting: Setting) -> Case:
-    """Makes the case of a binary network, which PyTorch computes op by op as the graph says."""
+    """Makes the case of a binary network, which PyTorch computes op by op as the graph says. The
+    body alone is measured between what lies there in its network."""
     network = make()
 
     def module(constants: Mapping[str, np.ndarray]) -> object:
@@ -47,6 +48,7 @@ def binary_case(make: Callable[[], PeerNetwork], batch: int, setting: Setting) -
         return graph_module(network.graph, batch)
 
     return network_case(SUITE, replace(network, torch=module), batch, setting, force_each=True,
+                        between_layers=network.name == _BODY,
                         x=_steps(input_of(network, batch)), described=described)
 
 
@@ -119,9 +121,10 @@ def _blocks(build: _Builder, x: str) -> str:
     return x
 
 
+_BODY = "resnet18-binary-body"
 _BUILDS: dict[str, Callable[[str], Graph]] = {
     "vgg-cifar10": vgg_cifar10, "alexnet-binary": alexnet, "resnet18-binary": resnet18,
-    "resnet18-binary-body": resnet18_body}
+    _BODY: resnet18_body}
 
 
 class _Builder:
