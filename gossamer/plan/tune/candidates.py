@@ -25,7 +25,7 @@ from gossamer.plan.tune.check import error_of
 from gossamer.plan.tune.device_check import handles
 from gossamer.plan.tune.discontinuity import MOST_DOUBTFUL, continuous_parts, has_jumps
 from gossamer.plan.tune.memory import CandidateMemory
-from gossamer.tensor import TensorSpec
+from gossamer.tensor import TensorSpec, pack
 
 _CHECKED_IMAGES = 3
 _CHECKED = 2**22
@@ -85,6 +85,7 @@ class CandidateSet:
                 continuous_parts(self.problem), continuous_parts(self._few), strict=True)]
         self._expected = self._reference(self._few)
         self._expected_buffers: dict[int, Buffer] = {}
+        self._stored: dict[tuple[int, TensorSpec], np.ndarray | None] = {}
         self._sources: dict[TensorSpec, dict[int, Buffer]] = {}
 
     @QUIET
@@ -254,8 +255,22 @@ class CandidateSet:
             error = on_device.error_of(buffer, spec, self._expected_on_device(index), self._images)
             if error is not None:
                 return error
+        is_exact = expected is self._expected and (spec.format.is_packed or limits is not None)
         return error_of(buffer, spec, expected[index], self._images,
-                        None if limits is None else limits[index])
+                        None if limits is None else limits[index],
+                        self._stored_of(index, spec) if is_exact else None)
+
+    def _stored_of(self, index: int, spec: TensorSpec) -> np.ndarray | None:
+        """Returns the images of an expected output that are compared as a spec stores them; None
+        where images are not apart, or the spec cannot hold their values."""
+        if (index, spec) not in self._stored:
+            expected, form = self._expected[index], spec.format
+            fits = self._images is not None and form.images_are_apart and (
+                not form.is_packed or form.holds(expected))
+            self._stored[index, spec] = (
+                pack(expected, spec.first(len(expected)), check=False).view(np.uint8)
+                if fits else None)
+        return self._stored[index, spec]
 
     def _expected_on_device(self, index: int) -> Buffer:
         if index not in self._expected_buffers:
@@ -290,6 +305,7 @@ class CandidateSet:
         """Frees the inputs on the device that only this layer reads."""
         self._sources.clear()
         self._expected_buffers.clear()
+        self._stored.clear()
         self._built_parts.clear()
 
 
