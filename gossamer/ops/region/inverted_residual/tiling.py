@@ -443,8 +443,8 @@ class BlockTiling:
             return waves * self._cycles_with_excite(phases, together)
         if waves == 1 and p.batch == 1:
             places = max(1, limits.compute_units // _NEIGHBOURHOOD)
-            crowd = -(-(groups // tile.cluster) // places) * tile.cluster
-            return self._cycles_of_image(phases, max(together, -(-crowd // _NEIGHBOURS)))
+            beside = -(-(groups // tile.cluster) // places) * tile.cluster
+            return self._cycles_of_image(phases, max(together, -(-beside // _NEIGHBOURS)))
         return waves * self._cycles_of_wave(phases, together)
 
     def _cycles_with_excite(self, phases: Sequence[_Phase], together: int) -> float:
