@@ -38,8 +38,8 @@ def binary_networks() -> Mapping[str, Callable[[], PeerNetwork]]:
 
 
 def binary_case(make: Callable[[], PeerNetwork], batch: int, setting: Setting) -> Case:
-    """Makes the case of a binary network, which PyTorch computes op by op as the graph says. The
-    body alone is measured between what lies there in its network."""
+    """Makes the case of a binary network, which PyTorch computes op by op as the graph says. In
+    float16 plans of the body alone read and write what lies there in its network."""
     network = make()
 
     def module(constants: Mapping[str, np.ndarray]) -> object:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -76,7 +77,8 @@ class CandidateSet:
         self._few, self._images = self._compared()
         self._arrays, self._drawn = self.memory.examples.of(self.problem), False
         self._parts: list[_ContinuousPart] = []
-        self._built_parts: dict[tuple[str, Variant], list[tuple[_ContinuousPart, State]]] = {}
+        self._built_parts: dict[int, list[tuple[_ContinuousPart, State]]] = {}
+        """What the checks of states compute besides, by the states' identities while they live."""
         self._bounds: dict[str, list[Bounds]] = {}
         self._jumps = has_jumps(self.problem)
         if self._jumps:
@@ -94,9 +96,10 @@ class CandidateSet:
         """Returns a candidate ready to run with the layer's constants, and the cost of that.
         built: what another process has built for it. What its check computes besides is built,
         too, as other threads may build while the device checks and times."""
-        prepared = build(algorithm, self.weights, self.problem, variant, self.device, built)
-        self._built_parts[algorithm.name, variant] = list(self._parts_for(algorithm, variant))
-        return prepared
+        state, cost = build(algorithm, self.weights, self.problem, variant, self.device, built)
+        self._built_parts[id(state)] = list(self._parts_for(algorithm, variant))
+        weakref.finalize(state, self._built_parts.pop, id(state), None)
+        return state, cost
 
     def _parts_for(self, algorithm: Algorithm,
                    variant: Variant) -> Iterator[tuple[_ContinuousPart, State]]:
@@ -203,9 +206,9 @@ class CandidateSet:
         A candidate whose results jump is also compared with the jumps left out, where the
         algorithm can compute that in the same variant.
         """
+        parts = self._built_parts.pop(id(state), None)
         limits = self._bounds_of(variant.precision) if self._jumps else None
         work, error = self._compared_work(algorithm, variant, state, self._expected, limits)
-        parts = self._built_parts.pop((algorithm.name, variant), None)
         if not error <= LARGEST_ERROR[variant.precision]:
             raise WrongNumbersError(error)
         for part, other in self._parts_for(algorithm, variant) if parts is None else parts:
@@ -306,7 +309,6 @@ class CandidateSet:
         self._sources.clear()
         self._expected_buffers.clear()
         self._stored.clear()
-        self._built_parts.clear()
 
 
 def digest(weights: Mapping[str, np.ndarray]) -> str:

@@ -168,8 +168,9 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
     };
 
     /* Of several chunks one is projected where the next one is expanded: that is a barrier less, and
-     * warps that have done the one do the other. A projection's weights are copied when the one
-     * before it no longer reads its own. */
+     * warps that have done the one do the other. A projection's weights take the place of those of two
+     * chunks before, which are read a turn later than the rest of their stage, and so they are copied
+     * a turn later. */
     int stage = 0;
     for (int chunk = rank; chunk < chunks + (PROJECTS_LATER ? CLUSTER : 0); chunk += CLUSTER) {
         bool exists = !PROJECTS_LATER || chunk < chunks;
@@ -252,6 +253,8 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
     }
 
 #if EXCITES
+    /* a work-group without a chunk has not waited for its inputs, whose place sums take */
+    wait_for_copies<0>();
     BARRIER();
     int turns = rank < chunks ? (chunks - 1 - rank) / CLUSTER + 1 : 0;
     convolved = (REAL *)(memory + FRONT_WORDS);

@@ -41,8 +41,8 @@
 /* inputs and what is expanded of them; with squeeze-and-excite sums take their place at the end */
 #define BEFORE_WORDS (X_WORDS + (EXPANDS ? 1 : STAGES) * EXPANDED_WORDS)
 #define FRONT_WORDS (EXCITES && SUM_WORDS > BEFORE_WORDS ? SUM_WORDS : BEFORE_WORDS)
-/* a chunk's weights that are copied before it is expanded, and behind which those of the projection
- * are; with squeeze-and-excite all are copied at once where those of all chunks fit */
+/* a chunk's weights in front of those of the projection, which are copied later but for the first
+ * chunk; with squeeze-and-excite all are copied at once where those of all chunks fit */
 #define FIRST_WORDS (EXCITES && TURNS <= STAGES ? WEIGHT_WORDS : EXPAND_WORDS + CONSTANT_WORDS)
 /* whether a chunk is projected with the expansion of the next one, as there are several */
 #define PROJECTS_LATER (!EXCITES && STAGES > 1)

@@ -21,9 +21,11 @@ _MOST_EXCITED_SUMS = 48
 squeeze-and-excite in TF32 and float32, where sm_100 spilled more."""
 _MOST_SUMS_BESIDE = 24
 """Sums of the projection beside which the registers hold two tiles of an expansion in float32."""
-_MOST_SUMS_AT_ONCE = 80
-"""Sums of an expansion and of the projection that fit the registers of a work-item together, beside
-the operands, where a multiprocessor has 16 warps."""
+_MOST_SUMS_AT_ONCE = {"fp16": 72, "tf32": 56}
+"""Sums of an expansion of more than _MOST_PAIRS and of the projection that fit the registers of a
+work-item together, where a multiprocessor has 16 warps; sm_100 spilled more."""
+_MOST_PAIRS = 4
+"""Pairs of a tile of pixels and two of channels whose sums fit beside those of any projection."""
 _MOST_GRID = 65535
 """Work-groups that a grid may have along y and along z."""
 WARPS = (4, 8, 16)
@@ -36,9 +38,10 @@ at once."""
 _MOST_STRIDE = 2
 """Rows from one output to the next up to which tensor cores convolve."""
 _FETCHED = 40.0
-"""Bytes that a multiprocessor receives from the L2 cache in a cycle."""
+"""Bytes that a multiprocessor receives from the L2 cache in a cycle, with squeeze-and-excite."""
 _LATENCY = 2500.0
-"""Cycles in which a work-group begins, loads its first inputs and stores its results."""
+"""Cycles in which a work-group with squeeze-and-excite begins, loads its first inputs and stores
+its results."""
 _PHASE = 150.0
 """Cycles that a phase takes besides its instructions, with the barrier behind it."""
 _EXCITES = 2500.0
@@ -54,7 +57,7 @@ _CHAIN = {"fp16": 35.0, "tf32": 35.0, "fp32": 90.0}
 """Cycles from one product to the next that adds to the same sums; in float32 those of three
 products and an addition."""
 _CLUSTER_LATENCY = 700.0
-"""Cycles in which a cluster adds up its sums."""
+"""Cycles in which a cluster adds up its sums, with squeeze-and-excite."""
 _NEIGHBOURS, _NEIGHBOURHOOD = 16, 18
 """Multiprocessors of a graphics processing cluster, in one of which all work-groups of a cluster
 run: those that can be counted on, and those by which their number is estimated. On an H200 of 132
@@ -103,8 +106,8 @@ _ONE_IMAGE = _OneImage()
 
 @dataclass(frozen=True)
 class _SeveralImages:
-    """Cycles of many work-groups, as fitted to 800 tiles of MobileNetV2's blocks at batch 64 in
-    float16 on an H200: the tiles that are expected first take 415 us together, the best 400.
+    """Cycles of many work-groups, as fitted to 880 times of tiles of MobileNetV2's blocks at batch
+    64 in float16 on an H200: the tiles that are expected first take 415 us together, the best 400.
 
     latency: in which a work-group begins, loads its first inputs and stores its results. cluster:
     those that a cluster adds to it. stalled: the time of a phase by what a warp waits in it. phase:
@@ -202,9 +205,9 @@ class BlockTiling:
         if self.precision == "fp32":
             several = self._windows > _ROWS and self.tile.chunk // 16 >= self.tile.warps // 2
             fits = self.sums <= _MOST_SUMS_BESIDE and several
-            return tiles == (2 if fits else 1) and tiles * pairs <= 4
-        return tiles * pairs <= 4 or (
-            tiles * pairs <= 8 and 8 * tiles * pairs + self.sums <= _MOST_SUMS_AT_ONCE)
+            return tiles == (2 if fits else 1) and tiles * pairs <= _MOST_PAIRS
+        return tiles * pairs <= _MOST_PAIRS or (
+            8 * tiles * pairs + self.sums <= _MOST_SUMS_AT_ONCE[self.precision])
 
     @property
     def pixel_tiles(self) -> int:
@@ -442,16 +445,18 @@ class BlockTiling:
         if self.block.excite is not None:
             return waves * self._cycles_with_excite(phases, together)
         if waves == 1 and p.batch == 1:
-            places = max(1, limits.compute_units // _NEIGHBOURHOOD)
-            beside = -(-(groups // tile.cluster) // places) * tile.cluster
-            return self._cycles_of_image(phases, max(together, -(-beside // _NEIGHBOURS)))
+            if tile.cluster > 1:
+                places = max(1, limits.compute_units // _NEIGHBOURHOOD)
+                beside = -(-(groups // tile.cluster) // places) * tile.cluster
+                together = max(together, -(-beside // _NEIGHBOURS))
+            return self._cycles_of_image(phases, together)
         return waves * self._cycles_of_wave(phases, together)
 
     def _cycles_with_excite(self, phases: Sequence[_Phase], together: int) -> float:
         """Returns the cycles that are expected of a wave of work-groups with squeeze-and-excite,
         `together` of them on a multiprocessor. Each phase of a chunk takes as long as one warp
-        waits or all warps of a scheduler issue, whichever is more; work-groups of one
-        multiprocessor wait at the same time."""
+        waits, all warps of a scheduler issue or all access shared memory, whichever is most;
+        work-groups of one multiprocessor wait at the same time."""
         assert self.block.excite is not None
         computed = max(sum(map(self._longer, phases)),
                        sum(phase.issued for phase in phases) * self.tile.warps / 4 * together)
