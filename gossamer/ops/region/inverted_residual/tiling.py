@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 from gossamer.device.limits import Limits
 from gossamer.ops.mma_precisions import CYCLES_OF_PRODUCT
 from gossamer.ops.region.inverted_residual.block import Block
+from gossamer.ops.region.inverted_residual.expected import (
+    PHASE,
+    ChunkWork,
+    Phase,
+    cycles_of_image,
+    cycles_of_wave,
+    cycles_with_excite,
+    longer,
+)
 
 _ROWS = 16
 """Pixels of a tile that is multiplied at once."""
@@ -37,15 +44,6 @@ _FEW_TAPS, _FEW_WARPS = 9, 8
 at once."""
 _MOST_STRIDE = 2
 """Rows from one output to the next up to which tensor cores convolve."""
-_FETCHED = 40.0
-"""Bytes that a multiprocessor receives from the L2 cache in a cycle, with squeeze-and-excite."""
-_LATENCY = 2500.0
-"""Cycles in which a work-group with squeeze-and-excite begins, loads its first inputs and stores
-its results."""
-_PHASE = 150.0
-"""Cycles that a phase takes besides its instructions, with the barrier behind it."""
-_EXCITES = 2500.0
-"""Cycles of a squeeze-and-excite layer besides the bytes of its weights."""
 _LOADED = {"fp16": 4.0, "tf32": 4.0, "fp32": 16.0}
 """Cycles of a scheduler for loading a tile of 16 pixels, or the weights of 16 channels, for a step
 of input channels; in float32 with splitting each number."""
@@ -56,79 +54,8 @@ _ACCESS = 4
 _CHAIN = {"fp16": 35.0, "tf32": 35.0, "fp32": 90.0}
 """Cycles from one product to the next that adds to the same sums; in float32 those of three
 products and an addition."""
-_CLUSTER_LATENCY = 700.0
-"""Cycles in which a cluster adds up its sums, with squeeze-and-excite."""
-_NEIGHBOURS, _NEIGHBOURHOOD = 16, 18
-"""Multiprocessors of a graphics processing cluster, in one of which all work-groups of a cluster
-run: those that can be counted on, and those by which their number is estimated. On an H200 of 132
-multiprocessors clusters of 12 and 15 that were eight took as long as two rounds, seven did not."""
 DEPTHS = {"fp16": 16, "tf32": 8, "fp32": 8}
 """Input channels of a step, by precision."""
-
-
-class _Phase(NamedTuple):
-    """Cycles of a phase of a chunk: those in which a warp issues its instructions, those that it
-    waits for their results, and those in which shared memory is accessed by all warps of the
-    work-group."""
-
-    issued: float
-    waited: float
-    shared: float
-
-
-@dataclass(frozen=True)
-class _OneImage:
-    """Cycles of a single image, as fitted to what 38 tiles of MobileNetV2's blocks add to a plan on
-    an H200, which they explain to within 12% (root mean square).
-
-    latency: in which a work-group begins, loads its first inputs and stores its results. member:
-    those that each further work-group of a cluster adds to it. crowded: the share of it by which
-    each further work-group of a multiprocessor delays the others. phase: those of a phase besides
-    its instructions. first, fetched: bytes that a multiprocessor receives in a cycle before the
-    first chunk, which for the most part come while the kernel before still runs, and later.
-    """
-
-    latency: float = 1600.0
-    member: float = 85.0
-    crowded: float = 0.35
-    phase: float = 235.0
-    first: float = 83.0
-    fetched: float = 28.0
-
-    @staticmethod
-    def stalled(precision: str) -> float:
-        """Returns the time of a phase by that of its instructions."""
-        return 2.5 if precision == "fp32" else 2.25
-
-
-_ONE_IMAGE = _OneImage()
-
-
-@dataclass(frozen=True)
-class _SeveralImages:
-    """Cycles of many work-groups, as fitted to 880 times of tiles of MobileNetV2's blocks at batch
-    64 in float16 on an H200: the tiles that are expected first take 415 us together, the best 400.
-
-    latency: in which a work-group begins, loads its first inputs and stores its results. cluster:
-    those that a cluster adds to it. stalled: the time of a phase by what a warp waits in it. phase:
-    cycles of a phase besides. shared: the time of a phase by its accesses to shared memory.
-    fetched: bytes that a multiprocessor receives from the L2 cache in a cycle.
-    """
-
-    latency: float = 2500.0
-    cluster: float = 3600.0
-    stalled: float = 1.8
-    phase: float = 105.0
-    shared: float = 1.05
-    fetched: float = 33.0
-
-    @staticmethod
-    def issued(precision: str) -> float:
-        """Returns the time of a phase by that of its instructions."""
-        return 0.5 if precision == "fp16" else 1.0
-
-
-_SEVERAL_IMAGES = _SeveralImages()
 
 
 @dataclass(frozen=True)
@@ -319,20 +246,20 @@ class BlockTiling:
         return min((sides for sides in (1, 2, 4, 8, 16) if self.tile.warps % sides == 0),
                    key=lambda sides: self._longer(self._project_cycles(sides)))
 
-    def _longer(self, phase: _Phase) -> float:
+    def _longer(self, phase: Phase) -> float:
         """Returns the cycles that a phase takes one work-group alone."""
-        return max(phase.issued * self.tile.warps / 4, phase.waited, phase.shared)
+        return longer(phase, self.tile.warps)
 
     def _sum_tiles(self, sides: int) -> tuple[int, int]:
         """Returns the pixel tiles and the pairs of channel tiles of a warp of the projection."""
         return -(-self.pixel_tiles // (self.tile.warps // sides)), -(-self.out_pairs // sides)
 
-    def _project_cycles(self, sides: int) -> _Phase:
+    def _project_cycles(self, sides: int) -> Phase:
         tiles, pairs = self._sum_tiles(sides)
         of_step = 2 * tiles * pairs * CYCLES_OF_PRODUCT[self.precision]
         loaded = of_step + _LOADED[self.precision] * (tiles + pairs)
-        return _Phase(self.project_steps * loaded,
-                      self.project_steps * max(of_step, _CHAIN[self.precision]) + _PHASE,
+        return Phase(self.project_steps * loaded,
+                      self.project_steps * max(of_step, _CHAIN[self.precision]) + PHASE,
                       self.project_steps * _ACCESS * (tiles + pairs) * self.tile.warps)
 
     @property
@@ -341,7 +268,7 @@ class BlockTiling:
         tiles, pairs = self._sum_tiles(self.sides)
         return 8 * tiles * pairs
 
-    def _expand_cycles(self, tiles: int, pairs: int) -> _Phase:
+    def _expand_cycles(self, tiles: int, pairs: int) -> Phase:
         units = -(-self._windows // (_ROWS * tiles)) * (self.tile.chunk // 16 // pairs)
         of_warp = -(-units // self.tile.warps)
         of_step = 2 * tiles * pairs * CYCLES_OF_PRODUCT[self.precision]
@@ -349,8 +276,8 @@ class BlockTiling:
         loaded = of_step + _LOADED[self.precision] * (tiles + pairs)
         waited = self.expand_steps * max(of_step, _CHAIN[self.precision]) + 2 * finished
         stored = tiles * pairs * 8 // self._word
-        return _Phase(of_warp * (self.expand_steps * loaded + finished),
-                      of_warp * waited + _PHASE,
+        return Phase(of_warp * (self.expand_steps * loaded + finished),
+                      of_warp * waited + PHASE,
                       units * _ACCESS * (self.expand_steps * (tiles + pairs) + stored))
 
     @property
@@ -373,7 +300,7 @@ class BlockTiling:
         few = self.tile.warps * self.blocks_per_unit <= _FEW_WARPS
         return 4 if few and math.prod(self.block.depthwise.kernel) <= _FEW_TAPS else 2
 
-    def _product_cycles(self, run: int) -> _Phase:
+    def _product_cycles(self, run: int) -> Phase:
         """Returns the cycles of the depthwise convolution by products."""
         p, tile = self.block.depthwise, self.tile
         columns = -(-tile.rows // run * tile.columns // _ROWS)
@@ -387,7 +314,7 @@ class BlockTiling:
         issued = 3 * taps + 2 * rows * columns_of_taps + run * of_output + 50
         waited = 100 + -(-run // self.rows_at_once) * (pairs * _CHAIN["fp16"] + 80)
         loads = rows * (p.kernel[1] // 2) + rows // p.stride[0] * (p.kernel[1] % 2)
-        return _Phase(of_warp * issued, of_warp * waited + _PHASE,
+        return Phase(of_warp * issued, of_warp * waited + PHASE,
                       units * (_ACCESS * loads + 2 * run))
 
     @property
@@ -405,7 +332,7 @@ class BlockTiling:
         return min((strip for strip in _STRIPS if self.tile.columns % strip == 0),
                    key=lambda strip: self._longer(self._convolve_cycles(strip)))
 
-    def _convolve_cycles(self, strip: int) -> _Phase:
+    def _convolve_cycles(self, strip: int) -> Phase:
         """Returns the cycles of the depthwise convolution without products."""
         p, tile = self.block.depthwise, self.tile
         units = tile.rows * (tile.columns // strip) * (tile.chunk // 4)
@@ -413,7 +340,7 @@ class BlockTiling:
         per_unit = p.kernel[0] * (6 * window + 4 * p.kernel[1] + 4 * strip * p.kernel[1])
         issued = -(-units // (32 * tile.warps)) * (per_unit + 24 * strip + 30)
         accesses = p.kernel[0] * (window + p.kernel[1]) + strip
-        return _Phase(issued, 1.5 * issued + _PHASE, units / 32 * _ACCESS * accesses)
+        return Phase(issued, 1.5 * issued + PHASE, units / 32 * _ACCESS * accesses)
 
     def unfit(self, limits: Limits) -> str | None:
         """Returns the reason why the device cannot run the tile, or None."""
@@ -442,57 +369,11 @@ class BlockTiling:
                   else self._convolve_cycles(self.strip), self._project_cycles(self.sides)]
         if self.block.expand is not None:
             phases.append(self._expand_cycles(*self._expand_unit))
+        work = ChunkWork(tuple(phases), tile.warps, tile.cluster, self.turns,
+                         16 * self.weight_words, self.precision)
         if self.block.excite is not None:
-            return waves * self._cycles_with_excite(phases, together)
+            small = self.block.excite.squeezed * self.hidden * 32 // self._word
+            return waves * cycles_with_excite(work, small, together)
         if waves == 1 and p.batch == 1:
-            if tile.cluster > 1:
-                places = max(1, limits.compute_units // _NEIGHBOURHOOD)
-                beside = -(-(groups // tile.cluster) // places) * tile.cluster
-                together = max(together, -(-beside // _NEIGHBOURS))
-            return self._cycles_of_image(phases, together)
-        return waves * self._cycles_of_wave(phases, together)
-
-    def _cycles_with_excite(self, phases: Sequence[_Phase], together: int) -> float:
-        """Returns the cycles that are expected of a wave of work-groups with squeeze-and-excite,
-        `together` of them on a multiprocessor. Each phase of a chunk takes as long as one warp
-        waits, all warps of a scheduler issue or all access shared memory, whichever is most;
-        work-groups of one multiprocessor wait at the same time."""
-        assert self.block.excite is not None
-        computed = max(sum(map(self._longer, phases)),
-                       sum(phase.issued for phase in phases) * self.tile.warps / 4 * together)
-        fetched = 16 * self.weight_words / _FETCHED
-        small = self.block.excite.squeezed * self.hidden * 32 // self._word
-        latency = (_LATENCY + (_CLUSTER_LATENCY if self.tile.cluster > 1 else 0.0)
-                   + _EXCITES + small / self.tile.cluster / _FETCHED * together)
-        return latency + fetched + self.turns * max(computed, fetched * together)
-
-    def _cycles_of_wave(self, phases: Sequence[_Phase], together: int) -> float:
-        """Returns the cycles that are expected of a wave of work-groups of several images,
-        `together` of them on a multiprocessor. What one work-group takes alone, the instructions
-        and the accesses to shared memory of all, and the weights that they receive overlap in
-        part: the sum of their squares is that of the whole."""
-        tile, model = self.tile, _SEVERAL_IMAGES
-        alone = sum(max(phase.issued * tile.warps / 4, model.stalled * (phase.waited - _PHASE),
-                        model.shared * phase.shared) + model.phase for phase in phases)
-        issued = (model.issued(self.precision) * tile.warps / 4 * together
-                  * sum(phase.issued for phase in phases))
-        shared = model.shared * together * sum(phase.shared for phase in phases)
-        fetched = 16 * self.weight_words / model.fetched
-        latency = model.latency + (model.cluster if tile.cluster > 1 else 0.0)
-        return latency + fetched + self.turns * math.hypot(alone, issued, shared,
-                                                           fetched * together)
-
-    def _cycles_of_image(self, phases: Sequence[_Phase], together: int) -> float:
-        """Returns the cycles that are expected of a single image, whose work-groups all run at
-        once, `together` of them on a multiprocessor."""
-        tile, model = self.tile, _ONE_IMAGE
-        latency = (model.latency + model.member * (tile.cluster - 1)) * (
-            1 + model.crowded * (together - 1))
-        stalled = model.stalled(self.precision)
-        computed = max(
-            sum(stalled * max(phase.issued * tile.warps / 4, phase.waited - _PHASE) + model.phase
-                for phase in phases),
-            sum(phase.issued for phase in phases) * tile.warps / 4 * together)
-        weights = 16 * self.weight_words
-        return (latency + weights / model.first
-                + self.turns * max(computed, weights / model.fetched * together))
+            return cycles_of_image(work, max(together, work.beside(groups, limits)))
+        return waves * cycles_of_wave(work, together)
