@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from gossamer.device.limits import Limits
 
-PHASE = 150.0
+_PHASE = 150.0
 """Cycles that a phase takes besides its instructions, with the barrier behind it."""
 _FETCHED = 40.0
 """Bytes that a multiprocessor receives from the L2 cache in a cycle, with squeeze-and-excite."""
@@ -27,13 +27,18 @@ H200 of 132 multiprocessors eight clusters of 12 or 15 took as long as two round
 
 
 class Phase(NamedTuple):
-    """Cycles of a phase of a chunk: those in which a warp issues its instructions, those that it
-    waits for their results, and those in which shared memory is accessed by all warps of the
-    work-group."""
+    """Cycles of a phase of a chunk: those in which a scheduler issues the instructions of its
+    warps, those that a warp waits for their results, and those in which shared memory is accessed
+    by all warps of the work-group."""
 
     issued: float
     waited: float
     shared: float
+
+    @property
+    def alone(self) -> float:
+        """The cycles that the phase takes one work-group alone."""
+        return max(self.issued, self.waited + _PHASE, self.shared)
 
 
 @dataclass(frozen=True)
@@ -93,14 +98,13 @@ _SEVERAL_IMAGES = _SeveralImages()
 
 @dataclass(frozen=True)
 class ChunkWork:
-    """What the work-groups of a launch do.
+    """Describes what the work-groups of a launch do.
 
-    phases: those of a chunk of hidden channels. warps: warps of a work-group. cluster: work-groups
-    of a cluster. turns: chunks of a work-group. weight_bytes: bytes of the weights of a chunk.
+    phases: those of a chunk of hidden channels. cluster: work-groups of a cluster. turns: chunks of
+    a work-group. weight_bytes: bytes of the weights of a chunk.
     """
 
     phases: tuple[Phase, ...]
-    warps: int
     cluster: int
     turns: int
     weight_bytes: int
@@ -109,7 +113,7 @@ class ChunkWork:
     @property
     def issued(self) -> float:
         """Cycles in which a scheduler issues the instructions of a chunk."""
-        return sum(phase.issued for phase in self.phases) * self.warps / 4
+        return sum(phase.issued for phase in self.phases)
 
     def beside(self, groups: int, limits: Limits) -> int:
         """Returns how many of a launch's work-groups, at least, run on one multiprocessor at once,
@@ -120,11 +124,6 @@ class ChunkWork:
         return -(-(-(-(groups // self.cluster) // gpcs) * self.cluster) // _LEAST_GPC)
 
 
-def longer(phase: Phase, warps: int) -> float:
-    """Returns the cycles that a phase takes one work-group alone."""
-    return max(phase.issued * warps / 4, phase.waited, phase.shared)
-
-
 def cycles_of_image(work: ChunkWork, together: int) -> float:
     """Returns the cycles that are expected of a single image, whose work-groups all run at once,
     `together` of them on a multiprocessor."""
@@ -133,8 +132,7 @@ def cycles_of_image(work: ChunkWork, together: int) -> float:
         1 + model.crowded * (together - 1))
     stalled = model.stalled(work.precision)
     computed = max(
-        sum(stalled * max(phase.issued * work.warps / 4, phase.waited - PHASE) + model.phase
-            for phase in work.phases),
+        sum(stalled * max(phase.issued, phase.waited) + model.phase for phase in work.phases),
         work.issued * together)
     return (latency + work.weight_bytes / model.first
             + work.turns * max(computed, work.weight_bytes / model.fetched * together))
@@ -146,8 +144,8 @@ def cycles_of_wave(work: ChunkWork, together: int) -> float:
     to shared memory of all, and the weights that they receive overlap in part: the sum of their
     squares is that of the whole."""
     model = _SEVERAL_IMAGES
-    alone = sum(max(phase.issued * work.warps / 4, model.stalled * (phase.waited - PHASE),
-                    model.shared * phase.shared) + model.phase for phase in work.phases)
+    alone = sum(max(phase.issued, model.stalled * phase.waited, model.shared * phase.shared)
+                + model.phase for phase in work.phases)
     issued = model.issued(work.precision) * work.issued * together
     shared = model.shared * together * sum(phase.shared for phase in work.phases)
     fetched = work.weight_bytes / model.fetched
@@ -161,8 +159,7 @@ def cycles_with_excite(work: ChunkWork, small: float, together: int) -> float:
     all warps of a scheduler issue or all access shared memory, whichever is most; work-groups of
     one multiprocessor wait at the same time. small: bytes of the weights of the two small products.
     """
-    computed = max(sum(longer(phase, work.warps) for phase in work.phases),
-                   work.issued * together)
+    computed = max(sum(phase.alone for phase in work.phases), work.issued * together)
     fetched = work.weight_bytes / _FETCHED
     latency = (_LATENCY + (_CLUSTER_LATENCY if work.cluster > 1 else 0.0)
                + _EXCITES + small / work.cluster / _FETCHED * together)

@@ -10,13 +10,11 @@ from gossamer.device.limits import Limits
 from gossamer.ops.mma_precisions import CYCLES_OF_PRODUCT
 from gossamer.ops.region.inverted_residual.block import Block
 from gossamer.ops.region.inverted_residual.expected import (
-    PHASE,
     ChunkWork,
     Phase,
     cycles_of_image,
     cycles_of_wave,
     cycles_with_excite,
-    longer,
 )
 
 _ROWS = 16
@@ -124,7 +122,7 @@ class BlockTiling:
         pairs = self.tile.chunk // 16
         units = [(tiles, count) for tiles in (1, 2, 3, 4) for count in range(1, 5)
                  if pairs % count == 0 and self._fits(tiles, count)]
-        return min(units, key=lambda unit: self._longer(self._expand_cycles(*unit)))
+        return min(units, key=lambda unit: self._expand_cycles(*unit).alone)
 
     def _fits(self, tiles: int, pairs: int) -> bool:
         """Returns whether the registers hold the sums of so many tiles of pixels and pairs of tiles
@@ -244,11 +242,11 @@ class BlockTiling:
     def sides(self) -> int:
         """Warps that share the channels of the projection; the others share its pixels."""
         return min((sides for sides in (1, 2, 4, 8, 16) if self.tile.warps % sides == 0),
-                   key=lambda sides: self._longer(self._project_cycles(sides)))
+                   key=lambda sides: self._project_cycles(sides).alone)
 
-    def _longer(self, phase: Phase) -> float:
-        """Returns the cycles that a phase takes one work-group alone."""
-        return longer(phase, self.tile.warps)
+    def _phase(self, issued: float, waited: float, shared: float) -> Phase:
+        """Returns a phase by the cycles in which each warp issues its instructions."""
+        return Phase(issued * self.tile.warps / 4, waited, shared)
 
     def _sum_tiles(self, sides: int) -> tuple[int, int]:
         """Returns the pixel tiles and the pairs of channel tiles of a warp of the projection."""
@@ -258,9 +256,9 @@ class BlockTiling:
         tiles, pairs = self._sum_tiles(sides)
         of_step = 2 * tiles * pairs * CYCLES_OF_PRODUCT[self.precision]
         loaded = of_step + _LOADED[self.precision] * (tiles + pairs)
-        return Phase(self.project_steps * loaded,
-                      self.project_steps * max(of_step, _CHAIN[self.precision]) + PHASE,
-                      self.project_steps * _ACCESS * (tiles + pairs) * self.tile.warps)
+        return self._phase(self.project_steps * loaded,
+                           self.project_steps * max(of_step, _CHAIN[self.precision]),
+                           self.project_steps * _ACCESS * (tiles + pairs) * self.tile.warps)
 
     @property
     def sums(self) -> int:
@@ -276,9 +274,8 @@ class BlockTiling:
         loaded = of_step + _LOADED[self.precision] * (tiles + pairs)
         waited = self.expand_steps * max(of_step, _CHAIN[self.precision]) + 2 * finished
         stored = tiles * pairs * 8 // self._word
-        return Phase(of_warp * (self.expand_steps * loaded + finished),
-                      of_warp * waited + PHASE,
-                      units * _ACCESS * (self.expand_steps * (tiles + pairs) + stored))
+        return self._phase(of_warp * (self.expand_steps * loaded + finished), of_warp * waited,
+                           units * _ACCESS * (self.expand_steps * (tiles + pairs) + stored))
 
     @property
     def convolves(self) -> bool:
@@ -291,7 +288,7 @@ class BlockTiling:
     def run(self) -> int:
         """Outputs below one another that a warp convolves at once."""
         return min((run for run in _STRIPS if self.tile.rows % run == 0),
-                   key=lambda run: self._longer(self._product_cycles(run)))
+                   key=lambda run: self._product_cycles(run).alone)
 
     @property
     def rows_at_once(self) -> int:
@@ -314,8 +311,8 @@ class BlockTiling:
         issued = 3 * taps + 2 * rows * columns_of_taps + run * of_output + 50
         waited = 100 + -(-run // self.rows_at_once) * (pairs * _CHAIN["fp16"] + 80)
         loads = rows * (p.kernel[1] // 2) + rows // p.stride[0] * (p.kernel[1] % 2)
-        return Phase(of_warp * issued, of_warp * waited + PHASE,
-                      units * (_ACCESS * loads + 2 * run))
+        return self._phase(of_warp * issued, of_warp * waited,
+                           units * (_ACCESS * loads + 2 * run))
 
     @property
     def blocks_per_unit(self) -> int:
@@ -330,7 +327,7 @@ class BlockTiling:
     def strip(self) -> int:
         """Neighbouring outputs that a work-item convolves at once."""
         return min((strip for strip in _STRIPS if self.tile.columns % strip == 0),
-                   key=lambda strip: self._longer(self._convolve_cycles(strip)))
+                   key=lambda strip: self._convolve_cycles(strip).alone)
 
     def _convolve_cycles(self, strip: int) -> Phase:
         """Returns the cycles of the depthwise convolution without products."""
@@ -340,7 +337,7 @@ class BlockTiling:
         per_unit = p.kernel[0] * (6 * window + 4 * p.kernel[1] + 4 * strip * p.kernel[1])
         issued = -(-units // (32 * tile.warps)) * (per_unit + 24 * strip + 30)
         accesses = p.kernel[0] * (window + p.kernel[1]) + strip
-        return Phase(issued, 1.5 * issued + PHASE, units / 32 * _ACCESS * accesses)
+        return self._phase(issued, 1.5 * issued, units / 32 * _ACCESS * accesses)
 
     def unfit(self, limits: Limits) -> str | None:
         """Returns the reason why the device cannot run the tile, or None."""
@@ -369,8 +366,8 @@ class BlockTiling:
                   else self._convolve_cycles(self.strip), self._project_cycles(self.sides)]
         if self.block.expand is not None:
             phases.append(self._expand_cycles(*self._expand_unit))
-        work = ChunkWork(tuple(phases), tile.warps, tile.cluster, self.turns,
-                         16 * self.weight_words, self.precision)
+        work = ChunkWork(tuple(phases), tile.cluster, self.turns, 16 * self.weight_words,
+                         self.precision)
         if self.block.excite is not None:
             small = self.block.excite.squeezed * self.hidden * 32 // self._word
             return waves * cycles_with_excite(work, small, together)
