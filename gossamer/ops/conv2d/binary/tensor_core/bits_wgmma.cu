@@ -136,7 +136,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
             begin_barrier(barriers + phase, 1);
 #if COPIERS
         for (int number = 0; number < 2 * WARPGROUPS * STAGES; number++)
-            begin_barrier(all_full + number, number / STAGES % 2 ? 4 : 64);
+            begin_barrier(all_full + number, number / STAGES % 2 ? 128 : 64);
 #endif
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
         const uchar *own = weights + (INT64)tile_c * weight_bytes;
@@ -315,8 +315,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
             asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 #if COPIERS
             bool is_last = !HALO || phase == phases - 1;
-            WARP_BARRIER();
-            if (is_last && lane == 0)
+            if (is_last)
                 arrive(empty + stage);
             parity_of_full ^= is_last && stage == STAGES - 1;
 #else
