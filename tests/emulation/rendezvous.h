@@ -250,9 +250,11 @@ void wait_for_warp(const char *file, int line)
 
 namespace {
 
-/* A barrier in shared memory; those that wait for it are the items of `place`. */
+/* A barrier in the shared memory of a group of the cluster; those that wait for it are the items of
+ * `place`. */
 struct CopyBarrier {
     Rendezvous place;
+    int group;
     unsigned address;
     int left, bytes;
 };
@@ -261,11 +263,21 @@ constexpr int MOST_COPY_BARRIERS = 1024;
 CopyBarrier copy_barriers[MOST_COPY_BARRIERS];
 int copy_barrier_count;
 
+/* Returns the number of the running group's barrier at an address, or how many there are. */
+int copy_barrier_number(unsigned address)
+{
+    int n = 0;
+    while (n < copy_barrier_count
+           && (copy_barriers[n].address != address || copy_barriers[n].group != rank()))
+        n++;
+    return n;
+}
+
 CopyBarrier &copy_barrier(unsigned address)
 {
-    for (int n = 0; n < copy_barrier_count; n++)
-        if (copy_barriers[n].address == address)
-            return copy_barriers[n];
+    int n = copy_barrier_number(address);
+    if (n < copy_barrier_count)
+        return copy_barriers[n];
     fail("no barrier was begun at address %u of shared memory", address);
 }
 
@@ -292,13 +304,11 @@ void release(CopyBarrier &barrier)
 
 void begin_barrier(unsigned address, int arrivals)
 {
-    int n = 0;
-    while (n < copy_barrier_count && copy_barriers[n].address != address)
-        n++;
+    int n = copy_barrier_number(address);
     if (n == MOST_COPY_BARRIERS)
         fail("more than %d barriers in shared memory", n);
     copy_barrier_count = n == copy_barrier_count ? n + 1 : copy_barrier_count;
-    copy_barriers[n] = {{"a barrier of copies", arrivals, 0, nullptr, 0, {}}, address, arrivals, 0};
+    copy_barriers[n] = {{"a barrier of copies", arrivals, 0, nullptr, 0, {}}, rank(), address, arrivals, 0};
 }
 
 void arrive(unsigned address, int expected_bytes)

@@ -110,6 +110,33 @@ void multiply_bits_of_group(int (&sums)[SUMS], unsigned a0, unsigned a1, unsigne
     wait_for_warp(file, line);
 }
 
+/* Adds products of a warp's 16 rows of a warpgroup's 64 and of N columns, whose numbers lie in shared
+ * memory as bits do there. sums: for each 8 columns the four that a lane has. */
+template <int N>
+void multiply_rows_of_group(bool halves, float (*sums)[4], unsigned a0, unsigned a1, unsigned a2,
+                            unsigned a3, unsigned long long described, const char *file, int line)
+{
+    int lane = number() % 32;
+    Registers *warp = rows_of_groups[number() / 32];
+    warp[lane] = {{a0, a1, a2, a3}, {}};
+    wait_for_warp(file, line);
+    unsigned start = shared_address(dynamic_shared()), to_upper = described >> 16 & 0x3fff;
+    const char *columns = (const char *)shared_pointer(start + (described & 0x3fff) * 16);
+    unsigned to_next = described >> 32 & 0x3fff;
+    for (int n = 0; n < N / 2; n++) {
+        int row = lane / 4 + n / 2 % 2 * 8, column = lane % 4 * 2 + n % 2;
+        for (int k = 0; k < (halves ? 16 : 8); k++) {
+            int quarter = halves ? k % 8 / 2 : k % 4, upper = k / (halves ? 8 : 4);
+            unsigned bits = *(const unsigned *)(
+                columns + (upper * to_upper + n / 4 * to_next + column) * 16 + quarter * 4);
+            sums[n / 4][n % 4] +=
+                element(warp[row % 8 * 4 + quarter].a[row / 8 + 2 * upper], k % 2, halves)
+                * element(bits, k % 2, halves);
+        }
+    }
+    wait_for_warp(file, line);
+}
+
 /* Returns the bits that are set in any lane of the warp. */
 static unsigned bits_of_warp(unsigned bits, const char *file, int line)
 {

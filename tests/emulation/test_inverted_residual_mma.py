@@ -9,6 +9,7 @@ from tests.emulation.test_faults import Emulate
 from tests.ops.region.test_inverted_residual_mma import (
     PROBLEMS,
     STEM,
+    WARPGROUP_TILES,
     check,
     check_nan,
     variants_of,
@@ -49,6 +50,10 @@ from tests.ops.region.test_inverted_residual_mma import (
     ("races", "excited", "fp16", BlockTile(7, 6, 16, 2, 2)),
     ("races", "excited strided", "fp16", BlockTile(5, 6, 16, 1, 4)),
     ("races", "excited separable", "fp32", BlockTile(6, 5, 16, 3, 2)),
+    *((mode, name, precision, tile) for mode, precision, (name, tile) in zip(
+        ("bounds", "races") * len(WARPGROUP_TILES),
+        ("fp16", "fp16", "tf32", "fp16", "tf32", "fp16", "tf32", "fp16"), WARPGROUP_TILES,
+        strict=False)),
 ])
 def test_it_computes_the_block(emulate: Emulate, mode: str, name: str, precision: str,
                                tile: BlockTile) -> None:

@@ -79,7 +79,9 @@ values."""
 
 _WGMMA = re.compile(r"\{ \.reg \.pred p; .* wgmma\.mma_async\.sync\.aligned\.m64n\d+k256\."
                     r"s32\.b1\.b1\.and\.popc .*\}")
-_ASM = re.compile(r'\basm\b(?:\s+volatile)?\s*\(\s*((?:"[^"]*"\s*)+)'
+_WGMMA_FLOATS = re.compile(r"\{ \.reg \.pred p; .* wgmma\.mma_async\.sync\.aligned\.m64n(\d+)%0.*")
+"""Products of floats, whose kind a macro names."""
+_ASM = re.compile(r'\basm\b(?:\s+volatile)?\s*\(\s*((?:(?:"[^"]*"|WGMMA_[A-Z]+)\s*)+)'
                   r'((?:[^()";]|"[^"]*"|\((?:[^()]|\([^()]*\))*\))*)\)')
 _LITERAL = re.compile(r'"([^"]*)"')
 _OPERAND = re.compile(r'"[^"]*"\s*\(((?:[^()]|\([^()]*\))*)\)')
@@ -112,6 +114,9 @@ def _instruction(match: re.Match[str]) -> str:
     if _WGMMA.fullmatch(ptx):
         # the sums are an array, which macros list
         return f"emulation::multiply_bits_of_group(sums, {', '.join(operands)}, __FILE__, __LINE__)"
+    if floats := _WGMMA_FLOATS.fullmatch(ptx):
+        return (f"emulation::multiply_rows_of_group<{floats[1]}>(HALVES, sums, "
+                f"{', '.join(operands)}, __FILE__, __LINE__)")
     if ptx not in _PTX:
         raise CompileError(f"tests/emulation/translation.py does not know the instruction {ptx!r}")
     statement = _PTX[ptx]

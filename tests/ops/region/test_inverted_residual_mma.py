@@ -63,6 +63,16 @@ PROBLEMS = {"residual": RESIDUAL, "strided": STRIDED, "large filter": LARGE_FILT
             "excited strided": EXCITED_STRIDED, "excited separable": EXCITED_SEPARABLE,
             "excited unused channels": EXCITED_UNUSED_CHANNELS}
 
+WARPGROUP_TILES = [
+    ("residual", BlockTile(9, 10, 16, 2, 4, wgmma=1)),
+    ("residual", BlockTile(5, 4, 32, 1, 8, wgmma=1)),
+    ("strided", BlockTile(3, 3, 48, 1, 8, wgmma=1)),
+    ("strided", BlockTile(6, 5, 16, 3, 4, wgmma=1)),
+    ("separable residual", BlockTile(6, 5, 16, 1, 8, wgmma=1)),
+    ("unused channels", BlockTile(6, 3, 32, 2, 4, wgmma=1)),
+    ("stem", BlockTile(9, 11, 16, 1, 16, wgmma=1)),
+    ("large filter", BlockTile(7, 6, 16, 2, 8, wgmma=1))]
+
 
 def algorithm_of(problem: RegionProblem
                  ) -> InvertedResidualMma | SeparableMma | StemMma | SqueezeExciteMma:
@@ -94,7 +104,7 @@ def variants_of(problem: RegionProblem, device: Device, tile: BlockTile,
     algorithm = algorithm_of(problem)
     offered = {variant.precision: variant for variant in algorithm.variants(problem, device)}
     config = (("rows", tile.rows), ("columns", tile.columns), ("chunk", tile.chunk),
-              ("cluster", tile.cluster), ("warps", tile.warps))
+              ("cluster", tile.cluster), ("warps", tile.warps), ("wgmma", tile.wgmma))
     return [Variant(config, offered[precision].inputs, offered[precision].outputs, precision)
             for precision in precisions]
 
@@ -104,6 +114,15 @@ def variants_of(problem: RegionProblem, device: Device, tile: BlockTile,
 def test_it_computes_the_block_on_cuda(cuda: Device, name: str) -> None:
     problem = PROBLEMS[name]
     check(problem, cuda, list(algorithm_of(problem).variants(problem, cuda)))
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("name, tile", WARPGROUP_TILES)
+def test_warpgroups_compute_the_block_on_cuda(cuda: Device, name: str, tile: BlockTile) -> None:
+    if not cuda.limits.wgmma or tile.cluster > cuda.limits.cluster:
+        pytest.skip("the device has no wgmma, or no such clusters")
+    problem = PROBLEMS[name]
+    check(problem, cuda, variants_of(problem, cuda, tile, ["tf32", "fp16"]))
 
 
 def test_a_nan_stays_a_nan(cuda: Device) -> None:

@@ -37,7 +37,9 @@
  * STAGES    chunks whose weights fit shared memory: 1 where a work-group has one chunk
  * EXCITES   1: with squeeze-and-excite; TURNS is then the chunks of a work-group, at most, SQUEEZED
  *           the numbers that its first product makes, and HIDDEN_ROW the channels of all chunks
- * SIDES     warps that share the channels of a tile of outputs */
+ * SIDES     warps, or warpgroups, that share the channels of a tile of outputs
+ * BULK      1: one work-item copies the weights of a chunk at once (sm_90); not with EXCITES
+ * WGMMA     1: four warps multiply together by wgmma (sm_90a), with BULK; not in float32 */
 
 KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_block(
     const INPUT *RESTRICT x, const uint4 *RESTRICT weights, const uint4 *RESTRICT constants,
@@ -53,9 +55,11 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
     int *places = (int *)(of_result + RESULT_WORDS * 4);
     float4 *partial = EXCITES ? (float4 *)memory
                       : CLUSTER == 1 ? (float4 *)(memory + X_WORDS)
-                                     : (float4 *)(places + PLACE_WORDS * 4);
+                                     : (float4 *)(places + (PLACE_WORDS + BARRIER_WORDS) * 4);
+    [[maybe_unused]] ulong *arrived = (ulong *)(places + PLACE_WORDS * 4);
     int item = LOCAL_ID(0);
-    uint lane = (uint)item % 32, warp = (uint)item / 32;
+    /* the compiler sees by the shuffle that all of a warp have the same number */
+    uint lane = (uint)item % 32, warp = (uint)__shfl_sync(0xffffffffu, item / 32, 0);
     int rank = GROUP_ID(0) % CLUSTER;
     CLUSTER_ARRIVE();
     SUCCESSOR_MAY_BEGIN();
@@ -76,11 +80,32 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
                              * CHANNELS;
 #endif
 
+#if BULK
+    /* One work-item copies a part of a chunk's weights at once. `arrived` has two barriers for each
+     * stage: one for the weights of the projection, behind one for what is before them. */
+    auto copy_part = [&](int chunk, int stage, int from, int to, ulong *barrier) {
+        expect_bytes(barrier, (to - from) * 16);
+        copy_bytes(shared_address(staged + stage * WEIGHT_WORDS + from),
+                   weights + chunk * WEIGHT_WORDS + from, (to - from) * 16, barrier);
+    };
+    auto copy_weights = [&](int chunk, int stage, int from, int to) {
+        if (item == 0 && from < FIRST_WORDS)
+            copy_part(chunk, stage, 0, FIRST_WORDS, arrived + 2 * stage);
+        if (item == 0 && to > FIRST_WORDS)
+            copy_part(chunk, stage, FIRST_WORDS, WEIGHT_WORDS, arrived + 2 * stage + 1);
+    };
+    if (item == 0) {
+        UNROLL for (int i = 0; i < 2 * STAGES; i++)
+            begin_barrier(arrived + i, 1);
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    }
+#else
     auto copy_weights = [&](int chunk, int stage, int from, int to) {
         ONCE_EACH for (int i = from + item; i < to; i += WORK_GROUP_SIZE)
             copy_16_bytes(shared_address(staged + stage * WEIGHT_WORDS + i),
                           weights + chunk * WEIGHT_WORDS + i, 16);
     };
+#endif
 #if !EXPANDS
     /* Copies a chunk of the input's channels to where an expansion would store them. */
     auto copy_hidden = [&](int chunk, int stage) {
@@ -140,14 +165,26 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
         UNROLL for (int n = 0; n < 2 * SUM_PAIRS; n++)
             UNROLL for (int i = 0; i < 4; i++)
                 sums[m][n][i] = 0.0f;
-    int side = warp % SIDES, level = warp / SIDES;
+    int team = warp / TEAM_TILES, side = team % SIDES, level = team / SIDES;
+    auto tile_of = [&](int m) {
+        return (level * SUM_TILES + m) * TEAM_TILES + (int)warp % TEAM_TILES;
+    };
     auto project = [&](const REAL *pixels_of_chunk, const uint4 *factors_of_chunk) {
+#if WGMMA
+        UNROLL for (int m = 0; m < SUM_TILES; m++) {
+            int tile = tile_of(m) < PIXEL_TILES ? tile_of(m) : PIXEL_TILES - 1;
+            multiply_steps<SUM_PAIRS, PROJECT_STEPS, OUT_PAIRS>(
+                sums[m], pixels_of_chunk + tile * 16 * CHUNK_ROW, CHUNK_ROW,
+                shared_address(factors_of_chunk + side * SUM_PAIRS * PAIR_WORDS), lane);
+        }
+        wait_for_products();
+#else
         UNROLL_BY(2) for (int step = 0; step < PROJECT_STEPS; step++) {
             Pixels found[SUM_TILES];
             UNROLL for (int m = 0; m < SUM_TILES; m++) {
                 /* a tile behind the last one is the last one once more, and its sums are not stored:
                  * conditions would take longer than the products */
-                int tile = level * SUM_TILES + m;
+                int tile = tile_of(m);
                 if ((HEIGHTS - 1) * SUM_TILES + m >= PIXEL_TILES)
                     tile = tile < PIXEL_TILES ? tile : PIXEL_TILES - 1;
                 found[m] = load_pixels(pixels_of_chunk + tile * 16 * CHUNK_ROW, CHUNK_ROW, step,
@@ -165,6 +202,7 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
                             multiply_tile(sums[m][2 * pair + i], found[m], factors, i);
             }
         }
+#endif
     };
 
     /* Of several chunks one is projected where the next one is expanded: that is a barrier less, and
@@ -172,6 +210,7 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
      * chunks before, which are read a turn later than the rest of their stage, and so they are copied
      * a turn later. */
     int stage = 0;
+    [[maybe_unused]] uint own_turn = 0;
     for (int chunk = rank; chunk < chunks + (PROJECTS_LATER ? CLUSTER : 0); chunk += CLUSTER) {
         bool exists = !PROJECTS_LATER || chunk < chunks;
         wait_for_copies<0>();
@@ -191,17 +230,27 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
         const REAL *hidden_pixels = expanded + (EXPANDS ? 0 : stage) * EXPANDED_WORDS * WIDTH;
         EXPAND_OPERANDS
         DEPTHWISE_OPERANDS
+#if BULK
+        if (exists)
+            wait_for_turn(arrived + 2 * stage, own_turn / STAGES);
+#endif
 #if EXPANDS
-        int units = exists ? CEIL_DIV(pixels, 16 * EXPAND_TILES) * EXPAND_PARTS : 0;
-        for (int unit = warp; unit < units; unit += WARPS) {
+        int units = exists ? CEIL_DIV(pixels, 16 * TEAM_TILES * EXPAND_TILES) * EXPAND_PARTS : 0;
+        for (int unit = team; unit < units; unit += TEAMS) {
             int part = unit % EXPAND_PARTS * EXPAND_PAIRS;
-            int tile = unit / EXPAND_PARTS * EXPAND_TILES;
+            int tile = unit / EXPAND_PARTS * (TEAM_TILES * EXPAND_TILES) + (int)warp % TEAM_TILES;
             float values[EXPAND_TILES][2 * EXPAND_PAIRS][4];
             UNROLL for (int m = 0; m < EXPAND_TILES; m++)
                 UNROLL for (int n = 0; n < 2 * EXPAND_PAIRS; n++)
                     UNROLL for (int i = 0; i < 4; i++)
                         values[m][n][i] = EXPAND_START(part * 16 + n * 8 + (int)lane % 4 * 2
                                                        + i % 2);
+#if WGMMA
+            multiply_steps<EXPAND_PAIRS, EXPAND_STEPS, CHUNK_PAIRS>(
+                values[0], inputs + tile * 16 * X_ROW, X_ROW,
+                shared_address(expand + part * PAIR_WORDS), lane);
+            wait_for_products();
+#else
             UNROLL_BY(STEPS_AT_ONCE) for (int step = 0; step < EXPAND_STEPS; step++) {
                 Pixels found[EXPAND_TILES];
                 UNROLL for (int m = 0; m < EXPAND_TILES; m++)
@@ -215,6 +264,7 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
                     }
                 }
             }
+#endif
             UNROLL for (int i = 0; i < 2 * EXPAND_TILES; i++) {
                 int pixel = tile * 16 + (int)lane / 4 + 8 * i;
                 if (pixel < pixels) {
@@ -230,8 +280,12 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
         }
 #endif
 #if PROJECTS_LATER
-        if (chunk != rank)
+        if (chunk != rank) {
+#if BULK
+            wait_for_turn(arrived + 2 * (stage ^ 1) + 1, (own_turn - 1) / STAGES);
+#endif
             project(convolved, staged + (stage ^ 1) * WEIGHT_WORDS + FIRST_WORDS);
+        }
         if (!exists)
             break;
 #endif
@@ -244,10 +298,14 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
                  },
                  [&](int channel) { return DEPTHWISE_START(channel); }, hidden - chunk * CHUNK);
         stage ^= STAGES > 1;
+        own_turn++;
 #if EXCITES
         convolved += CONVOLVED_WORDS * WIDTH;
 #elif !PROJECTS_LATER
         BARRIER();
+#if BULK
+        wait_for_turn(arrived + 1, 0);
+#endif
         project(convolved, staged + FIRST_WORDS);
 #endif
     }
@@ -330,7 +388,7 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
 #endif
     UNROLL for (int m = 0; m < SUM_TILES; m++)
         UNROLL for (int n = 0; n < 2 * SUM_PAIRS; n++) {
-            int tile = level * SUM_TILES + m, channels = side * SUM_PAIRS * 2 + n;
+            int tile = tile_of(m), channels = side * SUM_PAIRS * 2 + n;
             if (tile < PIXEL_TILES && channels < OUT_TILES) {
                 int fragment = tile * OUT_TILES + channels;
                 float4 *own = partial + (fragment / CLUSTER * CLUSTER + rank) * 32 + lane;

@@ -14,7 +14,7 @@ from gossamer.device.source import DIALECT, KernelSource
 from gossamer.ops.algorithm import PRECISIONS, State, Variant
 from gossamer.ops.clusters import CLUSTERS
 from gossamer.ops.conv2d.sparse.common.tensor_cores import CYCLES_PER_MICROSECOND, TENSOR_CORES
-from gossamer.ops.copies import ASYNC_COPIES
+from gossamer.ops.copies import ASYNC_COPIES, COPY_BARRIERS
 from gossamer.ops.early_begin import EARLY_BEGIN
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.mma_precisions import MMA_PRECISIONS
@@ -45,10 +45,11 @@ from gossamer.ops.warp_sums import WARP_SUMS
 from gossamer.ops.weights import Weights
 
 _SOURCE = Path(__file__).with_name("inverted_residual_mma.cu")
-_HEADERS = (*DIALECT, EARLY_BEGIN, ASYNC_COPIES, TENSOR_CORES, MMA_PRECISIONS, CLUSTERS,
-            WARP_SUMS, SQUEEZE_EXCITE, *map(
+_HEADERS = (*DIALECT, EARLY_BEGIN, ASYNC_COPIES, COPY_BARRIERS, TENSOR_CORES, MMA_PRECISIONS,
+            CLUSTERS, WARP_SUMS, SQUEEZE_EXCITE, *map(
     Path(__file__).with_name,
-    ("mma_sizes.h", "mma_products.h", "mma_gather.h", "mma_depthwise.h", "mma_excite.h")))
+    ("mma_sizes.h", "mma_products.h", "mma_warpgroups.h", "mma_gather.h", "mma_depthwise.h",
+     "mma_excite.h")))
 """The files that precede the kernel's own."""
 _CONFIGS = 4
 """Tiles that are offered for each of some batch sizes."""
@@ -136,11 +137,16 @@ class _FusedBlockMma(RegionAlgorithm, abc.ABC):
             return State(problem, variant, device)
         divided = self._divided(problem, variant)
         block, tile, p = divided.block, divided.tile, divided.block.depthwise
+        # devices with clusters copy many bytes at once
+        bulk = device.limits.cluster > 1
+        architectures = (("sm_90a",) if tile.wgmma else
+                         ("sm_90" if bulk else "sm_80", "sm_100"))
         kernel = device.compile(KernelSource.of(
-            _SOURCE, "fused_block", block_macros(divided, variant.outputs[0].dtype),
-            architectures=("sm_90" if tile.cluster > 1 else "sm_80", "sm_100"),
-            dynamic_shared=True, headers=_HEADERS, begins_early=True))
-        chunks = weights.packed(f"chunks of {tile.chunk}, {variant.precision}",
+            _SOURCE, "fused_block",
+            block_macros(divided, variant.outputs[0].dtype, bulk=bulk),
+            architectures=architectures, dynamic_shared=True, headers=_HEADERS,
+            begins_early=True))
+        chunks = weights.packed(f"chunks of {tile.chunk}, {variant.precision}, {tile.wgmma}",
                                 lambda arrays: pack_chunks(divided, arrays))
         constants = weights.packed("constants of the results",
                                    lambda arrays: pack_constants(block, arrays))
@@ -242,12 +248,13 @@ def _offered(block: Block, precision: str, limits: Limits) -> Iterator[BlockTile
 
 def _best(block: Block, batch: int, precision: str, limits: Limits) -> list[BlockTile]:
     """Returns the tiles that are expected to be fastest at a batch size, of those with as many
-    outputs only one, and with squeeze-and-excite, where all have the whole image, of those with
-    clusters of one size; a few more have larger clusters than every device has room for."""
-    best: dict[bool, dict[int, BlockTile]] = {False: {}, True: {}}
+    outputs and of wgmma or mma only one, and with squeeze-and-excite, where all have the whole
+    image, of those with clusters of one size; a few more have larger clusters than every device has
+    room for."""
+    best: dict[bool, dict[tuple[int, int], BlockTile]] = {False: {}, True: {}}
     for divided in tilings(of_batch(block, batch), precision, limits):
         tile = divided.tile
         best[tile.cluster > _SURE_CLUSTER].setdefault(
-            tile.rows * tile.columns if block.excite is None else tile.cluster, tile)
+            (tile.rows * tile.columns if block.excite is None else tile.cluster, tile.wgmma), tile)
     sure, large = (list(tiles.values()) for tiles in best.values())
     return [*sure[:_CONFIGS], *large[:_CONFIGS - len(sure[:_CONFIGS]) + _LARGE_CONFIGS]]

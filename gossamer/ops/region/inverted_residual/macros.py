@@ -13,8 +13,9 @@ from gossamer.ops.region.inverted_residual.block import epilogues
 from gossamer.ops.region.inverted_residual.tiling import BlockTiling
 
 
-def block_macros(divided: BlockTiling, dtype: str) -> dict[str, object]:
-    """Returns the macros of the kernel. dtype: that of its tensors."""
+def block_macros(divided: BlockTiling, dtype: str, *, bulk: bool) -> dict[str, object]:
+    """Returns the macros of the kernel. dtype: that of its tensors. bulk: whether the device copies
+    many bytes at once."""
     block, tile, p = divided.block, divided.tile, divided.block.depthwise
     expands = block.expand is not None
     is_in_inputs = expands and block.excite is None
@@ -28,7 +29,8 @@ def block_macros(divided: BlockTiling, dtype: str) -> dict[str, object]:
         "PADDED": int(block.hidden % tile.chunk != 0), "ROW_TILES": divided.row_tiles,
         "EXPAND_TILES": divided.expand_tiles, "EXPAND_PAIRS": divided.expand_pairs,
         "STRIP": divided.strip, "RUN": divided.run, "ROWS_AT_ONCE": divided.rows_at_once,
-        "STAGES": divided.stages, "SIDES": divided.sides,
+        "STAGES": divided.stages, "SIDES": divided.sides, "WGMMA": tile.wgmma,
+        "BULK": int(bulk and block.excite is None),
         "BLOCKS_PER_UNIT": divided.blocks_per_unit}
     for prefix, count in zip(("EXPAND_", "DEPTHWISE_", "PROJECT_"), divided.constants, strict=True):
         macros[f"{prefix}CONSTANTS"] = count

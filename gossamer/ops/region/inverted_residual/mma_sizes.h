@@ -35,6 +35,7 @@
 #define WEIGHT_WORDS (EXPAND_WORDS + CONSTANT_WORDS + PROJECT_WORDS)
 #define RESULT_WORDS (PROJECT_CONSTANTS * OUT_CHANNELS / 4)
 #define PLACE_WORDS (ROW_TILES * 4)
+#define BARRIER_WORDS 2 /* a barrier for each part of two stages */
 #define FRAGMENTS (PIXEL_TILES * OUT_TILES)
 #define SHARE CEIL_DIV(FRAGMENTS, CLUSTER)
 #define SUM_WORDS (SHARE * CLUSTER * 32) /* sums of the results that a work-group receives */
@@ -55,9 +56,12 @@
                      + STAGES * WEIGHT_WORDS + GATE_WORDS)
 #define MIDDLE_WORDS (CLUSTER == 1 && !EXCITES && FRAGMENTS * 32 > CHUNK_WORDS \
                           ? FRAGMENTS * 32 : CHUNK_WORDS)
-/* the projection's warps: SIDES share the channels, the others the pixels */
-#define HEIGHTS (WARPS / SIDES)
-#define SUM_TILES CEIL_DIV(PIXEL_TILES, HEIGHTS)
+/* those that multiply together: warpgroups, or warps; the tiles of pixels that they have */
+#define TEAMS (WGMMA ? WARPS / 4 : WARPS)
+#define TEAM_TILES (WGMMA ? 4 : 1)
+/* the projection's teams: SIDES share the channels, the others the pixels */
+#define HEIGHTS (TEAMS / SIDES)
+#define SUM_TILES CEIL_DIV(CEIL_DIV(PIXEL_TILES, TEAM_TILES), HEIGHTS)
 #define SUM_PAIRS CEIL_DIV(OUT_PAIRS, SIDES)
 #define EXPAND_PARTS (CHUNK_PAIRS / EXPAND_PAIRS)
 /* a column of outputs is RUN of them below one another */

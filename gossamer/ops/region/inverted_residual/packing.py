@@ -31,11 +31,11 @@ def pack_chunks(divided: BlockTiling, arrays: Mapping[str, np.ndarray]) -> np.nd
     for first in range(0, hidden, chunk):
         own = slice(first, first + chunk)
         parts = [*(np.ascontiguousarray(rows[:, own]).reshape(-1).view(np.uint32)
-                   for rows in (taps, constants)), _fragments(of_project[own], divided.precision)]
+                   for rows in (taps, constants)), _operands_of(of_project[own], divided)]
         if block.expand is not None:
             depth = divided.expand_steps * DEPTHS[divided.precision]
             of_expand = _matrix(arrays["0.weight"], depth, hidden)
-            parts.insert(0, _fragments(of_expand[:, own], divided.precision))
+            parts.insert(0, _operands_of(of_expand[:, own], divided))
         packed.append(np.concatenate(parts))
     return np.stack(packed)
 
@@ -106,6 +106,20 @@ def _matrix(weight: np.ndarray, rows: int | None, columns: int) -> np.ndarray:
     return packed
 
 
+def _operands_of(matrix: np.ndarray, divided: BlockTiling) -> np.ndarray:
+    """Returns weights (input channels, output channels) as 32-bit words for each step of input
+    channels and each 16 output channels, as the tile multiplies them."""
+    return (_lines if divided.tile.wgmma else _fragments)(matrix, divided.precision)
+
+
+def _lines(matrix: np.ndarray, precision: str) -> np.ndarray:
+    """Returns weights as right operands of wgmma: for each 8 output channels the lower half of a
+    step's input channels and the upper half, in each 16 bytes for an output channel."""
+    # axes: step, half, input channel, eight channels, channel
+    split = matrix.reshape(-1, 2, DEPTHS[precision] // 2, matrix.shape[1] // 8, 8)
+    return _words(split.transpose(0, 3, 1, 4, 2), precision)
+
+
 def _fragments(matrix: np.ndarray, precision: str) -> np.ndarray:
     """Returns weights (input channels, output channels) as 32-bit words for each step of input
     channels and each 16 output channels.
@@ -116,7 +130,11 @@ def _fragments(matrix: np.ndarray, precision: str) -> np.ndarray:
     """
     # axes: step, half, quarter, input channel, pair of tiles, tile, channel
     split = matrix.reshape(-1, 2, 4, DEPTHS[precision] // 8, matrix.shape[1] // 16, 2, 8)
-    ordered = split.transpose(0, 4, 6, 2, 5, 1, 3)
+    return _words(split.transpose(0, 4, 6, 2, 5, 1, 3), precision)
+
+
+def _words(ordered: np.ndarray, precision: str) -> np.ndarray:
+    """Returns numbers of a precision as 32-bit words."""
     ordered = np.ascontiguousarray(ordered)
     if precision == "fp16":
         with np.errstate(over="ignore"):

@@ -40,10 +40,11 @@ def tilings(block: Block, precision: str, limits: Limits) -> tuple[BlockTiling, 
                 clusters = [size for size in _CLUSTERS if size <= most]
             for cluster in clusters:
                 for warps in WARPS:
-                    divided = BlockTiling(block, BlockTile(rows, columns, chunk, cluster, warps),
-                                          precision)
-                    if divided.unfit(limits) is None:
-                        fitting.append(divided)
+                    for wgmma in (0, 1):
+                        tile = BlockTile(rows, columns, chunk, cluster, warps, wgmma)
+                        divided = BlockTiling(block, tile, precision)
+                        if divided.unfit(limits) is None:
+                            fitting.append(divided)
     return tuple(sorted(fitting, key=lambda divided: divided.cycles(limits)))
 
 

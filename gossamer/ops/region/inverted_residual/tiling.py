@@ -31,6 +31,9 @@ _MOST_SUMS_AT_ONCE = {"fp16": 72, "tf32": 56}
 work-item together, where a multiprocessor has 16 warps; sm_100 spilled more."""
 _MOST_PAIRS = 4
 """Pairs of a tile of pixels and two of channels whose sums fit beside those of any projection."""
+_MOST_TEAM_SUMS = 48
+"""Sums of an expansion and of the projection by wgmma that fit the registers of a work-item
+together, where a multiprocessor has 16 warps."""
 _MOST_GRID = 65535
 """Work-groups that a grid may have along y and along z."""
 WARPS = (4, 8, 16)
@@ -45,6 +48,15 @@ _MOST_STRIDE = 2
 _LOADED = {"fp16": 4.0, "tf32": 4.0, "fp32": 16.0}
 """Cycles of a scheduler for loading a tile of 16 pixels, or the weights of 16 channels, for a step
 of input channels; in float32 with splitting each number."""
+_TEAM_TILES = 4
+"""Tiles of pixels that the four warps of a warpgroup multiply together."""
+_CYCLES_OF_PAIR = 8.0
+"""Cycles of all tensor cores for 64 pixels, 16 channels and a step of input channels by wgmma."""
+_WGMMA_LATENCY = 120.0
+"""Cycles from the first product of a warpgroup to where its sums can be read, besides those of the
+products."""
+_BARRIER_WORDS = 2
+"""Words of 16 bytes of the barriers for copies."""
 _PAIR_WORDS = 32
 """Words of 16 bytes of a step's weights for a pair of tiles of channels."""
 _ACCESS = 4
@@ -62,7 +74,8 @@ class BlockTile:
 
     rows, columns: the outputs of the cluster. chunk: hidden channels that a work-group computes at
     once, a multiple of 16. cluster: work-groups that take turns with the chunks. warps: warps of a
-    work-group.
+    work-group. wgmma: 1 where four warps multiply together by wgmma (sm_90a), 0 where each does by
+    mma.
     """
 
     rows: int
@@ -70,6 +83,7 @@ class BlockTile:
     chunk: int
     cluster: int
     warps: int
+    wgmma: int = 0
 
 
 @dataclass(frozen=True)
@@ -94,7 +108,18 @@ class BlockTiling:
     def row_tiles(self) -> int:
         """Tiles of 16 pixels that hold what is under a tile's windows, with those that fill the
         last unit of an expansion."""
-        return -(-self._windows // (_ROWS * self.expand_tiles)) * self.expand_tiles
+        of_unit = self.expand_tiles * self._team_tiles
+        return -(-self._windows // (_ROWS * of_unit)) * of_unit
+
+    @property
+    def _team_tiles(self) -> int:
+        """Tiles of pixels of the warps that multiply together."""
+        return _TEAM_TILES if self.tile.wgmma else 1
+
+    @property
+    def _teams(self) -> int:
+        """Warpgroups, or warps, that multiply together."""
+        return self.tile.warps // self._team_tiles
 
     @cached_property
     def _windows(self) -> int:
@@ -120,8 +145,11 @@ class BlockTiling:
         if self.block.expand is None:
             return 1, 1
         pairs = self.tile.chunk // 16
-        units = [(tiles, count) for tiles in (1, 2, 3, 4) for count in range(1, 5)
-                 if pairs % count == 0 and self._fits(tiles, count)]
+        if self.tile.wgmma:
+            units = [(1, count) for count in range(1, pairs + 1) if pairs % count == 0]
+        else:
+            units = [(tiles, count) for tiles in (1, 2, 3, 4) for count in range(1, 5)
+                     if pairs % count == 0 and self._fits(tiles, count)]
         return min(units, key=lambda unit: self._expand_cycles(*unit).alone)
 
     def _fits(self, tiles: int, pairs: int) -> bool:
@@ -222,7 +250,8 @@ class BlockTiling:
         x_row = self.expand_steps * DEPTHS[self.precision] // word + 1
         chunk_row = self.tile.chunk // word + 1
         results = self.constants[2] * self.block.out_channels // 4
-        beside = results + self.row_tiles * 4 + self.stages * self.weight_words
+        beside = (results + self.row_tiles * 4 + _BARRIER_WORDS
+                  + self.stages * self.weight_words)
         inputs = self.row_tiles * _ROWS * x_row if expands else 0
         expanded = math.prod(self.halo) * chunk_row * (1 if expands else self.stages)
         convolved = self.pixel_tiles * _ROWS * chunk_row
@@ -240,8 +269,10 @@ class BlockTiling:
 
     @cached_property
     def sides(self) -> int:
-        """Warps that share the channels of the projection; the others share its pixels."""
-        return min((sides for sides in (1, 2, 4, 8, 16) if self.tile.warps % sides == 0),
+        """Warps, or warpgroups, that share the channels of the projection; the others share its
+        pixels."""
+        return min((sides for sides in (1, 2, 4, 8, 16) if self._teams % sides == 0 and (
+                        not self.tile.wgmma or self.out_pairs % sides == 0)),
                    key=lambda sides: self._project_cycles(sides).alone)
 
     def _phase(self, issued: float, waited: float, shared: float) -> Phase:
@@ -250,15 +281,24 @@ class BlockTiling:
 
     def _sum_tiles(self, sides: int) -> tuple[int, int]:
         """Returns the pixel tiles and the pairs of channel tiles of a warp of the projection."""
-        return -(-self.pixel_tiles // (self.tile.warps // sides)), -(-self.out_pairs // sides)
+        of_teams = -(-self.pixel_tiles // self._team_tiles)
+        return -(-of_teams // (self._teams // sides)), -(-self.out_pairs // sides)
 
     def _project_cycles(self, sides: int) -> Phase:
         tiles, pairs = self._sum_tiles(sides)
+        if self.tile.wgmma:
+            return self._products(tiles, pairs, self.project_steps, tiles)
         of_step = 2 * tiles * pairs * CYCLES_OF_PRODUCT[self.precision]
         loaded = of_step + _LOADED[self.precision] * (tiles + pairs)
         return self._phase(self.project_steps * loaded,
                            self.project_steps * max(of_step, _CHAIN[self.precision]),
                            self.project_steps * _ACCESS * (tiles + pairs) * self.tile.warps)
+
+    def _products(self, tiles: int, pairs: int, steps: int, loads: int) -> Phase:
+        """Returns products by wgmma, for which a warp loads its pixels."""
+        multiplied = steps * tiles * pairs * _CYCLES_OF_PAIR
+        return self._phase(multiplied, multiplied + 10 * steps * loads + _WGMMA_LATENCY,
+                           steps * (_ACCESS * loads + tiles * pairs) * self.tile.warps)
 
     @property
     def sums(self) -> int:
@@ -269,6 +309,8 @@ class BlockTiling:
     def _expand_cycles(self, tiles: int, pairs: int) -> Phase:
         units = -(-self._windows // (_ROWS * tiles)) * (self.tile.chunk // 16 // pairs)
         of_warp = -(-units // self.tile.warps)
+        if self.tile.wgmma:
+            return self._team_expand_cycles(pairs)
         of_step = 2 * tiles * pairs * CYCLES_OF_PRODUCT[self.precision]
         finished = tiles * pairs * (24 if self.convolves else 60) + 40
         loaded = of_step + _LOADED[self.precision] * (tiles + pairs)
@@ -276,6 +318,16 @@ class BlockTiling:
         stored = tiles * pairs * 8 // self._word
         return self._phase(of_warp * (self.expand_steps * loaded + finished), of_warp * waited,
                            units * _ACCESS * (self.expand_steps * (tiles + pairs) + stored))
+
+    def _team_expand_cycles(self, pairs: int) -> Phase:
+        """Returns the cycles of an expansion by wgmma."""
+        units = -(-self._windows // (_ROWS * _TEAM_TILES)) * (self.tile.chunk // 16 // pairs)
+        of_team = -(-units // self._teams)
+        finished = pairs * (24 if self.convolves else 60) + 40
+        products = self._products(of_team, pairs, self.expand_steps, of_team)
+        stored = units * _TEAM_TILES * _ACCESS * pairs * 8 // self._word
+        return Phase(products.issued + of_team * finished * self.tile.warps / 4,
+                     products.waited + of_team * 2 * finished, products.shared + stored)
 
     @property
     def convolves(self) -> bool:
@@ -317,6 +369,9 @@ class BlockTiling:
     @property
     def blocks_per_unit(self) -> int:
         """Work-groups that a multiprocessor is to have room for in its registers."""
+        if self.tile.wgmma:
+            held = self.sums + 8 * self.expand_pairs
+            return max(1, (8 if held > _MOST_TEAM_SUMS else 16) // self.tile.warps)
         splits = self.precision == "fp32"
         crowded = self.sums > (16 if splits else 32) or (splits and self.expand_tiles > 1) or (
             not self.convolves and self.sums + 4 * self.strip > 44)
@@ -344,6 +399,9 @@ class BlockTiling:
         if self.shared_bytes > limits.shared_bytes_opt_in:
             return (f"needs {self.shared_bytes} bytes of shared memory a group, there are "
                     f"{limits.shared_bytes_opt_in}")
+        if self.tile.wgmma and (not limits.wgmma or self.precision == "fp32"
+                                or self.block.excite is not None or self.tile.warps % 4):
+            return "wgmma multiplies float16 and TF32 without squeeze-and-excite, on sm_90a"
         is_tight = (self.block.excite is not None and self.precision != "fp16"
                     and self.tile.warps == max(WARPS))
         if self.sums > (_MOST_EXCITED_SUMS if is_tight else _MOST_SUMS):

@@ -1,0 +1,104 @@
+/* Products of a warpgroup for inverted_residual_mma.cu (sm_90a): four warps multiply 64 pixels, whose
+ * numbers are in registers, by channels whose weights the tensor cores read from shared memory once
+ * for all four. */
+
+#if WGMMA
+#if HALVES
+#define WGMMA_KIND "k16.f32.f16.f16 {"
+#define WGMMA_OPTIONS "p, 1, 1, 0; }"
+#else
+#define WGMMA_KIND "k8.f32.tf32.tf32 {"
+#define WGMMA_OPTIONS "p, 1, 1; }"
+#endif
+#define SUMS_OF_TWO(n)                                                                            \
+    "+f"(sums[n][0]), "+f"(sums[n][1]), "+f"(sums[n][2]), "+f"(sums[n][3]), "+f"(sums[n + 1][0]), \
+        "+f"(sums[n + 1][1]), "+f"(sums[n + 1][2]), "+f"(sums[n + 1][3])
+
+/* Describes a step's weights to the tensor cores: 8 channels of 16 bytes at a time, of which those of
+ * the upper half of the step follow after 128 bytes and those of the next channels after 256. */
+INLINE ulong described(uint address)
+{
+    return (ulong)(address >> 4 & 0x3fff) | 8ull << 16 | 16ull << 32;
+}
+
+/* Begins to multiply a step of a warp's 16 pixels by 16, 32, 64 or 128 channels. sums: for each 8
+ * channels, as multiply_tile has them. */
+template <int CHANNELS_AT_ONCE>
+INLINE void multiply_described(float (*sums)[4], const uint4 &pixels, ulong weights)
+{
+    if constexpr (CHANNELS_AT_ONCE == 128)
+        asm volatile("{ .reg .pred p; setp.eq.u32 p, 0, 0; "
+                     "wgmma.mma_async.sync.aligned.m64n128" WGMMA_KIND
+                     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+                     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, "
+                     "%31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, "
+                     "%46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, "
+                     "%61, %62, %63}, {%64, %65, %66, %67}, %68, " WGMMA_OPTIONS
+                     : SUMS_OF_TWO(0), SUMS_OF_TWO(2), SUMS_OF_TWO(4), SUMS_OF_TWO(6),
+                       SUMS_OF_TWO(8), SUMS_OF_TWO(10), SUMS_OF_TWO(12), SUMS_OF_TWO(14)
+                     : "r"(pixels.x), "r"(pixels.y), "r"(pixels.z), "r"(pixels.w), "l"(weights));
+    else if constexpr (CHANNELS_AT_ONCE == 64)
+        asm volatile("{ .reg .pred p; setp.eq.u32 p, 0, 0; "
+                     "wgmma.mma_async.sync.aligned.m64n64" WGMMA_KIND
+                     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+                     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, "
+                     "%31}, {%32, %33, %34, %35}, %36, " WGMMA_OPTIONS
+                     : SUMS_OF_TWO(0), SUMS_OF_TWO(2), SUMS_OF_TWO(4), SUMS_OF_TWO(6)
+                     : "r"(pixels.x), "r"(pixels.y), "r"(pixels.z), "r"(pixels.w), "l"(weights));
+    else if constexpr (CHANNELS_AT_ONCE == 32)
+        asm volatile("{ .reg .pred p; setp.eq.u32 p, 0, 0; "
+                     "wgmma.mma_async.sync.aligned.m64n32" WGMMA_KIND
+                     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
+                     "{%16, %17, %18, %19}, %20, " WGMMA_OPTIONS
+                     : SUMS_OF_TWO(0), SUMS_OF_TWO(2)
+                     : "r"(pixels.x), "r"(pixels.y), "r"(pixels.z), "r"(pixels.w), "l"(weights));
+    else
+        asm volatile("{ .reg .pred p; setp.eq.u32 p, 0, 0; "
+                     "wgmma.mma_async.sync.aligned.m64n16" WGMMA_KIND
+                     "%0, %1, %2, %3, %4, %5, %6, %7}, {%8, %9, %10, %11}, %12, " WGMMA_OPTIONS
+                     : SUMS_OF_TWO(0)
+                     : "r"(pixels.x), "r"(pixels.y), "r"(pixels.z), "r"(pixels.w), "l"(weights));
+}
+
+/* Begins to multiply a step of a warp's 16 pixels by PAIRS times 16 channels, whose weights are
+ * described. */
+template <int PAIRS>
+INLINE void multiply_step(float (*sums)[4], const uint4 &pixels, ulong weights)
+{
+    constexpr int AT_ONCE = PAIRS >= 8 ? 8 : PAIRS >= 4 ? 4 : PAIRS >= 2 ? 2 : 1;
+    multiply_described<16 * AT_ONCE>(sums, pixels, weights);
+    /* a description counts words of 16 bytes */
+    if constexpr (PAIRS > AT_ONCE)
+        multiply_step<PAIRS - AT_ONCE>(sums + 2 * AT_ONCE, pixels,
+                                       weights + AT_ONCE * PAIR_WORDS);
+}
+
+/* Begins to multiply 16 pixels of a warp by PAIRS times 16 channels, STEPS steps of them. first: the
+ * first element of the first of the pixels' rows; weights: the address of the first step's, of which
+ * the next one's are STEP_PAIRS pairs behind. */
+template <int PAIRS, int STEPS, int STEP_PAIRS>
+INLINE void multiply_steps(float (*sums)[4], const REAL *first, int row, uint weights, uint lane)
+{
+    constexpr int MOST = 8; /* steps whose pixels are held in registers at once */
+    ulong description = described(weights);
+    UNROLL for (int from = 0; from < STEPS; from += MOST) {
+        uint4 found[MOST];
+        UNROLL for (int i = 0; i < MOST; i++)
+            if (from + i < STEPS)
+                found[i] = load_pixels(first, row, from + i, lane);
+        asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+        UNROLL for (int i = 0; i < MOST; i++)
+            if (from + i < STEPS)
+                multiply_step<PAIRS>(sums, found[i],
+                                     description + (from + i) * (STEP_PAIRS * PAIR_WORDS));
+        asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+        if (from + MOST < STEPS)
+            asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+    }
+}
+
+INLINE void wait_for_products()
+{
+    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+}
+#endif
