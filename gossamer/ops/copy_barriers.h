@@ -48,6 +48,20 @@ INLINE void wait_for_turn(ulong *barrier, uint turn)
                  ::"r"(shared_address(barrier)), "r"(turn & 1) : "memory");
 }
 
+/* Stores four floats at a place in the shared memory of a work-group of the cluster that corresponds to
+ * one in the own, where the barrier that corresponds to `barrier` expects them. */
+[[maybe_unused]] INLINE void send_to_group(uint target, float first, float second, float third,
+                                           float fourth, ulong *barrier, int group)
+{
+    asm volatile("{ .reg .b32 there, expecting; "
+                 "mapa.shared::cluster.u32 there, %0, %6; "
+                 "mapa.shared::cluster.u32 expecting, %1, %6; "
+                 "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32"
+                 " [there], {%2, %3, %4, %5}, [expecting]; }"
+                 ::"r"(target), "r"(shared_address(barrier)), "f"(first), "f"(second), "f"(third),
+                 "f"(fourth), "r"(group) : "memory");
+}
+
 /* Copies bytes to shared memory, where a barrier expects them. */
 [[maybe_unused]] INLINE void copy_bytes(uint target, const void *source, int bytes, ulong *barrier)
 {

@@ -263,19 +263,19 @@ constexpr int MOST_COPY_BARRIERS = 1024;
 CopyBarrier copy_barriers[MOST_COPY_BARRIERS];
 int copy_barrier_count;
 
-/* Returns the number of the running group's barrier at an address, or how many there are. */
-int copy_barrier_number(unsigned address)
+/* Returns the number of a group's barrier at an address, or how many there are. */
+int copy_barrier_number(unsigned address, int group)
 {
     int n = 0;
     while (n < copy_barrier_count
-           && (copy_barriers[n].address != address || copy_barriers[n].group != rank()))
+           && (copy_barriers[n].address != address || copy_barriers[n].group != group))
         n++;
     return n;
 }
 
-CopyBarrier &copy_barrier(unsigned address)
+CopyBarrier &copy_barrier(unsigned address, int group = rank())
 {
-    int n = copy_barrier_number(address);
+    int n = copy_barrier_number(address, group);
     if (n < copy_barrier_count)
         return copy_barriers[n];
     fail("no barrier was begun at address %u of shared memory", address);
@@ -304,7 +304,7 @@ void release(CopyBarrier &barrier)
 
 void begin_barrier(unsigned address, int arrivals)
 {
-    int n = copy_barrier_number(address);
+    int n = copy_barrier_number(address, rank());
     if (n == MOST_COPY_BARRIERS)
         fail("more than %d barriers in shared memory", n);
     copy_barrier_count = n == copy_barrier_count ? n + 1 : copy_barrier_count;
@@ -322,9 +322,9 @@ void arrive(unsigned address, int expected_bytes)
     end_turn_if_complete(barrier);
 }
 
-void receive(unsigned address, int bytes)
+void receive(unsigned address, int bytes, int group)
 {
-    CopyBarrier &barrier = copy_barrier(address);
+    CopyBarrier &barrier = copy_barrier(address, group);
     release(barrier);
     barrier.bytes -= bytes;
     end_turn_if_complete(barrier);

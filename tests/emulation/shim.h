@@ -52,7 +52,7 @@ void wait_for_warp(const char *file, int line);
  * a turn whose number has this parity. */
 void begin_barrier(unsigned address, int arrivals);
 void arrive(unsigned address, int expected_bytes);
-void receive(unsigned address, int bytes);
+void receive(unsigned address, int bytes, int group = rank());
 void wait_for_turn(unsigned address, unsigned parity, const char *file, int line);
 unsigned ballot(unsigned mask, bool predicate, const char *file, int line);
 

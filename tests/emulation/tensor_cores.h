@@ -249,6 +249,14 @@ static void arrive_when_copied(unsigned barrier)
     arrive(barrier, 0);
 }
 
+/* Stores four floats in the shared memory of a group of the cluster, where a barrier expects them. */
+static void send_to_group(unsigned target, unsigned barrier, float first, float second, float third,
+                          float fourth, int group)
+{
+    *(float4 *)of_group(shared_pointer(target), group) = {first, second, third, fourth};
+    receive(barrier, 16, group);
+}
+
 /* Copies bytes to shared memory, where a barrier expects them. */
 static void copy_bytes(unsigned target, const void *source, int bytes, unsigned barrier)
 {

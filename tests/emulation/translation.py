@@ -18,6 +18,10 @@ _PTX = {
     r"@!done bra again;\n}": "emulation::wait_for_turn(%0, %1, __FILE__, __LINE__)",
     "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];":
         "emulation::copy_bytes(%0, %1, %2, %3)",
+    "{ .reg .b32 there, expecting; mapa.shared::cluster.u32 there, %0, %6; "
+    "mapa.shared::cluster.u32 expecting, %1, %6; "
+    "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [there], {%2, %3, %4, %5}, "
+    "[expecting]; }": "emulation::send_to_group(%0, %1, %2, %3, %4, %5, %6)",
     "fence.mbarrier_init.release.cluster;": "(void)0",
     "fence.proxy.async.shared::cta;": "(void)0",
     "setmaxnreg.dec.sync.aligned.u32 40;": "(void)0",

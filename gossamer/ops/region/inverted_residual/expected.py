@@ -43,57 +43,55 @@ class Phase(NamedTuple):
 
 @dataclass(frozen=True)
 class _OneImage:
-    """Cycles of a single image, as fitted to what 38 tiles of MobileNetV2's blocks add to a plan on
-    an H200, which they explain to within 12% (root mean square).
+    """Cycles of a single image, as fitted to 300 times of tiles of MobileNetV2's blocks on an H200
+    in float16, and to 330 in float32, which they explain to within 10 and 13% (root mean square).
 
     latency: in which a work-group begins, loads its first inputs and stores its results. member:
     those that each further work-group of a cluster adds to it. crowded: the share of it by which
     each further work-group of a multiprocessor delays the others. phase: those of a phase besides
     its instructions. first, fetched: bytes that a multiprocessor receives in a cycle before the
     first chunk, which for the most part come while the kernel before still runs, and later.
+    stalled, issued: the time of a phase by what a warp waits in it, and by what a scheduler issues.
     """
 
-    latency: float = 1600.0
-    member: float = 85.0
-    crowded: float = 0.35
-    phase: float = 235.0
-    first: float = 83.0
-    fetched: float = 28.0
-
-    @staticmethod
-    def stalled(precision: str) -> float:
-        """Returns the time of a phase by that of its instructions."""
-        return 2.5 if precision == "fp32" else 2.25
+    latency: float = 3000.0
+    member: float = 100.0
+    crowded: float = 0.08
+    phase: float = 44.0
+    first: float = 68.0
+    fetched: float = 17.0
+    stalled: float = 1.86
+    issued: float = 2.0
 
 
-_ONE_IMAGE = _OneImage()
+_ONE_IMAGE = {"fp16": _OneImage(), "tf32": _OneImage(),
+              "fp32": _OneImage(1730.0, 41.0, 0.79, 726.0, 69.0, 11.3, 1.69, 1.3)}
 
 
 @dataclass(frozen=True)
 class _SeveralImages:
-    """Cycles of many work-groups, as fitted to 880 times of tiles of MobileNetV2's blocks at batch
-    64 in float16 on an H200: the tiles that are expected first take 415 us together, the best 400.
+    """Cycles of many work-groups, as fitted to 500 times of tiles of MobileNetV2's blocks at batch
+    64 in float16 on an H200: the tiles that are expected first take 352 us together, the best 345.
+    In float32 they are those of an earlier fit.
 
     latency: in which a work-group begins, loads its first inputs and stores its results. cluster:
     those that a cluster adds to it. stalled: the time of a phase by what a warp waits in it. phase:
     cycles of a phase besides. shared: the time of a phase by its accesses to shared memory.
-    fetched: bytes that a multiprocessor receives from the L2 cache in a cycle.
+    fetched: bytes that a multiprocessor receives from the L2 cache in a cycle. issued: the time of a
+    phase by its instructions.
     """
 
-    latency: float = 2500.0
-    cluster: float = 3600.0
-    stalled: float = 1.8
-    phase: float = 105.0
-    shared: float = 1.05
-    fetched: float = 33.0
-
-    @staticmethod
-    def issued(precision: str) -> float:
-        """Returns the time of a phase by that of its instructions."""
-        return 0.5 if precision == "fp16" else 1.0
+    latency: float = 2400.0
+    cluster: float = 2500.0
+    stalled: float = 1.28
+    phase: float = 53.0
+    shared: float = 1.25
+    fetched: float = 50.0
+    issued: float = 0.7
 
 
-_SEVERAL_IMAGES = _SeveralImages()
+_SEVERAL_IMAGES = {"fp16": _SeveralImages(), "tf32": _SeveralImages(),
+                   "fp32": _SeveralImages(2500.0, 3600.0, 1.8, 105.0, 1.05, 33.0, 1.0)}
 
 
 @dataclass(frozen=True)
@@ -127,13 +125,12 @@ class ChunkWork:
 def cycles_of_image(work: ChunkWork, together: int) -> float:
     """Returns the cycles that are expected of a single image, whose work-groups all run at once,
     `together` of them on a multiprocessor."""
-    model = _ONE_IMAGE
+    model = _ONE_IMAGE[work.precision]
     latency = (model.latency + model.member * (work.cluster - 1)) * (
         1 + model.crowded * (together - 1))
-    stalled = model.stalled(work.precision)
     computed = max(
-        sum(stalled * max(phase.issued, phase.waited) + model.phase for phase in work.phases),
-        work.issued * together)
+        sum(max(model.issued * phase.issued, model.stalled * phase.waited) + model.phase
+            for phase in work.phases), model.issued * work.issued * together)
     return (latency + work.weight_bytes / model.first
             + work.turns * max(computed, work.weight_bytes / model.fetched * together))
 
@@ -143,10 +140,10 @@ def cycles_of_wave(work: ChunkWork, together: int) -> float:
     of them on a multiprocessor. What one work-group takes alone, the instructions and the accesses
     to shared memory of all, and the weights that they receive overlap in part: the sum of their
     squares is that of the whole."""
-    model = _SEVERAL_IMAGES
+    model = _SEVERAL_IMAGES[work.precision]
     alone = sum(max(phase.issued, model.stalled * phase.waited, model.shared * phase.shared)
                 + model.phase for phase in work.phases)
-    issued = model.issued(work.precision) * work.issued * together
+    issued = model.issued * work.issued * together
     shared = model.shared * together * sum(phase.shared for phase in work.phases)
     fetched = work.weight_bytes / model.fetched
     latency = model.latency + (model.cluster if work.cluster > 1 else 0.0)

@@ -51,16 +51,25 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
     REAL *expanded = (REAL *)(memory + X_WORDS);
     REAL *convolved = (REAL *)(memory + FRONT_WORDS);
     uint4 *staged = (uint4 *)(convolved + KEPT_CHUNKS * CONVOLVED_WORDS * WIDTH);
-    float *of_result = (float *)(memory + X_WORDS + MIDDLE_WORDS);
+    float *of_result = (float *)(memory + X_WORDS + CHUNK_WORDS);
     int *places = (int *)(of_result + RESULT_WORDS * 4);
+#if CLUSTER > 1
     float4 *partial = EXCITES ? (float4 *)memory
-                      : CLUSTER == 1 ? (float4 *)(memory + X_WORDS)
-                                     : (float4 *)(places + (PLACE_WORDS + BARRIER_WORDS) * 4);
-    [[maybe_unused]] ulong *arrived = (ulong *)(places + PLACE_WORDS * 4);
+                              : (float4 *)(places + (PLACE_WORDS + BARRIER_WORDS) * 4);
+#endif
+    [[maybe_unused]] ulong *arrived = (ulong *)(places + PLACE_WORDS * 4), *summed = arrived + 4;
     int item = LOCAL_ID(0);
     /* the compiler sees by the shuffle that all of a warp have the same number */
     uint lane = (uint)item % 32, warp = (uint)__shfl_sync(0xffffffffu, item / 32, 0);
     int rank = GROUP_ID(0) % CLUSTER;
+#if CLUSTER > 1
+    if (item == 0) {
+        begin_barrier(summed, 1);
+        expect_bytes(summed, CEIL_DIV(FRAGMENTS - rank, CLUSTER) * (CLUSTER * 32 * 16));
+        show_barriers();
+    }
+    WARP_BARRIER();
+#endif
     CLUSTER_ARRIVE();
     SUCCESSOR_MAY_BEGIN();
 
@@ -223,7 +232,9 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
         }
         if (PROJECTS_LATER && chunk != rank && exists)
             copy_weights(chunk, stage, FIRST_WORDS, WEIGHT_WORDS);
+#if !BULK || !EXPANDS
         commit_copies();
+#endif
         const uint4 *expand = staged + stage * WEIGHT_WORDS;
         const uint4 *taps = expand + EXPAND_WORDS;
         const float *chunk_constants = (const float *)(taps + TAP_WORDS);
@@ -380,26 +391,42 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
     PROJECT_OPERANDS
     /* a work-group without a chunk has not waited for its inputs and constants */
     wait_for_copies<0>();
+    if (CLUSTER > 1 && rank >= chunks)
+        BARRIER();
 #if !EXCITES
     CLUSTER_WAIT();
 #endif
-#if CLUSTER == 1
-    BARRIER();
-#endif
+    /* Stores two neighbouring channels of a pixel of the tile. */
+    auto store_results = [&](int pixel, int channel, float first, float second) {
+        int row = first_row + pixel / TILE_W, column = first_column + pixel % TILE_W;
+        if (pixel < TILE_H * TILE_W && row < out_height && column < out_width) {
+            int index = ((GROUP_ID(2) * out_height + row) * out_width + column) * OUT_CHANNELS
+                        + channel;
+            /* the place of the same pixel and channel in x, which is added to the result */
+            int operand = EXPANDS && !EXCITES
+                              ? ((row - above - top) * columns + column - left - start) * X_ROW
+                                        + channel
+                              : index;
+            PROJECT_EPILOGUE(first, channel, operand)
+            PROJECT_EPILOGUE(second, channel + 1, operand + 1)
+            store_two(y + index, first, second);
+        }
+    };
+    int first_pixel = (int)lane / 4, first_channel = (int)lane % 4 * 2;
+#if CLUSTER > 1
     UNROLL for (int m = 0; m < SUM_TILES; m++)
         UNROLL for (int n = 0; n < 2 * SUM_PAIRS; n++) {
             int tile = tile_of(m), channels = side * SUM_PAIRS * 2 + n;
             if (tile < PIXEL_TILES && channels < OUT_TILES) {
                 int fragment = tile * OUT_TILES + channels;
                 float4 *own = partial + (fragment / CLUSTER * CLUSTER + rank) * 32 + lane;
-                *of_group(own, fragment % CLUSTER) =
-                    MAKE4(sums[m][n][0], sums[m][n][1], sums[m][n][2], sums[m][n][3]);
+                send_to_group(shared_address(own), sums[m][n][0], sums[m][n][1], sums[m][n][2],
+                              sums[m][n][3], summed, fragment % CLUSTER);
             }
         }
-    CLUSTER_BARRIER();
+    wait_for_turn(summed, 0);
     ONCE_EACH for (int slot = warp; slot < SHARE; slot += WARPS) {
         int fragment = slot * CLUSTER + rank;
-        int channel = fragment % OUT_TILES * 8 + (int)lane % 4 * 2;
         if (fragment < FRAGMENTS) {
             float values[4] = {0.0f, 0.0f, 0.0f, 0.0f};
             UNROLL for (int other = 0; other < CLUSTER; other++) {
@@ -409,23 +436,21 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
                 values[2] += part.z;
                 values[3] += part.w;
             }
-            UNROLL for (int i = 0; i < 2; i++) {
-                int pixel = fragment / OUT_TILES * 16 + (int)lane / 4 + 8 * i;
-                int row = first_row + pixel / TILE_W, column = first_column + pixel % TILE_W;
-                if (pixel < TILE_H * TILE_W && row < out_height && column < out_width) {
-                    int index = ((GROUP_ID(2) * out_height + row) * out_width + column)
-                                * OUT_CHANNELS + channel;
-                    /* the place of the same pixel and channel in x, which is added to the result */
-                    int operand = EXPANDS && !EXCITES
-                                      ? ((row - above - top) * columns + column - left - start)
-                                                * X_ROW + channel
-                                      : index;
-                    float first = values[2 * i], second = values[2 * i + 1];
-                    PROJECT_EPILOGUE(first, channel, operand)
-                    PROJECT_EPILOGUE(second, channel + 1, operand + 1)
-                    store_two(y + index, first, second);
-                }
-            }
+            UNROLL for (int i = 0; i < 2; i++)
+                store_results(fragment / OUT_TILES * 16 + first_pixel + 8 * i,
+                              fragment % OUT_TILES * 8 + first_channel, values[2 * i],
+                              values[2 * i + 1]);
         }
     }
+#else
+    UNROLL for (int m = 0; m < SUM_TILES; m++)
+        UNROLL for (int i = 0; i < 2; i++)
+            UNROLL for (int n = 0; n < 2 * SUM_PAIRS; n++) {
+                int channels = side * SUM_PAIRS * 2 + n;
+                if (tile_of(m) < PIXEL_TILES && channels < OUT_TILES)
+                    store_results(tile_of(m) * 16 + first_pixel + 8 * i,
+                                  channels * 8 + first_channel, sums[m][n][2 * i],
+                                  sums[m][n][2 * i + 1]);
+            }
+#endif
 }

@@ -141,13 +141,20 @@ INLINE void convolve(REAL *convolved, const REAL *expanded, const REAL *taps, ui
             const int from = r == 0 ? 0 : (r - 1) * STRIDE_Y + KERNEL_H > r * STRIDE_Y
                                               ? (r - 1) * STRIDE_Y + KERNEL_H : r * STRIDE_Y;
             const int count = r + ROWS_AT_ONCE < RUN ? ROWS_AT_ONCE : RUN - r;
-            UNROLL for (int row = from; row < (r + count - 1) * STRIDE_Y + KERNEL_H; row++)
-                UNROLL for (int pair = 0; pair < ROW_PAIRS; pair++)
-                    load_two_taps(rows[row % HELD_ROWS].pairs[pair],
-                                  address + (row * HALO_W + column_place(2 * pair)) * CHUNK_ROW * 2);
-            UNROLL for (int row = FIRST_COLUMN(r); IS_ODD && row < FIRST_COLUMN(r + count);
-                        row += STRIDE_Y) {
+            /* bounds that the compiler knows before it unrolls the loop around */
+            UNROLL for (int i = 0; i < HELD_ROWS; i++)
+                UNROLL for (int pair = 0; pair < ROW_PAIRS; pair++) {
+                    const int row = from + i;
+                    if (row < (r + count - 1) * STRIDE_Y + KERNEL_H)
+                        load_two_taps(rows[row % HELD_ROWS].pairs[pair],
+                                      address + (row * HALO_W + column_place(2 * pair))
+                                                    * CHUNK_ROW * 2);
+                }
+            UNROLL for (int i = 0; i < HELD_ROWS; i += STRIDE_Y) {
+                const int row = FIRST_COLUMN(r) + i;
                 uint of_row = last_column + row * HALO_W * CHUNK_ROW * 2;
+                if (!IS_ODD || row >= FIRST_COLUMN(r + count))
+                    continue;
                 if (SINGLE_IS_LOWER || row <= LAST_FULL_COLUMN)
                     load_two_taps(rows[row % HELD_ROWS].column, of_row);
                 else

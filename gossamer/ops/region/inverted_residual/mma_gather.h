@@ -21,17 +21,22 @@ INLINE void gather_windows(REAL *inputs, const float *image, int item, int pixel
         int row = quotient(pixel, of_columns), column = pixel - row * columns;
         int image_row = (top + row) * FILTER_STEP_Y - image_top;
         int image_column = (left + column) * FILTER_STEP_X - image_left;
+        const float *corner = image + image_row * image_width + image_column;
+        bool rows_exist[FILTER_H], columns_exist[FILTER_W];
+        UNROLL for (int r = 0; r < FILTER_H; r++)
+            rows_exist[r] = pixel < pixels
+                            && (uint)(image_row + r * FILTER_DILATION_Y) < (uint)image_height;
+        UNROLL for (int s = 0; s < FILTER_W; s++)
+            columns_exist[s] = (uint)(image_column + s * FILTER_DILATION_X) < (uint)image_width;
         UNROLL for (int first = 0; first < CHANNELS; first += WIDTH) {
             float values[WIDTH];
             UNROLL for (int j = 0; j < WIDTH; j++) {
-                const int tap = (first + j) % (FILTER_H * FILTER_W);
+                const int r = (first + j) / FILTER_W % FILTER_H, s = (first + j) % FILTER_W;
                 const int channel = (first + j) / (FILTER_H * FILTER_W);
-                int y = image_row + tap / FILTER_W * FILTER_DILATION_Y;
-                int x = image_column + tap % FILTER_W * FILTER_DILATION_X;
-                bool exists = pixel < pixels && first + j < GATHERED
-                              && (uint)y < (uint)image_height && (uint)x < (uint)image_width;
-                values[j] = rounded(
-                    exists ? image[(channel * image_height + y) * image_width + x] : 0.0f);
+                const float *row = corner
+                                   + (channel * image_height + r * FILTER_DILATION_Y) * image_width;
+                bool exists = first + j < GATHERED && rows_exist[r] && columns_exist[s];
+                values[j] = rounded(exists ? row[s * FILTER_DILATION_X] : 0.0f);
             }
             REAL *target = inputs + pixel * X_ROW + first;
 #if HALVES

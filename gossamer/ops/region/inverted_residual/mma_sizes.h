@@ -35,13 +35,14 @@
 #define WEIGHT_WORDS (EXPAND_WORDS + CONSTANT_WORDS + PROJECT_WORDS)
 #define RESULT_WORDS (PROJECT_CONSTANTS * OUT_CHANNELS / 4)
 #define PLACE_WORDS (ROW_TILES * 4)
-#define BARRIER_WORDS 2 /* a barrier for each part of two stages */
+#define BARRIER_WORDS 3 /* a barrier for each part of two stages, and one for sums */
 #define FRAGMENTS (PIXEL_TILES * OUT_TILES)
 #define SHARE CEIL_DIV(FRAGMENTS, CLUSTER)
 #define SUM_WORDS (SHARE * CLUSTER * 32) /* sums of the results that a work-group receives */
 /* inputs and what is expanded of them; with squeeze-and-excite sums take their place at the end */
 #define BEFORE_WORDS (X_WORDS + (EXPANDS ? 1 : STAGES) * EXPANDED_WORDS)
-#define FRONT_WORDS (EXCITES && SUM_WORDS > BEFORE_WORDS ? SUM_WORDS : BEFORE_WORDS)
+#define FRONT_WORDS \
+    (EXCITES && CLUSTER > 1 && SUM_WORDS > BEFORE_WORDS ? SUM_WORDS : BEFORE_WORDS)
 /* a chunk's weights in front of those of the projection, which are copied later but for the first
  * chunk; with squeeze-and-excite all are copied at once where those of all chunks fit */
 #define FIRST_WORDS (EXCITES && TURNS <= STAGES ? WEIGHT_WORDS : EXPAND_WORDS + CONSTANT_WORDS)
@@ -51,11 +52,9 @@
 #define KEPT_CHUNKS (EXCITES ? TURNS : 1)
 /* means or gates of the kept channels, and numbers of the first product: parts and sums */
 #define GATE_WORDS (EXCITES ? TURNS * CHUNK / 4 + CEIL_DIV((CLUSTER + 1) * SQUEEZED, 4) : 0)
-/* what chunks need; the sums of a work-group without a cluster take its place at the end */
+/* what chunks need */
 #define CHUNK_WORDS (FRONT_WORDS - X_WORDS + KEPT_CHUNKS * CONVOLVED_WORDS \
                      + STAGES * WEIGHT_WORDS + GATE_WORDS)
-#define MIDDLE_WORDS (CLUSTER == 1 && !EXCITES && FRAGMENTS * 32 > CHUNK_WORDS \
-                          ? FRAGMENTS * 32 : CHUNK_WORDS)
 /* those that multiply together: warpgroups, or warps; the tiles of pixels that they have */
 #define TEAMS (WGMMA ? WARPS / 4 : WARPS)
 #define TEAM_TILES (WGMMA ? 4 : 1)

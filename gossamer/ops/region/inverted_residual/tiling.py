@@ -31,9 +31,15 @@ _MOST_SUMS_AT_ONCE = {"fp16": 72, "tf32": 56}
 work-item together, where a multiprocessor has 16 warps; sm_100 spilled more."""
 _MOST_PAIRS = 4
 """Pairs of a tile of pixels and two of channels whose sums fit beside those of any projection."""
-_MOST_TEAM_SUMS = 48
+_TEAM_SUMS = {24: 24, 20: 40, 16: 72}
 """Sums of an expansion and of the projection by wgmma that fit the registers of a work-item
-together, where a multiprocessor has 16 warps."""
+together, by the warps of a multiprocessor; where it has 8 all do."""
+_MOST_SUMS_BESIDE_ROWS = 56
+"""Those beside which the registers hold four rows of outputs of the depthwise convolution, where a
+multiprocessor has 16 warps."""
+_UNIT_BYTES, _RESERVED_BYTES = 233472, 1024
+"""Bytes of shared memory of a multiprocessor of sm_90a, and those that each work-group takes
+besides its own."""
 _MOST_GRID = 65535
 """Work-groups that a grid may have along y and along z."""
 WARPS = (4, 8, 16)
@@ -52,11 +58,11 @@ _TEAM_TILES = 4
 """Tiles of pixels that the four warps of a warpgroup multiply together."""
 _CYCLES_OF_PAIR = 8.0
 """Cycles of all tensor cores for 64 pixels, 16 channels and a step of input channels by wgmma."""
-_WGMMA_LATENCY = 120.0
+_WGMMA_LATENCY = 300.0
 """Cycles from the first product of a warpgroup to where its sums can be read, besides those of the
 products."""
-_BARRIER_WORDS = 2
-"""Words of 16 bytes of the barriers for copies."""
+_BARRIER_WORDS = 3
+"""Words of 16 bytes of the barriers for copies and sums."""
 _PAIR_WORDS = 32
 """Words of 16 bytes of a step's weights for a pair of tiles of channels."""
 _ACCESS = 4
@@ -255,17 +261,15 @@ class BlockTiling:
         inputs = self.row_tiles * _ROWS * x_row if expands else 0
         expanded = math.prod(self.halo) * chunk_row * (1 if expands else self.stages)
         convolved = self.pixel_tiles * _ROWS * chunk_row
-        sums = -(-self.fragments // self.tile.cluster) * self.tile.cluster * 32
+        sums = 0
+        if self.tile.cluster > 1:
+            sums = -(-self.fragments // self.tile.cluster) * self.tile.cluster * 32
         if self.block.excite is not None:
             gates = (self.turns * self.tile.chunk // 4
                      + -(-(self.tile.cluster + 1) * self.block.excite.squeezed // 4))
             # what is convolved stays, and the sums take the place of what is before it
             return 16 * (max(inputs + expanded, sums) + self.turns * convolved + gates + beside)
-        if self.tile.cluster > 1:
-            return 16 * (inputs + expanded + convolved + sums + beside)
-        # without a cluster the sums take the place of the chunks at the end
-        weights = self.stages * self.weight_words
-        return 16 * (inputs + max(expanded + convolved + weights, sums) + beside - weights)
+        return 16 * (inputs + expanded + convolved + sums + beside)
 
     @cached_property
     def sides(self) -> int:
@@ -346,7 +350,9 @@ class BlockTiling:
     def rows_at_once(self) -> int:
         """Rows of outputs of which a warp has sums at once in the depthwise convolution by
         products: more where there are few warps, which leave registers and hide little waiting."""
-        few = self.tile.warps * self.blocks_per_unit <= _FEW_WARPS
+        warps = self.tile.warps * self.blocks_per_unit
+        few = warps <= _FEW_WARPS or (
+            self.tile.wgmma and warps <= 16 and self._team_sums <= _MOST_SUMS_BESIDE_ROWS)
         return 4 if few and math.prod(self.block.depthwise.kernel) <= _FEW_TAPS else 2
 
     def _product_cycles(self, run: int) -> Phase:
@@ -367,11 +373,18 @@ class BlockTiling:
                            units * (_ACCESS * loads + 2 * run))
 
     @property
+    def _team_sums(self) -> int:
+        """Sums of an expansion and of the projection by wgmma of a work-item."""
+        return self.sums + 8 * self.expand_pairs
+
+    @property
     def blocks_per_unit(self) -> int:
         """Work-groups that a multiprocessor is to have room for in its registers."""
         if self.tile.wgmma:
-            held = self.sums + 8 * self.expand_pairs
-            return max(1, (8 if held > _MOST_TEAM_SUMS else 16) // self.tile.warps)
+            most = next((warps for warps, sums in _TEAM_SUMS.items()
+                         if self._team_sums <= sums), 8)
+            return max(1, min(most // self.tile.warps,
+                              _UNIT_BYTES // (self.shared_bytes + _RESERVED_BYTES)))
         splits = self.precision == "fp32"
         crowded = self.sums > (16 if splits else 32) or (splits and self.expand_tiles > 1) or (
             not self.convolves and self.sums + 4 * self.strip > 44)
