@@ -58,7 +58,7 @@ _TEAM_TILES = 4
 """Tiles of pixels that the four warps of a warpgroup multiply together."""
 _CYCLES_OF_PAIR = 8.0
 """Cycles of all tensor cores for 64 pixels, 16 channels and a step of input channels by wgmma."""
-_WGMMA_LATENCY = 300.0
+_WGMMA_LATENCY = 120.0
 """Cycles from the first product of a warpgroup to where its sums can be read, besides those of the
 products."""
 _BARRIER_WORDS = 3
