@@ -53,7 +53,7 @@ _HEADERS = (*DIALECT, EARLY_BEGIN, ASYNC_COPIES, COPY_BARRIERS, TENSOR_CORES, MM
 """The files that precede the kernel's own."""
 _CONFIGS = 4
 """Tiles that are offered for each of some batch sizes."""
-_LARGE_CONFIGS = 2
+_LARGE_CONFIGS = 3
 """Further tiles that are offered of those with larger clusters than every device has room for."""
 _SURE_CLUSTER = 8
 """Work-groups of a cluster that find room on every device with clusters."""
