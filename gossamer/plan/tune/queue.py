@@ -31,10 +31,9 @@ _BUILDERS = 8
 """Candidates that are built at the same time, about, where as many kernels can be compiled."""
 _ALONE = 1.25
 """Ratio of a region's time to that of its layers alone up to which it may save conversions."""
-_CLEARLY_FASTER = 0.6
-"""Ratio of a region's time to that of its layers alone from which on the layers are left to it."""
-_TRIED = 5
-"""Candidates of each layer that have a time before a region is compared with its layers."""
+_CLEARLY_FASTER = {3: 0.5, 5: 0.6}
+"""Ratio of a region's time to that of its layers alone from which on the layers are left to it, by
+the candidates of each layer that have a time."""
 NEAR = 1.15
 """Ratio to the best known time up to which a candidate is timed more than once."""
 
@@ -105,8 +104,9 @@ class LayerTimes:
 
     @property
     def _is_clearly_faster(self) -> bool:
-        return (self.best_us < _CLEARLY_FASTER * self.parts_us
-                and all(len(part.tried) >= _TRIED for part in self.parts))
+        tried = min((len(part.tried) for part in self.parts), default=0)
+        return any(tried >= least and self.best_us < ratio * self.parts_us
+                   for least, ratio in _CLEARLY_FASTER.items())
 
     def learn(self, attempt: Attempt) -> None:
         """Remembers the time that an attempt has, if it has any."""

@@ -263,20 +263,22 @@ def test_layers_of_a_region_that_is_clearly_faster_are_left_to_it() -> None:
     assert not queue.is_useless(left)
 
 
-def layer_in_a_fast_region() -> tuple[AttemptQueue, CandidateGroup]:
+def layer_in_a_fast_region(us: float = 10.0) -> tuple[AttemptQueue, CandidateGroup]:
     """Returns a queue and the group of a layer of which nothing was tried, in a measured region."""
     of_layer = group("layer", LayerTimes("layer"))
     (times,), region = of_layer.layers, LayerTimes("region")
     region.parts, times.covered_by = [times], [[region]]
     queue = queue_of()
-    measure(queue, attempt(group("region", region), 100.0), 10.0)
+    measure(queue, attempt(group("region", region), 100.0), us)
     return queue, of_layer
 
 
-def test_a_region_is_compared_with_layers_of_which_enough_was_tried() -> None:
-    queue, of_layer = layer_in_a_fast_region()
+@pytest.mark.parametrize(("us", "tried"), [(10.0, 3), (55.0, 5)])
+def test_a_region_is_compared_with_layers_of_which_enough_was_tried(us: float,
+                                                                    tried: int) -> None:
+    queue, of_layer = layer_in_a_fast_region(us)
     left = attempt(of_layer, 1.0, "left")
-    for number in range(5):
+    for number in range(tried):
         assert not queue.is_useless(left)
         measure(queue, attempt(of_layer, 100.0, f"paced{number}"), 100.0)
     assert queue.is_useless(left)
@@ -285,7 +287,7 @@ def test_a_region_is_compared_with_layers_of_which_enough_was_tried() -> None:
 def test_a_candidate_that_failed_afterwards_does_not_count_as_tried() -> None:
     queue, of_layer = layer_in_a_fast_region()
     left = attempt(of_layer, 1.0, "left")
-    tried = [attempt(of_layer, 100.0, f"paced{number}") for number in range(5)]
+    tried = [attempt(of_layer, 100.0, f"paced{number}") for number in range(3)]
     for each in tried:
         measure(queue, each, 100.0)
     assert queue.is_useless(left)
