@@ -27,15 +27,18 @@ _FROM_ALIKE = 2
 class Attempts:
     """Makes attempts for the candidates that are to be measured, and stores what became of them.
 
-    samples: number of samples that a measurement needs to suffice. everything: whether candidates
-    that cannot be of use are measured too.
+    samples: number of samples that a measurement needs to suffice. precision: the least precise one
+    that is allowed. everything: whether candidates that cannot be of use are measured too.
+    keeps_precisions: whether a less precise candidate may not stand for a more precise one.
     """
 
-    def __init__(self, results: Results, digests: Digests, samples: int, *,
-                 everything: bool) -> None:
+    def __init__(self, results: Results, digests: Digests, samples: int, precision: str, *,
+                 everything: bool, keeps_precisions: bool) -> None:
         self._results = results
         self._digests = digests
         self._samples = samples
+        self._precision = precision
+        self._keeps_precisions = keeps_precisions
         self._everything = everything
         self.reused = 0
         """Number of candidates whose measurements came from the cache."""
@@ -96,8 +99,9 @@ class Attempts:
             self.not_tried += attempt.measured.not_tried
             attempt.measured = _with_first_build(attempt.measured, attempt.before)
             if attempt.measured.not_tried:
-                # more effort tries it again
-                attempt.measured = replace(attempt.measured, samples=self._samples)
+                # more effort, and a plan without what was faster, try it again
+                attempt.measured = replace(attempt.measured, samples=self._samples,
+                                           among=self._among(attempt.measured))
             self._results.keep(attempt, device)
             if not attempt.is_transient:
                 by_problem.setdefault(attempt.group.problem, []).append(attempt.measured)
@@ -139,11 +143,16 @@ class Attempts:
         if stored is None:
             return True
         if stored.not_tried:
-            return self._everything or stored.samples < self._samples
+            return (self._everything or stored.samples < self._samples
+                    or PRECISIONS.index(stored.among) > PRECISIONS.index(self._among(stored)))
         if stored.failure:
             # a candidate that was wrong with other weights may be right with these
             return stored.wrong_numbers and stored.weights != self._digests.of(layer)
         return stored.samples < self._samples
+
+    def _among(self, measured: Measurement) -> str:
+        """Returns the least precise precision of the candidates that may stand for one."""
+        return measured.precision if self._keeps_precisions else self._precision
 
 
 def ranked_elsewhere(attempts: Sequence[Attempt],

@@ -98,8 +98,9 @@ class Tuner(Measures):
         self._known: dict[tuple[Problem, str, tuple[str, ...]], list[Candidate]] = {}
         self._results = Results(self.cache, device)
         self._digests = Digests()
-        self._attempts = Attempts(self._results, self._digests, self.samples,
-                                  everything=self.everything)
+        self._attempts = Attempts(self._results, self._digests, self.samples, precision,
+                                  everything=self.everything,
+                                  keeps_precisions=keeps_precisions)
         self._verification = Verification(self._results, self._digests, self.profile,
                                           self._memory_of)
 

@@ -208,3 +208,22 @@ def test_a_tolerance_keeps_precise_candidates(
     candidates = tuner.measure(layer(), [half, full], paced_device)
     # the first one in float32 is required, and the other may be worth it for the tolerance only
     assert [candidate.measured.not_tried for candidate in candidates] == [False, False, not keeps]
+
+
+@pytest.mark.parametrize(("first", "then"), [
+    ({"precision": "fp16"}, {"precision": "fp32"}),
+    ({"precision": "fp16"}, {"precision": "fp16", "keeps_precisions": True})])
+def test_what_was_not_tried_among_less_precise_candidates_is_tried_without_them(
+        paced_device: PacedDevice, paced_tuner: Callable[..., Tuner],
+        known: Callable[..., None], first: dict[str, Any], then: dict[str, Any]) -> None:
+    half = Paced("half", 10.0, precisions=("fp16",))
+    full = Paced("full", 1000.0, 900.0, model_us=1000.0)
+    known(half, full)
+    allowed = [half, full] if then["precision"] == "fp16" else [full]
+    assert paced_tuner(**first).measure(
+        layer(), [half, full], paced_device)[-1].measured.not_tried
+    *_, last = paced_tuner(**then).measure(layer(), allowed, paced_device)
+    assert last.measured.median_us == 900.0
+    again = paced_tuner(**first)
+    again.measure(layer(), [half, full], paced_device)
+    assert again.measured == 0
