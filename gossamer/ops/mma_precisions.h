@@ -12,11 +12,6 @@ INLINE uint4 as_operands(const uint4 &words)
     return words;
 }
 
-[[maybe_unused]] INLINE uint4 as_weights(const uint4 &words)
-{
-    return words;
-}
-
 INLINE void multiply_tile(float (&sum)[4], const Pixels &pixels, const Weights &weights, int tile)
 {
     multiply(sum, pixels, tile ? weights.z : weights.x, tile ? weights.w : weights.y);
@@ -30,17 +25,11 @@ struct Operands {
 typedef Operands Pixels;
 typedef Operands Weights;
 
-/* Returns what a number's upper part lacks. */
-INLINE uint missing(uint value, uint upper)
-{
-    return (uint)__float_as_int(__int_as_float((int)value) - __int_as_float((int)upper));
-}
-
 /* Splits a number into two that TF32 represents. */
 INLINE void split(uint value, uint &upper, uint &lower)
 {
     upper = (value + 0x1000u) & ~0x1fffu;
-    lower = missing(value, upper);
+    lower = (uint)__float_as_int(__int_as_float((int)value) - __int_as_float((int)upper));
 }
 
 INLINE Operands as_operands(const uint4 &words)
@@ -51,18 +40,6 @@ INLINE Operands as_operands(const uint4 &words)
     split(words.z, split_words.upper.z, split_words.lower.z);
     split(words.w, split_words.upper.w, split_words.lower.w);
     return split_words;
-}
-
-/* Splits weights of rounded_to_two_tf32: what the first part lacks when it is truncated, the second
- * has without a loss. */
-[[maybe_unused]] INLINE Operands as_weights(const uint4 &words)
-{
-    Operands parts;
-    parts.upper = make_uint4(words.x & ~0x1fffu, words.y & ~0x1fffu, words.z & ~0x1fffu,
-                             words.w & ~0x1fffu);
-    parts.lower = make_uint4(missing(words.x, parts.upper.x), missing(words.y, parts.upper.y),
-                             missing(words.z, parts.upper.z), missing(words.w, parts.upper.w));
-    return parts;
 }
 
 /* Adds three of the four products of the parts; that of both lower ones is below 2^-22 of the

@@ -18,7 +18,7 @@ INLINE Pixels load_pixels(const REAL *first, int row, int step, uint lane)
 /* Loads a step's weights for two tiles of channels. */
 INLINE Weights load_weights(const uint4 *first, uint lane)
 {
-    return as_weights(first[(int)lane]);
+    return as_operands(first[(int)lane]);
 }
 
 /* Returns a value as the tensor cores read it: TF32 rounded, where they would truncate it. */

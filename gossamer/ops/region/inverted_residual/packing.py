@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.conv2d.sparse.common.tensor_cores import rounded_to_tf32, rounded_to_two_tf32
+from gossamer.ops.conv2d.sparse.common.tensor_cores import rounded_to_tf32
 from gossamer.ops.region.inverted_residual.block import Block
 from gossamer.ops.region.inverted_residual.tiling import DEPTHS, BlockTiling
 
@@ -141,6 +141,4 @@ def _words(ordered: np.ndarray, precision: str) -> np.ndarray:
             ordered = ordered.astype(np.float16)
     elif precision == "tf32":
         ordered = rounded_to_tf32(ordered)
-    else:
-        ordered = rounded_to_two_tf32(ordered)
     return ordered.reshape(-1).view(np.uint32)

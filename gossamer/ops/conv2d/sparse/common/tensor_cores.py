@@ -51,18 +51,6 @@ def fragments(values: np.ndarray, precision: str) -> np.ndarray:
 
 def rounded_to_tf32(values: np.ndarray) -> np.ndarray:
     """Returns values rounded to the 10 mantissa bits of TF32, to nearest, ties to even."""
-    return _without_bits(values, 13)
-
-
-def rounded_to_two_tf32(values: np.ndarray) -> np.ndarray:
-    """Returns values rounded to what the sum of two TF32 numbers represents of which the first has
-    their upper bits: 21 mantissa bits, to nearest, ties to even."""
-    return _without_bits(values, 2)
-
-
-def _without_bits(values: np.ndarray, count: int) -> np.ndarray:
-    """Returns float32 numbers rounded so that a count of their last bits are 0."""
     bits = values.view(np.uint32)
-    half = np.uint32((1 << count - 1) - 1)
-    rounded = (bits + half + (bits >> np.uint32(count) & 1)) & ~np.uint32((1 << count) - 1)
+    rounded = (bits + 0xFFF + (bits >> 13 & 1)) & ~np.uint32(0x1FFF)
     return np.where(np.isfinite(values), rounded, bits).view(np.float32)
