@@ -147,6 +147,23 @@ def test_it_builds_without_spills() -> None:
             assert info.spill_bytes == 0, f"{source} spills on {architecture}"
 
 
+@pytest.mark.parametrize("problem", [
+    block(64, 160, 960, 160, (7, 7)), block(64, 96, 576, 160, (14, 14), stride=(2, 2)),
+    block(64, 24, 144, 24, (56, 56))])
+def test_what_is_offered_for_warpgroups_builds_without_spills(problem: RegionProblem) -> None:
+    pytest.importorskip("gossamer.device.cuda.nvrtc", exc_type=ImportError)
+    device = RecordingDevice()
+    weights = Weights(random_weights(problem), device)
+    offered = [variant for variant in InvertedResidualMma().variants(problem, device)
+               if variant["wgmma"] and variant.precision == "fp16"]
+    assert offered
+    for variant in offered[:2]:
+        InvertedResidualMma().prepare(weights, problem, variant, device)
+    for source in device.sources:
+        assert source.architectures == ("sm_90a",)
+        assert build_info(source, "sm_90a").spill_bytes == 0, f"{source} spills"
+
+
 def test_channels_that_are_no_multiple_of_8_give_a_reason() -> None:
     reason = InvertedResidualMma().supports(block(1, 12, 32, 8, (6, 6)), RecordingDevice())
     assert reason == "12 to 8 channels, takes multiples of 8"
