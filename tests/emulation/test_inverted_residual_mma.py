@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gossamer.ops.region.inverted_residual.tiling import BlockTile
+from gossamer.ops.region.inverted_residual.sizes import BlockTile
 from tests.emulation.test_faults import Emulate
 from tests.ops.region.test_inverted_residual_mma import (
     PROBLEMS,

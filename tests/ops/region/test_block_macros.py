@@ -12,7 +12,8 @@ from gossamer.ops.algorithm import Epilogue
 from gossamer.ops.region.inverted_residual.block import block_of
 from gossamer.ops.region.inverted_residual.macros import block_macros, without_bias
 from gossamer.ops.region.inverted_residual.packing import pack_chunks
-from gossamer.ops.region.inverted_residual.tiling import BlockTile, BlockTiling
+from gossamer.ops.region.inverted_residual.sizes import BlockTile
+from gossamer.ops.region.inverted_residual.tiling import BlockTiling
 from tests.ops.harness import random_weights
 from tests.ops.region.blocks import BIAS, BIAS_HARD_SWISH, BIAS_RELU, BIAS_RELU6, block
 

@@ -17,7 +17,7 @@ from gossamer.ops.region.inverted_residual.inverted_residual_mma import (
     SqueezeExciteMma,
     StemMma,
 )
-from gossamer.ops.region.inverted_residual.tiling import BlockTile
+from gossamer.ops.region.inverted_residual.sizes import BlockTile
 from gossamer.ops.region.problem import RegionProblem
 from gossamer.ops.weights import Weights
 from tests.cubins import build_info

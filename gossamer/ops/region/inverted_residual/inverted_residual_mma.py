@@ -36,8 +36,9 @@ from gossamer.ops.region.inverted_residual.packing import (
     pack_small_constants,
     pack_squeeze,
 )
+from gossamer.ops.region.inverted_residual.sizes import BlockTile
 from gossamer.ops.region.inverted_residual.tiles import BATCHES, fits, tilings
-from gossamer.ops.region.inverted_residual.tiling import BlockTile, BlockTiling
+from gossamer.ops.region.inverted_residual.tiling import BlockTiling
 from gossamer.ops.region.problem import RegionProblem
 from gossamer.ops.region.squeeze_excite_layer import SQUEEZE_EXCITE
 from gossamer.ops.strided import cannot_compile, layout_variants

@@ -9,7 +9,8 @@ import numpy as np
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.sparse.common.tensor_cores import rounded_to_tf32
 from gossamer.ops.region.inverted_residual.block import Block
-from gossamer.ops.region.inverted_residual.tiling import DEPTHS, BlockTiling
+from gossamer.ops.region.inverted_residual.sizes import DEPTHS
+from gossamer.ops.region.inverted_residual.tiling import BlockTiling
 
 
 def pack_chunks(divided: BlockTiling, arrays: Mapping[str, np.ndarray]) -> np.ndarray:

@@ -1,4 +1,5 @@
-"""A block divided among the work-groups of inverted_residual_mma, and its expected time."""
+"""How the warps of inverted_residual_mma share the tiles of a block, and the time that is expected
+of it."""
 
 from __future__ import annotations
 
@@ -8,7 +9,6 @@ from functools import cached_property
 
 from gossamer.device.limits import Limits
 from gossamer.ops.mma_precisions import CYCLES_OF_PRODUCT
-from gossamer.ops.region.inverted_residual.block import Block
 from gossamer.ops.region.inverted_residual.expected import (
     ChunkWork,
     Phase,
@@ -16,9 +16,8 @@ from gossamer.ops.region.inverted_residual.expected import (
     cycles_of_wave,
     cycles_with_excite,
 )
+from gossamer.ops.region.inverted_residual.sizes import DEPTHS, ROWS, TEAM_TILES, BlockSizes
 
-_ROWS = 16
-"""Pixels of a tile that is multiplied at once."""
 _MOST_SUMS = 96
 """Sums of the projection that fit the registers of a work-item."""
 _MOST_EXCITED_SUMS = 48
@@ -44,18 +43,12 @@ _MOST_GRID = 65535
 """Work-groups that a grid may have along y and along z."""
 WARPS = (4, 8, 16)
 _STRIPS = (1, 2, 4, 7, 8)
-_MOST_TAPS = 25
-"""Taps of a depthwise filter that tensor cores convolve: more inputs do not fit the registers."""
 _FEW_TAPS, _FEW_WARPS = 9, 8
 """Taps of a filter, and warps of a multiprocessor, up to which four rows of outputs are convolved
 at once."""
-_MOST_STRIDE = 2
-"""Rows from one output to the next up to which tensor cores convolve."""
 _LOADED = {"fp16": 4.0, "tf32": 4.0, "fp32": 16.0}
 """Cycles of a scheduler for loading a tile of 16 pixels, or the weights of 16 channels, for a step
 of input channels; in float32 with splitting each number."""
-_TEAM_TILES = 4
-"""Tiles of pixels that the four warps of a warpgroup multiply together."""
 _CYCLES_OF_PAIR = 8.0
 """Cycles of all tensor cores for 64 pixels, 16 channels and a step of input channels by wgmma."""
 _WGMMA_LATENCY = 120.0
@@ -63,75 +56,23 @@ _WGMMA_LATENCY = 120.0
 products."""
 _BARRIER_WORDS = 3
 """Words of 16 bytes of the barriers for copies and sums."""
-_PAIR_WORDS = 32
-"""Words of 16 bytes of a step's weights for a pair of tiles of channels."""
 _ACCESS = 4
 """Cycles in which shared memory gives a warp 16 bytes a lane."""
 _CHAIN = {"fp16": 35.0, "tf32": 35.0, "fp32": 90.0}
 """Cycles from one product to the next that adds to the same sums; in float32 those of three
 products and an addition."""
-DEPTHS = {"fp16": 16, "tf32": 8, "fp32": 8}
-"""Input channels of a step, by precision."""
 
 
 @dataclass(frozen=True)
-class BlockTile:
-    """The work of a cluster of work-groups.
-
-    rows, columns: the outputs of the cluster. chunk: hidden channels that a work-group computes at
-    once, a multiple of 16. cluster: work-groups that take turns with the chunks. warps: warps of a
-    work-group. wgmma: 1 where four warps multiply together by wgmma (sm_90a), 0 where each does by
-    mma.
-    """
-
-    rows: int
-    columns: int
-    chunk: int
-    cluster: int
-    warps: int
-    wgmma: int = 0
-
-
-@dataclass(frozen=True)
-class BlockTiling:
-    """A block divided into tiles. precision: "fp32", "tf32" or "fp16"."""
-
-    block: Block
-    tile: BlockTile
-    precision: str
-
-    @property
-    def _word(self) -> int:
-        """Elements of 16 bytes."""
-        return 8 if self.precision == "fp16" else 4
-
-    @cached_property
-    def halo(self) -> tuple[int, int]:
-        """Rows and columns of the windows of a tile."""
-        return self.block.halo(self.tile.rows, self.tile.columns)
+class BlockTiling(BlockSizes):
+    """A block divided into tiles: how its warps share them, and the expected time."""
 
     @cached_property
     def row_tiles(self) -> int:
         """Tiles of 16 pixels that hold what is under a tile's windows, with those that fill the
         last unit of an expansion."""
         of_unit = self.expand_tiles * self._team_tiles
-        return -(-self._windows // (_ROWS * of_unit)) * of_unit
-
-    @property
-    def _team_tiles(self) -> int:
-        """Tiles of pixels of the warps that multiply together."""
-        return _TEAM_TILES if self.tile.wgmma else 1
-
-    @property
-    def _teams(self) -> int:
-        """Warpgroups, or warps, that multiply together."""
-        return self.tile.warps // self._team_tiles
-
-    @cached_property
-    def _windows(self) -> int:
-        """Pixels under a tile's windows, at most."""
-        p = self.block.depthwise
-        return min(self.halo[0], p.height) * min(self.halo[1], p.width)
+        return -(-self._windows // (ROWS * of_unit)) * of_unit
 
     @property
     def expand_tiles(self) -> int:
@@ -162,92 +103,11 @@ class BlockTiling:
         """Returns whether the registers hold the sums of so many tiles of pixels and pairs of tiles
         of channels of an expansion."""
         if self.precision == "fp32":
-            several = self._windows > _ROWS and self.tile.chunk // 16 >= self.tile.warps // 2
+            several = self._windows > ROWS and self.tile.chunk // 16 >= self.tile.warps // 2
             fits = self.sums <= _MOST_SUMS_BESIDE and several
             return tiles == (2 if fits else 1) and tiles * pairs <= _MOST_PAIRS
         return tiles * pairs <= _MOST_PAIRS or (
             8 * tiles * pairs + self.sums <= _MOST_SUMS_AT_ONCE[self.precision])
-
-    @property
-    def pixel_tiles(self) -> int:
-        """Tiles of 16 pixels that hold a tile's outputs."""
-        return -(-self.tile.rows * self.tile.columns // _ROWS)
-
-    @property
-    def chunks(self) -> int:
-        """Chunks of hidden channels."""
-        return -(-self.block.hidden // self.tile.chunk)
-
-    @property
-    def hidden(self) -> int:
-        """Hidden channels with those that fill the last chunk."""
-        return self.chunks * self.tile.chunk
-
-    @property
-    def turns(self) -> int:
-        """Chunks that a work-group computes, at most."""
-        return -(-self.chunks // self.tile.cluster)
-
-    @property
-    def stages(self) -> int:
-        """Chunks whose weights are in shared memory at once."""
-        return min(self.turns, 2)
-
-    @property
-    def expand_steps(self) -> int:
-        """Steps of the expansion's input channels; 0 without an expansion."""
-        return -(-self.block.expanded_inputs // DEPTHS[self.precision])
-
-    @property
-    def operands(self) -> int:
-        """Numbers of a pixel of the block's input in shared memory: its channels, or what is
-        gathered for it, with zeros up to whole steps."""
-        if self.block.gathers:
-            return self.expand_steps * DEPTHS[self.precision]
-        return self.block.channels
-
-    @property
-    def project_steps(self) -> int:
-        """Steps of a chunk's hidden channels."""
-        return self.tile.chunk // DEPTHS[self.precision]
-
-    @property
-    def out_pairs(self) -> int:
-        """Pairs of tiles of 8 output channels."""
-        return -(-self.block.out_channels // 16)
-
-    @cached_property
-    def expand_words(self) -> int:
-        """Words of 16 bytes of the expansion's weights for a chunk."""
-        return self.expand_steps * (self.tile.chunk // 16) * _PAIR_WORDS
-
-    @cached_property
-    def constants(self) -> tuple[int, int, int]:
-        """Constants that a channel has in the epilogue of the expansion, of the depthwise
-        convolution and of the projection."""
-        counts = [part.epilogue.operands.count("channel") for part in self.block.convolutions]
-        first, second, third = counts if len(counts) == 3 else (0, *counts)
-        return first, second, third
-
-    @cached_property
-    def constant_words(self) -> int:
-        """Words of 16 bytes of the taps and constants of a chunk."""
-        taps = math.prod(self.block.depthwise.kernel)
-        if self.convolves:
-            return (taps * self.tile.chunk // 8
-                    + sum(self.constants[:2]) * self.tile.chunk // 4)
-        return (taps + sum(self.constants[:2])) * self.tile.chunk // 4
-
-    @cached_property
-    def weight_words(self) -> int:
-        """Words of 16 bytes of all that a chunk needs."""
-        return (self.expand_words + self.constant_words
-                + self.project_steps * self.out_pairs * _PAIR_WORDS)
-
-    @property
-    def fragments(self) -> int:
-        """Tiles of 16 pixels and 8 channels of a tile's results."""
-        return self.pixel_tiles * (self.block.out_channels // 8)
 
     @cached_property
     def shared_bytes(self) -> int:
@@ -258,9 +118,9 @@ class BlockTiling:
         results = self.constants[2] * self.block.out_channels // 4
         beside = (results + self.row_tiles * 4 + _BARRIER_WORDS
                   + self.stages * self.weight_words)
-        inputs = self.row_tiles * _ROWS * x_row if expands else 0
+        inputs = self.row_tiles * ROWS * x_row if expands else 0
         expanded = math.prod(self.halo) * chunk_row * (1 if expands else self.stages)
-        convolved = self.pixel_tiles * _ROWS * chunk_row
+        convolved = self.pixel_tiles * ROWS * chunk_row
         sums = 0
         if self.tile.cluster > 1:
             sums = -(-self.fragments // self.tile.cluster) * self.tile.cluster * 32
@@ -311,10 +171,10 @@ class BlockTiling:
         return 8 * tiles * pairs
 
     def _expand_cycles(self, tiles: int, pairs: int) -> Phase:
-        units = -(-self._windows // (_ROWS * tiles)) * (self.tile.chunk // 16 // pairs)
-        of_warp = -(-units // self.tile.warps)
         if self.tile.wgmma:
             return self._team_expand_cycles(pairs)
+        units = -(-self._windows // (ROWS * tiles)) * (self.tile.chunk // 16 // pairs)
+        of_warp = -(-units // self.tile.warps)
         of_step = 2 * tiles * pairs * CYCLES_OF_PRODUCT[self.precision]
         finished = tiles * pairs * (24 if self.convolves else 60) + 40
         loaded = of_step + _LOADED[self.precision] * (tiles + pairs)
@@ -325,20 +185,13 @@ class BlockTiling:
 
     def _team_expand_cycles(self, pairs: int) -> Phase:
         """Returns the cycles of an expansion by wgmma."""
-        units = -(-self._windows // (_ROWS * _TEAM_TILES)) * (self.tile.chunk // 16 // pairs)
+        units = -(-self._windows // (ROWS * TEAM_TILES)) * (self.tile.chunk // 16 // pairs)
         of_team = -(-units // self._teams)
         finished = pairs * (24 if self.convolves else 60) + 40
         products = self._products(of_team, pairs, self.expand_steps, of_team)
-        stored = units * _TEAM_TILES * _ACCESS * pairs * 8 // self._word
+        stored = units * TEAM_TILES * _ACCESS * pairs * 8 // self._word
         return Phase(products.issued + of_team * finished * self.tile.warps / 4,
                      products.waited + of_team * 2 * finished, products.shared + stored)
-
-    @property
-    def convolves(self) -> bool:
-        """Whether tensor cores compute the depthwise convolution."""
-        p = self.block.depthwise
-        return (self.precision == "fp16" and math.prod(p.kernel) <= _MOST_TAPS
-                and p.stride[0] <= _MOST_STRIDE)
 
     @cached_property
     def run(self) -> int:
@@ -358,7 +211,7 @@ class BlockTiling:
     def _product_cycles(self, run: int) -> Phase:
         """Returns the cycles of the depthwise convolution by products."""
         p, tile = self.block.depthwise, self.tile
-        columns = -(-tile.rows // run * tile.columns // _ROWS)
+        columns = -(-tile.rows // run * tile.columns // ROWS)
         units = tile.chunk // 8 * columns
         of_warp = -(-units // tile.warps)
         # a product takes two neighbouring taps; with odd rows the last taps of two rows
