@@ -3,7 +3,7 @@
  * have come. */
 
 /* Begins a barrier at which so many arrive in each turn. */
-INLINE void begin_barrier(ulong *barrier, int arrivals)
+[[maybe_unused]] INLINE void begin_barrier(ulong *barrier, int arrivals)
 {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;"
                  ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
@@ -23,7 +23,7 @@ INLINE void begin_barrier(ulong *barrier, int arrivals)
 }
 
 /* Arrives at a barrier whose turn does not end before so many bytes have come. */
-INLINE void expect_bytes(ulong *barrier, int bytes)
+[[maybe_unused]] INLINE void expect_bytes(ulong *barrier, int bytes)
 {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
                  ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
@@ -37,7 +37,7 @@ INLINE void expect_bytes(ulong *barrier, int bytes)
 }
 
 /* Waits for the end of a turn, which are numbered from 0 on. */
-INLINE void wait_for_turn(ulong *barrier, uint turn)
+[[maybe_unused]] INLINE void wait_for_turn(ulong *barrier, uint turn)
 {
     asm volatile("{\n"
                  ".reg .pred done;\n"

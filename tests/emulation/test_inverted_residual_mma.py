@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gossamer.ops.region.inverted_residual.sizes import BlockTile
@@ -50,16 +52,27 @@ from tests.ops.region.test_inverted_residual_mma import (
     ("races", "excited", "fp16", BlockTile(7, 6, 16, 2, 2)),
     ("races", "excited strided", "fp16", BlockTile(5, 6, 16, 1, 4)),
     ("races", "excited separable", "fp32", BlockTile(6, 5, 16, 3, 2)),
+    ("races", "narrow", "fp16", BlockTile(6, 6, 16, 4, 4)),
     *((mode, name, precision, tile) for mode, precision, (name, tile) in zip(
-        ("bounds", "races") * len(WARPGROUP_TILES),
-        ("fp16", "fp16", "tf32", "fp16", "tf32", "fp16", "tf32", "fp16"), WARPGROUP_TILES,
-        strict=False)),
+        ("bounds", "races") * (len(WARPGROUP_TILES) // 2),
+        ("fp16", "fp16", "tf32", "fp16", "tf32", "fp16", "tf32", "fp16", "tf32", "fp16"),
+        WARPGROUP_TILES, strict=True)),
 ])
 def test_it_computes_the_block(emulate: Emulate, mode: str, name: str, precision: str,
                                tile: BlockTile) -> None:
     device = emulate(mode, schedule=2)
     problem = PROBLEMS[name]
     check(problem, device, variants_of(problem, device, tile, [precision]))
+
+
+@pytest.mark.parametrize(("mode", "name", "precision"), [
+    ("bounds", "residual", "fp16"), ("races", "strided", "fp32"), ("bounds", "separable", "tf32")])
+def test_devices_without_clusters_copy_word_by_word(emulate: Emulate, mode: str, name: str,
+                                                    precision: str) -> None:
+    device = emulate(mode)
+    device.limits = replace(device.limits, cluster=1)
+    problem = PROBLEMS[name]
+    check(problem, device, variants_of(problem, device, BlockTile(4, 5, 16, 1, 4), [precision]))
 
 
 @pytest.mark.parametrize("precision", ["tf32", "fp32"])

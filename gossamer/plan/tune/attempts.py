@@ -10,7 +10,6 @@ from dataclasses import replace
 from gossamer.device.base import Device
 from gossamer.measure import Timing
 from gossamer.ops.algorithm import PRECISIONS, Problem
-from gossamer.plan.program import Layer
 from gossamer.plan.store.tuning_cache import CandidateKey, Measurement
 from gossamer.plan.tune.alike import likeness
 from gossamer.plan.tune.digests import Digests
@@ -60,7 +59,7 @@ class Attempts:
                 attempt.is_required = (problem, attempt.key) in work.required
                 stored = known.get(attempt.key)
                 attempt.before = stored
-                if not self._is_missing(stored, group.layer):
+                if not self._is_missing(stored, group):
                     attempt.measured = stored
                 else:
                     missing.append(attempt)
@@ -101,7 +100,7 @@ class Attempts:
             if attempt.measured.not_tried:
                 # more effort, and a plan without what was faster, try it again
                 attempt.measured = replace(attempt.measured, samples=self._samples,
-                                           among=self._among(attempt.measured))
+                                           among=self._among(attempt.measured, attempt.group))
             self._results.keep(attempt, device)
             if not attempt.is_transient:
                 by_problem.setdefault(attempt.group.problem, []).append(attempt.measured)
@@ -138,21 +137,25 @@ class Attempts:
                 weights=self._digests.of(attempt.group.layer))
             self._results.keep(attempt, device)
 
-    def _is_missing(self, stored: Measurement | None, layer: Layer) -> bool:
+    def _is_missing(self, stored: Measurement | None, group: CandidateGroup) -> bool:
         """Whether a candidate has to be measured, as its stored measurement does not suffice."""
         if stored is None:
             return True
         if stored.not_tried:
+            among = self._among(stored, group)
             return (self._everything or stored.samples < self._samples
-                    or PRECISIONS.index(stored.among) > PRECISIONS.index(self._among(stored)))
+                    or PRECISIONS.index(stored.among) > PRECISIONS.index(among))
         if stored.failure:
             # a candidate that was wrong with other weights may be right with these
-            return stored.wrong_numbers and stored.weights != self._digests.of(layer)
+            return stored.wrong_numbers and stored.weights != self._digests.of(group.layer)
         return stored.samples < self._samples
 
-    def _among(self, measured: Measurement) -> str:
-        """Returns the least precise precision of the candidates that may stand for one."""
-        return measured.precision if self._keeps_precisions else self._precision
+    def _among(self, measured: Measurement, group: CandidateGroup) -> str:
+        """Returns the least precise precision of the candidates that may stand for one. Regions are
+        compared with their layers in all precisions."""
+        if self._keeps_precisions and not any(times.is_region for times in group.layers):
+            return measured.precision
+        return self._precision
 
 
 def ranked_elsewhere(attempts: Sequence[Attempt],

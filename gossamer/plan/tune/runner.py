@@ -246,7 +246,7 @@ class AttemptRunner:
 
     def _first_sample(self, attempt: Attempt, work: Work) -> tuple[PreparedTask, float]:
         """Returns a candidate as a task, with the microseconds of its first sample, which is one
-        execution where that lasts long, or the shorter of two where these are hopelessly slow."""
+        execution where that lasts long, or else the shorter of two where it is hopelessly slow."""
         device = self._device
         execute = (device.timed_graph(work, 1) if device.limits.graph
                    else partial(device.time, work))

@@ -41,6 +41,8 @@ LARGE_FILTER = block(1, 8, 32, 16, (7, 12), kernel=(5, 5), stride=(1, 2), pads=(
 UNUSED_CHANNELS = block(1, 16, 56, 8, (6, 6), activation=QUOTIENT)
 SEPARABLE = block(1, 0, 40, 24, (9, 7), stride=(2, 1), expands=False)
 SEPARABLE_RESIDUAL = block(2, 0, 64, 64, (6, 5), expands=False)
+WIDE = block(1, 72, 160, 80, (5, 6))
+NARROW = block(1, 16, 32, 16, (6, 6))
 EXCITED = excited(block(2, 16, 40, 16, (7, 6)), 10)
 EXCITED_STRIDED = excited(
     block(1, 8, 96, 24, (9, 12), kernel=(5, 5), stride=(2, 2), activation=BIAS_SILU), 6,
@@ -59,7 +61,7 @@ PROBLEMS = {"residual": RESIDUAL, "strided": STRIDED, "large filter": LARGE_FILT
             "even filter": EVEN_FILTER, "flat filter": FLAT_FILTER, "tall filter": TALL_FILTER,
             "unused channels": UNUSED_CHANNELS, "separable": SEPARABLE,
             "separable residual": SEPARABLE_RESIDUAL, "stem": STEM, "large stem": LARGE_STEM,
-            "excited": EXCITED,
+            "wide": WIDE, "narrow": NARROW, "excited": EXCITED,
             "excited strided": EXCITED_STRIDED, "excited separable": EXCITED_SEPARABLE,
             "excited unused channels": EXCITED_UNUSED_CHANNELS}
 
@@ -71,7 +73,9 @@ WARPGROUP_TILES = [
     ("separable residual", BlockTile(6, 5, 16, 1, 8, wgmma=1)),
     ("unused channels", BlockTile(6, 3, 32, 2, 4, wgmma=1)),
     ("stem", BlockTile(9, 11, 16, 1, 16, wgmma=1)),
-    ("large filter", BlockTile(7, 6, 16, 2, 8, wgmma=1))]
+    ("large filter", BlockTile(7, 6, 16, 2, 8, wgmma=1)),
+    ("wide", BlockTile(3, 3, 128, 1, 4, wgmma=1)),
+    ("wide", BlockTile(5, 3, 64, 2, 4, wgmma=1))]
 
 
 def algorithm_of(problem: RegionProblem
@@ -149,7 +153,7 @@ def test_it_builds_without_spills() -> None:
 
 @pytest.mark.parametrize("problem", [
     block(64, 160, 960, 160, (7, 7)), block(64, 96, 576, 160, (14, 14), stride=(2, 2)),
-    block(64, 24, 144, 24, (56, 56))])
+    block(1, 48, 288, 96, (14, 14), kernel=(5, 5), activation=BIAS_SILU)])
 def test_what_is_offered_for_warpgroups_builds_without_spills(problem: RegionProblem) -> None:
     pytest.importorskip("gossamer.device.cuda.nvrtc", exc_type=ImportError)
     device = RecordingDevice()
@@ -157,7 +161,7 @@ def test_what_is_offered_for_warpgroups_builds_without_spills(problem: RegionPro
     offered = [variant for variant in InvertedResidualMma().variants(problem, device)
                if variant["wgmma"] and variant.precision == "fp16"]
     assert offered
-    for variant in offered[:2]:
+    for variant in (*offered[:2], *(variant for variant in offered if variant["warps"] == 16)):
         InvertedResidualMma().prepare(weights, problem, variant, device)
     for source in device.sources:
         assert source.architectures == ("sm_90a",)

@@ -33,10 +33,10 @@ INLINE void gather_windows(REAL *inputs, const float *image, int item, int pixel
             UNROLL for (int j = 0; j < WIDTH; j++) {
                 const int r = (first + j) / FILTER_W % FILTER_H, s = (first + j) % FILTER_W;
                 const int channel = (first + j) / (FILTER_H * FILTER_W);
-                const float *row = corner
-                                   + (channel * image_height + r * FILTER_DILATION_Y) * image_width;
+                const float *line = corner
+                                    + (channel * image_height + r * FILTER_DILATION_Y) * image_width;
                 bool exists = first + j < GATHERED && rows_exist[r] && columns_exist[s];
-                values[j] = rounded(exists ? row[s * FILTER_DILATION_X] : 0.0f);
+                values[j] = rounded(exists ? line[s * FILTER_DILATION_X] : 0.0f);
             }
             REAL *target = inputs + pixel * X_ROW + first;
 #if HALVES

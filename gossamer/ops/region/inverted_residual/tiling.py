@@ -33,6 +33,8 @@ _MOST_PAIRS = 4
 _TEAM_SUMS = {24: 24, 20: 40, 16: 72}
 """Sums of an expansion and of the projection by wgmma that fit the registers of a work-item
 together, by the warps of a multiprocessor; where it has 8 all do."""
+_LARGE_FILTER = 24
+"""Registers that a filter of more than _FEW_TAPS takes of these."""
 _MOST_SUMS_BESIDE_ROWS = 56
 """Those beside which the registers hold four rows of outputs of the depthwise convolution, where a
 multiprocessor has 16 warps."""
@@ -93,7 +95,8 @@ class BlockTiling(BlockSizes):
             return 1, 1
         pairs = self.tile.chunk // 16
         if self.tile.wgmma:
-            units = [(1, count) for count in range(1, pairs + 1) if pairs % count == 0]
+            units = [(1, count) for count in range(1, pairs + 1)
+                     if pairs % count == 0 and (count == 1 or self._fits_team(count))]
         else:
             units = [(tiles, count) for tiles in (1, 2, 3, 4) for count in range(1, 5)
                      if pairs % count == 0 and self._fits(tiles, count)]
@@ -108,6 +111,12 @@ class BlockTiling(BlockSizes):
             return tiles == (2 if fits else 1) and tiles * pairs <= _MOST_PAIRS
         return tiles * pairs <= _MOST_PAIRS or (
             8 * tiles * pairs + self.sums <= _MOST_SUMS_AT_ONCE[self.precision])
+
+    def _fits_team(self, pairs: int) -> bool:
+        """Returns whether the registers hold the sums of so many pairs of tiles of channels of an
+        expansion by wgmma."""
+        most = _TEAM_SUMS[max(WARPS)] if self.tile.warps == max(WARPS) else math.inf
+        return self._team_sums(pairs) <= most
 
     @cached_property
     def shared_bytes(self) -> int:
@@ -205,7 +214,8 @@ class BlockTiling(BlockSizes):
         products: more where there are few warps, which leave registers and hide little waiting."""
         warps = self.tile.warps * self.blocks_per_unit
         few = warps <= _FEW_WARPS or (
-            self.tile.wgmma and warps <= 16 and self._team_sums <= _MOST_SUMS_BESIDE_ROWS)
+            self.tile.wgmma and warps <= max(WARPS)
+            and self._team_sums(self.expand_pairs) <= _MOST_SUMS_BESIDE_ROWS)
         return 4 if few and math.prod(self.block.depthwise.kernel) <= _FEW_TAPS else 2
 
     def _product_cycles(self, run: int) -> Phase:
@@ -225,17 +235,18 @@ class BlockTiling(BlockSizes):
         return self._phase(of_warp * issued, of_warp * waited,
                            units * (_ACCESS * loads + 2 * run))
 
-    @property
-    def _team_sums(self) -> int:
-        """Sums of an expansion and of the projection by wgmma of a work-item."""
-        return self.sums + 8 * self.expand_pairs
+    def _team_sums(self, pairs: int) -> int:
+        """Returns the sums of an expansion of so many pairs and of the projection by wgmma of a
+        work-item, and the registers that a large filter takes."""
+        is_large = math.prod(self.block.depthwise.kernel) > _FEW_TAPS
+        return self.sums + 8 * pairs + _LARGE_FILTER * is_large
 
     @property
     def blocks_per_unit(self) -> int:
         """Work-groups that a multiprocessor is to have room for in its registers."""
         if self.tile.wgmma:
             most = next((warps for warps, sums in _TEAM_SUMS.items()
-                         if self._team_sums <= sums), 8)
+                         if self._team_sums(self.expand_pairs) <= sums), 8)
             return max(1, min(most // self.tile.warps,
                               _UNIT_BYTES // (self.shared_bytes + _RESERVED_BYTES)))
         splits = self.precision == "fp32"
@@ -265,9 +276,15 @@ class BlockTiling(BlockSizes):
         if self.shared_bytes > limits.shared_bytes_opt_in:
             return (f"needs {self.shared_bytes} bytes of shared memory a group, there are "
                     f"{limits.shared_bytes_opt_in}")
-        if self.tile.wgmma and (not limits.wgmma or self.precision == "fp32"
-                                or self.block.excite is not None or self.tile.warps % 4):
-            return "wgmma multiplies float16 and TF32 without squeeze-and-excite, on sm_90a"
+        if self.tile.wgmma:
+            if not limits.wgmma:
+                return "the device has no wgmma (sm_90a)"
+            if self.precision == "fp32" or self.block.excite is not None:
+                return "wgmma takes float16 and TF32, and no squeeze-and-excite"
+            if self.tile.warps % TEAM_TILES:
+                return f"wgmma takes four warps at a time, not {self.tile.warps}"
+            if not self._fits_team(self.expand_pairs):
+                return f"{self.sums} sums of a work-item and an expansion do not fit its registers"
         is_tight = (self.block.excite is not None and self.precision != "fp16"
                     and self.tile.warps == max(WARPS))
         if self.sums > (_MOST_EXCITED_SUMS if is_tight else _MOST_SUMS):
