@@ -81,10 +81,25 @@ static void multiply_bits(int &c0, int &c1, int &c2, int &c3, unsigned a0, unsig
 
 __shared__ Registers rows_of_groups[MOST_WARPS][32];
 
+/* Columns of a right operand in shared memory without swizzling, 8 of 16 bytes at a time, and the
+ * distances, in 16 bytes, to the upper half of the depth and to the next 8 columns. */
+struct Columns {
+    const char *first;
+    unsigned to_upper, to_next;
+};
+
+/* Returns the columns of a description, which has the address in units of 16 bytes, and from bits 16
+ * and 32 on the distances. */
+static Columns columns_of(unsigned long long described)
+{
+    /* dynamic memory begins at an address here that may set another bit of the description */
+    unsigned start = shared_address(dynamic_shared()), to_upper = described >> 16 & 0x3fff;
+    return {(const char *)shared_pointer(start + (described & 0x3fff) * 16),
+            to_upper & ~(start >> 20), (unsigned)(described >> 32 & 0x3fff)};
+}
+
 /* The same for a warp's 16 rows of a warpgroup's 64 and for as many columns as there are sums for,
- * whose bits lie in shared memory without swizzling: 8 columns of 16 bytes at a time. The description
- * has the address in units of 16 bytes, and from bits 16 and 32 on the distances to the upper 128 bits
- * and to the next 8 columns. */
+ * whose bits are described. */
 template <int SUMS>
 void multiply_bits_of_group(int (&sums)[SUMS], unsigned a0, unsigned a1, unsigned a2, unsigned a3,
                             unsigned long long described, int adds, const char *file, int line)
@@ -93,17 +108,15 @@ void multiply_bits_of_group(int (&sums)[SUMS], unsigned a0, unsigned a1, unsigne
     Registers *warp = rows_of_groups[number() / 32];
     warp[lane] = {{a0, a1, a2, a3}, {}};
     wait_for_warp(file, line);
-    /* dynamic memory begins at an address here that sets another bit of the description */
-    unsigned start = shared_address(dynamic_shared()), to_upper = described >> 16 & 0x3fff;
-    const char *columns = (const char *)shared_pointer(start + (described & 0x3fff) * 16);
-    to_upper &= ~(start >> 20);
-    unsigned to_next = described >> 32 & 0x3fff;
+    Columns columns = columns_of(described);
     for (int n = 0; n < SUMS; n++) {
         int row = lane / 4 + n / 2 % 2 * 8, column = lane % 4 * 2 + n % 2, found = 0;
         for (int k = 0; k < 8; k++)
             found += __builtin_popcount(
                 warp[row % 8 * 4 + k % 4].a[row / 8 + 2 * (k / 4)]
-                & *(const unsigned *)(columns + (k / 4 * to_upper + n / 4 * to_next + column) * 16
+                & *(const unsigned *)(columns.first
+                                      + (k / 4 * columns.to_upper + n / 4 * columns.to_next
+                                         + column) * 16
                                       + k % 4 * 4));
         sums[n] = (adds ? sums[n] : 0) + found;
     }
@@ -120,15 +133,14 @@ void multiply_rows_of_group(bool halves, float (*sums)[4], unsigned a0, unsigned
     Registers *warp = rows_of_groups[number() / 32];
     warp[lane] = {{a0, a1, a2, a3}, {}};
     wait_for_warp(file, line);
-    unsigned start = shared_address(dynamic_shared()), to_upper = described >> 16 & 0x3fff;
-    const char *columns = (const char *)shared_pointer(start + (described & 0x3fff) * 16);
-    unsigned to_next = described >> 32 & 0x3fff;
+    Columns columns = columns_of(described);
     for (int n = 0; n < N / 2; n++) {
         int row = lane / 4 + n / 2 % 2 * 8, column = lane % 4 * 2 + n % 2;
         for (int k = 0; k < (halves ? 16 : 8); k++) {
             int quarter = halves ? k % 8 / 2 : k % 4, upper = k / (halves ? 8 : 4);
             unsigned bits = *(const unsigned *)(
-                columns + (upper * to_upper + n / 4 * to_next + column) * 16 + quarter * 4);
+                columns.first
+                + (upper * columns.to_upper + n / 4 * columns.to_next + column) * 16 + quarter * 4);
             sums[n / 4][n % 4] +=
                 element(warp[row % 8 * 4 + quarter].a[row / 8 + 2 * upper], k % 2, halves)
                 * element(bits, k % 2, halves);
