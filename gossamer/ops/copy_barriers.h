@@ -15,6 +15,13 @@
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
+/* Makes what the work-item wrote to shared memory visible to copies of bytes and to multiplications of
+ * warpgroups. */
+[[maybe_unused]] INLINE void show_writes()
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
 /* Arrives at a barrier. */
 [[maybe_unused]] INLINE void arrive(ulong *barrier)
 {

@@ -12,7 +12,8 @@ INLINE uint4 as_operands(const uint4 &words)
     return words;
 }
 
-[[maybe_unused]] INLINE void multiply_tile(float (&sum)[4], const Pixels &pixels, const Weights &weights, int tile)
+[[maybe_unused]] INLINE void multiply_tile(float (&sum)[4], const Pixels &pixels,
+                                           const Weights &weights, int tile)
 {
     multiply(sum, pixels, tile ? weights.z : weights.x, tile ? weights.w : weights.y);
 }
@@ -45,7 +46,8 @@ INLINE Operands as_operands(const uint4 &words)
 /* Adds three of the four products of the parts; that of both lower ones is below 2^-22 of the
  * result. Tensor cores truncate their sums, so that those of a step are added to the others outside
  * of them. */
-[[maybe_unused]] INLINE void multiply_tile(float (&sum)[4], const Pixels &pixels, const Weights &weights, int tile)
+[[maybe_unused]] INLINE void multiply_tile(float (&sum)[4], const Pixels &pixels,
+                                           const Weights &weights, int tile)
 {
     const uint4 &upper = weights.upper, &lower = weights.lower;
     float of_step[4] = {0.0f, 0.0f, 0.0f, 0.0f};

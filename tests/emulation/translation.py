@@ -29,7 +29,6 @@ _PTX = {
     "wgmma.fence.sync.aligned;": "(void)0",
     "wgmma.commit_group.sync.aligned;": "(void)0",
     "wgmma.wait_group.sync.aligned %0;": "(void)0",
-    "wgmma.wait_group.sync.aligned 0;": "(void)0",
     "cp.async.wait_all;": "(emulation::commit_copies(), emulation::wait_for_copies(0))",
     "cvt.f32.f16 %0, %1;": "%0 = half_bits_to_float(%1)",
     "cvt.rn.f16.f32 %0, %1;": "%0 = float_to_half_bits(%1)",

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
+from gossamer.plan.candidate import Candidate
 from gossamer.plan.tune import tuner as tuner_module
 from gossamer.plan.tune.candidates import CandidateSet
 from gossamer.plan.tune.measures import Request
@@ -38,6 +39,21 @@ def notices(paced_device: PacedDevice, paced_tuner: Callable[..., Tuner],
     return measured
 
 
+@pytest.fixture
+def all_candidates(paced_device: PacedDevice, paced_tuner: Callable[..., Tuner],
+                   known: Callable[..., None]) -> Callable[..., list[Candidate]]:
+    """Returns a function that measures all configs of an algorithm, and returns its candidates."""
+    def measured(*times_us: float) -> list[Candidate]:
+        algorithm = Paced("paced", *times_us)
+        known(algorithm)
+        request = Request(layer("one"), [algorithm], paced_device)
+        tuner = paced_tuner("max")
+        tuner.measure_all([request])
+        return tuner.measure(request.layer, request.algorithms, paced_device)
+
+    return measured
+
+
 def test_steady_times_are_not_told(notices: Callable[..., list[str]]) -> None:
     assert notices(1.0, 1.1, 1.0, 1.1, 1.05) == []
 
@@ -48,25 +64,20 @@ def test_times_that_scatter_are_told(notices: Callable[..., list[str]]) -> None:
 
 
 def test_the_best_is_timed_cold_though_no_time_is_near_the_best_first_sample(
-        paced_device: PacedDevice, paced_tuner: Callable[..., Tuner], known: Callable[..., None],
+        paced_device: PacedDevice, all_candidates: Callable[..., list[Candidate]],
         monkeypatch: pytest.MonkeyPatch) -> None:
     # one execution and the first sample of each candidate come out shorter than all others
     calls, time = itertools.count(), paced_device.time
     monkeypatch.setattr(paced_device, "time", lambda work, stream=None: (
         time(work, stream) * (0.8 if next(calls) < 4 else 1.0)))
     monkeypatch.setattr(CandidateSet, "cold", lambda self, work: 500.0)
-    algorithm = Paced("paced", 100.0, 110.0)
-    known(algorithm)
-    request = Request(layer("one"), [algorithm], paced_device)
-    tuner = paced_tuner("max")
-    tuner.measure_all([request])
-    best, other = tuner.measure(request.layer, request.algorithms, paced_device)
+    best, other = all_candidates(100.0, 110.0)
     assert (best.measured.median_us, best.measured.cold_us) == (100.0, 500.0)
     assert (other.measured.median_us, other.measured.cold_us) == (110.0, None)
 
 
 def test_one_long_execution_does_not_exclude_the_fastest(
-        paced_device: PacedDevice, paced_tuner: Callable[..., Tuner], known: Callable[..., None],
+        paced_device: PacedDevice, all_candidates: Callable[..., list[Candidate]],
         monkeypatch: pytest.MonkeyPatch) -> None:
     disturbed, time = iter([900.0]), paced_device.time
 
@@ -75,10 +86,5 @@ def test_one_long_execution_does_not_exclude_the_fastest(
         return took + next(disturbed, 0.0) if took == 5.0 else took
 
     monkeypatch.setattr(paced_device, "time", with_disturbance)
-    algorithm = Paced("paced", 10.0, 5.0)
-    known(algorithm)
-    request = Request(layer("one"), [algorithm], paced_device)
-    tuner = paced_tuner("max")
-    tuner.measure_all([request])
-    other, best = tuner.measure(request.layer, request.algorithms, paced_device)
+    other, best = all_candidates(10.0, 5.0)
     assert (other.measured.median_us, best.measured.median_us) == (10.0, 5.0)

@@ -106,7 +106,7 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
     if (item == 0) {
         UNROLL for (int i = 0; i < 2 * STAGES; i++)
             begin_barrier(arrived + i, 1);
-        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+        show_writes();
     }
 #else
     auto copy_weights = [&](int chunk, int stage, int from, int to) {
@@ -186,7 +186,7 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
                 sums[m], pixels_of_chunk + tile * 16 * CHUNK_ROW, CHUNK_ROW,
                 shared_address(factors_of_chunk + side * SUM_PAIRS * PAIR_WORDS), lane);
         }
-        wait_for_products();
+        wait_for_multiplications<0>();
 #else
         UNROLL_BY(2) for (int step = 0; step < PROJECT_STEPS; step++) {
             Pixels found[SUM_TILES];
@@ -260,7 +260,7 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
             multiply_steps<EXPAND_PAIRS, EXPAND_STEPS, CHUNK_PAIRS>(
                 values[0], inputs + tile * 16 * X_ROW, X_ROW,
                 shared_address(expand + part * PAIR_WORDS), lane);
-            wait_for_products();
+            wait_for_multiplications<0>();
 #else
             UNROLL_BY(STEPS_AT_ONCE) for (int step = 0; step < EXPAND_STEPS; step++) {
                 Pixels found[EXPAND_TILES];

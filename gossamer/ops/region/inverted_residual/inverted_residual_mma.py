@@ -44,10 +44,11 @@ from gossamer.ops.region.squeeze_excite_layer import SQUEEZE_EXCITE
 from gossamer.ops.strided import cannot_compile, layout_variants
 from gossamer.ops.warp_sums import WARP_SUMS
 from gossamer.ops.weights import Weights
+from gossamer.ops.wgmma import WGMMA_GROUPS
 
 _SOURCE = Path(__file__).with_name("inverted_residual_mma.cu")
 _HEADERS = (*DIALECT, EARLY_BEGIN, ASYNC_COPIES, COPY_BARRIERS, TENSOR_CORES, MMA_PRECISIONS,
-            CLUSTERS, WARP_SUMS, SQUEEZE_EXCITE, *map(
+            WGMMA_GROUPS, CLUSTERS, WARP_SUMS, SQUEEZE_EXCITE, *map(
     Path(__file__).with_name,
     ("mma_sizes.h", "mma_products.h", "mma_warpgroups.h", "mma_gather.h", "mma_depthwise.h",
      "mma_excite.h")))

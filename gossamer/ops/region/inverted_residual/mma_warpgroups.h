@@ -86,19 +86,14 @@ INLINE void multiply_steps(float (*sums)[4], const REAL *first, int row, uint we
         UNROLL for (int i = 0; i < MOST; i++)
             if (from + i < STEPS)
                 found[i] = load_pixels(first, row, from + i, lane);
-        asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+        begin_multiplications();
         UNROLL for (int i = 0; i < MOST; i++)
             if (from + i < STEPS)
                 multiply_step<PAIRS>(sums, found[i],
                                      description + (from + i) * (STEP_PAIRS * PAIR_WORDS));
-        asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+        commit_multiplications();
         if (from + MOST < STEPS)
-            asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+            wait_for_multiplications<0>();
     }
-}
-
-INLINE void wait_for_products()
-{
-    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
 }
 #endif

@@ -36,8 +36,8 @@ together, by the warps of a multiprocessor; where it has 8 all do."""
 _LARGE_FILTER = 24
 """Registers that a filter of more than _FEW_TAPS takes of these."""
 _MOST_SUMS_BESIDE_ROWS = 56
-"""Those beside which the registers hold four rows of outputs of the depthwise convolution, where a
-multiprocessor has 16 warps."""
+"""Sums of an expansion and of the projection by wgmma beside which the registers of a work-item
+hold four rows of outputs of the depthwise convolution, where a multiprocessor has 16 warps."""
 _UNIT_BYTES, _RESERVED_BYTES = 233472, 1024
 """Bytes of shared memory of a multiprocessor of sm_90a, and those that each work-group takes
 besides its own."""

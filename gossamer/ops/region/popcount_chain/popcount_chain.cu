@@ -141,7 +141,7 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(ITEMS, 1) void popcount_chain(
         constexpr int columns[] = {ALL_COLUMNS}, quads[] = {ALL_QUADS};
         UNROLL for (int i = 0; i < COUNT; i++)
             begin_barrier(barriers + i, 1);
-        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+        show_writes();
         const uint4 *own_weights = weights + rank * (CONSTANTS - BITS);
         const uint4 *own_constants = constants + rank * (INPUTS - CONSTANTS);
         uint bits = shared_address(memory + BITS), others = shared_address(memory + CONSTANTS);

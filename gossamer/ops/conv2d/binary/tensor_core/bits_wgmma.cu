@@ -138,7 +138,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
         for (int number = 0; number < 2 * WARPGROUPS * STAGES; number++)
             begin_barrier(all_full + number, number / STAGES % 2 ? 128 : 64);
 #endif
-        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+        show_writes();
         const uchar *own = weights + (INT64)tile_c * weight_bytes;
         for (int phase = 0; phase < phases; phase++) {
             int first = phase * (AT_ONCE * STEP_BYTES);
@@ -303,7 +303,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
 #endif
             if (is_first)
                 wait_for_turn(barriers + phase, 0);
-            asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+            begin_multiplications();
             UNROLL for (int step = 0; step < AT_ONCE; step++)
                 UNROLL for (int plane = 0; plane < PLANES; plane++)
                     multiply_bits(sums, upper[turn][step].low[plane],
@@ -312,7 +312,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
                                   described(held + (phase * AT_ONCE + step) * STEP_BYTES
                                             + plane * PLANE_BYTES),
                                   phase + step + plane > 0);
-            asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+            commit_multiplications();
 #if COPIERS
             bool is_last = !HALO || phase == phases - 1;
             if (is_last)
@@ -327,7 +327,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
             }
             /* the operands of the phase before may be replaced; with two planes the compiler keeps
              * no multiplication running while others' operands are computed */
-            asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PLANES == 1) : "memory");
+            wait_for_multiplications<PLANES == 1>();
             if (!HALO || phase == phases - 1)
                 stage = stage + 1 < STAGES ? stage + 1 : 0;
         };
@@ -336,7 +336,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
             if (phase + 1 < phases)
                 multiply_phase(phase + 1, 1);
         }
-        asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+        wait_for_multiplications<0>();
         is_first = false;
         int own[2][CHANNELS_OF_LANE];
         const int *added[2];

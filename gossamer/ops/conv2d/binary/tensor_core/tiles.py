@@ -24,6 +24,7 @@ from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.copies import ASYNC_COPIES, COPY_BARRIERS
 from gossamer.ops.early_begin import EARLY_BEGIN
 from gossamer.ops.weights import Weights
+from gossamer.ops.wgmma import WGMMA_GROUPS
 
 _FOLDER = Path(__file__).parent
 _BITS = _FOLDER / "bits.h"
@@ -252,7 +253,7 @@ class WgmmaTile(Tile):
     instruction = "wgmma"
     path = _FOLDER / "bits_wgmma.cu"
     architectures = ("sm_90a", "sm_90a")
-    headers = (EARLY_BEGIN, ASYNC_COPIES, COPY_BARRIERS, _BITS, _FOLDER / "halo.h",
+    headers = (EARLY_BEGIN, ASYNC_COPIES, COPY_BARRIERS, WGMMA_GROUPS, _BITS, _FOLDER / "halo.h",
                _FOLDER / "exchange.h")
     pixels: ClassVar[int] = 64
     """Output pixels of a warpgroup's tile."""

@@ -35,10 +35,11 @@ from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.strided import cannot_compile, divisor
 from gossamer.ops.weights import Weights
+from gossamer.ops.wgmma import WGMMA_GROUPS
 
 _SOURCE = Path(__file__).with_name("implicit_gemm.cu")
 _TILE = Path(__file__).with_name("implicit_gemm_tile.h")
-_WGMMA = (Path(__file__).with_name("wgmma.h"), COPY_BARRIERS)
+_WGMMA = (WGMMA_GROUPS, Path(__file__).with_name("wgmma.h"), COPY_BARRIERS)
 _WARP_MMA = (TENSOR_CORES, Path(__file__).with_name("warp_mma.h"))
 _PRECISIONS = ("tf32", "fp16")
 _MOST_ROWS = 2**15

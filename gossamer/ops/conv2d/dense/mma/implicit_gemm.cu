@@ -308,7 +308,7 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
 #endif
 #if WGMMA
             wait_for_turn(arrived + slot, turn);
-            show_lines();
+            show_writes();
             begin_multiplications();
             UNROLL for (int i = 0; i < FRAGMENTS_P; i++)
                 UNROLL for (int step = 0; step < STEPS; step++)

@@ -75,29 +75,6 @@ INLINE void multiply_lines(float (&sums)[TILE_M / 8][4], ulong x, ulong weights)
 #endif
 }
 
-/* Orders earlier accesses of registers and of shared memory before the multiplications. */
-INLINE void begin_multiplications()
-{
-    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-}
-
-INLINE void commit_multiplications()
-{
-    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-}
-
-/* Waits until at most `left` of the committed groups of multiplications are under way. */
-template <int left> INLINE void wait_for_multiplications()
-{
-    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(left) : "memory");
-}
-
-/* Makes what the work-item wrote to shared memory visible to multiplications. */
-INLINE void show_lines()
-{
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-
 /* Give registers back, and take them: warps that copy need fewer than those that multiply. */
 INLINE void set_fewer_registers()
 {
