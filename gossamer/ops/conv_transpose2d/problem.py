@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from gossamer.ops.algorithm import Problem
@@ -80,6 +80,9 @@ class ConvTranspose2dProblem(Problem):
     def flops(self) -> int:
         taps = self.kernel[0] * self.kernel[1]
         return 2 * self.input.size * self.out_channels // self.groups * taps
+
+    def first_images(self, count: int) -> ConvTranspose2dProblem:
+        return replace(self, input=self.input.first(count))
 
     def describe(self) -> str:
         sizes = "x".join(map(str, self.input.shape[1:]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from gossamer.facts import ValueFacts
@@ -72,6 +72,13 @@ class PadProblem(Problem):
     @property
     def flops(self) -> int:
         return 0
+
+    def first_images(self, count: int) -> PadProblem:
+        """Returns the problem of the first images, or this problem where the first dimension is
+        padded or cropped."""
+        if not self.pads or self.low[0] or self.high[0]:
+            return self
+        return replace(self, input=self.input.first(count))
 
     def describe(self) -> str:
         return f"{self.mode} {self.input} -> {self.outputs[0]}"

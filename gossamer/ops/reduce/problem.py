@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from gossamer.ops.algorithm import Problem
@@ -65,6 +65,13 @@ class ReduceProblem(Problem):
     @property
     def flops(self) -> int:
         return self.input.size
+
+    def first_images(self, count: int) -> ReduceProblem:
+        """Returns the problem of the first images, or this problem where the first dimension is
+        reduced."""
+        if not self.input.shape or 0 in self.axes:
+            return self
+        return replace(self, input=self.input.first(count))
 
     def describe(self) -> str:
         return f"{self.kind} over {','.join(map(str, self.axes))} of {self.input}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from gossamer.ops.algorithm import Problem
@@ -61,6 +61,9 @@ class ResizeProblem(Problem):
     @property
     def flops(self) -> int:
         return self.outputs[0].size * (6 if self.mode == "linear" else 0)
+
+    def first_images(self, count: int) -> ResizeProblem:
+        return replace(self, input=self.input.first(count))
 
     def describe(self) -> str:
         sizes = "x".join(map(str, self.input.shape[1:]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from gossamer.ops.algorithm import Problem
@@ -43,6 +43,11 @@ class SoftmaxProblem(Problem):
     @property
     def flops(self) -> int:
         return 7 * self.input.size
+
+    def first_images(self, count: int) -> SoftmaxProblem:
+        """Returns the problem of the first images, or this problem where the softmax is taken along
+        the first dimension."""
+        return self if self.axis == 0 else replace(self, input=self.input.first(count))
 
     def describe(self) -> str:
         return f"{'log ' if self.log else ''}softmax along {self.axis} of {self.input}"

@@ -37,6 +37,8 @@ _DIGITS = 16
 """Number of hexadecimal digits of a digest of weights."""
 _DRAWS = 8
 """How often inputs are drawn at most, where many results lie within rounding of a jump."""
+_ALIKE = 0.1
+"""Relative difference of two draws' shares of such results up to which no other draw is made."""
 
 Work = Callable[[Any], None]
 
@@ -98,6 +100,8 @@ class CandidateSet:
         built: what another process has built for it. What its check computes besides is built,
         too, as other threads may build while the device checks and times."""
         state, cost = build(algorithm, self.weights, self.problem, variant, self.device, built)
+        if self._jumps:
+            self._bounds_of(variant.precision)
         self._built_parts[id(state)] = list(self._parts_for(algorithm, variant))
         weakref.finalize(state, self._built_parts.pop, id(state), None)
         return state, cost
@@ -185,6 +189,9 @@ class CandidateSet:
         draws = [self._arrays]
         shares = [self._doubtful_share()]
         while shares[-1] > MOST_DOUBTFUL and len(draws) < _DRAWS:
+            if len(draws) > 1 and abs(shares[-1] - shares[0]) < _ALIKE * shares[0]:
+                # thresholds at numbers that sums often take are near whatever is drawn
+                break
             self._arrays = self.memory.examples.of(self.problem, seed=len(draws))
             self._bounds.clear()
             draws.append(self._arrays)
