@@ -64,15 +64,15 @@ class TuningCache:
         """Returns the measurements of the problem's candidates that the present versions of the
         algorithms made, in a fixed order; None where there are none."""
         key = problem_key(problem)
-        sources = _sources(problem.op, self._owner)
         measurements: dict[CandidateKey, Measurement] = {}
         for section in (self._file.own_section, self._file.unwritten):
             for name, stored in section["problems"].get(key, {}).get("algorithms", {}).items():
-                if stored["source"] == sources.get(name):
+                source = _source(problem.op, name, self._owner)
+                if stored["source"] == source:
                     for line in stored["candidates"]:
                         measured = decode(name, line)
                         measurements[measured.candidate_key] = measured
-                elif name in sources:
+                elif source is not None:
                     self._outdated[name, key] = None
         if not measurements and key not in self._foreign:
             self._note_other_sections(key)
@@ -85,14 +85,15 @@ class TuningCache:
 
         Raises ValueError for an algorithm that the problem's op does not have.
         """
-        sources = _sources(problem.op, self._owner)
         algorithms: dict[str, Any] = {}
         for measurement in measured:
             name = measurement.algorithm
-            if name not in sources:
-                raise ValueError(f"{problem.op} has no algorithm {name}")
-            algorithms.setdefault(name, {"source": sources[name], "candidates": []})[
-                "candidates"].append(encode(measurement))
+            if name not in algorithms:
+                source = _source(problem.op, name, self._owner)
+                if source is None:
+                    raise ValueError(f"{problem.op} has no algorithm {name}")
+                algorithms[name] = {"source": source, "candidates": []}
+            algorithms[name]["candidates"].append(encode(measurement))
         if algorithms:
             self._file.add_problems({problem_key(problem): {
                 "problem": f"{problem.op} {problem.describe()}", "fields": canonical(problem),
@@ -112,7 +113,7 @@ class TuningCache:
                              f"{measured.algorithm} {problem.describe()}")
 
     def _check_key(self, problem: Problem, measured: Measurement, weights: str) -> str:
-        source = _sources(problem.op, self._owner).get(measured.algorithm, "")
+        source = _source(problem.op, measured.algorithm, self._owner) or ""
         text = repr((problem_key(problem), measured.candidate_key, source, weights))
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
@@ -182,6 +183,8 @@ def file_name(device: Device) -> str:
     return f"{readable[:80].strip('-')}-{hashlib.sha256(identity.encode()).hexdigest()[:8]}.json"
 
 
-def _sources(op: str, device: Device) -> dict[str, str]:
-    """Returns the identity of each algorithm of an op on a device, by the algorithm's name."""
-    return {algorithm.name: identity(algorithm, device) for algorithm in OPS[op].algorithms}
+def _source(op: str, name: str, device: Device) -> str | None:
+    """Returns the identity of an algorithm of an op on a device; None where there is no such
+    algorithm. That of a vendor's algorithm asks for the library's version, which loads it."""
+    return next((identity(algorithm, device) for algorithm in OPS[op].algorithms
+                 if algorithm.name == name), None)

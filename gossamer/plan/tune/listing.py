@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -60,12 +61,15 @@ class Listing:
         self._refusals: dict[tuple[Algorithm, Problem, str], str | None] = {}
         self._narrow: set[tuple[Problem, str]] = set()
         self._answers: Future[None] | None = None
+        self._may_answer_here = threading.Event()
+        self._nobody_waits = False
         self.why = f"with effort {effort}"
         """The words that say where the limit of the time for building comes from."""
 
     def ask(self, layers: Iterable[Layer], device: Device, workers: WorkerPools) -> bool:
         """Starts to ask the libraries of vendors what they offer for layers, where the device
-        builds side by side, and returns whether it does; wait() waits for the answers.
+        builds side by side, and returns whether it does; wait() waits for the answers. Those that
+        answer in this process do so after answer_here().
 
         workers: processes that are started where there is much to ask and to build.
         """
@@ -83,16 +87,31 @@ class Listing:
                 self._note_narrow(listed, device)
         # their interfaces keep Python's interpreter, so that more threads would not be faster
         pool = ThreadPoolExecutor(1)
-        self._answers = pool.submit(self._list, device, list(asked), processes)
+        self._may_answer_here, self._nobody_waits = threading.Event(), False
+        self._answers = pool.submit(self._list, device, list(asked), processes,
+                                    self._may_answer_here)
         pool.shutdown(wait=False)
         return True
 
+    def answer_here(self) -> None:
+        """Lets the libraries that are asked in this process answer. Loading them and asking them
+        keeps Python's interpreter, so that others list what they want to list before."""
+        self._may_answer_here.set()
+
+    def give_up(self) -> None:
+        """Ends asking libraries, as nobody waits for their answers any more."""
+        self._nobody_waits = True
+        self.answer_here()
+
     def _list(self, device: Device, asked: Sequence[tuple[Algorithm, Problem]],
-              processes: BuildWorkers | None) -> None:
+              processes: BuildWorkers | None, may_answer_here: threading.Event) -> None:
         with self._profile.stage(LISTING):
             elsewhere = self._ask_elsewhere(device, asked, processes)
+            may_answer_here.wait()
             # libraries that are asked in this process come first, while others answer elsewhere
             for algorithm, problem in sorted(asked, key=lambda pair: pair in elsewhere):
+                if self._nobody_waits:
+                    return
                 if (answer := elsewhere.get((algorithm, problem))) is not None:
                     try:
                         with suppress(BuildHereError, BuildProcessError):
@@ -127,6 +146,7 @@ class Listing:
 
     def wait(self) -> None:
         """Waits until the libraries of vendors have answered; raises what they raise."""
+        self.answer_here()
         if self._answers is not None:
             with self._profile.stage(LISTING):
                 self._answers.result()

@@ -181,8 +181,8 @@ class Attempt:
     """A candidate that is to be measured.
 
     leader: the first config of its algorithm with the same formats, precision and number of BLAS
-    threads; None where this is the first. is_required: whether it is measured whatever is expected
-    of it. before: an earlier result, which does not suffice. measured: the result. is_transient:
+    threads; None where this is the first. is_required: whether the plan without measurements takes
+    it. before: an earlier result, which does not suffice. measured: the result. is_transient:
     whether the result may be another next time, so that it is not stored. kind: what the candidate
     has in common with those from which its time is estimated; an algorithm with all threads is
     another kind than with one, as it may be as many times faster as there are processors. family:
@@ -221,7 +221,8 @@ class AttemptQueue:
 
     everything: whether attempts that cannot save anything are measured as well. worth: the share of
     the network's time that a second of measuring must be expected to save. costs: what compiling
-    kernels takes. required_first: whether required attempts come before all others.
+    kernels takes. required_first: whether required attempts come before all others, whatever is
+    expected of them.
     """
 
     def __init__(self, attempts: Iterable[Attempt], estimates: Estimates, *,
@@ -303,9 +304,13 @@ class AttemptQueue:
                 if other in self._left:
                     self._push(other)
 
+    def _is_sure(self, attempt: Attempt) -> bool:
+        """Returns whether an attempt is measured whatever is expected of it."""
+        return attempt.is_required and self._required_first
+
     def is_useless(self, attempt: Attempt) -> bool:
         """Returns whether an attempt cannot save anything; if so, its result says why."""
-        if self._everything or attempt.is_required:
+        if self._everything or self._is_sure(attempt):
             return False
         regions = [layer.region_instead for layer in attempt.group.layers]
         if regions[0] is not None and all(regions):
@@ -326,7 +331,7 @@ class AttemptQueue:
 
     def _is_worth_it(self, attempt: Attempt, score: float) -> bool:
         """Returns whether an attempt is expected to save enough; if not, its result says so."""
-        if self._everything or attempt.is_required or not self._worth:
+        if self._everything or self._is_sure(attempt) or not self._worth:
             return True
         total = sum(layer.best_us for layer in self._layers if not layer.parts)
         if total == math.inf or score >= self._worth * total:
@@ -379,7 +384,7 @@ class AttemptQueue:
     def _score(self, attempt: Attempt) -> float:
         """Returns the microseconds that an attempt is expected to save for a second of measuring.
         """
-        if attempt.is_required and self._required_first:
+        if self._is_sure(attempt):
             return math.inf
         seconds = self._seconds(attempt)
         if attempt.variant.precision != "fp16" and all(

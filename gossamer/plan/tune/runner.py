@@ -101,6 +101,7 @@ class AttemptRunner:
         self.done: list[Attempt] = []
         """The attempts that were measured so far, those before an interrupt included."""
         self._pool: ThreadPoolExecutor | None = None
+        self._was_paused = False
 
     def run(self) -> None:
         """Runs the attempts, whose results are in `measured` afterwards."""
@@ -134,8 +135,9 @@ class AttemptRunner:
                 yield
         finally:
             if self._pool is not None:
-                # after an interrupt nobody needs the builds that are not done
-                self._pool.shutdown(wait=False, cancel_futures=True)
+                # after an interrupt nobody needs the builds that are not done; the next runner
+                # needs most of the kernels that are compiled while its queue is made
+                self._pool.shutdown(wait=False, cancel_futures=not self._was_paused)
                 self._pool = None
 
     def _built_ahead(self) -> Iterator[tuple[Attempt, Callable[[], Prepared]]]:
@@ -159,8 +161,7 @@ class AttemptRunner:
                     future.cancel()
                     del waiting[future]
             if self._is_paused():
-                for future in waiting:
-                    future.cancel()
+                self._was_paused = True
                 return
             if not waiting:
                 return

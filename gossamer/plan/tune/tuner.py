@@ -173,6 +173,8 @@ class Tuner(Measures):
                 by_device.setdefault(request.device.name, []).append(request)
         for waiting in by_device.values():
             self._measure(waiting[0].device, waiting, while_listing)
+        if not while_listing:
+            self._workers.end_on_device()
 
     def _measure(self, device: Device, requests: Sequence[Request], while_listing: bool) -> None:
         """Measures what is missing of the candidates of layers on a device."""
@@ -180,6 +182,7 @@ class Tuner(Measures):
         with self.profile.stage(LISTING):
             work = self._listing.work(device, requests)
             attempts, followers = self._attempts.missing(device, work, self._estimates_of(device))
+        self._listing.answer_here()
         if not attempts:
             return
         self._note(f"{len(work.times)} layers: {len(attempts)} candidates")
@@ -302,6 +305,7 @@ class Tuner(Measures):
     def release(self) -> None:
         """Frees the memory that holds inputs and outputs of the layers to be measured, and ends the
         processes that build."""
+        self._listing.give_up()
         self._workers.close()
         for memory in self._memories.values():
             memory.release()

@@ -130,9 +130,9 @@ class BuildWorkers:
         job.future.set_exception(BuildHereError(self.problem))
         return job.future
 
-    def close(self) -> None:
-        """Cancels what waits, ends the processes, and returns when they have ended. What they were
-        building fails with BuildHereError."""
+    def end(self) -> None:
+        """Cancels what waits and ends the processes, and returns before they have ended. What they
+        were building fails with BuildHereError."""
         with self._condition:
             self._problem = "the processes that build candidates were closed"
             self._closed = True
@@ -142,6 +142,10 @@ class BuildWorkers:
             self._condition.notify_all()
         for job in waiting:
             job.future.cancel()
+
+    def close(self) -> None:
+        """Does what end() does, and returns when the processes have ended."""
+        self.end()
         for thread in self._threads:
             thread.join()
 

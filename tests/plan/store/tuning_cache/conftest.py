@@ -10,7 +10,7 @@ from gossamer.plan.store import tuning_cache
 def algorithms(monkeypatch):
     """Two algorithms of gemm, with sources that a test may change."""
     sources = {"tiled": "first source", "few_rows": "other source"}
-    monkeypatch.setattr(tuning_cache, "_sources", lambda op, device: sources)
+    monkeypatch.setattr(tuning_cache, "_source", lambda op, name, device: sources.get(name))
     return sources
 
 

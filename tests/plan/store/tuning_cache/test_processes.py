@@ -40,7 +40,7 @@ def test_without_locks_it_works_too(tmp_path, monkeypatch):
 
 
 def _tune(folder, number, barrier):
-    tuning_cache._sources = lambda op, device: {"tiled": "first source"}
+    tuning_cache._source = lambda op, name, device: {"tiled": "first source"}.get(name)
     stored = cache(folder)
     barrier.wait()
     for rows in range(40):
@@ -79,7 +79,7 @@ def _rows(path):
 
 
 def _tune_until_killed(folder, first, acknowledged):
-    tuning_cache._sources = lambda op, device: {"tiled": "first source"}
+    tuning_cache._source = lambda op, name, device: {"tiled": "first source"}.get(name)
     stored = cache(folder)
     rows = first
     while True:
@@ -116,7 +116,7 @@ def test_200_kills_leave_a_readable_file_that_lost_nothing(tmp_path):
 
 
 def _tune_until_line(folder, line, rows):
-    tuning_cache._sources = lambda op, device: {"tiled": "first source"}
+    tuning_cache._source = lambda op, name, device: {"tiled": "first source"}.get(name)
     stored = cache(folder)
     passed = 0
 

@@ -140,7 +140,7 @@ def test_a_process_that_ends_writes_the_rest(tmp_path, end):
         from pathlib import Path
         from gossamer.plan.store import tuning_cache
         from tests.plan.store.tuning_cache.measurements import cache, measured, problem
-        tuning_cache._sources = lambda op, device: {"tiled": "first source"}
+        tuning_cache._source = lambda op, name, device: {"tiled": "first source"}.get(name)
         stored = cache(Path(sys.argv[1]))
         for rows in (1, 2, 3):
             stored.put(problem(rows), [measured()])
