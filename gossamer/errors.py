@@ -130,6 +130,10 @@ class CompileError(DeviceError):
         Exception.__init__(self, str(message))
 
 
+class CompilerEndedError(CompileError):
+    """A process that compiled a kernel has ended before it was done; the next time it may not."""
+
+
 class TrainingError(GossamerError):
     """Training that diverged.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -85,6 +85,26 @@ class OptionalCapabilities(abc.ABC):
     def builds_side_by_side(self) -> bool:
         """True if several threads build kernels in less time than one."""
         return False
+
+    @property
+    def seconds_elsewhere(self) -> float:
+        """Processor seconds that other processes have compiled for the calling thread."""
+        return 0.0
+
+    def compilers(self, processors: int) -> AbstractContextManager[None]:
+        """Let other processes compile for this one, where several threads then build faster.
+
+        Parameters
+        ----------
+        processors : int
+            Number of processors that may compile.
+
+        Returns
+        -------
+        context manager
+            The processes run in its body.
+        """
+        return nullcontext()
 
     @property
     def build_only(self) -> Callable[[], Device] | None:

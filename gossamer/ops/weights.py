@@ -86,10 +86,12 @@ def build_clock(device: Device) -> float:
     Returns
     -------
     float
-        Seconds: the processor time of this thread on a device where several threads build side by
-        side and wait for one another, else wall-clock time.
+        Seconds: the processor time of this thread, and of other processes for it, on a device
+        where several threads build side by side and wait for one another, else wall-clock time.
     """
-    return time.thread_time() if device.builds_side_by_side else time.perf_counter()
+    if not device.builds_side_by_side:
+        return time.perf_counter()
+    return time.thread_time() + device.seconds_elsewhere
 
 
 class Weights:

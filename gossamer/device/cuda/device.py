@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import struct
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from gossamer.device.base import Argument, Buffer, Device, Kernel
 from gossamer.device.checks import check_copy, check_transfer, out_of_memory
 from gossamer.device.cuda import cubins, dlpack, nvjitlink, nvrtc
 from gossamer.device.cuda.build_only import BuildOnlyMaker
+from gossamer.device.cuda.compile_processes import CompileProcesses
 from gossamer.device.cuda.driver import (
     Current,
     DriverError,
@@ -66,6 +68,7 @@ class CudaDevice(Device):
         self.description = f"{name} ({self.architecture})"
         self.driver = driver_version()
         self._kernels: dict[KernelSource, Future[CudaKernel]] = {}
+        self._compilers: CompileProcesses | None = None
         self._recorder = Recorder(self)
         self._of_thread = threading.local()
         self._pool: driver.CUmemoryPool | None = None
@@ -106,6 +109,23 @@ class CudaDevice(Device):
     @property
     def builds_side_by_side(self) -> bool:
         return True
+
+    @property
+    def seconds_elsewhere(self) -> float:
+        seconds: float = getattr(self._of_thread, "seconds_elsewhere", 0.0)
+        return seconds
+
+    @contextmanager
+    def compilers(self, processors: int) -> Iterator[None]:
+        if self._compilers is not None or processors == 1:
+            yield
+            return
+        self._compilers = started = CompileProcesses(processors)
+        try:
+            yield
+        finally:
+            self._compilers = None
+            started.end()
 
     @property
     def toolkit(self) -> str:
@@ -162,10 +182,19 @@ class CudaDevice(Device):
         architecture = source.built_for(self.architecture)
         (kernel,) = self._loaded(
             nvrtc.key(source, architecture),
-            lambda: nvrtc.compile_cubin(source, architecture)[0],
+            lambda: self._compiled(source, architecture),
             lambda cubin: [CudaKernel(source, cubin, self)],
             f"{source.function} of {source.path.name}")
         return kernel
+
+    def _compiled(self, source: KernelSource, architecture: str) -> bytes:
+        """Returns the cubin of a kernel, which another process compiles where there are such."""
+        compilers = self._compilers
+        if compilers is None:
+            return nvrtc.compile_cubin(source, architecture)[0]
+        cubin, seconds = compilers.compile(source, architecture)
+        self._of_thread.seconds_elsewhere = self.seconds_elsewhere + seconds
+        return cubin
 
     def _loaded(self, key: Sequence[str], build: Callable[[], bytes],
                 load: Callable[[bytes], list[CudaKernel]], what: str) -> list[CudaKernel]:

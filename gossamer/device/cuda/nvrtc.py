@@ -12,7 +12,7 @@ from cuda.core import Program, ProgramOptions
 from gossamer.device.source import KernelSource
 from gossamer.errors import CompileError
 
-OPTIONS = "std=c++17 fma=true"
+OPTIONS = "std=c++17 fma=true minimal=true"
 """The compiler options that are part of a cubin's key in the kernel cache."""
 
 
@@ -62,6 +62,8 @@ def compile_cubin(source: KernelSource, architecture: str) -> tuple[bytes, Build
     options = ProgramOptions(
         name=source.path.name, arch=architecture, std="c++17",
         fma=True, ptxas_options=["-v"],
+        # without the declarations of textures and of the runtime a kernel is parsed 4 ms sooner
+        minimal=True,
         # a cached build has no report; kernel_cache stores the cubins
         no_cache=True)
     try:

@@ -17,7 +17,7 @@ from functools import partial
 from gossamer.device import blas
 from gossamer.device.base import Device
 from gossamer.device.host import processors
-from gossamer.errors import DeviceLostError, OutOfMemoryError
+from gossamer.errors import CompilerEndedError, DeviceLostError, OutOfMemoryError
 from gossamer.measure import CpuContention, PreparedTask, Task, Timing, repeated, sampled
 from gossamer.ops.algorithm import Algorithm, Problem, State, Variant
 from gossamer.plan.prepare import BuildCost, Prepared, responsive
@@ -273,7 +273,7 @@ class AttemptRunner:
     def _fail(self, attempt: Attempt, candidates: CandidateSet, failure: Exception) -> None:
         attempt.measured = candidates.failed(attempt.algorithm, attempt.variant, failure)
         attempt.is_transient = isinstance(
-            failure, (OutOfMemoryError, MemoryError, BuildProcessError))
+            failure, (OutOfMemoryError, MemoryError, BuildProcessError, CompilerEndedError))
         self._queue.forget(attempt)
         if isinstance(failure, DeviceLostError):
             # the measurement that says so is kept: the next process does not try the candidate

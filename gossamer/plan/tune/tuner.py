@@ -6,6 +6,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 
 from gossamer.device.base import Device
@@ -93,6 +94,7 @@ class Tuner(Measures):
         self._estimates: dict[str, Estimates] = {}
         self._costs: dict[str, KernelCosts] = {}
         self._workers = WorkerPools()
+        self._compilers = ExitStack()
         self._knows_rates = False
         self._note = note
         self._known: dict[tuple[Problem, str, tuple[str, ...]], list[Candidate]] = {}
@@ -159,6 +161,7 @@ class Tuner(Measures):
         return self._known[key]
 
     def list_candidates(self, layers: Iterable[Layer], device: Device) -> bool:
+        self._compilers.enter_context(device.compilers(processors()))
         self._know_rates(device)
         compile_ahead(device)
         return self._listing.ask(layers, device, self._workers)
@@ -307,6 +310,7 @@ class Tuner(Measures):
         processes that build."""
         self._listing.give_up()
         self._workers.close()
+        self._compilers.close()
         for memory in self._memories.values():
             memory.release()
 
