@@ -1,36 +1,39 @@
 """Processes that compile kernels by NVRTC for this one.
 
 NVRTC parses one kernel at a time within a process, for about 20 of the 150 milliseconds that it
-compiles a kernel. Sixteen threads that compile spend more than half of their time waiting for one
-another; sixteen processes do not.
+compiles a kernel. Sixteen threads of one process that compile spend more than half of their time
+waiting for one another; three in each of five processes do not.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import pickle
 import queue
 import signal
 import subprocess
 import threading
+from concurrent.futures import Future
 
 from gossamer.device.cuda import nvrtc
 from gossamer.device.source import KernelSource
 from gossamer.errors import CompileError, CompilerEndedError
 from gossamer.io import python_process
 
-READY = "ready"
-"""The first message of a process."""
-_HERE = 3
-"""Kernels that this process compiles at the same time, beside the others."""
-_MOST = 24
-"""Processes at most: each takes about a hundred megabytes of the host's memory."""
+AT_ONCE = 3
+"""Kernels that one process compiles at the same time."""
+_MOST = 8
+"""Processes at most, beside this one: each takes about two hundred megabytes of the host's memory.
+"""
+_ENDS_SECONDS = 5.0
+"""Seconds that a process may take to end after its pipe was closed."""
 
 
 class CompileProcesses:
     """Processes that compile, which start at once and in the background, and end with `end` or with
-    this process, however that ends. A kernel for which none is ready is compiled here.
+    this process, however that ends. This process compiles some of the kernels itself.
 
     processors: number of processors that may compile.
     """
@@ -38,14 +41,13 @@ class CompileProcesses:
     def __init__(self, processors: int) -> None:
         self._free: queue.SimpleQueue[_CompileProcess | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        self._processes: set[_CompileProcess] = set()
+        self._processes: list[_CompileProcess] = []
         self._has_ended = False
-        here = min(_HERE, processors)
-        for _ in range(here):
+        for _ in range(min(AT_ONCE, processors)):
             self._free.put(None)
-        for number in range(min(_MOST, processors - here)):
-            threading.Thread(target=self._start, daemon=True,
-                             name=f"gossamer compile process {number}").start()
+        count = min(_MOST, processors // AT_ONCE - 1)
+        threading.Thread(target=self._start, args=(count,), daemon=True,
+                         name="gossamer compile processes").start()
 
     def compile(self, source: KernelSource, architecture: str) -> tuple[bytes, float]:
         """Returns the cubin of a kernel as nvrtc.compile_cubin does, and the processor seconds that
@@ -69,24 +71,35 @@ class CompileProcesses:
         """Ends the processes. What they compile now is compiled here instead."""
         with self._lock:
             self._has_ended = True
-            processes, self._processes = self._processes, set()
+            processes, self._processes = self._processes, []
         for process in processes:
             process.end()
 
-    def _start(self) -> None:
-        """Starts a process, and offers it when it is ready; or this process once more, where it
-        does not start."""
-        try:
-            process = _CompileProcess()
-        except OSError:
-            self._free.put(None)
-            return
-        with self._lock:
-            self._processes.add(process)
-            has_ended = self._has_ended
-        if has_ended:
-            process.end()
-        self._free.put(process if process.is_ready() else None)
+    def _start(self, count: int) -> None:
+        """Starts processes, each of which is offered when it is ready."""
+        for _ in range(count):
+            try:
+                process = _CompileProcess()
+            except OSError:
+                # this process compiles what the others would have
+                for _ in range(AT_ONCE):
+                    self._free.put(None)
+                continue
+            with self._lock:
+                self._processes.append(process)
+                has_ended = self._has_ended
+            if has_ended:
+                process.end()
+            threading.Thread(target=self._listen, args=(process,), daemon=True,
+                             name="gossamer compile process").start()
+
+    def _listen(self, process: _CompileProcess) -> None:
+        """Hands on the answers of a process until it ends."""
+        is_ready = process.waits_until_ready()
+        for _ in range(AT_ONCE):
+            self._free.put(process if is_ready else None)
+        if is_ready:
+            process.hand_on()
 
 
 class _EndedError(Exception):
@@ -94,7 +107,8 @@ class _EndedError(Exception):
 
 
 class _CompileProcess:
-    """A process that compiles one kernel at a time. Raises OSError where it cannot be started."""
+    """A process that compiles several kernels at a time. Raises OSError where it cannot be started.
+    """
 
     def __init__(self) -> None:
         # in a group of its own the process gets no interrupt from the keyboard
@@ -102,44 +116,62 @@ class _CompileProcess:
             python_process.command("gossamer.device.cuda.compile_worker"),
             env=python_process.environment(), process_group=0, stdin=subprocess.PIPE,
             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        self._lock = threading.Lock()
+        self._numbers = itertools.count()
+        self._asked: dict[int, Future[tuple[bytes, float] | str]] = {}
         self.is_usable = True
         """Whether it can be asked."""
 
-    def is_ready(self) -> bool:
+    def waits_until_ready(self) -> bool:
         """Waits until the process can compile, and returns whether it can."""
         try:
-            self.is_usable = self._answer() == READY
+            self._answer()
         except _EndedError:
             self.end()
-        return self.is_usable
+            return False
+        return True
+
+    def hand_on(self) -> None:
+        """Gives the answers to those who have asked, until the process ends."""
+        with contextlib.suppress(_EndedError):
+            while True:
+                number, answer = self._answer()
+                self._asked.pop(number).set_result(answer)
+        with self._lock:
+            self.is_usable = False
+            asked = list(self._asked.values())
+        for future in asked:
+            future.set_exception(_EndedError())
+
+    def _answer(self) -> tuple[int, tuple[bytes, float] | str]:
+        assert self._process.stdout is not None
+        try:
+            answer: tuple[int, tuple[bytes, float] | str] = pickle.load(self._process.stdout)
+        except (OSError, EOFError, ValueError, pickle.UnpicklingError):
+            raise _EndedError from None
+        return answer
 
     def compile(self, source: KernelSource, architecture: str) -> tuple[bytes, float]:
         """Returns a kernel's cubin and the processor seconds that compiling it took. Raises
         CompileError, and _EndedError where the process has ended."""
         assert self._process.stdin is not None
-        try:
-            pickle.dump((source, architecture), self._process.stdin)
-            self._process.stdin.flush()
-        except OSError:
-            self.is_usable = False
-            raise _EndedError from None
-        answer = self._answer()
+        future: Future[tuple[bytes, float] | str] = Future()
+        with self._lock:
+            if not self.is_usable:
+                raise _EndedError
+            number = next(self._numbers)
+            self._asked[number] = future
+            with contextlib.suppress(OSError):
+                # the thread that hands on answers sees that the process has ended, too
+                pickle.dump((number, source, architecture), self._process.stdin)
+                self._process.stdin.flush()
+        answer = future.result()
         if isinstance(answer, str):
             raise CompileError(answer)
         return answer
 
-    def _answer(self) -> tuple[bytes, float] | str:
-        assert self._process.stdout is not None
-        try:
-            answer: tuple[bytes, float] | str = pickle.load(self._process.stdout)
-        except (OSError, EOFError, ValueError, pickle.UnpicklingError):
-            self.is_usable = False
-            raise _EndedError from None
-        return answer
-
     def end(self) -> None:
-        """Ends the process, also in the middle of compiling; another thread may wait for it."""
-        self.is_usable = False
+        """Ends the process, also in the middle of compiling; other threads may wait for it."""
         if self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -148,7 +180,7 @@ class _CompileProcess:
     def ending(self) -> str:
         """Waits for a process that does not answer, and returns how it ended."""
         try:
-            status = self._process.wait(5.0)
+            status = self._process.wait(_ENDS_SECONDS)
         except subprocess.TimeoutExpired:
             self.end()
             return "does not answer"
