@@ -213,12 +213,14 @@ class Task:
     """Work to be timed, and the device whose events time it.
 
     captured: whether repeats are captured as a graph. Otherwise each repeat is launched from
-    Python, as is needed for work that is a graph already or cannot become one.
+    Python, as is needed for work that is a graph already or cannot become one. as_in_plan: whether
+    kernels of captured repeats begin early, as Device.timed_graph says.
     """
 
     device: Device
     work: Work
     captured: bool = True
+    as_in_plan: bool = False
 
 
 def measure(device: Device, works: Sequence[Work], *, repeats: int = 20,
@@ -273,7 +275,7 @@ def repeated(task: Task, sample_us: float, once_us: float) -> PreparedTask:
     device, work = task.device, task.work
     count = max(1, min(100, round(sample_us / max(once_us, 0.1))))
     if device.limits.graph and task.captured:
-        sample = device.timed_graph(work, count)
+        sample = device.timed_graph(work, count, as_in_plan=task.as_in_plan)
         sample()
         return PreparedTask(sample, count, once_us)
 

@@ -152,7 +152,8 @@ class OptionalCapabilities(abc.ABC):
         """
         raise DeviceError(f"{self.name} records no graphs; check limits.graph before")
 
-    def timed_graph(self, work: Callable[[Any], None], repeats: int) -> Callable[[], float]:
+    def timed_graph(self, work: Callable[[Any], None], repeats: int, *,
+                    as_in_plan: bool = False) -> Callable[[], float]:
         """Record repeated executions of some work, where `limits.graph` is true, to time them.
 
         Parameters
@@ -161,6 +162,10 @@ class OptionalCapabilities(abc.ABC):
             Queues the work on the stream that it is called with.
         repeats : int
             How often one replay executes the work, one execution after another.
+        as_in_plan : bool, default False
+            Whether kernels that may begin before the one before them has ended do so, as in a
+            plan, where another step is before them; else each execution waits for the end of the
+            one before.
 
         Returns
         -------

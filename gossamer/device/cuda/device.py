@@ -314,6 +314,7 @@ class CudaDevice(Device):
             try:
                 kernel.allow_dynamic(shared_bytes)
                 if kernel.source.begins_early and self._launches_early:
+                    self._recorder.note_early_begin()
                     config = early_launch((gx, gy, gz), (bx, by, bz), shared_bytes,
                                           self.stream_handle(stream))
                     check(driver.cuLaunchKernelEx(config, kernel.function, parameters, 0))
@@ -384,11 +385,13 @@ class CudaDevice(Device):
         captured on a temporary stream; `stream` is where it replays if its call names none."""
         return self._recorder.graph(work, stream, repeats)
 
-    def timed_graph(self, work: Callable[[Any], None], repeats: int) -> Callable[[], float]:
+    def timed_graph(self, work: Callable[[Any], None], repeats: int, *,
+                    as_in_plan: bool = False) -> Callable[[], float]:
         """Returns a function that replays a graph whose first and last nodes record events."""
         with self.current():
             pair = EventPair(self)
-        graph = self._recorder.graph(work, self._stream, repeats, pair.events)
+        graph = self._recorder.graph(work, self._stream, repeats, pair.events,
+                                     as_in_plan=as_in_plan)
 
         def timed() -> float:
             with self.current():

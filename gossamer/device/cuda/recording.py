@@ -25,12 +25,18 @@ class _Capture:
     stream: temporary stream on which the work is captured.
     side_streams: those of this graph alone, as what is captured must not mix with the work of other
     threads.
-    used_objects: what the graph is to keep alive.
+    used_objects: what the graph is to keep alive. begins_early: whether a kernel of it may begin
+    before the one before it has ended.
     """
 
     stream: CudaStream
     side_streams: SideStreams
     used_objects: list[Any] = field(default_factory=list)
+    begins_early: bool = False
+
+
+_TOGETHER = 10
+"""Executions that are captured one after another where kernels may begin early."""
 
 
 class Recorder:
@@ -57,12 +63,20 @@ class Recorder:
         if self._capture is not None:
             self._capture.used_objects.extend(objects)
 
+    def note_early_begin(self) -> None:
+        """Notes that a kernel, of the graph that the calling thread records, if any, may begin
+        early."""
+        if self._capture is not None:
+            self._capture.begins_early = True
+
     def graph(self, work: Callable[[Any], None], stream: Any, repeats: int,
-              events: Sequence[driver.CUevent] = ()) -> CudaGraph:
+              events: Sequence[driver.CUevent] = (), *, as_in_plan: bool = False) -> CudaGraph:
         """Returns a graph of repeated executions of some work, which is captured once.
 
         stream: where the graph replays if its call names none. events: where there are any, those
-        that are recorded before the first and after the last execution.
+        that are recorded before the first and after the last execution. as_in_plan: whether kernels
+        that may begin early do so in most executions but the first; else each execution waits for
+        the end of the one before.
         """
         device = self._device
         capture = _Capture(CudaStream(device), SideStreams(device.create_stream))
@@ -70,25 +84,33 @@ class Recorder:
             graph = self._captured(work, capture)
             try:
                 if repeats > 1 or events:
-                    once, graph = graph, check(driver.cuGraphCreate(0))
+                    parts, graph = [(graph, repeats)], check(driver.cuGraphCreate(0))
                     try:
-                        _repeat(graph, once, repeats, events)
+                        if as_in_plan and capture.begins_early and repeats > 1:
+                            together = min(repeats, _TOGETHER)
+                            several = self._captured(work, capture, together)
+                            parts = [(several, repeats // together),
+                                     (parts[0][0], repeats % together)]
+                        _repeat(graph, parts, events)
                     finally:
-                        driver.cuGraphDestroy(once)
+                        for part, _ in parts:
+                            driver.cuGraphDestroy(part)
                 return CudaGraph(device, graph, capture.used_objects, stream)
             except DriverError as error:
                 raise device_error(f"{device.name} failed recording a graph", error) from None
             finally:
                 driver.cuGraphDestroy(graph)
 
-    def _captured(self, work: Callable[[Any], None], capture: _Capture) -> driver.CUgraph:
-        """Returns one execution of some work as a graph."""
+    def _captured(self, work: Callable[[Any], None], capture: _Capture,
+                  repeats: int = 1) -> driver.CUgraph:
+        """Returns executions of some work, launched one after another, as a graph."""
         handle, checked = capture.stream.handle, self._device.checked
         mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
         checked("recording a graph", driver.cuStreamBeginCapture(handle, mode))
         self._of_thread.capture = capture
         try:
-            work(capture.stream)
+            for _ in range(repeats):
+                work(capture.stream)
         except BaseException:
             # a failed capture may have left a partial graph
             status, graph = driver.cuStreamEndCapture(handle)
@@ -100,24 +122,26 @@ class Recorder:
         return checked("recording a graph", driver.cuStreamEndCapture(handle))
 
 
-def _repeat(graph: driver.CUgraph, once: driver.CUgraph, repeats: int,
+def _repeat(graph: driver.CUgraph, parts: Sequence[tuple[driver.CUgraph, int]],
             events: Sequence[driver.CUevent]) -> None:
-    """Adds executions of another graph to a graph, each of which waits for the one before it, and
-    where there are two events, records one before and one after them. Four executions or more are
-    groups of several, so that adding N of them takes about 2 sqrt(N) calls."""
+    """Adds other graphs to a graph, each as often as its number says and after the end of the one
+    before, and where there are two events, records one before and one after them. A graph that is
+    added four times or more is added in groups, so that adding it N times takes about 2 sqrt(N)
+    calls."""
     before: list[driver.CUgraphNode] = []
     if events:
         before = [check(driver.cuGraphAddEventRecordNode(graph, None, 0, events[0]))]
-    in_group, left = math.isqrt(repeats), repeats
-    if in_group > 1:
-        group = check(driver.cuGraphCreate(0))
-        try:
-            _add_one_after_another(group, once, in_group, [])
-            before = _add_one_after_another(graph, group, repeats // in_group, before)
-        finally:
-            driver.cuGraphDestroy(group)
-        left = repeats % in_group
-    before = _add_one_after_another(graph, once, left, before)
+    for once, left in parts:
+        in_group = math.isqrt(left)
+        if in_group > 1:
+            group = check(driver.cuGraphCreate(0))
+            try:
+                _add_one_after_another(group, once, in_group, [])
+                before = _add_one_after_another(graph, group, left // in_group, before)
+            finally:
+                driver.cuGraphDestroy(group)
+            left %= in_group
+        before = _add_one_after_another(graph, once, left, before)
     if events:
         check(driver.cuGraphAddEventRecordNode(graph, before, 1, events[1]))
 

@@ -24,7 +24,7 @@ except ImportError:  # Windows: two writers at once may lose each other's latest
     fcntl = None  # type: ignore[assignment]
 
 FORMAT = "gossamer measurements"
-VERSION = 5
+VERSION = 6
 _DIGITS = 4
 _LOCK_SECONDS = 10.0
 _MOST_NESTED = 50

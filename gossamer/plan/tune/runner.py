@@ -262,7 +262,7 @@ class AttemptRunner:
             once = min(once, again)
         if once > min(hopeless_us, _LONG_US):
             return PreparedTask(execute, 1, once), once
-        task = repeated(Task(device, work), _SAMPLE_US, once)
+        task = repeated(Task(device, work, as_in_plan=True), _SAMPLE_US, once)
         (timing,) = sampled([task], 1, _BUDGET_US)
         if isinstance(timing, Exception):
             raise timing

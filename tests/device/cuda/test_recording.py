@@ -100,3 +100,42 @@ def test_a_capture_that_fails_leaves_nothing(recorder: Any, calls: list[str]) ->
         recorder.graph(work, None, 1)
     assert calls == ["cuStreamBeginCapture", "cuStreamEndCapture", "cuGraphDestroy"]
     assert recorder.side_streams is None
+
+
+class Captured(Graph):
+    """A graph of several executions that were captured one after another."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__("work")
+        self.count = count
+
+    def executed(self) -> list[Any]:
+        return ["work"] * self.count
+
+
+@pytest.mark.parametrize("repeats", [1, 2, 9, 10, 25, 100])
+@pytest.mark.parametrize(("as_in_plan", "early"), [(True, True), (True, False), (False, True)])
+def test_executions_begin_early_as_in_a_plan(
+        recorder: Any, calls: list[str], monkeypatch: pytest.MonkeyPatch, repeats: int,
+        as_in_plan: bool, early: bool) -> None:
+    captured: list[int] = []
+    success = recording.driver.CUresult.CUDA_SUCCESS
+
+    def begin(stream: Any, mode: Any) -> tuple[Any, ...]:
+        captured.append(0)
+        return (success,)
+
+    def work(stream: Any) -> None:
+        captured[-1] += 1
+        if early:
+            recorder.note_early_begin()
+
+    monkeypatch.setattr(recording.driver, "cuStreamBeginCapture", begin)
+    monkeypatch.setattr(recording.driver, "cuStreamEndCapture",
+                        lambda stream: (success, Captured(captured[-1])))
+    executed, _, _ = recorder.graph(work, None, repeats, ("first", "last"), as_in_plan=as_in_plan)
+    assert executed == ["first", *["work"] * repeats, "last"]
+    together = [1, min(repeats, 10)] if as_in_plan and early and repeats > 1 else [1]
+    assert captured == together
+    made = calls.count("cuGraphCreate") + len(captured)
+    assert calls.count("cuGraphDestroy") == made
