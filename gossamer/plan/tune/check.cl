@@ -1,11 +1,10 @@
 /* Kernels with which candidates are checked in the device's own memory. */
 
-/* Copies four dimensions, of which the first is the outermost, between memory of other strides and
- * of another type of floats. Sizes n, source strides s and target strides t are in elements. */
-KERNEL void rearrange(const GLOBAL uchar *RESTRICT source, GLOBAL uchar *RESTRICT target,
-                      int from_halves, int into_halves, INT64 count, int n1, int n2, int n3,
-                      INT64 source_offset, INT64 target_offset,
-                      INT64 s0, INT64 s1, INT64 s2, INT64 s3,
+/* Copies numbers that lie one after another, and begin anew behind the last of them, into memory of
+ * four dimensions, of which the first is the outermost. Sizes n and strides t are in elements; first
+ * is the number with which the copy begins. */
+KERNEL void rearrange(const GLOBAL float *RESTRICT source, GLOBAL uchar *RESTRICT target,
+                      int halves, INT64 first, INT64 period, INT64 count, int n1, int n2, int n3,
                       INT64 t0, INT64 t1, INT64 t2, INT64 t3)
 {
     INT64 index = (INT64)GROUP_ID(0) * LOCAL_SIZE(0) + LOCAL_ID(0);
@@ -15,14 +14,9 @@ KERNEL void rearrange(const GLOBAL uchar *RESTRICT source, GLOBAL uchar *RESTRIC
         INT64 i2 = rest % n2;
         rest /= n2;
         INT64 i1 = rest % n1, i0 = rest / n1;
-        INT64 from = source_offset + i0 * s0 + i1 * s1 + i2 * s2 + i3 * s3;
-        INT64 to = target_offset + i0 * t0 + i1 * t1 + i2 * t2 + i3 * t3;
-        float value;
-        if (from_halves)
-            value = LOAD_HALF((const GLOBAL HALF *)source, from);
-        else
-            value = ((const GLOBAL float *)source)[from];
-        if (into_halves)
+        INT64 to = i0 * t0 + i1 * t1 + i2 * t2 + i3 * t3;
+        float value = source[(first + index) % period];
+        if (halves)
             STORE_HALF((GLOBAL HALF *)target, to, value);
         else
             ((GLOBAL float *)target)[to] = value;

@@ -42,14 +42,14 @@ class DeviceCheck:
         self._device.launch(self._fill, (groups,), (_ITEMS,), (memory, np.int64(words)))
 
     def arrange(self, source: Buffer, first: int, target: Buffer, spec: TensorSpec) -> None:
-        """Copies a row-major array of float32, which begins at element `first` of its memory, into
-        memory of a spec that handles() allows."""
+        """Copies float32 numbers, from number `first` of its memory on and again from number 0
+        behind the last, as a row-major array into memory of a spec that handles() allows."""
         sizes, strides = _four(spec)
-        steps = map(np.int64, (*_four(TensorSpec(spec.shape))[1], *strides))
         groups = min(_MOST_GROUPS * 16, -(-spec.size // _ITEMS))
         self._device.launch(self._rearrange, (groups,), (_ITEMS,), (
-            source, target, 0, int(spec.dtype == "float16"), np.int64(spec.size), *sizes[1:],
-            np.int64(first), np.int64(0), *steps))
+            source, target, int(spec.dtype == "float16"), np.int64(first),
+            np.int64(source.nbytes // 4), np.int64(spec.size), *sizes[1:],
+            *map(np.int64, strides)))
 
     def error_of(self, guarded: Buffer, spec: TensorSpec, expected: Buffer,
                  images: Sequence[int] | None) -> float | None:

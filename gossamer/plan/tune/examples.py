@@ -110,10 +110,10 @@ class Examples:
         """Returns a slice of the sequence of random numbers, which is an array, as a spec says."""
         if self._on_device is None or not handles(spec):
             return self._uploaded(pack(array, spec))
-        end = 4 * (first + array.size)
-        if self._sequence is None or self._sequence.nbytes < end:
+        drawn = self._first(first + array.size)[:_DRAWN]
+        if self._sequence is None or self._sequence.nbytes < drawn.nbytes:
             self._sequence = None
-            self._sequence = self._uploaded(self._first(first + array.size))
+            self._sequence = self._uploaded(drawn)
         target = self._with_room(lambda: self._device.empty(spec.nbytes, "a candidate's input"))
         self._on_device.arrange(self._sequence, first, target, spec)
         return target

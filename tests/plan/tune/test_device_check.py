@@ -174,6 +174,19 @@ def test_inputs_are_arranged_as_the_host_packs_them(checks: DeviceCheck, compile
         examples.forget()
 
 
+@pytest.mark.sanitize
+def test_numbers_begin_anew_behind_the_last(checks: DeviceCheck, compiled_device: Device,
+                                            monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gossamer.plan.tune.examples._DRAWN", 61)
+    examples = Examples(compiled_device, checks)
+    for problem in (added((3, 5), (3, 5)), added((40, 5), (40, 5))):
+        for index, array in enumerate(examples.of(problem)):
+            buffer = examples.buffer(problem, index, array, problem.inputs[index])
+            result = np.empty(array.shape, np.float32)
+            compiled_device.read(buffer, result)
+            np.testing.assert_array_equal(result, array)
+
+
 def test_candidates_are_checked_on_the_device(checks: DeviceCheck, compiled_device: Device,
                                               monkeypatch: pytest.MonkeyPatch) -> None:
     problem = GemmProblem(6, 20, 8)
