@@ -69,13 +69,17 @@ class Listing:
     def ask(self, layers: Iterable[Layer], device: Device, workers: WorkerPools) -> bool:
         """Starts to ask the libraries of vendors what they offer for layers, where the device
         builds side by side, and returns whether it does; wait() waits for the answers. Those that
-        answer in this process do so after answer_here().
+        answer in this process do so after answer_here(), and candidates that skip zeros, of which
+        there are many, are listed then, too.
 
         workers: processes that are started where there is much to ask and to build.
         """
         listed = [layer for layer in layers if layer.problem is not None]
         asked = {(algorithm, _problem_of(layer)): None for layer in listed
                  for algorithm in OPS[layer.op].algorithms if algorithm.vendor}
+        slow = {(algorithm, _problem_of(layer)): None for layer in listed
+                for algorithm in OPS[layer.op].algorithms
+                if not algorithm.vendor and not algorithm.dense}
         if not device.builds_side_by_side or not asked:
             return False
         processes = None
@@ -88,7 +92,7 @@ class Listing:
         # their interfaces keep Python's interpreter, so that more threads would not be faster
         pool = ThreadPoolExecutor(1)
         self._may_answer_here, self._nobody_waits = threading.Event(), False
-        self._answers = pool.submit(self._list, device, list(asked), processes,
+        self._answers = pool.submit(self._list, device, [*asked, *slow], processes,
                                     self._may_answer_here)
         pool.shutdown(wait=False)
         return True
@@ -157,7 +161,8 @@ class Listing:
         layers among others that compute in float16, where a more precise candidate would be slower
         and save no conversion."""
         requests = [Request(layer, [
-            algorithm for algorithm in OPS[layer.op].algorithms if not algorithm.vendor
+            algorithm for algorithm in OPS[layer.op].algorithms
+            if not algorithm.vendor and algorithm.dense
             and self.refusal_reason(algorithm, _problem_of(layer), device) is None], device)
             for layer in layers]
         inner = self._inner(requests, device)

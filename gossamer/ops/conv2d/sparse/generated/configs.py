@@ -143,10 +143,16 @@ def estimate(division: GeneratedTiling, limits: Limits) -> Estimate:
 
 def _conflicts(d: GeneratedTiling) -> int:
     """Returns how many words a read of a warp takes from one bank of shared memory, at most."""
-    lanes, columns, width = d.lanes, d.config.columns, d.patch_columns
-    (down, right), pixel = d.problem.stride, d.patch_pixel // 4
+    return _most_words_of_a_bank(min(WARP, d.items), d.lanes, d.config.columns, d.patch_columns,
+                                 d.problem.stride, d.patch_pixel // 4)
+
+
+@functools.lru_cache(maxsize=4096)
+def _most_words_of_a_bank(items: int, lanes: int, columns: int, width: int,
+                          stride: tuple[int, int], pixel: int) -> int:
+    down, right = stride
     words = [(item // lanes // columns * down * width + item // lanes % columns * right) * pixel
-             + item % lanes for item in range(min(WARP, d.items))]
+             + item % lanes for item in range(items)]
     banks: dict[int, set[int]] = {}
     for word in words:
         banks.setdefault(word % 32, set()).add(word)
@@ -229,8 +235,11 @@ def _configs_per_unit(d: GeneratedTiling, limits: Limits) -> Iterator[GeneratedC
     prefetch warps."""
     per_unit = -(-math.prod(d.groups) // limits.compute_units)
     most = min(per_unit, _MOST_BLOCKS_PER_UNIT, _WORK_ITEMS_PER_UNIT // d.work_group)
+    if not d.vector:
+        return
+    needed = _needed_registers(d)
     attempts = (_staged(d.problem, replace(d.config, blocks_per_unit=count), limits, d.halves)
-                for count in range(most, 0, -1))
+                for count in range(most, 0, -1) if d.registers_of(count) >= needed)
     staged = next(filter(None, attempts), None)
     if staged is None:
         return

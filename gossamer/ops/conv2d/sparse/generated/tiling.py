@@ -209,7 +209,11 @@ class GeneratedTiling:
 
     @property
     def registers(self) -> int:
-        """Registers that a work-item may use at most: warps are dealt to the sub-partitions of a
-        multiprocessor, each with registers of its own."""
-        warps = -(-self.work_group // WARP // SUB_PARTITIONS) * self.config.blocks_per_unit
+        """Registers that a work-item may use at most."""
+        return self.registers_of(self.config.blocks_per_unit)
+
+    def registers_of(self, blocks_per_unit: int) -> int:
+        """Returns the registers that a work-item may use at most where so many work-groups share a
+        multiprocessor: warps are dealt to its sub-partitions, each with registers of its own."""
+        warps = -(-self.work_group // WARP // SUB_PARTITIONS) * blocks_per_unit
         return min(255, _REGISTERS // SUB_PARTITIONS // (warps * WARP) // 8 * 8)
