@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 
 import numpy as np
 
@@ -56,6 +56,37 @@ class Examples:
         return [numbers[end - size:end].reshape(spec.shape)
                 for end, size, spec in zip(ends, sizes, problem.inputs, strict=True)]
 
+    def of_images(self, problem: Problem, few: Problem,
+                  images: Sequence[int]) -> list[np.ndarray] | None:
+        """Returns some images of the inputs that of() returns, and whole those that do not consist
+        of images, without making the others; None where the inputs are no slices of the sequence of
+        random numbers. few: the problem of as many images."""
+        if not _are_normal(problem):
+            return None
+        arrays, first = [], 0
+        for whole, part in zip(problem.inputs, few.inputs, strict=True):
+            size = math.prod(whole.shape)
+            if whole.shape == part.shape:
+                arrays.append(self._slice(first, size).reshape(part.shape))
+            else:
+                one = size // whole.shape[0]
+                arrays.append(np.concatenate([self._slice(first + image * one, one)
+                                              for image in images]).reshape(part.shape))
+            first += size
+        return arrays
+
+    def _slice(self, first: int, count: int) -> np.ndarray:
+        """Returns a slice of the sequence of random numbers."""
+        numbers = self._first(min(first + count, _DRAWN))[:_DRAWN]
+        if first + count <= len(numbers):
+            return numbers[first:first + count]
+        parts, left = [], count
+        while left > 0:
+            start = (first + count - left) % len(numbers)
+            parts.append(numbers[start:start + left])
+            left -= len(parts[-1])
+        return np.concatenate(parts)
+
     def _drawn(self, problem: Problem, seed: int) -> list[np.ndarray]:
         """Returns what a problem draws as its inputs, of which images repeat with its period. Those
         that repeat are kept for other layers with inputs of the same shapes and facts."""
@@ -89,10 +120,12 @@ class Examples:
             self._numbers.setflags(write=False)
             return self._numbers
 
-    def buffer(self, problem: Problem, index: int, array: np.ndarray, spec: TensorSpec) -> Buffer:
-        """Returns an input that of() gave, on the device in the layout of a spec."""
+    def buffer(self, problem: Problem, index: int, array: np.ndarray | None,
+               spec: TensorSpec) -> Buffer:
+        """Returns an input that of() gave, on the device in the layout of a spec. array: the input;
+        None where of() makes it if it is needed."""
         if not _are_normal(problem):
-            return self.uploaded(problem, index, array, spec)
+            return self.uploaded(problem, index, self._array(problem, index, array), spec)
         first = sum(math.prod(other.shape) for other in problem.inputs[:index])
         key = (first, spec)
         if key in self._buffers:
@@ -100,17 +133,21 @@ class Examples:
             return self._buffers[key]
         most = min(self._device.limits.memory_bytes // _SHARE, _MOST_BYTES)
         if spec.nbytes > most:
-            return self._made(first, array, spec)
+            return self._made(problem, index, first, array, spec)
         while spec.nbytes + sum(buffer.nbytes for buffer in self._buffers.values()) > most:
             self._buffers.popitem(last=False)
-        self._buffers[key] = self._made(first, array, spec)
+        self._buffers[key] = self._made(problem, index, first, array, spec)
         return self._buffers[key]
 
-    def _made(self, first: int, array: np.ndarray, spec: TensorSpec) -> Buffer:
-        """Returns a slice of the sequence of random numbers, which is an array, as a spec says."""
+    def _array(self, problem: Problem, index: int, array: np.ndarray | None) -> np.ndarray:
+        return self.of(problem)[index] if array is None else array
+
+    def _made(self, problem: Problem, index: int, first: int, array: np.ndarray | None,
+              spec: TensorSpec) -> Buffer:
+        """Returns an input, a slice of the sequence of random numbers, as a spec says."""
         if self._on_device is None or not handles(spec):
-            return self._uploaded(pack(array, spec))
-        drawn = self._first(first + array.size)[:_DRAWN]
+            return self._uploaded(pack(self._array(problem, index, array), spec))
+        drawn = self._first(min(first + spec.size, _DRAWN))[:_DRAWN]
         if self._sequence is None or self._sequence.nbytes < drawn.nbytes:
             self._sequence = None
             self._sequence = self._uploaded(drawn)

@@ -158,3 +158,18 @@ def test_an_input_that_does_not_consist_of_images_is_uploaded_whole(
         spec = problem.inputs[index]
         np.testing.assert_array_equal(
             host_array(examples.uploaded(problem, index, array, spec), spec), array)
+
+
+@pytest.mark.parametrize("count", [3, 5, 7])
+def test_some_images_are_those_of_all(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gossamer.plan.tune.examples._DRAWN", 61)
+    add = Expression(2, (ExpressionStep("add", (0, 1)),))
+    images = [round(index * 8 / (count - 1)) for index in range(count)]
+    for shapes in (((9, 4, 5), (9, 4, 5)), ((9, 4, 5), (1, 4, 5)), ((9, 2), (9, 2))):
+        problem = ElementwiseProblem(tuple(map(default_spec, shapes)), add)
+        few = problem.first_images(count)
+        some = Examples(HOST).of_images(problem, few, images)
+        assert some is not None
+        for array, part, spec in zip(Examples(HOST).of(problem), some, few.inputs, strict=True):
+            expected = array if array.shape == spec.shape else array[images]
+            np.testing.assert_array_equal(part, expected)
