@@ -14,6 +14,7 @@ import pickle
 import queue
 import signal
 import subprocess
+import tempfile
 import threading
 from concurrent.futures import Future
 
@@ -23,49 +24,55 @@ from gossamer.errors import CompileError, CompilerEndedError
 from gossamer.io import python_process
 
 AT_ONCE = 3
-"""Kernels that one process compiles at the same time."""
-_MOST = 8
-"""Processes at most, beside this one: each takes about two hundred megabytes of the host's memory.
-"""
+"""Kernels that another process compiles at the same time."""
+_MOST, _MOST_HERE = 16, 6
+"""Other processes at most, each of which takes about two hundred megabytes of the host's memory,
+and kernels that this process compiles at the same time beside them."""
 _ENDS_SECONDS = 5.0
 """Seconds that a process may take to end after its pipe was closed."""
 
 
+def process_count(processors: int) -> int:
+    """Returns the number of other processes that are of use where so many processors compile."""
+    return max(0, min(_MOST, processors // AT_ONCE - 1))
+
+
 class CompileProcesses:
     """Processes that compile, which start at once and in the background, and end with `end` or with
-    this process, however that ends. This process compiles some of the kernels itself.
+    this process, however that ends. This process compiles some of the kernels itself, and those of
+    processes that do not start or have ended.
 
-    processors: number of processors that may compile.
+    processors: number of processors that may compile; process_count of them is not 0.
     """
 
     def __init__(self, processors: int) -> None:
+        count = process_count(processors)
         self._free: queue.SimpleQueue[_CompileProcess | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._processes: list[_CompileProcess] = []
         self._has_ended = False
-        for _ in range(min(AT_ONCE, processors)):
+        for _ in range(min(_MOST_HERE, processors - AT_ONCE * count)):
             self._free.put(None)
-        count = min(_MOST, processors // AT_ONCE - 1)
         threading.Thread(target=self._start, args=(count,), daemon=True,
                          name="gossamer compile processes").start()
 
     def compile(self, source: KernelSource, architecture: str) -> tuple[bytes, float]:
         """Returns the cubin of a kernel as nvrtc.compile_cubin does, and the processor seconds that
-        another process took for it. Raises CompileError, and CompilerEndedError where the process
-        has ended."""
+        another process took for it, 0 where this process compiled it. Raises CompileError, and
+        CompilerEndedError where the process ended meanwhile."""
         process = self._free.get()
         try:
-            if process is not None:
-                with contextlib.suppress(_EndedError):
-                    return process.compile(source, architecture)
+            try:
+                built = None if process is None else process.compile(source, architecture)
+            except _EndedError as ended:
                 if not self._has_ended:
                     raise CompilerEndedError(
                         f"the process that compiled {source.function} of {source.path.name} "
-                        f"{process.ending()}")
-            return nvrtc.compile_cubin(source, architecture)[0], 0.0
+                        f"{ended}") from None
+                built = None
+            return built or (nvrtc.compile_cubin(source, architecture)[0], 0.0)
         finally:
-            if process is None or process.is_usable:
-                self._free.put(process)
+            self._free.put(process if process is not None and process.is_usable else None)
 
     def end(self) -> None:
         """Ends the processes. What they compile now is compiled here instead."""
@@ -78,32 +85,26 @@ class CompileProcesses:
     def _start(self, count: int) -> None:
         """Starts processes, each of which is offered when it is ready."""
         for _ in range(count):
-            try:
-                process = _CompileProcess()
-            except OSError:
-                # this process compiles what the others would have
-                for _ in range(AT_ONCE):
-                    self._free.put(None)
-                continue
-            with self._lock:
-                self._processes.append(process)
-                has_ended = self._has_ended
-            if has_ended:
-                process.end()
+            process = None
+            with contextlib.suppress(OSError), self._lock:
+                if not self._has_ended:
+                    process = _CompileProcess()
+                    self._processes.append(process)
             threading.Thread(target=self._listen, args=(process,), daemon=True,
                              name="gossamer compile process").start()
 
-    def _listen(self, process: _CompileProcess) -> None:
-        """Hands on the answers of a process until it ends."""
-        is_ready = process.waits_until_ready()
+    def _listen(self, process: _CompileProcess | None) -> None:
+        """Offers a process, or this one where there is none, and hands on its answers until it
+        ends."""
+        is_ready = process is not None and process.waits_until_ready()
         for _ in range(AT_ONCE):
             self._free.put(process if is_ready else None)
-        if is_ready:
+        if process is not None:
             process.hand_on()
 
 
 class _EndedError(Exception):
-    """A process has ended."""
+    """A process has ended; the words say how."""
 
 
 class _CompileProcess:
@@ -111,11 +112,12 @@ class _CompileProcess:
     """
 
     def __init__(self) -> None:
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115, close() closes it
         # in a group of its own the process gets no interrupt from the keyboard
         self._process = subprocess.Popen(
             python_process.command("gossamer.device.cuda.compile_worker"),
             env=python_process.environment(), process_group=0, stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+            stdout=subprocess.PIPE, stderr=self._errors)
         self._lock = threading.Lock()
         self._numbers = itertools.count()
         self._asked: dict[int, Future[tuple[bytes, float] | str]] = {}
@@ -127,43 +129,50 @@ class _CompileProcess:
         try:
             self._answer()
         except _EndedError:
-            self.end()
-            return False
-        return True
+            self.is_usable = False
+        return self.is_usable
 
     def hand_on(self) -> None:
-        """Gives the answers to those who have asked, until the process ends."""
+        """Gives the answers to those who have asked, until the process ends, and frees what belongs
+        to it."""
         with contextlib.suppress(_EndedError):
-            while True:
+            while self.is_usable:
                 number, answer = self._answer()
                 self._asked.pop(number).set_result(answer)
         with self._lock:
             self.is_usable = False
-            asked = list(self._asked.values())
-        for future in asked:
-            future.set_exception(_EndedError())
+        ending = self._ending()
+        for future in self._asked.values():
+            future.set_exception(_EndedError(ending))
+        for stream in (self._process.stdin, self._process.stdout, self._errors):
+            # what is left in a buffer cannot be written to a process that has ended
+            with contextlib.suppress(OSError):
+                if stream is not None:
+                    stream.close()
 
     def _answer(self) -> tuple[int, tuple[bytes, float] | str]:
         assert self._process.stdout is not None
         try:
             answer: tuple[int, tuple[bytes, float] | str] = pickle.load(self._process.stdout)
-        except (OSError, EOFError, ValueError, pickle.UnpicklingError):
+        except Exception:
+            # it has ended, or what answers is no program of gossamer's
             raise _EndedError from None
         return answer
 
-    def compile(self, source: KernelSource, architecture: str) -> tuple[bytes, float]:
-        """Returns a kernel's cubin and the processor seconds that compiling it took. Raises
-        CompileError, and _EndedError where the process has ended."""
+    def compile(self, source: KernelSource, architecture: str) -> tuple[bytes, float] | None:
+        """Returns a kernel's cubin and the processor seconds that compiling it took; None where the
+        process had ended before. Raises CompileError, and _EndedError where it ended meanwhile."""
         assert self._process.stdin is not None
         future: Future[tuple[bytes, float] | str] = Future()
         with self._lock:
             if not self.is_usable:
-                raise _EndedError
+                return None
             number = next(self._numbers)
+            asked = pickle.dumps((number, source, architecture))
             self._asked[number] = future
+            # the thread that hands on answers sees that the process has ended, too
             with contextlib.suppress(OSError):
-                # the thread that hands on answers sees that the process has ended, too
-                pickle.dump((number, source, architecture), self._process.stdin)
+                self._process.stdin.write(asked)
                 self._process.stdin.flush()
         answer = future.result()
         if isinstance(answer, str):
@@ -177,12 +186,16 @@ class _CompileProcess:
                 os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
-    def ending(self) -> str:
+    def _ending(self) -> str:
         """Waits for a process that does not answer, and returns how it ended."""
         try:
             status = self._process.wait(_ENDS_SECONDS)
         except subprocess.TimeoutExpired:
             self.end()
             return "does not answer"
-        return (f"was ended by signal {-status}; is there too little memory?" if status < 0 else
-                f"ended with status {status}")
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").strip().splitlines()
+        said = f": {lines[-1]}" if lines else ""
+        if status < 0:
+            return f"was ended by signal {-status}{said or '; is there too little memory?'}"
+        return f"ended with status {status}{said}"

@@ -41,6 +41,8 @@ def main() -> None:
                 send(number, (cubin, time.thread_time() - start))
             except CompileError as error:
                 send(number, str(error))
+            except Exception as error:  # whoever asks waits for some answer
+                send(number, f"{type(error).__name__}: {error}")
 
         send(-1, "")
         while True:

@@ -17,7 +17,7 @@ from gossamer.device.base import Argument, Buffer, Device, Kernel
 from gossamer.device.checks import check_copy, check_transfer, out_of_memory
 from gossamer.device.cuda import cubins, dlpack, nvjitlink, nvrtc
 from gossamer.device.cuda.build_only import BuildOnlyMaker
-from gossamer.device.cuda.compile_processes import CompileProcesses
+from gossamer.device.cuda.compile_processes import CompileProcesses, process_count
 from gossamer.device.cuda.driver import (
     Current,
     DriverError,
@@ -117,7 +117,7 @@ class CudaDevice(Device):
 
     @contextmanager
     def compilers(self, processors: int) -> Iterator[None]:
-        if self._compilers is not None or processors == 1:
+        if self._compilers is not None or not process_count(processors):
             yield
             return
         self._compilers = started = CompileProcesses(processors)

@@ -71,12 +71,12 @@ class Recorder:
 
     def graph(self, work: Callable[[Any], None], stream: Any, repeats: int,
               events: Sequence[driver.CUevent] = (), *, as_in_plan: bool = False) -> CudaGraph:
-        """Returns a graph of repeated executions of some work, which is captured once.
+        """Returns a graph of repeated executions of some work.
 
         stream: where the graph replays if its call names none. events: where there are any, those
         that are recorded before the first and after the last execution. as_in_plan: whether kernels
-        that may begin early do so in most executions but the first; else each execution waits for
-        the end of the one before.
+        that may begin early do so, in all executions but the first of each ten; else each execution
+        waits for the end of the one before.
         """
         device = self._device
         capture = _Capture(CudaStream(device), SideStreams(device.create_stream))

@@ -124,7 +124,8 @@ class Attempts:
             instead.append(min(
                 left, key=lambda attempt: PRECISIONS.index(attempt.variant.precision)))
         for attempt in instead:
-            attempt.is_required, attempt.is_transient, attempt.measured = True, False, None
+            attempt.is_required = attempt.is_last = True
+            attempt.is_transient, attempt.measured = False, None
         self.not_tried -= len(instead)
         return instead
 

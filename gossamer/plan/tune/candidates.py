@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ import numpy as np
 
 from gossamer.accuracy import LARGEST_ERROR
 from gossamer.device.base import Buffer, Device
-from gossamer.errors import DeviceLostError, first_line
+from gossamer.errors import CompilerEndedError, DeviceLostError, first_line
 from gossamer.ops import lru_cache
 from gossamer.ops.algorithm import Algorithm, Problem, State, Variant
 from gossamer.ops.registry import OPS
@@ -38,7 +39,8 @@ _DIGITS = 16
 _DRAWS = 8
 """How often inputs are drawn at most, where many results lie within rounding of a jump."""
 _ALIKE = 0.1
-"""Relative difference of two draws' shares of such results up to which no other draw is made."""
+"""Relative difference of a later draw's share of such results from the first one's up to which no
+other draw is made."""
 
 Work = Callable[[Any], None]
 
@@ -85,6 +87,7 @@ class CandidateSet:
         """It holds what the check of a state computes besides, by the identity of the state, as
         long as the state lives."""
         self._bounds: dict[str, list[Bounds]] = {}
+        self._bounds_lock = threading.Lock()
         self._jumps = has_jumps(self.problem)
         if self._jumps:
             self._draw_inputs()
@@ -130,7 +133,11 @@ class CandidateSet:
         """Builds a candidate, and returns a function that runs it and returns why it may not be
         used with the layer's constants; None where it may."""
         try:
-            state, _ = self.build(algorithm, variant)
+            try:
+                state, _ = self.build(algorithm, variant)
+            except CompilerEndedError:
+                # the process that compiled may have ended for another reason
+                state, _ = self.build(algorithm, variant)
         except Exception as error:  # it may fail in any way, which is reported
             reason = does_not_run(error)
             return lambda: reason
@@ -191,10 +198,12 @@ class CandidateSet:
     @QUIET
     def _bounds_of(self, precision: str) -> list[Bounds]:
         """Returns where right candidates of a precision may differ from the reference."""
-        if precision not in self._bounds:
-            self._bounds[precision] = bounds(self._few, self._compared_arrays(), self._constants,
-                                             precision)
-        return self._bounds[precision]
+        # several threads that build candidates may ask at the same time
+        with self._bounds_lock:
+            if precision not in self._bounds:
+                self._bounds[precision] = bounds(self._few, self._compared_arrays(),
+                                                 self._constants, precision)
+            return self._bounds[precision]
 
     def _draw_inputs(self) -> None:
         """Draws inputs again where too many results lie within rounding of a jump, and keeps those

@@ -1,8 +1,9 @@
 /* Kernels with which candidates are checked in the device's own memory. */
 
-/* Copies numbers that lie one after another, and begin anew behind the last of them, into memory of
- * four dimensions, of which the first is the outermost. Sizes n and strides t are in elements; first
- * is the number with which the copy begins. */
+/* Copies count of the floats in the source, of which there are as many as the period says and which
+ * begin anew behind the last, into memory of four dimensions, of which the first is the outermost.
+ * Sizes n and strides t are in elements; first is the index of the float with which the copy begins;
+ * halves says whether the target has half the precision. */
 KERNEL void rearrange(const GLOBAL float *RESTRICT source, GLOBAL uchar *RESTRICT target,
                       int halves, INT64 first, INT64 period, INT64 count, int n1, int n2, int n3,
                       INT64 t0, INT64 t1, INT64 t2, INT64 t3)

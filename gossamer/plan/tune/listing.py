@@ -90,30 +90,38 @@ class Listing:
             with self._profile.stage(LISTING):
                 self._note_narrow(listed, device)
         # their interfaces keep Python's interpreter, so that more threads would not be faster
+        if self._answers is not None:
+            # a listing that was given up lists nothing more when another one begins
+            self.give_up()
+            with suppress(Exception):
+                self._answers.result()
         pool = ThreadPoolExecutor(1)
         self._may_answer_here, self._nobody_waits = threading.Event(), False
-        self._answers = pool.submit(self._list, device, [*asked, *slow], processes,
+        self._answers = pool.submit(self._list, device, list(asked), list(slow), processes,
                                     self._may_answer_here)
         pool.shutdown(wait=False)
         return True
 
     def answer_here(self) -> None:
-        """Lets the libraries that are asked in this process answer. Loading them and asking them
-        keeps Python's interpreter, so that others list what they want to list before."""
+        """Lets the libraries that are asked in this process answer, and candidates that skip zeros
+        be listed. Both keep Python's interpreter, so that others list before what they need."""
         self._may_answer_here.set()
 
     def give_up(self) -> None:
-        """Ends asking libraries, as nobody waits for their answers any more."""
+        """Ends the listing in the background, as nobody waits for it any more."""
         self._nobody_waits = True
         self.answer_here()
 
     def _list(self, device: Device, asked: Sequence[tuple[Algorithm, Problem]],
-              processes: BuildWorkers | None, may_answer_here: threading.Event) -> None:
+              slow: Sequence[tuple[Algorithm, Problem]], processes: BuildWorkers | None,
+              may_answer_here: threading.Event) -> None:
+        """Lists what libraries offer, and slow algorithms of gossamer's own."""
         with self._profile.stage(LISTING):
             elsewhere = self._ask_elsewhere(device, asked, processes)
-            may_answer_here.wait()
-            # libraries that are asked in this process come first, while others answer elsewhere
-            for algorithm, problem in sorted(asked, key=lambda pair: pair in elsewhere):
+        may_answer_here.wait()
+        with self._profile.stage(LISTING):
+            # what is listed in this process comes first, while libraries answer elsewhere
+            for algorithm, problem in sorted([*asked, *slow], key=lambda pair: pair in elsewhere):
                 if self._nobody_waits:
                     return
                 if (answer := elsewhere.get((algorithm, problem))) is not None:

@@ -105,8 +105,9 @@ class LayerTimes:
     @property
     def _is_clearly_faster(self) -> bool:
         tried = min((len(part.tried) for part in self.parts), default=0)
-        return any(tried >= least and self.best_us < ratio * self.parts_us
-                   for least, ratio in _CLEARLY_FASTER.items())
+        return self.parts_us < math.inf and any(
+            tried >= least and self.best_us < ratio * self.parts_us
+            for least, ratio in _CLEARLY_FASTER.items())
 
     def learn(self, attempt: Attempt) -> None:
         """Remembers the time that an attempt has, if it has any."""
@@ -182,12 +183,13 @@ class Attempt:
 
     leader: the first config of its algorithm with the same formats, precision and number of BLAS
     threads; None where this is the first. is_required: whether the plan without measurements takes
-    it. before: an earlier result, which does not suffice. measured: the result. is_transient:
-    whether the result may be another next time, so that it is not stored. kind: what the candidate
-    has in common with those from which its time is estimated; an algorithm with all threads is
-    another kind than with one, as it may be as many times faster as there are processors. family:
-    what the candidate has in common with its leader. key: what identifies it among those for its
-    problem.
+    it, or a layer has no other candidate that works. is_last: the latter, so that it is measured
+    whatever is expected of it. before: an earlier result, which does not suffice. measured: the
+    result. is_transient: whether the result may be another next time, so that it is not stored.
+    kind: what the candidate has in common with those from which its time is estimated; an algorithm
+    with all threads is another kind than with one, as it may be as many times faster as there are
+    processors. family: what the candidate has in common with its leader. key: what identifies it
+    among those for its problem.
     """
 
     group: CandidateGroup
@@ -196,6 +198,7 @@ class Attempt:
     model_us: float
     leader: Attempt | None = None
     is_required: bool = False
+    is_last: bool = False
     before: Measurement | None = None
     measured: Measurement | None = None
     is_transient: bool = False
@@ -306,7 +309,7 @@ class AttemptQueue:
 
     def _is_sure(self, attempt: Attempt) -> bool:
         """Returns whether an attempt is measured whatever is expected of it."""
-        return attempt.is_required and self._required_first
+        return attempt.is_last or (attempt.is_required and self._required_first)
 
     def is_useless(self, attempt: Attempt) -> bool:
         """Returns whether an attempt cannot save anything; if so, its result says why."""

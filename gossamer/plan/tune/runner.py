@@ -133,6 +133,9 @@ class AttemptRunner:
         try:
             with threads:
                 yield
+        except BaseException:
+            self._was_paused = False
+            raise
         finally:
             if self._pool is not None:
                 # after an interrupt nobody needs the builds that are not done; the next runner

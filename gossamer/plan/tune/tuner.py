@@ -309,8 +309,9 @@ class Tuner(Measures):
         """Frees the memory that holds inputs and outputs of the layers to be measured, and ends the
         processes that build."""
         self._listing.give_up()
-        self._workers.close()
+        # a second interrupt may end the wait for the others
         self._compilers.close()
+        self._workers.close()
         for memory in self._memories.values():
             memory.release()
 

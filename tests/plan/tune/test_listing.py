@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import replace
@@ -89,13 +90,19 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return events
 
 
+LAYERS = [Layer(f"layer{index}", "conv2d", ["x"], [f"y{index}"], list(problem.outputs), problem,
+                {}) for index, problem in enumerate((PROBLEM, OTHER))]
+
+
+def new_listing() -> Listing:
+    return Listing("quick", EFFORTS["quick"], ("fp32", "tf32"), TuningProfile(),
+                   everything=False, keeps_precisions=False)
+
+
 def ask(pools: Pools) -> None:
     """Lists the candidates of two layers."""
-    layers = [Layer(f"layer{index}", "conv2d", ["x"], [f"y{index}"], list(problem.outputs), problem,
-                    {}) for index, problem in enumerate((PROBLEM, OTHER))]
-    listed = Listing("quick", EFFORTS["quick"], ("fp32", "tf32"), TuningProfile(),
-                     everything=False, keeps_precisions=False)
-    assert listed.ask(layers, find("host"), pools)  # type: ignore[arg-type]
+    listed = new_listing()
+    assert listed.ask(LAYERS, find("host"), pools)  # type: ignore[arg-type]
     listed.wait()
 
 
@@ -125,6 +132,36 @@ def test_nothing_is_asked_any_more_when_the_processes_are_closed(
     monkeypatch.setattr(listing, "_FEW_LISTED", 1)
     ask(Pools(CancelledError()))
     assert events == HERE[:2]
+
+
+def test_libraries_answer_in_this_process_when_they_may(events: list[str]) -> None:
+    listed = new_listing()
+    assert listed.ask(LAYERS, find("host"), Pools(None))  # type: ignore[arg-type]
+    time.sleep(0.05)
+    assert not events
+    listed.answer_here()
+    listed.wait()
+    assert sorted(events) == sorted(HERE)
+
+
+def test_a_listing_that_is_given_up_ends_before_the_next_one_begins(
+        events: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    quick = Library.variants_in
+
+    def takes_long(*arguments: Any) -> Iterator[Variant]:
+        time.sleep(0.1)
+        yield from quick(*arguments)
+
+    monkeypatch.setattr(Library, "variants_in", takes_long)
+    listed = new_listing()
+    assert listed.ask(LAYERS, find("host"), Pools(None))  # type: ignore[arg-type]
+    listed.answer_here()
+    time.sleep(0.05)
+    listed.give_up()
+    assert listed.ask(LAYERS, find("host"), Pools(None))  # type: ignore[arg-type]
+    assert 1 <= len(events) <= 2
+    listed.wait()
+    assert sorted(events) == sorted(HERE)
 
 
 def test_processes_do_work_on_the_device(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

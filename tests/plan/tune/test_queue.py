@@ -315,3 +315,21 @@ def test_when_time_is_over_what_is_required_is_tried_where_it_may_be_faster() ->
     measure(queue, attempt(of, 1.0, "fast"), 1.0)
     assert queue.pop_required() is needed and queue.pop_required() is None
     assert list(queue) == [slow]
+
+
+def test_the_last_candidate_of_a_layer_is_measured_whatever_takes_its_place() -> None:
+    of = group()
+    region = LayerTimes("region", parts=of.layers, best_us=1.0)
+    for times in of.layers:
+        times.covered_by.append([region])
+        times.tried.update({("a", "", "", ""), ("b", "", "", ""), ("c", "", "", "")})
+    last = attempt(of, 1e6, is_required=True)
+    queue = AttemptQueue([last], Estimates(HOST), required_first=False)
+    assert queue.pop() is last, "a layer without any time is not left to a region"
+    fast = attempt(of, 1.0, "quick")
+    measure(queue, fast, 1.0)
+    queue.extend([last])
+    assert queue.pop() is None
+    last.is_last = True
+    queue.extend([last])
+    assert queue.pop() is last
