@@ -38,28 +38,27 @@ def process_count(processors: int) -> int:
 
 
 class CompileProcesses:
-    """Processes that compile, which start at once and in the background, and end with `end` or with
-    this process, however that ends. This process compiles some of the kernels itself, and those of
-    processes that do not start or have ended.
+    """Processes that compile, which start in the background when the first kernel is compiled, and
+    end with `end` or with this process, however that ends. This process compiles some kernels
+    itself, and those of processes that do not start or have ended.
 
     processors: number of processors that may compile; process_count of them is not 0.
     """
 
     def __init__(self, processors: int) -> None:
-        count = process_count(processors)
+        self._count = process_count(processors)
         self._free: queue.SimpleQueue[_CompileProcess | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._processes: list[_CompileProcess] = []
-        self._has_ended = False
-        for _ in range(min(_MOST_HERE, processors - AT_ONCE * count)):
+        self._has_begun = self._has_ended = False
+        for _ in range(min(_MOST_HERE, processors - AT_ONCE * self._count)):
             self._free.put(None)
-        threading.Thread(target=self._start, args=(count,), daemon=True,
-                         name="gossamer compile processes").start()
 
     def compile(self, source: KernelSource, architecture: str) -> tuple[bytes, float]:
         """Returns the cubin of a kernel as nvrtc.compile_cubin does, and the processor seconds that
         another process took for it, 0 where this process compiled it. Raises CompileError, and
         CompilerEndedError where the process ended meanwhile."""
+        self._begin()
         process = self._free.get()
         try:
             try:
@@ -82,9 +81,16 @@ class CompileProcesses:
         for process in processes:
             process.end()
 
-    def _start(self, count: int) -> None:
-        """Starts processes, each of which is offered when it is ready."""
-        for _ in range(count):
+    def _begin(self) -> None:
+        with self._lock:
+            has_begun, self._has_begun = self._has_begun, True
+        if not has_begun:
+            threading.Thread(target=self._start, daemon=True,
+                             name="gossamer compile processes").start()
+
+    def _start(self) -> None:
+        """Starts the processes, each of which is offered when it is ready."""
+        for _ in range(self._count):
             process = None
             with contextlib.suppress(OSError), self._lock:
                 if not self._has_ended:
@@ -193,9 +199,4 @@ class _CompileProcess:
         except subprocess.TimeoutExpired:
             self.end()
             return "does not answer"
-        self._errors.seek(0)
-        lines = self._errors.read().decode(errors="replace").strip().splitlines()
-        said = f": {lines[-1]}" if lines else ""
-        if status < 0:
-            return f"was ended by signal {-status}{said or '; is there too little memory?'}"
-        return f"ended with status {status}{said}"
+        return python_process.ending(status, self._errors)

@@ -174,9 +174,4 @@ class BuildProcess:
             self.end()
             self._process.wait()
             return "does not answer"
-        self._errors.seek(0)
-        lines = self._errors.read().decode(errors="replace").strip().splitlines()
-        said = f": {lines[-1]}" if lines else ""
-        if status < 0:
-            return f"was ended by signal {-status}{said or '; is there too little memory?'}"
-        return f"ended with status {status}{said}"
+        return python_process.ending(status, self._errors)

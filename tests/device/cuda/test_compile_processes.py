@@ -30,6 +30,8 @@ SECONDS = 60.0
 def compilers() -> Iterator[CompileProcesses]:
     """One process beside this one, both of which compile three kernels at a time."""
     started = CompileProcesses(6)
+    assert not started._processes
+    started.compile(KERNELS[0], "sm_90")
     end = time.monotonic() + SECONDS
     while started._free.qsize() < 6 and time.monotonic() < end:
         time.sleep(0.01)
