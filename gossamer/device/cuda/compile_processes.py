@@ -9,27 +9,22 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import pickle
 import queue
-import signal
-import subprocess
-import tempfile
+import sys
 import threading
 from concurrent.futures import Future
 
 from gossamer.device.cuda import nvrtc
 from gossamer.device.source import KernelSource
 from gossamer.errors import CompileError, CompilerEndedError
-from gossamer.io import python_process
+from gossamer.io.python_process import PipedProcess
 
 AT_ONCE = 3
 """Kernels that another process compiles at the same time."""
 _MOST, _MOST_HERE = 16, 6
 """Other processes at most, each of which takes about two hundred megabytes of the host's memory,
 and kernels that this process compiles at the same time beside them."""
-_ENDS_SECONDS = 5.0
-"""Seconds that a process may take to end after its pipe was closed."""
 
 
 def process_count(processors: int) -> int:
@@ -89,11 +84,12 @@ class CompileProcesses:
                              name="gossamer compile processes").start()
 
     def _start(self) -> None:
-        """Starts the processes, each of which is offered when it is ready."""
+        """Starts the processes, each of which is offered when it is ready. None starts where Python
+        does not say where its program lies."""
         for _ in range(self._count):
             process = None
             with contextlib.suppress(OSError), self._lock:
-                if not self._has_ended:
+                if sys.executable and not self._has_ended:
                     process = _CompileProcess()
                     self._processes.append(process)
             threading.Thread(target=self._listen, args=(process,), daemon=True,
@@ -118,12 +114,7 @@ class _CompileProcess:
     """
 
     def __init__(self) -> None:
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115, close() closes it
-        # in a group of its own the process gets no interrupt from the keyboard
-        self._process = subprocess.Popen(
-            python_process.command("gossamer.device.cuda.compile_worker"),
-            env=python_process.environment(), process_group=0, stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, stderr=self._errors)
+        self._process = PipedProcess("gossamer.device.cuda.compile_worker")
         self._lock = threading.Lock()
         self._numbers = itertools.count()
         self._asked: dict[int, Future[tuple[bytes, float] | str]] = {}
@@ -147,17 +138,12 @@ class _CompileProcess:
                 self._asked.pop(number).set_result(answer)
         with self._lock:
             self.is_usable = False
-        ending = self._ending()
+        ending = self._process.ending()
         for future in self._asked.values():
             future.set_exception(_EndedError(ending))
-        for stream in (self._process.stdin, self._process.stdout, self._errors):
-            # what is left in a buffer cannot be written to a process that has ended
-            with contextlib.suppress(OSError):
-                if stream is not None:
-                    stream.close()
+        self._process.close()
 
     def _answer(self) -> tuple[int, tuple[bytes, float] | str]:
-        assert self._process.stdout is not None
         try:
             answer: tuple[int, tuple[bytes, float] | str] = pickle.load(self._process.stdout)
         except Exception:
@@ -168,7 +154,6 @@ class _CompileProcess:
     def compile(self, source: KernelSource, architecture: str) -> tuple[bytes, float] | None:
         """Returns a kernel's cubin and the processor seconds that compiling it took; None where the
         process had ended before. Raises CompileError, and _EndedError where it ended meanwhile."""
-        assert self._process.stdin is not None
         future: Future[tuple[bytes, float] | str] = Future()
         with self._lock:
             if not self.is_usable:
@@ -187,16 +172,4 @@ class _CompileProcess:
 
     def end(self) -> None:
         """Ends the process, also in the middle of compiling; other threads may wait for it."""
-        if self._process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-
-    def _ending(self) -> str:
-        """Waits for a process that does not answer, and returns how it ended."""
-        try:
-            status = self._process.wait(_ENDS_SECONDS)
-        except subprocess.TimeoutExpired:
-            self.end()
-            return "does not answer"
-        return python_process.ending(status, self._errors)
+        self._process.end()

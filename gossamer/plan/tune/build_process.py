@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import pickle
-import signal
-import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,7 +11,7 @@ from typing import Any
 from gossamer.device import kernel_cache
 from gossamer.device.base import Device
 from gossamer.errors import GossamerError
-from gossamer.io import python_process
+from gossamer.io.python_process import PipedProcess
 from gossamer.ops.algorithm import Algorithm, Problem, Variant
 from gossamer.ops.weights import PackedArray, Weights
 from gossamer.plan.prepare import BuiltForms
@@ -40,9 +35,6 @@ _ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"), "1")
 """Limits of libraries for linear algebra: each process computes on one processor."""
 
-_ENDS_SECONDS = 5.0
-"""Seconds that a process may take to end after its pipe was closed."""
-
 
 class BuildHereError(GossamerError):
     """No other process builds a candidate; the process that asked for it can build it itself."""
@@ -62,17 +54,9 @@ class BuildProcess:
         if not sys.executable:
             raise BuildHereError("this Python does not say where its program lies (sys.executable "
                                  "is empty), so candidates are built in this process")
-        self._resources = contextlib.ExitStack()
         try:
-            self._errors = self._resources.enter_context(
-                tempfile.TemporaryFile())  # noqa: SIM115, the stack closes it
-            # in a group of its own the process gets no interrupt from the keyboard
-            self._process = subprocess.Popen(
-                python_process.command("gossamer.plan.tune.build_worker"),
-                env={**python_process.environment(), **_ONE_THREAD}, process_group=0,
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors)
+            self._process = PipedProcess("gossamer.plan.tune.build_worker", _ONE_THREAD)
         except OSError as error:
-            self._resources.close()
             raise BuildHereError(f"cannot start a process that builds candidates: {error}"
                                  ) from None
         impatient = threading.Timer(START_SECONDS, self.end)
@@ -82,7 +66,7 @@ class BuildProcess:
             reply = self._asked(make_device)
         except Exception:
             # it has ended, or what answers is no program of gossamer's
-            reply = Refused(f"a process that builds candidates {self._ending()}")
+            reply = Refused(f"a process that builds candidates {self._process.ending()}")
         finally:
             impatient.cancel()
         if not isinstance(reply, Ready):
@@ -98,7 +82,7 @@ class BuildProcess:
     @property
     def has_ended(self) -> bool:
         """Whether the process has ended."""
-        return self._process.poll() is not None
+        return self._process.has_ended
 
     def build(self, algorithm: Algorithm, problem: Problem, variant: Variant, weights: Weights,
               held: Mapping[str, PackedArray]) -> BuiltForms:
@@ -120,7 +104,7 @@ class BuildProcess:
         except Exception:
             raise BuildProcessError(
                 f"the process that built {algorithm.name} {variant.config_text} for layer "
-                f"{weights.layer} {self._ending()}") from None
+                f"{weights.layer} {self._process.ending()}") from None
         if isinstance(reply, Failed):
             raise reply.error
         if isinstance(reply, Refused):
@@ -136,42 +120,22 @@ class BuildProcess:
         try:
             reply: Reply = self._asked(Work(pickle.dumps(function)))
         except Exception:
-            raise BuildProcessError(f"the process that was asked for {what} {self._ending()}"
-                                    ) from None
+            raise BuildProcessError(
+                f"the process that was asked for {what} {self._process.ending()}") from None
         if not isinstance(reply, Built):
             raise BuildHereError(getattr(reply, "reason", "no sensible answer"))
         kernel_cache.adopt(reply.kernels)
         return BuiltForms({}, reply.seconds)
 
     def _asked(self, message: Any) -> Any:
-        assert self._process.stdin is not None and self._process.stdout is not None
         send(self._process.stdin, message)
         return receive(self._process.stdout)
 
     def end(self) -> None:
         """Ends the process and those that it started, also in the middle of building; another
         thread may wait for it."""
-        if self._process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.end()
 
     def close(self) -> None:
         """Ends the process and frees what belongs to it."""
-        self.end()
-        self._process.wait()
-        self._resources.close()
-        for stream in (self._process.stdin, self._process.stdout):
-            # what is left in a buffer cannot be written to a process that has ended
-            with contextlib.suppress(OSError):
-                if stream is not None:
-                    stream.close()
-
-    def _ending(self) -> str:
-        """Waits for a process whose pipe does not work any more, and returns how it ended."""
-        try:
-            status = self._process.wait(_ENDS_SECONDS)
-        except subprocess.TimeoutExpired:
-            self.end()
-            self._process.wait()
-            return "does not answer"
-        return python_process.ending(status, self._errors)
+        self._process.close()

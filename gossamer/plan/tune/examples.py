@@ -125,7 +125,8 @@ class Examples:
         """Returns an input that of() gave, on the device in the layout of a spec. array: the input;
         None where of() makes it if it is needed."""
         if not _are_normal(problem):
-            return self.uploaded(problem, index, self._array(problem, index, array), spec)
+            return self.uploaded(
+                problem, index, self.of(problem)[index] if array is None else array, spec)
         first = sum(math.prod(other.shape) for other in problem.inputs[:index])
         key = (first, spec)
         if key in self._buffers:
@@ -133,20 +134,16 @@ class Examples:
             return self._buffers[key]
         most = min(self._device.limits.memory_bytes // _SHARE, _MOST_BYTES)
         if spec.nbytes > most:
-            return self._made(problem, index, first, array, spec)
+            return self._made(problem, index, first, spec)
         while spec.nbytes + sum(buffer.nbytes for buffer in self._buffers.values()) > most:
             self._buffers.popitem(last=False)
-        self._buffers[key] = self._made(problem, index, first, array, spec)
+        self._buffers[key] = self._made(problem, index, first, spec)
         return self._buffers[key]
 
-    def _array(self, problem: Problem, index: int, array: np.ndarray | None) -> np.ndarray:
-        return self.of(problem)[index] if array is None else array
-
-    def _made(self, problem: Problem, index: int, first: int, array: np.ndarray | None,
-              spec: TensorSpec) -> Buffer:
+    def _made(self, problem: Problem, index: int, first: int, spec: TensorSpec) -> Buffer:
         """Returns an input, a slice of the sequence of random numbers, as a spec says."""
         if self._on_device is None or not handles(spec):
-            return self._uploaded(pack(self._array(problem, index, array), spec))
+            return self._uploaded(pack(self.of(problem)[index], spec))
         drawn = self._first(min(first + spec.size, _DRAWN))[:_DRAWN]
         if self._sequence is None or self._sequence.nbytes < drawn.nbytes:
             self._sequence = None

@@ -101,7 +101,6 @@ class AttemptRunner:
         self.done: list[Attempt] = []
         """The attempts that were measured so far, those before an interrupt included."""
         self._pool: ThreadPoolExecutor | None = None
-        self._was_paused = False
 
     def run(self) -> None:
         """Runs the attempts, whose results are in `measured` afterwards."""
@@ -134,13 +133,13 @@ class AttemptRunner:
             with threads:
                 yield
         except BaseException:
-            self._was_paused = False
+            if self._pool is not None:
+                # after an interrupt nobody needs the builds that are not done
+                self._pool.shutdown(wait=False, cancel_futures=True)
             raise
         finally:
             if self._pool is not None:
-                # after an interrupt nobody needs the builds that are not done; the next runner
-                # needs most of the kernels that are compiled while its queue is made
-                self._pool.shutdown(wait=False, cancel_futures=not self._was_paused)
+                self._pool.shutdown(wait=False)
                 self._pool = None
 
     def _built_ahead(self) -> Iterator[tuple[Attempt, Callable[[], Prepared]]]:
@@ -164,7 +163,8 @@ class AttemptRunner:
                     future.cancel()
                     del waiting[future]
             if self._is_paused():
-                self._was_paused = True
+                # the next runner needs most of the kernels that are compiled while its queue is
+                # made
                 return
             if not waiting:
                 return

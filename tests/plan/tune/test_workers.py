@@ -21,6 +21,7 @@ from gossamer.device import kernel_cache
 from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.errors import CompileError, GossamerError
+from gossamer.io import python_process
 from gossamer.ops.algorithm import Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.registry import OPS
@@ -233,7 +234,7 @@ def test_where_no_process_starts_the_caller_builds(
     if script:
         python.write_text(f"#!{sys.executable}\n{script}\n")
         python.chmod(0o755)
-    monkeypatch.setattr(build_process, "_ENDS_SECONDS", 0.2)
+    monkeypatch.setattr(python_process, "_ENDS_SECONDS", 0.2)
     monkeypatch.setattr(sys, "executable", "" if script == "" else str(python))
     with BuildWorkers(host, 2) as workers, pytest.raises(BuildHereError, match=message):
         submitted(workers, host, variant()).result(SECONDS)

@@ -235,7 +235,7 @@ def _configs_per_unit(d: GeneratedTiling, limits: Limits) -> Iterator[GeneratedC
     prefetch warps."""
     per_unit = -(-math.prod(d.groups) // limits.compute_units)
     most = min(per_unit, _MOST_BLOCKS_PER_UNIT, _WORK_ITEMS_PER_UNIT // d.work_group)
-    if not d.vector:
+    if not d.vector or d.copies > _MOST_COPIES:
         return
     needed = _needed_registers(d)
     attempts = (_staged(d.problem, replace(d.config, blocks_per_unit=count), limits, d.halves)
@@ -255,11 +255,9 @@ def _configs_per_unit(d: GeneratedTiling, limits: Limits) -> Iterator[GeneratedC
 
 def _staged(problem: Conv2dProblem, config: GeneratedConfig, limits: Limits,
             halves: bool) -> GeneratedConfig | None:
-    """Returns the config with the stages, staggered entries and kernels that suit it, or None where
-    it does not fit."""
+    """Returns the config, for which there are registers, with the stages, staggered entries and
+    kernels that suit it, or None where these do not fit."""
     first = GeneratedTiling(problem, config, halves)
-    if not first.vector or not _holds(first):
-        return None
     inputs = problem.channels // problem.groups
     density = problem.weights_info.density
     per_channel = math.prod(problem.kernel) * (first.block * density
