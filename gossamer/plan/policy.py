@@ -21,15 +21,16 @@ class Effort:
     """How much is measured.
 
     configs: number of configs that are measured of each algorithm of gossamer's own (None: all).
-    vendor_configs: the same of a vendor's library. They are more than of other algorithms: for most
-    of them nothing is compiled, and the library's own order is a poor guide, as its last config can
-    take half the time of its first. samples: number of samples of each time. build_seconds:
-    processor seconds that building one candidate may be expected to take. doubt: the share of
-    candidates that may be faster than the least time that is expected of them; one is not measured
-    where even that time would be of no use. worth: the share of the network's time that a second of
-    measuring must be expected to save. plans_s: seconds after which whole plans are not sampled
-    again, though it is not clear which is the fastest. everything: whether all are measured
-    nevertheless.
+    more_configs, more_gain: their number where another one is expected to save at least this share
+    of the network's time. vendor_configs: the number of a vendor's library. They are more than of
+    other algorithms: for most of them nothing is compiled, and the library's own order is a poor
+    guide, as its last config can take half the time of its first. samples: number of samples of
+    each time. build_seconds: processor seconds that building one candidate may be expected to take.
+    doubt: the share of candidates that may be faster than the least time that is expected of them;
+    one is not measured where even that time would be of no use. worth: the share of the network's
+    time that a second of measuring must be expected to save. plans_s: seconds after which whole
+    plans are not sampled again, though it is not clear which is the fastest. everything: whether
+    all are measured nevertheless.
     """
 
     configs: int | None
@@ -40,11 +41,15 @@ class Effort:
     worth: float = 0.0
     plans_s: float = math.inf
     everything: bool = False
+    more_configs: int | None = None
+    more_gain: float = math.inf
 
 
 EFFORTS = {
-    "quick": Effort(2, 4, 5, 15.0, doubt=0.1, worth=0.0005, plans_s=2.0),
-    "normal": Effort(6, 10, 10, 60.0, doubt=0.03, plans_s=10.0),
+    "quick": Effort(2, 4, 5, 15.0, doubt=0.1, worth=0.0005, plans_s=2.0, more_configs=6,
+                    more_gain=0.001),
+    "normal": Effort(6, 10, 10, 60.0, doubt=0.03, plans_s=10.0, more_configs=16,
+                     more_gain=0.0003),
     "max": Effort(None, None, 20, 240.0, everything=True),
 }
 """The efforts by the names that users give."""

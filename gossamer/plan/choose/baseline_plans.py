@@ -30,7 +30,7 @@ from gossamer.plan.run.context import Context
 from gossamer.plan.store.keys import identity, problem_key
 from gossamer.plan.store.tuning_cache import candidate_key
 from gossamer.plan.store.tuning_file import rounded
-from gossamer.plan.tune.measures import Chosen, Measures, Request
+from gossamer.plan.tune.measures import Chosen, Further, Measures, Request
 from gossamer.plan.tune.profile import COMPARING
 from gossamer.plan.tune.tuner import Tuner
 
@@ -254,13 +254,16 @@ class _KnownCandidates(Measures):
         """Returns at once, since the candidates are known."""
         return False
 
-    def listed(self) -> None:
-        """Returns at once, for the same reason."""
+    def measure_all(self, requests: Sequence[Request], further: Sequence[Further] = ()) -> None:
+        def unknown(each: Further) -> Further:
+            return Further(each.when, lambda best_us: self._unknown(each.requests(best_us)))
 
-    def measure_all(self, requests: Sequence[Request], *, while_listing: bool = False) -> None:
-        self._tuner.measure_all([request for request in requests
-                                 if (request.layer.name, request.device.name)
-                                 not in self._candidates], while_listing=while_listing)
+        self._tuner.measure_all(self._unknown(requests), list(map(unknown, further)))
+
+    def _unknown(self, requests: Sequence[Request]) -> list[Request]:
+        """Returns the requests of layers whose candidates are not known."""
+        return [request for request in requests
+                if (request.layer.name, request.device.name) not in self._candidates]
 
     def conversion_us(self, problem: Problem, device: Device) -> float | None:
         return self._tuner.conversion_us(problem, device)
@@ -347,7 +350,7 @@ def _timed(tasks: Mapping[str, Task], samples: int, most_s: float) -> dict[str, 
     pending, factor, start = list(tasks), 1, time.monotonic()
     while pending and factor <= _MOST_SAMPLES and time.monotonic() - start < most_s:
         fresh = interleave([tasks[key] for key in pending], repeats=factor * samples,
-                           sample_us=2e4, budget_us=factor * _BUDGET_US * len(pending))
+                           sample_us=1e4, budget_us=factor * _BUDGET_US * len(pending))
         timings.update(zip(pending, fresh, strict=True))
         pending, factor = _unclear(timings), 2 * factor
     return timings

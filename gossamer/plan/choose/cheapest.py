@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from gossamer.device.base import Device
 from gossamer.errors import UnsupportedError
@@ -28,11 +29,12 @@ from gossamer.plan.choose.region_options import (
     region_eligibility,
     region_options,
 )
+from gossamer.plan.choose.region_requests import CLEARLY_FASTER, RegionRequests
 from gossamer.plan.eligibility import Refusal, able_on, eligibility
 from gossamer.plan.in_place import in_place_candidates, layers_in_place
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer, MeasuredLayer
-from gossamer.plan.tune.measures import Measures, Request, usable
+from gossamer.plan.tune.measures import Further, Measures, Request, When, usable
 from gossamer.tensor import ROW_MAJOR, Format, TensorSpec, default_format, memory_format
 
 _LEFT_OUT_FIRST: tuple[Callable[[Format], bool], ...] = (
@@ -43,10 +45,6 @@ _LEFT_OUT_FIRST: tuple[Callable[[Format], bool], ...] = (
 """Tests of formats that are left out, one after another, where a graph is too entangled for an
 exact choice among all formats."""
 _ENTANGLED = "the network's graph is too entangled for so many formats"
-
-_CLEARLY_FASTER = 0.8
-"""Ratio of a region's time to that of its layers alone below which none of its parts is measured as
-a region of its own."""
 
 _Option = tuple[NodeOption, MeasuredLayer | None, Candidate | None]
 """An option of a node, with the layer or region and the candidate that it means."""
@@ -98,33 +96,28 @@ class Cheapest:
         self._regions = self._measured_regions(regions)
 
     def _measure_together(self, layers: Sequence[Layer], regions: Sequence[Layer]) -> None:
-        """Measures the candidates of all layers in one queue, before it those of gossamer's own
-        dense algorithms, while the libraries of vendors are still asked what they offer. The
-        largest regions are among them where many candidates are built at once, as what one of them
-        saves decides whether its layers are of interest."""
+        """Measures the candidates of all layers in one queue, at first those of gossamer's own
+        dense algorithms, while the libraries of vendors are still asked what they offer. Regions
+        are among them where many candidates are built at once, as what one of them saves decides
+        whether its layers are of interest."""
         restricted = bool(self._policy.only is not None or self._policy.force
                           or self._policy.zeros_threshold is not None)
-        together = []
-        is_listing = self._tuner.list_candidates(layers, self._device)
+        of_all = partial(self._requests, layers, self._tuner.refusal_reason)
+        first: list[Request] = []
+        further: list[Further] = []
+        if not self._tuner.list_candidates(layers, self._device):
+            first = of_all()
+        else:
+            further.append(Further(When.LISTED, lambda best_us: of_all()))
+            if not restricted:
+                first = [request for request in self._requests(layers, self._refusal_of_own)
+                         if request.device is self._device]
         if self._device.builds_side_by_side and not restricted:
-            together = self._requests_of_largest(regions)
-        if is_listing and not restricted:
-            self._tuner.measure_all([
-                request for request in self._requests(layers, self._refusal_of_own)
-                if request.device is self._device] + together, while_listing=True)
-        self._tuner.listed()
-        self._tuner.measure_all(self._requests(layers, self._tuner.refusal_reason) + together)
-
-    def _requests_of_largest(self, regions: Sequence[Layer]) -> list[Request]:
-        """Returns what may compute each region that is not within another one."""
-        found: list[Request] = []
-        for region in sorted(regions, key=lambda region: len(region.covers), reverse=True):
-            if any(set(region.covers) < set(request.layer.covers) for request in found):
-                continue
-            allowed, _ = self._region_eligibility(region)
-            if allowed:
-                found.append(Request(region, allowed, self._device))
-        return found
+            of_regions = RegionRequests(regions, self._layers, self._device,
+                                        lambda region: self._region_eligibility(region)[0])
+            further = [Further(When.BUILDING, of_regions.largest), *further,
+                       Further(When.LAST, of_regions.within)]
+        self._tuner.measure_all(first, further)
 
     def _requests(self, layers: Sequence[Layer], refusal: Refusal) -> list[Request]:
         """Returns what may compute each layer. refusal: returns why an algorithm may not."""
@@ -167,7 +160,7 @@ class Cheapest:
         measured: dict[str, MeasuredLayer] = {}
         for size in sorted({len(region.covers) for region in regions}, reverse=True):
             fast = [node.layer for node in measured.values()
-                    if node.least_cost < _CLEARLY_FASTER * alone[node.layer.name]]
+                    if node.least_cost < CLEARLY_FASTER * alone[node.layer.name]]
             found = []
             for region in regions:
                 if len(region.covers) == size:

@@ -4,17 +4,18 @@ alike the ones that are best for one of them."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from gossamer.device.base import Device
 from gossamer.measure import Timing
-from gossamer.ops.algorithm import PRECISIONS, Problem
+from gossamer.ops.algorithm import PRECISIONS, Algorithm, Problem, Variant
 from gossamer.plan.store.tuning_cache import CandidateKey, Measurement
-from gossamer.plan.tune.alike import likeness
+from gossamer.plan.tune.alike import likeness, timed_problem
 from gossamer.plan.tune.digests import Digests
 from gossamer.plan.tune.estimates import Estimates
 from gossamer.plan.tune.listing import Work
+from gossamer.plan.tune.measures import Request
 from gossamer.plan.tune.queue import NEAR, Attempt, CandidateGroup
 from gossamer.plan.tune.results import Results
 from gossamer.plan.tune.runner import attempts_of
@@ -44,16 +45,25 @@ class Attempts:
         self.not_tried = 0
         """Number of candidates that were not measured, as they could not be of use."""
 
-    def missing(self, device: Device, work: Work, estimates: Estimates
+    def configs_of(self, request: Request) -> dict[Algorithm, float]:
+        """Returns for each algorithm of a request of how many configs a measurement is known."""
+        return {algorithm: len({
+            measured.config for measured in self._results.stored(
+                timed_problem(request.problem, algorithm), request.device).values()
+            if measured.algorithm == algorithm.name}) for algorithm in request.algorithms}
+
+    def missing(self, device: Device, work: Work, estimates: Estimates,
+                candidates: Mapping[Problem, Mapping[CandidateKey, tuple[Algorithm, Variant]]]
                 ) -> tuple[list[Attempt], dict[CandidateGroup, CandidateGroup]]:
-        """Returns attempts for what was not measured before, and the groups of layers that are like
-        another one, each with the group of that layer."""
+        """Returns attempts for those of the candidates, by the problem of their group, that were
+        not measured before, and the groups of layers that are like another one, each with the group
+        of that layer."""
         all_missing = []
         alike: dict[object, CandidateGroup] = {}
         followers: dict[CandidateGroup, CandidateGroup] = {}
-        for problem, group in work.groups.items():
-            known = self._results.stored(problem, device)
-            attempts = attempts_of(group, work.pairs[problem].values(), estimates)
+        for problem, pairs in candidates.items():
+            group, known = work.groups[problem], self._results.stored(problem, device)
+            attempts = attempts_of(group, pairs.values(), estimates)
             missing = []
             for attempt in attempts:
                 attempt.is_required = (problem, attempt.key) in work.required

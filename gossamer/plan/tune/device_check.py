@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
-from gossamer.device.base import Buffer, Device
+from gossamer.device.base import Buffer, Device, Kernel
 from gossamer.device.source import KernelSource
 from gossamer.plan.tune.check import VALUES_OF_ERROR, largest_error
 from gossamer.tensor import TensorSpec
@@ -31,22 +32,28 @@ class DeviceCheck:
 
     def __init__(self, device: Device) -> None:
         self._device = device
-        self._rearrange, self._compare, self._fill = map(device.compile, _KERNELS)
         self._lists: dict[tuple[int, ...], Buffer] = {}
         self._memory: dict[str, Buffer] = {}
+
+    @cached_property
+    def _kernels(self) -> tuple[Kernel, ...]:
+        """The kernels of _KERNELS; the first use waits for them, if compile_ahead() has begun."""
+        return tuple(map(self._device.compile, _KERNELS))
 
     def fill_with_guards(self, memory: Buffer) -> None:
         """Fills memory, a multiple of four bytes, with the guard byte."""
         words = memory.nbytes // 4
         groups = min(_MOST_GROUPS, -(-words // _ITEMS))
-        self._device.launch(self._fill, (groups,), (_ITEMS,), (memory, np.int64(words)))
+        _, _, fill = self._kernels
+        self._device.launch(fill, (groups,), (_ITEMS,), (memory, np.int64(words)))
 
     def arrange(self, source: Buffer, first: int, target: Buffer, spec: TensorSpec) -> None:
         """Copies float32 numbers, from number `first` of its memory on and again from number 0
         behind the last, as a row-major array into memory of a spec that handles() allows."""
         sizes, strides = _four(spec)
         groups = min(_MOST_GROUPS * 16, -(-spec.size // _ITEMS))
-        self._device.launch(self._rearrange, (groups,), (_ITEMS,), (
+        rearrange, _, _ = self._kernels
+        self._device.launch(rearrange, (groups,), (_ITEMS,), (
             source, target, int(spec.dtype == "float16"), np.int64(first),
             np.int64(source.nbytes // 4), np.int64(spec.size), *sizes[1:],
             *map(np.int64, strides)))
@@ -68,7 +75,8 @@ class DeviceCheck:
         answer = self._room("answer", sums.nbytes)
         sizes, strides = _four(spec)
         image_stride = strides[_RANK - len(spec.shape)] if images is not None else 0
-        device.launch(self._compare, (blocks, len(compared)), (_ITEMS, 1), (
+        _, compare, _ = self._kernels
+        device.launch(compare, (blocks, len(compared)), (_ITEMS, 1), (
             guarded, int(spec.dtype == "float16"), np.int64(device.alignment),
             np.int64(spec.nbytes), expected, self._list_of(compared), answer,
             np.int64(image_size), np.int64(image_stride), *sizes[1:], *map(np.int64, strides)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -32,9 +32,11 @@ start."""
 
 @dataclass(eq=False)
 class Work:
-    """The candidates to be measured on a device: groups of candidates by the problem under which
-    their times are stored, and the pairs of each."""
+    """The candidates that were requested on a device: groups of candidates by the problem under
+    which their times are stored, and the pairs of each; the times of each layer's problem; and the
+    candidates that the plan without measurements takes."""
 
+    requests: list[Request] = field(default_factory=list)
     groups: dict[Problem, CandidateGroup] = field(default_factory=dict)
     pairs: dict[Problem, dict[CandidateKey, tuple[Algorithm, Variant]]] = field(
         default_factory=dict)
@@ -52,7 +54,7 @@ class Listing:
 
     def __init__(self, effort: str, limits: Effort, precisions: Sequence[str],
                  profile: TuningProfile, *, everything: bool, keeps_precisions: bool) -> None:
-        self._limits = limits
+        self.limits = limits
         self._precisions = precisions
         self._profile = profile
         self._everything = everything
@@ -60,6 +62,7 @@ class Listing:
         self._variants: dict[tuple[Algorithm, Problem, str], _Listed] = {}
         self._refusals: dict[tuple[Algorithm, Problem, str], str | None] = {}
         self._narrow: set[tuple[Problem, str]] = set()
+        self._extended: set[tuple[Algorithm, Problem, str]] = set()
         self._answers: Future[None] | None = None
         self._may_answer_here = threading.Event()
         self._nobody_waits = False
@@ -178,35 +181,45 @@ class Listing:
         self._narrow.update((_problem_of(layer), device.name) for layer in layers
                             if layer.problem not in wide)
 
-    def work(self, device: Device, requests: Sequence[Request]) -> Work:
-        """Returns the candidates of layers within the effort, each once for all layers for which
-        its time holds."""
-        work = Work()
-        inner = self._inner(requests, device)
+    def add(self, requests: Sequence[Request], work: Work, device: Device
+            ) -> dict[Problem, dict[CandidateKey, tuple[Algorithm, Variant]]]:
+        """Adds the candidates of layers within the effort to work, each once for all layers for
+        which its time holds. Returns those that are new by the problem of their group."""
+        with self._profile.stage(LISTING):
+            return self._added(requests, work, device)
+
+    def _added(self, requests: Sequence[Request], work: Work, device: Device
+               ) -> dict[Problem, dict[CandidateKey, tuple[Algorithm, Variant]]]:
+        work.requests += requests
+        new: dict[Problem, dict[CandidateKey, tuple[Algorithm, Variant]]] = {}
         for request in requests:
             problem = request.problem
             times = work.times.setdefault(problem, LayerTimes(
-                request.layer.name, request.layer.name in inner, self._keeps_precisions,
-                request.alone_us))
-            times.is_inner = times.is_inner and request.layer.name in inner
+                request.layer.name, keeps_precisions=self._keeps_precisions,
+                alone_us=request.alone_us))
             first = True
             for algorithm in request.algorithms:
                 timed = timed_problem(problem, algorithm)
                 for variant in self.within_effort(algorithm, problem, device):
-                    if variant.build_seconds > self._limits.build_seconds:
+                    if variant.build_seconds > self.limits.build_seconds:
                         continue
-                    group = work.groups.setdefault(timed, CandidateGroup(timed, request.layer, []))
-                    if times not in group.layers:
-                        group.layers.append(times)
+                    work.groups.setdefault(
+                        timed, CandidateGroup(timed, request.layer, [])).join(times)
                     key = candidate_key(algorithm, variant)
-                    work.pairs.setdefault(timed, {})[key] = (algorithm, variant)
+                    if key not in work.pairs.setdefault(timed, {}):
+                        work.pairs[timed][key] = (algorithm, variant)
+                        new.setdefault(timed, {})[key] = (algorithm, variant)
                     if first and not request.layer.covers and (
                             variant.precision == "fp32" or request.layer.inserted):
                         # the plan without measurements takes this one
                         work.required.add((timed, key))
                         first = False
-        _relate_regions(work, requests)
-        return work
+        inner = self._inner(work.requests, device)
+        outer = {request.problem for request in work.requests if request.layer.name not in inner}
+        for problem, times in work.times.items():
+            times.is_inner = problem not in outer
+        _relate_regions(work)
+        return new
 
     def _inner(self, requests: Sequence[Request], device: Device) -> set[str]:
         """Returns the names of the layers that can compute in float16, and whose inputs come from
@@ -233,21 +246,36 @@ class Listing:
         key = (algorithm, problem, device.name)
         if key not in self._refusals:
             self._refusals[key] = algorithm.supports(problem, device) or reason_not_allowed(
-                self._precise(algorithm, problem, device), self._limits.build_seconds, self.why)
+                self._precise(algorithm, problem, device), self.limits.build_seconds, self.why)
         return self._refusals[key]
+
+    def extend(self, request: Request, numbers: Mapping[Algorithm, float]) -> list[Algorithm]:
+        """Lists more configs, as many as the effort has at most, of those of a request's algorithms
+        of which more are asked for than it has at first. Returns the algorithms that have not had
+        so many before. numbers: how many configs are asked for, by algorithm."""
+        if self.limits.more_configs is None or self.limits.configs is None:
+            return []
+        keys = {algorithm: (algorithm, request.problem, request.device.name)
+                for algorithm in request.algorithms
+                if not algorithm.vendor and numbers.get(algorithm, 0) > self.limits.configs}
+        extended = [algorithm for algorithm, key in keys.items() if key not in self._extended]
+        self._extended.update(keys[algorithm] for algorithm in extended)
+        return extended
 
     def within_effort(self, algorithm: Algorithm, problem: Problem,
                       device: Device) -> Iterable[Variant]:
         """Yields the variants of as many configs as the effort asks for, and those before them
         that would take too long to build."""
-        most = self._limits.vendor_configs if algorithm.vendor else self._limits.configs
+        most = self.limits.vendor_configs if algorithm.vendor else self.limits.configs
+        if (algorithm, problem, device.name) in self._extended:
+            most = self.limits.more_configs
         count = 0
         for _, variants in itertools.groupby(self._precise(algorithm, problem, device),
                                              key=lambda variant: variant.config):
             if count == most:
                 return
             group = list(variants)
-            count += any(variant.build_seconds <= self._limits.build_seconds for variant in group)
+            count += any(variant.build_seconds <= self.limits.build_seconds for variant in group)
             yield from group
 
     def _precise(self, algorithm: Algorithm, problem: Problem,
@@ -290,21 +318,24 @@ class _Listed:
             index += 1
 
 
-def _relate_regions(work: Work, requests: Sequence[Request]) -> None:
+def _relate_regions(work: Work) -> None:
     """Lets regions and those of their layers that are measured together with them know of each
     other."""
-    times_of = {request.layer.name: work.times[request.problem] for request in requests}
+    requests = {request.layer.name: request for request in work.requests}
+    times_of = {name: work.times[request.problem] for name, request in requests.items()}
     covering: dict[str, list[LayerTimes]] = {}
-    for request in requests:
+    for name, request in requests.items():
         covers = request.layer.covers
-        if covers and all(name in times_of for name in covers):
-            region = times_of[request.layer.name]
-            region.parts = [times_of[name] for name in covers]
-            for name in covers:
-                covering.setdefault(name, []).append(region)
-    for request in requests:
+        if covers and all(part in times_of for part in covers):
+            times_of[name].parts = [times_of[part] for part in covers]
+            for part in covers:
+                covering.setdefault(part, []).append(times_of[name])
+    for times in work.times.values():
+        times.covered_by.clear()
+        times.bounds.clear()
+    for name, request in requests.items():
         if covering and not request.layer.covers:
-            times_of[request.layer.name].covered_by.append(covering.get(request.layer.name, ()))
+            times_of[name].covered_by.append(covering.get(name, ()))
 
 
 def _problem_of(layer: Layer) -> Problem:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 
 from gossamer.device.base import Device
 from gossamer.errors import GossamerError
@@ -36,6 +37,28 @@ class Request:
         return self.layer.problem
 
 
+class When(Enum):
+    """The moments at which further requests are made while the candidates of others are measured:
+    as soon as others are built, when the candidates of list_candidates() are listed, and when no
+    other candidate is left whose building could begin."""
+
+    BUILDING = auto()
+    LISTED = auto()
+    LAST = auto()
+
+
+@dataclass(frozen=True)
+class Further:
+    """Requests that are made while the candidates of others are measured.
+
+    when: the moment. requests: returns them; it is called with a function that returns the best
+    time of a layer or region that is known so far in microseconds, infinite where none is.
+    """
+
+    when: When
+    requests: Callable[[Callable[[Layer], float]], Sequence[Request]]
+
+
 class Measures(abc.ABC):
     """A source of measured candidates. precision: the least precise that is allowed."""
 
@@ -52,14 +75,10 @@ class Measures(abc.ABC):
         them soon; returns whether that goes on while the caller does something else."""
 
     @abc.abstractmethod
-    def listed(self) -> None:
-        """Waits until all candidates are listed."""
-
-    @abc.abstractmethod
-    def measure_all(self, requests: Sequence[Request], *, while_listing: bool = False) -> None:
+    def measure_all(self, requests: Sequence[Request], further: Sequence[Further] = ()) -> None:
         """Measures the candidates of several layers together, so that measure() has them.
 
-        while_listing: whether only those are measured that can be before all are listed.
+        further: requests that are made meanwhile, one after another.
         """
 
     @abc.abstractmethod

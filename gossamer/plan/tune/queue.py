@@ -176,6 +176,16 @@ class CandidateGroup:
     layer: Layer
     layers: list[LayerTimes]
 
+    def join(self, times: LayerTimes) -> None:
+        """Lets the times hold for another layer, unless they do."""
+        if times in self.layers:
+            return
+        for layer in self.layers:
+            for known in layer.best.values():
+                if known.group is self:
+                    times.learn(known)
+        self.layers.append(times)
+
 
 @dataclass(eq=False)
 class Attempt:
@@ -336,7 +346,7 @@ class AttemptQueue:
         """Returns whether an attempt is expected to save enough; if not, its result says so."""
         if self._everything or self._is_sure(attempt) or not self._worth:
             return True
-        total = sum(layer.best_us for layer in self._layers if not layer.parts)
+        total = self.total_us
         if total == math.inf or score >= self._worth * total:
             return True
         attempt.measured = Measurement.of(
@@ -344,6 +354,11 @@ class AttemptQueue:
             failure="not tried: too little is expected to be saved of the network's "
                     f"{total:.1f} us for {self._seconds(attempt):.2f} s of building")
         return False
+
+    @property
+    def total_us(self) -> float:
+        """The sum of the best times of all layers that are known; infinite where one has none."""
+        return sum(layer.best_us for layer in self._layers if not layer.parts)
 
     def bound(self, attempt: Attempt) -> float:
         """Returns the time from which on an attempt is of no use for any layer."""
@@ -377,6 +392,17 @@ class AttemptQueue:
         """Forgets the time of an attempt that failed after it was measured."""
         for layer in attempt.group.layers:
             layer.forget(attempt)
+
+    def saving_us_of_others(self, attempt: Attempt, layer: LayerTimes) -> float:
+        """Returns the time that another config of an attempt's algorithm is expected to save one of
+        its layers, from the ratios of configs that were measured for all layers; 0 where they are
+        not known, and for an attempt that is not near the layer's best."""
+        bound = min(layer.best_us, layer.parts_us)
+        if attempt.time_us is None or attempt.time_us > NEAR * bound or layer.region_instead:
+            return 0.0
+        first = None if attempt.leader is None else attempt.leader.time_us
+        return self._estimates.saving_us_of_config(
+            attempt.algorithm, attempt.time_us if first is None else first, bound) or 0.0
 
     def _seconds(self, attempt: Attempt) -> float:
         """Returns the seconds that an attempt is expected to take."""

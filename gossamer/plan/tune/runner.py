@@ -72,9 +72,9 @@ class AttemptRunner:
     candidates of vendors' libraries (under True) and those that skip zeros (under False), both of
     which keep Python's interpreter for long; this process builds what none of them does. progress:
     called after each attempt. is_over: returns whether the time that may be spent is over; attempts
-    that were not begun by then are left. is_paused: returns whether what is left, required or not,
-    is better measured by another runner. spreads: a list to which the ratio of the quartiles of
-    each candidate's samples is added.
+    that were not begun by then are left. further: called before each attempt, with whether none is
+    left to begin and whether none is being built, and returns whether it has added some to the
+    queue. spreads: a list to which the ratio of the quartiles of each candidate's samples is added.
     """
 
     def __init__(self, queue: AttemptQueue, device: Device, memory: CandidateMemory,
@@ -82,7 +82,7 @@ class AttemptRunner:
                  contention: CpuContention | None = None, profile: TuningProfile | None = None,
                  progress: Callable[[], None] = lambda: None,
                  is_over: Callable[[], bool] = lambda: False,
-                 is_paused: Callable[[], bool] = lambda: False,
+                 further: Callable[[bool, bool], bool] = lambda all_begun, none_built: False,
                  spreads: list[float] | None = None) -> None:
         self._queue = queue
         self._device = device
@@ -93,7 +93,7 @@ class AttemptRunner:
         self._profile = TuningProfile() if profile is None else profile
         self._progress = progress
         self._is_over = is_over
-        self._is_paused = is_paused
+        self._further = further
         self._spreads = [] if spreads is None else spreads
         self._sets: dict[tuple[str, Problem | None], Future[CandidateSet]] = {}
         self._ready: dict[CandidateGroup, list[_Ready]] = {}
@@ -104,7 +104,6 @@ class AttemptRunner:
 
     def run(self) -> None:
         """Runs the attempts, whose results are in `measured` afterwards."""
-        self._memory.reserve_workspace(attempt.variant for attempt in self._queue)
         # the driver is not asked again at each call which context is current
         current = (self._device.current() if self._device.runs_cuda_libraries
                    else nullcontext())
@@ -147,6 +146,7 @@ class AttemptRunner:
         raises the error. Where the device builds side by side, others are built meanwhile."""
         waiting: dict[Future[Prepared], Attempt] = {}
         ahead = _AHEAD * processors() if self._pool is not None else 1
+        self._memory.reserve_workspace(attempt.variant for attempt in self._queue)
         while True:
             while len(waiting) < ahead:
                 attempt = self._queue.pop_required() if self._is_over() else self._queue.pop()
@@ -162,10 +162,9 @@ class AttemptRunner:
                                if not attempt.is_required]:
                     future.cancel()
                     del waiting[future]
-            if self._is_paused():
-                # the next runner needs most of the kernels that are compiled while its queue is
-                # made
-                return
+            if self._further(not self._queue, not waiting):
+                self._memory.reserve_workspace(attempt.variant for attempt in self._queue)
+                continue
             if not waiting:
                 return
             done = next((future for future in waiting if future.done()), None)

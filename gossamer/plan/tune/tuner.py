@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 
 from gossamer.device.base import Device
 from gossamer.device.host import processors
@@ -24,12 +25,13 @@ from gossamer.plan.tune.device_check import compile_ahead
 from gossamer.plan.tune.digests import Digests
 from gossamer.plan.tune.estimates import Estimates
 from gossamer.plan.tune.kernel_costs import KernelCosts
-from gossamer.plan.tune.listing import Listing, Work
-from gossamer.plan.tune.measures import Chosen, Measures, Request
+from gossamer.plan.tune.listing import Listing
+from gossamer.plan.tune.measures import Chosen, Further, Measures, Request
 from gossamer.plan.tune.memory import CandidateMemory
-from gossamer.plan.tune.profile import LISTING, STORING, TuningProfile
+from gossamer.plan.tune.profile import STORING, TuningProfile
 from gossamer.plan.tune.queue import Attempt, AttemptQueue, Progress
 from gossamer.plan.tune.rates import know_rates
+from gossamer.plan.tune.requested import Requested
 from gossamer.plan.tune.results import Results
 from gossamer.plan.tune.runner import AttemptRunner, measure_alone
 from gossamer.plan.tune.thread_margin import without_small_gains
@@ -166,49 +168,59 @@ class Tuner(Measures):
         compile_ahead(device)
         return self._listing.ask(layers, device, self._workers)
 
-    def listed(self) -> None:
-        self._listing.wait()
-
-    def measure_all(self, requests: Sequence[Request], *, while_listing: bool = False) -> None:
-        by_device: dict[str, list[Request]] = {}
+    def measure_all(self, requests: Sequence[Request], further: Sequence[Further] = ()) -> None:
+        by_device: dict[str, list[Request]] = {self.device.name: []} if further else {}
         for request in requests:
-            if _known_key(request) not in self._known:
+            if not self._is_known(request):
                 by_device.setdefault(request.device.name, []).append(request)
-        for waiting in by_device.values():
-            self._measure(waiting[0].device, waiting, while_listing)
-        if not while_listing:
-            self._workers.end_on_device()
+        elsewhere: list[Request] = []
+        for name, waiting in by_device.items():
+            device = waiting[0].device if waiting else self.device
+            elsewhere += self._measure(device, waiting,
+                                       further if name == self.device.name else ())
+        if elsewhere:
+            self.measure_all(elsewhere)
+        self._workers.end_on_device()
 
-    def _measure(self, device: Device, requests: Sequence[Request], while_listing: bool) -> None:
-        """Measures what is missing of the candidates of layers on a device."""
+    def _is_known(self, request: Request) -> bool:
+        return _known_key(request) in self._known
+
+    def _measure(self, device: Device, requests: Sequence[Request],
+                 further: Sequence[Further]) -> list[Request]:
+        """Measures what is missing of the candidates of layers on a device. Returns those of the
+        further requests that are of other devices."""
         self._know_rates(device)
-        with self.profile.stage(LISTING):
-            work = self._listing.work(device, requests)
-            attempts, followers = self._attempts.missing(device, work, self._estimates_of(device))
-        self._listing.answer_here()
-        if not attempts:
-            return
-        self._note(f"{len(work.times)} layers: {len(attempts)} candidates")
-        self._workers.start(device, {attempt.algorithm for attempt in attempts
-                                     if not attempt.algorithm.vendor})
         # where many are built at once, what decides of others does not wait for a plan that a
         # budget may end with
         required_first = self._budget_s is not None or not device.builds_side_by_side
-        queue = AttemptQueue([attempt for attempt in attempts if attempt.group not in followers],
-                             self._estimates_of(device), everything=self.everything,
+        queue = AttemptQueue((), self._estimates_of(device), everything=self.everything,
                              worth=self._limits.worth, costs=self._costs_of(device),
                              required_first=required_first)
-        if while_listing:
-            # what is listed by then may make much of this useless
-            self._run(device, queue, attempts, work, lambda: self._listing.is_done)
-            return
-        self._run(device, queue, attempts, work)
-        if followers:
-            queue.extend(ranked_elsewhere(attempts, followers))
-            self._run(device, queue, attempts, work)
-        while instead := self._attempts.required_instead(work, attempts):
+        requested = Requested(device, queue, self._listing, self._attempts,
+                              self._estimates_of(device), further, self._is_known,
+                              partial(self._begin, device))
+        requested.add(requests)
+        while not requested.attempts and requested.add_further(True, True):
+            pass
+        attempts = requested.attempts
+        if not attempts:
+            return requested.elsewhere
+        self._run(device, requested)
+        if requested.followers:
+            queue.extend(ranked_elsewhere(attempts, requested.followers))
+            self._run(device, requested)
+        while instead := self._attempts.required_instead(requested.work, attempts):
             queue.extend(attempt for attempt in instead if attempt not in queue)
-            self._run(device, queue, attempts, work)
+            self._run(device, requested)
+        return requested.elsewhere
+
+    def _begin(self, device: Device, attempts: Sequence[Attempt]) -> None:
+        """Tells of attempts that are to be measured, and starts the processes that build them."""
+        if attempts:
+            layers = {times.name for attempt in attempts for times in attempt.group.layers}
+            self._note(f"{len(layers)} layers: {len(attempts)} candidates")
+            self._workers.start(device, {attempt.algorithm for attempt in attempts
+                                         if not attempt.algorithm.vendor})
 
     def _reserve(self) -> None:
         """Before the first candidate: leaves a part of the budget for the choice, which takes about
@@ -218,12 +230,11 @@ class Tuner(Measures):
             self._deadline -= min(listing_s, _RESERVED * self._budget_s)
         self._begun = None
 
-    def _run(self, device: Device, queue: AttemptQueue, attempts: Sequence[Attempt],
-             work: Work, is_paused: Callable[[], bool] = lambda: False) -> None:
+    def _run(self, device: Device, requested: Requested) -> None:
         """Runs a queue of attempts and stores their results, those before an interrupt included."""
         self._reserve()
-        start, most = time.monotonic(), len(attempts)
-        stored = start
+        queue, attempts = requested.queue, requested.attempts
+        start = stored = time.monotonic()
 
         def progress() -> None:
             nonlocal stored
@@ -232,9 +243,9 @@ class Tuner(Measures):
                 self._attempts.store(device, attempts)
                 stored = time.monotonic()
             # a region that is measured together with its layers takes their place, or none
-            layers = [times for times in work.times.values() if not times.parts]
+            layers = [times for times in requested.work.times.values() if not times.parts]
             known = [times.best_us for times in layers if times.best]
-            left = len(queue)
+            most, left = len(attempts), len(queue)
             spent = time.monotonic() - start
             self._progress(Progress(
                 len(layers), len(known), sum(known),
@@ -244,7 +255,7 @@ class Tuner(Measures):
             queue, device, self._memory_of(device), self.samples,
             workers=self._workers.pools if device is self.device else None,
             contention=self.contention, profile=self.profile, progress=progress,
-            is_over=lambda: self.is_over, is_paused=is_paused, spreads=self._spreads)
+            is_over=lambda: self.is_over, further=requested.add_further, spreads=self._spreads)
         try:
             runner.run()
         finally:

@@ -59,12 +59,12 @@ class BlockSizes:
         """Rows and columns of the windows of a tile."""
         return self.block.halo(self.tile.rows, self.tile.columns)
 
-    @property
+    @cached_property
     def _team_tiles(self) -> int:
         """Tiles of pixels of the warps that multiply together."""
         return TEAM_TILES if self.tile.wgmma else 1
 
-    @property
+    @cached_property
     def _teams(self) -> int:
         """Warpgroups, or warps, that multiply together."""
         return self.tile.warps // self._team_tiles
@@ -75,12 +75,12 @@ class BlockSizes:
         p = self.block.depthwise
         return min(self.halo[0], p.height) * min(self.halo[1], p.width)
 
-    @property
+    @cached_property
     def pixel_tiles(self) -> int:
         """Tiles of 16 pixels that hold a tile's outputs."""
         return -(-self.tile.rows * self.tile.columns // ROWS)
 
-    @property
+    @cached_property
     def chunks(self) -> int:
         """Chunks of hidden channels."""
         return -(-self.block.hidden // self.tile.chunk)
@@ -90,7 +90,7 @@ class BlockSizes:
         """Hidden channels with those that fill the last chunk."""
         return self.chunks * self.tile.chunk
 
-    @property
+    @cached_property
     def turns(self) -> int:
         """Chunks that a work-group computes, at most."""
         return -(-self.chunks // self.tile.cluster)
@@ -100,7 +100,7 @@ class BlockSizes:
         """Chunks whose weights are in shared memory at once."""
         return min(self.turns, 2)
 
-    @property
+    @cached_property
     def expand_steps(self) -> int:
         """Steps of the expansion's input channels; 0 without an expansion."""
         return -(-self.block.expanded_inputs // DEPTHS[self.precision])
@@ -118,7 +118,7 @@ class BlockSizes:
         """Steps of a chunk's hidden channels."""
         return self.tile.chunk // DEPTHS[self.precision]
 
-    @property
+    @cached_property
     def out_pairs(self) -> int:
         """Pairs of tiles of 8 output channels."""
         return -(-self.block.out_channels // 16)
@@ -156,7 +156,7 @@ class BlockSizes:
         """Tiles of 16 pixels and 8 channels of a tile's results."""
         return self.pixel_tiles * (self.block.out_channels // 8)
 
-    @property
+    @cached_property
     def convolves(self) -> bool:
         """Whether tensor cores compute the depthwise convolution."""
         p = self.block.depthwise

@@ -173,7 +173,7 @@ class BlockTiling(BlockSizes):
         return self._phase(multiplied, multiplied + 10 * steps * loads + _WGMMA_LATENCY,
                            steps * (_ACCESS * loads + tiles * pairs) * self.tile.warps)
 
-    @property
+    @cached_property
     def sums(self) -> int:
         """Sums of the projection of a work-item."""
         tiles, pairs = self._sum_tiles(self.sides)
@@ -241,7 +241,7 @@ class BlockTiling(BlockSizes):
         is_large = math.prod(self.block.depthwise.kernel) > _FEW_TAPS
         return self.sums + 8 * pairs + _LARGE_FILTER * is_large
 
-    @property
+    @cached_property
     def blocks_per_unit(self) -> int:
         """Work-groups that a multiprocessor is to have room for in its registers."""
         if self.tile.wgmma:

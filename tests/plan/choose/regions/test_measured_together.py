@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,9 @@ import pytest
 
 from gossamer.device.host import HostDevice
 from gossamer.plan.tune.listing import Listing, Work
+from gossamer.plan.tune.queue import LayerTimes
 from tests.plan.choose.regions.toy import (
+    LAYERS,
     REGION,
     FusedBlock,
     FusedPair,
@@ -24,17 +27,22 @@ GROW, SHRINK = "grow0", "shrink0"
 """The first layers with each problem: that in the middle has the same problem as the first."""
 
 
+PAIRS = ["grow0 + middle0", "middle0 + shrink0"]
+
+
 @pytest.fixture
 def works(monkeypatch: pytest.MonkeyPatch) -> list[Work]:
-    """Returns what is listed to be measured, one after another."""
+    """Returns what is listed to be measured, as it was after each addition."""
     listed: list[Work] = []
-    work = Listing.work
+    add = Listing.add
 
-    def recorded(self: Listing, *arguments: Any) -> Work:
-        listed.append(work(self, *arguments))
-        return listed[-1]
+    def recorded(self: Listing, requests: Any, work: Work, device: Any) -> Any:
+        new = add(self, requests, work, device)
+        listed.append(replace(work, requests=list(work.requests), times=dict(work.times),
+                              required=set(work.required)))
+        return new
 
-    monkeypatch.setattr(Listing, "work", recorded)
+    monkeypatch.setattr(Listing, "add", recorded)
     return listed
 
 
@@ -46,14 +54,30 @@ def test_the_largest_regions_are_in_the_queue_of_the_layers_where_many_are_built
     no_comparison(monkeypatch)
     monkeypatch.setattr(HostDevice, "builds_side_by_side", property(lambda self: side_by_side))
     make_plan(blocks(1), tmp_path)(images(2))
-    first = works[0]
-    times = {each.name: each for each in first.times.values()}
+    layers, largest = works[:2]
+    assert {each.name for each in layers.times.values()} == {GROW, SHRINK}
+    assert {problem.op for problem, _ in layers.required} == {"conv2d"}
     if not side_by_side:
-        assert times.keys() == {GROW, SHRINK}
-        assert not any(each.covered_by for each in times.values())
+        assert not any(each.covered_by for each in layers.times.values())
         return
+    times = {each.name: each for each in largest.times.values()}
     assert times.keys() == {GROW, SHRINK, REGION}, "no region within the largest one"
     assert [part.name for part in times[REGION].parts] == [GROW, GROW, SHRINK]
-    assert times[GROW].covered_by == 2 * [[times[REGION]]]
-    assert times[SHRINK].covered_by == [[times[REGION]]]
-    assert {problem.op for problem, _ in first.required} == {"conv2d"}
+    assert times[GROW].covered_by[0][0] is times[REGION]
+    assert times[SHRINK].covered_by[0][0] is times[REGION]
+
+
+@pytest.mark.parametrize("is_fast", [True, False])
+def test_regions_within_one_that_is_not_clearly_faster_are_in_the_same_queue(
+        is_fast: bool, works: list[Work], monkeypatch: pytest.MonkeyPatch,
+        tmp_path: Path) -> None:
+    with_algorithm(monkeypatch, FusedBlock(), FusedPair())
+    no_comparison(monkeypatch)
+    monkeypatch.setattr(HostDevice, "builds_side_by_side", True)
+    monkeypatch.setattr(LayerTimes, "best_us", property(
+        lambda times: 1.0 if is_fast or not times.parts else 100.0, lambda times, value: None))
+    make_plan(blocks(1), tmp_path)(images(2))
+    names = [request.layer.name for request in works[3].requests]
+    # the second requests of the layers are for the algorithms of vendors
+    assert names[:7] == [*LAYERS, REGION, *LAYERS]
+    assert names[7:] == ([] if is_fast else PAIRS)
