@@ -4,6 +4,7 @@ alike the ones that are best for one of them."""
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -47,10 +48,12 @@ class Attempts:
 
     def configs_of(self, request: Request) -> dict[Algorithm, float]:
         """Returns for each algorithm of a request of how many configs a measurement is known."""
-        return {algorithm: len({
-            measured.config for measured in self._results.stored(
-                timed_problem(request.problem, algorithm), request.device).values()
-            if measured.algorithm == algorithm.name}) for algorithm in request.algorithms}
+        configs: defaultdict[str, set[str]] = defaultdict(set)
+        for problem in {timed_problem(request.problem, algorithm)
+                        for algorithm in request.algorithms}:
+            for measured in self._results.stored(problem, request.device).values():
+                configs[measured.algorithm].add(measured.config)
+        return {algorithm: len(configs[algorithm.name]) for algorithm in request.algorithms}
 
     def missing(self, device: Device, work: Work, estimates: Estimates,
                 candidates: Mapping[Problem, Mapping[CandidateKey, tuple[Algorithm, Variant]]]

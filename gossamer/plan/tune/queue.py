@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -194,12 +195,13 @@ class Attempt:
     leader: the first config of its algorithm with the same formats, precision and number of BLAS
     threads; None where this is the first. is_required: whether the plan without measurements takes
     it, or a layer has no other candidate that works. is_last: the latter, so that it is measured
-    whatever is expected of it. before: an earlier result, which does not suffice. measured: the
-    result. is_transient: whether the result may be another next time, so that it is not stored.
-    kind: what the candidate has in common with those from which its time is estimated; an algorithm
-    with all threads is another kind than with one, as it may be as many times faster as there are
-    processors. family: what the candidate has in common with its leader. key: what identifies it
-    among those for its problem.
+    whatever is expected of it. is_extra: whether it is of a config beyond those that the effort has
+    at first. before: an earlier result, which does not suffice. measured: the result. is_transient:
+    whether the result may be another next time, so that it is not stored. kind: what the candidate
+    has in common with those from which its time is estimated; an algorithm with all threads is
+    another kind than with one, as it may be as many times faster as there are processors. family:
+    what the candidate has in common with its leader. key: what identifies it among those for its
+    problem.
     """
 
     group: CandidateGroup
@@ -209,6 +211,7 @@ class Attempt:
     leader: Attempt | None = None
     is_required: bool = False
     is_last: bool = False
+    is_extra: bool = False
     before: Measurement | None = None
     measured: Measurement | None = None
     is_transient: bool = False
@@ -252,6 +255,8 @@ class AttemptQueue:
         self._left: dict[Attempt, None] = {}
         self._sharing: defaultdict[KernelSource, list[Attempt]] = defaultdict(list)
         self.not_tried: list[Attempt] = []
+        self.extra_until = math.inf
+        """The time of time.monotonic() after which no extra attempt is begun or checked."""
         self.extend(attempts)
 
     def extend(self, attempts: Iterable[Attempt]) -> None:
@@ -325,6 +330,11 @@ class AttemptQueue:
         """Returns whether an attempt cannot save anything; if so, its result says why."""
         if self._everything or self._is_sure(attempt):
             return False
+        if attempt.is_extra and time.monotonic() > self.extra_until:
+            attempt.measured = Measurement.of(
+                attempt.algorithm, attempt.variant, not_tried=True,
+                failure="not tried: the time for more configs was over")
+            return True
         regions = [layer.region_instead for layer in attempt.group.layers]
         if regions[0] is not None and all(regions):
             attempt.measured = Measurement.of(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -14,6 +15,9 @@ from gossamer.plan.tune.estimates import Estimates
 from gossamer.plan.tune.listing import Listing, Work
 from gossamer.plan.tune.measures import Further, Request, When
 from gossamer.plan.tune.queue import Attempt, AttemptQueue, CandidateGroup, LayerTimes
+
+_EXTRA = 0.25
+"""Share of the time that was spent until then for which more configs are tried."""
 
 
 class Requested:
@@ -44,6 +48,7 @@ class Requested:
         self._further = list(further)
         self._is_known = is_known
         self._begin = begin
+        self._start = time.monotonic()
 
     def add(self, requests: Sequence[Request]) -> None:
         """Adds requests."""
@@ -105,5 +110,9 @@ class Requested:
             if extended := self._listing.extend(request, dict.fromkeys(algorithms, math.inf)):
                 more.append(replace(request, algorithms=extended))
         if more:
+            known, now = len(self.attempts), time.monotonic()
             self.add(more)
+            for attempt in self.attempts[known:]:
+                attempt.is_extra = True
+            self.queue.extra_until = now + _EXTRA * (now - self._start)
         return bool(more)

@@ -18,6 +18,7 @@ class Results:
         self._cache = cache
         self._caches = {device.name: cache}
         self._known: dict[tuple[Problem, str], dict[CandidateKey, Measurement]] = {}
+        self._read: dict[tuple[Problem, str], dict[CandidateKey, Measurement]] = {}
         self._transient: set[tuple[Problem, str, CandidateKey]] = set()
 
     def cache_of(self, device: Device) -> TuningCache:
@@ -32,9 +33,11 @@ class Results:
 
     def stored(self, problem: Problem, device: Device) -> dict[CandidateKey, Measurement]:
         """Returns the measurements that are known, those that this process uses first."""
-        stored = {measured.candidate_key: measured
-                  for measured in self.cache_of(device).get(problem) or ()}
-        return {**stored, **self.of(problem, device)}
+        key = problem, device.name
+        if key not in self._read:
+            self._read[key] = {measured.candidate_key: measured
+                               for measured in self.cache_of(device).get(problem) or ()}
+        return {**self._read[key], **self.of(problem, device)}
 
     def are_of(self, attempt: Attempt, device: Device) -> bool:
         """Returns whether this process uses a measurement of a candidate already."""

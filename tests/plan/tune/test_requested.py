@@ -1,0 +1,183 @@
+"""What joins the queue while candidates are measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from gossamer.device.base import Buffer
+from gossamer.device.registry import find
+from gossamer.ops.algorithm import State
+from gossamer.ops.registry import OPS
+from gossamer.plan.candidate import Candidate
+from gossamer.plan.program import Layer
+from gossamer.plan.tune import requested
+from gossamer.plan.tune.listing import Listing
+from gossamer.plan.tune.measures import Further, Request, When
+from gossamer.plan.tune.tuner import Tuner
+from tests.plan.tune.paced import Paced, PacedDevice, layer
+
+TunerMaker = Callable[..., Tuner]
+HOST_ALGORITHMS = OPS["conv2d"].algorithms
+
+
+@pytest.fixture(params=[True, False], ids=["side by side", "one after another"])
+def side_by_side(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    monkeypatch.setattr(PacedDevice, "builds_side_by_side", request.param)
+    return request.param
+
+
+def further(when: When, requests: Sequence[Request], seen: dict[When, float],
+            of: Layer) -> Further:
+    """Returns requests for a moment, which note the best time of a layer that is known then."""
+    def make(best_us: Callable[[Layer], float]) -> Sequence[Request]:
+        seen[when] = best_us(of)
+        return requests
+
+    return Further(when, make)
+
+
+def test_further_requests_are_made_at_their_moments(
+        paced_device: PacedDevice, paced_tuner: TunerMaker, known: Callable[..., None],
+        side_by_side: bool) -> None:
+    paced = Paced("paced", 100.0, 90.0)
+    known(paced)
+    layers = [layer(str(n), channels=4 + n, seed=n) for n in range(4)]
+    first, *others = ([Request(each, [paced], paced_device)] for each in layers)
+    seen: dict[When, float] = {}
+    tuner = paced_tuner()
+    tuner.measure_all(first, [further(when, requests, seen, layers[0])
+                              for when, requests in zip(When, others, strict=True)])
+    assert list(seen) == list(When)
+    assert seen[When.BUILDING] == (math.inf if side_by_side else 90.0)
+    assert seen[When.LAST] <= 100.0
+    assert tuner.measured == 8
+    for each in layers:
+        assert [candidate.cost for candidate in tuner.measure(each, [paced], paced_device)] == [
+            100.0, 90.0]
+    assert tuner.measured == 8, "all was measured in one queue"
+
+
+def test_further_requests_are_made_where_nothing_is_left_to_measure_before(
+        paced_device: PacedDevice, paced_tuner: TunerMaker, known: Callable[..., None]) -> None:
+    paced = Paced("paced", 100.0, 90.0)
+    known(paced)
+    request = Request(layer(), [paced], paced_device)
+    tuner = paced_tuner()
+    tuner.measure_all([], [further(When.LAST, [request], {}, request.layer)])
+    assert tuner.measured == 2
+
+
+def test_further_requests_of_another_device_are_measured_there(
+        paced_device: PacedDevice, paced_tuner: TunerMaker, known: Callable[..., None]) -> None:
+    paced = Paced("paced", 100.0)
+    known(paced)
+    host = find("host")
+    here, there = layer("here"), layer("there", channels=5)
+    able = [algorithm for algorithm in HOST_ALGORITHMS if there.problem is not None
+            and algorithm.supports(there.problem, host) is None][:1]
+    tuner = paced_tuner("quick")
+    tuner.measure_all([Request(here, [paced], paced_device)],
+                      [further(When.LISTED, [Request(there, able, host)], {}, here)])
+    measured = tuner.measured
+    assert tuner.measure(there, able, host)[0].measured.failure is None
+    assert tuner.measured == measured > 1
+
+
+def test_what_the_libraries_offer_is_waited_for_where_nothing_else_is_left(
+        paced_device: PacedDevice, paced_tuner: TunerMaker, known: Callable[..., None],
+        side_by_side: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    paced = Paced("paced", 100.0)
+    known(paced)
+    waited = []
+    monkeypatch.setattr(Listing, "is_done", property(lambda self: bool(waited)))
+    monkeypatch.setattr(Listing, "wait", lambda self: waited.append(True))
+    late = layer("late", channels=5)
+    tuner = paced_tuner()
+    tuner.measure_all([Request(layer(), [paced], paced_device)],
+                      [further(When.LISTED, [Request(late, [paced], paced_device)], {}, late)])
+    assert waited == [True] and tuner.measured == 2
+
+
+def test_a_layer_that_is_requested_later_has_the_times_of_one_with_its_problem(
+        paced_device: PacedDevice, paced_tuner: TunerMaker, known: Callable[..., None]) -> None:
+    paced = Paced("paced", 100.0, 90.0)
+    known(paced)
+    masked = layer("masked", mask="some", density=0.5)
+    tuner = paced_tuner()
+    seen: dict[When, float] = {}
+    tuner.measure_all([Request(layer(), [paced], paced_device)], [
+        further(When.LISTED, [Request(masked, [paced], paced_device)], {}, masked),
+        further(When.LAST, [], seen, masked)])
+    assert seen[When.LAST] == 90.0
+    assert tuner.measured == 2
+
+
+class Uneven(Paced):
+    """Its second config takes half the time of its first where a layer has an even number of
+    channels, and one and a half times as long elsewhere; its third config is the fastest."""
+
+    def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
+               workspace: Buffer | None, stream: Any = None) -> None:
+        before = state.device.elapsed_us  # type: ignore[attr-defined]
+        super().launch(state, inputs, outputs, workspace, stream)
+        is_even = state.problem.channels % 2 == 0  # type: ignore[attr-defined]
+        times = (100.0, 50.0 if is_even else 150.0, 40.0, 60.0, 60.0, 60.0, 1.0)
+        state.device.elapsed_us = before + times[int(str(state.variant["n"]))]  # type: ignore
+
+
+LAYERS = [layer(str(n), channels=4 + n, seed=n) for n in range(14)]
+"""Seven layers of each kind, of which enough is known together."""
+
+
+@pytest.fixture
+def uneven(known: Callable[..., None]) -> Iterator[Uneven]:
+    algorithm = Uneven("uneven", *[1.0] * 7)
+    known(algorithm)
+    yield algorithm
+
+
+def measured(tuner: Tuner, algorithm: Paced, device: PacedDevice) -> list[Sequence[Candidate]]:
+    tuner.start()
+    tuner.measure_all([Request(each, [algorithm], device) for each in LAYERS])
+    tuner.flush()
+    return [tuner.measure(each, [algorithm], device) for each in LAYERS]
+
+
+def test_more_configs_are_tried_where_others_of_the_algorithm_say_that_they_may_save_time(
+        uneven: Uneven, paced_device: PacedDevice, paced_tuner: TunerMaker) -> None:
+    first = measured(paced_tuner("quick"), uneven, paced_device)
+    assert [len(candidates) for candidates in first] == [2, 6] * 7
+    assert [min(candidate.cost for candidate in candidates) for candidates in first] == [
+        50.0, 40.0] * 7
+    again = paced_tuner("quick")
+    assert measured(again, uneven, paced_device) == first
+    assert again.measured == 0, "a later plan has the same candidates"
+
+
+def test_more_configs_are_tried_for_a_share_of_the_time_only(
+        uneven: Uneven, paced_device: PacedDevice, paced_tuner: TunerMaker,
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requested, "_EXTRA", 0.0)
+    odd = measured(paced_tuner("quick"), uneven, paced_device)[1]
+    assert [candidate.measured.failure for candidate in odd] == [
+        None, None, *["not tried: the time for more configs was over"] * 4]
+
+
+def test_what_a_plan_with_more_effort_measured_is_taken(
+        uneven: Uneven, paced_device: PacedDevice, paced_tuner: TunerMaker) -> None:
+    measured(paced_tuner("max"), uneven, paced_device)
+    tuner = paced_tuner("quick")
+    assert [len(candidates) for candidates in measured(tuner, uneven, paced_device)] == [6] * 14
+    assert tuner.measured == 0
+
+
+def test_algorithms_that_skip_zeros_have_no_more_configs(
+        known: Callable[..., None], paced_device: PacedDevice, paced_tuner: TunerMaker) -> None:
+    sparse = Uneven("sparse", *[1.0] * 7, dense=False)
+    known(sparse)
+    assert all(len(candidates) == 2
+               for candidates in measured(paced_tuner("quick"), sparse, paced_device))
