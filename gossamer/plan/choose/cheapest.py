@@ -29,7 +29,7 @@ from gossamer.plan.choose.region_options import (
     region_eligibility,
     region_options,
 )
-from gossamer.plan.choose.region_requests import CLEARLY_FASTER, RegionRequests
+from gossamer.plan.choose.region_requests import RegionRequests, leaves_parts_out
 from gossamer.plan.eligibility import Refusal, able_on, eligibility
 from gossamer.plan.in_place import in_place_candidates, layers_in_place
 from gossamer.plan.policy import Policy
@@ -160,7 +160,7 @@ class Cheapest:
         measured: dict[str, MeasuredLayer] = {}
         for size in sorted({len(region.covers) for region in regions}, reverse=True):
             fast = [node.layer for node in measured.values()
-                    if node.least_cost < CLEARLY_FASTER * alone[node.layer.name]]
+                    if leaves_parts_out(node.least_cost, alone[node.layer.name])]
             found = []
             for region in regions:
                 if len(region.covers) == size:

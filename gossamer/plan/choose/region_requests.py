@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 from gossamer.device.base import Device
@@ -9,9 +10,15 @@ from gossamer.ops.algorithm import Algorithm
 from gossamer.plan.program import Layer
 from gossamer.plan.tune.measures import Request
 
-CLEARLY_FASTER = 0.8
+_PARTS_LEFT_OUT = 0.8
 """Ratio of a region's time to that of its layers alone below which none of its parts is measured as
 a region of its own."""
+
+
+def leaves_parts_out(region_us: float, alone_us: float) -> bool:
+    """Returns whether a region is so much faster than its layers alone that none of its parts is
+    measured as a region of its own."""
+    return region_us < _PARTS_LEFT_OUT * alone_us
 
 
 class RegionRequests:
@@ -34,11 +41,11 @@ class RegionRequests:
         return self._outermost(self._regions)
 
     def within(self, best_us: Callable[[Layer], float]) -> list[Request]:
-        """Returns those of the largest regions within the former ones, where each of these around
-        them is not clearly faster than its layers alone."""
+        """Returns those of the largest regions within the former ones, unless one of these around
+        them leaves them out or has no time yet."""
         fast = [region for region in self._requested.values()
-                if best_us(region) < CLEARLY_FASTER * sum(
-                    best_us(self._layers[name]) for name in region.covers)]
+                if math.isinf(best_us(region)) or leaves_parts_out(
+                    best_us(region), sum(best_us(self._layers[name]) for name in region.covers))]
         return self._outermost([
             region for region in self._regions
             if region.name not in self._requested and not any(

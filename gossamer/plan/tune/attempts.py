@@ -4,19 +4,17 @@ alike the ones that are best for one of them."""
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from gossamer.device.base import Device
 from gossamer.measure import Timing
-from gossamer.ops.algorithm import PRECISIONS, Algorithm, Problem, Variant
+from gossamer.ops.algorithm import PRECISIONS, Problem
 from gossamer.plan.store.tuning_cache import CandidateKey, Measurement
-from gossamer.plan.tune.alike import likeness, timed_problem
+from gossamer.plan.tune.alike import likeness
 from gossamer.plan.tune.digests import Digests
 from gossamer.plan.tune.estimates import Estimates
-from gossamer.plan.tune.listing import Work
-from gossamer.plan.tune.measures import Request
+from gossamer.plan.tune.listing import ListedCandidates, Work
 from gossamer.plan.tune.queue import NEAR, Attempt, CandidateGroup
 from gossamer.plan.tune.results import Results
 from gossamer.plan.tune.runner import attempts_of
@@ -46,21 +44,11 @@ class Attempts:
         self.not_tried = 0
         """Number of candidates that were not measured, as they could not be of use."""
 
-    def configs_of(self, request: Request) -> dict[Algorithm, float]:
-        """Returns for each algorithm of a request of how many configs a measurement is known."""
-        configs: defaultdict[str, set[str]] = defaultdict(set)
-        for problem in {timed_problem(request.problem, algorithm)
-                        for algorithm in request.algorithms}:
-            for measured in self._results.stored(problem, request.device).values():
-                configs[measured.algorithm].add(measured.config)
-        return {algorithm: len(configs[algorithm.name]) for algorithm in request.algorithms}
-
     def missing(self, device: Device, work: Work, estimates: Estimates,
-                candidates: Mapping[Problem, Mapping[CandidateKey, tuple[Algorithm, Variant]]]
+                candidates: ListedCandidates
                 ) -> tuple[list[Attempt], dict[CandidateGroup, CandidateGroup]]:
-        """Returns attempts for those of the candidates, by the problem of their group, that were
-        not measured before, and the groups of layers that are like another one, each with the group
-        of that layer."""
+        """Returns attempts for those of the candidates that were not measured before, and the
+        groups of layers that are like another one, each with the group of that layer."""
         all_missing = []
         alike: dict[object, CandidateGroup] = {}
         followers: dict[CandidateGroup, CandidateGroup] = {}

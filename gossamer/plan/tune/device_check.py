@@ -35,9 +35,12 @@ class DeviceCheck:
         self._lists: dict[tuple[int, ...], Buffer] = {}
         self._memory: dict[str, Buffer] = {}
 
+    def compile(self) -> None:
+        """Compiles the kernels, or waits for them where compile_ahead() has begun."""
+        _ = self._kernels
+
     @cached_property
     def _kernels(self) -> tuple[Kernel, ...]:
-        """The kernels of _KERNELS; the first use waits for them, if compile_ahead() has begun."""
         return tuple(map(self._device.compile, _KERNELS))
 
     def fill_with_guards(self, memory: Buffer) -> None:

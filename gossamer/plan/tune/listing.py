@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from gossamer.ops.registry import OPS
 from gossamer.plan.eligibility import reason_not_allowed
 from gossamer.plan.policy import Effort
 from gossamer.plan.program import Layer
-from gossamer.plan.store.tuning_cache import CandidateKey, candidate_key
+from gossamer.plan.store.tuning_cache import CandidateKey, Measurement, candidate_key
 from gossamer.plan.tune.alike import timed_problem
 from gossamer.plan.tune.measures import Request
 from gossamer.plan.tune.profile import LISTING, TuningProfile
@@ -29,17 +29,19 @@ _LEAST_PROCESSES = 2
 """Number of processes from which on libraries answer sooner there, though the processes have to
 start."""
 
+ListedCandidates = dict[Problem, dict[CandidateKey, tuple[Algorithm, Variant]]]
+"""Candidates by the problem of their group, and by their keys."""
+
 
 @dataclass(eq=False)
 class Work:
     """The candidates that were requested on a device: groups of candidates by the problem under
-    which their times are stored, and the pairs of each; the times of each layer's problem; and the
+    which their times are stored, and the keys of each; the times of each layer's problem; and the
     candidates that the plan without measurements takes."""
 
     requests: list[Request] = field(default_factory=list)
     groups: dict[Problem, CandidateGroup] = field(default_factory=dict)
-    pairs: dict[Problem, dict[CandidateKey, tuple[Algorithm, Variant]]] = field(
-        default_factory=dict)
+    keys: dict[Problem, set[CandidateKey]] = field(default_factory=dict)
     times: dict[Problem, LayerTimes] = field(default_factory=dict)
     required: set[tuple[Problem, CandidateKey]] = field(default_factory=set)
 
@@ -49,11 +51,14 @@ class Listing:
 
     limits: those of the effort, whose name is `effort`. precisions: those that are allowed.
     everything: whether candidates that cannot be of use are listed too. keeps_precisions: whether
-    layers may have to be computed in float32 though float16 is faster.
+    layers may have to be computed in float32 though float16 is faster. stored: returns the
+    measurements of a problem's candidates that earlier processes made on a device.
     """
 
     def __init__(self, effort: str, limits: Effort, precisions: Sequence[str],
-                 profile: TuningProfile, *, everything: bool, keeps_precisions: bool) -> None:
+                 profile: TuningProfile, *, everything: bool, keeps_precisions: bool,
+                 stored: Callable[[Problem, Device], Iterable[Measurement]] = lambda *_: ()
+                 ) -> None:
         self.limits = limits
         self._precisions = precisions
         self._profile = profile
@@ -62,7 +67,9 @@ class Listing:
         self._variants: dict[tuple[Algorithm, Problem, str], _Listed] = {}
         self._refusals: dict[tuple[Algorithm, Problem, str], str | None] = {}
         self._narrow: set[tuple[Problem, str]] = set()
-        self._extended: set[tuple[Algorithm, Problem, str]] = set()
+        self._stored = stored
+        self._known: dict[tuple[Algorithm, Problem, str], frozenset[CandidateKey]] = {}
+        self._allowed_more: set[tuple[Algorithm, Problem, str]] = set()
         self._answers: Future[None] | None = None
         self._may_answer_here = threading.Event()
         self._nobody_waits = False
@@ -181,23 +188,26 @@ class Listing:
         self._narrow.update((_problem_of(layer), device.name) for layer in layers
                             if layer.problem not in wide)
 
-    def add(self, requests: Sequence[Request], work: Work, device: Device
-            ) -> dict[Problem, dict[CandidateKey, tuple[Algorithm, Variant]]]:
+    def add(self, requests: Sequence[Request], work: Work, device: Device, *,
+            are_extra: bool = False) -> ListedCandidates:
         """Adds the candidates of layers within the effort to work, each once for all layers for
-        which its time holds. Returns those that are new by the problem of their group."""
-        with self._profile.stage(LISTING):
-            return self._added(requests, work, device)
+        which its time holds. Returns those that are new.
 
-    def _added(self, requests: Sequence[Request], work: Work, device: Device
-               ) -> dict[Problem, dict[CandidateKey, tuple[Algorithm, Variant]]]:
+        are_extra: whether the plan without measurements takes none of them.
+        """
+        with self._profile.stage(LISTING):
+            return self._added(requests, work, device, are_extra)
+
+    def _added(self, requests: Sequence[Request], work: Work, device: Device,
+               are_extra: bool) -> ListedCandidates:
         work.requests += requests
-        new: dict[Problem, dict[CandidateKey, tuple[Algorithm, Variant]]] = {}
+        new: ListedCandidates = {}
         for request in requests:
             problem = request.problem
             times = work.times.setdefault(problem, LayerTimes(
                 request.layer.name, keeps_precisions=self._keeps_precisions,
                 alone_us=request.alone_us))
-            first = True
+            first = not are_extra
             for algorithm in request.algorithms:
                 timed = timed_problem(problem, algorithm)
                 for variant in self.within_effort(algorithm, problem, device):
@@ -206,8 +216,8 @@ class Listing:
                     work.groups.setdefault(
                         timed, CandidateGroup(timed, request.layer, [])).join(times)
                     key = candidate_key(algorithm, variant)
-                    if key not in work.pairs.setdefault(timed, {}):
-                        work.pairs[timed][key] = (algorithm, variant)
+                    if key not in work.keys.setdefault(timed, set()):
+                        work.keys[timed].add(key)
                         new.setdefault(timed, {})[key] = (algorithm, variant)
                     if first and not request.layer.covers and (
                             variant.precision == "fp32" or request.layer.inserted):
@@ -249,34 +259,53 @@ class Listing:
                 self._precise(algorithm, problem, device), self.limits.build_seconds, self.why)
         return self._refusals[key]
 
-    def extend(self, request: Request, numbers: Mapping[Algorithm, float]) -> list[Algorithm]:
-        """Lists more configs, as many as the effort has at most, of those of a request's algorithms
-        of which more are asked for than it has at first. Returns the algorithms that have not had
-        so many before. numbers: how many configs are asked for, by algorithm."""
-        if self.limits.more_configs is None or self.limits.configs is None:
+    def allow_more(self, request: Request, algorithms: Collection[Algorithm]) -> list[Algorithm]:
+        """Allows as many configs as the effort has at most of those of a request's algorithms that
+        are among `algorithms`. Returns those of them that had fewer before."""
+        if self.limits.more_configs is None:
             return []
         keys = {algorithm: (algorithm, request.problem, request.device.name)
-                for algorithm in request.algorithms
-                if not algorithm.vendor and numbers.get(algorithm, 0) > self.limits.configs}
-        extended = [algorithm for algorithm, key in keys.items() if key not in self._extended]
-        self._extended.update(keys[algorithm] for algorithm in extended)
-        return extended
+                for algorithm in request.algorithms if algorithm in algorithms}
+        allowed = [algorithm for algorithm, key in keys.items()
+                   if not algorithm.vendor and key not in self._allowed_more]
+        self._allowed_more.update(keys[algorithm] for algorithm in allowed)
+        return allowed
 
     def within_effort(self, algorithm: Algorithm, problem: Problem,
-                      device: Device) -> Iterable[Variant]:
-        """Yields the variants of as many configs as the effort asks for, and those before them
-        that would take too long to build."""
+                      device: Device) -> Iterator[Variant]:
+        """Yields the variants of as many configs as the effort asks for, those before them that
+        would take too long to build, and those of further configs that were measured before."""
         most = self.limits.vendor_configs if algorithm.vendor else self.limits.configs
-        if (algorithm, problem, device.name) in self._extended:
+        if (algorithm, problem, device.name) in self._allowed_more:
             most = self.limits.more_configs
+        known = self._known_further(algorithm, problem, device)
         count = 0
         for _, variants in itertools.groupby(self._precise(algorithm, problem, device),
                                              key=lambda variant: variant.config):
-            if count == most:
-                return
             group = list(variants)
+            if most is None or count < most:
+                yield from group
+            elif count < (self.limits.more_configs or 0) and known:
+                yield from (variant for variant in group
+                            if candidate_key(algorithm, variant) in known)
+            else:
+                return
             count += any(variant.build_seconds <= self.limits.build_seconds for variant in group)
-            yield from group
+
+    def _known_further(self, algorithm: Algorithm, problem: Problem,
+                       device: Device) -> Collection[CandidateKey]:
+        """Returns the keys of an algorithm's candidates with a measurement that an earlier process
+        made, where there are some of more configs than the effort has at first."""
+        if self.limits.configs is None or algorithm.vendor or not algorithm.dense:
+            return ()
+        key = (algorithm, problem, device.name)
+        if key not in self._known:
+            stored = self._stored(timed_problem(problem, algorithm), device)
+            known = [measured for measured in stored if measured.algorithm == algorithm.name]
+            configs = {measured.config for measured in known}
+            self._known[key] = (frozenset(measured.candidate_key for measured in known)
+                                if len(configs) > self.limits.configs else frozenset())
+        return self._known[key]
 
     def _precise(self, algorithm: Algorithm, problem: Problem,
                  device: Device) -> Iterable[Variant]:

@@ -39,8 +39,8 @@ class Request:
 
 class When(Enum):
     """The moments at which further requests are made while the candidates of others are measured:
-    as soon as others are built, when the candidates of list_candidates() are listed, and when no
-    other candidate is left whose building could begin."""
+    as soon as others are built, when the candidates of list_candidates() are listed, and when every
+    layer has a time and no other candidate is left whose building could begin."""
 
     BUILDING = auto()
     LISTED = auto()
@@ -49,7 +49,8 @@ class When(Enum):
 
 @dataclass(frozen=True)
 class Further:
-    """Requests that are made while the candidates of others are measured.
+    """Requests that are made while the candidates of others are measured, and after those before
+    them in a sequence.
 
     when: the moment. requests: returns them; it is called with a function that returns the best
     time of a layer or region that is known so far in microseconds, infinite where none is.
@@ -78,7 +79,8 @@ class Measures(abc.ABC):
     def measure_all(self, requests: Sequence[Request], further: Sequence[Further] = ()) -> None:
         """Measures the candidates of several layers together, so that measure() has them.
 
-        further: requests that are made meanwhile, one after another.
+        further: requests that are made meanwhile. Where there are some, more configs may be added
+        after the last of them.
         """
 
     @abc.abstractmethod

@@ -45,6 +45,11 @@ class CandidateMemory:
             self.examples.forget()
             return self.device.empty(nbytes, purpose)
 
+    def compile_checks(self) -> None:
+        """Waits for the kernels of checks, which are compiled at the first call."""
+        if self.on_device is not None:
+            self.on_device.compile()
+
     def guarded(self, index: int, spec: TensorSpec) -> Buffer:
         """Returns memory for output `index` between guards of the device's alignment, filled with
         the guard byte."""

@@ -170,22 +170,28 @@ class CandidateGroup:
     """Candidates whose times hold for several layers, since they do not look at what differs.
 
     problem: the problem under which the times are stored. layer: the layer with whose constants
-    they are measured. layers: those for which the times hold.
+    they are measured. layers: those for which the times hold. attempts: one for each candidate.
     """
 
     problem: Problem
     layer: Layer
     layers: list[LayerTimes]
+    attempts: list[Attempt] = field(default_factory=list)
+    _leaders: dict[tuple, Attempt] = field(default_factory=dict)
 
     def join(self, times: LayerTimes) -> None:
         """Lets the times hold for another layer, unless they do."""
-        if times in self.layers:
-            return
-        for layer in self.layers:
-            for known in layer.best.values():
-                if known.group is self:
-                    times.learn(known)
-        self.layers.append(times)
+        if times not in self.layers:
+            self.layers.append(times)
+            for attempt in self.attempts:
+                times.learn(attempt)
+
+    def add(self, attempt: Attempt) -> None:
+        """Adds an attempt, whose leader is the first one of its family."""
+        self.attempts.append(attempt)
+        attempt.leader = self._leaders.setdefault(attempt.family, attempt)
+        if attempt.leader is attempt:
+            attempt.leader = None
 
 
 @dataclass(eq=False)
@@ -356,7 +362,7 @@ class AttemptQueue:
         """Returns whether an attempt is expected to save enough; if not, its result says so."""
         if self._everything or self._is_sure(attempt) or not self._worth:
             return True
-        total = self.total_us
+        total = sum(layer.best_us for layer in self._layers if not layer.parts)
         if total == math.inf or score >= self._worth * total:
             return True
         attempt.measured = Measurement.of(
@@ -364,11 +370,6 @@ class AttemptQueue:
             failure="not tried: too little is expected to be saved of the network's "
                     f"{total:.1f} us for {self._seconds(attempt):.2f} s of building")
         return False
-
-    @property
-    def total_us(self) -> float:
-        """The sum of the best times of all layers that are known; infinite where one has none."""
-        return sum(layer.best_us for layer in self._layers if not layer.parts)
 
     def bound(self, attempt: Attempt) -> float:
         """Returns the time from which on an attempt is of no use for any layer."""
@@ -403,11 +404,12 @@ class AttemptQueue:
         for layer in attempt.group.layers:
             layer.forget(attempt)
 
-    def saving_us_of_others(self, attempt: Attempt, layer: LayerTimes) -> float:
+    def saving_us_of_configs(self, attempt: Attempt, layer: LayerTimes) -> float:
         """Returns the time that another config of an attempt's algorithm is expected to save one of
         its layers, from the ratios of configs that were measured for all layers; 0 where they are
         not known, and for an attempt that is not near the layer's best."""
-        bound = min(layer.best_us, layer.parts_us)
+        bound = (layer.bound(attempt, self._estimates) if layer.keeps_precisions
+                 else min(layer.best_us, layer.parts_us))
         if attempt.time_us is None or attempt.time_us > NEAR * bound or layer.region_instead:
             return 0.0
         first = None if attempt.leader is None else attempt.leader.time_us

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -25,20 +26,21 @@ class Requested:
     measure those of which nothing sufficient is known.
 
     further: requests that are made later. is_known: returns whether a request was answered before.
-    begin: called with attempts before they are put into the queue.
+    is_over: returns whether measuring is to end. announce: called with attempts before they are put
+    into the queue.
     """
 
     def __init__(self, device: Device, queue: AttemptQueue, listing: Listing, attempts: Attempts,
                  estimates: Estimates, further: Sequence[Further],
-                 is_known: Callable[[Request], bool],
-                 begin: Callable[[Sequence[Attempt]], None]) -> None:
+                 is_known: Callable[[Request], bool], is_over: Callable[[], bool],
+                 announce: Callable[[Sequence[Attempt]], None]) -> None:
         self.work = Work()
         self.queue = queue
         self.attempts: list[Attempt] = []
-        """The attempts that are in the queue or were."""
+        """The attempts for all that was requested."""
         self.followers: dict[CandidateGroup, CandidateGroup] = {}
-        """The groups of layers that are like another one, each with the group of that layer; their
-        attempts are not in the queue."""
+        """The groups of layers that are like another one, each with the group of that layer, whose
+        attempts are ranked before theirs join the queue."""
         self.elsewhere: list[Request] = []
         """The further requests of other devices."""
         self._device = device
@@ -46,44 +48,51 @@ class Requested:
         self._maker = attempts
         self._estimates = estimates
         self._further = list(further)
+        self._may_add_configs = bool(further)
         self._is_known = is_known
-        self._begin = begin
+        self._is_over = is_over
+        self._announce = announce
         self._start = time.monotonic()
 
-    def add(self, requests: Sequence[Request]) -> None:
-        """Adds requests."""
+    def add(self, requests: Sequence[Request], *, are_extra: bool = False) -> None:
+        """Adds requests. are_extra: whether they are of more configs than the effort has at first.
+        """
         here = [request for request in requests
                 if request.device is self._device and not self._is_known(request)]
         self.elsewhere += [request for request in requests if request.device is not self._device]
-        for request in here:
-            # what was measured once is not left out later
-            self._listing.extend(request, self._maker.configs_of(request))
-        attempts, followers = self._maker.missing(
-            self._device, self.work, self._estimates,
-            self._listing.add(here, self.work, self._device))
-        if not (self._further and self._further[0].when is When.BUILDING):
-            # what is listed at once needs the interpreter first
-            self._listing.answer_here()
+        new = self._listing.add(here, self.work, self._device, are_extra=are_extra)
+        attempts, followers = self._maker.missing(self._device, self.work, self._estimates, new)
+        for attempt in attempts:
+            attempt.is_extra = are_extra
         self.attempts += attempts
         self.followers |= followers
-        self._begin(attempts)
+        self._announce(attempts)
         self.queue.extend(attempt for attempt in attempts if attempt.group not in followers)
 
-    def add_further(self, all_begun: bool, none_built: bool) -> bool:
+    def add_further(self, *, all_begun: bool, none_built: bool) -> bool:
         """Adds the next further requests where their moment has come, and returns whether it has.
         After the last of them, more configs are added where that is worth it.
 
         all_begun: whether no attempt is left to begin. none_built: whether none is being built
         either, so that the moment for others may be waited for.
         """
+        if self._is_over():
+            # what may be taken without being measured is among what is listed
+            self._further = [each for each in self._further if each.when is When.LISTED]
+            self._may_add_configs = False
+        if not (self._further and self._further[0].when is When.BUILDING):
+            # what is listed when the first candidates are built needs the interpreter first
+            self._listing.answer_here()
+        # before every layer has a time, little is known of what else may be of use
+        is_last = all_begun and (none_built or self._total_us < math.inf)
         if not self._further:
-            return all_begun and self._add_configs()
+            return self._may_add_configs and is_last and self._add_configs(none_built)
         when = self._further[0].when
-        if when is When.LISTED and not self._listing.is_done:
-            if not none_built:
+        if when is When.LISTED:
+            if not self._listing.is_done and not none_built:
                 return False
             self._listing.wait()
-        if when is When.LAST and not all_begun:
+        if when is When.LAST and not is_last:
             return False
         self.add(self._further.pop(0).requests(self.best_us))
         return True
@@ -94,25 +103,40 @@ class Requested:
         times = None if layer.problem is None else self.work.times.get(layer.problem)
         return math.inf if times is None else times.best_us
 
-    def _add_configs(self) -> bool:
+    @property
+    def _total_us(self) -> float:
+        """The best times of all layers; infinite where one has none."""
+        return sum(map(self.best_us, self._layers))
+
+    @property
+    def _layers(self) -> list[Layer]:
+        """The layers that were requested, without regions."""
+        layers = {request.layer.name: request.layer for request in self.work.requests}
+        return [layer for layer in layers.values() if not layer.covers]
+
+    def _add_configs(self, none_built: bool) -> bool:
         """Adds more configs of dense algorithms that are among the fastest for a layer, where these
         are expected to save enough, and returns whether there are any. Of those that skip zeros,
         each would be compiled for one layer only."""
-        least_us = self._listing.limits.more_gain * self.queue.total_us
+        if self.queue.extra_until < math.inf and not (
+                none_built and time.monotonic() < self.queue.extra_until):
+            return False
+        least_us = self._listing.limits.more_gain * self._total_us
+        counts = Counter(layer.problem for layer in self._layers)
+        count_of = {times: counts.get(problem, 1) for problem, times in self.work.times.items()}
         wanted: dict[LayerTimes, set[Algorithm]] = {}
         for attempt in self.attempts:
             for times in attempt.group.layers if attempt.algorithm.dense else ():
-                if self.queue.saving_us_of_others(attempt, times) > least_us:
+                saving_us = self.queue.saving_us_of_configs(attempt, times)
+                if saving_us * count_of[times] > least_us:
                     wanted.setdefault(times, set()).add(attempt.algorithm)
         more = []
         for request in self.work.requests:
             algorithms = wanted.get(self.work.times[request.problem], ())
-            if extended := self._listing.extend(request, dict.fromkeys(algorithms, math.inf)):
-                more.append(replace(request, algorithms=extended))
-        if more:
-            known, now = len(self.attempts), time.monotonic()
-            self.add(more)
-            for attempt in self.attempts[known:]:
-                attempt.is_extra = True
+            if allowed := self._listing.allow_more(request, algorithms):
+                more.append(replace(request, algorithms=allowed))
+        if self.queue.extra_until == math.inf:
+            now = time.monotonic()
             self.queue.extra_until = now + _EXTRA * (now - self._start)
+        self.add(more, are_extra=True)
         return bool(more)

@@ -18,7 +18,7 @@ class Results:
         self._cache = cache
         self._caches = {device.name: cache}
         self._known: dict[tuple[Problem, str], dict[CandidateKey, Measurement]] = {}
-        self._read: dict[tuple[Problem, str], dict[CandidateKey, Measurement]] = {}
+        self._earlier: dict[tuple[Problem, str], dict[CandidateKey, Measurement]] = {}
         self._transient: set[tuple[Problem, str, CandidateKey]] = set()
 
     def cache_of(self, device: Device) -> TuningCache:
@@ -33,11 +33,15 @@ class Results:
 
     def stored(self, problem: Problem, device: Device) -> dict[CandidateKey, Measurement]:
         """Returns the measurements that are known, those that this process uses first."""
+        return {**self.earlier(problem, device), **self.of(problem, device)}
+
+    def earlier(self, problem: Problem, device: Device) -> dict[CandidateKey, Measurement]:
+        """Returns the measurements that were in the cache when they were first asked for."""
         key = problem, device.name
-        if key not in self._read:
-            self._read[key] = {measured.candidate_key: measured
-                               for measured in self.cache_of(device).get(problem) or ()}
-        return {**self._read[key], **self.of(problem, device)}
+        if key not in self._earlier:
+            self._earlier[key] = {measured.candidate_key: measured
+                                  for measured in self.cache_of(device).get(problem) or ()}
+        return self._earlier[key]
 
     def are_of(self, attempt: Attempt, device: Device) -> bool:
         """Returns whether this process uses a measurement of a candidate already."""

@@ -72,9 +72,10 @@ class AttemptRunner:
     candidates of vendors' libraries (under True) and those that skip zeros (under False), both of
     which keep Python's interpreter for long; this process builds what none of them does. progress:
     called after each attempt. is_over: returns whether the time that may be spent is over; attempts
-    that were not begun by then are left. further: called before each attempt, with whether none is
-    left to begin and whether none is being built, and returns whether it has added some to the
-    queue. spreads: a list to which the ratio of the quartiles of each candidate's samples is added.
+    that were not begun by then are left. further: called before each attempt with all_begun,
+    whether none is left to begin, and none_built, whether none is being built either; returns
+    whether it has added some to the queue. spreads: a list to which the ratio of the quartiles of
+    each candidate's samples is added.
     """
 
     def __init__(self, queue: AttemptQueue, device: Device, memory: CandidateMemory,
@@ -82,13 +83,13 @@ class AttemptRunner:
                  contention: CpuContention | None = None, profile: TuningProfile | None = None,
                  progress: Callable[[], None] = lambda: None,
                  is_over: Callable[[], bool] = lambda: False,
-                 further: Callable[[bool, bool], bool] = lambda all_begun, none_built: False,
+                 further: Callable[..., bool] = lambda *, all_begun, none_built: False,
                  spreads: list[float] | None = None) -> None:
         self._queue = queue
         self._device = device
         self._memory = memory
         self._samples = samples
-        self._workers = workers or {}
+        self._workers = workers
         self._contention = CpuContention() if contention is None else contention
         self._profile = TuningProfile() if profile is None else profile
         self._progress = progress
@@ -110,6 +111,8 @@ class AttemptRunner:
         try:
             with responsive(), current, self._builders():
                 for attempt, built in self._built_ahead():
+                    # a kernel of checks that fails is no failure of a candidate
+                    self._memory.compile_checks()
                     self._try(attempt, built)
                     self.done.append(attempt)
                     self._progress()
@@ -127,7 +130,7 @@ class AttemptRunner:
             # references are computed side by side, each by one thread of BLAS
             threads = blas.limited(1)
             self._pool = ThreadPoolExecutor(
-                processors() * (_AHEAD if self._workers else 1))
+                processors() * (1 if self._workers is None else _AHEAD))
         try:
             with threads:
                 yield
@@ -162,7 +165,7 @@ class AttemptRunner:
                                if not attempt.is_required]:
                     future.cancel()
                     del waiting[future]
-            if self._further(not self._queue, not waiting):
+            if self._further(all_begun=not self._queue, none_built=not waiting):
                 self._memory.reserve_workspace(attempt.variant for attempt in self._queue)
                 continue
             if not waiting:
@@ -195,7 +198,7 @@ class AttemptRunner:
     def _build(self, attempt: Attempt) -> Prepared:
         built = None
         is_vendor = bool(attempt.algorithm.vendor)
-        workers = self._workers.get(is_vendor)
+        workers = None if self._workers is None else self._workers.get(is_vendor)
         if workers is not None and (is_vendor or not attempt.algorithm.dense):
             with self._profile.stage(WORKING):
                 weights = attempt.group.layer.weights_on(self._device)
@@ -351,15 +354,13 @@ def _measured(ready: _Ready, timing: Timing, candidates: CandidateSet,
 def attempts_of(group: CandidateGroup, pairs: Iterable[tuple[Algorithm, Variant]],
                 estimates: Estimates) -> list[Attempt]:
     """Returns an attempt for each algorithm and variant."""
-    leaders: dict[tuple, Attempt] = {}
     attempts = []
     for algorithm, variant in pairs:
         attempt = Attempt(group, algorithm, variant,
                           estimates.model_us(algorithm, group.problem, variant),
                           kernels=algorithm.kernel_sources(group.problem, variant,
                                                            estimates.device))
-        attempt.leader = leaders.get(attempt.family)
-        leaders.setdefault(attempt.family, attempt)
+        group.add(attempt)
         attempts.append(attempt)
     return attempts
 

@@ -91,7 +91,8 @@ class Tuner(Measures):
         self._progress = progress
         self.contention = CpuContention()
         self._listing = Listing(effort, self._limits, self.precisions, self.profile,
-                                everything=self.everything, keeps_precisions=keeps_precisions)
+                                everything=self.everything, keeps_precisions=keeps_precisions,
+                                stored=lambda *of: self._results.earlier(*of).values())
         self._memories: dict[str, CandidateMemory] = {}
         self._estimates: dict[str, Estimates] = {}
         self._costs: dict[str, KernelCosts] = {}
@@ -198,9 +199,9 @@ class Tuner(Measures):
                              required_first=required_first)
         requested = Requested(device, queue, self._listing, self._attempts,
                               self._estimates_of(device), further, self._is_known,
-                              partial(self._begin, device))
+                              lambda: self.is_over, partial(self._announce, device))
         requested.add(requests)
-        while not requested.attempts and requested.add_further(True, True):
+        while not requested.attempts and requested.add_further(all_begun=True, none_built=True):
             pass
         attempts = requested.attempts
         if not attempts:
@@ -214,7 +215,7 @@ class Tuner(Measures):
             self._run(device, requested)
         return requested.elsewhere
 
-    def _begin(self, device: Device, attempts: Sequence[Attempt]) -> None:
+    def _announce(self, device: Device, attempts: Sequence[Attempt]) -> None:
         """Tells of attempts that are to be measured, and starts the processes that build them."""
         if attempts:
             layers = {times.name for attempt in attempts for times in attempt.group.layers}

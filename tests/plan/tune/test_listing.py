@@ -21,7 +21,9 @@ from gossamer.plan.policy import EFFORTS
 from gossamer.plan.program import Layer
 from gossamer.plan.tune import listing
 from gossamer.plan.tune.listing import Listing
+from gossamer.plan.tune.measures import Further, When
 from gossamer.plan.tune.profile import TuningProfile
+from gossamer.plan.tune.tuner import Tuner
 from gossamer.plan.tune.workers import BuildHereError, BuildProcessError
 from tests.plan.tune.build_algorithms import AHEAD, remember
 
@@ -162,6 +164,22 @@ def test_a_listing_that_is_given_up_ends_before_the_next_one_begins(
     assert 1 <= len(events) <= 2
     listed.wait()
     assert sorted(events) == sorted(HERE)
+
+
+def test_an_error_of_a_library_is_raised_by_the_wait_though_it_has_ended_before(
+        events: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*arguments: Any) -> Iterator[Variant]:
+        raise RuntimeError("the library fails")
+
+    monkeypatch.setattr(Library, "variants_in", fails)
+    tuner = Tuner(find("host"), "quick")
+    assert tuner.list_candidates(LAYERS, find("host"))
+    tuner._listing.answer_here()
+    while not tuner._listing.is_done:
+        time.sleep(0.01)
+    with pytest.raises(RuntimeError, match="the library fails"):
+        tuner.measure_all([], [Further(When.LISTED, lambda best_us: [])])
+    tuner.release()
 
 
 def test_processes_do_work_on_the_device(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

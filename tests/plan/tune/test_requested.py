@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -134,15 +134,17 @@ LAYERS = [layer(str(n), channels=4 + n, seed=n) for n in range(14)]
 
 
 @pytest.fixture
-def uneven(known: Callable[..., None]) -> Iterator[Uneven]:
+def uneven(known: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> Uneven:
+    monkeypatch.setattr(requested, "_EXTRA", 1e4)
     algorithm = Uneven("uneven", *[1.0] * 7)
     known(algorithm)
-    yield algorithm
+    return algorithm
 
 
 def measured(tuner: Tuner, algorithm: Paced, device: PacedDevice) -> list[Sequence[Candidate]]:
     tuner.start()
-    tuner.measure_all([Request(each, [algorithm], device) for each in LAYERS])
+    tuner.measure_all([], [further(When.LAST, [Request(each, [algorithm], device)
+                                               for each in LAYERS], {}, LAYERS[0])])
     tuner.flush()
     return [tuner.measure(each, [algorithm], device) for each in LAYERS]
 
@@ -150,9 +152,9 @@ def measured(tuner: Tuner, algorithm: Paced, device: PacedDevice) -> list[Sequen
 def test_more_configs_are_tried_where_others_of_the_algorithm_say_that_they_may_save_time(
         uneven: Uneven, paced_device: PacedDevice, paced_tuner: TunerMaker) -> None:
     first = measured(paced_tuner("quick"), uneven, paced_device)
-    assert [len(candidates) for candidates in first] == [2, 6] * 7
-    assert [min(candidate.cost for candidate in candidates) for candidates in first] == [
-        50.0, 40.0] * 7
+    # what is learnt of layers with an odd number of channels holds for the others too
+    assert [len(candidates) for candidates in first] == [6] * 14
+    assert [min(candidate.cost for candidate in candidates) for candidates in first] == [40.0] * 14
     again = paced_tuner("quick")
     assert measured(again, uneven, paced_device) == first
     assert again.measured == 0, "a later plan has the same candidates"
@@ -173,6 +175,55 @@ def test_what_a_plan_with_more_effort_measured_is_taken(
     tuner = paced_tuner("quick")
     assert [len(candidates) for candidates in measured(tuner, uneven, paced_device)] == [6] * 14
     assert tuner.measured == 0
+
+
+def test_no_more_configs_are_tried_where_others_of_the_algorithm_are_slower(
+        known: Callable[..., None], paced_device: PacedDevice, paced_tuner: TunerMaker) -> None:
+    algorithm = Paced("well ordered", 100.0, 150.0, 40.0)
+    known(algorithm)
+    assert all(len(candidates) == 2
+               for candidates in measured(paced_tuner("quick"), algorithm, paced_device))
+
+
+def test_requests_that_nothing_follows_have_no_more_configs(
+        uneven: Uneven, paced_device: PacedDevice, paced_tuner: TunerMaker) -> None:
+    tuner = paced_tuner("quick")
+    tuner.measure_all([Request(each, [uneven], paced_device) for each in LAYERS])
+    assert tuner.measured == 28
+
+
+def test_nothing_more_is_listed_when_measuring_has_ended(
+        uneven: Uneven, paced_device: PacedDevice, paced_tuner: TunerMaker) -> None:
+    tuner = paced_tuner("quick", progress=lambda progress: (
+        tuner.stop() if progress.done == progress.candidates == 28 else None))
+    asked = []
+    tuner.measure_all([Request(each, [uneven], paced_device) for each in LAYERS], [
+        Further(When.LAST, lambda best_us: asked.append(best_us) or [])])  # type: ignore
+    assert tuner.measured == 28 and not tuner.not_tried and not asked
+
+
+class ByPrecision(Paced):
+    """Its configs are listed the other way round in float16."""
+
+    def variants_in(self, problem: Any, device: Any, precisions: Sequence[str]) -> Any:
+        listed = [variant for variant in self.variants(problem, device)
+                  if variant.precision in precisions]
+        return reversed(listed) if "fp16" in precisions else listed
+
+
+def test_what_another_precision_measured_adds_nothing_to_be_measured(
+        known: Callable[..., None], paced_device: PacedDevice, paced_tuner: TunerMaker) -> None:
+    algorithm = ByPrecision("reversed", *[100.0] * 20, precisions=("fp32", "fp16"))
+    known(algorithm)
+    request = Request(layer(), [algorithm], paced_device)
+    for precision in ("fp32", "fp16", "fp32"):
+        tuner = paced_tuner(precision=precision)
+        tuner.measure_all([request])
+        together = tuner.measured
+        tuner.flush()
+        assert len(tuner.measure(request.layer, [algorithm], paced_device)) >= 6
+        assert tuner.measured == together
+    assert together == 0
 
 
 def test_algorithms_that_skip_zeros_have_no_more_configs(

@@ -36,8 +36,8 @@ def works(monkeypatch: pytest.MonkeyPatch) -> list[Work]:
     listed: list[Work] = []
     add = Listing.add
 
-    def recorded(self: Listing, requests: Any, work: Work, device: Any) -> Any:
-        new = add(self, requests, work, device)
+    def recorded(self: Listing, requests: Any, work: Work, *arguments: Any, **options: Any) -> Any:
+        new = add(self, requests, work, *arguments, **options)
         listed.append(replace(work, requests=list(work.requests), times=dict(work.times),
                               required=set(work.required)))
         return new
