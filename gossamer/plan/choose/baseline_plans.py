@@ -24,7 +24,7 @@ from gossamer.ops.algorithm import Algorithm, Problem
 from gossamer.plan.candidate import Candidate
 from gossamer.plan.choose.baseline_bounds import BaselineBounds
 from gossamer.plan.choose.reasons import explained
-from gossamer.plan.policy import Policy
+from gossamer.plan.policy import EFFORTS, Effort, Policy
 from gossamer.plan.program import Layer, Program
 from gossamer.plan.run.context import Context
 from gossamer.plan.store.keys import identity, problem_key
@@ -53,13 +53,17 @@ _ABOUT_EQUAL = 1.01
 @dataclass(frozen=True)
 class BaselinePlan:
     """A plan that takes one algorithm wherever that can be used, or, where `algorithm` is None, no
-    algorithm that skips zeros, or with `floats` none on bits."""
+    algorithm that skips zeros, or with `floats` none on bits, or with `first_configs` the first
+    configs of each algorithm only."""
 
     algorithm: str | None
     floats: bool = False
+    first_configs: bool = False
 
     def policy(self, policy: Policy) -> Policy:
         """Returns a policy with the restriction that makes this plan."""
+        if self.first_configs:
+            return policy
         if self.floats:
             return replace(policy, floats_only=True)
         if self.algorithm is None:
@@ -67,6 +71,8 @@ class BaselinePlan:
         return replace(policy, only=self.algorithm)
 
     def __str__(self) -> str:
+        if self.first_configs:
+            return "first configs only"
         if self.floats:
             return "floats only"
         return ("dense algorithms only" if self.algorithm is None
@@ -77,6 +83,9 @@ DENSE = BaselinePlan(None)
 """The baseline plan without algorithms that skip zeros."""
 FLOATS = BaselinePlan(None, floats=True)
 """The baseline plan without algorithms on bits."""
+FIRST_CONFIGS = BaselinePlan(None, first_configs=True)
+"""The baseline plan of the configs that less effort would measure."""
+_LESS_EFFORT = {"normal": "quick", "max": "normal"}
 
 
 @dataclass(frozen=True)
@@ -118,9 +127,11 @@ def compare(name: str, chosen: Program, make: Callable[[BaselinePlan, Measures],
     that could be used for a layer for which another could be used too, alone or for a region that
     has the layer, one that takes the dense algorithms only (DENSE), where a layer could skip
     zeros or not, and one that takes no algorithm on bits (FLOATS), where a layer could be computed
-    on bits or not. On the host that one is always timed: there bits and floats take nearly as long,
-    and times of layers alone differ from those in a plan by more than that. A baseline plan that
-    cannot be made or does not run is reported with the reason.
+    on bits or not. More effort than quick has one of the configs that less effort would measure
+    (FIRST_CONFIGS): of more candidates the times of more happen to be too low, so that the choice
+    among all may be slower as a whole. On the host the plan without bits is always timed: there
+    bits and floats take nearly as long, and times of layers alone differ from those in a plan by
+    more than that. A baseline plan that cannot be made or does not run is reported with the reason.
 
     make: called with a baseline plan and what measures layers, returns the plan's program.
 
@@ -130,11 +141,14 @@ def compare(name: str, chosen: Program, make: Callable[[BaselinePlan, Measures],
     programs = {MEASURED: chosen}
     failures = {}
     known, bounds = _KnownCandidates(tuner, chosen), BaselineBounds(chosen.measured)
+    less = _LESS_EFFORT.get(tuner.effort)
+    known_first = known if less is None else _KnownCandidates(tuner, chosen, EFFORTS[less])
     taken_us = _steps_us(chosen)
     most_us = math.inf if tuner.everything else _CLEARLY_SLOWER * taken_us
-    for plan in _baseline_plans(chosen, device):
+    for plan in [*_baseline_plans(chosen, device), *[FIRST_CONFIGS] * (less is not None)]:
         is_timed = plan.floats and not device.compiles
-        least = 0.0 if plan.floats else bounds.least_us(plan.algorithm)
+        of_all = plan.floats or plan.first_configs
+        least = 0.0 if of_all else bounds.least_us(plan.algorithm)
         if plan.algorithm is not None and not tuner.everything:
             names = bounds.layers_of(plan.algorithm)
             if names <= _computed_by(chosen, plan.algorithm):
@@ -148,7 +162,7 @@ def compare(name: str, chosen: Program, make: Callable[[BaselinePlan, Measures],
                 continue
         try:
             if least <= most_us:
-                program = make(plan, known)
+                program = make(plan, known_first if plan.first_configs else known)
                 least = _steps_us(program)
         except DeviceLostError:
             raise
@@ -229,15 +243,21 @@ def program_key(program: Program, device: Device) -> str:
 class _KnownCandidates(Measures):
     """Returns for a program's layers and regions the candidates that were measured for them, with
     those that are excluded there, so that only changes of format are measured. Where no candidate
-    of the algorithms that are asked for can compute a layer, it returns those of all algorithms."""
+    of the algorithms that are asked for can compute a layer, it returns those of all algorithms.
 
-    def __init__(self, tuner: Tuner, chosen: Program) -> None:
+    within: an effort, whose configs are returned only, where one of them can compute a layer.
+    """
+
+    def __init__(self, tuner: Tuner, chosen: Program, within: Effort | None = None) -> None:
         self.precision = tuner.precision
         self._tuner = tuner
         # by layer, not by problem: the tolerance may exclude candidates of one layer, and not of
         # another with the same problem
         self._candidates = {(known.layer.name, known.device.name): known.candidates
                             for known in chosen.measured}
+        if within is not None:
+            self._candidates = {key: _first_configs(candidates, within)
+                                for key, candidates in self._candidates.items()}
 
     def refusal_reason(self, algorithm: Algorithm, problem: Problem, device: Device) -> str | None:
         return self._tuner.refusal_reason(algorithm, problem, device)
@@ -296,6 +316,20 @@ def _baseline_plans(chosen: Program, device: Device) -> list[BaselinePlan]:
     is_either = any(len(kinds) == 2 for kinds in on_bits.values())
     return ([DENSE] * skips_zeros + [FLOATS] * is_either
             + [BaselinePlan(name) for name in names])
+
+
+def _first_configs(candidates: Sequence[Candidate], effort: Effort) -> list[Candidate]:
+    """Returns the candidates of as many configs of each algorithm as an effort has at first; all
+    where none of these can compute the layer."""
+    configs: dict[str, dict[str, None]] = {}
+    for candidate in candidates:
+        configs.setdefault(candidate.algorithm.name, {})[candidate.variant.config_text] = None
+    first = []
+    for candidate in candidates:
+        most = effort.vendor_configs if candidate.algorithm.vendor else effort.configs
+        if candidate.variant.config_text in list(configs[candidate.algorithm.name])[:most]:
+            first.append(candidate)
+    return first if any(map(_usable, first)) else list(candidates)
 
 
 def _steps_us(program: Program, names: set[str] | None = None) -> float:
