@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import pytest
 
-from gossamer.device.base import Buffer
+from gossamer.device.base import Buffer, Device
 from gossamer.device.registry import find
-from gossamer.ops.algorithm import State
+from gossamer.ops.algorithm import Algorithm, State
 from gossamer.ops.registry import OPS
 from gossamer.plan.candidate import Candidate
 from gossamer.plan.program import Layer
-from gossamer.plan.tune import requested
+from gossamer.plan.tune import requested, worker_pools
 from gossamer.plan.tune.listing import Listing
 from gossamer.plan.tune.measures import Further, Request, When
 from gossamer.plan.tune.tuner import Tuner
+from gossamer.plan.tune.workers import BuildHereError
 from tests.plan.tune.paced import Paced, PacedDevice, layer
 
 TunerMaker = Callable[..., Tuner]
@@ -100,6 +103,41 @@ def test_what_the_libraries_offer_is_waited_for_where_nothing_else_is_left(
     tuner.measure_all([Request(layer(), [paced], paced_device)],
                       [further(When.LISTED, [Request(late, [paced], paced_device)], {}, late)])
     assert waited == [True] and tuner.measured == 2
+
+
+class Builders:
+    """In place of processes that build: notes what it is asked and leaves it to this process."""
+
+    asked: ClassVar[list[str]] = []
+
+    def __init__(self, device: Device, count: int, *, on_device: bool = False) -> None:
+        """Takes what BuildWorkers takes."""
+
+    def submit(self, algorithm: Algorithm, *arguments: Any) -> Future[Any]:
+        self.asked.append(algorithm.name)
+        future: Future[Any] = Future()
+        future.set_exception(BuildHereError("nothing is built elsewhere"))
+        return future
+
+    def close(self) -> None:
+        """Returns at once."""
+
+
+def test_processes_that_start_late_build(
+        paced_device: PacedDevice, paced_tuner: TunerMaker, known: Callable[..., None],
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PacedDevice, "builds_side_by_side", True)
+    monkeypatch.setattr(PacedDevice, "build_only", lambda self: None)
+    monkeypatch.setattr(worker_pools, "BuildWorkers", Builders)
+    monkeypatch.setattr(worker_pools, "processors", lambda: 2)
+    monkeypatch.setattr(Builders, "asked", [])
+    dense, sparse = Paced("dense", 100.0), Paced("sparse", 50.0, dense=False)
+    known(dense, sparse)
+    request = Request(layer(mask="some", density=0.5), [dense, sparse], paced_device)
+    tuner = paced_tuner()
+    tuner.measure_all([replace(request, algorithms=[dense])],
+                      [further(When.LISTED, [request], {}, request.layer)])
+    assert tuner.measured == 2 and Builders.asked == ["sparse"]
 
 
 def test_a_layer_that_is_requested_later_has_the_times_of_one_with_its_problem(
