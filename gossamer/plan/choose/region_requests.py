@@ -24,16 +24,16 @@ def leaves_parts_out(region_us: float, alone_us: float) -> bool:
 class RegionRequests:
     """The requests for a network's regions: at first of the largest, then of those within them.
 
-    layers: the network's layers by name. eligible: returns the algorithms that may compute a
+    layers: the network's layers by name. allowed: returns the algorithms that may compute a
     region.
     """
 
     def __init__(self, regions: Sequence[Layer], layers: Mapping[str, Layer], device: Device,
-                 eligible: Callable[[Layer], Sequence[Algorithm]]) -> None:
+                 allowed: Callable[[Layer], Sequence[Algorithm]]) -> None:
         self._regions = sorted(regions, key=lambda region: len(region.covers), reverse=True)
         self._layers = layers
         self._device = device
-        self._eligible = eligible
+        self._allowed = allowed
         self._requested: dict[str, Layer] = {}
 
     def largest(self, best_us: Callable[[Layer], float]) -> list[Request]:
@@ -55,7 +55,7 @@ class RegionRequests:
         found: list[Request] = []
         for region in regions:
             if not any(set(region.covers) < set(request.layer.covers) for request in found) and (
-                    allowed := self._eligible(region)):
+                    allowed := self._allowed(region)):
                 found.append(Request(region, allowed, self._device))
         self._requested |= {request.layer.name: request.layer for request in found}
         return found

@@ -14,10 +14,10 @@ from gossamer.plan.store.tuning_cache import CandidateKey, Measurement
 from gossamer.plan.tune.alike import likeness
 from gossamer.plan.tune.digests import Digests
 from gossamer.plan.tune.estimates import Estimates
-from gossamer.plan.tune.listing import ListedCandidates, Work
-from gossamer.plan.tune.queue import NEAR, Attempt, CandidateGroup
+from gossamer.plan.tune.layer_times import NEAR, Attempt, CandidateGroup
 from gossamer.plan.tune.results import Results
 from gossamer.plan.tune.runner import attempts_of
+from gossamer.plan.tune.work import ListedCandidates, Work
 
 _FROM_ALIKE = 2
 """Configs that are measured of a layer that is like another one, the best of that one."""

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
 
 from gossamer.device.base import Device
 from gossamer.ops.algorithm import Algorithm, Problem, Variant
@@ -17,9 +16,10 @@ from gossamer.plan.policy import Effort
 from gossamer.plan.program import Layer
 from gossamer.plan.store.tuning_cache import CandidateKey, Measurement, candidate_key
 from gossamer.plan.tune.alike import timed_problem
+from gossamer.plan.tune.layer_times import CandidateGroup, LayerTimes
 from gossamer.plan.tune.measures import Request
 from gossamer.plan.tune.profile import LISTING, TuningProfile
-from gossamer.plan.tune.queue import CandidateGroup, LayerTimes
+from gossamer.plan.tune.work import ListedCandidates, Work
 from gossamer.plan.tune.worker_pools import WorkerPools
 from gossamer.plan.tune.workers import BuildHereError, BuildProcessError, BuildWorkers
 
@@ -28,22 +28,6 @@ _FEW_LISTED = 8
 _LEAST_PROCESSES = 2
 """Number of processes from which on libraries answer sooner there, though the processes have to
 start."""
-
-ListedCandidates = dict[Problem, dict[CandidateKey, tuple[Algorithm, Variant]]]
-"""Candidates by the problem of their group, and by their keys."""
-
-
-@dataclass(eq=False)
-class Work:
-    """The candidates that were requested on a device: groups of candidates by the problem under
-    which their times are stored, and the keys of each; the times of each layer's problem; and the
-    candidates that the plan without measurements takes."""
-
-    requests: list[Request] = field(default_factory=list)
-    groups: dict[Problem, CandidateGroup] = field(default_factory=dict)
-    keys: dict[Problem, set[CandidateKey]] = field(default_factory=dict)
-    times: dict[Problem, LayerTimes] = field(default_factory=dict)
-    required: set[tuple[Problem, CandidateKey]] = field(default_factory=set)
 
 
 class Listing:
@@ -228,7 +212,7 @@ class Listing:
         outer = {request.problem for request in work.requests if request.layer.name not in inner}
         for problem, times in work.times.items():
             times.is_inner = problem not in outer
-        _relate_regions(work)
+        work.relate_regions()
         return new
 
     def _inner(self, requests: Sequence[Request], device: Device) -> set[str]:
@@ -345,26 +329,6 @@ class _Listed:
                 self._known.append(variant)
             yield self._known[index]
             index += 1
-
-
-def _relate_regions(work: Work) -> None:
-    """Lets regions and those of their layers that are measured together with them know of each
-    other."""
-    requests = {request.layer.name: request for request in work.requests}
-    times_of = {name: work.times[request.problem] for name, request in requests.items()}
-    covering: dict[str, list[LayerTimes]] = {}
-    for name, request in requests.items():
-        covers = request.layer.covers
-        if covers and all(part in times_of for part in covers):
-            times_of[name].parts = [times_of[part] for part in covers]
-            for part in covers:
-                covering.setdefault(part, []).append(times_of[name])
-    for times in work.times.values():
-        times.covered_by.clear()
-        times.bounds.clear()
-    for name, request in requests.items():
-        if covering and not request.layer.covers:
-            times_of[name].covered_by.append(covering.get(name, ()))
 
 
 def _problem_of(layer: Layer) -> Problem:

@@ -13,9 +13,11 @@ from gossamer.ops.algorithm import Algorithm
 from gossamer.plan.program import Layer
 from gossamer.plan.tune.attempts import Attempts
 from gossamer.plan.tune.estimates import Estimates
-from gossamer.plan.tune.listing import Listing, Work
+from gossamer.plan.tune.layer_times import Attempt, CandidateGroup, LayerTimes
+from gossamer.plan.tune.listing import Listing
 from gossamer.plan.tune.measures import Further, Request, When
-from gossamer.plan.tune.queue import Attempt, AttemptQueue, CandidateGroup, LayerTimes
+from gossamer.plan.tune.queue import AttemptQueue
+from gossamer.plan.tune.work import Work
 
 _EXTRA = 0.25
 """Share of the time that was spent until then for which more configs are tried."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gossamer.device.base import Device
 from gossamer.ops.algorithm import Problem
 from gossamer.plan.store.tuning_cache import CandidateKey, Measurement, TuningCache
-from gossamer.plan.tune.queue import Attempt
+from gossamer.plan.tune.layer_times import Attempt
 
 
 class Results:

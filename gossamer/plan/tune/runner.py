@@ -25,6 +25,7 @@ from gossamer.plan.program import Layer
 from gossamer.plan.store.tuning_cache import Measurement
 from gossamer.plan.tune.candidates import CandidateSet, Work
 from gossamer.plan.tune.estimates import Estimates
+from gossamer.plan.tune.layer_times import NEAR, Attempt, CandidateGroup, LayerTimes
 from gossamer.plan.tune.memory import CandidateMemory
 from gossamer.plan.tune.profile import (
     BUILDING,
@@ -35,7 +36,7 @@ from gossamer.plan.tune.profile import (
     WORKING,
     TuningProfile,
 )
-from gossamer.plan.tune.queue import NEAR, Attempt, AttemptQueue, CandidateGroup, LayerTimes
+from gossamer.plan.tune.queue import AttemptQueue
 from gossamer.plan.tune.workers import BuildHereError, BuildProcessError, BuildWorkers
 
 _SAMPLE_US, _BUDGET_US = 200.0, 2.5e5

@@ -25,11 +25,12 @@ from gossamer.plan.tune.device_check import compile_ahead
 from gossamer.plan.tune.digests import Digests
 from gossamer.plan.tune.estimates import Estimates
 from gossamer.plan.tune.kernel_costs import KernelCosts
+from gossamer.plan.tune.layer_times import Attempt
 from gossamer.plan.tune.listing import Listing
 from gossamer.plan.tune.measures import Chosen, Further, Measures, Request
 from gossamer.plan.tune.memory import CandidateMemory
 from gossamer.plan.tune.profile import STORING, TuningProfile
-from gossamer.plan.tune.queue import Attempt, AttemptQueue, Progress
+from gossamer.plan.tune.queue import AttemptQueue, Progress
 from gossamer.plan.tune.rates import know_rates
 from gossamer.plan.tune.requested import Requested
 from gossamer.plan.tune.results import Results

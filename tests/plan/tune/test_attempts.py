@@ -8,8 +8,9 @@ from gossamer.device.registry import find
 from gossamer.plan.store.tuning_cache import Measurement
 from gossamer.plan.tune.attempts import Attempts
 from gossamer.plan.tune.estimates import Estimates
+from gossamer.plan.tune.layer_times import LayerTimes
 from gossamer.plan.tune.listing import Work
-from gossamer.plan.tune.queue import AttemptQueue, LayerTimes
+from gossamer.plan.tune.queue import AttemptQueue
 from tests.plan.tune.test_queue import attempt, group
 
 NOTHING: Any = None

@@ -12,7 +12,8 @@ from gossamer.device.registry import find
 from gossamer.device.source import KernelSource
 from gossamer.plan.tune.estimates import Estimates
 from gossamer.plan.tune.kernel_costs import KernelCosts
-from gossamer.plan.tune.queue import AttemptQueue, LayerTimes
+from gossamer.plan.tune.layer_times import LayerTimes
+from gossamer.plan.tune.queue import AttemptQueue
 from tests.plan.tune.test_queue import attempt, group, measure
 
 FIRST, SECOND = (KernelSource.of(Path("kernel.cl"), "kernel", {"TILE": size}) for size in (8, 16))

@@ -14,7 +14,8 @@ from gossamer.ops.algorithm import Variant
 from gossamer.plan.store.tuning_cache import Measurement
 from gossamer.plan.tune.estimates import Estimates
 from gossamer.plan.tune.kernel_costs import KernelCosts
-from gossamer.plan.tune.queue import Attempt, AttemptQueue, CandidateGroup, LayerTimes
+from gossamer.plan.tune.layer_times import Attempt, CandidateGroup, LayerTimes
+from gossamer.plan.tune.queue import AttemptQueue
 from gossamer.plan.tune.runner import attempts_of
 from tests.plan.tune.paced import Paced, layer
 

@@ -27,8 +27,9 @@ from gossamer.plan.choose.baseline_plans import program_key
 from gossamer.plan.choose.builder import conversion_layer
 from gossamer.plan.plan import Plan
 from gossamer.plan.store.tuning_cache import Measurement, TuningCache
+from gossamer.plan.tune.layer_times import Attempt
 from gossamer.plan.tune.measures import Request
-from gossamer.plan.tune.queue import Attempt, AttemptQueue
+from gossamer.plan.tune.queue import AttemptQueue
 from gossamer.plan.tune.tuner import Tuner
 from gossamer.tensor import Format, TensorSpec
 from tests.conftest import is_slow

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from gossamer.device.host import HostDevice
-from gossamer.plan.tune.listing import Listing, Work
-from gossamer.plan.tune.queue import LayerTimes
+from gossamer.plan.tune.layer_times import LayerTimes
+from gossamer.plan.tune.listing import Listing
+from gossamer.plan.tune.work import Work
 from tests.plan.choose.regions.toy import (
     LAYERS,
     REGION,

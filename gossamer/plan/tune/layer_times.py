@@ -1,0 +1,210 @@
+"""The candidates of a network's layers that are to be measured, and the best times of layers."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from gossamer.device.source import KernelSource
+from gossamer.ops.algorithm import PRECISIONS, Algorithm, Problem, Variant
+from gossamer.ops.host_threads import THREADS
+from gossamer.plan.program import Layer
+from gossamer.plan.store.tuning_cache import CandidateKey, Measurement, candidate_key
+from gossamer.plan.tune.estimates import Estimates
+from gossamer.tensor import Format, memory_format
+
+_ALONE = 1.25
+"""Ratio of a region's time to that of its layers alone up to which it may save conversions."""
+_CLEARLY_FASTER = {3: 0.5, 5: 0.6}
+"""Ratio of a region's time to that of its layers alone from which on the layers are left to it, by
+the candidates of each layer that have a time."""
+NEAR = 1.15
+"""Ratio to the best known time up to which a candidate is timed more than once."""
+
+_Kind = tuple[tuple[Format, ...], str]
+"""The formats and the precision of a candidate."""
+
+
+@dataclass(eq=False)
+class LayerTimes:
+    """The best times that are known for a layer, by the formats of inputs and outputs.
+
+    name: the layer's name. is_inner: whether all layers next to it may compute in the same
+    precisions, so that a precise candidate saves no conversions. keeps_precisions: whether a less
+    precise candidate may not stand for a more precise one. alone_us: for a region, the time of its
+    layers one by one; infinite for other layers, and where `parts` has them. begun: how many
+    candidates were begun. best: the fastest candidate of each combination of formats and precision.
+    best_us: the least of their times. bounds: what bound() returned since the last of these
+    changed. tried: the candidates that have a time. parts: for a region, the times of its layers
+    where these are measured together with it. covered_by: for each layer that has these times the
+    regions that compute it and others in one step.
+    """
+
+    name: str
+    is_inner: bool = False
+    keeps_precisions: bool = False
+    alone_us: float = math.inf
+    begun: int = 0
+    best: dict[_Kind, Attempt] = field(default_factory=dict)
+    bounds: dict[_Kind, float] = field(default_factory=dict)
+    best_us: float = math.inf
+    tried: set[CandidateKey] = field(default_factory=set)
+    parts: Sequence[LayerTimes] = ()
+    covered_by: list[Sequence[LayerTimes]] = field(default_factory=list)
+
+    @property
+    def is_region(self) -> bool:
+        """Whether these are the times of a region."""
+        return bool(self.parts) or self.alone_us < math.inf
+
+    @property
+    def parts_us(self) -> float:
+        """The time of a region's layers one by one; infinite for other layers."""
+        return sum(part.best_us for part in self.parts) if self.parts else self.alone_us
+
+    @property
+    def region_instead(self) -> LayerTimes | None:
+        """A region that is so much faster than its layers alone, of which some candidates were
+        tried, that this one is left to it; None unless there is one for each layer that has these
+        times."""
+        if self.keeps_precisions or not self.covered_by:
+            return None
+        instead = [next((region for region in regions if region._is_clearly_faster), None)
+                   for regions in self.covered_by]
+        return instead[0] if all(instead) else None
+
+    @property
+    def _is_clearly_faster(self) -> bool:
+        tried = min((len(part.tried) for part in self.parts), default=0)
+        return self.parts_us < math.inf and any(
+            tried >= least and self.best_us < ratio * self.parts_us
+            for least, ratio in _CLEARLY_FASTER.items())
+
+    def learn(self, attempt: Attempt) -> None:
+        """Remembers the time that an attempt has, if it has any."""
+        key = (attempt.formats, attempt.variant.precision)
+        if attempt.time_us is not None:
+            self.tried.add(attempt.key)
+        if attempt.time_us is not None and (
+                key not in self.best or attempt.time_us < (self.best[key].time_us or 0.0)):
+            self.best[key] = attempt
+            self._changed()
+
+    def renew(self, attempts: Iterable[Attempt]) -> None:
+        """Takes notice of new times of attempts that have been learnt."""
+        self._changed()
+        for attempt in attempts:
+            self.learn(attempt)
+
+    def forget(self, attempt: Attempt) -> None:
+        """Forgets the time of an attempt that failed afterwards."""
+        self.tried.discard(attempt.key)
+        self.best = {kind: known for kind, known in self.best.items() if known is not attempt}
+        self._changed()
+
+    def _changed(self) -> None:
+        self.best_us = min((known.time_us or 0.0 for known in self.best.values()),
+                           default=math.inf)
+        self.bounds.clear()
+        for region in itertools.chain.from_iterable(self.covered_by):
+            region.bounds.clear()
+
+    def bound(self, attempt: Attempt, estimates: Estimates) -> float:
+        """Returns the time from which on an attempt is of no use: that of a known candidate,
+        together with the conversions from its formats to the attempt's; for a region that of its
+        layers alone, with some more for conversions."""
+        key = (attempt.formats, attempt.variant.precision)
+        if key not in self.bounds:
+            self.bounds[key] = self._bound(attempt, estimates)
+        return self.bounds[key]
+
+    def _bound(self, attempt: Attempt, estimates: Estimates) -> float:
+        rank = PRECISIONS.index(attempt.variant.precision)
+        return min(_ALONE * self.parts_us, min(((known.time_us or 0.0) + sum(
+            estimates.conversion_us(spec, other) for spec, other, mine, theirs in zip(
+                attempt.specs, known.specs, attempt.formats, known.formats, strict=True)
+            if not self._same(mine, theirs)) for (_, precision), known in self.best.items()
+            if not (self.keeps_precisions and PRECISIONS.index(precision) > rank)),
+            default=math.inf))
+
+    def _same(self, mine: Format, known: Format) -> bool:
+        """Returns whether a candidate with one format may stand for a candidate with another."""
+        if mine == known:
+            return True
+        return (self.is_inner and (mine.dtype, known.dtype) == ("float32", "float16")
+                and replace(mine, dtype="float16") == known)
+
+
+@dataclass(eq=False)
+class CandidateGroup:
+    """Candidates whose times hold for several layers, since they do not look at what differs.
+
+    problem: the problem under which the times are stored. layer: the layer with whose constants
+    they are measured. layers: those for which the times hold. attempts: one for each candidate.
+    """
+
+    problem: Problem
+    layer: Layer
+    layers: list[LayerTimes]
+    attempts: list[Attempt] = field(default_factory=list)
+    _leaders: dict[tuple, Attempt] = field(default_factory=dict)
+
+    def join(self, times: LayerTimes) -> None:
+        """Lets the times hold for another layer, unless they do."""
+        if times not in self.layers:
+            self.layers.append(times)
+            for attempt in self.attempts:
+                times.learn(attempt)
+
+    def add(self, attempt: Attempt) -> None:
+        """Adds an attempt, whose leader is the first one of its family."""
+        self.attempts.append(attempt)
+        attempt.leader = self._leaders.setdefault(attempt.family, attempt)
+        if attempt.leader is attempt:
+            attempt.leader = None
+
+
+@dataclass(eq=False)
+class Attempt:
+    """A candidate that is to be measured.
+
+    leader: the first config of its algorithm with the same formats, precision and number of BLAS
+    threads; None where this is the first. is_required: whether the plan without measurements takes
+    it, or a layer has no other candidate that works. is_last: the latter, so that it is measured
+    whatever is expected of it. is_extra: whether it is of a config beyond those that the effort has
+    at first. before: an earlier result, which does not suffice. measured: the result. is_transient:
+    whether the result may be another next time, so that it is not stored. kind: what the candidate
+    has in common with those from which its time is estimated; an algorithm with all threads is
+    another kind than with one, as it may be as many times faster as there are processors. family:
+    what the candidate has in common with its leader. key: what identifies it among those for its
+    problem.
+    """
+
+    group: CandidateGroup
+    algorithm: Algorithm
+    variant: Variant
+    model_us: float
+    leader: Attempt | None = None
+    is_required: bool = False
+    is_last: bool = False
+    is_extra: bool = False
+    before: Measurement | None = None
+    measured: Measurement | None = None
+    is_transient: bool = False
+    kernels: tuple[KernelSource, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.specs = (*self.variant.inputs, *self.variant.outputs)
+        self.formats = tuple(map(memory_format, self.specs))
+        threads = dict(self.variant.config).get(THREADS)
+        name = self.algorithm.name + (f" threads={threads}" if threads else "")
+        self.kind = (name, self.variant.precision, *(format_.layout for format_ in self.formats))
+        self.family = (name, self.variant.precision, self.formats)
+        self.key = candidate_key(self.algorithm, self.variant)
+
+    @property
+    def time_us(self) -> float | None:
+        """The measured time; None where there is none."""
+        return None if self.measured is None or self.measured.failure else self.measured.median_us
