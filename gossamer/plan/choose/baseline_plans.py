@@ -25,7 +25,7 @@ from gossamer.plan.candidate import Candidate
 from gossamer.plan.choose.baseline_bounds import BaselineBounds
 from gossamer.plan.choose.reasons import explained
 from gossamer.plan.policy import EFFORTS, Effort, Policy
-from gossamer.plan.program import Layer, Program
+from gossamer.plan.program import Layer, Program, Step
 from gossamer.plan.run.context import Context
 from gossamer.plan.store.keys import identity, problem_key
 from gossamer.plan.store.tuning_cache import candidate_key
@@ -72,7 +72,7 @@ class BaselinePlan:
 
     def __str__(self) -> str:
         if self.first_configs:
-            return "first configs only"
+            return "the first configs of each algorithm"
         if self.floats:
             return "floats only"
         return ("dense algorithms only" if self.algorithm is None
@@ -84,8 +84,9 @@ DENSE = BaselinePlan(None)
 FLOATS = BaselinePlan(None, floats=True)
 """The baseline plan without algorithms on bits."""
 FIRST_CONFIGS = BaselinePlan(None, first_configs=True)
-"""The baseline plan of the configs that less effort would measure."""
-_LESS_EFFORT = {"normal": "quick", "max": "normal"}
+"""The baseline plan of as many configs that work as _FIRST_OF says."""
+_FIRST_OF = {"quick": EFFORTS["quick"], "normal": EFFORTS["quick"], "max": EFFORTS["normal"]}
+"""The effort that has at first as many configs as are first ones, by the effort of a plan."""
 
 
 @dataclass(frozen=True)
@@ -127,11 +128,12 @@ def compare(name: str, chosen: Program, make: Callable[[BaselinePlan, Measures],
     that could be used for a layer for which another could be used too, alone or for a region that
     has the layer, one that takes the dense algorithms only (DENSE), where a layer could skip
     zeros or not, and one that takes no algorithm on bits (FLOATS), where a layer could be computed
-    on bits or not. More effort than quick has one of the configs that less effort would measure
-    (FIRST_CONFIGS): of more candidates the times of more happen to be too low, so that the choice
-    among all may be slower as a whole. On the host the plan without bits is always timed: there
-    bits and floats take nearly as long, and times of layers alone differ from those in a plan by
-    more than that. A baseline plan that cannot be made or does not run is reported with the reason.
+    on bits or not. Where the choice has later configs, there is one of the first configs of each
+    algorithm (FIRST_CONFIGS): of more candidates the times of more happen to be too low, so that
+    the choice among all may be slower as a whole. On the host the plan without bits is always
+    timed: there bits and floats take nearly as long, and times of layers alone differ from those in
+    a plan by more than that. A baseline plan that cannot be made or does not run is reported with
+    the reason.
 
     make: called with a baseline plan and what measures layers, returns the plan's program.
 
@@ -141,14 +143,15 @@ def compare(name: str, chosen: Program, make: Callable[[BaselinePlan, Measures],
     programs = {MEASURED: chosen}
     failures = {}
     known, bounds = _KnownCandidates(tuner, chosen), BaselineBounds(chosen.measured)
-    less = _LESS_EFFORT.get(tuner.effort)
-    known_first = known if less is None else _KnownCandidates(tuner, chosen, EFFORTS[less])
+    known_first = _KnownCandidates(tuner, chosen, _FIRST_OF[tuner.effort])
     taken_us = _steps_us(chosen)
     most_us = math.inf if tuner.everything else _CLEARLY_SLOWER * taken_us
-    for plan in [*_baseline_plans(chosen, device), *[FIRST_CONFIGS] * (less is not None)]:
+    # where all steps are among the first, the choice among these is the same
+    has_later = not all(known_first.has(step) for step in chosen.steps)
+    for plan in [*_baseline_plans(chosen, device), *[FIRST_CONFIGS] * has_later]:
         is_timed = plan.floats and not device.compiles
-        of_all = plan.floats or plan.first_configs
-        least = 0.0 if of_all else bounds.least_us(plan.algorithm)
+        has_bound = not (plan.floats or plan.first_configs)
+        least = bounds.least_us(plan.algorithm) if has_bound else 0.0
         if plan.algorithm is not None and not tuner.everything:
             names = bounds.layers_of(plan.algorithm)
             if names <= _computed_by(chosen, plan.algorithm):
@@ -245,7 +248,7 @@ class _KnownCandidates(Measures):
     those that are excluded there, so that only changes of format are measured. Where no candidate
     of the algorithms that are asked for can compute a layer, it returns those of all algorithms.
 
-    within: an effort, whose configs are returned only, where one of them can compute a layer.
+    within: an effort; as many configs of each algorithm as it has at first are returned only.
     """
 
     def __init__(self, tuner: Tuner, chosen: Program, within: Effort | None = None) -> None:
@@ -258,6 +261,13 @@ class _KnownCandidates(Measures):
         if within is not None:
             self._candidates = {key: _first_configs(candidates, within)
                                 for key, candidates in self._candidates.items()}
+
+    def has(self, step: Step) -> bool:
+        """Returns whether what computes a step is among the candidates, or none are known."""
+        known = self._candidates.get((step.layer.name, step.device.name))
+        return known is None or any(
+            (candidate.algorithm, candidate.variant) == (step.algorithm, step.variant)
+            for candidate in known)
 
     def refusal_reason(self, algorithm: Algorithm, problem: Problem, device: Device) -> str | None:
         return self._tuner.refusal_reason(algorithm, problem, device)
@@ -319,17 +329,18 @@ def _baseline_plans(chosen: Program, device: Device) -> list[BaselinePlan]:
 
 
 def _first_configs(candidates: Sequence[Candidate], effort: Effort) -> list[Candidate]:
-    """Returns the candidates of as many configs of each algorithm as an effort has at first; all
-    where none of these can compute the layer."""
+    """Returns the candidates of the first configs of each algorithm of which one works, as many as
+    an effort has at first."""
     configs: dict[str, dict[str, None]] = {}
-    for candidate in candidates:
+    for candidate in filter(_usable, candidates):
         configs.setdefault(candidate.algorithm.name, {})[candidate.variant.config_text] = None
-    first = []
-    for candidate in candidates:
+    first: set[tuple[str, str]] = set()
+    for candidate in filter(_usable, candidates):
+        name = candidate.algorithm.name
         most = effort.vendor_configs if candidate.algorithm.vendor else effort.configs
-        if candidate.variant.config_text in list(configs[candidate.algorithm.name])[:most]:
-            first.append(candidate)
-    return first if any(map(_usable, first)) else list(candidates)
+        first.update((name, config) for config in list(configs.pop(name, ()))[:most])
+    return [candidate for candidate in candidates
+            if (candidate.algorithm.name, candidate.variant.config_text) in first]
 
 
 def _steps_us(program: Program, names: set[str] | None = None) -> float:

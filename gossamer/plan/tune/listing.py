@@ -243,16 +243,16 @@ class Listing:
                 self._precise(algorithm, problem, device), self.limits.build_seconds, self.why)
         return self._refusals[key]
 
-    def allow_more(self, request: Request, algorithms: Collection[Algorithm]) -> list[Algorithm]:
-        """Allows as many configs as the effort has at most of those of a request's algorithms that
-        are among `algorithms`. Returns those of them that had fewer before."""
+    def allow_more(self, wanted: Iterable[tuple[Algorithm, Problem]],
+                   device: Device) -> set[tuple[Algorithm, Problem]]:
+        """Allows as many configs as the effort has at most of algorithms, each for the problem
+        under which its times are stored. Returns those that had fewer before."""
         if self.limits.more_configs is None:
-            return []
-        keys = {algorithm: (algorithm, request.problem, request.device.name)
-                for algorithm in request.algorithms if algorithm in algorithms}
-        allowed = [algorithm for algorithm, key in keys.items()
-                   if not algorithm.vendor and key not in self._allowed_more]
-        self._allowed_more.update(keys[algorithm] for algorithm in allowed)
+            return set()
+        allowed = {(algorithm, timed) for algorithm, timed in wanted
+                   if not algorithm.vendor
+                   and (algorithm, timed, device.name) not in self._allowed_more}
+        self._allowed_more.update((*pair, device.name) for pair in allowed)
         return allowed
 
     def within_effort(self, algorithm: Algorithm, problem: Problem,
@@ -260,7 +260,8 @@ class Listing:
         """Yields the variants of as many configs as the effort asks for, those before them that
         would take too long to build, and those of further configs that were measured before."""
         most = self.limits.vendor_configs if algorithm.vendor else self.limits.configs
-        if (algorithm, problem, device.name) in self._allowed_more:
+        if self._allowed_more and (
+                algorithm, timed_problem(problem, algorithm), device.name) in self._allowed_more:
             most = self.limits.more_configs
         known = self._known_further(algorithm, problem, device)
         count = 0
@@ -278,14 +279,15 @@ class Listing:
 
     def _known_further(self, algorithm: Algorithm, problem: Problem,
                        device: Device) -> Collection[CandidateKey]:
-        """Returns the keys of an algorithm's candidates with a measurement that an earlier process
-        made, where there are some of more configs than the effort has at first."""
+        """Returns the keys of an algorithm's candidates that an earlier process measured, where
+        there are some of more configs than the effort has at first."""
         if self.limits.configs is None or algorithm.vendor or not algorithm.dense:
             return ()
         key = (algorithm, problem, device.name)
         if key not in self._known:
             stored = self._stored(timed_problem(problem, algorithm), device)
-            known = [measured for measured in stored if measured.algorithm == algorithm.name]
+            known = [measured for measured in stored
+                     if measured.algorithm == algorithm.name and not measured.not_tried]
             configs = {measured.config for measured in known}
             self._known[key] = (frozenset(measured.candidate_key for measured in known)
                                 if len(configs) > self.limits.configs else frozenset())

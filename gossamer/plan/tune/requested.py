@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from gossamer.device.base import Device
-from gossamer.ops.algorithm import Algorithm
 from gossamer.plan.program import Layer
+from gossamer.plan.tune.alike import timed_problem
 from gossamer.plan.tune.attempts import Attempts
 from gossamer.plan.tune.estimates import Estimates
-from gossamer.plan.tune.layer_times import Attempt, CandidateGroup, LayerTimes
+from gossamer.plan.tune.layer_times import Attempt, CandidateGroup
 from gossamer.plan.tune.listing import Listing
 from gossamer.plan.tune.measures import Further, Request, When
 from gossamer.plan.tune.queue import AttemptQueue
@@ -39,7 +39,7 @@ class Requested:
         self.work = Work()
         self.queue = queue
         self.attempts: list[Attempt] = []
-        """The attempts for all that was requested."""
+        """The attempts for what was requested and is not known."""
         self.followers: dict[CandidateGroup, CandidateGroup] = {}
         """The groups of layers that are like another one, each with the group of that layer, whose
         attempts are ranked before theirs join the queue."""
@@ -55,6 +55,8 @@ class Requested:
         self._is_over = is_over
         self._announce = announce
         self._start = time.monotonic()
+        self._has_looked = False
+        """Whether more configs were looked for."""
 
     def add(self, requests: Sequence[Request], *, are_extra: bool = False) -> None:
         """Adds requests. are_extra: whether they are of more configs than the effort has at first.
@@ -120,25 +122,27 @@ class Requested:
         """Adds more configs of dense algorithms that are among the fastest for a layer, where these
         are expected to save enough, and returns whether there are any. Of those that skip zeros,
         each would be compiled for one layer only."""
-        if self.queue.extra_until < math.inf and not (
-                none_built and time.monotonic() < self.queue.extra_until):
+        if (self._has_looked and not none_built) or time.monotonic() > self.queue.extra_until:
             return False
-        least_us = self._listing.limits.more_gain * self._total_us
-        counts = Counter(layer.problem for layer in self._layers)
-        count_of = {times: counts.get(problem, 1) for problem, times in self.work.times.items()}
-        wanted: dict[LayerTimes, set[Algorithm]] = {}
-        for attempt in self.attempts:
-            for times in attempt.group.layers if attempt.algorithm.dense else ():
-                saving_us = self.queue.saving_us_of_configs(attempt, times)
-                if saving_us * count_of[times] > least_us:
-                    wanted.setdefault(times, set()).add(attempt.algorithm)
-        more = []
-        for request in self.work.requests:
-            algorithms = wanted.get(self.work.times[request.problem], ())
-            if allowed := self._listing.allow_more(request, algorithms):
-                more.append(replace(request, algorithms=allowed))
+        self._has_looked = True
+        known_us = [us for us in map(self.best_us, self._layers) if us < math.inf]
+        least_us = self._listing.limits.more_gain * sum(known_us)
+        names = {request.layer.name: request.problem for request in self.work.requests}
+        counts = Counter(names.values())
+        count_of = {times: counts[problem] for problem, times in self.work.times.items()}
+        wanted = {(attempt.algorithm, attempt.group.problem) for attempt in self.attempts
+                  if attempt.algorithm.dense and least_us < sum(
+                      count_of[times] * self.queue.saving_us_of_configs(attempt, times)
+                      for times in attempt.group.layers)}
+        allowed = self._listing.allow_more(wanted, self._device)
+        if not allowed:
+            return False
         if self.queue.extra_until == math.inf:
             now = time.monotonic()
             self.queue.extra_until = now + _EXTRA * (now - self._start)
+        more = [replace(request, algorithms=algorithms) for request in self.work.requests
+                if (algorithms := [
+                    algorithm for algorithm in request.algorithms
+                    if (algorithm, timed_problem(request.problem, algorithm)) in allowed])]
         self.add(more, are_extra=True)
-        return bool(more)
+        return True

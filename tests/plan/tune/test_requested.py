@@ -194,7 +194,10 @@ def test_more_configs_are_tried_where_others_of_the_algorithm_say_that_they_may_
     assert [len(candidates) for candidates in first] == [6] * 14
     assert [min(candidate.cost for candidate in candidates) for candidates in first] == [40.0] * 14
     again = paced_tuner("quick")
-    assert measured(again, uneven, paced_device) == first
+    tried = [[candidate for candidate in candidates if not candidate.measured.not_tried]
+             for candidates in first]
+    assert [[candidate for candidate in candidates if not candidate.measured.not_tried]
+            for candidates in measured(again, uneven, paced_device)] == tried
     assert again.measured == 0, "a later plan has the same candidates"
 
 
@@ -213,6 +216,34 @@ def test_what_a_plan_with_more_effort_measured_is_taken(
     tuner = paced_tuner("quick")
     assert [len(candidates) for candidates in measured(tuner, uneven, paced_device)] == [6] * 14
     assert tuner.measured == 0
+
+
+def test_a_layer_that_has_no_time_keeps_the_others_from_no_configs(
+        uneven: Uneven, paced_device: PacedDevice, paced_tuner: TunerMaker,
+        known: Callable[..., None]) -> None:
+    class Failing(Paced):
+        def prepare(self, *arguments: Any) -> State:
+            raise ValueError("it cannot be built")
+
+    failing = Failing("failing", 1.0)
+    known(failing)
+    requests = [Request(each, [uneven], paced_device) for each in LAYERS]
+    tuner = paced_tuner("quick")
+    tuner.measure_all([*requests, Request(layer("bad", channels=50), [failing], paced_device)],
+                      [further(When.LAST, [], {}, LAYERS[0])])
+    assert len(tuner.measure(LAYERS[1], [uneven], paced_device)) == 6
+
+
+def test_layers_of_one_shape_count_together_and_have_the_same_configs(
+        uneven: Uneven, paced_device: PacedDevice, paced_tuner: TunerMaker) -> None:
+    masked = [layer(f"masked{n}", channels=5, mask=str(n), density=0.5, seed=1) for n in range(3)]
+    requests = [Request(each, [uneven], paced_device) for each in (*LAYERS, *masked)]
+    tuner = paced_tuner("quick")
+    tuner.measure_all(requests, [further(When.LAST, [], {}, LAYERS[0])])
+    assert tuner.measured == 14 * 6 - tuner.not_tried
+    for each in masked:
+        costs = [candidate.cost for candidate in tuner.measure(each, [uneven], paced_device)]
+        assert len(costs) == 6 and min(costs) == 40.0
 
 
 def test_no_more_configs_are_tried_where_others_of_the_algorithm_are_slower(

@@ -1,4 +1,4 @@
-"""The plan of the configs that less effort would measure is compared with the measured choice."""
+"""The plan of the first configs of each algorithm is compared with the measured choice."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from gossamer.plan.tune.tuner import Tuner
 from tests.model.onnx_models import save
 from tests.plan.choose.baseline_plans.separable import CHOICE, outcomes, separable
 
-FIRST = "first configs only"
+FIRST = "the first configs of each algorithm"
 
 
 class Numbered(HostIm2col):
@@ -88,18 +88,24 @@ def test_the_configs_of_less_effort_are_taken_where_they_are_faster_as_a_whole(
                               FIRST: "taken: the fastest"}
 
 
-def test_there_is_no_less_effort_than_quick(make: Callable[..., Plan],
-                                            rounds: list[list[int]]) -> None:
+def test_nothing_is_compared_where_all_steps_take_first_configs(
+        make: Callable[..., Plan], rounds: list[list[int]]) -> None:
     assert taken(make("quick").program(2)) == 1
     assert not rounds
 
 
-def test_all_configs_are_looked_at_where_no_first_one_computes_a_layer(
+def test_later_configs_that_are_known_are_compared_with_quick_too(
+        make: Callable[..., Plan], rounds: list[list[int]]) -> None:
+    make("normal").program(2)
+    assert taken(make("quick").program(2)) == 1
+    assert rounds == [[5, 1]], "both plans were timed before"
+
+
+def test_configs_that_do_not_work_are_no_first_ones(
         make: Callable[..., Plan], rounds: list[list[int]],
         monkeypatch: pytest.MonkeyPatch) -> None:
     cost = Candidate.cost.fget  # type: ignore[attr-defined]
     monkeypatch.setattr(Candidate, "cost", property(
         lambda self: cost(self) if int(str(self.variant["n"])) > 2 else float("inf")))
-    plan = make("normal")
-    assert taken(plan.program(2)) == 5
-    assert not rounds, "the plan is the measured choice"
+    assert taken(make("normal").program(2)) == 4
+    assert rounds == [[5, 4]]
