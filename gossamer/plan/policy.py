@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gossamer.errors import InputError, quoted
-from gossamer.ops.algorithm import PRECISIONS
+from gossamer.ops.algorithm import PRECISIONS, Algorithm
 from gossamer.ops.registry import OPS
 from gossamer.tensor import Format
 
@@ -43,6 +43,11 @@ class Effort:
     everything: bool = False
     more_configs: int | None = None
     more_gain: float = math.inf
+
+    def configs_of(self, algorithm: Algorithm) -> int | None:
+        """Returns the number of configs of an algorithm that are measured at first; None for all.
+        """
+        return self.vendor_configs if algorithm.vendor else self.configs
 
 
 EFFORTS = {

@@ -331,16 +331,14 @@ def _baseline_plans(chosen: Program, device: Device) -> list[BaselinePlan]:
 def _first_configs(candidates: Sequence[Candidate], effort: Effort) -> list[Candidate]:
     """Returns the candidates of the first configs of each algorithm of which one works, as many as
     an effort has at first."""
-    configs: dict[str, dict[str, None]] = {}
+    first: dict[Algorithm, set[str]] = {}
     for candidate in filter(_usable, candidates):
-        configs.setdefault(candidate.algorithm.name, {})[candidate.variant.config_text] = None
-    first: set[tuple[str, str]] = set()
-    for candidate in filter(_usable, candidates):
-        name = candidate.algorithm.name
-        most = effort.vendor_configs if candidate.algorithm.vendor else effort.configs
-        first.update((name, config) for config in list(configs.pop(name, ()))[:most])
+        most = effort.configs_of(candidate.algorithm)
+        configs = first.setdefault(candidate.algorithm, set())
+        if most is None or len(configs) < most:
+            configs.add(candidate.variant.config_text)
     return [candidate for candidate in candidates
-            if (candidate.algorithm.name, candidate.variant.config_text) in first]
+            if candidate.variant.config_text in first.get(candidate.algorithm, ())]
 
 
 def _steps_us(program: Program, names: set[str] | None = None) -> float:

@@ -259,7 +259,7 @@ class Listing:
                       device: Device) -> Iterator[Variant]:
         """Yields the variants of as many configs as the effort asks for, those before them that
         would take too long to build, and those of further configs that were measured before."""
-        most = self.limits.vendor_configs if algorithm.vendor else self.limits.configs
+        most = self.limits.configs_of(algorithm)
         if self._allowed_more and (
                 algorithm, timed_problem(problem, algorithm), device.name) in self._allowed_more:
             most = self.limits.more_configs

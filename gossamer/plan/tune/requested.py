@@ -1,4 +1,4 @@
-"""What is requested of a tuner on one device, at once and while it measures."""
+"""Keeps what is requested of a tuner on one device, and adds to it while others are measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What joins the queue while candidates are measured."""
+"""Requests and more configs join the queue while candidates are measured."""
 
 from __future__ import annotations
 

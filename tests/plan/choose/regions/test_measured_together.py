@@ -47,14 +47,19 @@ def works(monkeypatch: pytest.MonkeyPatch) -> list[Work]:
     return listed
 
 
+def plan_block(monkeypatch: pytest.MonkeyPatch, folder: Path, *, side_by_side: bool) -> None:
+    """Plans a block that toy algorithms compute as a whole or in pairs."""
+    with_algorithm(monkeypatch, FusedBlock(), FusedPair())
+    no_comparison(monkeypatch)
+    monkeypatch.setattr(HostDevice, "builds_side_by_side", side_by_side)
+    make_plan(blocks(1), folder)(images(2))
+
+
 @pytest.mark.parametrize("side_by_side", [True, False])
 def test_the_largest_regions_are_in_the_queue_of_the_layers_where_many_are_built_at_once(
         side_by_side: bool, works: list[Work], monkeypatch: pytest.MonkeyPatch,
         tmp_path: Path) -> None:
-    with_algorithm(monkeypatch, FusedBlock(), FusedPair())
-    no_comparison(monkeypatch)
-    monkeypatch.setattr(HostDevice, "builds_side_by_side", property(lambda self: side_by_side))
-    make_plan(blocks(1), tmp_path)(images(2))
+    plan_block(monkeypatch, tmp_path, side_by_side=side_by_side)
     layers, largest = works[:2]
     assert {each.name for each in layers.times.values()} == {GROW, SHRINK}
     assert {problem.op for problem, _ in layers.required} == {"conv2d"}
@@ -72,12 +77,9 @@ def test_the_largest_regions_are_in_the_queue_of_the_layers_where_many_are_built
 def test_regions_within_one_that_is_not_clearly_faster_are_in_the_same_queue(
         is_fast: bool, works: list[Work], monkeypatch: pytest.MonkeyPatch,
         tmp_path: Path) -> None:
-    with_algorithm(monkeypatch, FusedBlock(), FusedPair())
-    no_comparison(monkeypatch)
-    monkeypatch.setattr(HostDevice, "builds_side_by_side", True)
     monkeypatch.setattr(LayerTimes, "best_us", property(
         lambda times: 1.0 if is_fast or not times.parts else 100.0, lambda times, value: None))
-    make_plan(blocks(1), tmp_path)(images(2))
+    plan_block(monkeypatch, tmp_path, side_by_side=True)
     names = [request.layer.name for request in works[3].requests]
     # the second requests of the layers are for the algorithms of vendors
     assert names[:7] == [*LAYERS, REGION, *LAYERS]
