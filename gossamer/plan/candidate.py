@@ -29,6 +29,11 @@ class Candidate:
         time = self.measured.median_us
         return math.inf if self.measured.failure or time is None else time
 
+    @property
+    def is_usable(self) -> bool:
+        """Whether the candidate was measured and is not excluded."""
+        return math.isfinite(self.cost)
+
     @cached_property
     def formats(self) -> tuple[tuple[Format, ...], tuple[Format, ...]]:
         """The formats of inputs and outputs by which plan assignments tell candidates apart."""

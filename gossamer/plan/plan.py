@@ -19,8 +19,8 @@ from gossamer.measure import CpuContention, Timing
 from gossamer.model.graph import Graph, ValueInfo
 from gossamer.model.infer.resolve import resolve
 from gossamer.model.passes.optimise import optimise
-from gossamer.plan.choose.baseline_plans import EndToEnd, end_to_end, program_key
 from gossamer.plan.choose.calibration import Calibration
+from gossamer.plan.choose.plan_times import EndToEnd, end_to_end, program_key
 from gossamer.plan.choose.planner import Planned, Planner
 from gossamer.plan.choose.saved_options import StoredChoices, stored, used_algorithms
 from gossamer.plan.eligibility import ANY

@@ -29,8 +29,10 @@ class Effort:
     doubt: the share of candidates that may be faster than the least time that is expected of them;
     one is not measured where even that time would be of no use. worth: the share of the network's
     time that a second of measuring must be expected to save. plans_s: seconds after which whole
-    plans are not sampled again, though it is not clear which is the fastest. everything: whether
-    all are measured nevertheless.
+    plans are not sampled again, though it is not clear which is the fastest. replacements,
+    replacement_gain: the number of candidates that are tried in the plan as a whole in place of
+    those it has, and the share of the network's time that one must be able to save. everything:
+    whether all are measured nevertheless.
     """
 
     configs: int | None
@@ -40,6 +42,8 @@ class Effort:
     doubt: float = 0.0
     worth: float = 0.0
     plans_s: float = math.inf
+    replacements: int = 96
+    replacement_gain: float = 0.0003
     everything: bool = False
     more_configs: int | None = None
     more_gain: float = math.inf
@@ -52,9 +56,9 @@ class Effort:
 
 EFFORTS = {
     "quick": Effort(2, 4, 5, 15.0, doubt=0.1, worth=0.0005, plans_s=2.0, more_configs=6,
-                    more_gain=0.001),
+                    more_gain=0.001, replacements=24, replacement_gain=0.003),
     "normal": Effort(6, 10, 10, 60.0, doubt=0.03, plans_s=10.0, more_configs=16,
-                     more_gain=0.0003),
+                     more_gain=0.0003, replacements=48, replacement_gain=0.001),
     "max": Effort(None, None, 20, 240.0, everything=True),
 }
 """The efforts by the names that users give."""

@@ -8,46 +8,36 @@ take one algorithm wherever they can, the baseline plans, are timed beside it as
 
 from __future__ import annotations
 
-import gc
-import hashlib
-import json
 import math
-import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from gossamer.device.base import Device
-from gossamer.errors import DeviceLostError, GossamerError, OutOfMemoryError, first_line
-from gossamer.measure import Task, Timing, interleave
-from gossamer.ops.algorithm import Algorithm, Problem
-from gossamer.plan.candidate import Candidate
+from gossamer.errors import DeviceLostError, GossamerError, first_line
 from gossamer.plan.choose.baseline_bounds import BaselineBounds
+from gossamer.plan.choose.known_candidates import KnownCandidates
+from gossamer.plan.choose.plan_times import (
+    EndToEnd,
+    end_to_end,
+    is_clearly_faster,
+    program_key,
+)
 from gossamer.plan.choose.reasons import explained
-from gossamer.plan.policy import EFFORTS, Effort, Policy
-from gossamer.plan.program import Layer, Program, Step
-from gossamer.plan.run.context import Context
-from gossamer.plan.store.keys import identity, problem_key
-from gossamer.plan.store.tuning_cache import candidate_key
-from gossamer.plan.store.tuning_file import rounded
-from gossamer.plan.tune.measures import Chosen, Further, Measures, Request
-from gossamer.plan.tune.profile import COMPARING
+from gossamer.plan.choose.replacements import Rebuild, better_candidates
+from gossamer.plan.policy import EFFORTS, Policy
+from gossamer.plan.program import Program
+from gossamer.plan.store.tuning_file import counted
+from gossamer.plan.tune.measures import Measures
 from gossamer.plan.tune.tuner import Tuner
 
 MEASURED = "measured choice"
-_BUDGET_US = 5e5
-"""Time that the samples of one program may take, in microseconds."""
-_MOST_SAMPLES = 4
-"""Largest multiple of the usual number of samples that is taken while it is not clear which program
-is the fastest."""
 _CLEARLY_SLOWER = 1.25
 """Ratio of the sums of the times of layers alone from which on a plan is not timed as a whole: what
 layers leave in the cache for one another, and the gaps between them, change less than that."""
 _SMALL_SHARE = 0.05
 """Share of the measured choice's time that layers take which are too few for a plan that differs in
 them alone."""
-_ABOUT_EQUAL = 1.01
-"""Ratio of two medians up to which it does not matter which one is smaller."""
 
 
 @dataclass(frozen=True)
@@ -90,19 +80,6 @@ _FIRST_OF = {"quick": EFFORTS["quick"], "normal": EFFORTS["quick"], "max": EFFOR
 
 
 @dataclass(frozen=True)
-class EndToEnd:
-    """The time of one execution of a program, with inputs and outputs on the device.
-
-    timing: the time; None where the program does not run. cached: whether the time was read from
-    the cache. failure: why the program does not run.
-    """
-
-    timing: Timing | None = None
-    cached: bool = False
-    failure: str = ""
-
-
-@dataclass(frozen=True)
 class Comparison:
     """The outcome of comparing the measured choice with the baseline plans.
 
@@ -118,11 +95,25 @@ class Comparison:
     plans: list[dict[str, Any]]
 
 
-def compare(name: str, chosen: Program, make: Callable[[BaselinePlan, Measures], Program],
-            device: Device, tuner: Tuner,
+@dataclass(frozen=True)
+class PlanMakers:
+    """Functions that make the programs of one network and batch size.
+
+    baseline: called with a baseline plan and what measures layers, returns the plan's program.
+    rebuild: returns a program with other candidates for some layers. accurate: returns a program,
+    or raises GossamerError where it is less accurate than the user allows.
+    """
+
+    baseline: Callable[[BaselinePlan, Measures], Program]
+    rebuild: Rebuild
+    accurate: Callable[[Program], Program]
+
+
+def compare(name: str, chosen: Program, makers: PlanMakers, device: Device, tuner: Tuner,
             note: Callable[[str], None] = lambda line: None) -> Comparison | None:
     """Times a network's measured choice and its baseline plans. The program to use is the fastest,
-    or the measured choice where its quartiles touch those of the fastest.
+    or the measured choice where its quartiles touch those of the fastest; or that program with
+    other candidates for some layers, where these make it faster as a whole (see replacements.py).
 
     A baseline plan takes one algorithm wherever that can be used. There is one for each algorithm
     that could be used for a layer for which another could be used too, alone or for a region that
@@ -132,18 +123,60 @@ def compare(name: str, chosen: Program, make: Callable[[BaselinePlan, Measures],
     algorithm (FIRST_CONFIGS): of more candidates the times of more happen to be too low, so that
     the choice among all may be slower as a whole. On the host the plan without bits is always
     timed: there bits and floats take nearly as long, and times of layers alone differ from those in
-    a plan by more than that. A baseline plan that cannot be made or does not run is reported with
-    the reason.
+    a plan by more than that. A plan that cannot be made or does not run is reported with the
+    reason.
 
-    make: called with a baseline plan and what measures layers, returns the plan's program.
-
-    Returns None where there is nothing to compare: there are no baseline plans, or all have the
-    measured choice's program.
+    Returns None where there is nothing to compare: all plans have the measured choice's program.
     """
+    programs, failures = _programs(chosen, makers.baseline, device, tuner)
+    times: dict[str, EndToEnd] = {}
+
+    def take_times(plans: Collection[str]) -> None:
+        of_plans = [programs[plan] for plan in plans]
+        times.update(zip(plans, end_to_end(name, of_plans, device, tuner, note), strict=True))
+
+    if failures or len({program_key(program, device) for program in programs.values()}) > 1:
+        take_times(programs)
+    taken = _fastest(times)
+    if taken not in times or times[taken].timing is not None:
+        before = replace(programs[taken], measured=chosen.measured)
+        others = better_candidates(name, before, makers.rebuild, device, tuner, note)
+        if others:
+            plan = (f"{taken}, but " if taken != MEASURED else "") + (
+                f"other candidates for {counted(len(others), 'layer')}")
+            try:
+                programs[plan] = makers.accurate(makers.rebuild(before, others))
+            except DeviceLostError:
+                raise
+            except (GossamerError, ValueError) as error:
+                failures[plan] = EndToEnd(failure=f"cannot be made: {first_line(error)}")
+            else:
+                take_times([taken, plan])
+                if is_clearly_faster(times[plan], times[taken]):
+                    taken = plan
+    if not times:
+        return None
+    keys = {plan: program_key(program, device) for plan, program in programs.items()}
+    first = {key: plan for plan, key in reversed(keys.items())}
+    same = {plan: first[key] for plan, key in keys.items() if first[key] != plan}
+    plans = [_row(plan, timed, times, taken, same.get(plan))
+             for plan, timed in {**times, **failures}.items()]
+    if taken == MEASURED:
+        return Comparison(chosen, times[taken], "", plans)
+    why = (f"the plan that takes {taken} "
+           + ("runs, which the measured choice does not" if times[MEASURED].failure
+              else "is faster as a whole"))
+    return Comparison(explained(programs[taken], chosen, why), times[taken], why, plans)
+
+
+def _programs(chosen: Program, make: Callable[[BaselinePlan, Measures], Program], device: Device,
+              tuner: Tuner) -> tuple[dict[str, Program], dict[str, EndToEnd]]:
+    """Returns the programs of the measured choice and of the baseline plans that are to be timed,
+    and why others are not, by plan."""
     programs = {MEASURED: chosen}
-    failures = {}
-    known, bounds = _KnownCandidates(tuner, chosen), BaselineBounds(chosen.measured)
-    known_first = _KnownCandidates(tuner, chosen, _FIRST_OF[tuner.effort])
+    failures: dict[str, EndToEnd] = {}
+    known, bounds = KnownCandidates(tuner, chosen), BaselineBounds(chosen.measured)
+    known_first = KnownCandidates(tuner, chosen, _FIRST_OF[tuner.effort])
     taken_us = _steps_us(chosen)
     most_us = math.inf if tuner.everything else _CLEARLY_SLOWER * taken_us
     # where all steps are among the first, the choice among these is the same
@@ -178,131 +211,7 @@ def compare(name: str, chosen: Program, make: Callable[[BaselinePlan, Measures],
             failures[str(plan)] = EndToEnd(
                 failure=f"not tried: its layers take at least {least:.1f} us alone, those of the "
                         f"measured choice {taken_us:.1f} us")
-    keys = {plan: program_key(program, device) for plan, program in programs.items()}
-    if len(set(keys.values())) == 1 and not failures:
-        return None
-    times = dict(zip(programs, end_to_end(name, list(programs.values()), device, tuner, note),
-                     strict=True))
-    taken = _fastest(times)
-    first = {key: plan for plan, key in reversed(keys.items())}
-    same = {plan: first[key] for plan, key in keys.items() if first[key] != plan}
-    plans = [_row(plan, timed, times, taken, same.get(plan))
-             for plan, timed in {**times, **failures}.items()]
-    if taken == MEASURED:
-        return Comparison(chosen, times[taken], "", plans)
-    why = (f"the plan that takes {taken} "
-           + ("runs, which the measured choice does not" if times[MEASURED].failure
-              else "is faster as a whole"))
-    return Comparison(explained(programs[taken], chosen, why), times[taken], why, plans)
-
-
-def end_to_end(name: str, programs: Sequence[Program], device: Device, tuner: Tuner,
-               note: Callable[[str], None] = lambda line: None) -> list[EndToEnd]:
-    """Returns the time of each of a network's programs; equal programs are timed once.
-
-    The times are read from the cache where all are there. Else all are timed anew together, with
-    their samples interleaved, and stored, unless no program without a stored time runs. More
-    samples are taken of the programs that may be the fastest. Programs for which there is no
-    memory beside the others are timed after them.
-    """
-    keys = [program_key(program, device) for program in programs]
-    distinct = dict(zip(keys, programs, strict=True))
-    stored = {key: timing for key in distinct if (timing := tuner.cache.get_plan(key)) is not None}
-    known = {key: EndToEnd(timing, cached=True) for key, timing in stored.items()}
-    missing = {key: program for key, program in distinct.items() if key not in stored}
-    waiting = {**missing, **distinct}
-    while not missing.keys().isdisjoint(waiting):
-        note(f"{name} as a whole: {len(waiting)} plans")
-        with tuner.profile.stage(COMPARING):
-            fresh, is_spoilt = _timed_together(name, waiting, missing, device, tuner)
-        if not is_spoilt:
-            tuner.cache.put_plans({key: (f"{name}, batch {waiting[key].batch}", timed.timing)
-                                   for key, timed in fresh.items() if timed.timing is not None})
-        known.update(fresh)
-        waiting = {key: program for key, program in waiting.items() if key not in fresh}
-        # contexts are in reference cycles, which keep their device memory
-        gc.collect()
-    return [known[key] for key in keys]
-
-
-def program_key(program: Program, device: Device) -> str:
-    """Returns 32 hexadecimal digits that identify what a program runs: problems, algorithms, their
-    sources and libraries, configs, layouts, precisions, the order of steps, which of them copy
-    nothing, and which step reads which value."""
-    numbers: dict[str, int] = {}
-
-    def value_numbers(values: Collection[str]) -> list[int]:
-        return [numbers.setdefault(program.root(value), len(numbers)) for value in values]
-
-    text = json.dumps([
-        value_numbers(program.inputs.values()), value_numbers(program.constants),
-        [[problem_key(step.problem), *candidate_key(step.algorithm, step.variant),
-          identity(step.algorithm, step.device), step.device is device, step.in_place,
-          value_numbers(step.inputs), value_numbers(step.outputs)] for step in program.steps],
-        value_numbers(program.outputs.values())])
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
-
-
-class _KnownCandidates(Measures):
-    """Returns for a program's layers and regions the candidates that were measured for them, with
-    those that are excluded there, so that only changes of format are measured. Where no candidate
-    of the algorithms that are asked for can compute a layer, it returns those of all algorithms.
-
-    within: an effort; as many configs of each algorithm as it has at first are returned only.
-    """
-
-    def __init__(self, tuner: Tuner, chosen: Program, within: Effort | None = None) -> None:
-        self.precision = tuner.precision
-        self._tuner = tuner
-        # by layer, not by problem: the tolerance may exclude candidates of one layer, and not of
-        # another with the same problem
-        self._candidates = {(known.layer.name, known.device.name): known.candidates
-                            for known in chosen.measured}
-        if within is not None:
-            self._candidates = {key: _first_configs(candidates, within)
-                                for key, candidates in self._candidates.items()}
-
-    def has(self, step: Step) -> bool:
-        """Returns whether what computes a step is among the candidates, or none are known."""
-        known = self._candidates.get((step.layer.name, step.device.name))
-        return known is None or any(
-            (candidate.algorithm, candidate.variant) == (step.algorithm, step.variant)
-            for candidate in known)
-
-    def refusal_reason(self, algorithm: Algorithm, problem: Problem, device: Device) -> str | None:
-        return self._tuner.refusal_reason(algorithm, problem, device)
-
-    def measure(self, layer: Layer, algorithms: Sequence[Algorithm],
-                device: Device) -> Sequence[Candidate]:
-        candidates = self._candidates.get((layer.name, device.name))
-        if candidates is None:
-            return self._tuner.measure(layer, algorithms, device)
-        asked = [candidate for candidate in candidates if candidate.algorithm in algorithms]
-        return asked if layer.covers or any(map(_usable, asked)) else candidates
-
-    def list_candidates(self, layers: Iterable[Layer], device: Device) -> bool:
-        """Returns at once, since the candidates are known."""
-        return False
-
-    def measure_all(self, requests: Sequence[Request], further: Sequence[Further] = ()) -> None:
-        def unknown(each: Further) -> Further:
-            return Further(each.when, lambda best_us: self._unknown(each.requests(best_us)))
-
-        self._tuner.measure_all(self._unknown(requests), list(map(unknown, further)))
-
-    def _unknown(self, requests: Sequence[Request]) -> list[Request]:
-        """Returns the requests of layers whose candidates are not known."""
-        return [request for request in requests
-                if (request.layer.name, request.device.name) not in self._candidates]
-
-    def conversion_us(self, problem: Problem, device: Device) -> float | None:
-        return self._tuner.conversion_us(problem, device)
-
-    def verify(self, chosen: Iterable[Chosen]) -> None:
-        self._tuner.verify(chosen)
-
-    def verified(self, layer: Layer, candidate: Candidate, device: Device) -> Candidate:
-        return self._tuner.verified(layer, candidate, device)
+    return programs, failures
 
 
 def _baseline_plans(chosen: Program, device: Device) -> list[BaselinePlan]:
@@ -314,9 +223,9 @@ def _baseline_plans(chosen: Program, device: Device) -> list[BaselinePlan]:
     for known in chosen.measured:
         if known.device is device:
             dense = {candidate.algorithm.name: candidate.algorithm.dense
-                     for candidate in known.candidates if _usable(candidate)}
+                     for candidate in known.candidates if candidate.is_usable}
             exact = {candidate.algorithm.exact for candidate in known.candidates
-                     if _usable(candidate)}
+                     if candidate.is_usable}
             for name in known.layer.computes:
                 usable.setdefault(name, {}).update(dense)
                 on_bits.setdefault(name, set()).update(exact)
@@ -326,19 +235,6 @@ def _baseline_plans(chosen: Program, device: Device) -> list[BaselinePlan]:
     is_either = any(len(kinds) == 2 for kinds in on_bits.values())
     return ([DENSE] * skips_zeros + [FLOATS] * is_either
             + [BaselinePlan(name) for name in names])
-
-
-def _first_configs(candidates: Sequence[Candidate], effort: Effort) -> list[Candidate]:
-    """Returns the candidates of the first configs of each algorithm of which one works, as many as
-    an effort has at first."""
-    first: dict[Algorithm, set[str]] = {}
-    for candidate in filter(_usable, candidates):
-        most = effort.configs_of(candidate.algorithm)
-        configs = first.setdefault(candidate.algorithm, set())
-        if most is None or len(configs) < most:
-            configs.add(candidate.variant.config_text)
-    return [candidate for candidate in candidates
-            if candidate.variant.config_text in first.get(candidate.algorithm, ())]
 
 
 def _steps_us(program: Program, names: set[str] | None = None) -> float:
@@ -354,68 +250,14 @@ def _computed_by(program: Program, algorithm: str) -> set[str]:
             for name in step.layer.computes}
 
 
-def _usable(candidate: Candidate) -> bool:
-    return math.isfinite(candidate.cost)
-
-
-def _timed_together(name: str, programs: Mapping[str, Program], missing: Collection[str],
-                    device: Device, tuner: Tuner) -> tuple[dict[str, EndToEnd], bool]:
-    """Returns the times of the programs that are in memory at once with the reasons of those that
-    do not run, and whether others wanted the processors meanwhile. A program is left out where it
-    did not get memory but may get it without the others. Those whose times are missing come first;
-    where none of them runs, no other is timed."""
-    results: dict[str, EndToEnd] = {}
-    tasks: dict[str, Task] = {}
-    for key, program in programs.items():
-        if key not in missing and not tasks:
-            break
-        try:
-            tasks[key] = Context(name, program, device).ready()
-            device.synchronize()
-        except DeviceLostError:
-            raise
-        except Exception as error:  # a program may fail in any way; its failure is reported
-            tasks.pop(key, None)
-            if not (tasks and isinstance(error, (OutOfMemoryError, MemoryError))):
-                results[key] = EndToEnd(failure=f"does not run: {first_line(error)}")
-    if not tasks:
-        return results, False
-    timings, is_spoilt = tuner.contention.undisturbed(device, lambda: _timed(
-        tasks, tuner.samples, tuner.plans_s))
-    results.update({key: EndToEnd(rounded(timing)) for key, timing in timings.items()})
-    return results, is_spoilt or tuner.contention.others > 0
-
-
-def _timed(tasks: Mapping[str, Task], samples: int, most_s: float) -> dict[str, Timing]:
-    """Returns the time of each task. Those that may be the fastest are timed again, with twice as
-    many samples each time, until it is clear which is the fastest, or these seconds are over."""
-    timings: dict[str, Timing] = {}
-    pending, factor, start = list(tasks), 1, time.monotonic()
-    while pending and factor <= _MOST_SAMPLES and time.monotonic() - start < most_s:
-        fresh = interleave([tasks[key] for key in pending], repeats=factor * samples,
-                           sample_us=1e4, budget_us=factor * _BUDGET_US * len(pending))
-        timings.update(zip(pending, fresh, strict=True))
-        pending, factor = _unclear(timings), 2 * factor
-    return timings
-
-
-def _unclear(timings: Mapping[str, Timing]) -> list[str]:
-    """Returns the fastest and all whose quartiles touch its quartiles; none where their medians
-    are about equal."""
-    best = min(timings.values(), key=lambda timing: timing.median_us)
-    near = [key for key, timing in timings.items() if timing.p25_us <= best.p75_us]
-    about_equal = all(timings[key].median_us <= _ABOUT_EQUAL * best.median_us for key in near)
-    return [] if about_equal else near
-
-
 def _fastest(times: Mapping[str, EndToEnd]) -> str:
-    """Returns the plan to use: a baseline plan where it is faster than the measured choice by more
-    than the spread of their samples."""
+    """Returns the plan to use: a baseline plan where it is clearly faster than the measured choice,
+    or that does not run."""
     timings = {plan: timed.timing for plan, timed in times.items() if timed.timing is not None}
     if not timings:
         return MEASURED
     fastest = min(timings, key=lambda plan: timings[plan].median_us)
-    if MEASURED in timings and timings[fastest].p75_us >= timings[MEASURED].p25_us:
+    if MEASURED in timings and not is_clearly_faster(times[fastest], times[MEASURED]):
         return MEASURED
     return fastest
 

@@ -4,7 +4,7 @@ compared with baseline plans from end to end, or it is restored from stored choi
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from gossamer.device.base import Device
@@ -12,10 +12,11 @@ from gossamer.errors import GossamerError
 from gossamer.model.graph import Graph
 from gossamer.model.infer.resolve import resolve
 from gossamer.ops.weights import WeightsStore
-from gossamer.plan.choose.baseline_plans import Comparison, EndToEnd, compare
+from gossamer.plan.choose.baseline_plans import Comparison, PlanMakers, compare
 from gossamer.plan.choose.calibration import Accuracy, Calibration
+from gossamer.plan.choose.plan_times import EndToEnd
 from gossamer.plan.choose.saved_options import StoredChoices
-from gossamer.plan.choose.select import choose
+from gossamer.plan.choose.select import choose, rebuilt
 from gossamer.plan.choose.thread_choice import settled, with_threads
 from gossamer.plan.eligibility import ANY
 from gossamer.plan.lower.rules import lower
@@ -127,15 +128,18 @@ class Planner:
         if self._tuner.is_over:
             return replace(planned, notes=(
                 *planned.notes, "measuring was ended before all that may be of use was measured",))
-        return self._compared(planned, make, self._tuner)
+        return self._compared(planned, layers, make, self._tuner)
 
-    def _compared(self, planned: Planned, make: Callable[..., Program], tuner: Tuner) -> Planned:
-        """Returns the plan that is the fastest from end to end: the measured choice or a baseline
-        plan."""
-        comparison = compare(self._graph.name, planned.program,
-                             lambda baseline, known: self._accurate(
-                                 make(baseline.policy(self._policy), known)),
-                             self._device, tuner, self._note)
+    def _compared(self, planned: Planned, layers: Sequence[Layer], make: Callable[..., Program],
+                  tuner: Tuner) -> Planned:
+        """Returns the plan that is the fastest from end to end: the measured choice, a baseline
+        plan, or one of these with other candidates for some layers."""
+        makers = PlanMakers(
+            lambda baseline, known: self._accurate(make(baseline.policy(self._policy), known)),
+            lambda program, candidates: rebuilt(program, candidates, layers, self._device),
+            self._accurate)
+        comparison = compare(self._graph.name, planned.program, makers, self._device, tuner,
+                             self._note)
         if comparison is None:
             return planned
         time = comparison.end_to_end

@@ -9,6 +9,7 @@ import numpy as np
 
 from gossamer.device.base import Device
 from gossamer.errors import InputError
+from gossamer.plan.candidate import Candidate
 from gossamer.plan.choose.builder import LayerChoice, ProgramBuilder
 from gossamer.plan.choose.cheapest import Cheapest, best_alone
 from gossamer.plan.choose.first import FirstChoices
@@ -70,6 +71,30 @@ def choose(layers: Sequence[Layer], batch: int, inputs: Mapping[str, TensorSpec]
         builder.add(layer)
     program = builder.finish({name: specs[name] for name in outputs})
     return keep_in_place(program, layers, device)
+
+
+def rebuilt(program: Program, candidates: Mapping[str, Candidate], layers: Sequence[Layer],
+            device: Device) -> Program:
+    """Returns a program of these layers with other candidates for some steps, by the names of their
+    layers. Each has the formats of the one in its place."""
+    steps = {step.layer.name: step for step in program.steps}
+
+    def decide(builder: ProgramBuilder, layer: Layer) -> LayerChoice:
+        step = steps[layer.name]
+        taken = candidates.get(layer.name, step)
+        return LayerChoice(taken.algorithm, taken.variant, step.device, step.rejected,
+                           step.candidates)
+
+    specs = program.specs
+    builder = ProgramBuilder(
+        program.batch, {name: specs[value] for name, value in program.inputs.items()},
+        program.constants, decide)
+    builder.program.measured = program.measured
+    for layer in with_regions(layers, [step.layer for step in program.steps if step.layer.covers]):
+        builder.add(layer)
+    return keep_in_place(
+        builder.finish({name: specs[value] for name, value in program.outputs.items()}),
+        layers, device)
 
 
 def _check_forced(layers: Sequence[Layer], policy: Policy) -> None:

@@ -16,7 +16,7 @@ from gossamer.measure import CpuContention, interleave
 from gossamer.ops.algorithm import Variant
 from gossamer.ops.host_threads import ALL, THREADS
 from gossamer.plan.candidate import Candidate, why_not_others
-from gossamer.plan.choose.baseline_plans import EndToEnd, end_to_end
+from gossamer.plan.choose.plan_times import EndToEnd, end_to_end
 from gossamer.plan.prepare import build
 from gossamer.plan.program import Program, Step
 from gossamer.plan.run.context import Context

@@ -10,8 +10,9 @@ from typing import Any
 from gossamer.device.base import Device
 from gossamer.measure import Timing
 from gossamer.plan.candidate import Candidate, why_not
-from gossamer.plan.choose.baseline_plans import DENSE, Comparison, EndToEnd
+from gossamer.plan.choose.baseline_plans import DENSE, Comparison
 from gossamer.plan.choose.calibration import Accuracy
+from gossamer.plan.choose.plan_times import EndToEnd
 from gossamer.plan.prepare import BuildCost
 from gossamer.plan.program import Program, Step
 from gossamer.plan.report.forms import LayerForm, form_of, forms_line

@@ -78,6 +78,8 @@ class Tuner(Measures):
         self.samples = self._limits.samples
         self.build_seconds = self._limits.build_seconds
         self.plans_s = self._limits.plans_s
+        self.replacements = self._limits.replacements
+        self.replacement_gain = self._limits.replacement_gain
         self.precision = precision
         self.precisions = PRECISIONS[:PRECISIONS.index(precision) + 1]
         self.cache = TuningCache(device) if cache is None else cache

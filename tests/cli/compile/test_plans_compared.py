@@ -12,7 +12,7 @@ from onnx import helper
 
 from gossamer.measure import Timing
 from gossamer.plan.candidate import Candidate
-from gossamer.plan.choose import baseline_plans
+from gossamer.plan.choose import plan_times
 from tests.cli.compile.command import Run, compile_
 from tests.cli.compile.page import Page
 from tests.model.onnx_models import model, save, weights
@@ -43,7 +43,7 @@ def wholes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
                 for time in (50.0 if algorithms == {"host_im2col"} else 100.0
                              for algorithms in names)]
 
-    monkeypatch.setattr(baseline_plans, "interleave", interleave)
+    monkeypatch.setattr(plan_times, "interleave", interleave)
     cost = Candidate.cost.fget  # type: ignore[attr-defined]
     monkeypatch.setattr(Candidate, "cost", property(
         lambda self: cost(self) * (1e-3 if self.algorithm.name == "host_depthwise" else 1.0)))
@@ -82,7 +82,7 @@ def test_ctrl_c_while_plans_are_compared_keeps_the_candidates(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(baseline_plans, "interleave", interrupted)
+        patch.setattr(plan_times, "interleave", interrupted)
         result = compile_(run, separable, "--effort", "max", "-o", tmp_path / "a.plan")
     assert result.exit_code == 130
     match = re.match(r"error: interrupted: (\d+) candidates measured, kept in ", result.stderr)

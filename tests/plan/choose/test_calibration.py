@@ -25,7 +25,7 @@ from gossamer.ops.conv2d.host import HostIm2col
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.registry import OPS
 from gossamer.plan.candidate import Candidate
-from gossamer.plan.choose import baseline_plans, planner
+from gossamer.plan.choose import plan_times, planner
 from gossamer.plan.choose.calibration import Calibration
 from gossamer.plan.choose.planner import Planner
 from gossamer.plan.plan import Plan
@@ -222,7 +222,7 @@ def held(tmp_path: Path, rounding: None, monkeypatch: pytest.MonkeyPatch) -> Cal
                           task.work.__self__.program.steps) for task in tasks]
             return [Timing(times[count], times[count], times[count], 5) for count in strict]
 
-        monkeypatch.setattr(baseline_plans, "interleave", interleave)
+        monkeypatch.setattr(plan_times, "interleave", interleave)
         compiled = gossamer.compile(str(save(twins(), tmp_path)), "host", effort="max",
                                     precision="tf32", calibration=images(2), tolerance=1e-3)
         compiled.program(2)

@@ -19,7 +19,7 @@ from gossamer.model.builder import GraphBuilder
 from gossamer.model.graph import Graph
 from gossamer.ops.host_threads import THREADS
 from gossamer.plan.choose import thread_choice
-from gossamer.plan.choose.baseline_plans import EndToEnd
+from gossamer.plan.choose.plan_times import EndToEnd
 from gossamer.plan.plan import Plan
 from gossamer.plan.store.tuning_cache import TuningCache
 from gossamer.plan.tune.tuner import Tuner

@@ -17,7 +17,8 @@ from gossamer.device.registry import find
 from gossamer.errors import UnsupportedError
 from gossamer.measure import Timing
 from gossamer.ops.registry import OPS
-from gossamer.plan.choose.baseline_plans import DENSE, EndToEnd
+from gossamer.plan.choose.baseline_plans import DENSE
+from gossamer.plan.choose.plan_times import EndToEnd
 from gossamer.plan.plan import Plan
 from gossamer.plan.report.report import Report, make_report
 from gossamer.plan.store.tuning_cache import file_name, tuning_folder

@@ -23,8 +23,8 @@ from gossamer.ops.conv2d.host import HostIm2col
 from gossamer.ops.op import Op
 from gossamer.ops.registry import OPS
 from gossamer.plan.choose import planner
-from gossamer.plan.choose.baseline_plans import program_key
 from gossamer.plan.choose.builder import conversion_layer
+from gossamer.plan.choose.plan_times import program_key
 from gossamer.plan.plan import Plan
 from gossamer.plan.store.tuning_cache import Measurement, TuningCache
 from gossamer.plan.tune.layer_times import Attempt

@@ -9,7 +9,7 @@ import pytest
 from onnx import helper
 
 from gossamer.measure import Task, Timing
-from gossamer.plan.choose import baseline_plans
+from gossamer.plan.choose import plan_times
 from gossamer.plan.plan import Plan
 from gossamer.plan.program import Program
 from tests.model.onnx_models import model, weights
@@ -48,7 +48,7 @@ def reset(monkeypatch: pytest.MonkeyPatch, **times: float) -> list[list[str]]:
         return [Timing(time, 0.98 * time, 1.02 * time, 20)
                 for time in (times[name] for name in rounds[-1])]
 
-    monkeypatch.setattr(baseline_plans, "interleave", interleave)
+    monkeypatch.setattr(plan_times, "interleave", interleave)
     return rounds
 
 

@@ -18,7 +18,7 @@ from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.measure import Timing
 from gossamer.plan.candidate import Candidate
-from gossamer.plan.choose import baseline_plans
+from gossamer.plan.choose import plan_times
 from gossamer.plan.plan import Plan
 from gossamer.plan.run.context import Context
 from gossamer.plan.store.tuning_cache import TuningCache
@@ -100,7 +100,7 @@ def test_nothing_is_timed_where_nothing_is_to_be_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rounds: list[int] = []
-    monkeypatch.setattr(baseline_plans, "interleave", lambda tasks, **options: [
+    monkeypatch.setattr(plan_times, "interleave", lambda tasks, **options: [
         rounds.append(len(tasks)) or Timing(7.0, 6.0, 8.0, 20) for _ in tasks])
     host = find("host")
 
@@ -137,7 +137,7 @@ def test_baseline_plans_of_a_device(quick_device: Device, network: Path, tmp_pat
             alive.add(self)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(baseline_plans, "Context", Watched)
+        patch.setattr(plan_times, "Context", Watched)
         tuner = Tuner(quick_device, "quick", cache=TuningCache(quick_device, tmp_path / "tuning"),
                       all_vendor_configs=True)
         plan = Plan(gossamer.load(str(network)), quick_device, tuner=tuner)

@@ -10,7 +10,7 @@ import pytest
 
 from gossamer.errors import DeviceError, DeviceLostError, OutOfMemoryError
 from gossamer.measure import Task, Timing
-from gossamer.plan.choose import baseline_plans, planner
+from gossamer.plan.choose import plan_times, planner
 from gossamer.plan.plan import Plan
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Program
@@ -42,7 +42,7 @@ class Refusing(Context):
 @pytest.fixture
 def refusing(monkeypatch: pytest.MonkeyPatch) -> type[Refusing]:
     subclass = type("RefusingHere", (Refusing,), {})
-    monkeypatch.setattr(baseline_plans, "Context", subclass)
+    monkeypatch.setattr(plan_times, "Context", subclass)
     return subclass
 
 
@@ -127,7 +127,7 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             alive.add(self)
             super().__init__(*arguments)
 
-    monkeypatch.setattr(baseline_plans, "Context", Narrow)
+    monkeypatch.setattr(plan_times, "Context", Narrow)
     return room
 
 
@@ -155,7 +155,7 @@ def test_what_was_timed_before_an_interruption_is_kept(
     make: Callable[..., Plan], narrow: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reset(monkeypatch, **{DEPTHWISE: 100.0})
-    interleave = baseline_plans.interleave
+    interleave = plan_times.interleave
 
     def interrupted(tasks: Sequence[Task], **options: float) -> list[Timing]:
         try:
@@ -163,7 +163,7 @@ def test_what_was_timed_before_an_interruption_is_kept(
         except KeyError:
             raise KeyboardInterrupt from None
 
-    monkeypatch.setattr(baseline_plans, "interleave", interrupted)
+    monkeypatch.setattr(plan_times, "interleave", interrupted)
     plan = make()
     with pytest.raises(KeyboardInterrupt):
         plan.program(2)

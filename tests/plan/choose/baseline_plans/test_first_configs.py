@@ -18,7 +18,7 @@ from gossamer.ops.conv2d.host import HostIm2col
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.registry import OPS
 from gossamer.plan.candidate import Candidate
-from gossamer.plan.choose import baseline_plans
+from gossamer.plan.choose import plan_times
 from gossamer.plan.plan import Plan
 from gossamer.plan.program import Program
 from gossamer.plan.store.tuning_cache import TuningCache
@@ -57,7 +57,7 @@ def rounds(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
                        for task in tasks])
         return [Timing(time, time, time, 20) for time in (100.0 + n for n in rounds[-1])]
 
-    monkeypatch.setattr(baseline_plans, "interleave", interleave)
+    monkeypatch.setattr(plan_times, "interleave", interleave)
     return rounds
 
 

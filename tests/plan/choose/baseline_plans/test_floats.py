@@ -12,7 +12,7 @@ import gossamer
 from gossamer.bench.suites.binary_networks import vgg_cifar10
 from gossamer.measure import Task, Timing
 from gossamer.plan.candidate import Candidate
-from gossamer.plan.choose import baseline_plans
+from gossamer.plan.choose import plan_times
 from gossamer.plan.choose.baseline_plans import FLOATS, MEASURED
 from gossamer.plan.program import Program
 from gossamer.plan.report.memory import computes_on_bits
@@ -39,7 +39,7 @@ def test_bits_are_taken_on_the_host_where_the_whole_plan_is_faster(
 
     monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path))
     monkeypatch.setattr(Candidate, "cost", property(set_cost))
-    monkeypatch.setattr(baseline_plans, "interleave", interleave)
+    monkeypatch.setattr(plan_times, "interleave", interleave)
     plan = gossamer.compile(vgg_cifar10("small", 8), "host", effort="quick")
     assert has_bits(plan.program(1)) == (taken == MEASURED)
     rows = {row["plan"]: row for row in plan.report(1).plans}

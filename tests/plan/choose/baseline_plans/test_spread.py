@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gossamer.measure import Task, Timing
-from gossamer.plan.choose import baseline_plans
+from gossamer.plan.choose import plan_times
 from gossamer.plan.plan import Plan
 from tests.plan.choose.baseline_plans.separable import (
     CHOICE,
@@ -60,7 +60,7 @@ def test_more_samples_are_taken_where_quartiles_touch(
             time if algorithm(task.work.__self__.program) == DENSE else 100.0  # type: ignore[attr-defined]
             for task in tasks)]
 
-    monkeypatch.setattr(baseline_plans, "interleave", interleave)
+    monkeypatch.setattr(plan_times, "interleave", interleave)
     plan = make()
     assert algorithm(plan.program(2)) == taken and asked == repeats
     assert plan.end_to_end(2) == Timing(*(
@@ -76,8 +76,8 @@ def test_only_what_may_be_the_fastest_is_timed_again(monkeypatch: pytest.MonkeyP
         return [Timing(*{"a": (100.0, 95.0, 105.0), "b": (103.0, 99.0, 107.0),
                          "c": (120.0, 110.0, 130.0)}[task], options["repeats"]) for task in tasks]
 
-    monkeypatch.setattr(baseline_plans, "interleave", interleave)
-    timings = baseline_plans._timed({name: name for name in "cab"}, 10, 60.0)  # type: ignore[arg-type, misc]
+    monkeypatch.setattr(plan_times, "interleave", interleave)
+    timings = plan_times._timed({name: name for name in "cab"}, 10, 60.0)  # type: ignore[arg-type, misc]
     assert asked == ["cab", "ab", "ab"]
     assert {name: timing.repeats for name, timing in timings.items()} == {
         "a": 40, "b": 40, "c": 10}
@@ -91,8 +91,8 @@ def test_no_more_samples_are_taken_once_the_time_is_over(monkeypatch: pytest.Mon
         return [Timing(100.0, 90.0, 110.0 + number, 5) for number, _ in enumerate(tasks)]
 
     clock = iter([0.0, 0.0, 2.5])
-    monkeypatch.setattr(baseline_plans, "interleave", interleave)
-    monkeypatch.setattr(baseline_plans.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(plan_times, "interleave", interleave)
+    monkeypatch.setattr(plan_times.time, "monotonic", lambda: next(clock))
     tasks = {"a": None, "b": None}
-    baseline_plans._timed(tasks, 5, 2.0)  # type: ignore[arg-type]
+    plan_times._timed(tasks, 5, 2.0)  # type: ignore[arg-type]
     assert asked == [5]

@@ -12,8 +12,8 @@ from onnx import helper
 
 import gossamer
 from gossamer.device.registry import find
-from gossamer.plan.choose import baseline_plans
-from gossamer.plan.choose.baseline_plans import EndToEnd, program_key
+from gossamer.plan.choose import plan_times
+from gossamer.plan.choose.plan_times import EndToEnd, program_key
 from gossamer.plan.plan import Plan
 from gossamer.plan.program import Program
 from gossamer.plan.store.tuning_cache import TuningCache
@@ -71,10 +71,10 @@ def test_programs_are_replayed_where_the_device_has_graphs(tmp_path: Path) -> No
     plan = compiled(small(), graphs, tmp_path)
     programs = [plan.program(2), plan.program(3), plan.program(2)]
     tuner = Tuner(graphs, "quick", cache=TuningCache(graphs, tmp_path / "tuning"))
-    times = baseline_plans.end_to_end("small", programs, graphs, tuner)
+    times = plan_times.end_to_end("small", programs, graphs, tuner)
     assert graphs.captures == 2  # one for each that differs
     assert all(time.timing and time.timing.median_us > 0 for time in times)
-    again = baseline_plans.end_to_end("small", programs, graphs, tuner)
+    again = plan_times.end_to_end("small", programs, graphs, tuner)
     assert again == [EndToEnd(time.timing, cached=True) for time in times]
     assert graphs.captures == 2
 
@@ -109,6 +109,6 @@ def test_the_key_tells_programs_apart_by_what_they_run(
         keys.add(key(replace(program, steps=[
             replace(step, variant=replace(step.variant, **changed)), *program.steps[1:]])))
     keys.add(key(gossamer.compile(str(network), "host", only=DENSE).program(1)))
-    monkeypatch.setattr(baseline_plans, "identity", lambda algorithm, device: "changed")
+    monkeypatch.setattr(plan_times, "identity", lambda algorithm, device: "changed")
     keys.add(key(program))
     assert len(keys) == 6 and first not in keys

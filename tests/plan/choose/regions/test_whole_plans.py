@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gossamer.measure import Task, Timing
-from gossamer.plan.choose import baseline_plans
+from gossamer.plan.choose import plan_times
 from tests.plan.choose.regions.toy import (
     ALONE_US,
     LAYERS,
@@ -39,7 +39,7 @@ def times_by_algorithm(monkeypatch: pytest.MonkeyPatch, fused: float, alone: flo
                  for program in programs]
         return [Timing(time, 0.99 * time, 1.01 * time, 20) for time in times]
 
-    monkeypatch.setattr(baseline_plans, "interleave", interleave)
+    monkeypatch.setattr(plan_times, "interleave", interleave)
 
 
 def test_a_region_that_is_slower_as_a_whole_is_left(monkeypatch: pytest.MonkeyPatch,

@@ -1,0 +1,168 @@
+"""The times of whole programs, from end to end: as they run, or read from the cache."""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import json
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from gossamer.device.base import Device
+from gossamer.errors import DeviceLostError, OutOfMemoryError, first_line
+from gossamer.measure import Task, Timing, interleave
+from gossamer.plan.program import Program
+from gossamer.plan.run.context import Context
+from gossamer.plan.store.keys import identity, problem_key
+from gossamer.plan.store.tuning_cache import candidate_key
+from gossamer.plan.store.tuning_file import rounded
+from gossamer.plan.tune.profile import COMPARING
+from gossamer.plan.tune.tuner import Tuner
+
+_BUDGET_US = 5e5
+"""Time that the samples of one program may take, in microseconds."""
+_MOST_SAMPLES = 4
+"""Largest multiple of the usual number of samples that is taken while it is not clear which program
+is the fastest."""
+_ABOUT_EQUAL = 1.01
+"""Ratio of two medians up to which it does not matter which one is smaller."""
+_BRIEF_SAMPLES = 3
+_SAMPLE_US = 1e4
+
+TakeTimes = Callable[[Mapping[str, Task]], dict[str, Timing]]
+"""A function that returns the times of tasks."""
+
+
+@dataclass(frozen=True)
+class EndToEnd:
+    """The time of one execution of a program, with inputs and outputs on the device.
+
+    timing: the time; None where the program does not run. cached: whether the time was read from
+    the cache. failure: why the program does not run.
+    """
+
+    timing: Timing | None = None
+    cached: bool = False
+    failure: str = ""
+
+
+def is_clearly_faster(time: EndToEnd, other: EndToEnd) -> bool:
+    """Returns whether two programs run, the first faster by more than the spread of the samples."""
+    return (time.timing is not None and other.timing is not None
+            and time.timing.p75_us < other.timing.p25_us)
+
+
+def end_to_end(name: str, programs: Sequence[Program], device: Device, tuner: Tuner,
+               note: Callable[[str], None] = lambda line: None, *,
+               brief: bool = False) -> list[EndToEnd]:
+    """Returns the time of each of a network's programs; equal programs are timed once.
+
+    The times are read from the cache where all are there. Else all are timed anew together, with
+    their samples interleaved, and stored, unless no program without a stored time runs. More
+    samples are taken of the programs that may be the fastest. Programs for which there is no
+    memory beside the others are timed after them.
+
+    brief: whether a few samples of each are enough. Such times are stored apart.
+    """
+    keys = [_brief_key(program, device) if brief else program_key(program, device)
+            for program in programs]
+    take = _timed_briefly if brief else partial(_timed, samples=tuner.samples, most_s=tuner.plans_s)
+    distinct = dict(zip(keys, programs, strict=True))
+    stored = {key: timing for key in distinct if (timing := tuner.cache.get_plan(key)) is not None}
+    known = {key: EndToEnd(timing, cached=True) for key, timing in stored.items()}
+    missing = {key: program for key, program in distinct.items() if key not in stored}
+    waiting = {**missing, **distinct}
+    while not missing.keys().isdisjoint(waiting):
+        note(f"{name} as a whole: {len(waiting)} plans")
+        with tuner.profile.stage(COMPARING):
+            fresh, is_spoilt = _timed_together(name, waiting, missing, device, tuner, take)
+        if not is_spoilt:
+            tuner.cache.put_plans({key: (f"{name}, batch {waiting[key].batch}", timed.timing)
+                                   for key, timed in fresh.items() if timed.timing is not None})
+        known.update(fresh)
+        waiting = {key: program for key, program in waiting.items() if key not in fresh}
+        # contexts are in reference cycles, which keep their device memory
+        gc.collect()
+    return [known[key] for key in keys]
+
+
+def program_key(program: Program, device: Device) -> str:
+    """Returns 32 hexadecimal digits that identify what a program runs: problems, algorithms, their
+    sources and libraries, configs, layouts, precisions, the order of steps, which of them copy
+    nothing, and which step reads which value."""
+    numbers: dict[str, int] = {}
+
+    def value_numbers(values: Collection[str]) -> list[int]:
+        return [numbers.setdefault(program.root(value), len(numbers)) for value in values]
+
+    text = json.dumps([
+        value_numbers(program.inputs.values()), value_numbers(program.constants),
+        [[problem_key(step.problem), *candidate_key(step.algorithm, step.variant),
+          identity(step.algorithm, step.device), step.device is device, step.in_place,
+          value_numbers(step.inputs), value_numbers(step.outputs)] for step in program.steps],
+        value_numbers(program.outputs.values())])
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _brief_key(program: Program, device: Device) -> str:
+    """Returns the key under which the time of a few samples of a program is stored."""
+    return hashlib.sha256(f"{program_key(program, device)} brief".encode()).hexdigest()[:32]
+
+
+def _timed_together(name: str, programs: Mapping[str, Program], missing: Collection[str],
+                    device: Device, tuner: Tuner, take: TakeTimes,
+                    ) -> tuple[dict[str, EndToEnd], bool]:
+    """Returns the times of the programs that are in memory at once with the reasons of those that
+    do not run, and whether others wanted the processors meanwhile. A program is left out where it
+    did not get memory but may get it without the others. Those whose times are missing come first;
+    where none of them runs, no other is timed. take: returns the times of tasks."""
+    results: dict[str, EndToEnd] = {}
+    tasks: dict[str, Task] = {}
+    for key, program in programs.items():
+        if key not in missing and not tasks:
+            break
+        try:
+            tasks[key] = Context(name, program, device).ready()
+            device.synchronize()
+        except DeviceLostError:
+            raise
+        except Exception as error:  # a program may fail in any way; its failure is reported
+            tasks.pop(key, None)
+            if not (tasks and isinstance(error, (OutOfMemoryError, MemoryError))):
+                results[key] = EndToEnd(failure=f"does not run: {first_line(error)}")
+    if not tasks:
+        return results, False
+    timings, is_spoilt = tuner.contention.undisturbed(device, lambda: take(tasks))
+    results.update({key: EndToEnd(rounded(timing)) for key, timing in timings.items()})
+    return results, is_spoilt or tuner.contention.others > 0
+
+
+def _timed(tasks: Mapping[str, Task], samples: int, most_s: float) -> dict[str, Timing]:
+    """Returns the time of each task. Those that may be the fastest are timed again, with twice as
+    many samples each time, until it is clear which is the fastest, or these seconds are over."""
+    timings: dict[str, Timing] = {}
+    pending, factor, start = list(tasks), 1, time.monotonic()
+    while pending and factor <= _MOST_SAMPLES and time.monotonic() - start < most_s:
+        fresh = interleave([tasks[key] for key in pending], repeats=factor * samples,
+                           sample_us=_SAMPLE_US, budget_us=factor * _BUDGET_US * len(pending))
+        timings.update(zip(pending, fresh, strict=True))
+        pending, factor = _unclear(timings), 2 * factor
+    return timings
+
+
+def _timed_briefly(tasks: Mapping[str, Task]) -> dict[str, Timing]:
+    """Returns the time of each task by a few samples."""
+    return dict(zip(tasks, interleave(list(tasks.values()), repeats=_BRIEF_SAMPLES,
+                                      sample_us=_SAMPLE_US, budget_us=_BUDGET_US * len(tasks)),
+                    strict=True))
+
+
+def _unclear(timings: Mapping[str, Timing]) -> list[str]:
+    """Returns the fastest and all whose quartiles touch its quartiles; none where their medians
+    are about equal."""
+    best = min(timings.values(), key=lambda timing: timing.median_us)
+    near = [key for key, timing in timings.items() if timing.p25_us <= best.p75_us]
+    about_equal = all(timings[key].median_us <= _ABOUT_EQUAL * best.median_us for key in near)
+    return [] if about_equal else near
