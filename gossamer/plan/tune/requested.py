@@ -19,7 +19,7 @@ from gossamer.plan.tune.measures import Further, Request, When
 from gossamer.plan.tune.queue import AttemptQueue
 from gossamer.plan.tune.work import Work
 
-_EXTRA = 0.25
+_EXTRA = 0.5
 """Share of the time that was spent until then for which more configs are tried."""
 
 
