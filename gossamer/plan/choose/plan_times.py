@@ -29,7 +29,7 @@ is the fastest."""
 _ABOUT_EQUAL = 1.01
 """Ratio of two medians up to which it does not matter which one is smaller."""
 _BRIEF_SAMPLES = 3
-_SAMPLE_US = 1e4
+_SAMPLE_US, _BRIEF_SAMPLE_US = 1e4, 5e3
 
 TakeTimes = Callable[[Mapping[str, Task]], dict[str, Timing]]
 """A function that returns the times of tasks."""
@@ -154,9 +154,9 @@ def _timed(tasks: Mapping[str, Task], samples: int, most_s: float) -> dict[str, 
 
 def _timed_briefly(tasks: Mapping[str, Task]) -> dict[str, Timing]:
     """Returns the time of each task by a few samples."""
-    return dict(zip(tasks, interleave(list(tasks.values()), repeats=_BRIEF_SAMPLES,
-                                      sample_us=_SAMPLE_US, budget_us=_BUDGET_US * len(tasks)),
-                    strict=True))
+    timings = interleave(list(tasks.values()), repeats=_BRIEF_SAMPLES,
+                         sample_us=_BRIEF_SAMPLE_US, budget_us=_BUDGET_US * len(tasks))
+    return dict(zip(tasks, timings, strict=True))
 
 
 def _unclear(timings: Mapping[str, Timing]) -> list[str]:

@@ -1,7 +1,7 @@
 """Candidates in place of those of a program, with which the program is faster as a whole.
 
 A layer that runs alone shows neither what it leaves in the cache for the next one, nor how early
-the next one can begin: kernels of one graph overlap where the first leaves room on the
+the next one can begin: kernels of a CUDA graph overlap where the first leaves room on the
 multiprocessors. So of candidates that take about as long alone, the slower one may be better. They
 are tried in the program, one after another, and those that help are taken together.
 """
@@ -59,10 +59,10 @@ def better_candidates(name: str, program: Program, rebuild: Rebuild, device: Dev
     """Returns the candidates that make a network's program faster as a whole when the steps that
     compute the same problem take them and nothing else changes, by the names of layers.
 
-    Only devices with graphs have some: on others a step begins when the one before has ended. As
-    many are tried as the effort says, first those that may save most by what they took alone.
+    Processors have none: their steps take too long for that to matter. As many are tried as the
+    effort says, first those that may save most by what they took alone.
     """
-    if not device.limits.graph or program.host_steps(device) or tuner.is_over:
+    if device.on_processors or program.host_steps(device) or tuner.is_over:
         return {}
     replacements = _replacements(program, device, tuner)
     if not replacements:

@@ -42,16 +42,12 @@ node = helper.make_node
 OTHERS = "other candidates for {}"
 
 
-class GraphHost(HostDevice):
-    """The host as a device with graphs, which replay their work."""
+class GpuLikeHost(HostDevice):
+    """The host as a device that is no processor."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.limits = replace(self.limits, graph=True)
-
-    def capture(self, work: Callable[[Any], None], stream: Any = None,
-                repeats: int = 1) -> Callable[..., None]:
-        return lambda stream=None: [work(stream) for _ in range(repeats)] and None
+    @property
+    def on_processors(self) -> bool:
+        return False
 
 
 class Numbered(HostIm2col):
@@ -113,7 +109,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Plan]
     path = save(chain(), tmp_path)
 
     def plan(device: Device | None = None, **options: Any) -> Plan:
-        host = device or GraphHost()
+        host = device or GpuLikeHost()
         tuner = Tuner(host, "normal", cache=TuningCache(host, tmp_path / "tuning"), **options)
         return Plan(gossamer.load(str(path)), host, tuner=tuner)
 
@@ -177,7 +173,7 @@ def test_those_that_may_save_most_are_tried_first(
     assert rounds[0][1:] == [(0, 1, 1, 0), (0, 2, 2, 0)]
 
 
-def test_none_are_tried_where_steps_follow_one_another(
+def test_none_are_tried_on_processors(
         make: Callable[..., Plan], rounds: list[list[tuple[int, ...]]]) -> None:
     assert configs(make(HostDevice()).program(2)) == (0, 0, 0, 0)
     assert not rounds
