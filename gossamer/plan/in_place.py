@@ -3,7 +3,6 @@ joined values lie, and what a slice takes is read where it lies."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from gossamer.device.base import Device
@@ -158,7 +157,7 @@ def _takes_part(node: MeasuredLayer | Layer, value: str, dtype: str, names: Coll
     if isinstance(node, Layer) or node.layer.problem is None:
         return False
     index = (node.layer.outputs if is_output else node.layer.inputs).index(value)
-    fitting = [candidate for candidate in node.candidates if math.isfinite(candidate.cost) and (
+    fitting = [candidate for candidate in node.candidates if candidate.is_usable and (
         candidate.variant.outputs if is_output else candidate.variant.inputs
     )[index].format == Format("NHWC", dtype)]
     if not fitting:

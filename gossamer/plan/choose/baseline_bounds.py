@@ -81,7 +81,7 @@ class _Times:
         self.least_of: dict[str, float] = {}
         self.dense_us = math.inf
         for candidate in known.candidates:
-            if math.isfinite(candidate.cost):
+            if candidate.is_usable:
                 name = candidate.algorithm.name
                 self.least_of[name] = min(self.least_of.get(name, math.inf), candidate.cost)
                 if candidate.algorithm.dense:

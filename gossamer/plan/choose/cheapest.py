@@ -256,7 +256,7 @@ class Cheapest:
                 if any(is_left_out(spec.format)
                        for spec in (*candidate.variant.inputs, *candidate.variant.outputs))
                 else candidate for candidate in node.candidates]
-            if any(math.isfinite(candidate.cost) for candidate in simpler):
+            if any(candidate.is_usable for candidate in simpler):
                 node.candidates = simpler
 
     def _minimised(self) -> list[tuple[MeasuredLayer, Candidate]]:
@@ -286,7 +286,7 @@ class Cheapest:
     def _options(self) -> list[list[_Option]]:
         """Returns the options of every node: those of the layer alone, then those of regions."""
         usable_of = {node.layer.name: [candidate for candidate in node.candidates
-                                       if math.isfinite(candidate.cost)]
+                                       if candidate.is_usable]
                      for node in self._regions}
         region_nodes = {node.layer.name: node for node in self._regions}
         of_regions: dict[str, list[RegionOption]] = {}

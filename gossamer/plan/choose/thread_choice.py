@@ -82,7 +82,7 @@ def _with_one_thread(step: Step, tuner: Tuner | None) -> Step:
                if (candidate.variant.inputs, candidate.variant.outputs) == formats]
     verified = (tuner.verified(step.layer, candidate, step.device)
                 for candidate in sorted(fitting, key=lambda candidate: candidate.cost))
-    taken = next(candidate for candidate in verified if math.isfinite(candidate.cost))
+    taken = next(candidate for candidate in verified if candidate.is_usable)
     reasons = {name: reason for name, reason in step.rejected.items()
                if name != taken.algorithm.name}
     return replace(step, algorithm=taken.algorithm, variant=taken.variant, candidates=candidates,

@@ -106,7 +106,7 @@ class Measures(abc.ABC):
 def usable(layer: Layer, candidates: Sequence[Candidate], device: Device) -> list[Candidate]:
     """Returns the candidates that are not excluded. Raises GossamerError with the reasons where
     there are none."""
-    remaining = [candidate for candidate in candidates if math.isfinite(candidate.cost)]
+    remaining = [candidate for candidate in candidates if candidate.is_usable]
     if not remaining:
         raise GossamerError(
             f"{layer.source or layer.name}: no candidate works on {device.name}: "

@@ -51,7 +51,7 @@ class GpuLikeHost(HostDevice):
 
 
 class Numbered(HostIm2col):
-    """A convolution with the configs n=0 to n=3, each of which takes 0.1 us more alone than the one
+    """A convolution with the configs n=0 to n=3, each of which takes 0.3 us more alone than the one
     before."""
 
     name = "numbered"
@@ -102,10 +102,9 @@ def time_of(taken: tuple[int, ...]) -> float:
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Plan]:
     """Returns a function that makes a plan with the effort normal."""
     monkeypatch.setitem(OPS, "conv2d", replace(OPS["conv2d"], algorithms=(Numbered(),)))
-    cost = Candidate.cost.fget  # type: ignore[attr-defined]
     monkeypatch.setattr(Candidate, "cost", property(
-        lambda self: 10.0 + 0.3 * int(str(self.variant["n"])) if math.isfinite(cost(self))
-        else math.inf))
+        lambda self: math.inf if "wrong" in (self.measured.failure or "")
+        else 10.0 + 0.3 * int(str(self.variant["n"]))))
     path = save(chain(), tmp_path)
 
     def plan(device: Device | None = None, **options: Any) -> Plan:

@@ -25,7 +25,8 @@ def measured(covers: tuple[str, ...], name: str, times: Times) -> Any:
     return SimpleNamespace(
         layer=SimpleNamespace(name=name, covers=covers),
         candidates=[SimpleNamespace(algorithm=SimpleNamespace(name=algorithm, dense=True),
-                                    cost=time) for algorithm, time in times.items()])
+                                    cost=time, is_usable=time < math.inf)
+                    for algorithm, time in times.items()])
 
 
 def network(alone: Sequence[Times], regions: Sequence[float]) -> list[Any]:

@@ -20,6 +20,7 @@ from gossamer.ops.registry import OPS
 from gossamer.plan.candidate import Candidate
 from gossamer.plan.choose import plan_times
 from gossamer.plan.plan import Plan
+from gossamer.plan.policy import EFFORTS
 from gossamer.plan.program import Program
 from gossamer.plan.store.tuning_cache import TuningCache
 from gossamer.plan.tune.tuner import Tuner
@@ -63,7 +64,10 @@ def rounds(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
 
 @pytest.fixture
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Plan]:
-    """Returns a function that makes a plan with an effort on the host."""
+    """Returns a function that makes a plan with an effort on the host, which measures as many
+    configs of each layer whatever they take."""
+    for name, effort in EFFORTS.items():
+        monkeypatch.setitem(EFFORTS, name, replace(effort, more_configs=None))
     monkeypatch.setitem(OPS, "conv2d", replace(OPS["conv2d"], algorithms=(Numbered(),)))
     monkeypatch.setattr(Candidate, "cost", property(
         lambda self: 50.0 - int(str(self.variant["n"]))))
