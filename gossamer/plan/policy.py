@@ -42,8 +42,8 @@ class Effort:
     doubt: float = 0.0
     worth: float = 0.0
     plans_s: float = math.inf
-    replacements: int = 96
-    replacement_gain: float = 0.0003
+    replacements: int = 0
+    replacement_gain: float = math.inf
     everything: bool = False
     more_configs: int | None = None
     more_gain: float = math.inf
@@ -59,7 +59,8 @@ EFFORTS = {
                     more_gain=0.002, replacements=16, replacement_gain=0.003),
     "normal": Effort(6, 10, 10, 60.0, doubt=0.03, plans_s=10.0, more_configs=16,
                      more_gain=0.0003, replacements=48, replacement_gain=0.001),
-    "max": Effort(None, None, 20, 240.0, everything=True),
+    "max": Effort(None, None, 20, 240.0, everything=True, replacements=96,
+                  replacement_gain=0.0003),
 }
 """The efforts by the names that users give."""
 

@@ -11,10 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from gossamer.device.base import Device
 from gossamer.errors import DeviceLostError, GossamerError, first_line
+from gossamer.plan.candidate import Candidate
 from gossamer.plan.choose.baseline_bounds import BaselineBounds
 from gossamer.plan.choose.known_candidates import KnownCandidates
 from gossamer.plan.choose.plan_times import (
@@ -128,35 +130,34 @@ def compare(name: str, chosen: Program, makers: PlanMakers, device: Device, tune
 
     Returns None where there is nothing to compare: all plans have the measured choice's program.
     """
-    programs, failures = _programs(chosen, makers.baseline, device, tuner)
+    programs, failures = _programs(chosen, makers, device, tuner)
     times: dict[str, EndToEnd] = {}
 
     def take_times(plans: Collection[str]) -> None:
         of_plans = [programs[plan] for plan in plans]
         times.update(zip(plans, end_to_end(name, of_plans, device, tuner, note), strict=True))
 
-    if failures or len({program_key(program, device) for program in programs.values()}) > 1:
+    keys = {plan: program_key(program, device) for plan, program in programs.items()}
+    if failures or len(set(keys.values())) > 1:
         take_times(programs)
     taken = _fastest(times)
+    others: dict[str, Candidate] = {}
     if taken not in times or times[taken].timing is not None:
         before = replace(programs[taken], measured=chosen.measured)
         others = better_candidates(name, before, makers.rebuild, device, tuner, note)
-        if others:
-            plan = (f"{taken}, but " if taken != MEASURED else "") + (
-                f"other candidates for {counted(len(others), 'layer')}")
-            try:
-                programs[plan] = makers.accurate(makers.rebuild(before, others))
-            except DeviceLostError:
-                raise
-            except (GossamerError, ValueError) as error:
-                failures[plan] = EndToEnd(failure=f"cannot be made: {first_line(error)}")
-            else:
-                take_times([taken, plan])
-                if is_clearly_faster(times[plan], times[taken]):
-                    taken = plan
+    if others:
+        plan = (f"{taken}, but " if taken != MEASURED else "") + (
+            f"other candidates for {counted(len(others), 'layer')}")
+        changed = _made(partial(makers.rebuild, before, others), makers)
+        if isinstance(changed, EndToEnd):
+            failures[plan] = changed
+        else:
+            programs[plan], keys[plan] = changed, program_key(changed, device)
+            take_times([taken, plan])
+            if is_clearly_faster(times[plan], times[taken]):
+                taken = plan
     if not times:
         return None
-    keys = {plan: program_key(program, device) for plan, program in programs.items()}
     first = {key: plan for plan, key in reversed(keys.items())}
     same = {plan: first[key] for plan, key in keys.items() if first[key] != plan}
     plans = [_row(plan, timed, times, taken, same.get(plan))
@@ -169,7 +170,17 @@ def compare(name: str, chosen: Program, makers: PlanMakers, device: Device, tune
     return Comparison(explained(programs[taken], chosen, why), times[taken], why, plans)
 
 
-def _programs(chosen: Program, make: Callable[[BaselinePlan, Measures], Program], device: Device,
+def _made(make: Callable[[], Program], makers: PlanMakers) -> Program | EndToEnd:
+    """Returns a program that is as accurate as the user wants, or why there is none."""
+    try:
+        return makers.accurate(make())
+    except DeviceLostError:
+        raise
+    except (GossamerError, ValueError) as error:
+        return EndToEnd(failure=f"cannot be made: {first_line(error)}")
+
+
+def _programs(chosen: Program, makers: PlanMakers, device: Device,
               tuner: Tuner) -> tuple[dict[str, Program], dict[str, EndToEnd]]:
     """Returns the programs of the measured choice and of the baseline plans that are to be timed,
     and why others are not, by plan."""
@@ -196,15 +207,13 @@ def _programs(chosen: Program, make: Callable[[BaselinePlan, Measures], Program]
                     failure=f"not tried: it can compute layers that take {share_us:.1f} us of the "
                             f"measured choice's {taken_us:.1f} us")
                 continue
-        try:
-            if least <= most_us:
-                program = make(plan, known_first if plan.first_configs else known)
-                least = _steps_us(program)
-        except DeviceLostError:
-            raise
-        except (GossamerError, ValueError) as error:
-            failures[str(plan)] = EndToEnd(failure=f"cannot be made: {first_line(error)}")
-            continue
+        if least <= most_us:
+            made = _made(partial(makers.baseline, plan,
+                                 known_first if plan.first_configs else known), makers)
+            if isinstance(made, EndToEnd):
+                failures[str(plan)] = made
+                continue
+            program, least = made, _steps_us(made)
         if least <= most_us or is_timed:
             programs[str(plan)] = program
         else:
