@@ -161,7 +161,10 @@ class _SparseProduct:
             leading = (columns, pixels * part.images)
         else:
             columns, leading, batch = part.pixels, (part.pixels, pixels), part.images
+        gpu = self._library.device
         with self._library.calling("describing a product") as api:
+            # the last product may have left a stream on which another thread records a graph
+            api.set_stream(self._library.handle, gpu.stream_handle(None))
             order = api.Order.COL if layout == "NHWC" else api.Order.ROW
             self._weights = api.create_csr(
                 channels, depth, sparse.count, sparse.offsets.address, sparse.columns.address,
@@ -183,7 +186,6 @@ class _SparseProduct:
                                self._matrix, ZERO.ctypes.data, self._result, DATA_TYPES["float32"],
                                api.SpMMAlg[variant["algorithm"]])
             nbytes = api.sp_mm_buffer_size(*self._arguments)
-        gpu = self._library.device
         self._buffer = gpu.empty(nbytes, "what cuSPARSE found out about weights")
         with self._library.calling("preparing a product") as api:
             api.set_stream(self._library.handle, gpu.stream_handle(None))
