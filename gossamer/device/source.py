@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -93,9 +94,15 @@ class KernelSource(HashedOnce):
         """Return the full translation unit: macros, headers and the kernel's file."""
         lines = [f"#define {name} {_one_line(value)}" for name, value in self.defines]
         if self.path.suffix == ".cl":
-            lines += [header.read_text() for header in DIALECT]
-        lines += [path.read_text() for path in (*self.headers, self.path)]
+            lines += map(_text, DIALECT)
+        lines += map(_text, (*self.headers, self.path))
         return "\n".join(lines)
+
+
+@cache
+def _text(path: Path) -> str:
+    """Return the text of a file, which hundreds of kernels may share."""
+    return path.read_text()
 
 
 def _one_line(text: str) -> str:
