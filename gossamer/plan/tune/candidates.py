@@ -105,11 +105,16 @@ class CandidateSet:
         built: what another process has built for it. What its check computes besides is built,
         too, as other threads may build while the device checks and times."""
         state, cost = build(algorithm, self.weights, self.problem, variant, self.device, built)
+        self.build_check(algorithm, variant, state)
+        return state, cost
+
+    @QUIET
+    def build_check(self, algorithm: Algorithm, variant: Variant, state: State) -> None:
+        """Builds what the check of a candidate computes besides it."""
         if self._jumps:
             self._bounds_of(variant.precision)
         self._built_parts[id(state)] = list(self._parts_for(algorithm, variant))
         weakref.finalize(state, self._built_parts.pop, id(state), None)
-        return state, cost
 
     def _parts_for(self, algorithm: Algorithm,
                    variant: Variant) -> Iterator[tuple[_ContinuousPart, State]]:
@@ -342,6 +347,15 @@ class CandidateSet:
         self._sources.clear()
         self._expected_buffers.clear()
         self._stored.clear()
+
+
+@QUIET
+def built_candidate(layer: Layer, algorithm: Algorithm, variant: Variant, device: Device,
+                    built: BuiltForms | None = None) -> Prepared:
+    """Returns a candidate of a layer ready to run, and the cost of that, without what its check
+    computes besides. built: what another process has built for it."""
+    assert layer.problem is not None
+    return build(algorithm, layer.weights_on(device), layer.problem, variant, device, built)
 
 
 def digest(weights: Mapping[str, np.ndarray]) -> str:

@@ -37,6 +37,10 @@ class KernelCosts:
         return sum(each / self.builders / max(1, self._waiting[kernel])
                    for kernel in kernels if kernel not in self._compiled)
 
+    def has_new(self, kernels: Iterable[KernelSource]) -> bool:
+        """Returns whether a candidate needs a kernel that was not begun."""
+        return any(kernel not in self._compiled for kernel in kernels)
+
     def begin(self, kernels: Iterable[KernelSource]) -> list[KernelSource]:
         """Notes that a candidate's kernels are compiled now, and returns those that are new."""
         new = [kernel for kernel in kernels if kernel not in self._compiled]

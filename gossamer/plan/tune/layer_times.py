@@ -35,8 +35,9 @@ class LayerTimes:
     precisions, so that a precise candidate saves no conversions. keeps_precisions: whether a less
     precise candidate may not stand for a more precise one. alone_us: for a region, the time of its
     layers one by one; infinite for other layers, and where `parts` has them. begun: how many
-    candidates were begun. best: the fastest candidate of each combination of formats and precision.
-    best_us: the least of their times. bounds: what bound() returned since the last of these
+    candidates were begun. expected_us: the times that are expected of those that have not ended.
+    best: the fastest candidate of each combination of formats and precision. best_us: the least of
+    their times. bounds: what bound() returned since the last of these
     changed. tried: the candidates that have a time. parts: for a region, the times of its layers
     where these are measured together with it. covered_by: for each layer that has these times the
     regions that compute it and others in one step.
@@ -47,6 +48,7 @@ class LayerTimes:
     keeps_precisions: bool = False
     alone_us: float = math.inf
     begun: int = 0
+    expected_us: dict[Attempt, float] = field(default_factory=dict)
     best: dict[_Kind, Attempt] = field(default_factory=dict)
     bounds: dict[_Kind, float] = field(default_factory=dict)
     best_us: float = math.inf
@@ -74,6 +76,22 @@ class LayerTimes:
         instead = [next((region for region in regions if region._is_clearly_faster), None)
                    for regions in self.covered_by]
         return instead[0] if all(instead) else None
+
+    @property
+    def useful_share(self) -> float:
+        """The share of its best time that a layer must fall below for its regions to be given up,
+        if all their layers do so; 1 unless there is a faster region for each layer that has these
+        times."""
+        if self.keeps_precisions or not self.covered_by:
+            return 1.0
+        return max(min((region._share for region in regions), default=1.0)
+                   for regions in self.covered_by)
+
+    @property
+    def _share(self) -> float:
+        """The ratio of a region's time to that of its layers alone, 1 at most."""
+        parts_us = self.parts_us
+        return min(1.0, self.best_us / parts_us) if 0 < parts_us < math.inf else 1.0
 
     @property
     def _is_clearly_faster(self) -> bool:
@@ -179,7 +197,8 @@ class Attempt:
     has in common with those from which its time is estimated; an algorithm with all threads is
     another kind than with one, as it may be as many times faster as there are processors. family:
     what the candidate has in common with its leader. key: what identifies it among those for its
-    problem.
+    problem. kernels: those of its kernels that are known before it is built. compiles: whether
+    building it may need a kernel that was not compiled when it was put into the queue.
     """
 
     group: CandidateGroup
@@ -194,6 +213,7 @@ class Attempt:
     measured: Measurement | None = None
     is_transient: bool = False
     kernels: tuple[KernelSource, ...] = ()
+    compiles: bool = True
 
     def __post_init__(self) -> None:
         self.specs = (*self.variant.inputs, *self.variant.outputs)

@@ -11,7 +11,7 @@ import heapq
 import itertools
 import math
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -61,18 +61,26 @@ class AttemptQueue:
         self._layers: dict[LayerTimes, None] = {}
         self._everything = everything
         self._numbers = itertools.count()
-        self._heap: list[tuple[float, int, Attempt]] = []
+        self._heaps: dict[bool, list[tuple[float, int, Attempt]]] = {True: [], False: []}
+        """Attempts by whether they compile kernels, with scores that are too high rather than too
+        low. One that was begun, left or put elsewhere meanwhile may still be here."""
+        self._deferred: defaultdict[LayerTimes, list[Attempt]] = defaultdict(list)
+        """Attempts that wait for another one of a layer to end."""
         self._left: dict[Attempt, None] = {}
+        self._left_of: Counter[CandidateGroup] = Counter()
         self._sharing: defaultdict[KernelSource, list[Attempt]] = defaultdict(list)
         self.not_tried: list[Attempt] = []
         self.extra_until = math.inf
         """The time of time.monotonic() after which no extra attempt is begun or checked."""
+        self.has_times = False
+        """Whether a time was learnt."""
         self.extend(attempts)
 
     def extend(self, attempts: Iterable[Attempt]) -> None:
         """Adds attempts."""
         for attempt in attempts:
             self._left[attempt] = None
+            self._left_of[attempt.group] += 1
             self._push(attempt)
             self.costs.expect(attempt.kernels)
             for kernel in attempt.kernels:
@@ -80,7 +88,9 @@ class AttemptQueue:
             self._layers.update(dict.fromkeys(attempt.group.layers))
 
     def _push(self, attempt: Attempt, score: float = -math.inf) -> None:
-        heapq.heappush(self._heap, (score, next(self._numbers), attempt))
+        attempt.compiles = not attempt.algorithm.vendor and (
+            not attempt.kernels or self.costs.has_new(attempt.kernels))
+        heapq.heappush(self._heaps[attempt.compiles], (score, next(self._numbers), attempt))
 
     def __len__(self) -> int:
         return len(self._left)
@@ -89,19 +99,31 @@ class AttemptQueue:
         """Yields the attempts that are left in no particular order."""
         return iter(self._left)
 
-    def pop(self) -> Attempt | None:
+    def has_of(self, group: CandidateGroup) -> bool:
+        """Returns whether attempts of a group are left."""
+        return self._left_of[group] > 0
+
+    def pop(self, compiles: bool | None = None) -> Attempt | None:
         """Returns the attempt that is measured next; None where none is left. Those that cannot
-        save anything go to `not_tried`."""
-        while self._heap:
-            attempt = heapq.heappop(self._heap)[-1]
-            if attempt not in self._left:
+        save anything go to `not_tried`.
+
+        compiles: where given, only an attempt that needs the compiler, or only one that does not.
+        """
+        heaps = list(self._heaps.values()) if compiles is None else [self._heaps[compiles]]
+        while any(heaps):
+            heap = min((heap for heap in heaps if heap), key=lambda heap: heap[0][:2])
+            attempt = heapq.heappop(heap)[-1]
+            if attempt not in self._left or self._heaps[attempt.compiles] is not heap:
                 continue
             if self.is_useless(attempt):
                 self._leave(attempt)
                 continue
+            if self._waits(attempt):
+                self._deferred[attempt.group.layers[0]].append(attempt)
+                continue
             score = -self._score(attempt)
             # scores only get worse while more is known, but for those of which a kernel is compiled
-            if self._heap and score > self._heap[0][0]:
+            if any(heap and score > heap[0][0] for heap in heaps):
                 self._push(attempt, score)
             elif self._is_worth_it(attempt, -score):
                 self._begin(attempt)
@@ -120,17 +142,38 @@ class AttemptQueue:
         return attempt
 
     def _leave(self, attempt: Attempt) -> None:
-        del self._left[attempt]
+        self._take(attempt)
         self.not_tried.append(attempt)
 
-    def _begin(self, attempt: Attempt) -> None:
+    def _take(self, attempt: Attempt) -> None:
         del self._left[attempt]
+        self._left_of[attempt.group] -= 1
+
+    def _begin(self, attempt: Attempt) -> None:
+        self._take(attempt)
         for layer in attempt.group.layers:
             layer.begun += 1
+            layer.expected_us[attempt] = self._expected_us(attempt)
         for kernel in self.costs.begin(attempt.kernels):
             for other in self._sharing.pop(kernel):
                 if other in self._left:
                     self._push(other)
+
+    def end(self, attempt: Attempt) -> None:
+        """Notes that an attempt that was begun has ended."""
+        for layer in attempt.group.layers:
+            layer.expected_us.pop(attempt, None)
+            for other in self._deferred.pop(layer, ()):
+                self._push(other)
+
+    def _waits(self, attempt: Attempt) -> bool:
+        """Returns whether an attempt waits for those that were begun for its layers: none of these
+        has a time yet, and what is expected of one is less than this one takes at least."""
+        if self._everything or self._is_sure(attempt):
+            return False
+        least = self.least_us(attempt)
+        return all(layer.best_us == math.inf and layer.expected_us
+                   and min(layer.expected_us.values()) <= least for layer in attempt.group.layers)
 
     def _is_sure(self, attempt: Attempt) -> bool:
         """Returns whether an attempt is measured whatever is expected of it."""
@@ -173,6 +216,8 @@ class AttemptQueue:
             attempt.algorithm, attempt.variant, not_tried=True,
             failure="not tried: too little is expected to be saved of the network's "
                     f"{total:.1f} us for {self._seconds(attempt):.2f} s of building")
+        # a network in which the layer is in no faster region may need it
+        attempt.is_transient = any(layer.useful_share < 1.0 for layer in attempt.group.layers)
         return False
 
     def bound(self, attempt: Attempt) -> float:
@@ -191,6 +236,7 @@ class AttemptQueue:
         """Remembers the time that was measured in an attempt."""
         if attempt.time_us is None:
             return
+        self.has_times = True
         self._estimates.learn(attempt.kind, attempt.group.problem, attempt.model_us,
                               attempt.time_us)
         if attempt.leader is not None and attempt.leader.time_us is not None:
@@ -243,7 +289,7 @@ class AttemptQueue:
                 # layers without any known time come first, each with what is expected to be fastest
                 expected = max(self._expected_us(attempt), 1e-3)
                 return 1e12 / ((1 + layer.begun)**2 * expected * seconds)
-            saved += self._saving_us(attempt, bound)
+            saved += self._saving_us(attempt, bound * layer.useful_share)
         return saved / seconds
 
     def _expected_us(self, attempt: Attempt) -> float:

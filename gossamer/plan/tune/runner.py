@@ -9,40 +9,28 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 
-from gossamer.device import blas
 from gossamer.device.base import Device
-from gossamer.device.host import processors
 from gossamer.errors import CompilerEndedError, DeviceLostError, OutOfMemoryError
 from gossamer.measure import CpuContention, PreparedTask, Task, Timing, repeated, sampled
-from gossamer.ops.algorithm import Algorithm, Problem, State, Variant
+from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.plan.prepare import BuildCost, Prepared, responsive
 from gossamer.plan.program import Layer
 from gossamer.plan.store.tuning_cache import Measurement
+from gossamer.plan.tune.candidate_builds import CandidateBuilds
 from gossamer.plan.tune.candidates import CandidateSet, Work
 from gossamer.plan.tune.estimates import Estimates
 from gossamer.plan.tune.layer_times import NEAR, Attempt, CandidateGroup, LayerTimes
 from gossamer.plan.tune.memory import CandidateMemory
-from gossamer.plan.tune.profile import (
-    BUILDING,
-    CHECKING,
-    REFERENCE,
-    TIMING,
-    WAITING,
-    WORKING,
-    TuningProfile,
-)
+from gossamer.plan.tune.profile import CHECKING, TIMING, TuningProfile
 from gossamer.plan.tune.queue import AttemptQueue
-from gossamer.plan.tune.workers import BuildHereError, BuildProcessError, BuildWorkers
+from gossamer.plan.tune.workers import BuildProcessError, BuildWorkers
 
 _SAMPLE_US, _BUDGET_US = 200.0, 2.5e5
 """Microseconds of one sample, and of all samples of a group's candidates."""
-_AHEAD = 2
-"""Candidates that are being built, or wait to be timed, for each processor."""
 _BEST = 1.03
 """Ratio to the best known time up to which the time with cold caches is measured too."""
 _HOPELESS = 4.0
@@ -90,19 +78,18 @@ class AttemptRunner:
         self._device = device
         self._memory = memory
         self._samples = samples
-        self._workers = workers
         self._contention = CpuContention() if contention is None else contention
         self._profile = TuningProfile() if profile is None else profile
+        self._builds = CandidateBuilds(queue, device, memory, self._profile, workers,
+                                       is_over)
         self._progress = progress
         self._is_over = is_over
         self._further = further
         self._spreads = [] if spreads is None else spreads
-        self._sets: dict[tuple[str, Problem | None], Future[CandidateSet]] = {}
         self._ready: dict[CandidateGroup, list[_Ready]] = {}
         self._spoilt: set[CandidateGroup] = set()
         self.done: list[Attempt] = []
         """The attempts that were measured so far, those before an interrupt included."""
-        self._pool: ThreadPoolExecutor | None = None
 
     def run(self) -> None:
         """Runs the attempts, whose results are in `measured` afterwards."""
@@ -110,7 +97,7 @@ class AttemptRunner:
         current = (self._device.current() if self._device.runs_cuda_libraries
                    else nullcontext())
         try:
-            with responsive(), current, self._builders():
+            with responsive(), current, self._builds.started():
                 for attempt, built in self._built_ahead():
                     # a kernel of checks that fails is no failure of a candidate
                     self._memory.compile_checks()
@@ -124,102 +111,54 @@ class AttemptRunner:
             for attempt in (*self.done, *self._queue.not_tried):
                 attempt.is_transient |= attempt.group in self._spoilt
 
-    @contextmanager
-    def _builders(self) -> Iterator[None]:
-        threads: AbstractContextManager[None] = nullcontext()
-        if self._device.builds_side_by_side:
-            # references are computed side by side, each by one thread of BLAS
-            threads = blas.limited(1)
-            self._pool = ThreadPoolExecutor(
-                processors() * (1 if self._workers is None else _AHEAD))
-        try:
-            with threads:
-                yield
-        except BaseException:
-            if self._pool is not None:
-                # after an interrupt nobody needs the builds that are not done
-                self._pool.shutdown(wait=False, cancel_futures=True)
-            raise
-        finally:
-            if self._pool is not None:
-                self._pool.shutdown(wait=False)
-                self._pool = None
-
     def _built_ahead(self) -> Iterator[tuple[Attempt, Callable[[], Prepared]]]:
         """Yields the attempts of the queue, each with a function that returns what was built or
         raises the error. Where the device builds side by side, others are built meanwhile."""
-        waiting: dict[Future[Prepared], Attempt] = {}
-        ahead = _AHEAD * processors() if self._pool is not None else 1
+        builds = self._builds
         self._memory.reserve_workspace(attempt.variant for attempt in self._queue)
         while True:
-            while len(waiting) < ahead:
-                attempt = self._queue.pop_required() if self._is_over() else self._queue.pop()
-                if attempt is None:
-                    break
-                if self._pool is None:
-                    yield attempt, partial(self._build, attempt)
-                    continue
-                waiting[self._pool.submit(self._build, attempt)] = attempt
+            yield from builds.begin()
             if self._is_over():
                 # nobody waits for builds that the plan can do without
-                for future in [future for future, attempt in waiting.items()
-                               if not attempt.is_required]:
-                    future.cancel()
-                    del waiting[future]
-            if self._further(all_begun=not self._queue, none_built=not waiting):
+                builds.give_up_optional()
+            if self._further(all_begun=not self._queue, none_built=not builds.attempts):
                 self._memory.reserve_workspace(attempt.variant for attempt in self._queue)
                 continue
-            if not waiting:
+            if not builds.attempts:
                 return
-            done = next((future for future in waiting if future.done()), None)
+            done = builds.done()
             if done is None:
-                with self._profile.stage(WAITING):
-                    done = next(iter(wait(waiting, return_when=FIRST_COMPLETED).done))
-            attempt = waiting.pop(done)
+                if not self._sample_settled():
+                    builds.wait()
+                continue
+            attempt, built = done
             # what was learnt since it was begun may have made it useless
             if self._queue.is_useless(attempt):
                 self._queue.not_tried.append(attempt)
                 self._progress()
             else:
-                yield attempt, done.result
+                yield attempt, built
 
-    def _set_of(self, layer: Layer) -> CandidateSet:
-        """Returns the inputs and expected outputs of a layer, which the first caller makes. Changes
-        of a value into one format have one name, from whatever format they are."""
-        made: Future[CandidateSet] = Future()
-        known = self._sets.setdefault((layer.name, layer.problem), made)
-        if known is made:
-            try:
-                with self._profile.stage(REFERENCE):
-                    made.set_result(CandidateSet(layer, self._device, self._memory))
-            except BaseException as error:
-                made.set_exception(error)
-        return known.result()
-
-    def _build(self, attempt: Attempt) -> Prepared:
-        built = None
-        is_vendor = bool(attempt.algorithm.vendor)
-        workers = None if self._workers is None else self._workers.get(is_vendor)
-        if workers is not None and (is_vendor or not attempt.algorithm.dense):
-            with self._profile.stage(WORKING):
-                weights = attempt.group.layer.weights_on(self._device)
-                with suppress(BuildHereError):
-                    built = workers.submit(attempt.algorithm, attempt.group.problem,
-                                           attempt.variant, weights).result()
-        candidates = self._set_of(attempt.group.layer)
-        with self._profile.stage(BUILDING):
-            return candidates.build(attempt.algorithm, attempt.variant, built)
+    def _sample_settled(self) -> bool:
+        """Takes all samples of a group of whose candidates none is left, while others are built.
+        Returns whether there is such a group."""
+        begun = {attempt.group for attempt in self._builds.attempts}
+        group = next((group for group in self._ready
+                      if group not in begun and not self._queue.has_of(group)), None)
+        if group is not None:
+            self._sample(group)
+        return group is not None
 
     def _try(self, attempt: Attempt, built: Callable[[], Prepared]) -> None:
         """Checks a candidate and takes the first sample of its time."""
-        candidates = self._set_of(attempt.group.layer)
+        candidates = self._builds.set_of(attempt.group.layer)
         try:
             ready = self._timed_once(attempt, candidates, *built())
         except (OutOfMemoryError, MemoryError):
             # candidates that are kept to be timed again make room
             self._sample_all()
             try:
-                ready = self._timed_once(attempt, candidates, *self._build(attempt))
+                ready = self._timed_once(attempt, candidates, *self._builds.build(attempt))
             except Exception as failure:
                 self._fail(attempt, candidates, failure)
                 return
@@ -295,7 +234,7 @@ class AttemptRunner:
 
     def _sample(self, group: CandidateGroup) -> None:
         """Takes the samples of a group's candidates that are near the best known times."""
-        candidates = self._set_of(group.layer)
+        candidates = self._builds.set_of(group.layer)
         near = []
         for ready in self._ready.pop(group):
             if ready.first_us <= NEAR * self._queue.bound(ready.attempt):

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from gossamer.device.registry import find
+from gossamer.device.source import KernelSource
 from gossamer.measure import Timing
 from gossamer.ops.algorithm import Variant
 from gossamer.plan.store.tuning_cache import Measurement
@@ -107,10 +109,51 @@ def test_everything_is_tried_where_that_is_asked_for() -> None:
 def test_layers_without_a_time_come_first_each_with_what_is_expected_to_be_fastest() -> None:
     known, new = group("known"), group("new")
     first = attempt(known, 100.0)
-    gain, slower, faster = attempt(known, 50.0), attempt(new, 9.0, "a"), attempt(new, 3.0, "b")
+    gain, slower, faster = attempt(known, 50.0), attempt(new, 7.0, "a"), attempt(new, 3.0, "b")
     queue = queue_of(gain, slower, faster)
     measure(queue, first, 100.0)
     assert [queue.pop(), queue.pop(), queue.pop()] == [faster, slower, gain]
+
+
+def test_an_attempt_waits_for_one_of_its_layer_that_is_surely_faster() -> None:
+    known, new = group("known"), group("new")
+    faster, slower, gain = attempt(new, 3.0, "b"), attempt(new, 9.0, "a"), attempt(known, 50.0)
+    queue = queue_of(gain, slower, faster)
+    measure(queue, attempt(known, 100.0), 100.0)
+    assert [queue.pop(), queue.pop(), queue.pop()] == [faster, gain, None]
+    assert len(queue) == 1 and queue.has_of(new) and queue.not_tried == []
+    queue.end(faster)
+    measure(queue, faster, 3.0)
+    assert queue.pop() is None and queue.not_tried == [slower]
+
+
+def test_an_attempt_is_tried_after_one_that_failed_instead() -> None:
+    new = group("new")
+    faster, slower = attempt(new, 3.0, "b"), attempt(new, 9.0, "a")
+    queue = queue_of(slower, faster)
+    assert [queue.pop(), queue.pop()] == [faster, None]
+    queue.end(faster)
+    queue.forget(faster)
+    assert queue.pop() is slower and not queue.has_of(new)
+
+
+def test_attempts_that_need_the_compiler_and_others_are_asked_for_apart() -> None:
+    compiled, more, others = group("compiled"), group("more"), group("vendor")
+    attempts = [attempt(compiled, 5.0), attempt(more, 6.0), attempt(others, 7.0, "vendor")]
+    attempts[2].algorithm.vendor = "a library"
+    queue = queue_of(*attempts)
+    assert queue.pop(compiles=False) is attempts[2] and queue.pop(compiles=False) is None
+    assert [queue.pop(compiles=True), queue.pop()] == attempts[:2]
+
+
+def test_an_attempt_needs_no_compiler_once_another_one_has_its_kernels() -> None:
+    sources = [KernelSource.of(Path("a.cl"), name) for name in ("shared", "own")]
+    attempts = [attempt(group(name), us) for name, us in (("one", 1.0), ("two", 2.0))]
+    attempts[0].kernels, attempts[1].kernels = (sources[0],), (sources[0],)
+    queue = queue_of(*attempts)
+    assert queue.pop(compiles=False) is None
+    assert queue.pop(compiles=True) is attempts[0]
+    assert queue.pop(compiles=True) is None and queue.pop(compiles=False) is attempts[1]
 
 
 def test_layers_without_a_time_take_turns() -> None:
@@ -294,6 +337,22 @@ def test_a_candidate_that_failed_afterwards_does_not_count_as_tried() -> None:
     assert queue.is_useless(left)
     queue.forget(tried[-1])
     assert not queue.is_useless(left)
+
+
+def test_what_a_layer_saves_counts_below_its_share_of_a_faster_region() -> None:
+    estimates = Estimates(HOST)
+    of, region = group("layer"), LayerTimes("region")
+    (times,) = of.layers
+    region.parts, times.covered_by = [times], [[region]]
+    first, other = attempt(of, 100.0), attempt(of, 60.0, "other")
+    queue = AttemptQueue([other], estimates, worth=1e-6)
+    measure(queue, first, 100.0)
+    assert times.useful_share == 1.0, "the region has no time yet"
+    measure(queue, attempt(group("region", region), 100.0), 60.0)
+    assert times.useful_share == 0.6
+    measure(queue, attempt(group("region", region), 100.0, "faster"), 20.0)
+    assert times.useful_share == 0.2 and not queue.is_useless(other)
+    assert queue.pop() is None and queue.not_tried == [other] and other.is_transient
 
 
 @pytest.mark.parametrize(("keeps", "elsewhere"), [(True, False), (False, True)])
