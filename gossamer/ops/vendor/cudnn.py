@@ -36,31 +36,44 @@ class CudnnLibrary:
         self.failures = (api.cudnnGraphNotSupportedError, RuntimeError, ValueError)
         self._device = device
         with device.current():
-            self._free_handles: deque[Any] = deque([api.create_handle()])
+            self._free: deque[tuple[Any, Any]] = deque([self._created()])
+            """Handles that nobody uses, each with the stream that it has meanwhile."""
+
+    def _created(self) -> tuple[Any, Any]:
+        handle, stream = self.api.create_handle(), self._device.create_stream()
+        self.api.set_stream(handle, self._device.stream_handle(stream))
+        return handle, stream
 
     @contextlib.contextmanager
     def handle(self) -> Iterator[Any]:
-        """Yields a handle, exclusively for this thread and with the device's context current."""
-        with self._device.current():
-            try:
-                handle = self._free_handles.pop()
-            except IndexError:
-                handle = self.api.create_handle()
-            try:
-                yield handle
-            finally:
-                self._free_handles.append(handle)
+        """Yields a handle, exclusively for this thread and with the device's context current. What
+        cuDNN does with it to build a plan, or to read one back, is on a stream of its own."""
+        with self._taken() as (handle, _):
+            yield handle
 
     @contextlib.contextmanager
     def handle_on(self, stream: Any) -> Iterator[Any]:
         """Yields a handle as `handle` does, with its work queued on a stream."""
-        with self.handle() as handle:
+        with self._taken() as (handle, own_stream):
             self.api.set_stream(handle, self._device.stream_handle(stream))
             try:
                 yield handle
             finally:
-                # the stream may be destroyed, and reading a plan back uses the handle's stream
-                self.api.set_stream(handle, self._device.stream_handle(None))
+                # to read a plan back cuDNN records a graph on the handle's stream: on one that is
+                # destroyed the process ends, and what another thread queues on it is not executed
+                self.api.set_stream(handle, self._device.stream_handle(own_stream))
+
+    @contextlib.contextmanager
+    def _taken(self) -> Iterator[tuple[Any, Any]]:
+        with self._device.current():
+            try:
+                taken = self._free.pop()
+            except IndexError:
+                taken = self._created()
+            try:
+                yield taken
+            finally:
+                self._free.append(taken)
 
 
 def unavailable(device: Device) -> str | None:

@@ -346,10 +346,11 @@ class TestUnavailable:
         loaded = types.SimpleNamespace(
             __version__="1.32.0", backend_version=lambda: 91900,
             backend_version_string=lambda: "9.19.0", create_handle=lambda: 1,
-            cudnnGraphNotSupportedError=ValueError)
+            set_stream=lambda handle, stream: None, cudnnGraphNotSupportedError=ValueError)
         assert self.loading(monkeypatch, loaded) is loaded
-        device = types.SimpleNamespace(runs_cuda_libraries=True,
-                                       current=contextlib.nullcontext)
+        device = types.SimpleNamespace(
+            runs_cuda_libraries=True, current=contextlib.nullcontext, create_stream=lambda: None,
+            stream_handle=lambda stream: 1)
         monkeypatch.setattr(cudnn_library, "_on", cudnn_library._started)
         assert Cudnn().version(device) == "9.19.0"  # type: ignore[arg-type]
 
@@ -360,6 +361,24 @@ class TestUnavailable:
         assert Cudnn().version(device) == ""  # type: ignore[arg-type]
         monkeypatch.setattr(cudnn_library.importlib, "import_module", None)
         assert Cudnn().version(find("host")) == ""
+
+
+def test_a_handle_has_a_stream_of_its_own_while_it_executes_nothing() -> None:
+    handles, streams, current = itertools.count(100), itertools.count(1), {}
+    api = types.SimpleNamespace(
+        backend_version_string=lambda: "9.19.0", create_handle=lambda: next(handles),
+        set_stream=current.__setitem__, cudnnGraphNotSupportedError=ValueError)
+    device = types.SimpleNamespace(
+        current=contextlib.nullcontext, create_stream=lambda: next(streams),
+        stream_handle=lambda stream: 0 if stream is None else stream)
+    library = cudnn_library.CudnnLibrary(api, device)  # type: ignore[arg-type]
+    with library.handle() as first, library.handle() as second:
+        assert (current[first], current[second]) == (1, 2), "what builds is on no other's stream"
+    for stream in (None, 50):
+        with pytest.raises(RuntimeError), library.handle_on(stream) as handle:
+            assert current[handle] == (stream or 0)
+            raise RuntimeError
+    assert current == {100: 1, 101: 2}
 
 
 def first_plans(variants: list[Variant]) -> list[Variant]:
@@ -374,6 +393,38 @@ class TestOnTheGpu:
         if reason is not None:
             pytest.skip(reason)
         return cuda
+
+    def test_a_plan_is_read_back_beside_work_on_the_stream_of_the_device(self, gpu: Device) -> None:
+        problem = Conv2dProblem(1, 8, 14, 14, 8, (3, 3), (1, 1), (1, 1, 1, 1), epilogue=BIAS_RELU)
+        # a handle that has executed a plan was once left with the stream of the device
+        check(problem, gpu, taken=first_plans)
+        variants = first_plans(list(Cudnn().variants(problem, gpu)))
+        ends, failures = threading.Event(), []
+
+        def read_back() -> None:
+            weights = Weights(random_weights(problem), gpu, "test")
+            try:
+                while not ends.is_set():
+                    cudnn_graph._built.cache_clear()
+                    for variant in variants:
+                        Cudnn().prepare(weights, problem, variant, gpu)
+            except Exception as error:
+                failures.append(error)
+
+        reader = threading.Thread(target=read_back)
+        reader.start()
+        try:
+            source, target = (gpu.empty(4096, "test") for _ in range(2))
+            for number in range(2000):
+                expected = np.full(4096, number % 251, np.uint8)
+                gpu.write(source, expected)
+                gpu.copy(target, source, 4096)
+                gpu.read(target, copied := np.empty_like(expected))
+                assert (copied == expected).all()
+        finally:
+            ends.set()
+            reader.join()
+        assert not failures
 
     @pytest.mark.parametrize("problem", [
         Conv2dProblem(3, 16, 12, 10, 24, (3, 3), (2, 2), (1, 1, 1, 1), epilogue=BIAS_RELU),
