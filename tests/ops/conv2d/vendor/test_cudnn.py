@@ -364,7 +364,8 @@ class TestUnavailable:
 
 
 def test_a_handle_has_a_stream_of_its_own_while_it_executes_nothing() -> None:
-    handles, streams, current = itertools.count(100), itertools.count(1), {}
+    handles, streams = itertools.count(100), itertools.count(1)
+    current: dict[int, int] = {}
     api = types.SimpleNamespace(
         backend_version_string=lambda: "9.19.0", create_handle=lambda: next(handles),
         set_stream=current.__setitem__, cudnnGraphNotSupportedError=ValueError)
