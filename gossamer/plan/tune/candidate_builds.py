@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -25,7 +26,7 @@ from gossamer.plan.tune.workers import BuildHereError, BuildWorkers
 _COMPILED_FIRST, _COMPILED = 2.0, 1.5
 """Candidates that are being built and compile kernels, for each processor: before anything is known
 of their times, and after that, when one that begins later is chosen with more knowledge."""
-_UNCOMPILED = 1
+_UNCOMPILED = 0.5
 """Candidates that are being built and compile nothing, for each processor."""
 _AHEAD = 4
 """Candidates that are being built, or wait to be measured, for each processor."""
@@ -65,7 +66,7 @@ class CandidateBuilds:
             # references are computed side by side, each by one thread of BLAS
             threads = blas.limited(1)
             self._pool = ThreadPoolExecutor(
-                processors() * round(_COMPILED_FIRST + _UNCOMPILED))
+                math.ceil(processors() * (_COMPILED_FIRST + _UNCOMPILED)))
         try:
             with threads:
                 yield

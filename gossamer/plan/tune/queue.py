@@ -21,8 +21,9 @@ from gossamer.plan.tune.estimates import Estimates
 from gossamer.plan.tune.kernel_costs import KernelCosts
 from gossamer.plan.tune.layer_times import NEAR, Attempt, CandidateGroup, LayerTimes
 
-_ATTEMPT_SECONDS = 0.005
-"""Seconds that measuring a candidate takes where building it takes none."""
+_ATTEMPT_SECONDS = 0.01
+"""Seconds that measuring a candidate takes where building it takes none: those of a check and of
+the first sample, while other threads build."""
 _LATER = 20.0
 """Factor of the seconds of a more precise candidate among layers that compute in float16."""
 _BUILDERS = 8
