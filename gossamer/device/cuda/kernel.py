@@ -85,13 +85,15 @@ class CudaKernel(Kernel):
                 self.function,
                 attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1))
         self._dynamic_bytes = max(_STATIC_SHARED_BYTES - self.shared_bytes, 0)
+        with device.current():
+            self._parameters = self._known_parameters()
         self._per_thread = threading.local()
 
     def _attribute(self, attribute: driver.CUfunction_attribute) -> int:
         return int(check(driver.cuFuncGetAttribute(attribute, self.function)))
 
-    def check_parameters(self, arguments: Sequence[tuple[int, int]]) -> None:
-        """Raises DeviceError unless the kernel takes parameters with these offsets and sizes.
+    def _known_parameters(self) -> list[tuple[int, int]]:
+        """Returns the offset and the size of each parameter.
 
         The driver reveals the number of parameters only by failing after the last one, which
         compute-sanitizer reports as an error unless it is called with --report-api-errors no.
@@ -100,8 +102,12 @@ class CudaKernel(Kernel):
         while True:
             status, offset, size = driver.cuFuncGetParamInfo(self.function, len(parameters))
             if status != driver.CUresult.CUDA_SUCCESS:
-                break
+                return parameters
             parameters.append((int(offset), int(size)))
+
+    def check_parameters(self, arguments: Sequence[tuple[int, int]]) -> None:
+        """Raises DeviceError unless the kernel takes parameters with these offsets and sizes."""
+        parameters = self._parameters
         if len(parameters) != len(arguments):
             raise DeviceError(f"{self.name} takes {len(parameters)} arguments, "
                               f"got {len(arguments)}")

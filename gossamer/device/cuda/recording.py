@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class _Capture:
     """The recording of one graph, as long as a thread captures work for it.
 
-    stream: temporary stream on which the work is captured.
+    stream: stream on which the work is captured, and on which nothing is executed.
     side_streams: those of this graph alone, as what is captured must not mix with the work of other
     threads.
     used_objects: what the graph is to keep alive. begins_early: whether a kernel of it may begin
@@ -79,7 +79,7 @@ class Recorder:
         waits for the end of the one before.
         """
         device = self._device
-        capture = _Capture(CudaStream(device), SideStreams(device.create_stream))
+        capture = _Capture(self._stream_of_thread(), SideStreams(device.create_stream))
         with device.current():
             graph = self._captured(work, capture)
             try:
@@ -100,6 +100,14 @@ class Recorder:
                 raise device_error(f"{device.name} failed recording a graph", error) from None
             finally:
                 driver.cuGraphDestroy(graph)
+
+    def _stream_of_thread(self) -> CudaStream:
+        """Returns the stream on which the calling thread captures, always the same: vendors'
+        libraries may keep it until they are called again."""
+        stream: CudaStream | None = getattr(self._of_thread, "stream", None)
+        if stream is None:
+            stream = self._of_thread.stream = CudaStream(self._device)
+        return stream
 
     def _captured(self, work: Callable[[Any], None], capture: _Capture,
                   repeats: int = 1) -> driver.CUgraph:
