@@ -400,6 +400,8 @@ class TestOnTheGpu:
         # a handle that has executed a plan was once left with the stream of the device
         check(problem, gpu, taken=first_plans)
         variants = first_plans(list(Cudnn().variants(problem, gpu)))
+        for variant in variants:
+            Cudnn().work_ahead(problem, variant, gpu)(gpu)
         ends, failures = threading.Event(), []
 
         def read_back() -> None:
