@@ -1,0 +1,184 @@
+"""Candidates that are built ahead of their measurement."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from gossamer.errors import GossamerError
+from gossamer.ops.algorithm import State
+from gossamer.plan.tune import candidate_builds
+from gossamer.plan.tune.candidate_builds import CandidateBuilds
+from gossamer.plan.tune.candidates import CandidateSet
+from gossamer.plan.tune.estimates import Estimates
+from gossamer.plan.tune.layer_times import Attempt, CandidateGroup, LayerTimes
+from gossamer.plan.tune.memory import CandidateMemory
+from gossamer.plan.tune.profile import TuningProfile
+from gossamer.plan.tune.queue import AttemptQueue
+from gossamer.plan.tune.runner import AttemptRunner, attempts_of
+from tests.plan.tune.paced import Paced, PacedDevice, layer
+
+SECONDS = 20.0
+"""Seconds after which a thread that waits in vain gives up."""
+
+
+class Held(Paced):
+    """A convolution whose builds wait until a test lets them go on."""
+
+    def __init__(self, name: str, vendor: str = "") -> None:
+        super().__init__(name, 10.0)
+        self.vendor = vendor  # type: ignore[misc]
+        self.goes_on = threading.Event()
+
+    def prepare(self, *arguments: Any) -> State:
+        assert self.goes_on.wait(SECONDS)
+        return super().prepare(*arguments)
+
+
+class Failing(Paced):
+    def prepare(self, *arguments: Any) -> State:
+        raise GossamerError("it cannot be built")
+
+
+@pytest.fixture(autouse=True)
+def side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PacedDevice, "builds_side_by_side", True)
+    monkeypatch.setattr(candidate_builds, "processors", lambda: 4)
+
+
+def attempts(count: int, algorithm: Paced, device: PacedDevice) -> list[Attempt]:
+    """Returns an attempt for each of so many layers."""
+    estimates, found = Estimates(device), []
+    for number in range(count):
+        of = layer(f"{algorithm.name} {number}", seed=number)
+        assert of.problem is not None
+        group = CandidateGroup(of.problem, of, [LayerTimes(of.name)])
+        (variant,) = algorithm.variants(of.problem, device)  # type: ignore[arg-type]
+        found += attempts_of(group, [(algorithm, variant)], estimates)
+    return found
+
+
+@contextmanager
+def building(queue: AttemptQueue, device: PacedDevice) -> Iterator[CandidateBuilds]:
+    builds = CandidateBuilds(queue, device, CandidateMemory(device), TuningProfile(), None,
+                             lambda: False)
+    with builds.started():
+        yield builds
+
+
+def all_done(builds: CandidateBuilds) -> Iterator[tuple[Attempt, Callable[[], Any]]]:
+    """Yields what is being built when it is done."""
+    while builds.attempts:
+        builds.wait()
+        while (done := builds.done()) is not None:
+            yield done
+
+
+def test_those_that_need_the_compiler_and_others_have_a_limit_each(
+        paced_device: PacedDevice) -> None:
+    compiled, others = Held("compiled"), Held("library", vendor="a library")
+    queue = AttemptQueue([*attempts(20, compiled, paced_device),
+                          *attempts(20, others, paced_device)], Estimates(paced_device))
+
+    def counts() -> tuple[int, int]:
+        needing = sum(attempt.compiles for attempt in builds.attempts)
+        return needing, len(builds.attempts) - needing
+
+    with building(queue, paced_device) as builds:
+        try:
+            assert not list(builds.begin()) and counts() == (8, 2)
+            queue.has_times = True
+            others.goes_on.set()
+            assert {attempt.compiles for attempt, _ in (_next(builds), _next(builds))} == {False}
+            assert not list(builds.begin()) and counts() == (8, 2), "no more beside eight"
+            compiled.goes_on.set()
+            for _ in range(10):
+                _next(builds)
+            compiled.goes_on.clear()
+            assert not list(builds.begin())
+            assert sum(attempt.compiles for attempt in builds.attempts) == 6
+        finally:
+            compiled.goes_on.set()
+            others.goes_on.set()
+            list(all_done(builds))
+
+
+def _next(builds: CandidateBuilds) -> tuple[Attempt, Callable[[], Any]]:
+    """Waits for a candidate that is built, and returns it."""
+    end = time.monotonic() + SECONDS
+    while (done := builds.done()) is None:
+        assert time.monotonic() < end
+        builds.wait()
+    return done
+
+
+def test_a_candidate_is_built_before_its_reference_is_computed(
+        paced_device: PacedDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    algorithm, failing = Paced("paced", 10.0), Failing("failing", 10.0)
+    built_before: list[int] = []
+
+    class Noted(CandidateSet):
+        def __init__(self, *arguments: Any) -> None:
+            built_before.append(len(algorithm.built))
+            super().__init__(*arguments)
+
+    monkeypatch.setattr(candidate_builds, "CandidateSet", Noted)
+    queue = AttemptQueue(attempts(1, algorithm, paced_device), Estimates(paced_device))
+    with building(queue, paced_device) as builds:
+        assert not list(builds.begin())
+        ((attempt, result),) = all_done(builds)
+        assert result()[0].variant == attempt.variant and built_before == [1]
+    queue = AttemptQueue(attempts(1, failing, paced_device), Estimates(paced_device))
+    with building(queue, paced_device) as builds:
+        assert not list(builds.begin())
+        ((_, result),) = all_done(builds)
+        with pytest.raises(GossamerError, match="cannot be built"):
+            result()
+        assert len(built_before) == 2, "the thread that times needs the reference for a failure"
+
+
+def test_few_references_are_computed_at_a_time(paced_device: PacedDevice,
+                                               monkeypatch: pytest.MonkeyPatch) -> None:
+    at_once, most, lock = 0, 0, threading.Lock()
+
+    class Slow(CandidateSet):
+        def __init__(self, *arguments: Any) -> None:
+            nonlocal at_once, most
+            with lock:
+                at_once += 1
+                most = max(most, at_once)
+            time.sleep(0.01)
+            super().__init__(*arguments)
+            with lock:
+                at_once -= 1
+
+    monkeypatch.setattr(candidate_builds, "CandidateSet", Slow)
+    queue = AttemptQueue(attempts(8, Paced("paced", 10.0), paced_device), Estimates(paced_device))
+    with building(queue, paced_device) as builds:
+        assert not list(builds.begin())
+        assert len(list(all_done(builds))) == 8
+    assert most <= 2
+
+
+def test_samples_are_taken_while_another_layer_is_built(
+        paced_device: PacedDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick, held = Paced("quick", 10.0), Held("held")
+    of_quick, of_held = attempts(1, quick, paced_device), attempts(1, held, paced_device)
+    queue = AttemptQueue([*of_quick, *of_held], Estimates(paced_device))
+    runner = AttemptRunner(queue, paced_device, CandidateMemory(paced_device), 5)
+    sample = runner._sample
+
+    def sampled(group: CandidateGroup) -> None:
+        sample(group)
+        # without these samples nothing lets the other layer be built
+        held.goes_on.set()
+
+    monkeypatch.setattr(runner, "_sample", sampled)
+    runner.run()
+    assert [attempt.time_us for attempt in (*of_quick, *of_held)] == [10.0, 10.0]
+    assert of_quick[0].measured is not None and of_quick[0].measured.samples == 5
