@@ -232,6 +232,8 @@ class MmaTile(Tile):
         if rounds < 4:
             rounds = math.ceil(rounds)
         start, waiting, step, end = 3000, 500, 700, 1500
+        # the sums of one warp after the other are added
+        end += 90 * (self.warps_k - 1)
         planes = layer.form.planes
         steps = self.at_once(layer, word_bits) * self.warps_k * planes
         busy = together * step * steps * self.pixels * self.channels / 128**2
