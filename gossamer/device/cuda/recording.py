@@ -102,8 +102,8 @@ class Recorder:
                 driver.cuGraphDestroy(graph)
 
     def _stream_of_thread(self) -> CudaStream:
-        """Returns the stream on which the calling thread captures, always the same: vendors'
-        libraries may keep it until they are called again."""
+        """Returns the stream on which the calling thread captures, the same as long as the thread
+        lives: vendors' libraries may keep it until they are called again."""
         stream: CudaStream | None = getattr(self._of_thread, "stream", None)
         if stream is None:
             stream = self._of_thread.stream = CudaStream(self._device)

@@ -59,7 +59,7 @@ class CudnnLibrary:
             try:
                 yield handle
             finally:
-                # to read a plan back the frontend records an execution on the handle's stream: where
+                # to read a plan back the frontend records an execution on the handle's stream: if
                 # that is destroyed the process ends, and what another thread queues there meanwhile
                 # is recorded, too, instead of executed
                 self.api.set_stream(handle, self._device.stream_handle(own_stream))

@@ -19,7 +19,14 @@ from gossamer.plan.program import Layer
 from gossamer.plan.tune.candidates import CandidateSet, built_candidate
 from gossamer.plan.tune.layer_times import Attempt
 from gossamer.plan.tune.memory import CandidateMemory
-from gossamer.plan.tune.profile import BUILDING, REFERENCE, WAITING, WORKING, TuningProfile
+from gossamer.plan.tune.profile import (
+    BUILDING,
+    BUILDING_CHECKS,
+    REFERENCE,
+    WAITING,
+    WORKING,
+    TuningProfile,
+)
 from gossamer.plan.tune.queue import AttemptQueue
 from gossamer.plan.tune.workers import BuildHereError, BuildWorkers
 
@@ -98,16 +105,16 @@ class CandidateBuilds:
     def _next(self) -> Attempt | None:
         """Returns the attempt whose candidate is built next; None where enough are being built, or
         none is left."""
-        if self._is_over():
-            return self._queue.pop_required()
         if self._pool is None:
-            return self._queue.pop()
+            return self._queue.pop_required() if self._is_over() else self._queue.pop()
         if len(self._building) >= _AHEAD * processors():
             return None
         compiling = Counter(attempt.compiles for future, attempt in self._building.items()
                             if not future.done())
-        # neither the processors wait for what needs no compiler, nor the device for what does
         most = (_COMPILED if self._queue.has_times else _COMPILED_FIRST) * processors()
+        if self._is_over():
+            return self._queue.pop_required() if compiling.total() < most else None
+        # neither the processors wait for what needs no compiler, nor the device for what does
         attempt = self._queue.pop(compiles=True) if compiling[True] < most else None
         if attempt is None and compiling[False] < _UNCOMPILED * processors():
             attempt = self._queue.pop(compiles=False)
@@ -152,19 +159,21 @@ class CandidateBuilds:
         """Returns an attempt's candidate ready to run, and the cost of that."""
         built = None
         layer, is_vendor = attempt.group.layer, bool(attempt.algorithm.vendor)
+        # packed forms are shared as long as somebody holds the weights
+        weights = layer.weights_on(self._device)
         workers = None if self._workers is None else self._workers.get(is_vendor)
         if workers is not None and (is_vendor or not attempt.algorithm.dense):
             with self._profile.stage(WORKING), suppress(BuildHereError):
                 built = workers.submit(attempt.algorithm, attempt.group.problem, attempt.variant,
-                                       layer.weights_on(self._device)).result()
+                                       weights).result()
         try:
             # compilers are waited for most, so that they begin before the reference is computed
             with self._profile.stage(BUILDING):
-                prepared = built_candidate(layer, attempt.algorithm, attempt.variant, self._device,
-                                           built)
+                prepared = built_candidate(layer, weights, attempt.algorithm, attempt.variant,
+                                           self._device, built)
         finally:
             # the thread that times needs it for what fails, too
             candidates = self.set_of(layer)
-        with self._profile.stage(BUILDING):
+        with self._profile.stage(BUILDING_CHECKS):
             candidates.build_check(attempt.algorithm, attempt.variant, prepared[0])
         return prepared

@@ -350,12 +350,12 @@ class CandidateSet:
 
 
 @QUIET
-def built_candidate(layer: Layer, algorithm: Algorithm, variant: Variant, device: Device,
-                    built: BuiltForms | None = None) -> Prepared:
-    """Returns a candidate of a layer ready to run, and the cost of that, without what its check
-    computes besides. built: what another process has built for it."""
+def built_candidate(layer: Layer, weights: Weights, algorithm: Algorithm, variant: Variant,
+                    device: Device, built: BuiltForms | None = None) -> Prepared:
+    """Returns a candidate of a layer with these weights ready to run, and the cost of that, without
+    what its check computes besides. built: what another process has built for it."""
     assert layer.problem is not None
-    return build(algorithm, layer.weights_on(device), layer.problem, variant, device, built)
+    return build(algorithm, weights, layer.problem, variant, device, built)
 
 
 def digest(weights: Mapping[str, np.ndarray]) -> str:

@@ -198,7 +198,7 @@ class Attempt:
     another kind than with one, as it may be as many times faster as there are processors. family:
     what the candidate has in common with its leader. key: what identifies it among those for its
     problem. kernels: those of its kernels that are known before it is built. compiles: whether
-    building it may need a kernel that was not compiled when it was put into the queue.
+    building it may need a kernel that no attempt that was begun before it compiles.
     """
 
     group: CandidateGroup

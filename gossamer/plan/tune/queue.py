@@ -63,10 +63,14 @@ class AttemptQueue:
         self._everything = everything
         self._numbers = itertools.count()
         self._heaps: dict[bool, list[tuple[float, int, Attempt]]] = {True: [], False: []}
-        """Attempts by whether they compile kernels, with scores that are too high rather than too
-        low. One that was begun, left or put elsewhere meanwhile may still be here."""
+        """Attempts by whether they compile kernels, with scores that are usually too high, since
+        they were not computed with what is known by now. One that was begun, left or put elsewhere
+        meanwhile may still be here."""
         self._deferred: defaultdict[LayerTimes, list[Attempt]] = defaultdict(list)
         """Attempts that wait for another one of a layer to end."""
+        self._compiling: set[KernelSource] = set()
+        """Kernels that attempts compile that were begun; others that need them wait until these
+        end."""
         self._left: dict[Attempt, None] = {}
         self._left_of: Counter[CandidateGroup] = Counter()
         self._sharing: defaultdict[KernelSource, list[Attempt]] = defaultdict(list)
@@ -119,11 +123,13 @@ class AttemptQueue:
             if self.is_useless(attempt):
                 self._leave(attempt)
                 continue
+            if self._waits_for_kernels(attempt):
+                continue
             if self._waits(attempt):
                 self._deferred[attempt.group.layers[0]].append(attempt)
                 continue
             score = -self._score(attempt)
-            # scores only get worse while more is known, but for those of which a kernel is compiled
+            # scores mostly get worse while more is known
             if any(heap and score > heap[0][0] for heap in heaps):
                 self._push(attempt, score)
             elif self._is_worth_it(attempt, -score):
@@ -155,17 +161,25 @@ class AttemptQueue:
         for layer in attempt.group.layers:
             layer.begun += 1
             layer.expected_us[attempt] = self._expected_us(attempt)
-        for kernel in self.costs.begin(attempt.kernels):
+        self._compiling.update(self.costs.begin(attempt.kernels))
+
+    def end(self, attempt: Attempt) -> None:
+        """Notes that an attempt that was begun has ended, and its kernels are compiled."""
+        for kernel in self._compiling.intersection(attempt.kernels):
+            self._compiling.discard(kernel)
             for other in self._sharing.pop(kernel):
                 if other in self._left:
                     self._push(other)
-
-    def end(self, attempt: Attempt) -> None:
-        """Notes that an attempt that was begun has ended."""
         for layer in attempt.group.layers:
             layer.expected_us.pop(attempt, None)
             for other in self._deferred.pop(layer, ()):
                 self._push(other)
+
+    def _waits_for_kernels(self, attempt: Attempt) -> bool:
+        """Returns whether an attempt needs no other kernels than such as are compiled, and some of
+        these are being compiled; it is put back when that ends."""
+        return not (self._compiling.isdisjoint(attempt.kernels)
+                    or self.costs.has_new(attempt.kernels))
 
     def _waits(self, attempt: Attempt) -> bool:
         """Returns whether an attempt waits for those that were begun for its layers: none of these
@@ -218,7 +232,7 @@ class AttemptQueue:
             failure="not tried: too little is expected to be saved of the network's "
                     f"{total:.1f} us for {self._seconds(attempt):.2f} s of building")
         # a network in which the layer is in no faster region may need it
-        attempt.is_transient = any(layer.useful_share < 1.0 for layer in attempt.group.layers)
+        attempt.is_transient = self._score(attempt, beside_regions=False) >= self._worth * total
         return False
 
     def bound(self, attempt: Attempt) -> float:
@@ -273,8 +287,9 @@ class AttemptQueue:
         return (_ATTEMPT_SECONDS + attempt.variant.build_seconds / builders
                 + self.costs.seconds(attempt.kernels))
 
-    def _score(self, attempt: Attempt) -> float:
+    def _score(self, attempt: Attempt, *, beside_regions: bool = True) -> float:
         """Returns the microseconds that an attempt is expected to save for a second of measuring.
+        beside_regions: whether what it saves counts below its share of the time of faster regions.
         """
         if self._is_sure(attempt):
             return math.inf
@@ -290,7 +305,8 @@ class AttemptQueue:
                 # layers without any known time come first, each with what is expected to be fastest
                 expected = max(self._expected_us(attempt), 1e-3)
                 return 1e12 / ((1 + layer.begun)**2 * expected * seconds)
-            saved += self._saving_us(attempt, bound * layer.useful_share)
+            share = layer.useful_share if beside_regions else 1.0
+            saved += self._saving_us(attempt, bound * share)
         return saved / seconds
 
     def _expected_us(self, attempt: Attempt) -> float:

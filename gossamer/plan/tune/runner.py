@@ -7,6 +7,7 @@ get the samples that the effort asks for, interleaved with one another.
 from __future__ import annotations
 
 import gc
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -87,6 +88,9 @@ class AttemptRunner:
         self._further = further
         self._spreads = [] if spreads is None else spreads
         self._ready: dict[CandidateGroup, list[_Ready]] = {}
+        self._fastest: dict[CandidateGroup, _Ready] = {}
+        """The fastest candidates of groups of which all samples were taken, which are sampled again
+        beside those that come later."""
         self._spoilt: set[CandidateGroup] = set()
         self.done: list[Attempt] = []
         """The attempts that were measured so far, those before an interrupt included."""
@@ -117,10 +121,10 @@ class AttemptRunner:
         builds = self._builds
         self._memory.reserve_workspace(attempt.variant for attempt in self._queue)
         while True:
-            yield from builds.begin()
             if self._is_over():
                 # nobody waits for builds that the plan can do without
                 builds.give_up_optional()
+            yield from builds.begin()
             if self._further(all_begun=not self._queue, none_built=not builds.attempts):
                 self._memory.reserve_workspace(attempt.variant for attempt in self._queue)
                 continue
@@ -143,8 +147,8 @@ class AttemptRunner:
         """Takes all samples of a group of whose candidates none is left, while others are built.
         Returns whether there is such a group."""
         begun = {attempt.group for attempt in self._builds.attempts}
-        group = next((group for group in self._ready
-                      if group not in begun and not self._queue.has_of(group)), None)
+        group = next((group for group in self._ready if group not in begun and (
+            self._is_over() or not self._queue.has_of(group))), None)
         if group is not None:
             self._sample(group)
         return group is not None
@@ -229,6 +233,7 @@ class AttemptRunner:
         """Takes all samples of the candidates that are kept, and frees their memory."""
         for group in list(self._ready):
             self._sample(group)
+        self._fastest.clear()
         self._memory.release()
         gc.collect()
 
@@ -241,17 +246,25 @@ class AttemptRunner:
                 near.append(ready)
             elif ready.attempt.measured is not None:
                 ready.attempt.measured = replace(ready.attempt.measured, samples=self._samples)
+        if near and group in self._fastest:
+            near.append(self._fastest.pop(group))
         with self._profile.stage(TIMING):
             timings, is_spoilt = self._contention.undisturbed(self._device, lambda: sampled(
                 [ready.task for ready in near], self._samples, _BUDGET_US))
             if is_spoilt:
                 self._spoilt.add(group)
+                for ready in near:
+                    # results are stored now and then before the end of the run
+                    ready.attempt.is_transient = True
             sampled_ready = [ready for ready, timing in zip(near, timings, strict=True)
                              if self._keep_samples(candidates, ready, timing)]
             # the least of single samples may be below all medians
             self._queue.renew(group, [ready.attempt for ready in sampled_ready])
             for ready in sampled_ready:
                 self._measure_cold(candidates, ready)
+        if sampled_ready:
+            self._fastest[group] = min(
+                sampled_ready, key=lambda ready: ready.attempt.time_us or math.inf)
         candidates.release()
 
     def _keep_samples(self, candidates: CandidateSet, ready: _Ready,

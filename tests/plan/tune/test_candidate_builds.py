@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import pytest
 
+from gossamer import measure
 from gossamer.errors import GossamerError
 from gossamer.ops.algorithm import State
 from gossamer.plan.tune import candidate_builds
+from gossamer.plan.tune import runner as runner_module
 from gossamer.plan.tune.candidate_builds import CandidateBuilds
 from gossamer.plan.tune.candidates import CandidateSet
 from gossamer.plan.tune.estimates import Estimates
@@ -58,7 +61,7 @@ def attempts(count: int, algorithm: Paced, device: PacedDevice) -> list[Attempt]
         of = layer(f"{algorithm.name} {number}", seed=number)
         assert of.problem is not None
         group = CandidateGroup(of.problem, of, [LayerTimes(of.name)])
-        (variant,) = algorithm.variants(of.problem, device)  # type: ignore[arg-type]
+        variant = next(iter(algorithm.variants(of.problem, device)))  # type: ignore[arg-type]
         found += attempts_of(group, [(algorithm, variant)], estimates)
     return found
 
@@ -142,6 +145,66 @@ def test_a_candidate_is_built_before_its_reference_is_computed(
         assert len(built_before) == 2, "the thread that times needs the reference for a failure"
 
 
+def test_candidates_share_packed_forms_while_the_reference_is_computed(
+        paced_device: PacedDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    packed: list[str] = []
+
+    class Packing(Paced):
+        def prepare(self, weights: Any, *arguments: Any) -> State:
+            def pack(arrays: Any) -> np.ndarray:
+                packed.append("form")
+                return np.zeros(4, np.float32)
+
+            state = super().prepare(weights, *arguments)
+            state.data = (state.data, weights.packed("form", pack))
+            return state
+
+    class Slow(CandidateSet):
+        def __init__(self, *arguments: Any) -> None:
+            time.sleep(0.1)
+            super().__init__(*arguments)
+
+    monkeypatch.setattr(candidate_builds, "CandidateSet", Slow)
+    algorithm, of = Packing("packing", *[10.0] * 6), layer()
+    assert of.problem is not None
+    group = CandidateGroup(of.problem, of, [LayerTimes(of.name)])
+    estimates = Estimates(paced_device)
+    queue = AttemptQueue(attempts_of(group, [
+        (algorithm, variant)
+        for variant in algorithm.variants(of.problem, paced_device)  # type: ignore[arg-type]
+        ], estimates), estimates, everything=True)
+    with building(queue, paced_device) as builds:
+        assert not list(builds.begin())
+        assert len([result() for _, result in all_done(builds)]) == 6
+    assert packed == ["form"]
+
+
+def test_when_time_is_over_few_of_the_required_are_built_at_a_time(
+        paced_device: PacedDevice) -> None:
+    algorithm, optional = Paced("required", 10.0), Held("optional")
+    required = attempts(30, algorithm, paced_device)
+    for attempt in required:
+        attempt.is_required = True
+    queue = AttemptQueue([*required, *attempts(30, optional, paced_device)],
+                         Estimates(paced_device))
+    is_over = False
+    builds = CandidateBuilds(queue, paced_device, CandidateMemory(paced_device), TuningProfile(),
+                             None, lambda: is_over)
+    done = []
+    with builds.started():
+        try:
+            assert not list(builds.begin())
+            is_over = True
+            builds.give_up_optional()
+            optional.goes_on.set()
+            while not list(builds.begin()) and builds.attempts:
+                assert len(builds.attempts) <= 16
+                done.append(_next(builds)[0])
+        finally:
+            optional.goes_on.set()
+    assert set(done) == set(required)
+
+
 def test_few_references_are_computed_at_a_time(paced_device: PacedDevice,
                                                monkeypatch: pytest.MonkeyPatch) -> None:
     at_once, most, lock = 0, 0, threading.Lock()
@@ -182,3 +245,29 @@ def test_samples_are_taken_while_another_layer_is_built(
     runner.run()
     assert [attempt.time_us for attempt in (*of_quick, *of_held)] == [10.0, 10.0]
     assert of_quick[0].measured is not None and of_quick[0].measured.samples == 5
+
+
+def test_the_fastest_is_sampled_again_beside_one_that_comes_later(
+        paced_device: PacedDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick, held = Paced("quick", 10.0, 9.9, model_us=10.0), Held("held")
+    (first,), of_held = attempts(1, quick, paced_device), attempts(1, held, paced_device)
+    queue = AttemptQueue([first, *of_held], Estimates(paced_device))
+    together: list[int] = []
+
+    def sampled(tasks: Sequence[Any], *arguments: Any) -> Any:
+        if arguments[0] > 1:
+            together.append(len(tasks))
+        return measure.sampled(tasks, *arguments)
+
+    def further(*, all_begun: bool, none_built: bool) -> bool:
+        if not together or held.goes_on.is_set():
+            return False
+        problem = first.group.problem
+        variants = list(quick.variants(problem, paced_device))  # type: ignore[arg-type]
+        queue.extend(attempts_of(first.group, [(quick, variants[1])], Estimates(paced_device)))
+        held.goes_on.set()
+        return True
+
+    monkeypatch.setattr(runner_module, "sampled", sampled)
+    AttemptRunner(queue, paced_device, CandidateMemory(paced_device), 5, further=further).run()
+    assert together[0] == 1 and sorted(together[1:]) == [1, 2]

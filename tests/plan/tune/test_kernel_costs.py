@@ -43,6 +43,7 @@ def test_candidates_of_compiled_kernels_come_first() -> None:
     known = replace(attempt(of, 90.0, "known", layout="CHWN"), kernels=(FIRST,))
     queue = AttemptQueue([required, new, known], Estimates(find("host")))
     assert queue.pop() is required
+    queue.end(required)
     measure(queue, required, 100.0)
     assert [queue.pop(), queue.pop(), queue.pop()] == [known, new, None]
 

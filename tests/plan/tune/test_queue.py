@@ -146,13 +146,15 @@ def test_attempts_that_need_the_compiler_and_others_are_asked_for_apart() -> Non
     assert [queue.pop(compiles=True), queue.pop()] == attempts[:2]
 
 
-def test_an_attempt_needs_no_compiler_once_another_one_has_its_kernels() -> None:
+def test_an_attempt_waits_for_kernels_that_another_one_compiles() -> None:
     sources = [KernelSource.of(Path("a.cl"), name) for name in ("shared", "own")]
     attempts = [attempt(group(name), us) for name, us in (("one", 1.0), ("two", 2.0))]
     attempts[0].kernels, attempts[1].kernels = (sources[0],), (sources[0],)
     queue = queue_of(*attempts)
     assert queue.pop(compiles=False) is None
     assert queue.pop(compiles=True) is attempts[0]
+    assert queue.pop() is None and len(queue) == 1, "it would only wait for the compiler"
+    queue.end(attempts[0])
     assert queue.pop(compiles=True) is None and queue.pop(compiles=False) is attempts[1]
 
 
@@ -345,14 +347,17 @@ def test_what_a_layer_saves_counts_below_its_share_of_a_faster_region() -> None:
     (times,) = of.layers
     region.parts, times.covered_by = [times], [[region]]
     first, other = attempt(of, 100.0), attempt(of, 60.0, "other")
-    queue = AttemptQueue([other], estimates, worth=1e-6)
+    queue = AttemptQueue([other], estimates, worth=10.0)
     measure(queue, first, 100.0)
     assert times.useful_share == 1.0, "the region has no time yet"
     measure(queue, attempt(group("region", region), 100.0), 60.0)
     assert times.useful_share == 0.6
     measure(queue, attempt(group("region", region), 100.0, "faster"), 20.0)
     assert times.useful_share == 0.2 and not queue.is_useless(other)
-    assert queue.pop() is None and queue.not_tried == [other] and other.is_transient
+    slow = attempt(of, 130.0, "slow")
+    queue.extend([slow])
+    assert queue.pop() is None and set(queue.not_tried) == {other, slow}
+    assert other.is_transient and not slow.is_transient, "one would be tried without the region"
 
 
 @pytest.mark.parametrize(("keeps", "elsewhere"), [(True, False), (False, True)])
