@@ -115,8 +115,9 @@ class Cheapest:
         if self._device.builds_side_by_side and not restricted:
             of_regions = RegionRequests(regions, self._layers, self._device,
                                         lambda region: self._region_eligibility(region)[0])
+            # what is within others is looked at again at the end: layers may have become faster
             further = [Further(When.BUILDING, of_regions.largest), *further,
-                       Further(When.LAST, of_regions.within)]
+                       Further(When.TIMED, of_regions.within), Further(When.LAST, of_regions.within)]
         self._tuner.measure_all(first, further)
 
     def _requests(self, layers: Sequence[Layer], refusal: Refusal) -> list[Request]:

@@ -3,7 +3,6 @@ compared with baseline plans from end to end, or it is restored from stored choi
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -157,12 +156,8 @@ class Planner:
     def _error(self, program: Program) -> float:
         """Returns the error of a program's outputs on the calibration inputs."""
         assert self._calibration is not None
-        try:
-            return self._calibration.error(
-                Context(self._graph.name, program, self._device).run, program.batch)
-        finally:
-            # contexts are in reference cycles, which keep their device memory
-            gc.collect()
+        return self._calibration.error(
+            Context(self._graph.name, program, self._device).run, program.batch)
 
     def _accurate(self, program: Program) -> Program:
         """Returns the program. Raises GossamerError where its error exceeds the tolerance."""

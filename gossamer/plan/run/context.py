@@ -19,7 +19,7 @@ from gossamer.measure import Task, Timing, Work, interleave
 from gossamer.ops.algorithm import State
 from gossamer.plan.prepare import BuildCost, Prepared, build, side_by_side
 from gossamer.plan.program import Program, Step
-from gossamer.plan.run.memory import Lifetime, place
+from gossamer.plan.run.buffers import ProgramBuffers
 from gossamer.plan.run.step_line import step_line
 
 _MOST_FOREIGN = 8
@@ -44,9 +44,7 @@ class Context:
         self.device = device
         self.stream = stream
         self._lock = threading.Lock()
-        self._buffers = self._allocate(name)
-        self._constants = {value: device.upload(array, f"constant {value!r}")
-                           for value, array in program.constants.items()}
+        self._buffers = ProgramBuffers(name, program, device)
         self.builds: list[BuildCost | None] = []
         """The cost of preparing each step; None where there is nothing to compute."""
         self.weights = [step.layer.weights_on(step.device) for step in program.steps]
@@ -62,7 +60,17 @@ class Context:
     @property
     def constant_bytes(self) -> int:
         """Bytes of the uploaded constants."""
-        return sum(buffer.nbytes for buffer in self._constants.values())
+        return self._buffers.constant_bytes
+
+    @property
+    def activation_bytes(self) -> int:
+        """Bytes of the memory that the values share."""
+        return self._buffers.activation_bytes
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Bytes of the memory in which steps keep what lies between their kernels."""
+        return self._buffers.workspace_bytes
 
     @property
     def batch(self) -> int:
@@ -122,16 +130,12 @@ class Context:
         if key in self._foreign:
             self._foreign.move_to_end(key)
             if self._foreign[key] is None and self._executions:
-                own_buffers = self._buffers
                 # the memory stays the caller's, who passes it again with every call
-                callers_buffers = {self.program.root(value): self.device.wrap(
+                callers_buffers = {value: self.device.wrap(
                     inputs[name].address, inputs[name].nbytes, None)
                     for name, value in self.program.inputs.items()}
-                self._buffers = {**own_buffers, **callers_buffers}
-                try:
+                with self._buffers.replaced(callers_buffers):
                     self._foreign[key] = self.device.capture(self._run_steps)
-                finally:
-                    self._buffers = own_buffers
         else:
             self._foreign[key] = None
             while len(self._foreign) > _MOST_FOREIGN:
@@ -174,8 +178,7 @@ class Context:
 
     def buffer(self, value: str) -> Buffer:
         """Returns the memory of a value."""
-        root = self.program.root(value)
-        return self._constants[root] if root in self._constants else self._buffers[root]
+        return self._buffers.of(value)
 
     def profile(self, *, repeats: int = 10) -> list[Timing]:
         """Returns the time of every step, each on the data that the steps before it computed."""
@@ -235,27 +238,6 @@ class Context:
             debug.show(step_line(step, elapsed, state, debug.level()))
         self._executions += 1
 
-    def _allocate(self, name: str) -> dict[str, Buffer]:
-        """Allocates the arena and the workspace, and returns the buffers of values by name."""
-        program = self.program
-        lifetimes = _lifetimes(program)
-        offsets, total = place(lifetimes, self.device.alignment)
-        purpose = f"activations of {name} at batch {program.batch}"
-        arena = self.device.empty(max(total, self.device.alignment), purpose)
-        self.activation_bytes = total
-        self.workspace_bytes = max((step.variant.workspace for step in program.steps
-                                    if step.device is self.device), default=0)
-        self._workspace = None
-        if self.workspace_bytes:
-            self._workspace = self.device.empty(self.workspace_bytes,
-                                                f"workspace of {name} at batch {program.batch}")
-        buffers = {value: arena.view(offset, lifetimes[value].nbytes)
-                   for value, offset in offsets.items()}
-        for value in program.places:
-            where = program.place(value)
-            buffers[value] = buffers[where.whole].view(where.offset, program.specs[value].nbytes)
-        return buffers
-
     def _built(self) -> Sequence[Callable[[], Prepared]]:
         """Returns for each step a function that returns its prepared state and the cost of that,
         or raises the error."""
@@ -281,10 +263,14 @@ class Context:
                                            [self.buffer(value) for value in step.inputs],
                                            [self.buffer(value) for value in step.outputs])
 
+        # a function that refers to this context would keep its memory until Python's garbage
+        # collector finds the cycle
+        buffers = self._buffers
+
         def work(stream: Any) -> None:
-            step.algorithm.launch(state, [self.buffer(value) for value in step.inputs],
-                                  [self.buffer(value) for value in step.outputs],
-                                  self._workspace, stream)
+            step.algorithm.launch(state, [buffers.of(value) for value in step.inputs],
+                                  [buffers.of(value) for value in step.outputs],
+                                  buffers.workspace, stream)
 
         return step, state, work
 
@@ -292,26 +278,6 @@ class Context:
 def _is_idle(step: Step) -> bool:
     """Whether there is nothing to compute."""
     return step.in_place or all(spec.size == 0 for spec in step.variant.outputs)
-
-
-def _lifetimes(program: Program) -> dict[str, Lifetime]:
-    """Returns the lifetime of every value that has memory of its own in the arena, parts of it
-    included. Inputs and outputs are alive until after the last step, so that an execution can be
-    repeated."""
-    owners = {value: program.place(value).whole for value in (
-        *program.inputs.values(), *program.outputs.values(),
-        *(value for step in program.steps for value in (*step.inputs, *step.outputs)))}
-    first: dict[str, int] = {owners[value]: -1 for value in program.inputs.values()}
-    last = dict(first)
-    for index, step in enumerate(program.steps):
-        for value in step.outputs:
-            first.setdefault(owners[value], index)
-        for value in (*step.inputs, *step.outputs):
-            last[owners[value]] = index
-    for value in (*program.inputs.values(), *program.outputs.values()):
-        last[owners[value]] = len(program.steps)
-    return {value: Lifetime(max(program.specs[value].nbytes, 1), start, last[value])
-            for value, start in first.items()}
 
 
 def _host_work(step: Step, state: State, device: Device, inputs: Sequence[Buffer],

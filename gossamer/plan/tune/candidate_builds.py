@@ -166,6 +166,8 @@ class CandidateBuilds:
             with self._profile.stage(WORKING), suppress(BuildHereError):
                 built = workers.submit(attempt.algorithm, attempt.group.problem, attempt.variant,
                                        weights).result()
+                self._queue.costs.learn_elsewhere(attempt.algorithm.name,
+                                                  built.seconds / max(1, workers.count))
         try:
             # compilers are waited for most, so that they begin before the reference is computed
             with self._profile.stage(BUILDING):

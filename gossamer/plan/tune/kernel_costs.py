@@ -1,4 +1,5 @@
-"""Learns how long the kernels of candidates take to compile; many candidates share a kernel."""
+"""Learns how long candidates take to build: their kernels, which many share, and what other
+processes do for them."""
 
 from __future__ import annotations
 
@@ -25,6 +26,9 @@ class KernelCosts:
         self._waiting: Counter[KernelSource] = Counter()
         self._seconds = 0.0
         self._count = 0
+        self._elsewhere: dict[str, tuple[float, int]] = {}
+        """The seconds that other processes took for candidates, and the number of these, by the
+        names of their algorithms."""
 
     def expect(self, kernels: Iterable[KernelSource]) -> None:
         """Notes that a candidate needs these kernels."""
@@ -55,3 +59,14 @@ class KernelCosts:
             self._unknown -= new
             self._seconds += seconds
             self._count += len(new)
+
+    def learn_elsewhere(self, algorithm: str, seconds: float) -> None:
+        """Remembers the seconds that a candidate of an algorithm took in one of several processes
+        that build for this one, divided by their number."""
+        total, count = self._elsewhere.get(algorithm, (0.0, 0))
+        self._elsewhere[algorithm] = total + seconds, count + 1
+
+    def seconds_elsewhere(self, algorithm: str) -> float:
+        """Returns these seconds on average; 0 where no other process built such a candidate."""
+        total, count = self._elsewhere.get(algorithm, (0.0, 1))
+        return total / count

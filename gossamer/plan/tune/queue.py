@@ -284,8 +284,9 @@ class AttemptQueue:
     def _seconds(self, attempt: Attempt) -> float:
         """Returns the seconds that an attempt is expected to take."""
         builders = min(_BUILDERS, self.costs.builders)
-        return (_ATTEMPT_SECONDS + attempt.variant.build_seconds / builders
-                + self.costs.seconds(attempt.kernels))
+        return (_ATTEMPT_SECONDS + self.costs.seconds(attempt.kernels) + (
+            attempt.variant.build_seconds / builders
+            or self.costs.seconds_elsewhere(attempt.algorithm.name)))
 
     def _score(self, attempt: Attempt, *, beside_regions: bool = True) -> float:
         """Returns the microseconds that an attempt is expected to save for a second of measuring.

@@ -96,7 +96,8 @@ class Requested:
             if not self._listing.is_done and not none_built:
                 return False
             self._listing.wait()
-        if when is When.LAST and not is_last:
+        if not is_last and (when is When.LAST or (when is When.TIMED and any(
+                times.best_us == math.inf for times in self.work.times.values()))):
             return False
         self.add(self._further.pop(0).requests(self.best_us))
         return True

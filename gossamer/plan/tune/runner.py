@@ -41,6 +41,9 @@ _LAUNCH_US, _GRAPH_US = 50.0, 5.0
 records its own time."""
 _LONG_US = 1000.0
 """Microseconds of one execution from which on its launch does not matter."""
+_REPEATED_US = 20000.0
+"""Microseconds of one execution up to which a slow one is repeated where other processes use the
+device while they build."""
 
 
 @dataclass(eq=False)
@@ -196,20 +199,20 @@ class AttemptRunner:
 
     def _first_sample(self, attempt: Attempt, work: Work) -> tuple[PreparedTask, float]:
         """Returns a candidate as a task, with the microseconds of its first sample, which is one
-        execution where that lasts long, or else the shorter of two where it is hopelessly slow."""
+        execution where that lasts long, the shorter of two where others may have disturbed it."""
         device = self._device
         execute = (device.timed_graph(work, 1) if device.limits.graph
                    else partial(device.time, work))
         once = execute()
         self._profile.device_us += once
         launch_us = _GRAPH_US if device.limits.graph else _LAUNCH_US
-        hopeless_us = _HOPELESS * (self._queue.bound(attempt) + launch_us)
-        if hopeless_us < once <= _LONG_US:
+        most_us = min(_HOPELESS * (self._queue.bound(attempt) + launch_us), _LONG_US)
+        if most_us < once <= (_REPEATED_US if device.builds_side_by_side else _LONG_US):
             # the work of another process may have fallen into the execution
             again = execute()
             self._profile.device_us += again
             once = min(once, again)
-        if once > min(hopeless_us, _LONG_US):
+        if once > most_us:
             return PreparedTask(execute, 1, once), once
         task = repeated(Task(device, work, as_in_plan=True), _SAMPLE_US, once)
         (timing,) = sampled([task], 1, _BUDGET_US)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import math
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -102,6 +104,23 @@ def test_streams_wait_for_each_other(plan: Plan, graphs: GraphDevice) -> None:
     context.run({"x": images(1)})
     context.end_to_end(repeats=3)
     assert graphs.waits == [("first", None), ("second", "first"), (None, "second")]
+
+
+def test_the_memory_of_a_context_is_freed_with_its_last_reference(
+    graphs: GraphDevice, plan: Plan
+) -> None:
+    context = Context("network", plan.program(1), graphs)
+    source = Addressed(graphs, 64, images(1))
+    for _ in range(3):
+        context.run({"x": images(1)})
+        foreign(context, graphs, source)
+    task, buffers = context.ready(), weakref.ref(context.buffer(next(iter(plan.program(1).inputs))))
+    gc.disable()
+    try:
+        del context, task
+        assert buffers() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("op", ["Identity", "Reshape"])

@@ -35,6 +35,14 @@ def test_the_cost_is_learnt_from_kernels_that_were_new() -> None:
     assert costs.seconds([FIRST]) == 0 and costs.seconds([SECOND]) == 2.0 / 4
 
 
+def test_what_other_processes_build_costs_what_it_took_them() -> None:
+    costs = KernelCosts()
+    assert costs.seconds_elsewhere("library") == 0
+    costs.learn_elsewhere("library", 0.25)
+    costs.learn_elsewhere("library", 0.75)
+    assert (costs.seconds_elsewhere("library"), costs.seconds_elsewhere("other")) == (0.5, 0)
+
+
 def test_candidates_of_compiled_kernels_come_first() -> None:
     times = LayerTimes("conv")
     of = group("conv", times)

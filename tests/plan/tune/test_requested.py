@@ -16,9 +16,11 @@ from gossamer.ops.algorithm import Algorithm, State
 from gossamer.ops.registry import OPS
 from gossamer.plan.candidate import Candidate
 from gossamer.plan.program import Layer
-from gossamer.plan.tune import requested, worker_pools
+from gossamer.plan.tune import candidate_builds, requested, worker_pools
+from gossamer.plan.tune import tuner as tuner_module
 from gossamer.plan.tune.listing import Listing
 from gossamer.plan.tune.measures import Further, Request, When
+from gossamer.plan.tune.queue import AttemptQueue
 from gossamer.plan.tune.tuner import Tuner
 from gossamer.plan.tune.workers import BuildHereError
 from tests.plan.tune.paced import Paced, PacedDevice, layer
@@ -48,7 +50,7 @@ def test_further_requests_are_made_at_their_moments(
         side_by_side: bool) -> None:
     paced = Paced("paced", 100.0, 90.0)
     known(paced)
-    layers = [layer(str(n), channels=4 + n, seed=n) for n in range(4)]
+    layers = [layer(str(n), channels=4 + n, seed=n) for n in range(5)]
     first, *others = ([Request(each, [paced], paced_device)] for each in layers)
     seen: dict[When, float] = {}
     tuner = paced_tuner()
@@ -56,12 +58,41 @@ def test_further_requests_are_made_at_their_moments(
                               for when, requests in zip(When, others, strict=True)])
     assert list(seen) == list(When)
     assert seen[When.BUILDING] == (math.inf if side_by_side else 90.0)
-    assert seen[When.LAST] <= 100.0
-    assert tuner.measured == 8
+    assert seen[When.TIMED] <= 100.0 and seen[When.LAST] <= 100.0
+    assert tuner.measured == 10
     for each in layers:
         assert [candidate.cost for candidate in tuner.measure(each, [paced], paced_device)] == [
             100.0, 90.0]
-    assert tuner.measured == 8, "all was measured in one queue"
+    assert tuner.measured == 10, "all was measured in one queue"
+
+
+def test_what_is_requested_when_all_is_timed_does_not_wait_for_what_is_left(
+        paced_device: PacedDevice, paced_tuner: TunerMaker, known: Callable[..., None],
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PacedDevice, "builds_side_by_side", True)
+    monkeypatch.setattr(candidate_builds, "processors", lambda: 2)
+    paced = Paced("paced", *[100.0] * 40)
+    known(paced)
+    one, other, later = (layer(name, channels=4 + n, seed=n)
+                         for n, name in enumerate(("one", "other", "later")))
+    left: dict[When, int] = {}
+
+    def note(when: When, requests: Sequence[Request]) -> Further:
+        def make(best_us: Callable[[Layer], float]) -> Sequence[Request]:
+            assert best_us(one) < math.inf and best_us(other) < math.inf
+            left[when] = sum(map(len, queues))
+            return requests
+        return Further(when, make)
+
+    queues: list[AttemptQueue] = []
+    monkeypatch.setattr(tuner_module, "AttemptQueue",
+                        lambda *args, **more: queues.append(AttemptQueue(*args, **more))
+                        or queues[-1])
+    tuner = paced_tuner("max")
+    tuner.measure_all([Request(each, [paced], paced_device) for each in (one, other)],
+                      [note(When.TIMED, [Request(later, [paced], paced_device)]),
+                       note(When.LAST, [])])
+    assert left[When.TIMED] > 0 and left[When.LAST] == 0 and tuner.measured == 120
 
 
 def test_further_requests_are_made_where_nothing_is_left_to_measure_before(
