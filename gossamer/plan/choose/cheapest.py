@@ -117,7 +117,7 @@ class Cheapest:
                                         lambda region: self._region_eligibility(region)[0])
             # what is within others is looked at again at the end: layers may have become faster
             further = [Further(When.BUILDING, of_regions.largest), *further,
-                       Further(When.TIMED, of_regions.within), Further(When.LAST, of_regions.within)]
+                       *(Further(when, of_regions.within) for when in (When.TIMED, When.LAST))]
         self._tuner.measure_all(first, further)
 
     def _requests(self, layers: Sequence[Layer], refusal: Refusal) -> list[Request]:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info
 
-from gossamer.ops.backprop import host
+from gossamer.ops.backprop import host, host_updates
 from gossamer.train import MLP
 
 Blobs = tuple[np.ndarray, np.ndarray]
@@ -44,8 +44,8 @@ def test_small_products_take_one_thread(blobs: Blobs, most: list[int], batch: in
 
         return function
 
-    for name in ("_in_batches", "_online"):
-        monkeypatch.setattr(host, name, recorded(getattr(host, name)))
+    for name in ("in_batches", "one_by_one"):
+        monkeypatch.setattr(host_updates, name, recorded(getattr(host_updates, name)))
     _train(blobs, batch)
     assert seen == [[1] * len(most)]
     assert _blas_threads() == most
@@ -58,7 +58,7 @@ def test_threads_are_put_back_where_several_train(blobs: Blobs, most: list[int],
                                                   monkeypatch: pytest.MonkeyPatch) -> None:
     """The count of threads is restored even where a second training begins while the first goes on
     and ends after it."""
-    online = host._online
+    online = host_updates.one_by_one
     first_began, second_began, first_ended = (threading.Event() for _ in range(3))
 
     def in_turns(*arguments: Any) -> list[np.ndarray]:
@@ -74,7 +74,7 @@ def test_threads_are_put_back_where_several_train(blobs: Blobs, most: list[int],
         _train(blobs)
         first_ended.set()
 
-    monkeypatch.setattr(host, "_online", in_turns)
+    monkeypatch.setattr(host_updates, "one_by_one", in_turns)
     threads = [threading.Thread(target=first, name="first"),
                threading.Thread(target=_train, args=(blobs,))]
     threads[0].start()

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy import sparse
 
 from gossamer.device.base import Device
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.strided import cannot_compile
 from gossamer.ops.weights import WeightsInfo
 from gossamer.tensor import TensorSpec
+
+if TYPE_CHECKING:
+    from scipy import sparse
 
 DENSEST = 0.75
 """The largest density at which sparse algorithms are tried: above it they cannot win."""
@@ -41,6 +44,9 @@ def cannot_index(problem: Conv2dProblem, device: Device) -> str | None:
 
 def csr(arrays: Mapping[str, np.ndarray]) -> sparse.csr_array:
     """Returns the weights as a float32 CSR matrix (M, C/groups * R * S), which stores NaN too."""
+    # SciPy takes long to import, which processes without pruned layers need not wait for
+    from scipy import sparse
+
     weight = np.asarray(arrays["weight"], np.float32)
     return sparse.csr_array(weight.reshape(len(weight), -1))
 
