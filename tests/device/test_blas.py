@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 
@@ -70,5 +72,38 @@ def test_the_blas_of_numpy_is_found() -> None:
     usual = blas.threads()
     assert usual >= 1
     with blas.limited(1):
-        assert set(blas._numbers()) <= {1} and blas.threads() == usual
-    assert max(blas._numbers(), default=1) == usual
+        assert {number for _, number in blas._numbers()} <= {1} and blas.threads() == usual
+    assert max((number for _, number in blas._numbers()), default=1) == usual
+
+
+def test_a_library_that_is_loaded_within_a_limit_has_those_that_follow(
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    early, late = _Library(8), _Library(4)
+    loaded = [early]
+    monkeypatch.setattr(blas, "_libraries", lambda: tuple(loaded))
+    with blas.limited(2):
+        loaded.append(late)
+        with blas.limited(1):
+            assert (early.threads, late.threads) == (1, 1)
+    assert (early.threads, late.threads) == (8, 4)
+
+
+def test_the_libraries_of_numpy_and_scipy_are_limited() -> None:
+    code = """if True:
+        from threadpoolctl import threadpool_info
+        from gossamer.device import blas
+        import numpy, sys
+        def numbers():
+            return {pool["filepath"]: pool["num_threads"] for pool in threadpool_info()
+                    if pool["user_api"] == "blas"}
+        usual = numbers()
+        with blas.limited(1):
+            assert set(numbers().values()) == {1} and "scipy" not in sys.modules
+        import scipy.linalg.blas
+        assert {**numbers(), **usual} == numbers()
+        usual = numbers()
+        with blas.limited(1):
+            assert set(numbers().values()) == {1} and len(numbers()) == len(usual)
+        assert numbers() == usual
+        """
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -114,9 +114,12 @@ class Cheapest:
                          if request.device is self._device]
         if self._device.builds_side_by_side and not restricted:
             of_regions = RegionRequests(regions, self._layers, self._device,
-                                        lambda region: self._region_eligibility(region)[0])
-            # what is within others is looked at again at the end: layers may have become faster
-            further = [Further(When.BUILDING, of_regions.largest), *further,
+                                        lambda region: self._region_eligibility(
+                                            region, self._tuner.refusal_reason)[0])
+            # the tiles of one region after another are listed, so that compilers do not wait; what
+            # is within others is looked at again at the end, as layers may have become faster
+            further = [*(Further(When.BUILDING, partial(_largest, of_regions, region))
+                         for region in of_regions.regions), *further,
                        *(Further(when, of_regions.within) for when in (When.TIMED, When.LAST))]
         self._tuner.measure_all(first, further)
 
@@ -165,9 +168,11 @@ class Cheapest:
             found = []
             for region in regions:
                 if len(region.covers) == size:
-                    allowed, reasons = self._region_eligibility(region)
                     larger = next((other for other in fast
                                    if set(region.covers) < set(other.covers)), None)
+                    # the configs of what is not measured need not be listed
+                    allowed, reasons = self._region_eligibility(
+                        region, _unsupported if larger else self._tuner.refusal_reason)
                     if larger is not None:
                         reasons |= {algorithm.name: f"{larger.name} is faster with more layers"
                                     for algorithm in allowed}
@@ -182,14 +187,14 @@ class Cheapest:
                     region, self._device, self._precise(region, candidates), reasons)
         return [measured[region.name] for region in regions]
 
-    def _region_eligibility(self, region: Layer) -> tuple[list[Algorithm], dict[str, str]]:
+    def _region_eligibility(self, region: Layer, refusal: Refusal
+                            ) -> tuple[list[Algorithm], dict[str, str]]:
         layers = [self._layers[name] for name in region.covers]
         taken_alone = self._policy.only is not None and any(
             self._policy.only in {algorithm.name for algorithm in able_on(
                 layer.problem, self._device, self._tuner.refusal_reason)[0]}
             for layer in layers if layer.problem is not None)
-        return region_eligibility(region, layers, self._device, self._policy,
-                                  self._tuner.refusal_reason, taken_alone)
+        return region_eligibility(region, layers, self._device, self._policy, refusal, taken_alone)
 
     def _precise(self, layer: Layer, candidates: list[Candidate]) -> list[Candidate]:
         """Returns the candidates, of which those are excluded that are less precise than the layer
@@ -353,6 +358,17 @@ def _conversions(nodes: Sequence[AssignmentNode], taken: Sequence[int],
              for name, need in zip(node.inputs, option.needs, strict=True)]
     return {(name, given[name], need) for name, need in (*needs, *required.items())
             if given[name] != need}
+
+
+def _unsupported(algorithm: Algorithm, problem: Problem, device: Device) -> str | None:
+    return algorithm.supports(problem, device)
+
+
+def _largest(of_regions: RegionRequests, region: Layer,
+             best_us: Callable[[Layer], float]) -> Sequence[Request]:
+    """Returns the request for a region that is not within a larger one, whatever times are known.
+    """
+    return of_regions.largest(region)
 
 
 def best_alone(layer: Layer, device: Device, tuner: Measures) -> LayerChoice:

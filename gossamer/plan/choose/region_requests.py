@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from gossamer.device.base import Device
 from gossamer.ops.algorithm import Algorithm
@@ -25,20 +25,22 @@ class RegionRequests:
     """The requests for a network's regions: at first of the largest, then of those within them.
 
     layers: the network's layers by name. allowed: returns the algorithms that may compute a
-    region.
+    region. regions: the regions in the order in which they are asked for.
     """
 
     def __init__(self, regions: Sequence[Layer], layers: Mapping[str, Layer], device: Device,
                  allowed: Callable[[Layer], Sequence[Algorithm]]) -> None:
-        self._regions = sorted(regions, key=lambda region: len(region.covers), reverse=True)
+        self.regions = sorted(regions, key=lambda region: len(region.covers), reverse=True)
         self._layers = layers
         self._device = device
         self._allowed = allowed
         self._requested: dict[str, Layer] = {}
 
-    def largest(self, best_us: Callable[[Layer], float]) -> list[Request]:
-        """Returns those of each region that is not within another one that may be computed."""
-        return self._outermost(self._regions)
+    def largest(self, region: Layer) -> list[Request]:
+        """Returns that of one of `regions`, called for each in turn, unless it is within another
+        one that may be computed."""
+        return [] if self._is_within(region, self._requested.values()) else self._outermost(
+            [region])
 
     def within(self, best_us: Callable[[Layer], float]) -> list[Request]:
         """Returns those of the largest regions within the former ones, unless one of these around
@@ -46,15 +48,18 @@ class RegionRequests:
         fast = [region for region in self._requested.values()
                 if math.isinf(best_us(region)) or leaves_parts_out(
                     best_us(region), sum(best_us(self._layers[name]) for name in region.covers))]
-        return self._outermost([
-            region for region in self._regions
-            if region.name not in self._requested and not any(
-                set(region.covers) < set(other.covers) for other in fast)])
+        return self._outermost([region for region in self.regions
+                                if region.name not in self._requested
+                                and not self._is_within(region, fast)])
+
+    @staticmethod
+    def _is_within(region: Layer, others: Iterable[Layer]) -> bool:
+        return any(set(region.covers) < set(other.covers) for other in others)
 
     def _outermost(self, regions: Sequence[Layer]) -> list[Request]:
         found: list[Request] = []
         for region in regions:
-            if not any(set(region.covers) < set(request.layer.covers) for request in found) and (
+            if not self._is_within(region, (request.layer for request in found)) and (
                     allowed := self._allowed(region)):
                 found.append(Request(region, allowed, self._device))
         self._requested |= {request.layer.name: request.layer for request in found}

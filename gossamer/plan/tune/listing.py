@@ -55,16 +55,16 @@ class Listing:
         self._known: dict[tuple[Algorithm, Problem, str], frozenset[CandidateKey]] = {}
         self._allowed_more: set[tuple[Algorithm, Problem, str]] = set()
         self._answers: Future[None] | None = None
-        self._may_answer_here = threading.Event()
+        self._may_ask, self._may_answer_here = threading.Event(), threading.Event()
         self._nobody_waits = False
         self.why = f"with effort {effort}"
         """The words that say where the limit of the time for building comes from."""
 
     def ask(self, layers: Iterable[Layer], device: Device, workers: WorkerPools) -> bool:
-        """Starts to ask the libraries of vendors what they offer for layers, where the device
-        builds side by side, and returns whether it does; wait() waits for the answers. Those that
-        answer in this process do so after answer_here(), and candidates that skip zeros, of which
-        there are many, are listed then, too.
+        """Prepares to ask the libraries of vendors what they offer for layers, where the device
+        builds side by side, and returns whether it does; wait() waits for the answers. They are
+        asked after ask_now(). Those that answer in this process do so after answer_here(), and
+        candidates that skip zeros, of which there are many, are listed then, too.
 
         workers: processes that are started where there is much to ask and to build.
         """
@@ -90,15 +90,23 @@ class Listing:
             with suppress(Exception):
                 self._answers.result()
         pool = ThreadPoolExecutor(1)
-        self._may_answer_here, self._nobody_waits = threading.Event(), False
+        self._may_ask, self._may_answer_here = threading.Event(), threading.Event()
+        self._nobody_waits = False
         self._answers = pool.submit(self._list, device, list(asked), list(slow), processes,
-                                    self._may_answer_here)
+                                    self._may_ask, self._may_answer_here)
         pool.shutdown(wait=False)
         return True
+
+    def ask_now(self) -> None:
+        """Lets the libraries be loaded, which keeps Python's interpreter, and those that answer in
+        other processes be asked. The processes take a second to start, so that the first candidates
+        are begun before."""
+        self._may_ask.set()
 
     def answer_here(self) -> None:
         """Lets the libraries that are asked in this process answer, and candidates that skip zeros
         be listed. Both keep Python's interpreter, so that others list before what they need."""
+        self.ask_now()
         self._may_answer_here.set()
 
     def give_up(self) -> None:
@@ -108,8 +116,9 @@ class Listing:
 
     def _list(self, device: Device, asked: Sequence[tuple[Algorithm, Problem]],
               slow: Sequence[tuple[Algorithm, Problem]], processes: BuildWorkers | None,
-              may_answer_here: threading.Event) -> None:
+              may_ask: threading.Event, may_answer_here: threading.Event) -> None:
         """Lists what libraries offer, and slow algorithms of gossamer's own."""
+        may_ask.wait()
         with self._profile.stage(LISTING):
             elsewhere = self._ask_elsewhere(device, asked, processes)
         may_answer_here.wait()

@@ -80,6 +80,7 @@ class Requested:
         all_begun: whether no attempt is left to begin. none_built: whether none is being built
         either, so that the moment for others may be waited for.
         """
+        self._listing.ask_now()
         if self._is_over():
             # what may be taken without being measured is among what is listed
             self._further = [each for each in self._further if each.when is When.LISTED]
@@ -99,7 +100,8 @@ class Requested:
         if not is_last and (when is When.LAST or (when is When.TIMED and any(
                 times.best_us == math.inf for times in self.work.times.values()))):
             return False
-        self.add(self._further.pop(0).requests(self.best_us))
+        if requests := self._further.pop(0).requests(self.best_us):
+            self.add(requests)
         return True
 
     def best_us(self, layer: Layer) -> float:

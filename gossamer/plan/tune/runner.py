@@ -128,13 +128,15 @@ class AttemptRunner:
                 # nobody waits for builds that the plan can do without
                 builds.give_up_optional()
             yield from builds.begin()
-            if self._further(all_begun=not self._queue, none_built=not builds.attempts):
+            is_more = self._further(all_begun=not self._queue, none_built=not builds.attempts)
+            if is_more:
                 self._memory.reserve_workspace(attempt.variant for attempt in self._queue)
-                continue
-            if not builds.attempts:
-                return
             done = builds.done()
             if done is None:
+                if is_more:
+                    continue
+                if not builds.attempts:
+                    return
                 if not self._sample_settled():
                     builds.wait()
                 continue
