@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from gossamer.device.base import Device
@@ -44,10 +43,9 @@ class RegionRequests:
 
     def within(self, best_us: Callable[[Layer], float]) -> list[Request]:
         """Returns those of the largest regions within the former ones, unless one of these around
-        them leaves them out or has no time yet."""
-        fast = [region for region in self._requested.values()
-                if math.isinf(best_us(region)) or leaves_parts_out(
-                    best_us(region), sum(best_us(self._layers[name]) for name in region.covers))]
+        them leaves them out."""
+        fast = [region for region in self._requested.values() if leaves_parts_out(
+            best_us(region), sum(best_us(self._layers[name]) for name in region.covers))]
         return self._outermost([region for region in self.regions
                                 if region.name not in self._requested
                                 and not self._is_within(region, fast)])

@@ -143,7 +143,7 @@ class AttemptQueue:
         """Returns a required attempt that may be faster than what is known; None where there is
         none left."""
         attempt = next((attempt for attempt in self._left if attempt.is_required
-                        and self.least_us(attempt) < self.bound(attempt)), None)
+                        and not self.is_hopeless(attempt)), None)
         if attempt is not None:
             self._begin(attempt)
         return attempt
@@ -212,13 +212,18 @@ class AttemptQueue:
             # a network in which the layer is in no region needs it
             attempt.is_transient = True
             return True
-        least, bound = self.least_us(attempt), self.bound(attempt)
-        if least < bound:
+        if not self.is_hopeless(attempt):
             return False
         attempt.measured = Measurement.of(
             attempt.algorithm, attempt.variant, not_tried=True,
-            failure=f"not tried: at least {least:.1f} us expected against {bound:.1f} us")
+            failure=f"not tried: at least {self.least_us(attempt):.1f} us expected against "
+                    f"{self.bound(attempt):.1f} us")
         return True
+
+    def is_hopeless(self, attempt: Attempt) -> bool:
+        """Returns whether an attempt takes longer than what is known, even if it takes only the
+        least time expected."""
+        return self.least_us(attempt) >= self.bound(attempt)
 
     def _is_worth_it(self, attempt: Attempt, score: float) -> bool:
         """Returns whether an attempt is expected to save enough; if not, its result says so."""

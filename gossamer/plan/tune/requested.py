@@ -13,7 +13,7 @@ from gossamer.plan.program import Layer
 from gossamer.plan.tune.alike import timed_problem
 from gossamer.plan.tune.attempts import Attempts
 from gossamer.plan.tune.estimates import Estimates
-from gossamer.plan.tune.layer_times import Attempt, CandidateGroup
+from gossamer.plan.tune.layer_times import Attempt, CandidateGroup, LayerTimes
 from gossamer.plan.tune.listing import Listing
 from gossamer.plan.tune.measures import Further, Request, When
 from gossamer.plan.tune.queue import AttemptQueue
@@ -88,8 +88,8 @@ class Requested:
         if not (self._further and self._further[0].when is When.BUILDING):
             # what is listed when the first candidates are built needs the interpreter first
             self._listing.answer_here()
-        # before every layer has a time, little is known of what else may be of use
-        is_last = all_begun and (none_built or self._total_us < math.inf)
+        # before that little is known of what else may be of use
+        is_last = all_begun and (none_built or self._are_settled)
         if not self._further:
             return self._may_add_configs and is_last and self._add_configs(none_built)
         when = self._further[0].when
@@ -97,8 +97,8 @@ class Requested:
             if not self._listing.is_done and not none_built:
                 return False
             self._listing.wait()
-        if not is_last and (when is When.LAST or (when is When.TIMED and any(
-                times.best_us == math.inf for times in self.work.times.values()))):
+        if (when is When.LAST and not is_last) or (
+                when is When.TIMED and not (none_built or self._are_settled)):
             return False
         if requests := self._further.pop(0).requests(self.best_us):
             self.add(requests)
@@ -111,9 +111,15 @@ class Requested:
         return math.inf if times is None else times.best_us
 
     @property
-    def _total_us(self) -> float:
-        """The best times of all layers; infinite where one has none."""
-        return sum(map(self.best_us, self._layers))
+    def _are_settled(self) -> bool:
+        """Whether each layer and region has a time, or no candidate that may be of use."""
+        return all(map(self._is_settled, self.work.times.values()))
+
+    def _is_settled(self, times: LayerTimes) -> bool:
+        return times.best_us < math.inf or not any(
+            attempt.measured is None and not self.queue.is_hopeless(attempt)
+            for group in self.work.groups.values() if times in group.layers
+            for attempt in group.attempts)
 
     @property
     def _layers(self) -> list[Layer]:

@@ -71,16 +71,17 @@ def test_what_is_requested_when_all_is_timed_does_not_wait_for_what_is_left(
         monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PacedDevice, "builds_side_by_side", True)
     monkeypatch.setattr(candidate_builds, "processors", lambda: 2)
-    paced = Paced("paced", *[100.0] * 40)
-    known(paced)
-    one, other, later = (layer(name, channels=4 + n, seed=n)
-                         for n, name in enumerate(("one", "other", "later")))
+    paced, slow = Paced("paced", *[100.0] * 40), Paced("slow", 900.0, model_us=1000.0)
+    known(paced, slow)
+    one, other, region, later = (layer(name, channels=4 + n, seed=n)
+                                 for n, name in enumerate(("one", "other", "region", "later")))
     left: dict[When, int] = {}
+    region_us: dict[When, float] = {}
 
     def note(when: When, requests: Sequence[Request]) -> Further:
         def make(best_us: Callable[[Layer], float]) -> Sequence[Request]:
             assert best_us(one) < math.inf and best_us(other) < math.inf
-            left[when] = sum(map(len, queues))
+            left[when], region_us[when] = sum(map(len, queues)), best_us(region)
             return requests
         return Further(when, make)
 
@@ -89,10 +90,12 @@ def test_what_is_requested_when_all_is_timed_does_not_wait_for_what_is_left(
                         lambda *args, **more: queues.append(AttemptQueue(*args, **more))
                         or queues[-1])
     tuner = paced_tuner("max")
-    tuner.measure_all([Request(each, [paced], paced_device) for each in (one, other)],
+    tuner.measure_all([*(Request(each, [paced], paced_device) for each in (one, other)),
+                       Request(region, [slow], paced_device, alone_us=10.0)],
                       [note(When.TIMED, [Request(later, [paced], paced_device)]),
                        note(When.LAST, [])])
-    assert left[When.TIMED] > 0 and left[When.LAST] == 0 and tuner.measured == 120
+    assert left[When.TIMED] > 0 and left[When.LAST] == 0 and tuner.measured == 121
+    assert region_us[When.TIMED] == math.inf, "its candidate is not expected to be of use"
 
 
 def test_further_requests_are_made_where_nothing_is_left_to_measure_before(
