@@ -118,6 +118,8 @@ class CandidateBuilds:
         attempt = self._queue.pop(compiles=True) if compiling[True] < most else None
         if attempt is None and compiling[False] < _UNCOMPILED * processors():
             attempt = self._queue.pop(compiles=False)
+        if attempt is None and compiling[True] < processors():
+            attempt = self._queue.pop(compiles=True, is_idle=True)
         return attempt
 
     def give_up_optional(self) -> None:

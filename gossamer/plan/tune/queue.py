@@ -108,12 +108,16 @@ class AttemptQueue:
         """Returns whether attempts of a group are left."""
         return self._left_of[group] > 0
 
-    def pop(self, compiles: bool | None = None) -> Attempt | None:
-        """Returns the attempt that is measured next; None where none is left. Those that cannot
-        save anything go to `not_tried`.
+    def pop(self, compiles: bool | None = None, *, is_idle: bool = False) -> Attempt | None:
+        """Returns the attempt that is measured next; None where none is left, or all that are left
+        wait. Those that cannot save anything go to `not_tried`.
 
         compiles: where given, only an attempt that needs the compiler, or only one that does not.
+        is_idle: whether compilers have nothing to do, so that an attempt waits only for one that is
+        surely faster.
         """
+        if is_idle:
+            self._put_back(*self._deferred)
         heaps = list(self._heaps.values()) if compiles is None else [self._heaps[compiles]]
         while any(heaps):
             heap = min((heap for heap in heaps if heap), key=lambda heap: heap[0][:2])
@@ -125,7 +129,7 @@ class AttemptQueue:
                 continue
             if self._waits_for_kernels(attempt):
                 continue
-            if self._waits(attempt):
+            if self._waits(attempt, is_idle):
                 self._deferred[attempt.group.layers[0]].append(attempt)
                 continue
             score = -self._score(attempt)
@@ -172,6 +176,11 @@ class AttemptQueue:
                     self._push(other)
         for layer in attempt.group.layers:
             layer.expected_us.pop(attempt, None)
+        self._put_back(*attempt.group.layers)
+
+    def _put_back(self, *layers: LayerTimes) -> None:
+        """Puts attempts back that wait for others of some layers."""
+        for layer in layers:
             for other in self._deferred.pop(layer, ()):
                 self._push(other)
 
@@ -181,14 +190,15 @@ class AttemptQueue:
         return not (self._compiling.isdisjoint(attempt.kernels)
                     or self.costs.has_new(attempt.kernels))
 
-    def _waits(self, attempt: Attempt) -> bool:
+    def _waits(self, attempt: Attempt, is_idle: bool) -> bool:
         """Returns whether an attempt waits for those that were begun for its layers: none of these
-        has a time yet, and what is expected of one is less than this one takes at least."""
+        layers has a time yet, and what is expected of one that was begun is no more than what is
+        expected of this one; or where compilers are idle, than what this one takes at least."""
         if self._everything or self._is_sure(attempt):
             return False
-        least = self.least_us(attempt)
+        us = self.least_us(attempt) if is_idle else self._expected_us(attempt)
         return all(layer.best_us == math.inf and layer.expected_us
-                   and min(layer.expected_us.values()) <= least for layer in attempt.group.layers)
+                   and min(layer.expected_us.values()) <= us for layer in attempt.group.layers)
 
     def _is_sure(self, attempt: Attempt) -> bool:
         """Returns whether an attempt is measured whatever is expected of it."""

@@ -111,6 +111,26 @@ def test_those_that_need_the_compiler_and_others_have_a_limit_each(
             list(all_done(builds))
 
 
+def test_processors_with_nothing_to_compile_get_candidates_that_would_wait_for_others(
+        paced_device: PacedDevice) -> None:
+    algorithm, of = Held("held"), layer()
+    algorithm.times_us = (10.0,) * 6
+    assert of.problem is not None
+    group = CandidateGroup(of.problem, of, [LayerTimes(of.name)])
+    estimates = Estimates(paced_device)
+    queue = AttemptQueue(attempts_of(group, [
+        (algorithm, variant)
+        for variant in algorithm.variants(of.problem, paced_device)  # type: ignore[arg-type]
+        ], estimates), estimates)
+    with building(queue, paced_device) as builds:
+        try:
+            assert not list(builds.begin())
+            assert len(builds.attempts) == 4, "one, and others for the three idle processors"
+        finally:
+            algorithm.goes_on.set()
+            list(all_done(builds))
+
+
 def _next(builds: CandidateBuilds) -> tuple[Attempt, Callable[[], Any]]:
     """Waits for a candidate that is built, and returns it."""
     end = time.monotonic() + SECONDS

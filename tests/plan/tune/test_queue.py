@@ -112,7 +112,18 @@ def test_layers_without_a_time_come_first_each_with_what_is_expected_to_be_faste
     gain, slower, faster = attempt(known, 50.0), attempt(new, 7.0, "a"), attempt(new, 3.0, "b")
     queue = queue_of(gain, slower, faster)
     measure(queue, first, 100.0)
-    assert [queue.pop(), queue.pop(), queue.pop()] == [faster, slower, gain]
+    assert [queue.pop(), queue.pop(), queue.pop()] == [faster, gain, None]
+    assert queue.pop(is_idle=True) is slower, "it may be faster than what is expected of the other"
+
+
+def test_an_attempt_waits_for_one_of_its_layer_that_is_expected_to_be_as_fast() -> None:
+    new, other = group("new"), group("other")
+    first, second = attempt(new, 3.0, "a"), attempt(new, 3.0, "b")
+    queue = queue_of(second, first, attempt(other, 9.0))
+    assert queue.pop() is second and queue.pop() is not None and queue.pop() is None
+    queue.end(second)
+    measure(queue, second, 6.0)
+    assert queue.pop() is first
 
 
 def test_an_attempt_waits_for_one_of_its_layer_that_is_surely_faster() -> None:
@@ -120,7 +131,7 @@ def test_an_attempt_waits_for_one_of_its_layer_that_is_surely_faster() -> None:
     faster, slower, gain = attempt(new, 3.0, "b"), attempt(new, 9.0, "a"), attempt(known, 50.0)
     queue = queue_of(gain, slower, faster)
     measure(queue, attempt(known, 100.0), 100.0)
-    assert [queue.pop(), queue.pop(), queue.pop()] == [faster, gain, None]
+    assert [queue.pop(), queue.pop(), queue.pop(is_idle=True)] == [faster, gain, None]
     assert len(queue) == 1 and queue.has_of(new) and queue.not_tried == []
     queue.end(faster)
     measure(queue, faster, 3.0)
@@ -162,7 +173,8 @@ def test_layers_without_a_time_take_turns() -> None:
     one, other = group("one"), group("other")
     attempts = [attempt(one, 1.0, "a"), attempt(one, 1.1, "b"), attempt(other, 2.0, "a")]
     queue = queue_of(*attempts)
-    assert [queue.pop() for _ in attempts] == [attempts[0], attempts[2], attempts[1]]
+    assert [queue.pop() for _ in attempts] == [attempts[0], attempts[2], None]
+    assert queue.pop(is_idle=True) is attempts[1]
 
 
 def test_the_largest_gain_comes_first() -> None:
