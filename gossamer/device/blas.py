@@ -14,6 +14,8 @@ from threadpoolctl import LibController, ThreadpoolController
 _lock = threading.Lock()
 _usual: list[tuple[LibController, int]] = []
 """The libraries with their numbers of threads without limits; empty while there are no limits."""
+_OF_SCIPY = ("scipy.linalg._fblas", "scipy.special._ufuncs")
+"""Modules that load SciPy's own BLAS."""
 _limits = 0
 """How many limits are in force, each in a thread of its own or within another."""
 
@@ -52,16 +54,16 @@ def limited(most: int) -> Iterator[None]:
 
 
 def _libraries() -> tuple[LibController, ...]:
-    """Returns the BLAS libraries of NumPy, and of SciPy where that was imported. Each has threads
-    of its own."""
-    return _loaded("scipy.linalg._fblas" in sys.modules)
+    """Returns the BLAS libraries of NumPy, and of SciPy where a module that uses it was imported.
+    Each has threads of its own."""
+    return _loaded(sum(module in sys.modules for module in _OF_SCIPY))
 
 
 @functools.cache
-def _loaded(has_scipy: bool) -> tuple[LibController, ...]:
-    """Returns the BLAS libraries that are loaded, those that were known without SciPy by the same
-    objects as then. has_scipy: whether SciPy's is loaded."""
-    known = {library.filepath: library for library in (_loaded(False) if has_scipy else ())}
+def _loaded(modules: int) -> tuple[LibController, ...]:
+    """Returns the BLAS libraries that are loaded: the same object for a library at each call.
+    modules: number of SciPy's modules that are loaded."""
+    known = {library.filepath: library for library in (_loaded(modules - 1) if modules else ())}
     found = ThreadpoolController().select(user_api="blas").lib_controllers
     return tuple({**{library.filepath: library for library in found}, **known}.values())
 

@@ -17,6 +17,10 @@ from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer, MeasuredLayer
 from gossamer.plan.tune.measures import Further, Measures, Request, When
 
+_PARTS = 8
+"""Parts at most in which a network's regions are listed. Between two of them other candidates are
+begun and measured."""
+
 
 class NetworkCandidates:
     """The candidates of a network's layers and of those regions that may be computed as one.
@@ -63,10 +67,10 @@ class NetworkCandidates:
             of_regions = RegionRequests(regions, self._layers, self._device,
                                         lambda region: self._region_eligibility(
                                             region, self._tuner.refusal_reason)[0])
-            # the tiles of one region after another are listed, so that compilers do not wait; what
+            # the tiles of some regions after others are listed, so that compilers do not wait; what
             # is within others is looked at again at the end, as layers may have become faster
-            further = [*(Further(When.BUILDING, partial(_largest, of_regions, region))
-                         for region in of_regions.regions), *further,
+            further = [*(Further(When.BUILDING, partial(_largest, of_regions, part))
+                         for part in _in_parts(of_regions.regions)), *further,
                        *(Further(when, of_regions.within) for when in (When.TIMED, When.LAST))]
         self._tuner.measure_all(first, further)
 
@@ -156,8 +160,14 @@ def _unsupported(algorithm: Algorithm, problem: Problem, device: Device) -> str 
     return algorithm.supports(problem, device)
 
 
-def _largest(of_regions: RegionRequests, region: Layer,
+def _in_parts(regions: Sequence[Layer]) -> list[Sequence[Layer]]:
+    """Returns the regions in at most _PARTS parts of equal length."""
+    count = max(1, math.ceil(len(regions) / _PARTS))
+    return [regions[first:first + count] for first in range(0, len(regions), count)]
+
+
+def _largest(of_regions: RegionRequests, regions: Sequence[Layer],
              best_us: Callable[[Layer], float]) -> Sequence[Request]:
-    """Returns the request for a region that is not within a larger one, whatever times are known.
-    """
-    return of_regions.largest(region)
+    """Returns the requests for those of some regions that are not within larger ones, whatever
+    times are known."""
+    return of_regions.largest(regions)

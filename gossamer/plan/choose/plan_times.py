@@ -83,8 +83,8 @@ def end_to_end(name: str, programs: Sequence[Program], device: Device, tuner: Tu
                                    for key, timed in fresh.items() if timed.timing is not None})
         known.update(fresh)
         waiting = {key: program for key, program in waiting.items() if key not in fresh}
-        if waiting:
-            # the frames of an error may be in reference cycles, which keep the device's memory
+        if waiting or any(timed.failure for timed in fresh.values()):
+            # the frames of an error are in reference cycles, which keep the device's memory
             gc.collect()
     return [known[key] for key in keys]
 

@@ -35,15 +35,17 @@ class RegionRequests:
         self._allowed = allowed
         self._requested: dict[str, Layer] = {}
 
-    def largest(self, region: Layer) -> list[Request]:
-        """Returns that of one of `regions`, called for each in turn, unless it is within another
-        one that may be computed."""
-        return [] if self._is_within(region, self._requested.values()) else self._outermost(
-            [region])
+    def largest(self, regions: Sequence[Layer]) -> list[Request]:
+        """Returns the requests for some of `regions`, without those that are within another region
+        that was requested. It is called for one part of `regions` after another, in their order.
+        """
+        return self._outermost([region for region in regions
+                                if not self._is_within(region, self._requested.values())])
 
     def within(self, best_us: Callable[[Layer], float]) -> list[Request]:
-        """Returns those of the largest regions within the former ones, unless one of these around
-        them leaves them out."""
+        """Returns the requests for the largest regions that were not requested yet, without those
+        within a requested region that leaves its parts out. It may be called again when more times
+        are known."""
         fast = [region for region in self._requested.values() if leaves_parts_out(
             best_us(region), sum(best_us(self._layers[name]) for name in region.covers))]
         return self._outermost([region for region in self.regions

@@ -120,6 +120,8 @@ class CandidateBuilds:
             attempt = self._queue.pop(compiles=False)
         if attempt is None and compiling[True] < processors():
             attempt = self._queue.pop(compiles=True, is_idle=True)
+        if attempt is None and not compiling[False]:
+            attempt = self._queue.pop(compiles=False, is_idle=True)
         return attempt
 
     def give_up_optional(self) -> None:

@@ -67,6 +67,7 @@ class KernelCosts:
         self._elsewhere[algorithm] = total + seconds, count + 1
 
     def seconds_elsewhere(self, algorithm: str) -> float:
-        """Returns these seconds on average; 0 where no other process built such a candidate."""
+        """Returns the seconds on average that a candidate of an algorithm took in other processes,
+        divided by their number; 0 where none of them built such a candidate."""
         total, count = self._elsewhere.get(algorithm, (0.0, 1))
         return total / count

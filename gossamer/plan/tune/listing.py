@@ -53,6 +53,7 @@ class Listing:
         self._narrow: set[tuple[Problem, str]] = set()
         self._stored = stored
         self._known: dict[tuple[Algorithm, Problem, str], frozenset[CandidateKey]] = {}
+        self._with_half: dict[tuple[Algorithm, Problem, str], bool] = {}
         self._allowed_more: set[tuple[Algorithm, Problem, str]] = set()
         self._answers: Future[None] | None = None
         self._may_ask, self._may_answer_here = threading.Event(), threading.Event()
@@ -119,6 +120,8 @@ class Listing:
               may_ask: threading.Event, may_answer_here: threading.Event) -> None:
         """Lists what libraries offer, and slow algorithms of gossamer's own."""
         may_ask.wait()
+        if self._nobody_waits:
+            return
         with self._profile.stage(LISTING):
             elsewhere = self._ask_elsewhere(device, asked, processes)
         may_answer_here.wait()
@@ -147,6 +150,8 @@ class Listing:
             return {}
         elsewhere = {}
         for algorithm, problem in asked:
+            if self._nobody_waits:
+                break
             work = algorithm.listing_ahead(problem, device,
                                            self._asked_precisions(algorithm, problem, device))
             if work is not None:
@@ -229,8 +234,8 @@ class Listing:
         and whose outputs go to such layers only; and those of regions that can, whatever their
         neighbours."""
         able = {request.layer.name for request in requests if not self._keeps_precisions and any(
-            variant.precision == "fp16" for algorithm in request.algorithms
-            for variant in self.within_effort(algorithm, request.problem, device))}
+            self._has_half(algorithm, request.problem, device)
+            for algorithm in request.algorithms)}
         writers = {name: request.layer.name for request in requests if not request.layer.covers
                    for name in request.layer.outputs}
         readers: dict[str, list[str]] = {}
@@ -243,6 +248,14 @@ class Listing:
                     or (all(writers.get(name) in able for name in request.layer.inputs)
                     and all(able.issuperset(readers.get(name, ("",)))
                             for name in request.layer.outputs)))}
+
+    def _has_half(self, algorithm: Algorithm, problem: Problem, device: Device) -> bool:
+        """Returns whether an algorithm has variants that compute in float16."""
+        key = (algorithm, problem, device.name)
+        if key not in self._with_half:
+            self._with_half[key] = any(variant.precision == "fp16" for variant in
+                                       self.within_effort(algorithm, problem, device))
+        return self._with_half[key]
 
     def refusal_reason(self, algorithm: Algorithm, problem: Problem, device: Device) -> str | None:
         """Returns what Measures.refusal_reason does."""

@@ -40,8 +40,8 @@ class Request:
 class When(Enum):
     """The moments at which further requests are made while the candidates of others are measured:
     as soon as others are built, when the candidates of list_candidates() are listed, when every
-    layer and region that was requested has a time or no candidate that may be of use, and when
-    besides no other candidate is left whose building could begin."""
+    layer and region that was requested has a time or no candidate that may be of use, and when, in
+    addition, no candidate is left that could be begun."""
 
     BUILDING = auto()
     LISTED = auto()

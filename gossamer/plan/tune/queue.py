@@ -113,8 +113,8 @@ class AttemptQueue:
         wait. Those that cannot save anything go to `not_tried`.
 
         compiles: where given, only an attempt that needs the compiler, or only one that does not.
-        is_idle: whether compilers have nothing to do, so that an attempt waits only for one that is
-        surely faster.
+        is_idle: whether what builds such an attempt has nothing to do, so that the attempt waits
+        only for one that is surely faster.
         """
         if is_idle:
             self._put_back(*self._deferred)
@@ -193,7 +193,7 @@ class AttemptQueue:
     def _waits(self, attempt: Attempt, is_idle: bool) -> bool:
         """Returns whether an attempt waits for those that were begun for its layers: none of these
         layers has a time yet, and what is expected of one that was begun is no more than what is
-        expected of this one; or where compilers are idle, than what this one takes at least."""
+        expected of this one; with is_idle, no more than what this one takes at least."""
         if self._everything or self._is_sure(attempt):
             return False
         us = self.least_us(attempt) if is_idle else self._expected_us(attempt)

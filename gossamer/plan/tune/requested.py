@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -57,6 +57,8 @@ class Requested:
         self._start = time.monotonic()
         self._has_looked = False
         """Whether more configs were looked for."""
+        self._groups_of: defaultdict[LayerTimes, list[CandidateGroup]] = defaultdict(list)
+        """The groups whose candidates may compute each layer or region."""
 
     def add(self, requests: Sequence[Request], *, are_extra: bool = False) -> None:
         """Adds requests. are_extra: whether they are of more configs than the effort has at first.
@@ -65,6 +67,10 @@ class Requested:
                 if request.device is self._device and not self._is_known(request)]
         self.elsewhere += [request for request in requests if request.device is not self._device]
         new = self._listing.add(here, self.work, self._device, are_extra=are_extra)
+        self._groups_of.clear()
+        for group in self.work.groups.values():
+            for times in group.layers:
+                self._groups_of[times].append(group)
         attempts, followers = self._maker.missing(self._device, self.work, self._estimates, new)
         for attempt in attempts:
             attempt.is_extra = are_extra
@@ -88,7 +94,7 @@ class Requested:
         if not (self._further and self._further[0].when is When.BUILDING):
             # what is listed when the first candidates are built needs the interpreter first
             self._listing.answer_here()
-        # before that little is known of what else may be of use
+        # before every layer and region has a time, little is known of what else may be of use
         is_last = all_begun and (none_built or self._are_settled)
         if not self._further:
             return self._may_add_configs and is_last and self._add_configs(none_built)
@@ -118,8 +124,7 @@ class Requested:
     def _is_settled(self, times: LayerTimes) -> bool:
         return times.best_us < math.inf or not any(
             attempt.measured is None and not self.queue.is_hopeless(attempt)
-            for group in self.work.groups.values() if times in group.layers
-            for attempt in group.attempts)
+            for group in self._groups_of[times] for attempt in group.attempts)
 
     @property
     def _layers(self) -> list[Layer]:

@@ -42,8 +42,8 @@ records its own time."""
 _LONG_US = 1000.0
 """Microseconds of one execution from which on its launch does not matter."""
 _REPEATED_US = 20000.0
-"""Microseconds of one execution up to which a slow one is repeated where other processes use the
-device while they build."""
+"""Microseconds up to which a slow execution is repeated on a device that other processes may use
+while they build."""
 
 
 @dataclass(eq=False)

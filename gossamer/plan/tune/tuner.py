@@ -19,6 +19,7 @@ from gossamer.plan.eligibility import reason_build_too_long
 from gossamer.plan.policy import EFFORTS
 from gossamer.plan.program import Layer
 from gossamer.plan.store.tuning_cache import Measurement, TuningCache, candidate_key
+from gossamer.plan.store.tuning_file import counted
 from gossamer.plan.tune.alike import timed_problem
 from gossamer.plan.tune.attempts import Attempts, ranked_elsewhere
 from gossamer.plan.tune.device_check import compile_ahead
@@ -222,7 +223,7 @@ class Tuner(Measures):
         """Tells of attempts that are to be measured, and starts the processes that build them."""
         if attempts:
             layers = {times.name for attempt in attempts for times in attempt.group.layers}
-            self._note(f"{len(layers)} layers: {len(attempts)} candidates")
+            self._note(f"{counted(len(layers), 'layer')}: {counted(len(attempts), 'candidate')}")
             self._workers.start(device, {attempt.algorithm for attempt in attempts
                                          if not attempt.algorithm.vendor})
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from gossamer import measure
 from gossamer.errors import GossamerError
 from gossamer.ops.algorithm import State
+from gossamer.plan.prepare import BuiltForms
 from gossamer.plan.tune import candidate_builds
 from gossamer.plan.tune import runner as runner_module
 from gossamer.plan.tune.candidate_builds import CandidateBuilds
@@ -129,6 +131,47 @@ def test_processors_with_nothing_to_compile_get_candidates_that_would_wait_for_o
         finally:
             algorithm.goes_on.set()
             list(all_done(builds))
+
+
+def test_libraries_with_nothing_to_do_get_candidates_that_would_wait_for_others(
+        paced_device: PacedDevice) -> None:
+    compiled, library, of = Held("compiled"), Held("library", vendor="a library"), layer()
+    assert of.problem is not None
+    group, estimates = (CandidateGroup(of.problem, of, [LayerTimes(of.name)]),
+                        Estimates(paced_device))
+    queue = AttemptQueue(attempts_of(group, [
+        (algorithm, next(iter(algorithm.variants(of.problem, paced_device))))  # type: ignore[arg-type]
+        for algorithm in (compiled, library)], estimates), estimates)
+    with building(queue, paced_device) as builds:
+        try:
+            assert not list(builds.begin())
+            assert {attempt.algorithm for attempt in builds.attempts} == {compiled, library}
+        finally:
+            compiled.goes_on.set()
+            library.goes_on.set()
+            list(all_done(builds))
+
+
+def test_what_other_processes_took_is_remembered(paced_device: PacedDevice) -> None:
+    algorithm = Paced("library", 10.0)
+    algorithm.vendor = "a library"  # type: ignore[misc]
+
+    class Workers:
+        count = 4
+
+        def submit(self, *arguments: Any) -> Future[BuiltForms]:
+            future: Future[BuiltForms] = Future()
+            future.set_result(BuiltForms({}, 2.0))
+            return future
+
+    queue = AttemptQueue(attempts(1, algorithm, paced_device), Estimates(paced_device))
+    builds = CandidateBuilds(queue, paced_device, CandidateMemory(paced_device), TuningProfile(),
+                             {True: Workers()}, lambda: False)  # type: ignore[dict-item]
+    with builds.started():
+        assert not list(builds.begin())
+        ((_, result),) = all_done(builds)
+        result()
+    assert queue.costs.seconds_elsewhere("library") == 0.5
 
 
 def _next(builds: CandidateBuilds) -> tuple[Attempt, Callable[[], Any]]:

@@ -43,6 +43,16 @@ def test_what_other_processes_build_costs_what_it_took_them() -> None:
     assert (costs.seconds_elsewhere("library"), costs.seconds_elsewhere("other")) == (0.5, 0)
 
 
+def test_what_other_processes_build_fast_comes_first() -> None:
+    one, other = group("one"), group("other")
+    slow, fast = attempt(one, 50.0, "slow"), attempt(other, 50.0, "fast")
+    queue = AttemptQueue([slow, fast], Estimates(find("host")), required_first=False)
+    measure(queue, attempt(one, 100.0, "known"), 100.0)
+    measure(queue, attempt(other, 100.0, "known"), 100.0)
+    queue.costs.learn_elsewhere("slow", 1.0)
+    assert [queue.pop(), queue.pop()] == [fast, slow]
+
+
 def test_candidates_of_compiled_kernels_come_first() -> None:
     times = LayerTimes("conv")
     of = group("conv", times)

@@ -129,6 +129,33 @@ def test_few_layers_and_single_processes_are_not_worth_it(
     assert sorted(events) == sorted(HERE)
 
 
+def test_libraries_are_asked_when_the_first_candidates_are_begun(
+        monkeypatch: pytest.MonkeyPatch, events: list[str]) -> None:
+    monkeypatch.setattr(listing, "_FEW_LISTED", 1)
+    listed = new_listing()
+    assert listed.ask(LAYERS, find("host"), Pools(None))  # type: ignore[arg-type]
+    time.sleep(0.1)
+    assert events == []
+    listed.ask_now()
+    end = time.monotonic() + 20
+    while len(events) < len(ELSEWHERE) and time.monotonic() < end:
+        time.sleep(0.01)
+    time.sleep(0.1)
+    assert events == ELSEWHERE, "others answer when what is needed before them is listed"
+    listed.wait()
+    assert events == ELSEWHERE + HERE
+
+
+def test_a_listing_that_is_given_up_asks_nothing(
+        monkeypatch: pytest.MonkeyPatch, events: list[str]) -> None:
+    monkeypatch.setattr(listing, "_FEW_LISTED", 1)
+    listed = new_listing()
+    assert listed.ask(LAYERS, find("host"), Pools(None))  # type: ignore[arg-type]
+    listed.give_up()
+    listed.wait()
+    assert events == []
+
+
 def test_nothing_is_asked_any_more_when_the_processes_are_closed(
         monkeypatch: pytest.MonkeyPatch, events: list[str]) -> None:
     monkeypatch.setattr(listing, "_FEW_LISTED", 1)

@@ -174,6 +174,22 @@ def test_processes_that_start_late_build(
     assert tuner.measured == 2 and Builders.asked == ["sparse"]
 
 
+def test_the_libraries_are_asked_after_the_first_candidates_are_begun(
+        paced_device: PacedDevice, paced_tuner: TunerMaker, known: Callable[..., None],
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PacedDevice, "builds_side_by_side", True)
+    paced, begun = Paced("paced", 100.0, 90.0), []
+    known(paced)
+    monkeypatch.setattr(Listing, "ask_now", lambda self: begun.append(len(queues[0])))
+    queues: list[AttemptQueue] = []
+    monkeypatch.setattr(tuner_module, "AttemptQueue",
+                        lambda *args, **more: queues.append(AttemptQueue(*args, **more))
+                        or queues[-1])
+    request = Request(layer(), [paced], paced_device)
+    paced_tuner().measure_all([request], [further(When.LAST, [], {}, request.layer)])
+    assert begun[0] < 2
+
+
 def test_a_layer_that_is_requested_later_has_the_times_of_one_with_its_problem(
         paced_device: PacedDevice, paced_tuner: TunerMaker, known: Callable[..., None]) -> None:
     paced = Paced("paced", 100.0, 90.0)

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import gc
 import weakref
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gossamer.device.host import HostDevice
+from gossamer.device.registry import find
 from gossamer.errors import DeviceError, DeviceLostError, OutOfMemoryError
 from gossamer.measure import Task, Timing
 from gossamer.plan.choose import plan_times, planner
 from gossamer.plan.plan import Plan
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Program
+from gossamer.plan.run import context
 from gossamer.plan.run.context import Context
+from gossamer.plan.store.tuning_cache import TuningCache
+from gossamer.plan.tune.tuner import Tuner
 from tests.plan.choose.baseline_plans.separable import (
     CHOICE,
     DENSE,
@@ -25,6 +32,7 @@ from tests.plan.choose.baseline_plans.separable import (
     outcomes,
     reset,
 )
+from tests.plan.small import compiled, small
 
 
 class Refusing(Context):
@@ -173,3 +181,36 @@ def test_what_was_timed_before_an_interruption_is_kept(
     again = make()
     assert again.tuner is not None and algorithm(again.program(2)) == DENSE
     assert again.tuner.measured == 0 and rounds == [[DENSE, DEPTHWISE]]
+
+
+def test_a_program_that_cannot_be_built_leaves_none_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = find("host")
+    plan = compiled(small(), host, tmp_path)
+    refused, working = plan.program(2), plan.program(3)
+    problems = [step.problem for step in refused.steps]
+    alive: list[weakref.ref[Context]] = []
+    build = context.build
+
+    class Watched(Context):
+        def __init__(self, *arguments: Any) -> None:
+            alive.append(weakref.ref(self))
+            super().__init__(*arguments)
+
+    def refusing_build(algorithm: Any, weights: Any, problem: Any, *arguments: Any) -> Any:
+        if problem in problems:
+            raise RuntimeError("cannot be built")
+        return build(algorithm, weights, problem, *arguments)
+
+    monkeypatch.setattr(HostDevice, "builds_side_by_side", True)
+    monkeypatch.setattr(plan_times, "Context", Watched)
+    monkeypatch.setattr(context, "build", refusing_build)
+    tuner = Tuner(host, "quick", cache=TuningCache(host, tmp_path))
+    gc.disable()
+    try:
+        times = plan_times.end_to_end("small", [refused, working], host, tuner)
+        assert [time.failure for time in times] == ["does not run: cannot be built", ""]
+        assert len(alive) == 2 and not any(each() for each in alive)
+    finally:
+        gc.enable()

@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 
 from gossamer.device.host import HostDevice
+from gossamer.plan.choose import network_candidates, region_requests
 from gossamer.plan.tune.layer_times import LayerTimes
 from gossamer.plan.tune.listing import Listing
+from gossamer.plan.tune.measures import When
+from gossamer.plan.tune.tuner import Tuner
 from gossamer.plan.tune.work import Work
 from tests.plan.choose.regions.toy import (
     LAYERS,
@@ -85,3 +88,33 @@ def test_regions_within_one_that_is_not_clearly_faster_are_in_the_same_queue(
     # the second requests of the layers are for the algorithms of vendors
     assert names[:7] == [*LAYERS, REGION, *LAYERS]
     assert names[7:] == ([] if is_fast else PAIRS)
+
+
+def test_regions_within_others_are_requested_when_all_has_a_time_and_again_at_the_end(
+        monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    moments: list[list[When]] = []
+    measure_all = Tuner.measure_all
+
+    def recorded(self: Tuner, requests: Any, further: Any = ()) -> None:
+        moments.append([each.when for each in further])
+        measure_all(self, requests, further)
+
+    monkeypatch.setattr(Tuner, "measure_all", recorded)
+    plan_block(monkeypatch, tmp_path, side_by_side=True)
+    assert moments[0][0] is When.BUILDING and moments[0][-2:] == [When.TIMED, When.LAST]
+
+
+def test_configs_of_regions_within_a_faster_one_are_not_listed(
+        monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: set[str] = set()
+    refusal_reason = Tuner.refusal_reason
+
+    def recorded(self: Tuner, algorithm: Any, problem: Any, device: Any) -> str | None:
+        asked.add(algorithm.name)
+        return refusal_reason(self, algorithm, problem, device)
+
+    monkeypatch.setattr(Tuner, "refusal_reason", recorded)
+    for module in (network_candidates, region_requests):
+        monkeypatch.setattr(module, "leaves_parts_out", lambda region_us, alone_us: True)
+    plan_block(monkeypatch, tmp_path, side_by_side=True)
+    assert FusedBlock.name in asked and FusedPair.name not in asked
