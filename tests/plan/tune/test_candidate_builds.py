@@ -68,6 +68,17 @@ def attempts(count: int, algorithm: Paced, device: PacedDevice) -> list[Attempt]
     return found
 
 
+def queue_of_configs(algorithm: Paced, device: PacedDevice, *,
+                     everything: bool = False) -> AttemptQueue:
+    """Returns the queue of an algorithm's configs for one layer."""
+    of, estimates = layer(), Estimates(device)
+    assert of.problem is not None
+    group = CandidateGroup(of.problem, of, [LayerTimes(of.name)])
+    variants = algorithm.variants(of.problem, device)  # type: ignore[arg-type]
+    return AttemptQueue(attempts_of(group, [(algorithm, variant) for variant in variants],
+                                    estimates), estimates, everything=everything)
+
+
 @contextmanager
 def building(queue: AttemptQueue, device: PacedDevice) -> Iterator[CandidateBuilds]:
     builds = CandidateBuilds(queue, device, CandidateMemory(device), TuningProfile(), None,
@@ -115,15 +126,9 @@ def test_those_that_need_the_compiler_and_others_have_a_limit_each(
 
 def test_processors_with_nothing_to_compile_get_candidates_that_would_wait_for_others(
         paced_device: PacedDevice) -> None:
-    algorithm, of = Held("held"), layer()
+    algorithm = Held("held")
     algorithm.times_us = (10.0,) * 6
-    assert of.problem is not None
-    group = CandidateGroup(of.problem, of, [LayerTimes(of.name)])
-    estimates = Estimates(paced_device)
-    queue = AttemptQueue(attempts_of(group, [
-        (algorithm, variant)
-        for variant in algorithm.variants(of.problem, paced_device)  # type: ignore[arg-type]
-        ], estimates), estimates)
+    queue = queue_of_configs(algorithm, paced_device)
     with building(queue, paced_device) as builds:
         try:
             assert not list(builds.begin())
@@ -228,14 +233,7 @@ def test_candidates_share_packed_forms_while_the_reference_is_computed(
             super().__init__(*arguments)
 
     monkeypatch.setattr(candidate_builds, "CandidateSet", Slow)
-    algorithm, of = Packing("packing", *[10.0] * 6), layer()
-    assert of.problem is not None
-    group = CandidateGroup(of.problem, of, [LayerTimes(of.name)])
-    estimates = Estimates(paced_device)
-    queue = AttemptQueue(attempts_of(group, [
-        (algorithm, variant)
-        for variant in algorithm.variants(of.problem, paced_device)  # type: ignore[arg-type]
-        ], estimates), estimates, everything=True)
+    queue = queue_of_configs(Packing("packing", *[10.0] * 6), paced_device, everything=True)
     with building(queue, paced_device) as builds:
         assert not list(builds.begin())
         assert len([result() for _, result in all_done(builds)]) == 6
