@@ -171,7 +171,7 @@ class CandidateBuilds:
                 built = workers.submit(attempt.algorithm, attempt.group.problem, attempt.variant,
                                        weights).result()
                 self._queue.costs.learn_elsewhere(attempt.algorithm.name,
-                                                  built.seconds / max(1, workers.count))
+                                                  built.seconds / workers.count)
         try:
             # compilers are waited for most, so that they begin before the reference is computed
             with self._profile.stage(BUILDING):

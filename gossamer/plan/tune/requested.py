@@ -94,17 +94,18 @@ class Requested:
         if not (self._further and self._further[0].when is When.BUILDING):
             # what is listed when the first candidates are built needs the interpreter first
             self._listing.answer_here()
-        # before every layer and region has a time, little is known of what else may be of use
-        is_last = all_begun and (none_built or self._are_settled)
         if not self._further:
-            return self._may_add_configs and is_last and self._add_configs(none_built)
+            return (self._may_add_configs and all_begun and (none_built or self._are_settled)
+                    and self._add_configs(none_built))
         when = self._further[0].when
         if when is When.LISTED:
             if not self._listing.is_done and not none_built:
                 return False
             self._listing.wait()
-        if (when is When.LAST and not is_last) or (
-                when is When.TIMED and not (none_built or self._are_settled)):
+        if when is When.LAST and not all_begun:
+            return False
+        # before every layer and region has a time, little is known of what else may be of use
+        if when in (When.TIMED, When.LAST) and not (none_built or self._are_settled):
             return False
         if requests := self._further.pop(0).requests(self.best_us):
             self.add(requests)

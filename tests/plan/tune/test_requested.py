@@ -35,6 +35,19 @@ def side_by_side(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
     return request.param
 
 
+@pytest.fixture
+def queues(monkeypatch: pytest.MonkeyPatch) -> list[AttemptQueue]:
+    """Returns the list of the queues that tuners make."""
+    made: list[AttemptQueue] = []
+
+    def noted(*arguments: Any, **options: Any) -> AttemptQueue:
+        made.append(AttemptQueue(*arguments, **options))
+        return made[-1]
+
+    monkeypatch.setattr(tuner_module, "AttemptQueue", noted)
+    return made
+
+
 def further(when: When, requests: Sequence[Request], seen: dict[When, float],
             of: Layer) -> Further:
     """Returns requests for a moment, which note the best time of a layer that is known then."""
@@ -68,7 +81,7 @@ def test_further_requests_are_made_at_their_moments(
 
 def test_what_is_requested_when_all_is_timed_does_not_wait_for_what_is_left(
         paced_device: PacedDevice, paced_tuner: TunerMaker, known: Callable[..., None],
-        monkeypatch: pytest.MonkeyPatch) -> None:
+        queues: list[AttemptQueue], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PacedDevice, "builds_side_by_side", True)
     monkeypatch.setattr(candidate_builds, "processors", lambda: 2)
     paced, slow = Paced("paced", *[100.0] * 40), Paced("slow", 900.0, model_us=1000.0)
@@ -85,10 +98,6 @@ def test_what_is_requested_when_all_is_timed_does_not_wait_for_what_is_left(
             return requests
         return Further(when, make)
 
-    queues: list[AttemptQueue] = []
-    monkeypatch.setattr(tuner_module, "AttemptQueue",
-                        lambda *args, **more: queues.append(AttemptQueue(*args, **more))
-                        or queues[-1])
     tuner = paced_tuner("max")
     tuner.measure_all([*(Request(each, [paced], paced_device) for each in (one, other)),
                        Request(region, [slow], paced_device, alone_us=10.0)],
@@ -176,15 +185,11 @@ def test_processes_that_start_late_build(
 
 def test_the_libraries_are_asked_after_the_first_candidates_are_begun(
         paced_device: PacedDevice, paced_tuner: TunerMaker, known: Callable[..., None],
-        monkeypatch: pytest.MonkeyPatch) -> None:
+        queues: list[AttemptQueue], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PacedDevice, "builds_side_by_side", True)
     paced, begun = Paced("paced", 100.0, 90.0), []
     known(paced)
     monkeypatch.setattr(Listing, "ask_now", lambda self: begun.append(len(queues[0])))
-    queues: list[AttemptQueue] = []
-    monkeypatch.setattr(tuner_module, "AttemptQueue",
-                        lambda *args, **more: queues.append(AttemptQueue(*args, **more))
-                        or queues[-1])
     request = Request(layer(), [paced], paced_device)
     paced_tuner().measure_all([request], [further(When.LAST, [], {}, request.layer)])
     assert begun[0] < 2
