@@ -75,9 +75,9 @@ def test_memory_is_allocated_in_each_run_until_the_fourth_rung(
     if device is None:
         pytest.skip("no device compiles kernels here")
     sizes: list[int] = []
-    empty = device.empty
-    monkeypatch.setattr(device, "empty", lambda nbytes, *rest: sizes.append(nbytes)
-                        or empty(nbytes, *rest))
+    empty = type(device).empty
+    monkeypatch.setattr(type(device), "empty", lambda self, nbytes, *rest: sizes.append(nbytes)
+                        or empty(self, nbytes, *rest))
     allocations = []
     for rung in Rung:
         computed = published(rung, "float32", device)

@@ -147,16 +147,16 @@ def test_out_of_memory_names_bytes_and_purpose_and_leaves_the_plan_working(
     if purpose.startswith("workspace") and not any(
             step.variant.workspace for step in plan.program(3).steps):
         purpose = "activations"
-    allocate = quick_device.empty
+    allocate = type(quick_device).empty
 
-    def full(nbytes: int, use: str, stream: Any = None) -> Buffer:
+    def full(self: Device, nbytes: int, use: str, stream: Any = None) -> Buffer:
         if use.startswith(purpose):
-            raise out_of_memory(quick_device, nbytes, use)
-        return allocate(nbytes, use, stream)
+            raise out_of_memory(self, nbytes, use)
+        return allocate(self, nbytes, use, stream)
 
     x = images(3)
     with monkeypatch.context() as patch:
-        patch.setattr(quick_device, "empty", full)
+        patch.setattr(type(quick_device), "empty", full)
         for _ in range(2):
             with pytest.raises(OutOfMemoryError, match=rf"{purpose}.*smaller batch") as caught:
                 plan(x)

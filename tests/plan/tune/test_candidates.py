@@ -371,7 +371,8 @@ def _slow_to_build(*seconds: float) -> Stub:
 def test_what_takes_longer_to_build_than_the_effort_allows_is_named(
         tuner: Callable[[str], Tuner], effort: str, tried: list[bool],
         monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(HOST, "time", lambda work, stream=None: work(stream) or 500.0)
+    monkeypatch.setattr(type(HOST), "time",
+                        lambda self, work, stream=None: work(stream) or 500.0)
     # what a build of seconds saves is little beside a network of one layer
     monkeypatch.setitem(EFFORTS, effort, replace(EFFORTS[effort], worth=0.0))
     stub, effort_tuner = _slow_to_build(200.0, 1.0, 59.6, 15.0, 2.0), tuner(effort)
