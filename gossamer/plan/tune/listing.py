@@ -120,8 +120,6 @@ class Listing:
               may_ask: threading.Event, may_answer_here: threading.Event) -> None:
         """Lists what libraries offer, and slow algorithms of gossamer's own."""
         may_ask.wait()
-        if self._nobody_waits:
-            return
         with self._profile.stage(LISTING):
             elsewhere = self._ask_elsewhere(device, asked, processes)
         may_answer_here.wait()

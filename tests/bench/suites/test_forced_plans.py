@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 from onnx import TensorProto, helper
@@ -29,6 +28,7 @@ from gossamer.tensor import Format
 from tests.bench.conftest import PEAKS, setting
 from tests.bench.networks import tiny
 from tests.conftest import is_slow
+from tests.made import made
 from tests.tolerances import tolerance
 
 STAMP = Stamp({}, "gossamer bench", None, "run")
@@ -77,23 +77,11 @@ def block() -> PeerNetwork:
     return PeerNetwork("block", inverted_residual(InvertedResidual("block", 8, 6, 16, 8, 1)))
 
 
-def recorded_plans(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
-    """Returns a list to which all plans are added that are made afterwards."""
-    plans: list[Plan] = []
-
-    def recorded(*arguments: Any, **options: Any) -> Plan:
-        plans.append(Plan(*arguments, **options))
-        return plans[-1]
-
-    monkeypatch.setattr(networks, "Plan", recorded)
-    return plans
-
-
 def test_plans_between_layers_read_and_write_what_lies_there(
         device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if is_slow(device):
         pytest.skip("simulators are not measured")
-    plans = recorded_plans(monkeypatch)
+    plans: list[Plan] = made(monkeypatch, networks, "Plan")
     case = network_case("suite", block(), 2, setting(device, tmp_path, [], ["fp32", "fp16"]),
                         between_layers=True)
     result = contest.run(case, PEAKS, STAMP)
@@ -110,7 +98,8 @@ def test_a_plan_without_regions_is_a_contender(device: Device, tmp_path: Path,
                                                monkeypatch: pytest.MonkeyPatch) -> None:
     if is_slow(device):
         pytest.skip("simulators are not measured")
-    plans, network = recorded_plans(monkeypatch), block()
+    plans: list[Plan] = made(monkeypatch, networks, "Plan")
+    network = block()
     case = network_case("suite", network, 2, setting(device, tmp_path), unfused_too=True)
     assert set(case.contenders) == {"gossamer", "gossamer:unfused"}
     assert set(case.with_forced([]).contenders) == {"gossamer"}

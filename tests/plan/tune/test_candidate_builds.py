@@ -68,15 +68,16 @@ def attempts(count: int, algorithm: Paced, device: PacedDevice) -> list[Attempt]
     return found
 
 
-def queue_of_configs(algorithm: Paced, device: PacedDevice, *,
+def queue_of_configs(device: PacedDevice, *algorithms: Paced,
                      everything: bool = False) -> AttemptQueue:
-    """Returns the queue of an algorithm's configs for one layer."""
+    """Returns the queue of the configs of algorithms for one layer."""
     of, estimates = layer(), Estimates(device)
     assert of.problem is not None
     group = CandidateGroup(of.problem, of, [LayerTimes(of.name)])
-    variants = algorithm.variants(of.problem, device)  # type: ignore[arg-type]
-    return AttemptQueue(attempts_of(group, [(algorithm, variant) for variant in variants],
-                                    estimates), estimates, everything=everything)
+    candidates = [(algorithm, variant) for algorithm in algorithms
+                  for variant in algorithm.variants(of.problem, device)]  # type: ignore[arg-type]
+    return AttemptQueue(attempts_of(group, candidates, estimates), estimates,
+                        everything=everything)
 
 
 @contextmanager
@@ -128,7 +129,7 @@ def test_processors_with_nothing_to_compile_get_candidates_that_would_wait_for_o
         paced_device: PacedDevice) -> None:
     algorithm = Held("held")
     algorithm.times_us = (10.0,) * 6
-    queue = queue_of_configs(algorithm, paced_device)
+    queue = queue_of_configs(paced_device, algorithm)
     with building(queue, paced_device) as builds:
         try:
             assert not list(builds.begin())
@@ -140,13 +141,8 @@ def test_processors_with_nothing_to_compile_get_candidates_that_would_wait_for_o
 
 def test_libraries_with_nothing_to_do_get_candidates_that_would_wait_for_others(
         paced_device: PacedDevice) -> None:
-    compiled, library, of = Held("compiled"), Held("library", vendor="a library"), layer()
-    assert of.problem is not None
-    group, estimates = (CandidateGroup(of.problem, of, [LayerTimes(of.name)]),
-                        Estimates(paced_device))
-    queue = AttemptQueue(attempts_of(group, [
-        (algorithm, next(iter(algorithm.variants(of.problem, paced_device))))  # type: ignore[arg-type]
-        for algorithm in (compiled, library)], estimates), estimates)
+    compiled, library = Held("compiled"), Held("library", vendor="a library")
+    queue = queue_of_configs(paced_device, compiled, library)
     with building(queue, paced_device) as builds:
         try:
             assert not list(builds.begin())
@@ -233,7 +229,7 @@ def test_candidates_share_packed_forms_while_the_reference_is_computed(
             super().__init__(*arguments)
 
     monkeypatch.setattr(candidate_builds, "CandidateSet", Slow)
-    queue = queue_of_configs(Packing("packing", *[10.0] * 6), paced_device, everything=True)
+    queue = queue_of_configs(paced_device, Packing("packing", *[10.0] * 6), everything=True)
     with building(queue, paced_device) as builds:
         assert not list(builds.begin())
         assert len([result() for _, result in all_done(builds)]) == 6

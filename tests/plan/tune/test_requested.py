@@ -23,6 +23,7 @@ from gossamer.plan.tune.measures import Further, Request, When
 from gossamer.plan.tune.queue import AttemptQueue
 from gossamer.plan.tune.tuner import Tuner
 from gossamer.plan.tune.workers import BuildHereError
+from tests.made import made
 from tests.plan.tune.paced import Paced, PacedDevice, layer
 
 TunerMaker = Callable[..., Tuner]
@@ -38,14 +39,7 @@ def side_by_side(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 @pytest.fixture
 def queues(monkeypatch: pytest.MonkeyPatch) -> list[AttemptQueue]:
     """Returns the list of the queues that tuners make."""
-    made: list[AttemptQueue] = []
-
-    def noted(*arguments: Any, **options: Any) -> AttemptQueue:
-        made.append(AttemptQueue(*arguments, **options))
-        return made[-1]
-
-    monkeypatch.setattr(tuner_module, "AttemptQueue", noted)
-    return made
+    return made(monkeypatch, tuner_module, "AttemptQueue")
 
 
 def further(when: When, requests: Sequence[Request], seen: dict[When, float],
