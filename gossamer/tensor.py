@@ -381,6 +381,24 @@ def _default_spec(shape: tuple[int, ...], dtype: str) -> TensorSpec:
 
 @functools.lru_cache(maxsize=4096)
 def memory_format(spec: TensorSpec) -> Format:
-    """Returns the format by which plan assignments tell specs apart: the default one for all specs
-    that lie in memory as it does."""
-    return default_format(spec.shape, spec.dtype) if spec.is_default else spec.format
+    """Returns the one format that stands for all formats of float tensors of this shape that lie in
+    memory alike: CHWN is NCHW for one image, for example. It is the default format where that is
+    one of them. Packed formats stand for themselves."""
+    own = spec.format
+    if own.is_packed:
+        return own
+    if spec.is_default:
+        return default_format(spec.shape, spec.dtype)
+    channels, stored = spec.shape[1], rounded_up(spec.shape[1], own.channel_multiple)
+    multiple = 1 if stored == channels else stored & -stored
+    return next((other for layout in AXES
+                 if (other := _format_or_none(own, layout, multiple)) is not None
+                 and spec.same_memory(TensorSpec(spec.shape, other))), own)
+
+
+def _format_or_none(own: Format, layout: str, multiple: int) -> Format | None:
+    """Returns a format in another layout, with channels rounded up to another multiple; None where
+    the channels of other tensors, which only NHWC can have, do not go with that."""
+    if any(own.other_channels) and (layout, multiple) != (own.layout, own.channel_multiple):
+        return None
+    return replace(own, layout=layout, channel_multiple=multiple)

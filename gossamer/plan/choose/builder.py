@@ -13,7 +13,7 @@ from gossamer.ops.algorithm import Algorithm, Variant
 from gossamer.ops.copy.problem import convert
 from gossamer.plan.candidate import Candidate
 from gossamer.plan.program import Layer, Program, Step
-from gossamer.tensor import TensorSpec, default_spec, image_shape
+from gossamer.tensor import TensorSpec, default_spec, image_shape, memory_format
 
 
 @dataclass(frozen=True)
@@ -80,24 +80,34 @@ class ProgramBuilder:
     def converted(self, name: str, spec: TensorSpec) -> str:
         """Returns the name of the value that holds `name` as a spec says: itself, or a copy that is
         made once for all readers."""
-        if self.specs[name].same_memory(spec):
-            return name
-        if (name, spec) not in self.copies:
-            changes = spec.format.differences(self.specs[name].format) or [spec.layout]
-            target = f"{name} as {' '.join(changes)}"
-            while target in self.specs:
-                target += "'"
-            layer = conversion_layer(name, target, self.specs[name], spec,
-                                     self._facts.get(name, REAL))
-            self._append(layer, self._decide(self, layer), [name])
-            self.copies[name, spec] = target
-        return self.copies[name, spec]
+        if self.has(name, spec):
+            return self.copies.get((name, _canonical(spec)), name)
+        # what lies in memory alike is one conversion, by whatever format its readers name it: the
+        # one that the plan assignment has priced
+        present, spec = _canonical(self.specs[name]), _canonical(spec)
+        changes = spec.format.differences(present.format) or [spec.layout]
+        target = f"{name} as {' '.join(changes)}"
+        while target in self.specs:
+            target += "'"
+        layer = conversion_layer(name, target, present, spec, self._facts.get(name, REAL))
+        self._append(layer, self._decide(self, layer), [name])
+        self.copies[name, spec] = target
+        return target
+
+    def has(self, name: str, spec: TensorSpec) -> bool:
+        """Returns whether a value is in memory as a spec says, as it was written or as a copy."""
+        return self.specs[name].same_memory(spec) or (name, _canonical(spec)) in self.copies
 
     def _append(self, layer: Layer, choice: LayerChoice, sources: list[str]) -> None:
         self.program.steps.append(Step(layer, choice.algorithm, choice.variant, choice.device,
                                        sources, layer.outputs, choice.rejected,
                                        choice.candidates))
         self.specs.update(zip(layer.outputs, choice.variant.outputs, strict=True))
+
+
+def _canonical(spec: TensorSpec) -> TensorSpec:
+    """Returns the spec with the one format that stands for all that lie in memory alike."""
+    return replace(spec, format=memory_format(spec))
 
 
 def is_packed_alike(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:

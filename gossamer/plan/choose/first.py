@@ -52,7 +52,7 @@ class FirstChoices:
         def order(variant: Variant) -> tuple[int, int]:
             converted = sum(
                 spec.nbytes for name, spec in zip(layer.inputs, variant.inputs, strict=True)
-                if not builder.specs[name].same_memory(spec) and (name, spec) not in builder.copies)
+                if not builder.has(name, spec))
             return converted, self._unpacking(layer, variant)
 
         return LayerChoice(algorithm, min(variants, key=order), layer_device, reasons)

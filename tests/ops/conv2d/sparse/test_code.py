@@ -85,7 +85,7 @@ def problems(draw: st.DrawFn, batches: Sequence[int]) -> Conv2dProblem:
         draw(st.sampled_from(EPILOGUES)))
 
 
-@given(problem=problems((1, 2, 3, 4, 9)), density=st.sampled_from([0.05, 0.3, 1.0]),
+@given(problem=problems((1, 2, 3, 4, 9)), density=st.sampled_from([0.0, 0.05, 0.3, 1.0]),
        choice=st.integers(0, 30))
 @settings(max_examples=25)
 def test_any_geometry(problem: Conv2dProblem, density: float, choice: int) -> None:
@@ -94,7 +94,8 @@ def test_any_geometry(problem: Conv2dProblem, density: float, choice: int) -> No
     check_config(problem, candidates[choice % len(candidates)], sparse(problem, density))
 
 
-@given(problem=problems((2, 6)), density=st.sampled_from([0.05, 0.3]), choice=st.integers(0, 30))
+@given(problem=problems((2, 6)), density=st.sampled_from([0.0, 0.05, 0.3]),
+       choice=st.integers(0, 30))
 @settings(max_examples=15)
 def test_any_geometry_in_halves(problem: Conv2dProblem, density: float, choice: int) -> None:
     candidates = configs(with_density(problem, density), H200, halves=True)

@@ -263,7 +263,9 @@ def _staged(problem: Conv2dProblem, config: GeneratedConfig, limits: Limits,
     per_channel = math.prod(problem.kernel) * (first.block * density
                                                + 1 - (1 - density) ** first.block)
     room = _room(config, limits) // (first.plane * BUFFERS)
-    suited = max(1, round(_STAGE_INSTRUCTIONS * config.k_groups / per_channel))
+    # a layer all of whose weights are zero has no instructions, so that any stage suits it
+    suited = (max(1, round(_STAGE_INSTRUCTIONS * config.k_groups / per_channel)) if per_channel
+              else inputs)
     stage = inputs if inputs * first.plane <= _room(config, limits) and (
         inputs <= 2 * suited) else min(max(suited, SUB_PARTITIONS), room, inputs)
     if stage < config.k_groups:
