@@ -1,0 +1,122 @@
+"""Plans random networks on simulated devices, and checks all that holds for every plan."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from gossamer.model.graph import Graph
+from gossamer.model.load import load
+from gossamer.plan.choose.plan_times import program_key
+from gossamer.plan.plan import Plan
+from gossamer.plan.policy import EFFORTS, Policy
+from gossamer.plan.program import Program
+from gossamer.plan.store.tuning_cache import TuningCache
+from gossamer.plan.tune.tuner import Tuner
+from tests.model.onnx_models import runtime
+from tests.simulated.algorithms import drawn_times, estimated_times, simulated
+from tests.simulated.device import HARDWARE, SimulatedDevice
+from tests.simulated.networks import random_network
+from tests.tolerances import normalised_error
+
+LARGEST_ERROR = {"fp32": 1e-4, "tf32": 1e-4, "fp16": 2e-2}
+"""Errors of whole networks: steps compute in float64, and values between them are stored in the
+formats' dtypes."""
+RESTRICTIONS = ({}, {}, {}, {}, {"unfused": True}, {"dense_only": True}, {"only": "im2col_gemm"},
+                {"only": "depthwise"}, {"sparse_threshold": 0.6}, {"budget_s": 1e-6})
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is planned, all drawn from one seed."""
+
+    seed: int
+    hardware: str
+    effort: str
+    precision: str
+    batch: int
+    restriction: dict
+    estimated: bool
+    side_by_side: bool
+
+    @classmethod
+    def of(cls, seed: int) -> Case:
+        rng = np.random.default_rng([seed, 1])
+
+        def pick(*choices):
+            return choices[int(rng.integers(len(choices)))]
+
+        return cls(seed, pick("h200", "h200", "h200", "sm_75", "opencl"),
+                   pick("quick", "quick", "quick", "normal", "max"),
+                   pick("fp32", "tf32", "fp16", "fp16"), pick(1, 1, 1, 2, 3, 8),
+                   pick(*RESTRICTIONS), pick(True, False), pick(True, False, False))
+
+    @property
+    def policy(self) -> Policy:
+        return Policy(self.effort, self.precision, **self.restriction)
+
+
+def check(case: Case) -> None:
+    """Plans the case's network and raises AssertionError, or whatever planning raises, where
+    something is wrong."""
+    proto = random_network(case.seed)
+    onnx.checker.check_model(proto)
+    times = (estimated_times if case.estimated else drawn_times)(case.seed)
+    x = np.random.default_rng([case.seed, 2]).standard_normal(
+        (case.batch, *(d.dim_value for d in proto.graph.input[0].type.tensor_type.shape.dim[1:])),
+        dtype=np.float32)
+    expected = runtime(proto, {"x": x})
+    with tempfile.TemporaryDirectory() as folder, simulated(times):
+        path = Path(folder) / "network.onnx"
+        path.write_bytes(proto.SerializeToString())
+        graph = load(str(path))
+        device = SimulatedDevice(HARDWARE[case.hardware], side_by_side=case.side_by_side)
+        plan = _planned(case, graph, device, Path(folder))
+        results = plan(x)
+        results = results if isinstance(results, tuple) else (results,)
+        for y, right, info in zip(results, expected, proto.graph.output, strict=True):
+            assert y.shape == right.shape, f"{info.name}: {y.shape}, expected {right.shape}"
+            if y.size:
+                error = normalised_error(y, right)
+                assert error <= LARGEST_ERROR[case.precision], f"{info.name}: error {error:.1e}"
+        program = plan.program(case.batch)
+        _check_steps(program)
+        again = _planned(case, graph, device, Path(folder)).program(case.batch)
+        assert program_key(again, device) == program_key(program, device), "another plan at once"
+        saved = Path(folder) / "saved.plan"
+        plan.save(saved)
+        str(plan.report(case.batch))
+
+
+def _planned(case: Case, graph: Graph, device: SimulatedDevice, folder: Path) -> Plan:
+    assert case.effort in EFFORTS
+    tuner = Tuner(device, case.effort, precision=case.precision,
+                  cache=TuningCache(device, folder / "tuning"), budget_s=case.policy.budget_s)
+    return Plan(graph, device, case.policy, tuner=tuner)
+
+
+def _check_steps(program: Program) -> None:
+    """Checks that each step reads and writes values in its variant's formats, that no value is
+    converted twice into one memory, and that nothing is computed twice."""
+    written: set[str] = set()
+    computed: set[str] = set()
+    made: list[tuple[str, object]] = []
+    for step in program.steps:
+        variant = step.placed_variant or step.variant
+        for name, spec in zip(step.inputs, variant.inputs, strict=True):
+            assert step.in_place or program.specs[name].same_memory(spec), f"{step.layer.name} misreads {name}"
+        for name, spec in zip(step.outputs, variant.outputs, strict=True):
+            assert step.in_place or program.specs[name].same_memory(spec), f"{step.layer.name} miswrites {name}"
+            assert name not in written, f"{name} is written twice"
+            written.add(name)
+        for name in step.layer.computes:
+            assert name not in computed, f"{name} is computed twice"
+            computed.add(name)
+        if step.layer.inserted:
+            assert not any(name == step.inputs[0] and step.variant.outputs[0].same_memory(spec)
+                           for name, spec in made), f"{step.inputs[0]} is converted twice"
+            made.append((step.inputs[0], step.variant.outputs[0]))
