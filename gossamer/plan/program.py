@@ -130,7 +130,8 @@ class Program:
     the memory of another value, the name of that one. constants: the arrays of values that are
     constants. inputs, outputs: names of values by the names of the graph's inputs and outputs.
     measured: all layers and regions that were measured to choose the steps. places: for each value
-    that a step writes within the memory of another one, where that is.
+    that a step writes within the memory of another one, where that is. cost_us: the sum of the
+    times of the steps as the plan assignment states it; None where nothing was measured.
     """
 
     batch: int
@@ -142,6 +143,7 @@ class Program:
     outputs: dict[str, str]
     measured: Sequence[MeasuredLayer] = ()
     places: dict[str, Place] = field(default_factory=dict)
+    cost_us: float | None = None
 
     def host_steps(self, device: Device) -> list[Step]:
         """Returns the steps that the host computes in a plan for another device. A step in place is

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,6 +86,7 @@ def check(case: Case) -> None:
                 assert error <= LARGEST_ERROR[case.precision], f"{info.name}: error {error:.1e}"
         program = plan.program(case.batch)
         _check_steps(program)
+        _check_cost(program)
         again = _planned(case, graph, device, Path(folder)).program(case.batch)
         assert program_key(again, device) == program_key(program, device), "another plan at once"
         saved = Path(folder) / "saved.plan"
@@ -120,3 +122,14 @@ def _check_steps(program: Program) -> None:
             assert not any(name == step.inputs[0] and step.variant.outputs[0].same_memory(spec)
                            for name, spec in made), f"{step.inputs[0]} is converted twice"
             made.append((step.inputs[0], step.variant.outputs[0]))
+
+
+def _check_cost(program: Program) -> None:
+    """Checks that the cost that the plan assignment states is that of the steps."""
+    if program.cost_us is None:
+        return
+    measured = {known.layer.name: known.candidates for known in program.measured}
+    costs = {step.layer.name: step.candidate_of(
+        measured.get(step.layer.name, step.candidates)).cost for step in program.steps}
+    assert math.isclose(sum(costs.values()), program.cost_us, rel_tol=1e-9, abs_tol=1e-6), (
+        f"{sum(costs.values())} us of steps, stated are {program.cost_us}: {costs}")

@@ -53,12 +53,14 @@ class Choices:
 
     by_layer: the choice for each layer and each region that is computed as one, by its name.
     regions: the regions that are computed as one. measured: all layers and regions with the
-    candidates that were measured for them.
+    candidates that were measured for them. cost_us: the sum of the times of what is chosen, with
+    conversions.
     """
 
     by_layer: dict[str, LayerChoice]
     regions: list[Layer]
     measured: list[MeasuredLayer]
+    cost_us: float
 
 
 class Cheapest:
@@ -82,6 +84,7 @@ class Cheapest:
         self._conversion_cost = ConversionCosts(layers, specs, device, tuner)
         self._layers = {layer.name: layer for layer in layers}
         self._conversions: set[Conversion] = set()
+        self._cost_us = 0.0
         candidates = NetworkCandidates(layers, regions, device, tuner, policy, less_precise)
         self._nodes = candidates.of_layers
         self._regions = candidates.of_regions
@@ -115,7 +118,7 @@ class Cheapest:
             {node.layer.name: _choice(candidate, node.candidates, node.device,
                                       {**node.reasons, **reasons.get(node.layer.name, {})})
              for node, candidate in assigned},
-            [node.layer for node, _ in assigned if node.layer.covers], measured)
+            [node.layer for node, _ in assigned if node.layer.covers], measured, self._cost_us)
 
     def _assigned(self) -> list[tuple[MeasuredLayer, Candidate]]:
         """Returns the candidate taken for each layer or region, with fewer formats where the graph
@@ -163,6 +166,7 @@ class Cheapest:
         except NoAssignmentError as error:
             forced = "" if self._policy.only is None else f"; leave only={self._policy.only!r} out"
             raise UnsupportedError(f"{self._device.name}: {error}{forced}") from None
+        self._cost_us = assignment.cost
         self._conversions = _conversions(nodes, assignment.options, fixed, required)
         taken = [node_options[index] for node_options, index
                  in zip(options, assignment.options, strict=True)]

@@ -66,6 +66,7 @@ def choose(layers: Sequence[Layer], batch: int, inputs: Mapping[str, TensorSpec]
 
         builder = ProgramBuilder(batch, inputs, constants, decide)
         builder.program.measured = choices.measured
+        builder.program.cost_us = choices.cost_us
         taken = choices.regions
     for layer in with_regions(layers, taken):
         builder.add(layer)
