@@ -1,0 +1,185 @@
+"""Plans networks of timm and torchvision that no list names, and compares them with PyTorch.
+
+    python -m tests.networks --count 40 --seed 0 --device cuda:0 --batch 1,8 -o FILE
+
+Networks below 20 M parameters are drawn by the seed. Their batch norms get the statistics that they
+have on drawn pictures, so that numbers neither vanish nor explode. Each is exported to ONNX at
+opset 17 and planned; its error against PyTorch in float64 may be twice that of PyTorch in the same
+precision. Networks that cannot be exported are named and replaced by others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import tempfile
+import time
+import traceback
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import gossamer
+from gossamer.errors import UnsupportedError
+from tests.tolerances import normalised_error
+
+MOST_PARAMETERS = 20_000_000
+LEAST_ALLOWED = {"fp16": 2e-3, "fp32": 1e-4}
+"""Errors that are allowed however exact PyTorch is."""
+PICTURES = 16
+
+
+def drawn(seed: int) -> list[tuple[str, str]]:
+    """Returns the names of all networks of both libraries in an order drawn by the seed."""
+    import timm
+    import torchvision
+
+    names = [("timm", name) for name in timm.list_models()]
+    names += [("torchvision", name) for name in torchvision.models.list_models(torchvision.models)]
+    random.Random(seed).shuffle(names)
+    return names
+
+
+def made(library: str, name: str) -> Any:
+    """Returns a network with drawn weights; None where it has too many parameters."""
+    import timm
+    import torch
+    import torchvision
+
+    torch.manual_seed(0)
+    create = timm.create_model if library == "timm" else torchvision.models.get_model
+    try:
+        with torch.device("meta"):
+            parameters = create(name).parameters()
+    except Exception:
+        # some networks compute numbers while they are made
+        parameters = create(name).parameters()
+    if sum(parameter.numel() for parameter in parameters) > MOST_PARAMETERS:
+        return None
+    return create(name)
+
+
+def with_statistics(module: Any, x: Any) -> Any:
+    """Returns a network whose batch norms have the statistics of pictures."""
+    import torch
+
+    for layer in module.modules():
+        if isinstance(layer, torch.nn.modules.batchnorm._BatchNorm):
+            layer.momentum = None
+            layer.reset_running_stats()
+    module.train()
+    for layer in module.modules():
+        if isinstance(layer, torch.nn.Dropout):
+            layer.eval()
+    with torch.no_grad():
+        module(x)
+    return module.eval()
+
+
+def output(module: Any, x: Any, dtype: Any) -> np.ndarray:
+    import copy
+
+    import torch
+
+    with torch.no_grad():
+        y = copy.deepcopy(module).to(dtype)(x.to(dtype))
+    return y.double().cpu().numpy()
+
+
+def run(library: str, name: str, options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Returns the row of a network; its outcome is "ok", "too large", "not exported: ...",
+    "refused: ...", "failed: ..." or "wrong"."""
+    import torch
+
+    row: dict[str, Any] = {"library": library, "name": name, "outcome": "ok"}
+    torch_device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        module = made(library, name)
+        if module is None:
+            return {**row, "outcome": "too large"}
+        size = getattr(module, "default_cfg", {}).get("input_size", (3, 224, 224))
+        if library == "torchvision" and "inception" in name:
+            size = (3, 299, 299)
+        generator = torch.Generator().manual_seed(1)
+        pictures = torch.randn((PICTURES, *size), generator=generator).to(torch_device)
+        module = with_statistics(module.to(torch_device), pictures)
+        path = folder / f"{name}.onnx"
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.onnx.export(module.cpu(), pictures[:2].cpu(), str(path), opset_version=17,
+                              input_names=["x"], output_names=["y"], dynamo=False,
+                              dynamic_axes={"x": {0: "N"}, "y": {0: "N"}})
+        module = module.to(torch_device)
+    except Exception as error:
+        return {**row, "outcome": f"not exported: {str(error).splitlines()[0][:150]}"}
+    half = torch.float16 if options.precision == "fp16" else torch.float32
+    plan = None
+    for batch in options.batch:
+        start = time.monotonic()
+        x = torch.randn((batch, *size), generator=generator).to(torch_device)
+        try:
+            plan = plan or gossamer.compile(str(path), options.device, effort=options.effort,
+                                            precision=options.precision)
+            y = np.asarray(plan(x.cpu().numpy()), np.float64)
+        except UnsupportedError as error:
+            return {**row, "outcome": f"refused: {str(error)[:200]}"}
+        except Exception as error:
+            print(traceback.format_exc(), flush=True)
+            return {**row, "outcome": f"failed: {type(error).__name__}: {str(error)[:200]}"}
+        expected = output(module, x, torch.float64)
+        error, theirs = (normalised_error(y, expected),
+                         normalised_error(output(module, x, half), expected))
+        row |= {f"error_b{batch}": error, f"torch_error_b{batch}": theirs,
+                f"seconds_b{batch}": round(time.monotonic() - start, 1),
+                f"us_b{batch}": plan.report(batch).end_to_end_us}
+        if not error <= max(2 * theirs, LEAST_ALLOWED[options.precision]):
+            row["outcome"] = "wrong"
+    path.unlink()
+    return row
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=40)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--first", type=int, default=0,
+                        help="networks of the order that are left out")
+    parser.add_argument("--names", default="",
+                        help="networks that are planned instead, such as timm:tinynet_d")
+    parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--effort", default="quick")
+    parser.add_argument("--precision", default="fp16", choices=LEAST_ALLOWED)
+    parser.add_argument("--batch", type=lambda text: list(map(int, text.split(","))),
+                        default=[1, 8])
+    parser.add_argument("--seconds", type=float, default=float("inf"),
+                        help="no network is begun afterwards")
+    parser.add_argument("-o", "--output", type=Path)
+    options = parser.parse_args()
+    rows: list[dict[str, Any]] = []
+    start = time.monotonic()
+    number = options.first
+    with tempfile.TemporaryDirectory() as folder:
+        for library, name in ([tuple(each.split(":")) for each in options.names.split(",")]
+                              if options.names else drawn(options.seed)[options.first:]):
+            tried = [row for row in rows if not row["outcome"].startswith(("too", "not exp"))]
+            if len(tried) >= options.count or time.monotonic() - start > options.seconds:
+                break
+            number += 1
+            rows.append(run(library, name, options, Path(folder)))
+            if rows[-1]["outcome"] != "too large":
+                print(json.dumps(rows[-1]), flush=True)
+            if options.output:
+                options.output.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    tried = [row for row in rows if not row["outcome"].startswith(("too", "not exp"))]
+    outcomes = [row["outcome"].split(":")[0] for row in tried]
+    print(f"{len(tried)} networks, the first {number} of the order: "
+          f"{ {kind: outcomes.count(kind) for kind in sorted(set(outcomes))} }, "
+          f"{time.monotonic() - start:.0f} s")
+    return 0 if set(outcomes) <= {"ok", "refused"} else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
