@@ -34,6 +34,10 @@ class Candidate:
         """Whether the candidate was measured and is not excluded."""
         return math.isfinite(self.cost)
 
+    def is_same_as(self, other: Candidate) -> bool:
+        """Returns whether another candidate is the same variant of the same algorithm."""
+        return (self.algorithm, self.variant) == (other.algorithm, other.variant)
+
     @cached_property
     def formats(self) -> tuple[tuple[Format, ...], tuple[Format, ...]]:
         """The formats of inputs and outputs by which plan assignments tell candidates apart."""

@@ -14,7 +14,6 @@ from gossamer.plan.program import Layer
 
 Refusal = Callable[[Algorithm, Problem, Device], str | None]
 
-ON_BITS = "computes on bits, which the plan of floats leaves out"
 
 ANY = Policy()
 """The policy that restricts nothing."""
@@ -63,12 +62,10 @@ def eligibility(layer: Layer, device: Device, policy: Policy = ANY,
 
     policy: its `only` is the name of an algorithm that alone is returned where it is among them,
     and without which an algorithm that is computed by name only is left out;
-    its `zeros_threshold` is a sparsity above which only algorithms that skip zeros are returned,
-    and up to which only dense ones; with its `floats_only` those on bits are left out where there
-    are others; its `force` names the one algorithm that a layer may take.
-    refusal_reason: called with an algorithm, a problem and a
-    device, returns why the algorithm does not support the problem there or none of its variants is
-    allowed, None where one is.
+    its `sparse_threshold` is a sparsity above which only algorithms that skip zeros are returned,
+    and up to which only dense ones; its `force` names the one algorithm that a layer may take.
+    refusal_reason: called with an algorithm, a problem and a device, returns why the algorithm does
+    not support the problem there or none of its variants is allowed, None where one is.
 
     Raises UnsupportedError where no algorithm can compute the layer, and InputError where the one
     that is forced cannot.
@@ -90,11 +87,8 @@ def eligibility(layer: Layer, device: Device, policy: Policy = ANY,
             reasons.update({algorithm.name: f"{policy.only} is forced" for algorithm in able
                             if forced and algorithm.name != policy.only})
             able = forced or able
-            if policy.floats_only and not all(algorithm.exact for algorithm in able):
-                reasons.update({algorithm.name: ON_BITS for algorithm in able if algorithm.exact})
-                able = [algorithm for algorithm in able if not algorithm.exact]
-            if policy.zeros_threshold is not None and layer.density is not None:
-                able = _sparse_or_dense(able, 1 - layer.density, policy.zeros_threshold, reasons)
+            if policy.sparse_threshold is not None and layer.density is not None:
+                able = _sparse_or_dense(able, 1 - layer.density, policy.sparse_threshold, reasons)
             return able, layer_device, reasons
     raise UnsupportedError(
         f"{layer.source or layer.name}: nothing computes {layer.problem.describe()}: "

@@ -68,9 +68,7 @@ EFFORTS = {
 @dataclass(frozen=True, eq=False)
 class Policy:
     """The decisions of a user about the choice of algorithms; `gossamer.compile` describes each.
-    dense_only says that no layer takes an algorithm that skips zeros where it can take another, and
-    floats_only that none takes an algorithm on bits where it can take another. unfused says that no
-    layers are computed as one region.
+    unfused says that no layers are computed as one region.
     force: the algorithm of each layer that takes none other, by the layer's name.
     boundary: the format of the network's inputs and outputs that are images of floats, NCHW and
     float32 where it is None; a part of a network is measured in the format of its neighbours.
@@ -85,8 +83,6 @@ class Policy:
     sparse_threshold: float | None = None
     calibration: Sequence[np.ndarray] | None = None
     tolerance: float | None = None
-    dense_only: bool = False
-    floats_only: bool = False
     unfused: bool = False
     budget_s: float | None = None
     force: Mapping[str, str] = field(default_factory=dict)
@@ -129,12 +125,6 @@ class Policy:
         if self.tolerance is not None and self.calibration is None:
             raise InputError("tolerance: the error is measured on calibration inputs; give "
                              "calibration")
-
-    @property
-    def zeros_threshold(self) -> float | None:
-        """The sparsity above which layers take an algorithm that skips zeros, and others a dense
-        one; None where both are compared."""
-        return math.inf if self.dense_only else self.sparse_threshold
 
 
 def _no_algorithm(name: str, names: Collection[str]) -> str:

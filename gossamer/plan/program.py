@@ -13,7 +13,7 @@ from gossamer.facts import ValueFacts
 from gossamer.ops.algorithm import Algorithm, Problem, Variant
 from gossamer.ops.weights import Weights, WeightsStore
 from gossamer.plan.candidate import Candidate
-from gossamer.tensor import TensorSpec
+from gossamer.tensor import Format, TensorSpec
 
 
 @dataclass
@@ -131,7 +131,8 @@ class Program:
     constants. inputs, outputs: names of values by the names of the graph's inputs and outputs.
     measured: all layers and regions that were measured to choose the steps. places: for each value
     that a step writes within the memory of another one, where that is. cost_us: the sum of the
-    times of the steps as the plan assignment states it; None where nothing was measured.
+    steps' times as the plan assignment states it; None where nothing was measured. reshapes: the
+    formats in which reshapes read their input by the plan assignment, by the names of the layers.
     """
 
     batch: int
@@ -144,6 +145,7 @@ class Program:
     measured: Sequence[MeasuredLayer] = ()
     places: dict[str, Place] = field(default_factory=dict)
     cost_us: float | None = None
+    reshapes: dict[str, Format] = field(default_factory=dict)
 
     def host_steps(self, device: Device) -> list[Step]:
         """Returns the steps that the host computes in a plan for another device. A step in place is

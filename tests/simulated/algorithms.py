@@ -29,6 +29,9 @@ from tests.simulated.device import SimulatedDevice
 Times = Callable[[Algorithm, Problem, Variant, Device], float]
 """A function that returns the microseconds that a variant of an algorithm takes."""
 
+_LIBRARY_FORMATS = (("fp32", "float32", "NCHW"), ("tf32", "float32", "NHWC"),
+                    ("fp16", "float16", "NHWC"))
+"""The precisions, dtypes and layouts that such a stand-in offers."""
 _LIBRARY_PLANS = 3
 """Plans that a stand-in of a vendor's library offers for each precision and layout."""
 
@@ -113,8 +116,7 @@ class _Library(_Simulated):
 
     def variants(self, problem: Any, device: Device) -> Iterator[Variant]:
         for rank in range(_LIBRARY_PLANS):
-            for precision, dtype, layout in (("fp32", "float32", "NCHW"), ("tf32", "float32", "NHWC"),
-                                             ("fp16", "float16", "NHWC")):
+            for precision, dtype, layout in _LIBRARY_FORMATS:
                 def specs(own: Sequence[TensorSpec], dtype: str = dtype,
                           layout: str = layout) -> tuple[TensorSpec, ...]:
                     return tuple(

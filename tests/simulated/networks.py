@@ -94,7 +94,7 @@ class Network:
 
     def part(self, x: str, first: int, last: int) -> str:
         """Takes some channels."""
-        c, h, w = self.shapes[x]
+        _, h, w = self.shapes[x]
         limits = [self.constant(np.array([number])) for number in (first, last, 1)]
         return self.add("Slice", [x, *limits], (last - first, h, w))
 
@@ -149,7 +149,7 @@ def shuffled(net: Network, x: str) -> str:
     right = net.conv(net.conv(right, half), half, 3, groups=half, activated=False)
     right = net.conv(right, half)
     y = net.join([left, right])
-    five = net.constant(np.array([0, 2, half, h, w] if h * w else [0, 2, half, h, w]))
+    five = net.constant(np.array([0, 2, half, h, w]))
     y = net.add("Reshape", [y, five], (2, half, h, w))
     y = net.add("Transpose", [y], (half, 2, h, w), perm=[0, 2, 1, 3, 4])
     return net.add("Reshape", [y, net.constant(np.array([0, c, h, w]))], (c, h, w))

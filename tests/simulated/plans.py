@@ -27,7 +27,7 @@ from tests.tolerances import normalised_error
 LARGEST_ERROR = {"fp32": 1e-4, "tf32": 1e-4, "fp16": 2e-2}
 """Errors of whole networks: steps compute in float64, and values between them are stored in the
 formats' dtypes."""
-RESTRICTIONS = ({}, {}, {}, {}, {"unfused": True}, {"dense_only": True}, {"only": "im2col_gemm"},
+RESTRICTIONS = ({}, {}, {}, {}, {"unfused": True}, {"only": "im2col_gemm"},
                 {"only": "depthwise"}, {"sparse_threshold": 0.6}, {"budget_s": 1e-6})
 
 
@@ -88,9 +88,13 @@ def check(case: Case) -> None:
         _check_steps(program)
         _check_cost(program)
         again = _planned(case, graph, device, Path(folder)).program(case.batch)
-        assert program_key(again, device) == program_key(program, device), "another plan at once"
-        saved = Path(folder) / "saved.plan"
-        plan.save(saved)
+        # side by side it depends on the threads which candidates are tried
+        assert case.side_by_side or (
+            program_key(again, device) == program_key(program, device)), "another plan at once"
+        plan.save(Path(folder) / "saved.plan")
+        loaded = Plan.load(Path(folder) / "saved.plan", device=device)
+        assert program_key(loaded.program(case.batch), device) == program_key(program, device), (
+            "another plan once it was saved and loaded")
         str(plan.report(case.batch))
 
 
@@ -110,9 +114,11 @@ def _check_steps(program: Program) -> None:
     for step in program.steps:
         variant = step.placed_variant or step.variant
         for name, spec in zip(step.inputs, variant.inputs, strict=True):
-            assert step.in_place or program.specs[name].same_memory(spec), f"{step.layer.name} misreads {name}"
+            assert step.in_place or program.specs[name].same_memory(spec), (
+                f"{step.layer.name} misreads {name}")
         for name, spec in zip(step.outputs, variant.outputs, strict=True):
-            assert step.in_place or program.specs[name].same_memory(spec), f"{step.layer.name} miswrites {name}"
+            assert step.in_place or program.specs[name].same_memory(spec), (
+                f"{step.layer.name} miswrites {name}")
             assert name not in written, f"{name} is written twice"
             written.add(name)
         for name in step.layer.computes:
@@ -128,8 +134,7 @@ def _check_cost(program: Program) -> None:
     """Checks that the cost that the plan assignment states is that of the steps."""
     if program.cost_us is None:
         return
-    measured = {known.layer.name: known.candidates for known in program.measured}
-    costs = {step.layer.name: step.candidate_of(
-        measured.get(step.layer.name, step.candidates)).cost for step in program.steps}
+    costs = {step.layer.name: step.candidate_of(step.candidates).cost for step in program.steps}
+    assert not any(costs[step.layer.name] for step in program.steps if step.in_place)
     assert math.isclose(sum(costs.values()), program.cost_us, rel_tol=1e-9, abs_tol=1e-6), (
         f"{sum(costs.values())} us of steps, stated are {program.cost_us}: {costs}")

@@ -13,7 +13,14 @@ from gossamer.ops.algorithm import Algorithm, Variant
 from gossamer.ops.copy.problem import convert
 from gossamer.plan.candidate import Candidate
 from gossamer.plan.program import Layer, Program, Step
-from gossamer.tensor import TensorSpec, default_spec, image_shape, memory_format
+from gossamer.tensor import (
+    Format,
+    TensorSpec,
+    default_format,
+    default_spec,
+    image_shape,
+    memory_format,
+)
 
 
 @dataclass(frozen=True)
@@ -33,13 +40,17 @@ class LayerChoice:
 class ProgramBuilder:
     """A program while layers are added to it.
 
-    decide: called with this builder and a layer, returns the choice for the layer.
+    decide: called with this builder and a layer, returns the choice for the layer. reshapes: the
+    formats in which reshapes read their input, by the names of the layers; others leave it in its
+    dtype.
     """
 
     def __init__(self, batch: int, inputs: Mapping[str, TensorSpec],
                  constants: Mapping[str, np.ndarray],
-                 decide: Callable[[ProgramBuilder, Layer], LayerChoice]) -> None:
-        self.program = Program(batch, [], {}, {}, dict(constants), {}, {})
+                 decide: Callable[[ProgramBuilder, Layer], LayerChoice],
+                 reshapes: Mapping[str, Format] | None = None) -> None:
+        self.program = Program(batch, [], {}, {}, dict(constants), {}, {},
+                               reshapes=dict(reshapes or {}))
         self.specs = self.program.specs
         self.copies: dict[tuple[str, TensorSpec], str] = {}
         self._decide = decide
@@ -56,15 +67,11 @@ class ProgramBuilder:
         if layer.problem is None:
             (name,), (spec,) = layer.outputs, layer.output_specs
             source = self.specs[layer.inputs[0]]
-            if source.format.is_packed and is_packed_alike(source.shape, spec.shape):
-                self.program.aliases[name] = layer.inputs[0]
-                self.specs[name] = replace(spec, format=source.format)
-                return
-            dtype = spec.dtype if source.format.is_packed else source.dtype
-            # the reshaped tensor must be row-major, so its source has to be as well
-            self.program.aliases[name] = self.converted(
-                layer.inputs[0], default_spec(source.shape, dtype))
-            self.specs[name] = spec.with_format(dtype=dtype)
+            read = self.program.reshapes.get(layer.name) or _kept(source, spec)
+            self.program.aliases[name] = self.converted(layer.inputs[0],
+                                                        replace(source, format=read))
+            self.specs[name] = replace(spec, format=read if read.is_packed else default_format(
+                spec.shape, read.dtype))
             return
         choice = self._decide(self, layer)
         sources = [self.converted(name, spec)
@@ -103,6 +110,16 @@ class ProgramBuilder:
                                        sources, layer.outputs, choice.rejected,
                                        choice.candidates))
         self.specs.update(zip(layer.outputs, choice.variant.outputs, strict=True))
+
+
+def _kept(source: TensorSpec, target: TensorSpec) -> Format:
+    """Returns the format in which a reshape reads a value so that it keeps its dtype, if it can:
+    row-major, as the reshaped tensor is, or packed where both are packed alike."""
+    if not source.format.is_packed:
+        return default_format(source.shape, source.dtype)
+    if is_packed_alike(source.shape, target.shape):
+        return source.format
+    return default_format(source.shape, target.dtype)
 
 
 def _canonical(spec: TensorSpec) -> TensorSpec:

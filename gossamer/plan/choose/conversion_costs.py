@@ -12,7 +12,8 @@ from gossamer.plan.choose.builder import conversion_layer
 from gossamer.plan.choose.region_options import RegionFormat
 from gossamer.plan.eligibility import able_on, eligibility
 from gossamer.plan.program import Layer
-from gossamer.plan.tune.measures import Measures, Request
+from gossamer.plan.tune.measures import Request
+from gossamer.plan.tune.tuner import Tuner
 from gossamer.tensor import Format, TensorSpec
 
 Conversion = tuple[str, Hashable, Hashable]
@@ -29,7 +30,7 @@ class ConversionCosts:
     """
 
     def __init__(self, layers: Sequence[Layer], specs: Mapping[str, TensorSpec], device: Device,
-                 tuner: Measures) -> None:
+                 tuner: Tuner) -> None:
         self._facts = {name: facts for layer in layers for name, facts in layer.facts.items()}
         self._specs = specs
         self._device = device

@@ -126,5 +126,5 @@ def _forced_algorithms(regions: Sequence[Layer], device: Device, policy: Policy
             if algorithm.name == policy.only and not forced_otherwise(region, algorithm, policy):
                 possible[region.name] = algorithm, reasons
     forced: Iterable[Layer] = forced_regions(regions, {
-        name: [algorithm.name] for name, (algorithm, _) in possible.items()}, policy)
+        name: [algorithm.name] for name, (algorithm, _) in possible.items()}, policy.only)
     return {region.name: possible[region.name] for region in forced}

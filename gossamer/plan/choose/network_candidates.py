@@ -15,7 +15,8 @@ from gossamer.plan.eligibility import Refusal, able_on, eligibility
 from gossamer.plan.in_place import in_place_candidates, layers_in_place
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer, MeasuredLayer
-from gossamer.plan.tune.measures import Further, Measures, Request, When
+from gossamer.plan.tune.measures import Further, Request, When
+from gossamer.plan.tune.tuner import Tuner
 
 _PARTS = 8
 """Parts at most in which a network's regions are listed. Between two of them other candidates are
@@ -31,7 +32,7 @@ class NetworkCandidates:
     """
 
     def __init__(self, layers: Sequence[Layer], regions: Sequence[Layer], device: Device,
-                 tuner: Measures, policy: Policy, less_precise: Collection[str] | None) -> None:
+                 tuner: Tuner, policy: Policy, less_precise: Collection[str] | None) -> None:
         self._device = device
         self._tuner = tuner
         self._policy = policy
@@ -52,7 +53,7 @@ class NetworkCandidates:
         are among them where many candidates are built at once, as what one of them saves decides
         whether its layers are of interest."""
         restricted = bool(self._policy.only is not None or self._policy.force
-                          or self._policy.zeros_threshold is not None)
+                          or self._policy.sparse_threshold is not None)
         of_all = partial(self._requests, layers, self._tuner.refusal_reason)
         first: list[Request] = []
         further: list[Further] = []
@@ -93,7 +94,7 @@ class NetworkCandidates:
                                                   self._tuner.refusal_reason)
         candidates = list(self._tuner.measure(layer, able, layer_device))
         policy = self._policy
-        restricted = policy.only is not None or policy.zeros_threshold is not None
+        restricted = policy.only is not None or policy.sparse_threshold is not None
         if restricted and all(math.isinf(candidate.cost) for candidate in candidates):
             failures = {candidate.algorithm.name: candidate.measured.failure or ""
                         for candidate in candidates}

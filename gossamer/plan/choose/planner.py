@@ -3,7 +3,8 @@ compared with baseline plans from end to end, or it is restored from stored choi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 from gossamer.device.base import Device
@@ -11,18 +12,17 @@ from gossamer.errors import GossamerError
 from gossamer.model.graph import Graph
 from gossamer.model.infer.resolve import resolve
 from gossamer.ops.weights import WeightsStore
-from gossamer.plan.choose.baseline_plans import Comparison, PlanMakers, compare
 from gossamer.plan.choose.calibration import Accuracy, Calibration
 from gossamer.plan.choose.plan_times import EndToEnd
+from gossamer.plan.choose.refine import Comparison, refined
 from gossamer.plan.choose.saved_options import StoredChoices
-from gossamer.plan.choose.select import choose, rebuilt
+from gossamer.plan.choose.select import Chooser, Network
 from gossamer.plan.choose.thread_choice import settled, with_threads
 from gossamer.plan.eligibility import ANY
 from gossamer.plan.lower.rules import lower
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer, Program
 from gossamer.plan.run.context import Context
-from gossamer.plan.tune.measures import Measures
 from gossamer.plan.tune.profile import CHOOSING, STORING
 from gossamer.plan.tune.tuner import Tuner
 from gossamer.tensor import TensorSpec, default_spec
@@ -95,26 +95,10 @@ class Planner:
                                                    self._device)
             return Planned(program, notes=tuple(notes))
 
-        def make(policy: Policy, tuner: Measures | None,
-                 less_precise: frozenset[str] | None = None) -> Program:
-            if tuner is None:
-                return with_threads(choose(layers, batch, inputs, outputs, constants, self._device,
-                                           policy=policy, less_precise=less_precise), self._device)
-            assert self._tuner is not None
-            try:
-                with self._tuner.profile.stage(CHOOSING):
-                    return choose(layers, batch, inputs, outputs, constants, self._device, tuner,
-                                  policy, less_precise=less_precise)
-            finally:
-                # the programs that are timed next may need all memory of the device
-                self._tuner.release()
-
-        if self._calibration is None:
-            planned = Planned(make(self._policy, self._tuner))
-        else:
-            program, accuracy = self._calibration.choose(
-                lambda names: make(self._policy, self._tuner, names), self._error)
-            planned = Planned(program, accuracy=accuracy)
+        network = Network(layers, batch, inputs, outputs, constants)
+        stage = nullcontext() if self._tuner is None else self._tuner.profile.stage(CHOOSING)
+        with stage:
+            planned, chooser = self._chosen(network)
         program, time = settled(self._graph.name, planned.program, self._device, self._tuner,
                                 self._note)
         planned = replace(planned, program=program, end_to_end=time)
@@ -127,18 +111,42 @@ class Planner:
         if self._tuner.is_over:
             return replace(planned, notes=(
                 *planned.notes, "measuring was ended before all that may be of use was measured",))
-        return self._compared(planned, layers, make, self._tuner)
+        return self._refined(planned, chooser, self._tuner)
 
-    def _compared(self, planned: Planned, layers: Sequence[Layer], make: Callable[..., Program],
-                  tuner: Tuner) -> Planned:
-        """Returns the plan that is the fastest from end to end: the measured choice, a baseline
-        plan, or one of these with other candidates for some layers."""
-        makers = PlanMakers(
-            lambda baseline, known: make(baseline.policy(self._policy), known),
-            lambda program, candidates: rebuilt(program, candidates, layers, self._device),
-            self._accurate)
-        comparison = compare(self._graph.name, planned.program, makers, self._device, tuner,
-                             self._note)
+    def _chosen(self, network: Network) -> tuple[Planned, Chooser]:
+        """Returns the cheapest plan, within the tolerance where there is one, and what made it."""
+        made: list[tuple[Program, Chooser]] = []
+
+        def make(less_precise: frozenset[str] | None) -> Program:
+            try:
+                chooser = Chooser(network, self._device, self._tuner, self._policy,
+                                  less_precise=less_precise)
+                program = chooser.program()
+            finally:
+                if self._tuner is not None:
+                    # the programs that are timed next may need all memory of the device
+                    self._tuner.release()
+            if self._tuner is None:
+                program = with_threads(program, self._device)
+            made.append((program, chooser))
+            return program
+
+        if self._calibration is None:
+            planned = Planned(make(None))
+        else:
+            program, accuracy = self._calibration.choose(make, self._error)
+            planned = Planned(program, accuracy=accuracy)
+        # with a tolerance it was made of the candidates that layers may take, as others will be
+        return planned, next(chooser for program, chooser in made if program is planned.program)
+
+    def _refined(self, planned: Planned, chooser: Chooser, tuner: Tuner) -> Planned:
+        """Returns the plan that is the fastest from end to end: the cheapest assignment's, or
+        another one."""
+        try:
+            comparison = refined(self._graph.name, planned.program, chooser, self._device, tuner,
+                                 self._accurate, self._note)
+        finally:
+            tuner.release()
         if comparison is None:
             return planned
         time = comparison.end_to_end

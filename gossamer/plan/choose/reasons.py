@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
-from gossamer.plan.candidate import Candidate, compared, why_not_others
-from gossamer.plan.program import Layer, MeasuredLayer, Program, Step
+from gossamer.plan.candidate import Candidate, compared
+from gossamer.plan.program import Layer, MeasuredLayer
 
 LAYER_BY_LAYER = "layer by layer"
 """The name, beside those of algorithms, under which a region says why it is not computed so."""
@@ -61,26 +60,3 @@ def _why_not_at_once(region: Layer, candidate: Candidate, taken: Mapping[str, Ca
         if name in region_of:
             return f"{name} is computed in {region_of[name].name}"
     return compared(candidate.cost, sum(taken[name].cost for name in region.covers), why)
-
-
-def explained(program: Program, chosen: Program, why: str) -> Program:
-    """Returns a baseline plan's program whose layers have all measured candidates, and the reasons
-    why other algorithms were not taken.
-
-    chosen: the measured choice. why: that of Comparison.
-    """
-    measured = {known.layer.name: known for known in chosen.measured}
-    taken = {step.layer.name: step.candidate_of(measured[step.layer.name].candidates)
-             for step in program.steps if not step.layer.inserted}
-    of_regions = region_reasons(chosen.measured, taken, why=why)
-    return replace(program, measured=chosen.measured, steps=[
-        step if step.layer.inserted
-        else _with_reasons(step, measured[step.layer.name], taken[step.layer.name],
-                           of_regions.get(step.layer.name, {}), why)
-        for step in program.steps])
-
-
-def _with_reasons(step: Step, known: MeasuredLayer, taken: Candidate, of_regions: Mapping[str, str],
-                  why: str) -> Step:
-    rejected = {**known.reasons, **of_regions, **why_not_others(known.candidates, taken, why)}
-    return replace(step, rejected=rejected, candidates=known.candidates)

@@ -11,7 +11,7 @@ from gossamer.measure import SLACK
 from gossamer.ops.algorithm import Algorithm
 from gossamer.plan.candidate import Candidate
 from gossamer.plan.choose.plan_assignment import NodeOption
-from gossamer.plan.eligibility import ON_BITS, Refusal, able_on, is_above
+from gossamer.plan.eligibility import Refusal, able_on, is_above
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer
 from gossamer.plan.region import recognising, region_algorithms
@@ -62,15 +62,13 @@ def region_eligibility(region: Layer, layers: Sequence[Layer], device: Device, p
         reason = unchecked
         if policy.only is not None and taken_alone and algorithm.name != policy.only:
             reason = f"{policy.only} is forced"
-        elif policy.floats_only and algorithm.exact:
-            reason = ON_BITS
         elif other := forced_otherwise(region, algorithm, policy):
             reason = other
-        elif policy.zeros_threshold is not None:
-            above = {is_above(1 - layer.density, policy.zeros_threshold) for layer in layers
+        elif policy.sparse_threshold is not None:
+            above = {is_above(1 - layer.density, policy.sparse_threshold) for layer in layers
                      if layer.density is not None}
             if above - {not algorithm.dense}:
-                reason = f"the threshold {policy.zeros_threshold:g} decided otherwise"
+                reason = f"the threshold {policy.sparse_threshold:g} decided otherwise"
         if reason is None:
             allowed.append(algorithm)
         else:
@@ -123,18 +121,19 @@ def _fastest(candidates: Sequence[Candidate]) -> list[Candidate]:
 
 
 def forced_regions(regions: Sequence[Layer], usable: Mapping[str, Collection[str]],
-                   policy: Policy) -> list[Layer]:
-    """Returns the regions that the policy's `only` forces: in the order of the network all that
-    this algorithm can compute, and of which none has a layer of an earlier one.
+                   only: str | None) -> list[Layer]:
+    """Returns the regions that an algorithm computes where it is taken wherever it can be: in the
+    order of the network all that it can compute, and of which none has a layer of an earlier one.
 
-    usable: the names of the algorithms that can compute each region, by its name.
+    usable: the names of the algorithms that can compute each region, by its name. only: the name of
+    the algorithm; None where none is forced.
     """
-    if policy.only not in {algorithm.name for algorithm in region_algorithms()}:
+    if only not in {algorithm.name for algorithm in region_algorithms()}:
         return []
     covered: set[str] = set()
     forced = []
     for region in regions:
-        if policy.only in usable.get(region.name, ()) and covered.isdisjoint(region.covers):
+        if only in usable.get(region.name, ()) and covered.isdisjoint(region.covers):
             covered.update(region.covers)
             forced.append(region)
     return forced

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +21,20 @@ from gossamer.plan.program import Layer, Program, Step
 from gossamer.plan.region import find_regions, with_regions
 from gossamer.plan.store.keys import libraries, problem_key, source_hash
 from gossamer.plan.store.tuning_file import candidate_key
-from gossamer.tensor import TensorSpec
+from gossamer.tensor import Format, TensorSpec
 
 Stored = Mapping[str, Any]
 """The choice of one step, with the keys that _stored() writes."""
 
+StoredPrograms = Mapping[str, Mapping[str, Any]]
+"""By batch size the choices of a program: its steps in order, each Stored, and its reshapes."""
 
-def stored(programs: Mapping[int, Program], device: Device) -> dict[str, list[dict[str, Any]]]:
-    """Returns the choices of programs by batch size, one dict for each step in order."""
-    return {str(batch): [_stored(step, device) for step in programs[batch].steps]
+
+def stored(programs: Mapping[int, Program], device: Device) -> dict[str, dict[str, Any]]:
+    """Returns the choices of programs by batch size."""
+    return {str(batch): {"steps": [_stored(step, device) for step in programs[batch].steps],
+                         "reshapes": {name: asdict(format_) for name, format_
+                                      in programs[batch].reshapes.items()}}
             for batch in sorted(programs)}
 
 
@@ -43,10 +49,11 @@ def _stored(step: Step, device: Device) -> dict[str, Any]:
             "on_host": step.device is not device, "rejected": dict(step.rejected)}
 
 
-def used_algorithms(plain: Mapping[str, Sequence[Stored]], device: Device) -> dict[str, Any]:
+def used_algorithms(plain: StoredPrograms, device: Device) -> dict[str, Any]:
     """Returns for each algorithm that stored choices take and that exists, by op and name, its
     source hash and the versions of the libraries that it calls on the device."""
-    used = {(step["op"], step["algorithm"]) for steps in plain.values() for step in steps}
+    used = {(step["op"], step["algorithm"]) for program in plain.values()
+            for step in program["steps"]}
     return {f"{op} {algorithm.name}": {"source": source_hash(algorithm),
                                        "libraries": libraries(algorithm, device)}
             for op in sorted({op for op, _ in used}) for algorithm in OPS[op].algorithms
@@ -56,11 +63,17 @@ def used_algorithms(plain: Mapping[str, Sequence[Stored]], device: Device) -> di
 class StoredChoices:
     """The choices of a saved plan, by batch size."""
 
-    def __init__(self, path: Path, plain: Mapping[str, Sequence[Stored]]) -> None:
+    def __init__(self, path: Path, plain: StoredPrograms) -> None:
         self.path = path
         self.plain = plain
-        self._choices = {int(batch): {(step["layer"], step["inserted"]): step for step in steps}
-                         for batch, steps in plain.items()}
+        self._choices = {int(batch): {(step["layer"], step["inserted"]): step
+                                      for step in program["steps"]}
+                         for batch, program in plain.items()}
+        self._reshapes = {
+            int(batch): {name: Format(**{**fields, "border": tuple(fields["border"]),
+                                         "other_channels": tuple(fields["other_channels"])})
+                         for name, fields in program["reshapes"].items()}
+            for batch, program in plain.items()}
         if not self._choices:
             raise ValueError("it has no choices")
 
@@ -105,7 +118,8 @@ class StoredChoices:
                 unfit.append(layer.name)
             return _first(layer, device, step["algorithm"] if step else "")
 
-        builder = ProgramBuilder(batch, inputs, constants, decide)
+        builder = ProgramBuilder(batch, inputs, constants, decide,
+                                 self._reshapes[nearest] if planned else {})
         for layer in with_regions(layers, regions):
             builder.add(layer)
         program = keep_in_place(builder.finish(outputs), layers, device)

@@ -3,30 +3,43 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from gossamer.device.base import Device
 from gossamer.errors import InputError
-from gossamer.plan.candidate import Candidate
+from gossamer.plan.choose.assigner import Assigned, Assigner, best_alone
 from gossamer.plan.choose.builder import LayerChoice, ProgramBuilder
-from gossamer.plan.choose.cheapest import Cheapest, best_alone
 from gossamer.plan.choose.first import FirstChoices
+from gossamer.plan.choose.restriction import FREE, Restriction
 from gossamer.plan.eligibility import ANY
 from gossamer.plan.in_place import keep_in_place
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer, Program
 from gossamer.plan.region import find_regions, with_regions
-from gossamer.plan.tune.measures import Measures
-from gossamer.tensor import TensorSpec, default_spec
+from gossamer.plan.tune.tuner import Tuner
+from gossamer.tensor import Format, TensorSpec, default_spec
 
 
-def choose(layers: Sequence[Layer], batch: int, inputs: Mapping[str, TensorSpec],
-           outputs: Iterable[str], constants: Mapping[str, np.ndarray], device: Device,
-           tuner: Measures | None = None, policy: Policy = ANY, *,
-           less_precise: Collection[str] | None = None) -> Program:
-    """Returns a program for the layers.
+@dataclass(frozen=True)
+class Network:
+    """What is planned: a network's layers at one batch size.
+
+    inputs: the specs of its inputs. outputs: the names of its outputs. constants: the arrays of
+    values that are constants.
+    """
+
+    layers: Sequence[Layer]
+    batch: int
+    inputs: Mapping[str, TensorSpec]
+    outputs: Sequence[str]
+    constants: Mapping[str, np.ndarray]
+
+
+class Chooser:
+    """Makes programs of a network on a device.
 
     With a tuner the candidates within its effort are measured, and the choices for layers and
     regions together with the changes of format between them are the cheapest (see
@@ -36,66 +49,70 @@ def choose(layers: Sequence[Layer], batch: int, inputs: Mapping[str, TensorSpec]
     supports runs on the host.
 
     policy: its `only` is the name of an algorithm that is taken wherever it can be; other layers
-    take others. Its `zeros_threshold` is a sparsity above which layers take an algorithm that
+    take others. Its `sparse_threshold` is a sparsity above which layers take an algorithm that
     skips zeros, while others take a dense one, where there are both; these are not compared with
     each other. With its `unfused` no region is computed as one. less_precise: the names of the
     layers and regions that may be less precise than float32 where the tuner allows that; None
     allows all.
 
-    Raises UnsupportedError where the host cannot compute a layer either, and InputError where a
-    layer is forced to take an algorithm that cannot compute it, or is none of the layers.
+    Raises InputError where a layer is forced to take an algorithm that cannot compute it, or is
+    none of the layers.
     """
-    outputs = list(outputs)
-    _check_forced(layers, policy)
-    specs = _default_specs(layers, inputs, constants)
-    specs |= {name: _at_boundary(specs[name], policy) for name in (*inputs, *outputs)}
-    inputs = {name: specs[name] for name in inputs}
-    regions = [] if policy.unfused else find_regions(layers, outputs)
-    if tuner is None:
-        first = FirstChoices(layers, regions, specs, outputs, device, policy)
-        builder = ProgramBuilder(batch, inputs, constants, first.choice)
-        taken = first.regions
-    else:
-        choices = Cheapest(layers, regions, specs, [*inputs, *constants], outputs, device, tuner,
-                           policy, less_precise).choices()
+
+    def __init__(self, network: Network, device: Device, tuner: Tuner | None = None,
+                 policy: Policy = ANY, *, less_precise: Collection[str] | None = None) -> None:
+        _check_forced(network.layers, policy)
+        self._network = network
+        self._device = device
+        self._tuner = tuner
+        specs = _default_specs(network.layers, network.inputs, network.constants)
+        boundary = (*network.inputs, *network.outputs)
+        self._specs = specs | {name: _at_boundary(specs[name], policy) for name in boundary}
+        regions = [] if policy.unfused else find_regions(network.layers, network.outputs)
+        self._first = FirstChoices(network.layers, regions, self._specs, network.outputs, device,
+                                   policy) if tuner is None else None
+        self.assigner = None if tuner is None else Assigner(
+            network.layers, regions, self._specs, [*network.inputs, *network.constants],
+            network.outputs, device, tuner, policy, less_precise)
+        """The plan assignments; None where nothing is measured."""
+
+    def program(self, restriction: Restriction = FREE, why: str = "",
+                first: Assigned | None = None) -> Program:
+        """Returns the cheapest program within a restriction. why: that of Comparison. first: what
+        the assigner has returned for the restriction.
+
+        Raises UnsupportedError where the host cannot compute a layer either.
+        """
+        if self.assigner is None:
+            assert self._first is not None
+            return self._built(self._first.choice, self._first.regions, {})
+        choices, tuner = self.assigner.choices(restriction, why, first), self._tuner
+        assert tuner is not None
 
         def decide(builder: ProgramBuilder, layer: Layer) -> LayerChoice:
             if layer.name in choices.by_layer:
                 return choices.by_layer[layer.name]
-            return best_alone(layer, device, tuner)
+            return best_alone(layer, self._device, tuner)
 
-        builder = ProgramBuilder(batch, inputs, constants, decide)
-        builder.program.measured = choices.measured
-        builder.program.cost_us = choices.cost_us
-        taken = choices.regions
-    for layer in with_regions(layers, taken):
-        builder.add(layer)
-    program = builder.finish({name: specs[name] for name in outputs})
-    return keep_in_place(program, layers, device)
+        program = self._built(decide, choices.regions, choices.reshapes)
+        program.measured = choices.measured
+        # which parts of tensors copy nothing is known for sure only now
+        program.cost_us = choices.cost_us + sum(
+            step.candidate_of(step.candidates).cost
+            - step.candidate_of(choices.by_layer[step.layer.name].candidates).cost
+            for step in program.steps if step.layer.name in choices.by_layer)
+        return program
 
-
-def rebuilt(program: Program, candidates: Mapping[str, Candidate], layers: Sequence[Layer],
-            device: Device) -> Program:
-    """Returns a program of these layers with other candidates for some steps, by the names of their
-    layers. Each has the formats of the one in its place."""
-    steps = {step.layer.name: step for step in program.steps}
-
-    def decide(builder: ProgramBuilder, layer: Layer) -> LayerChoice:
-        step = steps[layer.name]
-        taken = candidates.get(layer.name, step)
-        return LayerChoice(taken.algorithm, taken.variant, step.device, step.rejected,
-                           step.candidates)
-
-    specs = program.specs
-    builder = ProgramBuilder(
-        program.batch, {name: specs[value] for name, value in program.inputs.items()},
-        program.constants, decide)
-    builder.program.measured = program.measured
-    for layer in with_regions(layers, [step.layer for step in program.steps if step.layer.covers]):
-        builder.add(layer)
-    return keep_in_place(
-        builder.finish({name: specs[value] for name, value in program.outputs.items()}),
-        layers, device)
+    def _built(self, decide: Callable[[ProgramBuilder, Layer], LayerChoice],
+               regions: Sequence[Layer], reshapes: Mapping[str, Format]) -> Program:
+        network, specs = self._network, self._specs
+        builder = ProgramBuilder(
+            network.batch, {name: specs[name] for name in network.inputs}, network.constants,
+            decide, reshapes)
+        for layer in with_regions(network.layers, regions):
+            builder.add(layer)
+        program = builder.finish({name: specs[name] for name in network.outputs})
+        return keep_in_place(program, network.layers, self._device)
 
 
 def _check_forced(layers: Sequence[Layer], policy: Policy) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 from gossamer.device.base import Device
 from gossamer.measure import Timing
 from gossamer.plan.candidate import Candidate, why_not
-from gossamer.plan.choose.baseline_plans import DENSE, Comparison
 from gossamer.plan.choose.calibration import Accuracy
 from gossamer.plan.choose.plan_times import EndToEnd
+from gossamer.plan.choose.refine import DENSE_ONLY, Comparison
 from gossamer.plan.prepare import BuildCost
 from gossamer.plan.program import Program, Step
 from gossamer.plan.report.forms import LayerForm, form_of, forms_line
@@ -126,14 +126,15 @@ class Report:
             return ""
         text = (f"zeros are skipped in {len(sparse)} of {counted(len(weighted), 'layer')} "
                 "with weights")
-        if not sparse or any(row.get("best_dense_us") is None for row in sparse):
+        if not sparse or any(row.get(key) is None for row in sparse
+                             for key in ("median_us", "best_dense_us")):
             return text
         taken, dense = (sum(row[key] for row in sparse) for key in ("median_us", "best_dense_us"))
         text += (f": alone these take {taken:.1f} us, with the best dense algorithms "
                  f"{dense:.1f} us")
-        medians = [row["median_us"] for row in self.plans if row["plan"] == str(DENSE)]
+        medians = [row["median_us"] for row in self.plans if row["plan"] == DENSE_ONLY]
         if self.end_to_end_us is not None and medians and medians[0] is not None:
-            text += (f"; the network takes {self.end_to_end_us:.1f} us, with {DENSE} "
+            text += (f"; the network takes {self.end_to_end_us:.1f} us, with {DENSE_ONLY} "
                      f"{medians[0]:.1f} us")
         return text
 
@@ -216,7 +217,7 @@ def make_report(program: Program, device: Device, timings: Sequence[Timing] | No
 def _shares(program: Program, rows: Sequence[dict[str, Any]],
             end_to_end_us: float) -> dict[str, float]:
     """Returns the shares of a report, from the medians of the rows; {} where some are missing."""
-    if not all("median_us" in row for row in rows):
+    if any(row.get("median_us") is None for row in rows):
         return {}
     spent = dict.fromkeys([OURS, *(step.algorithm.vendor for step in program.steps), HOST], 0.0)
     for step, row in zip(program.steps, rows, strict=True):

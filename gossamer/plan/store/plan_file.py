@@ -27,7 +27,7 @@ from gossamer.version import PACKAGE_VERSION
 
 SUFFIX = ".plan"
 FORMAT = "gossamer plan"
-VERSION = 6
+VERSION = 7
 _AGAIN = f"compile the network again (gossamer compile MODEL -o FILE{SUFFIX})"
 _BAD = (ArithmeticError, AssertionError, AttributeError, EOFError, LookupError,
         NotImplementedError, RuntimeError, TypeError, ValueError, zipfile.BadZipFile, zlib.error)

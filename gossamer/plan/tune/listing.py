@@ -256,7 +256,7 @@ class Listing:
         return self._with_half[key]
 
     def refusal_reason(self, algorithm: Algorithm, problem: Problem, device: Device) -> str | None:
-        """Returns what Measures.refusal_reason does."""
+        """Returns what Tuner.refusal_reason does."""
         key = (algorithm, problem, device.name)
         if key not in self._refusals:
             self._refusals[key] = algorithm.supports(problem, device) or reason_not_allowed(

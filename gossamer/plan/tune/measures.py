@@ -1,10 +1,9 @@
-"""The interface between the choice of candidates and their measurement."""
+"""What is asked of the tuner by the choice of candidates."""
 
 from __future__ import annotations
 
-import abc
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -60,49 +59,6 @@ class Further:
 
     when: When
     requests: Callable[[Callable[[Layer], float]], Sequence[Request]]
-
-
-class Measures(abc.ABC):
-    """A source of measured candidates. precision: the least precise that is allowed."""
-
-    precision: str
-
-    @abc.abstractmethod
-    def refusal_reason(self, algorithm: Algorithm, problem: Problem, device: Device) -> str | None:
-        """Returns why an algorithm does not support a problem on a device, or has no variant whose
-        precision and build time are allowed; None where it has one."""
-
-    @abc.abstractmethod
-    def list_candidates(self, layers: Iterable[Layer], device: Device) -> bool:
-        """Starts to list the candidates of layers, so that refusal_reason() and measure() have
-        them soon; returns whether that goes on while the caller does something else."""
-
-    @abc.abstractmethod
-    def measure_all(self, requests: Sequence[Request], further: Sequence[Further] = ()) -> None:
-        """Measures the candidates of several layers together, so that measure() has them.
-
-        further: requests that are made meanwhile. Where there are some, more configs may be added
-        after the last of them.
-        """
-
-    @abc.abstractmethod
-    def measure(self, layer: Layer, algorithms: Sequence[Algorithm],
-                device: Device) -> Sequence[Candidate]:
-        """Returns the algorithms' candidates within the effort, in order of preference. Those that
-        would take too long to build, or were not tried, are among them as excluded."""
-
-    @abc.abstractmethod
-    def conversion_us(self, problem: Problem, device: Device) -> float | None:
-        """Returns the least time that a conversion can take, by an estimate; None where it has been
-        measured or shall be."""
-
-    @abc.abstractmethod
-    def verify(self, chosen: Iterable[Chosen]) -> None:
-        """Checks several candidates together, so that verified() knows of them."""
-
-    @abc.abstractmethod
-    def verified(self, layer: Layer, candidate: Candidate, device: Device) -> Candidate:
-        """Returns the candidate, excluded where it is wrong with the layer's own constants."""
 
 
 def usable(layer: Layer, candidates: Sequence[Candidate], device: Device) -> list[Candidate]:

@@ -28,7 +28,7 @@ from gossamer.plan.tune.estimates import Estimates
 from gossamer.plan.tune.kernel_costs import KernelCosts
 from gossamer.plan.tune.layer_times import Attempt
 from gossamer.plan.tune.listing import Listing
-from gossamer.plan.tune.measures import Chosen, Further, Measures, Request
+from gossamer.plan.tune.measures import Chosen, Further, Request
 from gossamer.plan.tune.memory import CandidateMemory
 from gossamer.plan.tune.profile import STORING, TuningProfile
 from gossamer.plan.tune.queue import AttemptQueue, Progress
@@ -49,7 +49,7 @@ _STORE_SECONDS = 5.0
 """Seconds after which measurements are stored while others are made."""
 
 
-class Tuner(Measures):
+class Tuner:
     """Measures candidates on one device, and on the host for layers that fall back to it.
 
     effort: "quick", "normal" or "max". precision: the least precise of PRECISIONS that is
@@ -160,6 +160,8 @@ class Tuner(Measures):
 
     def measure(self, layer: Layer, algorithms: Sequence[Algorithm],
                 device: Device) -> list[Candidate]:
+        """Returns the algorithms' candidates within the effort, in order of preference. Those that
+        would take too long to build, or were not tried, are among them as excluded."""
         request = Request(layer, algorithms, device)
         key = _known_key(request)
         if key not in self._known:
@@ -168,12 +170,19 @@ class Tuner(Measures):
         return self._known[key]
 
     def list_candidates(self, layers: Iterable[Layer], device: Device) -> bool:
+        """Starts to list the candidates of layers, so that refusal_reason() and measure() have
+        them soon; returns whether that goes on while the caller does something else."""
         self._compilers.enter_context(device.compilers(processors()))
         self._know_rates(device)
         compile_ahead(device)
         return self._listing.ask(layers, device, self._workers)
 
     def measure_all(self, requests: Sequence[Request], further: Sequence[Further] = ()) -> None:
+        """Measures the candidates of several layers together, so that measure() has them.
+
+        further: requests that are made meanwhile. Where there are some, more configs may be added
+        after the last of them.
+        """
         by_device: dict[str, list[Request]] = {self.device.name: []} if further else {}
         for request in requests:
             if not self._is_known(request):
@@ -305,15 +314,19 @@ class Tuner(Measures):
         return attempt.measured
 
     def conversion_us(self, problem: Problem, device: Device) -> float | None:
+        """Returns the least time that a conversion can take, by an estimate; None where it has been
+        measured or shall be."""
         if self.everything or self._results.of(problem, device):
             return None
         return self._estimates_of(device).least_conversion_us(problem.inputs[0],
                                                               problem.outputs[0])
 
     def verify(self, chosen: Iterable[Chosen]) -> None:
+        """Checks several candidates together, so that verified() knows of them."""
         self._verification.check(chosen)
 
     def verified(self, layer: Layer, candidate: Candidate, device: Device) -> Candidate:
+        """Returns the candidate, excluded where it is wrong with the layer's own constants."""
         failure = self._verification.failure(layer, candidate, device)
         return candidate if failure is None else candidate.with_exclusion(failure)
 
@@ -354,6 +367,8 @@ class Tuner(Measures):
         return self._costs[device.name]
 
     def refusal_reason(self, algorithm: Algorithm, problem: Problem, device: Device) -> str | None:
+        """Returns why an algorithm does not support a problem on a device, or has no variant whose
+        precision and build time are allowed; None where it has one."""
         return self._listing.refusal_reason(algorithm, problem, device)
 
 

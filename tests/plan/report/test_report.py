@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,8 @@ from gossamer.device.registry import find
 from gossamer.errors import UnsupportedError
 from gossamer.measure import Timing
 from gossamer.ops.registry import OPS
-from gossamer.plan.choose.baseline_plans import DENSE
 from gossamer.plan.choose.plan_times import EndToEnd
+from gossamer.plan.choose.refine import DENSE_ONLY
 from gossamer.plan.plan import Plan
 from gossamer.plan.report.report import Report, make_report
 from gossamer.plan.store.tuning_cache import file_name, tuning_folder
@@ -133,7 +134,7 @@ def test_what_became_of_the_zeros_in_words() -> None:
         "zeros are skipped in 2 of 3 layers with weights: alone these take 6.0 us, with the best "
         "dense algorithms 12.5 us")
     measured = Report("host", 1, [thin, other], end_to_end_us=8.0,
-                      plans=[{"plan": str(DENSE), "median_us": 15.0}])
+                      plans=[{"plan": DENSE_ONLY, "median_us": 15.0}])
     assert measured.zeros_line.endswith(
         "12.5 us; the network takes 8.0 us, with dense algorithms only 15.0 us")
     unknown = row(True, 0.2, 1.0, None)
@@ -197,6 +198,19 @@ def test_shares_say_whose_kernels_the_time_goes_to(
         {"our kernels": (count - 2) / count, "cuBLAS": 1 / count, "on the host": 1 / count})
     assert _shares(plan, 0.0, 0.0) == {}
     assert plan.report(2).shares == {} and plan.report(2).shares_line == ""
+
+
+def test_a_layer_without_a_time_leaves_shares_out(tmp_path: Path) -> None:
+    """A layer has to take a candidate without a time where measuring gave up on all of them."""
+    plan = gossamer.compile(str(save(small(), tmp_path)), "host", effort="quick")
+    program = plan.program(2)
+    (step, *_) = [step for step in program.steps if step.candidates]
+    step.candidates = [replace(candidate, measured=replace(
+        candidate.measured, median_us=None, failure="given up")) for candidate in step.candidates]
+    report = make_report(program, plan.device, None, EndToEnd(Timing.of([20.0])))
+    assert any(row.get("median_us", 0) is None for row in report.rows)
+    assert report.shares == {} and report.end_to_end_us == 20.0
+    assert "end to end on host, batch 2: 20.0 us" in str(report)
 
 
 def test_shares_are_told_in_one_line() -> None:

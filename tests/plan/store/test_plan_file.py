@@ -147,7 +147,7 @@ def test_a_layout_that_was_the_default_costs_no_copy_at_another_batch(
     compiled(proto, compiled_device, tmp_path).save(tmp_path / "small.plan")
 
     def change(plain: Any) -> Any:
-        (mean,) = plain["1"]
+        (mean,) = plain["1"]["steps"]
         assert (mean["inputs"], mean["default_layouts"]) == (["NCHW"], [True, True])
         mean["inputs"] = mean["outputs"] = ["CHWN"]
         return plain
@@ -162,7 +162,7 @@ def test_a_layout_that_was_the_default_costs_no_copy_at_another_batch(
 def test_a_choice_that_does_not_fit_another_batch_is_replaced_and_named(file: Path) -> None:
     def spoil(plain: Any) -> Any:
         plain["2"] = plain.pop("1")
-        for step in plain["2"]:
+        for step in plain["2"]["steps"]:
             step["config"] += " spoilt=1"
         return plain
 
@@ -321,7 +321,7 @@ def test_a_plan_for_another_device_is_refused(file: Path, compiled_device: Devic
 
 def test_a_network_that_lowers_otherwise_is_refused(file: Path) -> None:
     def change(plain: Any) -> Any:
-        plain["1"][0]["problem"] = "0" * 32
+        plain["1"]["steps"][0]["problem"] = "0" * 32
         return plain
 
     rewrite(file, "choices.json", change)

@@ -69,7 +69,7 @@ def test_the_second_plan_measures_nothing_and_is_the_same(tuned: Callable[[], Pl
 
 def test_whole_programs_have_the_devices_memory_to_themselves(
         tuned: Callable[[], Plan], monkeypatch: pytest.MonkeyPatch) -> None:
-    plan, compare, counts = tuned(), planner.compare, []
+    plan, refined, counts = tuned(), planner.refined, []
     assert plan.tuner is not None
 
     def inputs_in_memory() -> int:
@@ -79,9 +79,9 @@ def test_whole_programs_have_the_devices_memory_to_themselves(
 
     def watched(*arguments: Any) -> Any:
         counts.append(inputs_in_memory())
-        return compare(*arguments)
+        return refined(*arguments)
 
-    monkeypatch.setattr(planner, "compare", watched)
+    monkeypatch.setattr(planner, "refined", watched)
     plan.program(2)
     assert counts == [0] and inputs_in_memory() == 0
 

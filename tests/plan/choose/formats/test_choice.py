@@ -44,8 +44,8 @@ PADDED = Format("NCHW", "float32", 8, (1, 1, 1, 1))
 
 @pytest.fixture(autouse=True)
 def only_the_measured_choice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gossamer.plan.choose.baseline_plans._baseline_plans",
-                        lambda chosen, device: [])
+    monkeypatch.setattr("gossamer.plan.choose.refine._restrictions",
+                        lambda *arguments: [])
 
 
 def steps(plan: Plan) -> list[tuple[str, str]]:

@@ -10,14 +10,11 @@ import pytest
 from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.model.graph import ValueInfo
-from gossamer.plan.candidate import Candidate
 from gossamer.plan.choose.builder import LayerChoice, ProgramBuilder
 from gossamer.plan.choose.planner import Planner
-from gossamer.plan.choose.select import rebuilt
 from gossamer.plan.eligibility import eligibility, first_in_order
 from gossamer.plan.program import Layer, Program
 from gossamer.plan.run.context import Context
-from gossamer.plan.store.tuning_cache import Measurement
 from gossamer.tensor import AXES, Format, TensorSpec, default_spec, memory_format
 from tests.plan.choose.formats.toy import ToyConv, images, two_layers
 
@@ -62,19 +59,6 @@ def test_one_conversion_serves_readers_that_name_the_memory_differently(
     assert conversions(program) == ["middle as NCHW"]
     results = Context("toy", program, device).run({"x": images(1)})
     np.testing.assert_array_equal(results["y"], results["z"])
-
-
-def test_a_candidate_that_names_the_memory_differently_takes_anothers_place(
-        layers: list[Layer]) -> None:
-    device = find("host")
-    program = program_of(layers, device, conv1="NCHW", conv2="NCHW")
-    other = program_of(layers, device, conv1="CHWN", conv2="CHWN").steps[-1]
-    assert other.layer.name == "conv2" and other.variant != program.steps[-1].variant
-    candidate = Candidate(other.algorithm, other.variant, Measurement.of(
-        other.algorithm, other.variant, failure="not measured"))
-    changed = rebuilt(program, {"conv1": candidate, "conv2": candidate}, layers, device)
-    assert conversions(changed) == ["middle as NCHW"]
-    assert [step.variant for step in changed.steps[-2:]] == [other.variant] * 2
 
 
 @pytest.mark.parametrize("shape", [(1, 5, 6, 6), (4, 5, 1, 1), (1, 16, 1, 1), (3, 1, 2, 2),

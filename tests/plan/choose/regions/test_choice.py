@@ -12,7 +12,8 @@ import gossamer
 from gossamer.errors import InputError
 from gossamer.measure import SLACK
 from gossamer.plan.choose import elimination, plan_assignment
-from gossamer.plan.choose.cheapest import Cheapest
+from gossamer.plan.choose.assigner import Assigner
+from gossamer.plan.choose.restriction import Restriction
 from gossamer.plan.plan import Plan
 from gossamer.plan.tune.reference import reference
 from tests.plan.choose.regions.toy import (
@@ -89,14 +90,14 @@ def test_of_regions_that_share_layers_one_is_taken(monkeypatch: pytest.MonkeyPat
 def test_a_graph_too_entangled_for_regions_says_so(monkeypatch: pytest.MonkeyPatch,
                                                    tmp_path: Path) -> None:
     set_costs(monkeypatch, 1.0)
-    minimised = Cheapest._minimised
+    minimised = Assigner._minimised
 
-    def without_regions(self: Cheapest) -> object:
+    def without_regions(self: Assigner, restriction: Restriction) -> object:
         if any(region.least_cost < math.inf for region in self._regions):
             raise elimination.GraphTooWideError("too wide")
-        return minimised(self)
+        return minimised(self, restriction)
 
-    monkeypatch.setattr(Cheapest, "_minimised", without_regions)
+    monkeypatch.setattr(Assigner, "_minimised", without_regions)
     plan = make_plan(blocks(1), tmp_path)
     assert step_names(plan) == LAYERS
     assert "too entangled" in plan.report(2).rows[0]["rejected"][NAME]

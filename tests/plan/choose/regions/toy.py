@@ -23,7 +23,7 @@ from gossamer.ops.region.reference import reference
 from gossamer.ops.registry import OPS
 from gossamer.ops.weights import Weights
 from gossamer.plan.candidate import Candidate
-from gossamer.plan.choose import baseline_plans
+from gossamer.plan.choose import refine
 from gossamer.plan.plan import Plan
 from gossamer.plan.policy import Policy
 from gossamer.plan.store.tuning_cache import TuningCache
@@ -149,5 +149,5 @@ def step_names(plan: Plan, batch: int = 2) -> list[str]:
 
 
 def no_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Takes the measured choice without a comparison with baseline plans."""
-    monkeypatch.setattr(baseline_plans, "_baseline_plans", lambda chosen, device: [])
+    """Takes the measured choice without a comparison with other assignments."""
+    monkeypatch.setattr(refine, "_restrictions", lambda *arguments: [])

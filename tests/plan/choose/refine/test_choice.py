@@ -24,7 +24,7 @@ from gossamer.plan.run.context import Context
 from gossamer.plan.store.tuning_cache import TuningCache
 from gossamer.plan.tune.tuner import Tuner
 from tests.model.onnx_models import model, runtime, save, weights
-from tests.plan.choose.baseline_plans.separable import (
+from tests.plan.choose.refine.separable import (
     CHOICE,
     DENSE,
     DEPTHWISE,

@@ -17,7 +17,7 @@ from gossamer.plan.policy import Policy
 from gossamer.plan.store.tuning_cache import TuningCache
 from gossamer.plan.tune.tuner import Tuner
 from tests.model.onnx_models import save
-from tests.plan.choose.baseline_plans.separable import DEPTHWISE, separable
+from tests.plan.choose.refine.separable import DEPTHWISE, separable
 
 
 @pytest.fixture

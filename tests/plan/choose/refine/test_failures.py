@@ -14,15 +14,16 @@ from gossamer.device.host import HostDevice
 from gossamer.device.registry import find
 from gossamer.errors import DeviceError, DeviceLostError, OutOfMemoryError
 from gossamer.measure import Task, Timing
-from gossamer.plan.choose import plan_times, planner
+from gossamer.plan.choose import plan_times
+from gossamer.plan.choose.restriction import FREE, Restriction
+from gossamer.plan.choose.select import Chooser
 from gossamer.plan.plan import Plan
-from gossamer.plan.policy import Policy
 from gossamer.plan.program import Program
 from gossamer.plan.run import context
 from gossamer.plan.run.context import Context
 from gossamer.plan.store.tuning_cache import TuningCache
 from gossamer.plan.tune.tuner import Tuner
-from tests.plan.choose.baseline_plans.separable import (
+from tests.plan.choose.refine.separable import (
     CHOICE,
     DENSE,
     DEPTHWISE,
@@ -111,15 +112,16 @@ def test_a_device_that_is_lost_while_a_baseline_plan_is_made_is_told(
 
 
 def refuse_dense(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    """Has the choice of the baseline plan with the dense algorithm raise an error."""
-    choose = planner.choose
+    """Has making the plan with the dense algorithm raise an error."""
+    program = Chooser.program
 
-    def refused(*arguments: Any, **options: Any) -> Program:
-        if any(isinstance(given, Policy) and given.only == DENSE for given in arguments):
+    def refused(self: Chooser, restriction: Restriction = FREE, *arguments: Any,
+                **options: Any) -> Program:
+        if restriction.only == DENSE:
             raise error
-        return choose(*arguments, **options)
+        return program(self, restriction, *arguments, **options)
 
-    monkeypatch.setattr(planner, "choose", refused)
+    monkeypatch.setattr(Chooser, "program", refused)
 
 
 @pytest.fixture

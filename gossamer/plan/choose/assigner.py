@@ -28,10 +28,12 @@ from gossamer.plan.choose.region_options import (
     forced_regions,
     region_options,
 )
+from gossamer.plan.choose.restriction import FREE, Restriction
 from gossamer.plan.eligibility import eligibility
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer, MeasuredLayer
-from gossamer.plan.tune.measures import Measures, usable
+from gossamer.plan.tune.measures import usable
+from gossamer.plan.tune.tuner import Tuner
 from gossamer.tensor import ROW_MAJOR, Format, TensorSpec, default_format, memory_format
 
 _LEFT_OUT_FIRST: tuple[Callable[[Format], bool], ...] = (
@@ -53,18 +55,30 @@ class Choices:
 
     by_layer: the choice for each layer and each region that is computed as one, by its name.
     regions: the regions that are computed as one. measured: all layers and regions with the
-    candidates that were measured for them. cost_us: the sum of the times of what is chosen, with
-    conversions.
+    candidates that were measured for them. reshapes: the formats in which reshapes read their
+    inputs. cost_us: the sum of the times of what is chosen, with conversions.
     """
 
     by_layer: dict[str, LayerChoice]
     regions: list[Layer]
     measured: list[MeasuredLayer]
+    reshapes: dict[str, Format]
     cost_us: float
 
 
-class Cheapest:
-    """The plan assignment of least cost (see plan_assignment.py) among the candidates of a
+@dataclass(frozen=True)
+class Assigned:
+    """A plan assignment: the candidate of each layer or region, the formats in which reshapes read,
+    and the cost of all, with the conversions between them, of which some may be estimates."""
+
+    taken: list[tuple[MeasuredLayer, Candidate]]
+    reshapes: dict[str, Format]
+    cost_us: float
+    conversions: set[Conversion]
+
+
+class Assigner:
+    """The plan assignments of least cost (see plan_assignment.py) among the candidates of a
     network's layers and regions that compute the right numbers with the layers' own constants.
 
     regions: those of the layers that may be computed as one. fixed: the names of values that no
@@ -73,7 +87,7 @@ class Cheapest:
 
     def __init__(self, layers: Sequence[Layer], regions: Sequence[Layer],
                  specs: Mapping[str, TensorSpec], fixed: Sequence[str], outputs: Sequence[str],
-                 device: Device, tuner: Measures, policy: Policy,
+                 device: Device, tuner: Tuner, policy: Policy,
                  less_precise: Collection[str] | None) -> None:
         self._specs = specs
         self._fixed = fixed
@@ -83,48 +97,57 @@ class Cheapest:
         self._policy = policy
         self._conversion_cost = ConversionCosts(layers, specs, device, tuner)
         self._layers = {layer.name: layer for layer in layers}
-        self._conversions: set[Conversion] = set()
-        self._cost_us = 0.0
         candidates = NetworkCandidates(layers, regions, device, tuner, policy, less_precise)
         self._nodes = candidates.of_layers
         self._regions = candidates.of_regions
 
-    def choices(self) -> Choices:
-        """Returns the choice for each layer, and the regions that are computed as one."""
+    @property
+    def measured(self) -> list[MeasuredLayer]:
+        """All layers and regions with the candidates that were measured for them."""
+        return [node for node in (*self._nodes, *self._regions) if isinstance(node, MeasuredLayer)]
+
+    def choices(self, restriction: Restriction = FREE, why: str = "",
+                first: Assigned | None = None) -> Choices:
+        """Returns the choice for each layer, and the regions that are computed as one. why: that of
+        Comparison. first: what assigned() has returned."""
         while True:
-            assigned = self._assigned()
+            assigned, first = first or self.assigned(restriction), None
             # an estimate is the least that a conversion can cost, so that an assignment without
             # estimates is the cheapest of all
-            if self._conversion_cost.measure_estimated(self._conversions):
+            if self._conversion_cost.measure_estimated(assigned.conversions):
                 continue
-            self._tuner.verify((node.layer, candidate, node.device)
-                               for node, candidate in assigned)
-            wrong = False
-            for node, candidate in assigned:
-                verified = self._tuner.verified(node.layer, candidate, node.device)
-                if verified is not candidate:
-                    node.candidates[node.candidates.index(candidate)] = verified
-                    wrong = wrong or math.isinf(verified.cost)
-            if not wrong:
-                return self._chosen(assigned)
+            if not restriction.is_checked or not self._excluded(assigned):
+                return self._chosen(assigned, why)
 
-    def _chosen(self, assigned: Sequence[tuple[MeasuredLayer, Candidate]]) -> Choices:
-        measured = [node for node in (*self._nodes, *self._regions)
-                    if isinstance(node, MeasuredLayer)]
-        reasons = region_reasons(measured, {node.layer.name: candidate
-                                            for node, candidate in assigned},
-                                 forced=self._policy.only)
+    def _excluded(self, assigned: Assigned) -> bool:
+        """Excludes what is wrong with the constants of the layers that it is assigned to; returns
+        whether anything is."""
+        self._tuner.verify((node.layer, candidate, node.device)
+                           for node, candidate in assigned.taken)
+        wrong = False
+        for node, candidate in assigned.taken:
+            verified = self._tuner.verified(node.layer, candidate, node.device)
+            if verified is not candidate:
+                node.candidates[node.candidates.index(candidate)] = verified
+                wrong = wrong or math.isinf(verified.cost)
+        return wrong
+
+    def _chosen(self, assigned: Assigned, why: str) -> Choices:
+        reasons = region_reasons(self.measured, {node.layer.name: candidate
+                                                 for node, candidate in assigned.taken},
+                                 forced=self._policy.only, why=why)
         return Choices(
             {node.layer.name: _choice(candidate, node.candidates, node.device,
-                                      {**node.reasons, **reasons.get(node.layer.name, {})})
-             for node, candidate in assigned},
-            [node.layer for node, _ in assigned if node.layer.covers], measured, self._cost_us)
+                                      {**node.reasons, **reasons.get(node.layer.name, {})}, why)
+             for node, candidate in assigned.taken},
+            [node.layer for node, _ in assigned.taken if node.layer.covers],
+            self.measured, assigned.reshapes, assigned.cost_us)
 
-    def _assigned(self) -> list[tuple[MeasuredLayer, Candidate]]:
-        """Returns the candidate taken for each layer or region, with fewer formats where the graph
-        is too entangled for all."""
+    def assigned(self, restriction: Restriction) -> Assigned:
+        """Returns the cheapest assignment, with fewer formats where the graph is too entangled for
+        all. Conversions that were not measured cost the least that they can."""
         try:
-            return self._minimised()
+            return self._minimised(restriction)
         except GraphTooWideError as error:
             entangled = error
         for region in self._regions:
@@ -133,7 +156,7 @@ class Cheapest:
         for is_left_out in (lambda format_: False, *_LEFT_OUT_FIRST):
             self._leave_out(is_left_out)
             try:
-                return self._minimised()
+                return self._minimised(restriction)
             except GraphTooWideError as error:
                 entangled = error
         raise UnsupportedError(str(entangled))
@@ -150,10 +173,10 @@ class Cheapest:
             if any(candidate.is_usable for candidate in simpler):
                 node.candidates = simpler
 
-    def _minimised(self) -> list[tuple[MeasuredLayer, Candidate]]:
-        """Returns the candidate taken for each layer or region. Raises GraphTooWideError, and
-        UnsupportedError where no formats fit together."""
-        options = self._options()
+    def _minimised(self, restriction: Restriction) -> Assigned:
+        """Returns the cheapest assignment. Raises GraphTooWideError, and UnsupportedError where no
+        formats fit together."""
+        options = self._options(restriction)
         nodes = []
         for node, node_options in zip(self._nodes, options, strict=True):
             layer = node if isinstance(node, Layer) else node.layer
@@ -166,31 +189,36 @@ class Cheapest:
         except NoAssignmentError as error:
             forced = "" if self._policy.only is None else f"; leave only={self._policy.only!r} out"
             raise UnsupportedError(f"{self._device.name}: {error}{forced}") from None
-        self._cost_us = assignment.cost
-        self._conversions = _conversions(nodes, assignment.options, fixed, required)
         taken = [node_options[index] for node_options, index
                  in zip(options, assignment.options, strict=True)]
+        reshapes = {}
+        for reshape, (option, _, _) in zip(self._nodes, taken, strict=True):
+            if isinstance(reshape, Layer):
+                (read,) = option.needs
+                assert isinstance(read, Format)
+                reshapes[reshape.name] = read
         # the layers of a region have the same candidate
         distinct = {id(node): (node, candidate) for _, node, candidate in taken
                     if node is not None and candidate is not None}
-        return list(distinct.values())
+        return Assigned(list(distinct.values()), reshapes, assignment.cost,
+                         _conversions(nodes, assignment.options, fixed, required))
 
-    def _options(self) -> list[list[_Option]]:
+    def _options(self, restriction: Restriction) -> list[list[_Option]]:
         """Returns the options of every node: those of the layer alone, then those of regions."""
-        usable_of = {node.layer.name: [candidate for candidate in node.candidates
-                                       if candidate.is_usable]
-                     for node in self._regions}
+        by_name = {node.layer.name: node for node in self._nodes if isinstance(node, MeasuredLayer)}
         region_nodes = {node.layer.name: node for node in self._regions}
+        usable_of = {node.layer.name: restriction.of_region(
+            node, [by_name[name] for name in node.layer.covers]) for node in self._regions}
         of_regions: dict[str, list[RegionOption]] = {}
         for region in (node.layer for node in self._regions):
             layers = [self._layers[name] for name in region.covers]
             for name, added in region_options(region, layers, usable_of[region.name]).items():
                 of_regions.setdefault(name, []).extend(added)
-        usable_names = {name: {candidate.algorithm.name for candidate in candidates}
-                        for name, candidates in usable_of.items()}
-        forced = {name for region in forced_regions([node.layer for node in self._regions],
-                                                    usable_names, self._policy)
-                  for name in region.covers}
+        only = self._policy.only or restriction.only
+        forced = {name for region in forced_regions(
+            [node.layer for node in self._regions],
+            {name: {candidate.algorithm.name for candidate in candidates}
+             for name, candidates in usable_of.items()}, only) for name in region.covers}
         result: list[list[_Option]] = []
         for node in self._nodes:
             if isinstance(node, Layer):
@@ -198,12 +226,11 @@ class Cheapest:
                 continue
             alone: list[_Option] = [] if node.layer.name in forced else [
                 (NodeOption(candidate.cost, *candidate.formats), node, candidate)
-                for candidate in self._usable(node, of_regions)]
+                for candidate in restriction.of_layer(node, self._usable(node, of_regions))]
             result.append(alone + [
                 (option.option, region_nodes[option.region.name], option.candidate)
                 for option in of_regions.get(node.layer.name, ())
-                if node.layer.name not in forced
-                or option.candidate.algorithm.name == self._policy.only])
+                if node.layer.name not in forced or option.candidate.algorithm.name == only])
         return result
 
     @staticmethod
@@ -246,7 +273,7 @@ def _conversions(nodes: Sequence[AssignmentNode], taken: Sequence[int],
             if given[name] != need}
 
 
-def best_alone(layer: Layer, device: Device, tuner: Measures) -> LayerChoice:
+def best_alone(layer: Layer, device: Device, tuner: Tuner) -> LayerChoice:
     """Returns the fastest candidate of a change of layout, whose layouts are fixed."""
     able, layer_device, reasons = eligibility(layer, device)
     candidates = tuner.measure(layer, able, layer_device)
@@ -255,7 +282,7 @@ def best_alone(layer: Layer, device: Device, tuner: Measures) -> LayerChoice:
 
 
 def _choice(taken: Candidate, candidates: Sequence[Candidate], layer_device: Device,
-            reasons: Mapping[str, str]) -> LayerChoice:
+            reasons: Mapping[str, str], why: str = "") -> LayerChoice:
     """Returns the choice of a candidate, with the reason why each other algorithm was not taken."""
-    rejected = {**reasons, **why_not_others(candidates, taken)}
+    rejected = {**reasons, **why_not_others(candidates, taken, why)}
     return LayerChoice(taken.algorithm, taken.variant, layer_device, rejected, candidates)

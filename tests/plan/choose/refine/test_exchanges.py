@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 import pytest
 from onnx import helper
@@ -25,18 +24,14 @@ from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.registry import OPS
 from gossamer.plan.candidate import Candidate
 from gossamer.plan.choose import plan_times
-from gossamer.plan.choose.plan_times import program_key
 from gossamer.plan.choose.planner import Planner
-from gossamer.plan.choose.select import rebuilt
 from gossamer.plan.plan import Plan
 from gossamer.plan.policy import EFFORTS
 from gossamer.plan.program import Layer, Program
-from gossamer.plan.run.context import Context
 from gossamer.plan.store.tuning_cache import TuningCache
 from gossamer.plan.tune.tuner import Tuner
 from tests.model.onnx_models import model, save, weights
-from tests.plan.choose.baseline_plans.separable import CHOICE, outcomes
-from tests.plan.small import assert_close
+from tests.plan.choose.refine.separable import CHOICE, outcomes
 
 node = helper.make_node
 OTHERS = "other candidates for {}"
@@ -225,53 +220,3 @@ def test_they_may_not_cost_more_accuracy_than_the_user_allows(
     plan = make()
     assert configs(plan.program(2)) == (0, 0, 0, 0)
     assert not plan.report(2).plans
-
-
-@pytest.fixture
-def planner(quick_device: Device, tmp_path: Path) -> Planner:
-    """Returns the planner of a network with a residual sum and a concatenation in place."""
-    proto = model(
-        [node("Conv", ["x", "w0"], ["a"], "squeeze"), node("Relu", ["a"], ["b"]),
-         node("Conv", ["b", "w1"], ["c"], "one"),
-         node("Conv", ["b", "w2"], ["d"], "three", group=8, pads=[1, 1, 1, 1]),
-         node("Concat", ["c", "d"], ["e"], "join", axis=1),
-         node("Conv", ["e", "w3"], ["f"], "thin"), node("Add", ["f", "b"], ["g"], "sum"),
-         node("GlobalAveragePool", ["g"], ["h"]), node("Flatten", ["h"], ["i"]),
-         node("Gemm", ["i", "w4"], ["y"], "classes")],
-        {"x": ["N", 3, 6, 6]}, {"y": 2},
-        {"w0": weights(8, 3, 1, 1), "w1": weights(8, 8, 1, 1, seed=1),
-         "w2": weights(8, 1, 3, 3, seed=2), "w3": weights(8, 16, 1, 1, seed=3),
-         "w4": weights(8, 4, seed=4)})
-    tuner = Tuner(quick_device, "quick", cache=TuningCache(quick_device, tmp_path / "tuning"))
-    return Planner(gossamer.load(str(save(proto, tmp_path))), quick_device, tuner)
-
-
-@pytest.mark.parametrize("batch", [1, 2])
-def test_a_program_that_is_rebuilt_is_the_same(planner: Planner, quick_device: Device,
-                                               batch: int) -> None:
-    program = planner.planned(batch).program
-    assert batch > 1 or any(step.in_place for step in program.steps)
-    same = rebuilt(program, {}, planner.layers(batch), quick_device)
-    assert program_key(same, quick_device) == program_key(program, quick_device)
-    assert same.places == program.places and same.specs == program.specs
-    assert [step.placed_variant for step in same.steps] == [
-        step.placed_variant for step in program.steps]
-
-
-def test_a_program_with_another_candidate_has_the_same_results(
-        planner: Planner, quick_device: Device) -> None:
-    program = planner.planned(2).program
-    x = np.random.default_rng(0).standard_normal((2, 3, 6, 6)).astype(np.float32)
-    results = Context("before", program, quick_device).run({"x": x})
-    others = []
-    for step in program.steps:
-        if step.candidates and not step.in_place:
-            taken = step.candidate_of(step.candidates)
-            others += [(step.layer.name, candidate) for candidate in step.candidates
-                       if candidate.is_usable and candidate.formats == taken.formats
-                       and candidate is not taken]
-    assert others
-    for layer, candidate in others:
-        other = rebuilt(program, {layer: candidate}, planner.layers(2), quick_device)
-        assert program_key(other, quick_device) != program_key(program, quick_device)
-        assert_close(Context("after", other, quick_device).run({"x": x})["y"], results["y"])

@@ -25,7 +25,7 @@ from gossamer.plan.program import Program
 from gossamer.plan.store.tuning_cache import TuningCache
 from gossamer.plan.tune.tuner import Tuner
 from tests.model.onnx_models import save
-from tests.plan.choose.baseline_plans.separable import CHOICE, outcomes, separable
+from tests.plan.choose.refine.separable import CHOICE, outcomes, separable
 
 FIRST = "the first configs of each algorithm"
 

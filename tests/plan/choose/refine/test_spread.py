@@ -10,7 +10,7 @@ import pytest
 from gossamer.measure import Task, Timing
 from gossamer.plan.choose import plan_times
 from gossamer.plan.plan import Plan
-from tests.plan.choose.baseline_plans.separable import (
+from tests.plan.choose.refine.separable import (
     CHOICE,
     DENSE,
     DEPTHWISE,

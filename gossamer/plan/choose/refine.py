@@ -1,0 +1,326 @@
+"""The refinement of a whole plan: other assignments beside the cheapest one, timed as they run.
+
+The cheapest assignment is made from the times of layers that ran alone. These contain neither what
+a layer leaves in the cache for the next one, nor how early the next one can begin, nor the gaps
+between layers. So other assignments are tried: some options are fixed, the rest is assigned as
+before, and the program is built as before and timed. First come restrictions of the whole network,
+such as one algorithm wherever it can be used; then, in the fastest of these, single candidates that
+took about as long alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gossamer.device.base import Device
+from gossamer.errors import DeviceLostError, GossamerError, first_line
+from gossamer.plan.candidate import Candidate
+from gossamer.plan.choose.assigner import Assigned
+from gossamer.plan.choose.plan_times import (
+    EndToEnd,
+    end_to_end,
+    is_clearly_faster,
+    program_key,
+)
+from gossamer.plan.choose.restriction import (
+    DENSE,
+    FLOATS,
+    FREE,
+    Restriction,
+    exchanged,
+    first_configs,
+    wherever,
+)
+from gossamer.plan.choose.select import Chooser
+from gossamer.plan.policy import EFFORTS
+from gossamer.plan.program import Program, Step
+from gossamer.plan.store.keys import problem_key
+from gossamer.plan.store.tuning_cache import candidate_key
+from gossamer.plan.store.tuning_file import counted
+from gossamer.plan.tune.tuner import Tuner
+
+MEASURED = "measured choice"
+DENSE_ONLY = "dense algorithms only"
+"""The name of the plan without algorithms that skip zeros."""
+_FLOATS_ONLY = "floats only"
+_FIRST_CONFIGS = "the first configs of each algorithm"
+_FIRST_OF = {"quick": EFFORTS["quick"], "normal": EFFORTS["quick"], "max": EFFORTS["normal"]}
+"""The effort that has at first as many configs as are first ones, by the effort of a plan."""
+_CLEARLY_SLOWER = 1.25
+"""Ratio of the sums of the times of layers alone from which on a plan is not timed as a whole: what
+layers leave in the cache for one another, and the gaps between them, change less than that."""
+_SMALL_SHARE = 0.05
+"""Share of the time of the cheapest assignment that layers take which are too few for a plan of the
+algorithm that can compute them."""
+_NEIGHBOURS_US = 1.0
+"""Microseconds by which the steps beside it may change the time of a step. On an H200 candidates
+took up to 1.4 us less in a network than alone, compared with another one."""
+
+Exchange = Mapping[str, Candidate]
+"""Candidates that take the place of others, by the names of their layers."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The outcome of comparing the cheapest assignment's program with others.
+
+    program: the program to use. end_to_end: its time. why: the reason that is reported where its
+    layers take slower candidates than the cheapest assignment; "" for that one itself. plans: one
+    dict for each plan with the keys plan, median_us, p25_us, p75_us, outcome and is_taken, the
+    cheapest assignment's first.
+    """
+
+    program: Program
+    end_to_end: EndToEnd
+    why: str
+    plans: list[dict[str, Any]]
+
+
+def refined(name: str, chosen: Program, chooser: Chooser, device: Device, tuner: Tuner,
+            accurate: Callable[[Program], Program],
+            note: Callable[[str], None] = lambda line: None) -> Comparison | None:
+    """Returns the fastest of a network's programs: that of the cheapest assignment, or another one
+    that is clearly faster as a whole.
+
+    There is one plan for each algorithm that could be used for a layer for which another could be
+    used too, one that takes the dense algorithms only, where a layer could skip zeros or not, one
+    that takes no algorithm on bits, where a layer could be computed on bits or not, and one of the
+    first configs of each algorithm: of more candidates the times of more happen to be too low, so
+    that the choice among all may be slower as a whole. A plan that cannot be made or does not run
+    is reported with the reason.
+
+    accurate: returns a program, or raises GossamerError where it is less accurate than the user
+    allows. Returns None where there is nothing to compare: all plans are the same program.
+    """
+    plans = _Plans(name, chosen, chooser, device, tuner, accurate, note)
+    for plan, restriction in _restrictions(chosen, device, tuner):
+        plans.add(plan, restriction)
+    taken = plans.fastest()
+    if plans.runs(taken):
+        program = plans.programs[taken]
+        exchange = _better(name, program, chooser, device, tuner, note)
+        if exchange:
+            plan = (f"{taken}, but " if taken != MEASURED else "") + (
+                f"other candidates for {counted(len(exchange), 'layer')}")
+            plans.add(plan, exchanged(program, exchange, is_checked=True), always=True)
+            if plan in plans.programs:
+                taken = plans.fastest([taken, plan])
+    return plans.comparison(taken)
+
+
+class _Plans:
+    """The plans of one network that are compared: their programs, their times, and why others have
+    none."""
+
+    def __init__(self, name: str, chosen: Program, chooser: Chooser, device: Device, tuner: Tuner,
+                 accurate: Callable[[Program], Program], note: Callable[[str], None]) -> None:
+        self.programs = {MEASURED: chosen}
+        self._restrictions = {MEASURED: FREE}
+        self._times: dict[str, EndToEnd] = {}
+        self._failures: dict[str, EndToEnd] = {}
+        self._keys = {MEASURED: program_key(chosen, device)}
+        self._name, self._device, self._tuner = name, device, tuner
+        self._chooser, self._accurate, self._note = chooser, accurate, note
+        chosen_us = chosen.cost_us or math.inf
+        self._most_us = math.inf if tuner.everything else _CLEARLY_SLOWER * chosen_us
+
+    def add(self, plan: str, restriction: Restriction, *, always: bool = False) -> None:
+        """Makes a plan's program, unless the sum of its layers' times is clearly more."""
+        assert self._chooser.assigner is not None
+        # bits and floats on processors take nearly as long, so that sums say too little
+        always = always or (restriction is FLOATS and self._device.on_processors)
+        try:
+            assigned = self._chooser.assigner.assigned(restriction)
+            if not always and (reason := self._reason_not_tried(restriction, assigned)):
+                self._failures[plan] = EndToEnd(failure=f"not tried: {reason}")
+                return
+            program = self._accurate(self._chooser.program(restriction, first=assigned))
+        except DeviceLostError:
+            raise
+        except (GossamerError, ValueError) as error:
+            self._failures[plan] = EndToEnd(failure=f"cannot be made: {first_line(error)}")
+            return
+        self.programs[plan], self._restrictions[plan] = program, restriction
+        self._keys[plan] = program_key(program, self._device)
+
+    def _reason_not_tried(self, restriction: Restriction, assigned: Assigned) -> str:
+        """Returns why an assignment cannot be of use as a whole; "" where it may."""
+        chosen_us = self.programs[MEASURED].cost_us or 0.0
+        if assigned.cost_us >= self._most_us:
+            return (f"its layers take at least {assigned.cost_us:.1f} us alone, those of the "
+                    f"measured choice {chosen_us:.1f} us")
+        if restriction.only is None or self._tuner.everything:
+            return ""
+        chosen = self.programs[MEASURED]
+        names = {name for node in chosen.measured for name in node.layer.computes
+                 if any(each.is_usable and restriction.admits(node, each)
+                        for each in node.candidates)}
+        share_us = sum(step.candidate_of(step.candidates).cost for step in chosen.steps
+                       if not names.isdisjoint(step.layer.computes))
+        if share_us < _SMALL_SHARE * chosen_us:
+            return (f"it can compute layers that take {share_us:.1f} us of the measured choice's "
+                    f"{chosen_us:.1f} us")
+        return ""
+
+    def fastest(self, among: Collection[str] | None = None) -> str:
+        """Times plans together, all by default, and returns the one to use: the first, or another
+        one that is clearly faster or runs where the first does not."""
+        plans = list(self.programs if among is None else among)
+        if among is not None or self._failures or len(set(self._keys.values())) > 1:
+            timed = end_to_end(self._name, [self.programs[plan] for plan in plans], self._device,
+                               self._tuner, self._note)
+            self._times.update(zip(plans, timed, strict=True))
+        timings = {plan: time.timing for plan in plans
+                   if (time := self._times.get(plan)) is not None and time.timing is not None}
+        if not timings:
+            return plans[0]
+        fastest = min(timings, key=lambda plan: timings[plan].median_us)
+        if plans[0] in timings and not is_clearly_faster(self._times[fastest],
+                                                         self._times[plans[0]]):
+            return plans[0]
+        return fastest
+
+    def runs(self, plan: str) -> bool:
+        """Returns whether a plan is not known to fail."""
+        return plan not in self._times or self._times[plan].timing is not None
+
+    def comparison(self, taken: str) -> Comparison | None:
+        """Returns the outcome, of which this plan is taken; None where nothing was timed."""
+        if not self._times:
+            return None
+        first = {key: plan for plan, key in reversed(self._keys.items())}
+        rows = [_row(plan, timed, self._times, taken, first.get(self._keys.get(plan, ""), plan))
+                for plan, timed in {**self._times, **self._failures}.items()]
+        if taken == MEASURED:
+            return Comparison(self.programs[MEASURED], self._times[taken], "", rows)
+        why = (f"the plan that takes {taken} "
+               + ("runs, which the measured choice does not" if self._times[MEASURED].failure
+                  else "is faster as a whole"))
+        # the same program again, with the reason in its layers
+        restriction = replace(self._restrictions[taken], is_checked=False)
+        return Comparison(self._chooser.program(restriction, why), self._times[taken], why, rows)
+
+
+def _restrictions(chosen: Program, device: Device, tuner: Tuner
+                  ) -> Iterator[tuple[str, Restriction]]:
+    """Yields the restrictions of the whole network that may give another program, with their names.
+    """
+    usable: dict[str, dict[str, bool]] = {}
+    on_bits: dict[str, set[bool]] = {}
+    for known in chosen.measured:
+        if known.device is device:
+            for candidate in (each for each in known.candidates if each.is_usable):
+                for layer in known.layer.computes:
+                    usable.setdefault(layer, {})[candidate.algorithm.name] = (
+                        candidate.algorithm.dense)
+                    on_bits.setdefault(layer, set()).add(candidate.algorithm.exact)
+    several = [dense for dense in usable.values() if len(dense) > 1]
+    if any(len(set(dense.values())) == 2 for dense in several):
+        yield DENSE_ONLY, DENSE
+    if any(len(kinds) == 2 for kinds in on_bits.values()):
+        yield _FLOATS_ONLY, FLOATS
+    for name in dict.fromkeys(name for dense in several for name in dense):
+        yield f"{name} wherever it can", wherever(name)
+    first = first_configs(chosen.measured, _FIRST_OF[tuner.effort])
+    measured = {known.layer.name: known for known in chosen.measured}
+    # where all steps are among the first, the choice among these is the same
+    if not all(first.admits(node, step.candidate_of(node.candidates)) for step in chosen.steps
+               if (node := measured.get(step.layer.name)) is not None):
+        yield _FIRST_CONFIGS, first
+
+
+def _better(name: str, program: Program, chooser: Chooser, device: Device, tuner: Tuner,
+            note: Callable[[str], None]) -> Exchange:
+    """Returns the candidates that make a program faster as a whole when the steps that compute the
+    same problem take them and nothing else changes.
+
+    A layer that runs alone shows neither what it leaves in the cache nor how early the next one can
+    begin: kernels of a CUDA graph overlap where the first leaves room on the multiprocessors. So of
+    candidates that take about as long alone, the slower one may be better. As many are tried as the
+    effort says, first those that may save most by what they took alone. Processors have none: their
+    steps take too long for that to matter.
+    """
+    if device.on_processors or program.host_steps(device) or tuner.is_over:
+        return {}
+    exchanges = _exchanges(program, device, tuner)
+    if not exchanges:
+        return {}
+    # what is better is checked afterwards, with the constants of its layers
+    programs = [program, *(chooser.program(exchanged(program, exchange, is_checked=False))
+                           for exchange in exchanges)]
+    before, *times = end_to_end(name, programs, device, tuner, note, brief=True)
+    better: dict[str, tuple[float, Exchange]] = {}
+    for exchange, time in zip(exchanges, times, strict=True):
+        first = next(iter(exchange))
+        if time.timing is not None and is_clearly_faster(time, before) and (
+                first not in better or time.timing.median_us < better[first][0]):
+            better[first] = time.timing.median_us, exchange
+    layers = {known.layer.name: known.layer for known in program.measured}
+    found = [[(layers[layer], candidate, device) for layer, candidate in exchange.items()]
+             for _, exchange in better.values()]
+    tuner.verify(each for chosen in found for each in chosen)
+    return {layer.name: candidate for chosen in found
+            if all(tuner.verified(*each).is_usable for each in chosen)
+            for layer, candidate, _ in chosen}
+
+
+def _exchanges(program: Program, device: Device, tuner: Tuner) -> list[Exchange]:
+    """Returns as many exchanges of candidates as the effort says, those first that may save most.
+    Steps that compute the same problem in the same way are exchanged together."""
+    measured = {known.layer.name: known.candidates for known in program.measured}
+    alike: dict[object, list[Step]] = {}
+    for step in program.steps:
+        if step.device is device and step.layer.name in measured and not step.in_place:
+            key = problem_key(step.problem), candidate_key(step.algorithm, step.variant)
+            alike.setdefault(key, []).append(step)
+    taken = {step.layer.name: step.candidate_of(measured[step.layer.name])
+             for steps in alike.values() for step in steps}
+    least_us = tuner.replacement_gain * sum(candidate.cost for candidate in taken.values())
+    savings = [(saving_us, exchange) for steps in alike.values()
+               for saving_us, exchange in _of_steps(steps, taken, measured)
+               if saving_us > least_us]
+    return [exchange for _, exchange in
+            sorted(savings, key=lambda saving: -saving[0])[:tuner.replacements]]
+
+
+def _of_steps(steps: Sequence[Step], taken: Mapping[str, Candidate],
+              measured: Mapping[str, Iterable[Candidate]]) -> Iterator[tuple[float, Exchange]]:
+    """Yields each candidate that all these steps could have in the same formats, with the
+    microseconds that it may save at most."""
+    before = [taken[step.layer.name] for step in steps]
+    others = [{candidate_key(candidate.algorithm, candidate.variant): candidate
+               for candidate in measured[step.layer.name]
+               if candidate.is_usable and candidate.formats == old.formats}
+              for step, old in zip(steps, before, strict=True)]
+    own = candidate_key(steps[0].algorithm, steps[0].variant)
+    for key in others[0]:
+        if key != own and all(key in of_step for of_step in others):
+            exchange = {step.layer.name: of_step[key]
+                        for step, of_step in zip(steps, others, strict=True)}
+            yield sum(_NEIGHBOURS_US + old.cost - exchange[step.layer.name].cost
+                      for step, old in zip(steps, before, strict=True)), exchange
+
+
+def _row(plan: str, time: EndToEnd, times: Mapping[str, EndToEnd], taken: str,
+         first: str) -> dict[str, Any]:
+    """Returns the row of a plan in the report. first: the first plan with the same program."""
+    timing, best = time.timing, times[taken].timing
+    row = {"plan": plan, "median_us": None, "p25_us": None, "p75_us": None,
+           "outcome": time.failure, "is_taken": plan == taken}
+    if timing is None or best is None:
+        return row
+    if plan == taken:
+        medians = [time.timing.median_us for time in times.values() if time.timing is not None]
+        outcome = ("taken: the fastest" if timing.median_us <= min(medians) else
+                   "taken: no other is faster by more than the spread")
+    elif first != plan:
+        outcome = f"the same as {first}"
+    else:
+        outcome = f"{timing.median_us:.1f} us against {best.median_us:.1f} us"
+        if timing.median_us < best.median_us:
+            outcome += ", within the spread: the measured choice stays"
+    return {**row, "median_us": timing.median_us, "p25_us": timing.p25_us,
+            "p75_us": timing.p75_us, "outcome": outcome}

@@ -1,0 +1,94 @@
+"""Restrictions of a plan assignment: which of the candidates it may take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from gossamer.plan.candidate import Candidate
+from gossamer.plan.policy import Effort
+from gossamer.plan.program import MeasuredLayer, Program
+
+Admits = Callable[[MeasuredLayer, Candidate], bool]
+"""A function that returns whether a layer or region is to take a candidate, if it can."""
+
+
+@dataclass(frozen=True)
+class Restriction:
+    """The candidates that an assignment may take. A layer for which none is admitted takes any.
+
+    admits: returns whether a candidate is admitted. only: the name of the algorithm that is taken
+    wherever it can be, by regions as well. fixed: the candidate of each layer and region of a
+    program, by name, where no other may be taken at all. is_checked: whether the candidates that
+    are assigned are checked with the constants of their layers.
+    """
+
+    admits: Admits = lambda node, candidate: True
+    only: str | None = None
+    fixed: Mapping[str, Candidate] | None = None
+    is_checked: bool = True
+
+    def of_layer(self, node: MeasuredLayer, usable: Sequence[Candidate]) -> Sequence[Candidate]:
+        """Returns those of a layer's usable candidates that it may take alone."""
+        if self.fixed is not None:
+            return self._fixed(node, usable)
+        return [each for each in usable if self.admits(node, each)] or usable
+
+    def of_region(self, node: MeasuredLayer,
+                  parts: Sequence[MeasuredLayer]) -> Sequence[Candidate]:
+        """Returns the candidates that a region may take. parts: its layers."""
+        usable = [candidate for candidate in node.candidates if candidate.is_usable]
+        if self.fixed is not None:
+            return self._fixed(node, usable)
+        if self.only is not None and not any(
+                self.admits(part, candidate) for part in parts for candidate in part.candidates
+                if candidate.is_usable) and not any(self.admits(node, each) for each in usable):
+            return usable
+        return [candidate for candidate in usable if self.admits(node, candidate)]
+
+    def _fixed(self, node: MeasuredLayer, usable: Sequence[Candidate]) -> list[Candidate]:
+        assert self.fixed is not None
+        wanted = self.fixed.get(node.layer.name)
+        return [] if wanted is None else [each for each in usable if each.is_same_as(wanted)]
+
+
+FREE = Restriction()
+"""The restriction that leaves everything free."""
+
+
+def wherever(algorithm: str) -> Restriction:
+    """Returns the restriction that takes one algorithm wherever it can be used."""
+    return Restriction(lambda node, candidate: candidate.algorithm.name == algorithm, algorithm)
+
+
+DENSE = Restriction(lambda node, candidate: candidate.algorithm.dense)
+"""The restriction without algorithms that skip zeros."""
+FLOATS = Restriction(lambda node, candidate: not candidate.algorithm.exact)
+"""The restriction without algorithms on bits."""
+
+
+def first_configs(measured: Sequence[MeasuredLayer], effort: Effort) -> Restriction:
+    """Returns the restriction to the first configs of each algorithm that work, as many as an
+    effort has at first."""
+    admitted: set[tuple[str, str, str]] = set()
+    for node in measured:
+        first: dict[str, set[str]] = {}
+        for candidate in (each for each in node.candidates if each.is_usable):
+            configs = first.setdefault(candidate.algorithm.name, set())
+            most = effort.configs_of(candidate.algorithm)
+            if most is None or len(configs) < most:
+                configs.add(candidate.variant.config_text)
+        admitted.update((node.layer.name, name, config)
+                        for name, configs in first.items() for config in configs)
+    return Restriction(lambda node, candidate: (
+        node.layer.name, candidate.algorithm.name, candidate.variant.config_text) in admitted)
+
+
+def exchanged(program: Program, candidates: Mapping[str, Candidate], *,
+              is_checked: bool) -> Restriction:
+    """Returns the restriction that fixes all candidates of a program, of which some are exchanged
+    for others, by the names of their layers."""
+    measured = {known.layer.name: known.candidates for known in program.measured}
+    fixed = {step.layer.name: step.candidate_of(measured[step.layer.name])
+             for step in program.steps if step.layer.name in measured}
+    return Restriction(fixed={**fixed, **candidates}, is_checked=is_checked)
