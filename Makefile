@@ -3,6 +3,7 @@
 # make lint   ruff, mypy and import-linter
 # make bench  measure this machine
 # make fuzz   random layers by the thousand, and mutated files by the ten thousand for every reader
+# make fuzz-plans  plans of random networks on simulated GPUs, by the thousand
 # make classes  the classes of the real binary networks in ../shared/models, beside ONNX Runtime's
 # make soak   compiles that are killed 200 times, and run twice at once, on one cache folder
 # Each makes its own .venv when there is none. PYTHON=python3.12 make test picks the interpreter.
@@ -15,6 +16,9 @@ JOBS ?= auto
 SOAK_ARGS ?= --count 200 --seed 0
 # mutations of each reader, seed and readers of `make fuzz`; failures are kept in tests/fuzz/kept
 FUZZ_ARGS ?= --count 20000 --seed 0 --keep
+# plans and first seed of `make fuzz-plans`
+COUNT ?= 2000
+SEED ?= 0
 # networks and images of `make classes`
 CLASSES_ARGS ?= --images 1000
 BENCH_ARGS ?= mobilenet networks conv-layers gemm
@@ -45,7 +49,7 @@ CONTRACTS := $(addprefix gossamer/, __init__.py errors.py plan/api.py plan/plan.
 	detect/detector.py detect/box.py detect/drawing.py \
 	train/__init__.py train/mlp.py train/many.py train/data/preparation.py train/loop/progress.py)
 
-.PHONY: demo test lint bench fuzz classes soak pocl
+.PHONY: demo test lint bench fuzz fuzz-plans classes soak pocl
 
 demo: .venv/demo.stamp
 	@$(BIN)/gossamer devices
@@ -61,6 +65,10 @@ fuzz: .venv/dev.stamp
 	$(BIN)/python -m tests.fuzz $(FUZZ_ARGS)
 	GOSSAMER_RANDOM_LAYERS=3000 $(BIN)/python -m pytest --numprocesses $(JOBS) --maxprocesses 8 \
 		tests/plan/tune/test_discontinuity.py -k random_layers_are_planned
+
+# many more plans of random networks on simulated GPUs than `make test` tries
+fuzz-plans: .venv/dev.stamp
+	$(BIN)/python -m tests.simulated --count $(COUNT) --seed $(SEED) --jobs $(shell nproc)
 
 # whether the real binary networks give the classes of ONNX Runtime on thousands of images
 classes: .venv/dev.stamp pocl

@@ -1,0 +1,104 @@
+"""Plans of random networks on simulated GPUs are right; faults that are planted are found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gossamer.ops.region.problem import RegionProblem
+from gossamer.plan.choose.assigner import Assigner, Choices
+from gossamer.plan.choose.builder import ProgramBuilder
+from gossamer.plan.choose.conversion_costs import ConversionCosts
+from gossamer.plan.choose.restriction import FREE, Restriction
+from gossamer.tensor import Format, TensorSpec
+from tests.simulated import algorithms
+from tests.simulated.plans import Case, check
+
+PLANS = 100
+AT_ONCE = 10
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path))
+
+
+@pytest.mark.parametrize("first", range(0, PLANS, AT_ONCE))
+def test_plans_of_random_networks_are_right(first: int) -> None:
+    for seed in range(first, first + AT_ONCE):
+        case = Case.of(seed)
+        try:
+            check(case)
+        except Exception as error:
+            raise AssertionError(f"{case}: {error}") from error
+
+
+def found(seeds: int = 20) -> bool:
+    """Returns whether one of the first seeds, planned with one thread, is not right."""
+    for seed in range(seeds):
+        try:
+            check(replace(Case.of(seed), side_by_side=False, effort="quick"))
+        except Exception:  # whatever a fault leads to is its discovery
+            return True
+    return False
+
+
+@pytest.fixture
+def planted() -> Iterator[pytest.MonkeyPatch]:
+    with pytest.MonkeyPatch.context() as patch:
+        yield patch
+
+
+def test_a_conversion_that_is_left_out_is_found(planted: pytest.MonkeyPatch) -> None:
+    converted = ProgramBuilder.converted
+
+    def left_out(self: ProgramBuilder, name: str, spec: TensorSpec) -> str:
+        if self.specs[name].nbytes == spec.nbytes and self.specs[name].layout != spec.layout:
+            return name
+        return converted(self, name, spec)
+
+    planted.setattr(ProgramBuilder, "converted", left_out)
+    assert found()
+
+
+def test_a_format_that_is_mislabelled_is_found(planted: pytest.MonkeyPatch) -> None:
+    store = algorithms._store
+
+    def mislabelled(buffer, spec, result):  # type: ignore[no-untyped-def]
+        if spec.layout == "NHWC" and not any(spec.format.other_channels):
+            spec = replace(spec, format=Format("NCHW", spec.dtype, spec.format.channel_multiple,
+                                               spec.format.border))
+        store(buffer, spec, result)
+
+    planted.setattr(algorithms, "_store", mislabelled)
+    assert found()
+
+
+def test_a_region_that_covers_one_layer_too_many_is_found(planted: pytest.MonkeyPatch) -> None:
+    choices = Assigner.choices
+
+    def too_many(self: Assigner, restriction: Restriction = FREE, why: str = "") -> Choices:
+        made = choices(self, restriction, why)
+        regions = []
+        for region in made.regions:
+            assert isinstance(region.problem, RegionProblem)
+            after = [layer for layer in self._layers.values()
+                     if region.outputs[0] in layer.inputs and layer.name not in region.covers]
+            covers = (*region.covers, *(layer.name for layer in after[:1]))
+            regions.append(replace(region, covers=covers))
+        return replace(made, regions=regions)
+
+    planted.setattr(Assigner, "choices", too_many)
+    assert found(60)
+
+
+def test_a_wrong_price_is_found(planted: pytest.MonkeyPatch) -> None:
+    price = ConversionCosts.__call__
+    planted.setattr(ConversionCosts, "__call__", lambda self, *conversion: (
+        0.5 * price(self, *conversion)))
+    assert found()
+
+
