@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from gossamer.cli import arguments
+from gossamer.cli.guard import Terminated
 from gossamer.cli.options import DeviceOption, JsonOption, ModelArgument, ShapeOption, WeightsOption
 from gossamer.cli.report import evaluate_hint, report_dict
 from gossamer.device.base import Device
@@ -181,36 +182,27 @@ def _measure(plan: Plan, tuner: Tuner, sizes: list[int],
 @contextmanager
 def _stopping(tuner: Tuner, counter: _CandidateCounter) -> Iterator[None]:
     """Makes an interrupt in a terminal end the measuring in the body, so that the plan so far
-    follows; a second one, or one elsewhere, ends the program and says what was measured. So does
-    SIGTERM, which schedulers send."""
-    exit_code = 128 + signal.SIGINT
-
+    follows; a second one, one elsewhere, or SIGTERM ends the program and says what was measured."""
     def stop(number: int, frame: object) -> None:
         signal.signal(signal.SIGINT, before[signal.SIGINT])
         tuner.stop()
         counter.say("ending: the plan so far follows; Ctrl-C again ends without it")
 
-    def terminate(number: int, frame: object) -> None:
-        nonlocal exit_code
-        exit_code = 128 + number
-        raise KeyboardInterrupt
-
     handlers: dict[signal.Signals, Callable[[int, object], None]] = {}
-    if threading.current_thread() is threading.main_thread():
-        handlers[signal.SIGTERM] = terminate
-        if sys.stderr.isatty():
-            handlers[signal.SIGINT] = stop
+    if threading.current_thread() is threading.main_thread() and sys.stderr.isatty():
+        handlers[signal.SIGINT] = stop
     # what ignores a signal, as nohup does, goes on ignoring it
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()
               if signal.getsignal(number) not in (signal.SIG_IGN, None)}
     try:
         yield
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
         counter.stop()
         for notice in tuner.notices:
             terminal.notice(notice)
         terminal.notice(_interrupted(tuner), "error")
-        raise typer.Exit(exit_code) from None
+        raise typer.Exit(interrupt.exit_code if isinstance(interrupt, Terminated)
+                         else 128 + signal.SIGINT) from None
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

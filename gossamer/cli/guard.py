@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import functools
+import signal
+import threading
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import typer
@@ -16,19 +19,25 @@ from gossamer.errors import GossamerError, GossamerWarning
 
 def guarded(verb: Callable[..., None]) -> Callable[..., None]:
     """Returns the verb with its errors turned into one line on stderr and an exit code: 2 for
-    what the user can mend, 1 for a fault of gossamer's own, 130 for Ctrl-C. Warnings become
-    one-line notices."""
+    what the user can mend, 1 for a fault of gossamer's own, 130 for Ctrl-C, 143 for
+    SIGTERM. Warnings become one-line notices."""
 
     @functools.wraps(verb)
     def guarded_verb(*args: Any, **options: Any) -> None:
         try:
-            with warnings.catch_warnings():
+            with warnings.catch_warnings(), _terminable():
                 warnings.simplefilter("always", GossamerWarning)
                 warnings.showwarning = lambda message, *_, **__: _notice(message, "warning")
                 verb(*args, **options)
         except GossamerError as error:
             _fail(error, str(error), 2)
         except KeyboardInterrupt as error:
+            from rich.console import Console
+
+            # it may come after a progress bar has hidden the cursor, and before the bar can end
+            Console(stderr=True).show_cursor()
+            if isinstance(error, Terminated):
+                _fail(error, "terminated", error.exit_code)
             _fail(error, "interrupted", 130)
         except MemoryError as error:
             _fail(error, f"the host's memory does not suffice ({error})", 2)
@@ -44,6 +53,32 @@ def guarded(verb: Callable[..., None]) -> Callable[..., None]:
             _fault(error)
 
     return guarded_verb
+
+
+class Terminated(KeyboardInterrupt):
+    """Raised where SIGTERM, which schedulers send, comes."""
+
+    exit_code = 128 + signal.SIGTERM
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Makes SIGTERM end the body as Ctrl-C does, so that the terminal's cursor is shown again and
+    no file is left half written."""
+    # only the main thread may set the handler, and one that a program has set stays
+    if (threading.current_thread() is not threading.main_thread()
+            or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL):
+        yield
+        return
+
+    def terminate(*_: object) -> None:
+        raise Terminated
+
+    signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _fault(error: Exception) -> NoReturn:
