@@ -132,6 +132,8 @@ class Device(OptionalCapabilities):
     limits: Limits
     rates: PeakRates | None = None
     alignment: int = 256
+    unusable: str = ""
+    """Why the device cannot be used in this process any more; empty where it can."""
     reopen: ClassVar[Callable[[str], Device] | None] = None
     """Function that opens a device by its name in another process; the registry sets it."""
 
@@ -144,6 +146,17 @@ class Device(OptionalCapabilities):
     def chip(self) -> str:
         """Name of the chip, without what the description adds, such as the driver's name."""
         return self.description
+
+    def check_usable(self) -> None:
+        """Check that the driver works in this process.
+
+        Raises
+        ------
+        DeviceError
+            The process was forked after the device was opened.
+        """
+        if self.unusable:
+            raise DeviceError(f"device {self.name} {self.unusable}")
 
     @abc.abstractmethod
     def compile(self, source: KernelSource) -> Kernel:

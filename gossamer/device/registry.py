@@ -48,10 +48,13 @@ class _DeviceProbe:
         """Mark the device as unusable in a forked child process, where drivers hang."""
         self._lock = threading.Lock()
         if self.name != "host":
-            self._checked, self.device = True, None
             self.problem = ("was found before this process was forked, and its driver works in the "
                             "parent only; start processes by spawn, as "
                             "multiprocessing.get_context('spawn') and joblib do")
+            if self.device is not None:
+                # plans hold the device, and their locks may be held by threads of the parent
+                self.device.unusable = self.problem
+            self._checked, self.device = True, None
 
     def info(self) -> DeviceInfo:
         """Check the device and describe it."""

@@ -248,6 +248,7 @@ class Plan:
         GossamerWarning
             Once, if other programs take the processors on which the plan runs, which slows it.
         """
+        self.device.check_usable()
         foreign = bool(inputs) and is_foreign(inputs[0])
         if foreign and self.device.holds(inputs[0]):
             results = self._on_device(inputs, stream)
@@ -335,6 +336,7 @@ class Plan:
         DeviceError
             If the device fails or has too little memory.
         """
+        self.device.check_usable()
         program = self.program(batch)
         return Context(self.graph.name, program, self.device, stream)
 

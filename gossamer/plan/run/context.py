@@ -82,6 +82,7 @@ class Context:
         Raises InputError for a missing input, or one of another shape or dtype than this
         context's batch size takes.
         """
+        self.device.check_usable()
         self._check(inputs)
         with self._lock:
             self._follow(self.stream)
@@ -100,6 +101,7 @@ class Context:
         """Executes the program on arrays in the device's memory, in the stream's order. Inputs at
         the addresses of an earlier call are read in place by a graph that was captured for them;
         other inputs, and all outputs, cost one copy within the device."""
+        self.device.check_usable()
         with self._lock:
             self._follow(stream)
             graph = self._graph_for(inputs)
