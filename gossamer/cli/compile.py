@@ -8,7 +8,7 @@ import math
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -184,16 +184,16 @@ def _stopping(tuner: Tuner, counter: _CandidateCounter) -> Iterator[None]:
     """Makes an interrupt in a terminal end the measuring in the body, so that the plan so far
     follows; a second one, one elsewhere, or SIGTERM ends the program and says what was measured."""
     def stop(number: int, frame: object) -> None:
-        signal.signal(signal.SIGINT, before[signal.SIGINT])
+        signal.signal(signal.SIGINT, before)
         tuner.stop()
         counter.say("ending: the plan so far follows; Ctrl-C again ends without it")
 
-    handlers: dict[signal.Signals, Callable[[int, object], None]] = {}
-    if threading.current_thread() is threading.main_thread() and sys.stderr.isatty():
-        handlers[signal.SIGINT] = stop
-    # what ignores a signal, as nohup does, goes on ignoring it
-    before = {number: signal.signal(number, handler) for number, handler in handlers.items()
-              if signal.getsignal(number) not in (signal.SIG_IGN, None)}
+    before = signal.getsignal(signal.SIGINT)
+    # what ignores the signal, as nohup does, goes on ignoring it
+    is_handled = (threading.current_thread() is threading.main_thread() and sys.stderr.isatty()
+                  and before not in (signal.SIG_IGN, None))
+    if is_handled:
+        signal.signal(signal.SIGINT, stop)
     try:
         yield
     except KeyboardInterrupt as interrupt:
@@ -204,8 +204,8 @@ def _stopping(tuner: Tuner, counter: _CandidateCounter) -> Iterator[None]:
         raise typer.Exit(interrupt.exit_code if isinstance(interrupt, Terminated)
                          else 128 + signal.SIGINT) from None
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        if is_handled:
+            signal.signal(signal.SIGINT, before)
 
 
 def _interrupted(tuner: Tuner) -> str:

@@ -59,18 +59,16 @@ def estimated_times(seed: int) -> Times:
 
 
 class _Simulated(Algorithm):
-    """What all algorithms do on a simulated device; on others they do what they really do."""
+    """An algorithm that is simulated on simulated devices, and is itself on others."""
 
     _time_of: Times
 
     def version(self, device: Device) -> str:
         return "simulated" if self.vendor else super().version(device)
 
-    def work_ahead(self, problem: Any, variant: Variant, device: Device) -> None:
-        return None
-
-    def listing_ahead(self, problem: Any, device: Device, precisions: Sequence[str]) -> None:
-        return None
+    # nothing is built for a simulated device
+    work_ahead = Algorithm.work_ahead
+    listing_ahead = Algorithm.listing_ahead
 
     def prepare(self, weights: Weights, problem: Any, variant: Variant, device: Device) -> State:
         if not isinstance(device, SimulatedDevice):
@@ -128,19 +126,11 @@ class _Library(_Simulated):
                 yield Variant((("plan", rank),), specs(problem.inputs), specs(problem.outputs),
                               precision)
 
-    def variants_in(self, problem: Any, device: Device,
-                    precisions: Sequence[str]) -> Iterator[Variant]:
-        return (variant for variant in self.variants(problem, device)
-                if variant.precision in precisions)
-
-    def expected_us(self, problem: Any, variant: Variant, device: Device) -> None:
-        return None
-
-    def launch_count(self, variant: Variant) -> int:
-        return 1
-
-    def kernel_sources(self, problem: Any, variant: Variant, device: Device) -> tuple[()]:
-        return ()
+    # the library's own, which the stand-in comes before, would ask the library
+    variants_in = Algorithm.variants_in
+    expected_us = Algorithm.expected_us
+    launch_count = Algorithm.launch_count
+    kernel_sources = Algorithm.kernel_sources
 
 
 def _simulated(algorithm: Algorithm, times: Times) -> Algorithm:

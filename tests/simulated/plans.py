@@ -14,7 +14,7 @@ from gossamer.model.graph import Graph
 from gossamer.model.load import load
 from gossamer.plan.choose.plan_times import program_key
 from gossamer.plan.plan import Plan
-from gossamer.plan.policy import EFFORTS, Policy
+from gossamer.plan.policy import Policy
 from gossamer.plan.program import Program
 from gossamer.plan.store.tuning_cache import TuningCache
 from gossamer.plan.tune.tuner import Tuner
@@ -33,7 +33,7 @@ RESTRICTIONS = ({}, {}, {}, {}, {"unfused": True}, {"only": "im2col_gemm"},
 
 @dataclass(frozen=True)
 class Case:
-    """What is planned, all drawn from one seed."""
+    """A network and how it is planned, all drawn from one seed."""
 
     seed: int
     hardware: str
@@ -99,7 +99,6 @@ def check(case: Case) -> None:
 
 
 def _planned(case: Case, graph: Graph, device: SimulatedDevice, folder: Path) -> Plan:
-    assert case.effort in EFFORTS
     tuner = Tuner(device, case.effort, precision=case.precision,
                   cache=TuningCache(device, folder / "tuning"), budget_s=case.policy.budget_s)
     return Plan(graph, device, case.policy, tuner=tuner)

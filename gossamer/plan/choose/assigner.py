@@ -82,7 +82,7 @@ class Assigner:
     network's layers and regions that compute the right numbers with the layers' own constants.
 
     regions: those of the layers that may be computed as one. fixed: the names of values that no
-    layer writes. The other arguments are those of select.choose.
+    layer writes. The other arguments are those of select.Chooser.
     """
 
     def __init__(self, layers: Sequence[Layer], regions: Sequence[Layer],
@@ -201,7 +201,7 @@ class Assigner:
         distinct = {id(node): (node, candidate) for _, node, candidate in taken
                     if node is not None and candidate is not None}
         return Assigned(list(distinct.values()), reshapes, assignment.cost,
-                         _conversions(nodes, assignment.options, fixed, required))
+                        _conversions(nodes, assignment.options, fixed, required))
 
     def _options(self, restriction: Restriction) -> list[list[_Option]]:
         """Returns the options of every node: those of the layer alone, then those of regions."""

@@ -26,7 +26,7 @@ begun and measured."""
 class NetworkCandidates:
     """The candidates of a network's layers and of those regions that may be computed as one.
 
-    The arguments are those of select.choose, and regions those of the layers that may be computed
+    The arguments are those of select.Chooser, and regions those of the layers that may be computed
     as one. of_layers: the layers in their order, those that compute something with their
     candidates. of_regions: the regions with their candidates.
     """

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from gossamer.device.base import Device
@@ -28,7 +28,6 @@ from gossamer.plan.choose.plan_times import (
 from gossamer.plan.choose.restriction import (
     DENSE,
     FLOATS,
-    FREE,
     Restriction,
     exchanged,
     first_configs,
@@ -118,7 +117,6 @@ class _Plans:
     def __init__(self, name: str, chosen: Program, chooser: Chooser, device: Device, tuner: Tuner,
                  accurate: Callable[[Program], Program], note: Callable[[str], None]) -> None:
         self.programs = {MEASURED: chosen}
-        self._restrictions = {MEASURED: FREE}
         self._times: dict[str, EndToEnd] = {}
         self._failures: dict[str, EndToEnd] = {}
         self._keys = {MEASURED: program_key(chosen, device)}
@@ -143,18 +141,17 @@ class _Plans:
         except (GossamerError, ValueError) as error:
             self._failures[plan] = EndToEnd(failure=f"cannot be made: {first_line(error)}")
             return
-        self.programs[plan], self._restrictions[plan] = program, restriction
-        self._keys[plan] = program_key(program, self._device)
+        self.programs[plan], self._keys[plan] = program, program_key(program, self._device)
 
     def _reason_not_tried(self, restriction: Restriction, assigned: Assigned) -> str:
         """Returns why an assignment cannot be of use as a whole; "" where it may."""
-        chosen_us = self.programs[MEASURED].cost_us or 0.0
+        chosen = self.programs[MEASURED]
+        chosen_us = chosen.cost_us or 0.0
         if assigned.cost_us >= self._most_us:
             return (f"its layers take at least {assigned.cost_us:.1f} us alone, those of the "
                     f"measured choice {chosen_us:.1f} us")
         if restriction.only is None or self._tuner.everything:
             return ""
-        chosen = self.programs[MEASURED]
         names = {name for node in chosen.measured for name in node.layer.computes
                  if any(each.is_usable and restriction.admits(node, each)
                         for each in node.candidates)}
@@ -200,8 +197,8 @@ class _Plans:
                + ("runs, which the measured choice does not" if self._times[MEASURED].failure
                   else "is faster as a whole"))
         # the same program again, with the reason in its layers
-        restriction = replace(self._restrictions[taken], is_checked=False)
-        return Comparison(self._chooser.program(restriction, why), self._times[taken], why, rows)
+        same = exchanged(self.programs[taken], {}, is_checked=False)
+        return Comparison(self._chooser.program(same, why), self._times[taken], why, rows)
 
 
 def _restrictions(chosen: Program, device: Device, tuner: Tuner

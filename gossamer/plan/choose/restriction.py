@@ -40,11 +40,12 @@ class Restriction:
         usable = [candidate for candidate in node.candidates if candidate.is_usable]
         if self.fixed is not None:
             return self._fixed(node, usable)
-        if self.only is not None and not any(
-                self.admits(part, candidate) for part in parts for candidate in part.candidates
-                if candidate.is_usable) and not any(self.admits(node, each) for each in usable):
-            return usable
-        return [candidate for candidate in usable if self.admits(node, candidate)]
+        admitted = [candidate for candidate in usable if self.admits(node, candidate)]
+        if self.only is None or admitted or any(
+                self.admits(part, each) for part in parts for each in part.candidates
+                if each.is_usable):
+            return admitted
+        return usable
 
     def _fixed(self, node: MeasuredLayer, usable: Sequence[Candidate]) -> list[Candidate]:
         assert self.fixed is not None

@@ -27,7 +27,7 @@ Stored = Mapping[str, Any]
 """The choice of one step, with the keys that _stored() writes."""
 
 StoredPrograms = Mapping[str, Mapping[str, Any]]
-"""By batch size the choices of a program: its steps in order, each Stored, and its reshapes."""
+"""The choices of programs by batch size: the steps in order, each Stored, and the reshapes."""
 
 
 def stored(programs: Mapping[int, Program], device: Device) -> dict[str, dict[str, Any]]:

@@ -25,7 +25,7 @@ from gossamer.tensor import Format, TensorSpec, default_spec
 
 @dataclass(frozen=True)
 class Network:
-    """What is planned: a network's layers at one batch size.
+    """A network at one batch size, lowered to layers of which nothing is chosen yet.
 
     inputs: the specs of its inputs. outputs: the names of its outputs. constants: the arrays of
     values that are constants.

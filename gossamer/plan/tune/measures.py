@@ -1,4 +1,4 @@
-"""What is asked of the tuner by the choice of candidates."""
+"""The types in which the choice of candidates asks the tuner for measurements."""
 
 from __future__ import annotations
 
