@@ -1,17 +1,13 @@
-"""Takes all times: samples of device work, and the contention for processors meanwhile."""
+"""Takes all times: samples of device work."""
 
 from __future__ import annotations
 
 import math
-import os
 import statistics
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from gossamer.device.base import Device
 from gossamer.errors import DeviceError, DeviceLostError
@@ -19,27 +15,8 @@ from gossamer.errors import DeviceError, DeviceLostError
 Work = Callable[[Any], None]
 """A function that queues device work on the stream that it is called with."""
 
-_THREADS = Path("/proc/self/task")
-_STATISTICS = Path("/proc/stat")
-_CONTENDED = 0.1
-"""Waiting time as a share of the elapsed time from which on contention matters; on an idle machine
-it is below a third of this."""
-_WAITED = 5e-3
-"""Seconds of waiting below which nothing is spoilt; now and then the system itself takes a
-processor for as long."""
-_TAKEN = 0.9
-"""Share of the machine's processors from which on they are too few, where one of them is counted
-for this process and the rest is what other programs had. Processors of virtual machines are
-often two of one core, and cores share their memory's bandwidth: a thread that never waits then
-takes twice as long."""
-JUDGED_S = 0.25
-"""Seconds of watching that tell how many processors other programs had; the system counts their
-time in hundredths of a second."""
-_TRIES = 3
-"""How often times are taken where contention spoils them."""
-
-_Times = TypeVar("_Times")
-
+SCATTERED = 1.25
+"""Ratio of the quartiles of samples from which on they scatter; on an idle GPU it is below 1.05."""
 SLACK = 0.02
 """The relative difference up to which two times count as equal."""
 
@@ -62,150 +39,15 @@ class Timing:
         return Timing(median, low, high, len(samples))
 
 
-class CpuContention:
-    """Detects whether other programs occupied the processors while times were taken on them.
-
-    A matrix product whose threads work together waits for the thread that has no processor. It can
-    take fifty times as long, while a single thread loses nothing.
-
-    Threads of this process wait for one another too, where they are more than there are processors.
-    Therefore waiting counts only up to the time in which other programs had a processor.
-
-    A thread that does not wait is slowed too where other programs have all other processors, but
-    evenly: what is compared under that load may be trusted, how long it takes may not.
-
-    seconds: seconds of watching. waited_s: seconds in that time, summed over all threads of this
-    process, in which a thread was ready to run and another program had its processor. spoilt:
-    number of stretches of watching in which threads waited so long that times that were taken there
-    cannot be trusted. others: processors that other programs had on average in the last JUDGED_S or
-    more seconds of watching, where they left too few; else 0. crowded_s: seconds of watching in
-    which they left too few.
-    """
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        self.waited_s = 0.0
-        self.spoilt = 0
-        self.others = 0.0
-        self.crowded_s = 0.0
-        self._crowded_others_s = 0.0
-        self._recent_s, self._recent_others_s = 0.0, 0.0
-
-    @contextmanager
-    def watched(self, device: Device) -> Iterator[None]:
-        """Watches one stretch, in which the body of the context takes times; only devices on
-        processors count."""
-        before, start = waits() if device.on_processors else None, time.monotonic()
-        yield
-        if before is not None and (after := waits()) is not None:
-            seconds = time.monotonic() - start
-            between = after - before
-            self.seconds += seconds
-            self.waited_s += between.caused_by_others
-            if between.others_s < math.inf:
-                self._note_others(seconds, between.others_s)
-            self.spoilt += between.caused_by_others > max(_CONTENDED * seconds, _WAITED)
-
-    def _note_others(self, seconds: float, others_s: float) -> None:
-        self._recent_s += seconds
-        self._recent_others_s += others_s
-        if self._recent_s >= JUDGED_S:
-            others = self._recent_others_s / self._recent_s
-            self.others = others if lack_of_processors(others) else 0.0
-            if self.others:
-                self.crowded_s += self._recent_s
-                self._crowded_others_s += self._recent_others_s
-            self._recent_s, self._recent_others_s = 0.0, 0.0
-
-    def undisturbed(self, device: Device, take: Callable[[], _Times]) -> tuple[_Times, bool]:
-        """Returns what `take` returns, which takes times, and whether contention spoilt them. It is
-        called again where it did, a few times at most, as most other programs need a processor for
-        a moment only. Only a last call that was spoilt counts in `spoilt`."""
-        for _ in range(_TRIES):
-            spoilt_before = self.spoilt
-            with self.watched(device):
-                times = take()
-            if self.spoilt == spoilt_before:
-                return times, False
-            self.spoilt = spoilt_before
-        self.spoilt += 1
-        return times, True
-
-    @property
-    def notice(self) -> str:
-        """The beginning of a notice on times that were spoilt, or are too long; empty where none
-        were."""
-        if self.spoilt:
-            return (f"the processors were wanted elsewhere: in {self.seconds:.1f} s of sampling, "
-                    f"threads waited {self.waited_s:.1f} s for one; the times are too long, of "
-                    "some layers many times")
-        if not self.crowded_s:
-            return ""
-        others = self._crowded_others_s / self.crowded_s
-        return (f"other programs had {others:.1f} of {os.cpu_count()} processors in "
-                f"{self.crowded_s:.1f} of {self.seconds:.1f} s of sampling: times that were taken "
-                "then are too long, up to twice")
-
-
-def lack_of_processors(others: float) -> bool:
-    """Returns whether other programs, which have that many processors on average, leave one thread
-    of this process without a processor of its own, or with a neighbour that slows it."""
-    return max(_TAKEN * (os.cpu_count() or 1) - 1, 0.5) <= others < math.inf
-
-
-@dataclass(frozen=True)
-class Waits:
-    """Seconds in which threads of this process waited for a processor, and processor seconds that
-    other programs had, so far or in a stretch of time."""
-
-    waited_s: float
-    others_s: float
-
-    def __sub__(self, before: Waits) -> Waits:
-        # the waiting time of threads that ended is missing from the later sum
-        return Waits(max(self.waited_s - before.waited_s, 0.0),
-                     max(self.others_s - before.others_s, 0.0) if self.others_s < math.inf
-                     else math.inf)
-
-    def __add__(self, other: Waits) -> Waits:
-        return Waits(self.waited_s + other.waited_s, self.others_s + other.others_s)
-
-    @property
-    def caused_by_others(self) -> float:
-        """Seconds of waiting that other programs can have caused."""
-        return min(self.waited_s, self.others_s)
-
-
-def waits() -> Waits | None:
-    """Returns the waits of this process so far; None where the system does not report them. What
-    other programs had is infinite where only that is not reported."""
-    waited, others = waited_s(), others_s()
-    return None if waited is None else Waits(waited, math.inf if others is None else others)
-
-
-def others_s() -> float | None:
-    """Returns the processor seconds that other programs had so far; None where the system does not
-    report them (Linux does)."""
-    try:
-        ticks = _STATISTICS.read_text().partition("\n")[0].split()[1:9]
-        user, nice, system, _, _, interrupts, soft_interrupts, stolen = map(int, ticks)
-        per_second = os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, AttributeError):
-        return None
-    busy = user + nice + system + interrupts + soft_interrupts + stolen
-    return busy / per_second - time.process_time()
-
-
-def waited_s() -> float | None:
-    """Returns the seconds in which threads of this process were ready to run and had no processor,
-    summed over all live threads; None where the system does not report them (Linux does)."""
-    waits = []
-    try:
-        for thread in os.listdir(_THREADS):
-            waits.append(int((_THREADS / thread / "schedstat").read_text().split()[1]))
-    except (OSError, ValueError, IndexError):
-        return None
-    return sum(waits) / 1e9
+def scatter_notice(timings: Iterable[Timing], device: Device) -> str:
+    """Returns a notice where the samples of most timings lie far apart, as they do where another
+    program keeps the device or its processors busy; empty where they do not."""
+    spreads = [timing.p75_us / max(timing.p25_us, 1e-3) for timing in timings]
+    if not spreads or (spread := statistics.median(spreads)) <= SCATTERED:
+        return ""
+    return (f"the times on {device.name} scatter by {spread - 1:.0%} from quartile to quartile: "
+            "another program may keep it busy, and they may be too long; measure again when it is "
+            "idle")
 
 
 @dataclass(frozen=True)

@@ -133,9 +133,7 @@ def _test_name(name: str, description: str) -> str:
 @pytest.fixture(autouse=True)
 def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes messages in tests independent of other programs on the machine."""
-    monkeypatch.setattr("gossamer.measure.waited_s", lambda: None)
-    monkeypatch.setattr("gossamer.measure.others_s", lambda: None)
-    monkeypatch.setattr("gossamer.plan.tune.tuner._SCATTERED", math.inf)
+    monkeypatch.setattr("gossamer.measure.SCATTERED", math.inf)
 
 
 def is_slow(device: Device) -> bool:

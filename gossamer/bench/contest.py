@@ -18,7 +18,7 @@ from gossamer.bench.peaks import Peaks
 from gossamer.bench.rows import ResultRow, Stamp, machine, now
 from gossamer.bench.work import Case
 from gossamer.errors import DeviceLostError, GossamerError
-from gossamer.measure import CpuContention, Task, Timing, interleave
+from gossamer.measure import Task, Timing, interleave, scatter_notice
 
 _WARM_UP = 3
 _BUDGET_US = 2e7
@@ -153,22 +153,18 @@ def _checked(case: Case, alternative: Alternative, name: str, label: str) -> _Co
 def _timed(case: Case, entries: Sequence[_ContestEntry]
            ) -> tuple[list[tuple[Timing, _ContestEntry]], str]:
     """Returns the entries with their times, which those that were not timed take in turn, and a
-    notice where other programs took the processors of a device meanwhile."""
+    notice where the times scatter."""
     timed = [(entry.ready.timing, entry) for entry in entries
              if isinstance(entry.ready, TimedContender)]
     waiting = [(entry, entry.ready) for entry in entries if isinstance(entry.ready, ReadyContender)]
     if not waiting:
         return timed, ""
-    contention = CpuContention()
-    watched = min((ready.device for _, ready in waiting),
-                  key=lambda device: not device.on_processors)
-    with contention.watched(watched):
-        timings = interleave([Task(ready.device, entry.work, ready.captured)
-                              for entry, ready in waiting],
-                             sample_us=case.sample_us, budget_us=_BUDGET_US)
+    timings = interleave([Task(ready.device, entry.work, ready.captured)
+                          for entry, ready in waiting],
+                         sample_us=case.sample_us, budget_us=_BUDGET_US)
     timed += [(_per_execution(timing, ready.runs), entry)
               for timing, (entry, ready) in zip(timings, waiting, strict=True)]
-    return timed, contention.notice
+    return timed, scatter_notice(timings, waiting[0][1].device)
 
 
 def _per_execution(timing: Timing, runs: int) -> Timing:

@@ -80,6 +80,8 @@ def compile_(
     budget: Annotated[float | None, typer.Option(
         metavar="SECONDS", help="Measure no longer than this for a batch size, and take the best "
         "plan that is known then.")] = None,
+    threads: Annotated[str, typer.Option(
+        metavar="1|all", help="BLAS threads of a layer on the host: one, or all.")] = "1",
     profile_tuning: Annotated[bool, typer.Option(
         "--profile-tuning", help="Show where the time of measuring went.")] = False,
     strict: Annotated[bool, typer.Option(
@@ -100,12 +102,12 @@ def compile_(
     inputs = arguments.read_inputs(calibration, graph, "--calibration") if calibration else None
     policy = Policy(effort, precision, strict, sparse_threshold=sparse_threshold,
                     calibration=inputs, tolerance=tolerance, budget_s=budget,
-                    force=_forced(force or []))
+                    force=_forced(force or []), threads=1 if threads == "1" else threads)
     target = find(device)
     with _progress() as counter:
         tuner = Tuner(target, effort, precision=precision, note=counter.note,
                       progress=counter.update, keeps_precisions=tolerance is not None,
-                      budget_s=budget)
+                      budget_s=budget, threads=policy.threads)
         plan = Plan(graph, target, policy, tuner=tuner, note=counter.note)
         if plan.calibration is not None:
             for size in sizes:
@@ -215,8 +217,7 @@ def _interrupted(tuner: Tuner) -> str:
         return text
     if not tuner.cache.is_kept:
         return f"{text}, not kept: {tuner.cache.path} cannot be written"
-    which = "those without contention are " if tuner.contention.spoilt else ""
-    return f"{text}, {which}kept in {tuner.cache.path} for the next time"
+    return f"{text}, kept in {tuner.cache.path} for the next time"
 
 
 def _print_reports(device: Device, reports: Sequence[Report], tuner: Tuner,

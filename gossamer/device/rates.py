@@ -15,11 +15,7 @@ class PeakRates:
         Multiply-adds in float32, on all compute units together.
     nbytes : float
         Bytes of a copy in the device's memory, read plus written.
-    is_spoilt : bool
-        True if other programs had the processors while these were measured, so that they are too
-        low.
     """
 
     multiply_adds: float
     nbytes: float
-    is_spoilt: bool = False

@@ -18,7 +18,7 @@ def compile(model: Graph | str, device: str | Device | None = None, *,
             effort: str | None = None, precision: str = "fp32", calibration: Any = None,
             tolerance: float | None = None, only: str | None = None,
             sparse_threshold: float | None = None, budget: float | None = None,
-            force: Mapping[str, str] | None = None) -> Plan:
+            force: Mapping[str, str] | None = None, threads: int | str = 1) -> Plan:
     """Make a plan that runs a network on a device.
 
     Parameters
@@ -36,8 +36,7 @@ def compile(model: Graph | str, device: str | Device | None = None, *,
     effort : {"quick", "normal", "max"}, optional
         How many candidates are measured for the layers of a batch size when it is first used; the
         fastest plan is taken. Times are stored on disk and not measured again. By default
-        algorithms are taken in a fixed order; nothing is measured but, on the host, whether large
-        layers are faster with one thread or with all.
+        algorithms are taken in a fixed order, and nothing is measured.
     precision : {"fp32", "tf32", "fp16"}, default "fp32"
         The least precise arithmetic that layers may use where it is measured to be faster. The
         dtypes of the network's inputs and outputs stay the same.
@@ -62,6 +61,9 @@ def compile(model: Graph | str, device: str | Device | None = None, *,
     force : mapping of str to str, optional
         The name of the algorithm that a layer takes, by the layer's name. Where it cannot compute
         the layer, calling the plan raises an InputError that says why.
+    threads : {1, "all"}, default 1
+        BLAS threads of a layer on the host. All of them are a little faster on a quiet machine, and
+        several times slower where other programs have one of the processors.
 
     Returns
     -------
@@ -87,5 +89,5 @@ def compile(model: Graph | str, device: str | Device | None = None, *,
     if calibration is not None and not isinstance(calibration, (tuple, list)):
         inputs = [calibration]
     policy = Policy(effort, precision, strict, only, sparse_threshold, inputs, tolerance,
-                    budget_s=budget, force=force or {})
+                    budget_s=budget, force=force or {}, threads=threads)
     return Plan(graph, device if isinstance(device, Device) else find(device), policy)

@@ -8,6 +8,7 @@ from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.errors import InputError, UnsupportedError
 from gossamer.ops.algorithm import Algorithm, Problem, Variant
+from gossamer.ops.host_threads import ONE, Threads, of_threads
 from gossamer.ops.registry import OPS
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer
@@ -157,14 +158,16 @@ def is_above(sparsity: float, threshold: float) -> bool:
     return round(sparsity, 12) > threshold
 
 
-def first_in_order(layer: Layer, algorithms: Iterable[Algorithm],
-                   layer_device: Device) -> tuple[Algorithm, list[Variant]]:
+def first_in_order(layer: Layer, algorithms: Iterable[Algorithm], layer_device: Device,
+                   threads: Threads = ONE) -> tuple[Algorithm, list[Variant]]:
     """Returns the first algorithm that computes the layer in strict float32, and the variants in
     all layouts of its first config that does not take long to build. For a change of precision it
-    is the first algorithm. Raises UnsupportedError where there is none."""
+    is the first algorithm. threads: BLAS threads of a layer on the host. Raises UnsupportedError
+    where there is none."""
     assert layer.problem is not None
     for algorithm in algorithms:
-        strict = [variant for variant in algorithm.variants(layer.problem, layer_device)
+        strict = [variant for variant in of_threads(
+                      algorithm.variants(layer.problem, layer_device), threads, layer_device)
                   if (variant.precision == "fp32" or layer.inserted)
                   and variant.build_seconds <= UNMEASURED_SECONDS]
         if strict:

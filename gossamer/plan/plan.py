@@ -15,12 +15,12 @@ from gossamer import debug
 from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.errors import DeviceError, UnsupportedError
-from gossamer.measure import CpuContention, Timing
+from gossamer.measure import Timing, scatter_notice
 from gossamer.model.graph import Graph, ValueInfo
 from gossamer.model.infer.resolve import resolve
 from gossamer.model.passes.optimise import optimise
 from gossamer.plan.choose.calibration import Calibration
-from gossamer.plan.choose.plan_times import EndToEnd, end_to_end, program_key
+from gossamer.plan.choose.plan_times import EndToEnd, end_to_end
 from gossamer.plan.choose.planner import Planned, Planner
 from gossamer.plan.choose.saved_options import StoredChoices, stored, used_algorithms
 from gossamer.plan.eligibility import ANY
@@ -30,9 +30,7 @@ from gossamer.plan.report.report import Report, make_report
 from gossamer.plan.run.binding import batch_of, check_count, fill
 from gossamer.plan.run.context import Context
 from gossamer.plan.run.foreign import callers_stream, is_foreign, like_on_host, on_host
-from gossamer.plan.run.slowed import SlowedRuns
 from gossamer.plan.store import plan_file
-from gossamer.plan.store.tuning_cache import TuningCache
 from gossamer.plan.tune.tuner import Tuner
 from gossamer.tensor import default_spec
 
@@ -74,7 +72,7 @@ class Plan:
         if tuner is None and policy.effort is not None:
             tuner = Tuner(device, policy.effort, precision=policy.precision, note=note,
                           keeps_precisions=policy.tolerance is not None,
-                          budget_s=policy.budget_s)
+                          budget_s=policy.budget_s, threads=policy.threads)
         self.calibration = None if policy.calibration is None else Calibration(
             graph, policy.calibration, policy.tolerance)
         # stored choices come with the graph that was optimised when they were made
@@ -89,11 +87,6 @@ class Plan:
         self._contexts: OrderedDict[int, Context] = OrderedDict()
         self._timings: dict[int, list[Timing]] = {}
         self._end_to_end: dict[int, EndToEnd] = {}
-        self._stored_us: dict[int, float | None] = {}
-        self._slowed_runs = SlowedRuns(graph.name, device)
-        self._crowded: dict[int, str] = {}
-        """For each batch size that was timed, the notice on times that are too long as other
-        programs had the processors; empty where none are."""
         self._last_batch: int | None = None
         self._lock = threading.RLock()
 
@@ -242,11 +235,6 @@ class Plan:
             If the plan is strict and the device cannot run a layer.
         DeviceError
             If the device fails or has too little memory.
-
-        Warns
-        -----
-        GossamerWarning
-            Once, if other programs take the processors on which the plan runs, which slows it.
         """
         self.device.check_usable()
         foreign = bool(inputs) and is_foreign(inputs[0])
@@ -258,28 +246,15 @@ class Plan:
             named = self._empty_outputs(batch) if any(array.size == 0 for array in arrays) else {}
             if not named:
                 context = self._default_context(batch)
-                with self._slowed_runs.watched(lambda: self._measured_us(batch)):
-                    named = context.run({
-                        info.name: np.asarray(array, order="C")
-                        for info, array in zip(self.inputs, arrays, strict=True)})
+                named = context.run({
+                    info.name: np.asarray(array, order="C")
+                    for info, array in zip(self.inputs, arrays, strict=True)})
             results = tuple(named[info.name] for info in self.outputs)
             if foreign:
                 results = tuple(like_on_host(inputs[0], array) for array in results)
         if out is not None:
             results = fill(out, results)
         return results[0] if len(results) == 1 else results
-
-    def _measured_us(self, batch: int) -> float | None:
-        """Return the time of one execution, where it was measured or is stored on disk."""
-        with self._lock:
-            known = self._end_to_end.get(batch)
-            if known is not None and known.timing is not None:
-                return known.timing.median_us
-            if batch not in self._stored_us:
-                stored = TuningCache(self.device).get_plan(
-                    program_key(self.program(batch), self.device))
-                self._stored_us[batch] = None if stored is None else stored.median_us
-            return self._stored_us[batch]
 
     def _on_device(self, inputs: tuple[Any, ...], stream: Any) -> tuple[Any, ...]:
         current = callers_stream(inputs[0])
@@ -410,18 +385,9 @@ class Plan:
         """
         batch = self._batch_or_last(batch)
         context = self._default_context(batch)
-        contention = CpuContention()
-        self._time_whole(batch, contention)
-        self._timings[batch], _ = contention.undisturbed(self.device, context.profile)
-        self._crowded[batch] = contention.notice
+        self._end_to_end[batch] = EndToEnd(context.end_to_end())
+        self._timings[batch] = context.profile()
         return self.report(batch)
-
-    def _time_whole(self, batch: int, contention: CpuContention) -> None:
-        """Time one execution from end to end."""
-        timing, _ = contention.undisturbed(
-            self.device, self._default_context(batch).end_to_end)
-        self._end_to_end[batch] = EndToEnd(timing)
-        self._crowded[batch] = contention.notice
 
     def end_to_end(self, batch: int | None = None) -> Timing:
         """Return the time of one execution, with inputs and outputs on the device.
@@ -449,7 +415,8 @@ class Plan:
             program = self.program(batch)
             if batch not in self._end_to_end:
                 if self.tuner is None:
-                    self._time_whole(batch, CpuContention())
+                    self._end_to_end[batch] = EndToEnd(
+                        self._default_context(batch).end_to_end())
                 else:
                     with self.tuner.profile.whole():
                         self._end_to_end[batch] = end_to_end(
@@ -482,8 +449,8 @@ class Plan:
         if self.tuner is not None:
             report.notes.extend(self.tuner.notices)
             report = replace(report, tuning=self.tuner.profile.summary())
-        if self._crowded.get(batch):
-            report.notes.append(self._crowded[batch])
+        report.notes.extend(filter(None, [
+            scatter_notice(self._timings.get(batch, ()), self.device)]))
         copies = self._contexts[batch].foreign_copies if batch in self._contexts else 0
         if copies:
             report.notes.append(f"arrays of other libraries cost {copies} copies within the "

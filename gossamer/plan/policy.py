@@ -12,6 +12,7 @@ import numpy as np
 
 from gossamer.errors import InputError, quoted
 from gossamer.ops.algorithm import PRECISIONS, Algorithm
+from gossamer.ops.host_threads import ALL, ONE, Threads
 from gossamer.ops.registry import OPS
 from gossamer.tensor import Format
 
@@ -70,6 +71,7 @@ class Policy:
     """The decisions of a user about the choice of algorithms; `gossamer.compile` describes each.
     unfused says that no layers are computed as one region.
     force: the algorithm of each layer that takes none other, by the layer's name.
+    threads: BLAS threads of a layer on the host, ONE or ALL.
     boundary: the format of the network's inputs and outputs that are images of floats, NCHW and
     float32 where it is None; a part of a network is measured in the format of its neighbours.
 
@@ -87,6 +89,7 @@ class Policy:
     budget_s: float | None = None
     force: Mapping[str, str] = field(default_factory=dict)
     boundary: Format | None = None
+    threads: Threads = ONE
 
     def __post_init__(self) -> None:
         if self.effort is not None and self.effort not in EFFORTS:
@@ -108,6 +111,8 @@ class Policy:
             raise InputError(f"precision {self.precision!r} goes with an effort, such as "
                              "effort='normal': what is less precise is taken where it measures "
                              "faster")
+        if self.threads not in (ONE, ALL):
+            raise InputError(f"threads {quoted(self.threads)}: expected {ONE} or {ALL}")
         names = {algorithm.name for op in OPS.values() for algorithm in op.algorithms}
         if self.only is not None and self.only not in names:
             raise InputError(f"only={self.only!r}: {_no_algorithm(self.only, names)}")

@@ -42,7 +42,7 @@ class FirstChoices:
     def choice(self, builder: ProgramBuilder, layer: Layer) -> LayerChoice:
         """Returns the choice for a layer or region, whose inputs the builder has."""
         able, layer_device, reasons = self._able(layer)
-        algorithm, variants = first_in_order(layer, able, layer_device)
+        algorithm, variants = first_in_order(layer, able, layer_device, self._policy.threads)
         packed = {name for name in layer.inputs if builder.specs[name].format.is_packed}
         if packed:
             algorithm, variants = self._as_they_are(builder, layer, packed) or (algorithm, variants)
@@ -72,7 +72,7 @@ class FirstChoices:
         that do; None where there is none."""
         able, layer_device, _ = self._able(layer)
         for algorithm in able:
-            _, variants = first_in_order(layer, [algorithm], layer_device)
+            _, variants = first_in_order(layer, [algorithm], layer_device, self._policy.threads)
             found = [variant for variant in variants if all(
                 builder.specs[name].same_memory(spec) for name, spec
                 in zip(layer.inputs, variant.inputs, strict=True) if name in packed)]
@@ -111,7 +111,8 @@ class FirstChoices:
                 layer.inputs, variant.inputs, strict=True) if read == name)
             and self._unpacking(layer, variant) < 2
             for algorithm in able
-            for variant in first_in_order(layer, [algorithm], layer_device)[1])
+            for variant in first_in_order(layer, [algorithm], layer_device,
+                                          self._policy.threads)[1])
 
 
 def _forced_algorithms(regions: Sequence[Layer], device: Device, policy: Policy

@@ -77,10 +77,9 @@ def end_to_end(name: str, programs: Sequence[Program], device: Device, tuner: Tu
     while not missing.keys().isdisjoint(waiting):
         note(f"{name} as a whole: {len(waiting)} plans")
         with tuner.profile.stage(COMPARING):
-            fresh, is_spoilt = _timed_together(name, waiting, missing, device, tuner, take)
-        if not is_spoilt:
-            tuner.cache.put_plans({key: (f"{name}, batch {waiting[key].batch}", timed.timing)
-                                   for key, timed in fresh.items() if timed.timing is not None})
+            fresh = _timed_together(name, waiting, missing, device, take)
+        tuner.cache.put_plans({key: (f"{name}, batch {waiting[key].batch}", timed.timing)
+                               for key, timed in fresh.items() if timed.timing is not None})
         known.update(fresh)
         waiting = {key: program for key, program in waiting.items() if key not in fresh}
         if waiting or any(timed.failure for timed in fresh.values()):
@@ -113,12 +112,11 @@ def _brief_key(program: Program, device: Device) -> str:
 
 
 def _timed_together(name: str, programs: Mapping[str, Program], missing: Collection[str],
-                    device: Device, tuner: Tuner, take: TakeTimes,
-                    ) -> tuple[dict[str, EndToEnd], bool]:
+                    device: Device, take: TakeTimes) -> dict[str, EndToEnd]:
     """Returns the times of the programs that are in memory at once with the reasons of those that
-    do not run, and whether others wanted the processors meanwhile. A program is left out where it
-    did not get memory but may get it without the others. Those whose times are missing come first;
-    where none of them runs, no other is timed. take: returns the times of tasks."""
+    do not run. A program is left out where it did not get memory but may get it without the others.
+    Those whose times are missing come first; where none of them runs, no other is timed. take:
+    returns the times of tasks."""
     results: dict[str, EndToEnd] = {}
     tasks: dict[str, Task] = {}
     for key, program in programs.items():
@@ -134,10 +132,9 @@ def _timed_together(name: str, programs: Mapping[str, Program], missing: Collect
             if not (tasks and isinstance(error, (OutOfMemoryError, MemoryError))):
                 results[key] = EndToEnd(failure=f"does not run: {first_line(error)}")
     if not tasks:
-        return results, False
-    timings, is_spoilt = tuner.contention.undisturbed(device, lambda: take(tasks))
-    results.update({key: EndToEnd(rounded(timing)) for key, timing in timings.items()})
-    return results, is_spoilt or tuner.contention.others > 0
+        return results
+    results.update({key: EndToEnd(rounded(timing)) for key, timing in take(tasks).items()})
+    return results
 
 
 def _timed(tasks: Mapping[str, Task], samples: int, most_s: float) -> dict[str, Timing]:

@@ -17,7 +17,6 @@ from gossamer.plan.choose.plan_times import EndToEnd
 from gossamer.plan.choose.refine import Comparison, refined
 from gossamer.plan.choose.saved_options import StoredChoices
 from gossamer.plan.choose.select import Chooser, Network
-from gossamer.plan.choose.thread_choice import settled, with_threads
 from gossamer.plan.eligibility import ANY
 from gossamer.plan.lower.rules import lower
 from gossamer.plan.policy import Policy
@@ -99,9 +98,6 @@ class Planner:
         stage = nullcontext() if self._tuner is None else self._tuner.profile.stage(CHOOSING)
         with stage:
             planned, chooser = self._chosen(network)
-        program, time = settled(self._graph.name, planned.program, self._device, self._tuner,
-                                self._note)
-        planned = replace(planned, program=program, end_to_end=time)
         if self._policy.sparse_threshold is not None:
             return replace(planned, notes=(
                 "sparse and dense algorithms were not compared: the threshold "
@@ -126,8 +122,6 @@ class Planner:
                 if self._tuner is not None:
                     # the programs that are timed next may need all memory of the device
                     self._tuner.release()
-            if self._tuner is None:
-                program = with_threads(program, self._device)
             made.append((program, chooser))
             return program
 
@@ -150,10 +144,6 @@ class Planner:
         if comparison is None:
             return planned
         time = comparison.end_to_end
-        if planned.end_to_end is not None and comparison.program is planned.program:
-            # a time that this choice has just stored is not an old one
-            time = replace(time, cached=time.cached and planned.end_to_end.cached)
-            comparison = replace(comparison, end_to_end=time)
         accuracy = planned.accuracy
         if accuracy is not None and comparison.program is not planned.program:
             assert self._calibration is not None

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import PRECISIONS, Algorithm, Problem, Variant
-from gossamer.ops.host_threads import THREADS
 from gossamer.plan.program import Layer
 from gossamer.plan.store.tuning_cache import CandidateKey, Measurement, candidate_key
 from gossamer.plan.tune.estimates import Estimates
@@ -188,14 +187,13 @@ class CandidateGroup:
 class Attempt:
     """A candidate that is to be measured.
 
-    leader: the first config of its algorithm with the same formats, precision and number of BLAS
-    threads; None where this is the first. is_required: whether the plan without measurements takes
+    leader: the first config of its algorithm with the same formats and precision; None where this
+    is the first. is_required: whether the plan without measurements takes
     it, or a layer has no other candidate that works. is_last: the latter, so that it is measured
     whatever is expected of it. is_extra: whether it is of a config beyond those that the effort has
     at first. before: an earlier result, which does not suffice. measured: the result. is_transient:
     whether the result may be another next time, so that it is not stored. kind: what the candidate
-    has in common with those from which its time is estimated; an algorithm with all threads is
-    another kind than with one, as it may be as many times faster as there are processors. family:
+    has in common with those from which its time is estimated. family:
     what the candidate has in common with its leader. key: what identifies it among those for its
     problem. kernels: those of its kernels that are known before it is built. compiles: whether
     building it may need a kernel that no attempt that was begun before it compiles.
@@ -218,8 +216,7 @@ class Attempt:
     def __post_init__(self) -> None:
         self.specs = (*self.variant.inputs, *self.variant.outputs)
         self.formats = tuple(map(memory_format, self.specs))
-        threads = dict(self.variant.config).get(THREADS)
-        name = self.algorithm.name + (f" threads={threads}" if threads else "")
+        name = self.algorithm.name
         self.kind = (name, self.variant.precision, *(format_.layout for format_ in self.formats))
         self.family = (name, self.variant.precision, self.formats)
         self.key = candidate_key(self.algorithm, self.variant)

@@ -10,6 +10,7 @@ from contextlib import suppress
 
 from gossamer.device.base import Device
 from gossamer.ops.algorithm import Algorithm, Problem, Variant
+from gossamer.ops.host_threads import ONE, Threads, of_threads
 from gossamer.ops.registry import OPS
 from gossamer.plan.eligibility import reason_not_allowed
 from gossamer.plan.policy import Effort
@@ -35,12 +36,14 @@ class Listing:
 
     limits: those of the effort, whose name is `effort`. precisions: those that are allowed.
     everything: whether candidates that cannot be of use are listed too. keeps_precisions: whether
-    layers may have to be computed in float32 though float16 is faster. stored: returns the
-    measurements of a problem's candidates that earlier processes made on a device.
+    layers may have to be computed in float32 though float16 is faster. threads: BLAS threads of a
+    layer on the host. stored: returns the measurements of a problem's candidates that earlier
+    processes made on a device.
     """
 
     def __init__(self, effort: str, limits: Effort, precisions: Sequence[str],
                  profile: TuningProfile, *, everything: bool, keeps_precisions: bool,
+                 threads: Threads = ONE,
                  stored: Callable[[Problem, Device], Iterable[Measurement]] = lambda *_: ()
                  ) -> None:
         self.limits = limits
@@ -48,6 +51,7 @@ class Listing:
         self._profile = profile
         self._everything = everything
         self._keeps_precisions = keeps_precisions
+        self._threads = threads
         self._variants: dict[tuple[Algorithm, Problem, str], _Listed] = {}
         self._refusals: dict[tuple[Algorithm, Problem, str], str | None] = {}
         self._narrow: set[tuple[Problem, str]] = set()
@@ -320,10 +324,10 @@ class Listing:
         if key not in self._variants:
             # a problem with float16 specs is a change of precision, which some layer asked for
             has_half = any(spec.dtype == "float16" for spec in (*problem.inputs, *problem.outputs))
-            self._variants[key] = _Listed(
+            self._variants[key] = _Listed(of_threads(
                 algorithm.variants(problem, device) if has_half
                 else algorithm.variants_in(problem, device, self._asked_precisions(
-                    algorithm, problem, device)))
+                    algorithm, problem, device)), self._threads, device))
         return self._variants[key]
 
     def _asked_precisions(self, algorithm: Algorithm, problem: Problem,

@@ -11,7 +11,7 @@ from gossamer.device.rates import PeakRates
 from gossamer.device.source import KernelSource
 from gossamer.device.source_hash import source_hash
 from gossamer.errors import GossamerError
-from gossamer.measure import CpuContention, Timing, measure
+from gossamer.measure import Timing, measure
 from gossamer.plan.store.tuning_cache import TuningCache
 from gossamer.plan.store.tuning_file import rounded
 
@@ -43,13 +43,11 @@ def know_rates(device: Device, cache: TuningCache) -> None:
     stored = [cache.get_plan(key) for key in keys]
     computed, copied = stored
     if computed is None or copied is None:
-        if device.rates is None or device.rates.is_spoilt:
+        if device.rates is None:
             try:
                 device.rates = _measured(device)
             except GossamerError:
                 return
-        if device.rates.is_spoilt:
-            return
         times = (_MULTIPLY_ADDS / device.rates.multiply_adds, _BYTES / device.rates.nbytes)
         computed, copied = (rounded(Timing(time, time, time, _REPEATS)) for time in times)
         cache.put_plans({key: (text, timing) for key, text, timing in zip(
@@ -59,17 +57,15 @@ def know_rates(device: Device, cache: TuningCache) -> None:
 
 
 def _measured(device: Device) -> PeakRates:
-    """Measures the rates, again where other programs had the processors meanwhile."""
+    """Measures the rates."""
     nbytes = min(max(_CACHES * device.limits.cache_bytes, _LEAST_BYTES), _MOST_BYTES,
                  device.limits.memory_bytes // 8) // 1024 * 1024
     source, target = (device.empty(nbytes, PURPOSE) for _ in range(2))
     flops, compute = multiply_adds(device)
-    contention = CpuContention()
-    (computed, copied), is_spoilt = contention.undisturbed(device, lambda: measure(
+    computed, copied = measure(
         device, [compute, lambda stream: device.copy(target, source, nbytes, stream)],
-        repeats=_REPEATS, sample_us=_SAMPLE_US))
-    return PeakRates(flops / 2 / max(computed.p25_us, 1e-3), 2 * nbytes / max(copied.p25_us, 1e-3),
-                     is_spoilt or contention.others > 0)
+        repeats=_REPEATS, sample_us=_SAMPLE_US)
+    return PeakRates(flops / 2 / max(computed.p25_us, 1e-3), 2 * nbytes / max(copied.p25_us, 1e-3))
 
 
 def multiply_add(device: Device, result: Buffer, work_groups: int, rounds: int,

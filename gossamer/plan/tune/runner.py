@@ -16,7 +16,7 @@ from functools import partial
 
 from gossamer.device.base import Device
 from gossamer.errors import CompilerEndedError, DeviceLostError, OutOfMemoryError
-from gossamer.measure import CpuContention, PreparedTask, Task, Timing, repeated, sampled
+from gossamer.measure import PreparedTask, Task, Timing, repeated, sampled
 from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.plan.prepare import BuildCost, Prepared, responsive
 from gossamer.plan.program import Layer
@@ -67,34 +67,32 @@ class AttemptRunner:
     called after each attempt. is_over: returns whether the time that may be spent is over; attempts
     that were not begun by then are left. further: called before each attempt with all_begun,
     whether none is left to begin, and none_built, whether none is being built either; returns
-    whether it has added some to the queue. spreads: a list to which the ratio of the quartiles of
-    each candidate's samples is added.
+    whether it has added some to the queue. timings: a list to which the samples of each candidate
+    that is near the best are added.
     """
 
     def __init__(self, queue: AttemptQueue, device: Device, memory: CandidateMemory,
                  samples: int, *, workers: Mapping[bool, BuildWorkers] | None = None,
-                 contention: CpuContention | None = None, profile: TuningProfile | None = None,
+                 profile: TuningProfile | None = None,
                  progress: Callable[[], None] = lambda: None,
                  is_over: Callable[[], bool] = lambda: False,
                  further: Callable[..., bool] = lambda *, all_begun, none_built: False,
-                 spreads: list[float] | None = None) -> None:
+                 timings: list[Timing] | None = None) -> None:
         self._queue = queue
         self._device = device
         self._memory = memory
         self._samples = samples
-        self._contention = CpuContention() if contention is None else contention
         self._profile = TuningProfile() if profile is None else profile
         self._builds = CandidateBuilds(queue, device, memory, self._profile, workers,
                                        is_over)
         self._progress = progress
         self._is_over = is_over
         self._further = further
-        self._spreads = [] if spreads is None else spreads
+        self._timings = [] if timings is None else timings
         self._ready: dict[CandidateGroup, list[_Ready]] = {}
         self._fastest: dict[CandidateGroup, _Ready] = {}
         """The fastest candidates of groups of which all samples were taken, which are sampled again
         beside those that come later."""
-        self._spoilt: set[CandidateGroup] = set()
         self.done: list[Attempt] = []
         """The attempts that were measured so far, those before an interrupt included."""
 
@@ -103,20 +101,15 @@ class AttemptRunner:
         # the driver is not asked again at each call which context is current
         current = (self._device.current() if self._device.runs_cuda_libraries
                    else nullcontext())
-        try:
-            with responsive(), current, self._builds.started():
-                for attempt, built in self._built_ahead():
-                    # a kernel of checks that fails is no failure of a candidate
-                    self._memory.compile_checks()
-                    self._try(attempt, built)
-                    self.done.append(attempt)
-                    self._progress()
-                for group in list(self._ready):
-                    self._sample(group)
-        finally:
-            # where samples were spoilt, times of one sample and what was not tried for them are too
-            for attempt in (*self.done, *self._queue.not_tried):
-                attempt.is_transient |= attempt.group in self._spoilt
+        with responsive(), current, self._builds.started():
+            for attempt, built in self._built_ahead():
+                # a kernel of checks that fails is no failure of a candidate
+                self._memory.compile_checks()
+                self._try(attempt, built)
+                self.done.append(attempt)
+                self._progress()
+            for group in list(self._ready):
+                self._sample(group)
 
     def _built_ahead(self) -> Iterator[tuple[Attempt, Callable[[], Prepared]]]:
         """Yields the attempts of the queue, each with a function that returns what was built or
@@ -191,12 +184,7 @@ class AttemptRunner:
             # some drivers compile at the first launch
             self._queue.costs.learn(attempt.kernels, cost.seconds + time.monotonic() - start)
         with self._profile.stage(TIMING):
-            (task, first_us), is_spoilt = self._contention.undisturbed(
-                self._device, lambda: self._first_sample(attempt, work))
-        if is_spoilt:
-            self._spoilt.add(attempt.group)
-            # results are stored now and then before the end of the run
-            attempt.is_transient = True
+            task, first_us = self._first_sample(attempt, work)
         return _Ready(attempt, work, task, error, cost, first_us)
 
     def _first_sample(self, attempt: Attempt, work: Work) -> tuple[PreparedTask, float]:
@@ -254,13 +242,7 @@ class AttemptRunner:
         if near and group in self._fastest:
             near.append(self._fastest.pop(group))
         with self._profile.stage(TIMING):
-            timings, is_spoilt = self._contention.undisturbed(self._device, lambda: sampled(
-                [ready.task for ready in near], self._samples, _BUDGET_US))
-            if is_spoilt:
-                self._spoilt.add(group)
-                for ready in near:
-                    # results are stored now and then before the end of the run
-                    ready.attempt.is_transient = True
+            timings = sampled([ready.task for ready in near], self._samples, _BUDGET_US)
             sampled_ready = [ready for ready, timing in zip(near, timings, strict=True)
                              if self._keep_samples(candidates, ready, timing)]
             # the least of single samples may be below all medians
@@ -280,7 +262,7 @@ class AttemptRunner:
             self._fail(ready.attempt, candidates, timing)
             return False
         self._profile.device_us += ready.task.count * timing.repeats * timing.median_us
-        self._spreads.append(timing.p75_us / max(timing.p25_us, 1e-3))
+        self._timings.append(timing)
         ready.attempt.measured = _measured(ready, timing, candidates, self._samples)
         return True
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
@@ -12,8 +11,9 @@ from functools import partial
 
 from gossamer.device.base import Device
 from gossamer.device.host import processors
-from gossamer.measure import CpuContention
+from gossamer.measure import Timing, scatter_notice
 from gossamer.ops.algorithm import PRECISIONS, Algorithm, Problem, Variant
+from gossamer.ops.host_threads import ONE, Threads
 from gossamer.plan.candidate import Candidate
 from gossamer.plan.eligibility import reason_build_too_long
 from gossamer.plan.policy import EFFORTS
@@ -36,13 +36,11 @@ from gossamer.plan.tune.rates import know_rates
 from gossamer.plan.tune.requested import Requested
 from gossamer.plan.tune.results import Results
 from gossamer.plan.tune.runner import AttemptRunner, measure_alone
-from gossamer.plan.tune.thread_margin import without_small_gains
 from gossamer.plan.tune.verification import Verification
 from gossamer.plan.tune.worker_pools import WorkerPools
 
-_FEW_SPREADS, _SCATTERED = 10, 1.25
-"""Number of candidates from which on their samples say something of the device, and the ratio of
-quartiles from which on they scatter; on an idle GPU it is below 1.05."""
+_FEW_TIMINGS = 10
+"""Number of candidates from which on their samples say something of the device."""
 _RESERVED = 0.2
 """Share of a budget that is left for the choice, at most."""
 _STORE_SECONDS = 5.0
@@ -61,6 +59,7 @@ class Tuner:
     keeps_precisions: whether layers may have to be computed in float32 though float16 is faster.
     all_vendor_configs: whether all configs of vendors' libraries are measured, whatever the effort,
     and all candidates are, so that each algorithm has its best time.
+    threads: BLAS threads of a layer on the host.
     """
 
     def __init__(self, device: Device, effort: str = "normal", *, precision: str = "fp32",
@@ -68,7 +67,7 @@ class Tuner:
                  note: Callable[[str], None] = lambda line: None,
                  progress: Callable[[Progress], None] = lambda progress: None,
                  budget_s: float | None = None, keeps_precisions: bool = False,
-                 all_vendor_configs: bool = False) -> None:
+                 all_vendor_configs: bool = False, threads: Threads = ONE) -> None:
         self.device = device
         self.effort = effort
         self._limits = EFFORTS[effort]
@@ -91,11 +90,11 @@ class Tuner:
         self._deadline = math.inf
         self._begun: float | None = None
         self._is_stopped = False
-        self._spreads: list[float] = []
+        self._timings: list[Timing] = []
         self._progress = progress
-        self.contention = CpuContention()
         self._listing = Listing(effort, self._limits, self.precisions, self.profile,
                                 everything=self.everything, keeps_precisions=keeps_precisions,
+                                threads=threads,
                                 stored=lambda *of: self._results.earlier(*of).values())
         self._memories: dict[str, CandidateMemory] = {}
         self._estimates: dict[str, Estimates] = {}
@@ -146,16 +145,9 @@ class Tuner:
         """Sentences for the user about the files of measurements, and about the conditions under
         which new ones were made."""
         notices = self._results.notices
-        if crowded := self.contention.notice:
-            lost = "and" if self.contention.spoilt else "and those of whole plans"
-            notices.append(f"{crowded}, {lost} are not kept: compile again when the machine is "
-                           "quiet")
-        spreads = self._spreads
-        if len(spreads) >= _FEW_SPREADS and statistics.median(spreads) > _SCATTERED:
-            notices.append(
-                f"the times on {self.device.name} scatter by {statistics.median(spreads) - 1:.0%} "
-                "from quartile to quartile: another program may keep it busy; compile again when "
-                "it is idle, after `gossamer cache clear`")
+        if len(self._timings) >= _FEW_TIMINGS and (
+                scattered := scatter_notice(self._timings, self.device)):
+            notices.append(f"{scattered}, after `gossamer cache clear`")
         return notices
 
     def measure(self, layer: Layer, algorithms: Sequence[Algorithm],
@@ -268,8 +260,8 @@ class Tuner:
         runner = AttemptRunner(
             queue, device, self._memory_of(device), self.samples,
             workers=self._workers.pools if device is self.device else None,
-            contention=self.contention, profile=self.profile, progress=progress,
-            is_over=lambda: self.is_over, further=requested.add_further, spreads=self._spreads)
+            profile=self.profile, progress=progress,
+            is_over=lambda: self.is_over, further=requested.add_further, timings=self._timings)
         try:
             runner.run()
         finally:
@@ -299,7 +291,7 @@ class Tuner:
                     if measured.wrong_numbers and measured.weights != self._digests.of(layer):
                         measured = self._with_own_weights(request, algorithm, variant, timed)
                 candidates.append(Candidate(algorithm, variant, measured))
-        return without_small_gains(candidates)
+        return candidates
 
     def _with_own_weights(self, request: Request, algorithm: Algorithm, variant: Variant,
                           timed: Problem) -> Measurement:

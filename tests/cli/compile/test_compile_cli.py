@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import json
+import math
 import re
 from pathlib import Path
 
@@ -61,19 +61,24 @@ def test_how_many_layers_take_less_than_float32_is_told(run: Run, network: Path)
     assert "allowed:" not in compile_(run, network).stdout
 
 
-def test_times_from_crowded_processors_are_told(
+def test_scattered_times_are_told_and_kept(
         run: Run, network: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    waits = itertools.count(0, 1000.0)
-    monkeypatch.setattr("gossamer.measure.waited_s", lambda: next(waits))
+    monkeypatch.setattr("gossamer.measure.SCATTERED", 0.0)
+    monkeypatch.setattr("gossamer.plan.tune.tuner._FEW_TIMINGS", 1)
     crowded = compile_(run, network)
     assert crowded.exit_code == 0, crowded.output
-    assert re.search(r"^notice: the processors were wanted elsewhere: in .* s of sampling, threads "
-                     r"waited \d+000\.0 s for one; .* are not kept: compile again",
+    assert re.search(r"^notice: the times on .* scatter by \d+% from quartile to quartile: .*"
+                     "measure again when it is idle, after `gossamer cache clear`$",
                      crowded.stderr, re.M)
-    monkeypatch.setattr("gossamer.measure.waited_s", lambda: None)
+    monkeypatch.setattr("gossamer.measure.SCATTERED", math.inf)
     quiet = compile_(run, network)
     assert quiet.exit_code == 0 and quiet.stderr == ""
-    assert re.search(r"^[1-9]\d* candidates measured", quiet.stdout, re.M)
+    assert re.search(r"^0 candidates measured", quiet.stdout, re.M)
+
+
+def test_the_number_of_threads_is_one_or_all(run: Run, network: Path) -> None:
+    wrong = compile_(run, network, "--threads", "3")
+    assert wrong.exit_code == 2 and "threads '3': expected 1 or all" in wrong.stderr
 
 
 def test_notices_of_the_cache_are_told_once(run: Run, network: Path, tmp_path: Path) -> None:

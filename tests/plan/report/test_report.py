@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -221,18 +221,15 @@ def test_shares_are_told_in_one_line() -> None:
     assert str(report).splitlines()[1:] == ["end to end on cuda:0, batch 1: 196.0 us", line]
 
 
-def test_a_report_tells_of_contention_in_its_own_profile(
-        plan: Plan, quick_device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not quick_device.on_processors:
-        pytest.skip("nothing but processors is watched")
-    waits = itertools.count(0.0, 1000.0)
-    monkeypatch.setattr("gossamer.measure.waited_s", lambda: next(waits))
+def test_a_report_tells_of_scattered_times_in_its_own_profile(
+        plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gossamer.measure.SCATTERED", 0.0)
 
     def told(report: Report) -> bool:
-        return any(note.startswith("the processors were wanted elsewhere") for note in report.notes)
+        return any("from quartile to quartile" in note for note in report.notes)
 
     assert told(plan.profile(2)) and told(plan.report(2)) and not told(plan.report(3))
-    monkeypatch.setattr("gossamer.measure.waited_s", lambda: None)
+    monkeypatch.setattr("gossamer.measure.SCATTERED", math.inf)
     assert not told(plan.profile(2))
 
 

@@ -101,45 +101,6 @@ def test_layers_that_are_not_alike_get_all(paced_device: PacedDevice, effort: st
     assert tuner.measured == 12 and tuner.not_tried == 0
 
 
-def test_a_ranking_that_contention_spoilt_is_not_kept(
-        paced_device: PacedDevice, paced_tuner: Callable[..., Tuner],
-        known: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
-    sparse = Paced("paced sparse", *TIMES, dense=False)
-    known(sparse)
-    layers = [layer("one", mask="one", density=0.1),
-              layer("two", mask="two", density=0.1, seed=1)]
-    waits = iter(range(0, 10**6, 1000))
-    monkeypatch.setattr("gossamer.measure.waited_s", lambda: float(next(waits)))
-    crowded = paced_tuner()
-    measure(crowded, paced_device, layers, sparse)
-    assert crowded.contention.notice
-    monkeypatch.setattr("gossamer.measure.waited_s", lambda: None)
-    quiet = paced_tuner()
-    measure(quiet, paced_device, layers, sparse)
-    assert (quiet.measured, quiet.reused) == (9, 0)
-
-
-def test_a_first_sample_that_contention_spoilt_is_taken_again_or_not_kept(
-        paced_device: PacedDevice, paced_tuner: Callable[..., Tuner],
-        known: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
-    dense = Paced("paced dense", 100.0, 300.0)
-    known(dense)
-
-    def spoil(tries: int) -> None:
-        waits = (float(min(1000 * reading, 2000 * tries)) for reading in range(100))
-        monkeypatch.setattr("gossamer.measure.waited_s", lambda: next(waits))
-
-    for tries, is_kept in ((3, False), (2, True)):
-        tuner = paced_tuner()
-        spoil(tries)
-        measure(tuner, paced_device, [layer("one")], dense)
-        assert tuner.contention.spoilt == (not is_kept) and tuner.measured == 2
-    monkeypatch.setattr("gossamer.measure.waited_s", lambda: None)
-    quiet = paced_tuner()
-    measure(quiet, paced_device, [layer("one")], dense)
-    assert quiet.measured == 0
-
-
 def test_a_check_with_other_constants_is_stored(
         paced_device: PacedDevice, paced_tuner: Callable[..., Tuner],
         known: Callable[..., None]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,6 @@ from gossamer.plan.tune.estimates import Estimates
 from gossamer.plan.tune.kernel_costs import KernelCosts
 from gossamer.plan.tune.layer_times import Attempt, CandidateGroup, LayerTimes
 from gossamer.plan.tune.queue import AttemptQueue
-from gossamer.plan.tune.runner import attempts_of
 from tests.plan.tune.paced import Paced, layer
 
 HOST = find("host")
@@ -270,24 +268,6 @@ def test_a_later_config_is_judged_by_the_first() -> None:
     assert queue.least_us(later) == pytest.approx(25.0)
     measure(queue, attempt(of, 10.0, "fast"), 20.0)
     assert queue.is_useless(later)
-
-
-def test_all_threads_are_not_judged_by_one() -> None:
-    """On many processors they take a small part of the time."""
-    of = group()
-    paced, (variant,) = Paced("paced", 1.0), Paced("paced", 1.0).variants(of.problem, HOST)
-    pairs = [(paced, replace(variant, config=(("tile", tile), ("threads", threads))))
-             for threads in (1, "all") for tile in (1, 2)]
-    one, other, every, last = attempts_of(of, pairs, Estimates(HOST))
-    assert [each.leader for each in (one, other, every, last)] == [None, one, None, every]
-    queue = queue_of()
-    for number in range(20):
-        alone = group(f"layer{number}", channels=number + 1)
-        (single,) = attempts_of(alone, pairs[:1], Estimates(HOST))
-        measure(queue, single, 5000.0)
-    measure(queue, one, 5000.0)
-    measure(queue, attempt(of, 10.0, "fast"), 100.0)
-    assert queue.is_useless(other) and not queue.is_useless(every)
 
 
 @pytest.mark.parametrize(("builders", "seconds"), [(1, 4.0), (4, 1.0), (16, 0.5), (64, 0.5)])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 
 import numpy as np
@@ -70,24 +69,6 @@ def test_rates_are_measured_once_and_kept(compiled_device: Device, tmp_path: Pat
     know_rates(compiled_device, TuningCache(compiled_device, tmp_path / "other"))
     compiled_device.rates = None
     know_rates(compiled_device, TuningCache(compiled_device, tmp_path / "other"))
-    assert compiled_device.rates == known
-
-
-def test_rates_that_other_programs_spoilt_are_taken_and_not_kept(
-        compiled_device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    forget(compiled_device, monkeypatch)
-    if not compiled_device.on_processors:
-        pytest.skip("nothing but processors is watched")
-    waits = itertools.count(0.0, 1000.0)
-    with monkeypatch.context() as crowded:
-        crowded.setattr("gossamer.measure.waited_s", lambda: next(waits))
-        know_rates(compiled_device, TuningCache(compiled_device, tmp_path))
-    assert compiled_device.rates is not None and compiled_device.rates.is_spoilt
-    know_rates(compiled_device, TuningCache(compiled_device, tmp_path))
-    known = compiled_device.rates
-    assert not known.is_spoilt
-    compiled_device.rates = None
-    know_rates(compiled_device, TuningCache(compiled_device, tmp_path))
     assert compiled_device.rates == known
 
 

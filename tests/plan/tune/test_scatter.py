@@ -8,14 +8,14 @@ from collections.abc import Callable
 
 import pytest
 
+from gossamer import measure as measure_module
 from gossamer.plan.candidate import Candidate
-from gossamer.plan.tune import tuner as tuner_module
 from gossamer.plan.tune.candidates import CandidateSet
 from gossamer.plan.tune.measures import Request
 from gossamer.plan.tune.tuner import Tuner
 from tests.plan.tune.paced import Paced, PacedDevice, layer
 
-SCATTERED = tuner_module._SCATTERED
+SCATTERED = measure_module.SCATTERED
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def notices(paced_device: PacedDevice, paced_tuner: Callable[..., Tuner],
         turns, time = itertools.cycle(factors), paced_device.time
         monkeypatch.setattr(paced_device, "time",
                             lambda work, stream=None: time(work, stream) * next(turns))
-        monkeypatch.setattr(tuner_module, "_SCATTERED", SCATTERED)
+        monkeypatch.setattr(measure_module, "SCATTERED", SCATTERED)
         algorithm = Paced("paced", *(100.0,) * 40)  # about a third of them are sampled
         known(algorithm)
         tuner = paced_tuner("max")

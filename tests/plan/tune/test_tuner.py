@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import itertools
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +23,6 @@ from gossamer.ops.op import Op
 from gossamer.ops.registry import OPS
 from gossamer.plan.choose import planner
 from gossamer.plan.choose.builder import conversion_layer
-from gossamer.plan.choose.plan_times import program_key
 from gossamer.plan.plan import Plan
 from gossamer.plan.store.tuning_cache import Measurement, TuningCache
 from gossamer.plan.tune.layer_times import Attempt
@@ -257,68 +255,3 @@ def test_what_one_plan_had_no_use_for_is_measured_for_the_next(
     tuner.start()
     assert failures(tuner) == [None, None]
     assert len(paced.built) == 2, "what was measured for the plan before is known"
-
-
-def test_times_that_contention_spoilt_are_not_kept(tuned: Callable[[], Plan], device: Device,
-                                                   monkeypatch: pytest.MonkeyPatch) -> None:
-    if not device.on_processors:
-        pytest.skip("nothing but processors is watched")
-    waits = itertools.count(0.0, 1000.0)
-    monkeypatch.setattr("gossamer.measure.waited_s", lambda: next(waits))
-    crowded = tuned()
-    crowded.program(2)
-    assert crowded.tuner is not None and crowded.tuner.contention.notice
-    (notice,) = (notice for notice in crowded.tuner.notices if "are not kept" in notice)
-    assert notice in crowded.report(2).notes
-    monkeypatch.setattr("gossamer.measure.waited_s", lambda: None)
-    quiet, after = tuned(), tuned()
-    for plan in (quiet, after):
-        plan.program(2)
-        assert plan.tuner is not None
-        assert not any("are not kept" in notice for notice in plan.tuner.notices)
-    assert quiet.tuner is not None and quiet.tuner.reused == 0 < quiet.tuner.measured
-    assert after.tuner is not None and after.tuner.measured == 0
-
-
-def occupy_processors(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets other programs have all processors, though no thread waits for one."""
-    if not device.on_processors:
-        pytest.skip("nothing but processors is watched")
-    others = itertools.count(0.0, 1000.0)
-    monkeypatch.setattr("gossamer.measure.waited_s", lambda: 0.0)
-    monkeypatch.setattr("gossamer.measure.others_s", lambda: next(others))
-    monkeypatch.setattr("gossamer.measure.JUDGED_S", 0.0)
-
-
-def test_times_of_whole_plans_beside_busy_processors_are_not_kept(
-        tuned: Callable[[], Plan], device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    occupy_processors(device, monkeypatch)
-    crowded = tuned()
-    crowded.end_to_end(2)
-    assert crowded.tuner is not None and not crowded.tuner.contention.spoilt
-    key = program_key(crowded.program(2), device)
-    assert crowded.tuner.cache.get_plan(key) is None
-    (notice,) = (notice for notice in crowded.tuner.notices if "are not kept" in notice)
-    assert "of whole plans are not kept" in notice and notice in crowded.report(2).notes
-    monkeypatch.setattr("gossamer.measure.waited_s", lambda: None)
-    quiet = tuned()
-    quiet.end_to_end(2)
-    assert quiet.tuner is not None and quiet.tuner.measured == 0
-    assert quiet.tuner.cache.get_plan(key) is not None
-    # the time of a whole plan that is measured by itself belongs to what elapsed, too
-    tuning = crowded.report(2).tuning
-    assert tuning["elapsed_s"] == pytest.approx(sum(
-        row["seconds"] for row in tuning["stages"] if not row["in_background"]), rel=1e-2)
-
-
-def test_times_of_whole_plans_are_kept_once_the_processors_are_quiet(
-        tuned: Callable[[], Plan], device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    occupy_processors(device, monkeypatch)
-    plan = tuned()
-    assert plan.tuner is not None
-    with plan.tuner.contention.watched(device):
-        pass
-    monkeypatch.setattr("gossamer.measure.others_s", lambda: 0.0)
-    plan.end_to_end(2)
-    assert plan.tuner.contention.notice
-    assert plan.tuner.cache.get_plan(program_key(plan.program(2), device)) is not None
