@@ -45,7 +45,7 @@ from gossamer.plan.report.html import (
 from gossamer.plan.report.report import Report
 from gossamer.plan.store.plan_file import SUFFIX
 from gossamer.plan.store.tuning_file import counted
-from gossamer.plan.tune.queue import Progress as TuningProgress
+from gossamer.plan.tune.search import Progress as TuningProgress
 from gossamer.plan.tune.tuner import Tuner
 
 

@@ -16,7 +16,7 @@ from gossamer.ops.weights import PackedArray, Weights
 from gossamer.plan import prepare
 from gossamer.plan.prepare import BuildCost, BuiltForms, Prepared, build
 from gossamer.plan.store.tuning_file import Measurement
-from gossamer.plan.tune import attempts
+from gossamer.plan.tune import search
 from tests.ops.recording import RecordingDevice
 
 
@@ -143,5 +143,5 @@ def _measured(build_s: float | None, cached: bool) -> Measurement:
 ])
 def test_measuring_again_with_kernels_from_the_cache_keeps_what_building_took(
         before: Measurement | None, fresh: Measurement, stored: Measurement) -> None:
-    assert attempts._with_first_build(replace(fresh, median_us=2.0), before) == replace(
+    assert search._with_first_build(replace(fresh, median_us=2.0), before) == replace(
         stored, median_us=2.0)

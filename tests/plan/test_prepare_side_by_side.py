@@ -11,7 +11,7 @@ import pytest
 from gossamer.device.registry import find
 from gossamer.ops.algorithm import State
 from gossamer.ops.conv2d.host import HostIm2col
-from gossamer.plan.tune.runner import measure_alone
+from gossamer.plan.tune.search import measured_alone
 from tests.plan.small import assert_close, compiled, expected, images, small
 from tests.plan.tune.test_candidates import layer
 
@@ -39,7 +39,7 @@ def run(algorithms: list[Meeting]) -> list[str | None]:
     pairs = [(algorithm, next(iter(algorithm.variants(of.problem, HOST))))
              for algorithm in algorithms]
     return [attempt.measured.failure if attempt.measured else "was not measured"
-            for attempt in measure_alone(of, HOST, pairs, 2)]
+            for attempt in measured_alone(of, HOST, pairs, 2)]
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from gossamer.ops.registry import OPS
 from gossamer.ops.weights import Weights
 from gossamer.plan.store.keys import problem_key
 from gossamer.plan.store.tuning_cache import candidate_key
-from gossamer.plan.tune.estimates import Estimates
+from gossamer.plan.tune.cost import Estimates
 from gossamer.tensor import TensorSpec, default_format, logical_view, pack, unpack
 from tests.simulated.device import SimulatedDevice
 

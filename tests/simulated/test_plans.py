@@ -13,8 +13,8 @@ from gossamer.plan.choose.assigner import Assigner, Choices
 from gossamer.plan.choose.builder import ProgramBuilder
 from gossamer.plan.choose.conversion_costs import ConversionCosts
 from gossamer.plan.choose.restriction import FREE, Restriction
+from gossamer.plan.program import Layer
 from gossamer.tensor import Format, TensorSpec
-from tests.simulated import algorithms
 from tests.simulated.plans import Case, check
 
 PLANS = 100
@@ -65,15 +65,17 @@ def test_a_conversion_that_is_left_out_is_found(planted: pytest.MonkeyPatch) -> 
 
 
 def test_a_format_that_is_mislabelled_is_found(planted: pytest.MonkeyPatch) -> None:
-    store = algorithms._store
+    add = ProgramBuilder.add
 
-    def mislabelled(buffer, spec, result):  # type: ignore[no-untyped-def]
-        if spec.layout == "NHWC" and not any(spec.format.other_channels):
-            spec = replace(spec, format=Format("NCHW", spec.dtype, spec.format.channel_multiple,
-                                               spec.format.border))
-        store(buffer, spec, result)
+    def mislabelled(self: ProgramBuilder, layer: Layer) -> None:
+        add(self, layer)
+        for name in layer.outputs:
+            spec = self.specs[name]
+            if spec.layout == "NHWC" and not any(spec.format.other_channels):
+                self.specs[name] = replace(spec, format=Format(
+                    "NCHW", spec.dtype, spec.format.channel_multiple, spec.format.border))
 
-    planted.setattr(algorithms, "_store", mislabelled)
+    planted.setattr(ProgramBuilder, "add", mislabelled)
     assert found()
 
 

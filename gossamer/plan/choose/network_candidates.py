@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable, Collection, Sequence
-from functools import partial
+from collections.abc import Collection, Iterator, Sequence
 
 from gossamer.device.base import Device
 from gossamer.ops.algorithm import Algorithm, Problem
 from gossamer.plan.candidate import Candidate
 from gossamer.plan.choose.region_options import region_eligibility
-from gossamer.plan.choose.region_requests import RegionRequests, leaves_parts_out
+from gossamer.plan.choose.region_requests import RegionRequests
 from gossamer.plan.eligibility import Refusal, able_on, eligibility
 from gossamer.plan.in_place import in_place_candidates, layers_in_place
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer, MeasuredLayer
-from gossamer.plan.tune.measures import Further, Request, When
+from gossamer.plan.store.keys import problem_key
+from gossamer.plan.tune.measures import Request
 from gossamer.plan.tune.tuner import Tuner
 
 _PARTS = 8
@@ -38,6 +39,9 @@ class NetworkCandidates:
         self._policy = policy
         self._less_precise = less_precise
         self._layers = {layer.name: layer for layer in layers}
+        self._regions = RegionRequests(
+            regions, self._layers, device,
+            lambda region: self._region_eligibility(region, tuner.refusal_reason)[0])
         self._measure_together([layer for layer in layers if layer.problem is not None], regions)
         self.of_layers: list[MeasuredLayer | Layer] = [
             layer if layer.problem is None else self._candidates_of(layer) for layer in layers]
@@ -45,35 +49,37 @@ class NetworkCandidates:
         for node in self.of_layers:
             if isinstance(node, MeasuredLayer) and node.layer.name in in_place:
                 node.candidates = in_place_candidates(node, in_place, self.of_layers, device)
-        self.of_regions = self._measured_regions(regions)
+        self.of_regions = [self._measured_region(region) for region in regions]
 
     def _measure_together(self, layers: Sequence[Layer], regions: Sequence[Layer]) -> None:
-        """Measures the candidates of all layers in one queue, at first those of gossamer's own
-        dense algorithms, while the libraries of vendors are still asked what they offer. Regions
-        are among them where many candidates are built at once, as what one of them saves decides
-        whether its layers are of interest."""
-        restricted = bool(self._policy.only is not None or self._policy.force
-                          or self._policy.sparse_threshold is not None)
-        of_all = partial(self._requests, layers, self._tuner.refusal_reason)
-        first: list[Request] = []
-        further: list[Further] = []
-        if not self._tuner.list_candidates(layers, self._device):
-            first = of_all()
-        else:
-            further.append(Further(When.LISTED, lambda best_us: of_all()))
-            if not restricted:
-                first = [request for request in self._requests(layers, self._refusal_of_own)
-                         if request.device is self._device]
-        if self._device.builds_side_by_side and not restricted:
-            of_regions = RegionRequests(regions, self._layers, self._device,
-                                        lambda region: self._region_eligibility(
-                                            region, self._tuner.refusal_reason)[0])
-            # the tiles of some regions after others are listed, so that compilers do not wait; what
-            # is within others is looked at again at the end, as layers may have become faster
-            further = [*(Further(When.BUILDING, partial(_largest, of_regions, part))
-                         for part in _in_parts(of_regions.regions)), *further,
-                       *(Further(when, of_regions.within) for when in (When.TIMED, When.LAST))]
-        self._tuner.measure_all(first, further)
+        """Measures the candidates of all layers and regions together, as what a region saves
+        decides whether its layers are of interest."""
+        policy = self._policy
+        problems = [problem_key(layer.problem) for layer in (*layers, *regions)
+                    if layer.problem is not None]
+        self._tuner.measure_network(
+            self._waves(layers), self._regions.within,
+            json.dumps([problems, policy.only, policy.sparse_threshold, dict(policy.force)]))
+
+    def _waves(self, layers: Sequence[Layer]) -> Iterator[Sequence[Request] | None]:
+        """Yields what is requested at first: gossamer's own dense algorithms, then the largest
+        regions, whose tiles take long to list, and then what the libraries of vendors offer, which
+        are asked meanwhile, and what skips zeros."""
+        if not self._is_restricted:
+            yield [request for request in self._requests(layers, self._refusal_of_own)
+                   if request.device is self._device]
+        self._tuner.ask(layers, self._device)
+        for part in self._regions.in_parts(_PARTS):
+            if not self._tuner.is_over:
+                yield self._regions.largest(part)
+        while self._tuner.is_asking:
+            yield None
+        yield self._requests(layers, self._tuner.refusal_reason)
+
+    @property
+    def _is_restricted(self) -> bool:
+        policy = self._policy
+        return bool(policy.only is not None or policy.force or policy.sparse_threshold is not None)
 
     def _requests(self, layers: Sequence[Layer], refusal: Refusal) -> list[Request]:
         """Returns what may compute each layer. refusal: returns why an algorithm may not."""
@@ -106,38 +112,18 @@ class NetworkCandidates:
                 reasons = {**unrestricted_reasons, **failures}
         return MeasuredLayer(layer, layer_device, self._precise(layer, candidates), reasons)
 
-    def _measured_regions(self, regions: Sequence[Layer]) -> list[MeasuredLayer]:
-        """Returns the regions with their candidates. Those of as many layers are measured in one
-        queue, the largest first; one within a larger one that is clearly faster than its layers
-        alone is not measured."""
-        alone = {region.name: sum(node.least_cost for node in self.of_layers
-                                  if isinstance(node, MeasuredLayer)
-                                  and node.layer.name in region.covers) for region in regions}
-        measured: dict[str, MeasuredLayer] = {}
-        for size in sorted({len(region.covers) for region in regions}, reverse=True):
-            fast = [node.layer for node in measured.values()
-                    if leaves_parts_out(node.least_cost, alone[node.layer.name])]
-            found = []
-            for region in regions:
-                if len(region.covers) == size:
-                    larger = next((other for other in fast
-                                   if set(region.covers) < set(other.covers)), None)
-                    # the configs of what is not measured need not be listed
-                    allowed, reasons = self._region_eligibility(
-                        region, _unsupported if larger else self._tuner.refusal_reason)
-                    if larger is not None:
-                        reasons |= {algorithm.name: f"{larger.name} is faster with more layers"
-                                    for algorithm in allowed}
-                        allowed = []
-                    found.append((region, allowed, reasons))
-            self._tuner.measure_all([Request(region, allowed, self._device, alone[region.name])
-                                     for region, allowed, _ in found if allowed])
-            for region, allowed, reasons in found:
-                candidates = list(self._tuner.measure(region, allowed, self._device)
-                                  if allowed else [])
-                measured[region.name] = MeasuredLayer(
-                    region, self._device, self._precise(region, candidates), reasons)
-        return [measured[region.name] for region in regions]
+    def _measured_region(self, region: Layer) -> MeasuredLayer:
+        """Returns a region with its candidates."""
+        larger = self._regions.left_to(region)
+        # the configs of what is not measured need not be listed
+        allowed, reasons = self._region_eligibility(
+            region, _unsupported if larger else self._tuner.refusal_reason)
+        if larger is not None:
+            reasons |= {algorithm.name: f"{larger.name} is faster with more layers"
+                        for algorithm in allowed}
+            allowed = []
+        candidates = list(self._tuner.measure(region, allowed, self._device) if allowed else [])
+        return MeasuredLayer(region, self._device, self._precise(region, candidates), reasons)
 
     def _region_eligibility(self, region: Layer, refusal: Refusal
                             ) -> tuple[list[Algorithm], dict[str, str]]:
@@ -159,16 +145,3 @@ class NetworkCandidates:
 
 def _unsupported(algorithm: Algorithm, problem: Problem, device: Device) -> str | None:
     return algorithm.supports(problem, device)
-
-
-def _in_parts(regions: Sequence[Layer]) -> list[Sequence[Layer]]:
-    """Returns the regions in at most _PARTS parts of equal length."""
-    count = max(1, math.ceil(len(regions) / _PARTS))
-    return [regions[first:first + count] for first in range(0, len(regions), count)]
-
-
-def _largest(of_regions: RegionRequests, regions: Sequence[Layer],
-             best_us: Callable[[Layer], float]) -> Sequence[Request]:
-    """Returns the requests for those of some regions that are not within larger ones, whatever
-    times are known."""
-    return of_regions.largest(regions)

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from gossamer.errors import cut, quoted
 from gossamer.measure import Timing
-from gossamer.ops.algorithm import PRECISIONS, Algorithm, Variant
+from gossamer.ops.algorithm import Algorithm, Variant
 from gossamer.plan.prepare import BuildCost
 from gossamer.tensor import TensorSpec
 
@@ -24,7 +24,7 @@ except ImportError:  # Windows: two writers at once may lose each other's latest
     fcntl = None  # type: ignore[assignment]
 
 FORMAT = "gossamer measurements"
-VERSION = 6
+VERSION = 7
 _DIGITS = 4
 _LOCK_SECONDS = 10.0
 _MOST_NESTED = 50
@@ -54,9 +54,9 @@ class Measurement:
 
     inputs, outputs: layouts. median_us, p25_us, p75_us: median and quartiles with warm caches, in
     microseconds. cold_us: the median with cold caches. samples: the number of samples. failure:
-    why the candidate is excluded. not_tried: whether it is excluded as its least expected time was
-    above that of others, so that it was not built. among: the least precise precision that these
-    might have; empty for a candidate that was tried. wrong_numbers: whether it is excluded as its
+    why the candidate is excluded. not_tried: whether it is excluded as it was expected to be of no
+    use, so that it was not built. search: what identifies the search that left it out; empty for a
+    candidate that was tried. wrong_numbers: whether it is excluded as its
     numbers were wrong, which may not be so with other weights. weights: a digest of the constants
     with which it was checked.
     build_s, build_cached, device_bytes: seconds, use of the disk cache and bytes of preparing it,
@@ -75,7 +75,7 @@ class Measurement:
     error: float | None = None
     failure: str | None = None
     not_tried: bool = False
-    among: str = ""
+    search: str = ""
     wrong_numbers: bool = False
     samples: int = 0
     weights: str = ""
@@ -144,7 +144,7 @@ def decode(algorithm: str, line: dict[str, Any]) -> Measurement:
     if set(line) != _FIELDS:
         raise ValueError(f"a candidate of {algorithm} has the fields {', '.join(sorted(line))}")
     inputs, outputs, error = line["inputs"], line["outputs"], line["error"]
-    texts = [line["config"], line["precision"], line["weights"]]
+    texts = [line["config"], line["precision"], line["weights"], line["search"]]
     if line["failure"] is not None:
         texts.append(line["failure"])
     if not all(isinstance(layouts, list) for layouts in (inputs, outputs)) or not all(
@@ -155,8 +155,8 @@ def decode(algorithm: str, line: dict[str, Any]) -> Measurement:
         raise ValueError(f"a candidate of {algorithm} has the times {times}")
     if type(line["samples"]) is not int or line["samples"] < 0:
         raise ValueError(f"a candidate of {algorithm} has {line['samples']} samples")
-    if line["among"] not in (PRECISIONS if line["not_tried"] else ("",)):
-        raise ValueError(f"a candidate of {algorithm} is among {line['among']!r}")
+    if bool(line["search"]) != line["not_tried"]:
+        raise ValueError(f"a candidate of {algorithm} is of the search {line['search']!r}")
     cached, nbytes = line["build_cached"], line["device_bytes"]
     for name in ("wrong_numbers", "not_tried"):
         if type(line[name]) is not bool:
@@ -166,7 +166,7 @@ def decode(algorithm: str, line: dict[str, Any]) -> Measurement:
         raise ValueError(f"a candidate of {algorithm} keeps {nbytes} bytes, cached: {cached}")
     return Measurement(algorithm, line["config"], tuple(inputs), tuple(outputs), line["precision"],
                        error=None if error is None else float(error), failure=line["failure"],
-                       not_tried=line["not_tried"], among=line["among"],
+                       not_tried=line["not_tried"], search=line["search"],
                        wrong_numbers=line["wrong_numbers"],
                        samples=line["samples"], weights=line["weights"], build_cached=cached,
                        device_bytes=nbytes, **times)

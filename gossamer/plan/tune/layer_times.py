@@ -11,7 +11,7 @@ from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import PRECISIONS, Algorithm, Problem, Variant
 from gossamer.plan.program import Layer
 from gossamer.plan.store.tuning_cache import CandidateKey, Measurement, candidate_key
-from gossamer.plan.tune.estimates import Estimates
+from gossamer.plan.tune.cost import Estimates
 from gossamer.tensor import Format, memory_format
 
 _ALONE = 1.25
@@ -32,22 +32,18 @@ class LayerTimes:
 
     name: the layer's name. is_inner: whether all layers next to it may compute in the same
     precisions, so that a precise candidate saves no conversions. keeps_precisions: whether a less
-    precise candidate may not stand for a more precise one. alone_us: for a region, the time of its
-    layers one by one; infinite for other layers, and where `parts` has them. begun: how many
-    candidates were begun. expected_us: the times that are expected of those that have not ended.
+    precise candidate may not stand for a more precise one. begun: how many candidates were begun.
     best: the fastest candidate of each combination of formats and precision. best_us: the least of
     their times. bounds: what bound() returned since the last of these
-    changed. tried: the candidates that have a time. parts: for a region, the times of its layers
-    where these are measured together with it. covered_by: for each layer that has these times the
+    changed. tried: the candidates that have a time. parts: for a region, the times of its layers.
+    covered_by: for each layer that has these times the
     regions that compute it and others in one step.
     """
 
     name: str
     is_inner: bool = False
     keeps_precisions: bool = False
-    alone_us: float = math.inf
     begun: int = 0
-    expected_us: dict[Attempt, float] = field(default_factory=dict)
     best: dict[_Kind, Attempt] = field(default_factory=dict)
     bounds: dict[_Kind, float] = field(default_factory=dict)
     best_us: float = math.inf
@@ -58,12 +54,12 @@ class LayerTimes:
     @property
     def is_region(self) -> bool:
         """Whether these are the times of a region."""
-        return bool(self.parts) or self.alone_us < math.inf
+        return bool(self.parts)
 
     @property
     def parts_us(self) -> float:
         """The time of a region's layers one by one; infinite for other layers."""
-        return sum(part.best_us for part in self.parts) if self.parts else self.alone_us
+        return sum(part.best_us for part in self.parts) if self.parts else math.inf
 
     @property
     def region_instead(self) -> LayerTimes | None:
@@ -165,19 +161,19 @@ class CandidateGroup:
     problem: Problem
     layer: Layer
     layers: list[LayerTimes]
-    attempts: list[Attempt] = field(default_factory=list)
+    attempts: dict[CandidateKey, Attempt] = field(default_factory=dict)
     _leaders: dict[tuple, Attempt] = field(default_factory=dict)
 
     def join(self, times: LayerTimes) -> None:
         """Lets the times hold for another layer, unless they do."""
         if times not in self.layers:
             self.layers.append(times)
-            for attempt in self.attempts:
+            for attempt in self.attempts.values():
                 times.learn(attempt)
 
     def add(self, attempt: Attempt) -> None:
         """Adds an attempt, whose leader is the first one of its family."""
-        self.attempts.append(attempt)
+        self.attempts[attempt.key] = attempt
         attempt.leader = self._leaders.setdefault(attempt.family, attempt)
         if attempt.leader is attempt:
             attempt.leader = None
@@ -190,13 +186,13 @@ class Attempt:
     leader: the first config of its algorithm with the same formats and precision; None where this
     is the first. is_required: whether the plan without measurements takes
     it, or a layer has no other candidate that works. is_last: the latter, so that it is measured
-    whatever is expected of it. is_extra: whether it is of a config beyond those that the effort has
-    at first. before: an earlier result, which does not suffice. measured: the result. is_transient:
-    whether the result may be another next time, so that it is not stored. kind: what the candidate
+    whatever is expected of it. before: an earlier result, which does not suffice. measured: the
+    result. may_differ: whether the result may be another next time, so that it is not stored.
+    kind: what the candidate
     has in common with those from which its time is estimated. family:
     what the candidate has in common with its leader. key: what identifies it among those for its
     problem. kernels: those of its kernels that are known before it is built. compiles: whether
-    building it may need a kernel that no attempt that was begun before it compiles.
+    building it compiles a kernel that nothing before it did.
     """
 
     group: CandidateGroup
@@ -206,12 +202,11 @@ class Attempt:
     leader: Attempt | None = None
     is_required: bool = False
     is_last: bool = False
-    is_extra: bool = False
     before: Measurement | None = None
     measured: Measurement | None = None
-    is_transient: bool = False
+    may_differ: bool = False
     kernels: tuple[KernelSource, ...] = ()
-    compiles: bool = True
+    compiles: bool = False
 
     def __post_init__(self) -> None:
         self.specs = (*self.variant.inputs, *self.variant.outputs)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
 
 from gossamer.device.base import Device
 from gossamer.errors import GossamerError
@@ -19,15 +17,11 @@ Chosen = tuple[Layer, Candidate, Device]
 
 @dataclass(frozen=True)
 class Request:
-    """A layer, the algorithms that may compute it, and the device on which they may.
-
-    alone_us: for a region, microseconds that its layers take one by one; infinite for other layers.
-    """
+    """A layer, the algorithms that may compute it, and the device on which they may."""
 
     layer: Layer
     algorithms: Sequence[Algorithm]
     device: Device
-    alone_us: float = math.inf
 
     @property
     def problem(self) -> Problem:
@@ -36,29 +30,11 @@ class Request:
         return self.layer.problem
 
 
-class When(Enum):
-    """The moments at which further requests are made while the candidates of others are measured:
-    as soon as others are built, when the candidates of list_candidates() are listed, when every
-    layer and region that was requested has a time or no candidate that may be of use, and when, in
-    addition, no candidate is left that could be begun."""
-
-    BUILDING = auto()
-    LISTED = auto()
-    TIMED = auto()
-    LAST = auto()
-
-
-@dataclass(frozen=True)
-class Further:
-    """Requests that are made while the candidates of others are measured, and after those before
-    them in a sequence.
-
-    when: the moment. requests: returns them; it is called with a function that returns the best
-    time of a layer or region that is known so far in microseconds, infinite where none is.
-    """
-
-    when: When
-    requests: Callable[[Callable[[Layer], float]], Sequence[Request]]
+BestUs = Callable[[Layer], float]
+"""Returns the best time of a layer or region that is known so far in microseconds; infinite where
+none is."""
+Waves = Iterable[Sequence[Request] | None]
+"""Requests that are made while others are measured; None as long as libraries are still asked."""
 
 
 def usable(layer: Layer, candidates: Sequence[Candidate], device: Device) -> list[Candidate]:

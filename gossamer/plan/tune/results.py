@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gossamer.device.base import Device
 from gossamer.ops.algorithm import Problem
 from gossamer.plan.store.tuning_cache import CandidateKey, Measurement, TuningCache
-from gossamer.plan.tune.layer_times import Attempt
+
+_ByCandidate = dict[CandidateKey, Measurement]
 
 
 class Results:
@@ -17,9 +20,14 @@ class Results:
     def __init__(self, cache: TuningCache, device: Device) -> None:
         self._cache = cache
         self._caches = {device.name: cache}
-        self._known: dict[tuple[Problem, str], dict[CandidateKey, Measurement]] = {}
-        self._earlier: dict[tuple[Problem, str], dict[CandidateKey, Measurement]] = {}
-        self._transient: set[tuple[Problem, str, CandidateKey]] = set()
+        self._known: dict[tuple[Problem, str], _ByCandidate] = {}
+        self._on_disk: dict[tuple[Problem, str], _ByCandidate] = {}
+
+    def start(self) -> None:
+        """Starts a plan: forgets what was left out of the plan before, and what failed."""
+        for known in self._known.values():
+            for key in [key for key, measured in known.items() if measured.failure]:
+                del known[key]
 
     def cache_of(self, device: Device) -> TuningCache:
         """Returns the cache of a device."""
@@ -27,45 +35,32 @@ class Results:
             self._caches[device.name] = TuningCache(device, self._cache.path.parent)
         return self._caches[device.name]
 
-    def of(self, problem: Problem, device: Device) -> dict[CandidateKey, Measurement]:
+    def of(self, problem: Problem, device: Device) -> _ByCandidate:
         """Returns the measurements that this process uses."""
         return self._known.get((problem, device.name), {})
 
-    def stored(self, problem: Problem, device: Device) -> dict[CandidateKey, Measurement]:
+    def stored(self, problem: Problem, device: Device) -> _ByCandidate:
         """Returns the measurements that are known, those that this process uses first."""
-        return {**self.earlier(problem, device), **self.of(problem, device)}
+        return {**self.on_disk(problem, device), **self.of(problem, device)}
 
-    def earlier(self, problem: Problem, device: Device) -> dict[CandidateKey, Measurement]:
-        """Returns the measurements that were in the cache when they were first asked for."""
+    def on_disk(self, problem: Problem, device: Device) -> _ByCandidate:
+        """Returns the measurements that were in the cache when they were first asked for, and what
+        this process added."""
         key = problem, device.name
-        if key not in self._earlier:
-            self._earlier[key] = {measured.candidate_key: measured
+        if key not in self._on_disk:
+            self._on_disk[key] = {measured.candidate_key: measured
                                   for measured in self.cache_of(device).get(problem) or ()}
-        return self._earlier[key]
+        return self._on_disk[key]
 
-    def are_of(self, attempt: Attempt, device: Device) -> bool:
-        """Returns whether this process uses a measurement of a candidate already."""
-        return attempt.key in self.of(attempt.group.problem, device)
-
-    def has(self, attempt: Attempt, device: Device) -> bool:
-        """Returns whether this process uses the measurement that a candidate has."""
-        return self.of(attempt.group.problem, device).get(attempt.key) is attempt.measured
-
-    def keep(self, attempt: Attempt, device: Device) -> None:
-        """Makes the measurement that a candidate has the one that this process uses."""
-        assert attempt.measured is not None
-        problem = attempt.group.problem
-        self._known.setdefault((problem, device.name), {})[attempt.key] = attempt.measured
-        if attempt.is_transient:
-            self._transient.add((problem, device.name, attempt.key))
-        else:
-            self._transient.discard((problem, device.name, attempt.key))
-
-    def forget_transient(self) -> None:
-        """Forgets the results that hold for one plan, or for that time, only."""
-        for problem, name, key in self._transient:
-            del self._known[problem, name][key]
-        self._transient.clear()
+    def keep(self, problem: Problem, device: Device, measured: Sequence[Measurement], *,
+             on_disk: bool) -> None:
+        """Makes measurements of a problem's candidates those that this process uses."""
+        by_key = {each.candidate_key: each for each in measured}
+        if by_key:
+            self._known.setdefault((problem, device.name), {}).update(by_key)
+        if by_key and on_disk:
+            self.on_disk(problem, device).update(by_key)
+            self.cache_of(device).put(problem, measured)
 
     @property
     def notices(self) -> list[str]:

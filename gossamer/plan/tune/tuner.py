@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 
 from gossamer.device.base import Device
 from gossamer.device.host import processors
@@ -18,24 +19,21 @@ from gossamer.plan.candidate import Candidate
 from gossamer.plan.eligibility import reason_build_too_long
 from gossamer.plan.policy import EFFORTS
 from gossamer.plan.program import Layer
+from gossamer.plan.store.keys import problem_key
 from gossamer.plan.store.tuning_cache import Measurement, TuningCache, candidate_key
 from gossamer.plan.store.tuning_file import counted
 from gossamer.plan.tune.alike import timed_problem
-from gossamer.plan.tune.attempts import Attempts, ranked_elsewhere
+from gossamer.plan.tune.cost import Estimates
 from gossamer.plan.tune.device_check import compile_ahead
 from gossamer.plan.tune.digests import Digests
-from gossamer.plan.tune.estimates import Estimates
-from gossamer.plan.tune.kernel_costs import KernelCosts
 from gossamer.plan.tune.layer_times import Attempt
-from gossamer.plan.tune.listing import Listing
-from gossamer.plan.tune.measures import Chosen, Further, Request
+from gossamer.plan.tune.measures import BestUs, Chosen, Request, Waves
 from gossamer.plan.tune.memory import CandidateMemory
-from gossamer.plan.tune.profile import STORING, TuningProfile
-from gossamer.plan.tune.queue import AttemptQueue, Progress
+from gossamer.plan.tune.profile import TuningProfile
 from gossamer.plan.tune.rates import know_rates
-from gossamer.plan.tune.requested import Requested
 from gossamer.plan.tune.results import Results
-from gossamer.plan.tune.runner import AttemptRunner, measure_alone
+from gossamer.plan.tune.search import Progress, Rules, Search, measured_alone
+from gossamer.plan.tune.space import Space
 from gossamer.plan.tune.verification import Verification
 from gossamer.plan.tune.worker_pools import WorkerPools
 
@@ -43,8 +41,6 @@ _FEW_TIMINGS = 10
 """Number of candidates from which on their samples say something of the device."""
 _RESERVED = 0.2
 """Share of a budget that is left for the choice, at most."""
-_STORE_SECONDS = 5.0
-"""Seconds after which measurements are stored while others are made."""
 
 
 class Tuner:
@@ -85,6 +81,10 @@ class Tuner:
         self.cache = TuningCache(device) if cache is None else cache
         self.measured = 0
         """Number of candidates measured so far, without those from the cache."""
+        self.reused = 0
+        """Number of candidates whose measurements came from the cache."""
+        self.not_tried = 0
+        """Number of candidates that were not measured, as they could not be of use."""
         self.profile = TuningProfile()
         self._budget_s = budget_s
         self._deadline = math.inf
@@ -92,13 +92,13 @@ class Tuner:
         self._is_stopped = False
         self._timings: list[Timing] = []
         self._progress = progress
-        self._listing = Listing(effort, self._limits, self.precisions, self.profile,
-                                everything=self.everything, keeps_precisions=keeps_precisions,
-                                threads=threads,
-                                stored=lambda *of: self._results.earlier(*of).values())
+        self._keeps_precisions = keeps_precisions
+        self._space = Space(effort, self._limits, self.precisions, self.profile,
+                            everything=self.everything, keeps_precisions=keeps_precisions,
+                            threads=threads,
+                            stored=lambda *of: self._results.on_disk(*of).values())
         self._memories: dict[str, CandidateMemory] = {}
         self._estimates: dict[str, Estimates] = {}
-        self._costs: dict[str, KernelCosts] = {}
         self._workers = WorkerPools()
         self._compilers = ExitStack()
         self._knows_rates = False
@@ -106,27 +106,14 @@ class Tuner:
         self._known: dict[tuple[Problem, str, tuple[str, ...]], list[Candidate]] = {}
         self._results = Results(self.cache, device)
         self._digests = Digests()
-        self._attempts = Attempts(self._results, self._digests, self.samples, precision,
-                                  everything=self.everything,
-                                  keeps_precisions=keeps_precisions)
         self._verification = Verification(self._results, self._digests, self.profile,
                                           self._memory_of)
-
-    @property
-    def reused(self) -> int:
-        """Number of candidates whose measurements came from the cache."""
-        return self._attempts.reused
-
-    @property
-    def not_tried(self) -> int:
-        """Number of candidates that were not measured, as they could not be of use."""
-        return self._attempts.not_tried
 
     def start(self) -> None:
         """Starts a plan, and the time that the budget allows for it. Candidates that were of no use
         beside the regions of the plan before may be of use now."""
         self._known.clear()
-        self._results.forget_transient()
+        self._results.start()
         self._begun = time.monotonic()
         self._deadline = math.inf if self._budget_s is None else self._begun + self._budget_s
 
@@ -155,73 +142,80 @@ class Tuner:
         """Returns the algorithms' candidates within the effort, in order of preference. Those that
         would take too long to build, or were not tried, are among them as excluded."""
         request = Request(layer, algorithms, device)
-        key = _known_key(request)
+        names = tuple(algorithm.name for algorithm in algorithms)
+        key = request.problem, device.name, names
         if key not in self._known:
-            self.measure_all([request])
+            if not self._is_measured(request):
+                self.measure_all([request])
             self._known[key] = self._candidates(request)
         return self._known[key]
 
-    def list_candidates(self, layers: Iterable[Layer], device: Device) -> bool:
-        """Starts to list the candidates of layers, so that refusal_reason() and measure() have
-        them soon; returns whether that goes on while the caller does something else."""
-        self._compilers.enter_context(device.compilers(processors()))
-        self._know_rates(device)
-        compile_ahead(device)
-        return self._listing.ask(layers, device, self._workers)
+    def ask(self, layers: Iterable[Layer], device: Device) -> None:
+        """Begins to ask the libraries of vendors what they offer for layers, where the device
+        builds side by side."""
+        self._space.ask(layers, device, self._workers)
 
-    def measure_all(self, requests: Sequence[Request], further: Sequence[Further] = ()) -> None:
-        """Measures the candidates of several layers together, so that measure() has them.
+    @property
+    def is_asking(self) -> bool:
+        """Whether the libraries of vendors have not answered yet. Raises what they raise."""
+        if self._space.answers is not None and self._space.answers.done():
+            self._space.wait()
+        return self._space.answers is not None
 
-        further: requests that are made meanwhile. Where there are some, more configs may be added
-        after the last of them.
-        """
-        by_device: dict[str, list[Request]] = {self.device.name: []} if further else {}
+    def measure_all(self, requests: Sequence[Request]) -> None:
+        """Measures the candidates of several layers together, so that measure() has them."""
+        by_device: dict[str, list[Request]] = {}
         for request in requests:
-            if not self._is_known(request):
+            if not self._is_measured(request):
                 by_device.setdefault(request.device.name, []).append(request)
-        elsewhere: list[Request] = []
-        for name, waiting in by_device.items():
-            device = waiting[0].device if waiting else self.device
-            elsewhere += self._measure(device, waiting,
-                                       further if name == self.device.name else ())
-        if elsewhere:
-            self.measure_all(elsewhere)
+        for of_device in by_device.values():
+            scope = [[problem_key(request.problem), *(each.name for each in request.algorithms)]
+                     for request in of_device]
+            self._search(of_device[0].device, [of_device], lambda best_us: (), json.dumps(scope))
+
+    def measure_network(self, waves: Waves, within: Callable[[BestUs], Sequence[Request]],
+                        scope: str) -> None:
+        """Measures the candidates of a network's layers and regions together.
+
+        waves: requests, of which the next are made while the candidates of others are built.
+        within: returns the requests that are made when these have times. scope: identifies what is
+        requested.
+        """
+        self._compilers.enter_context(self.device.compilers(processors()))
+        self._know_rates(self.device)
+        compile_ahead(self.device)
+        self.measure_all(self._search(self.device, waves, within, scope))
         self._workers.end_on_device()
 
-    def _is_known(self, request: Request) -> bool:
-        return _known_key(request) in self._known
-
-    def _measure(self, device: Device, requests: Sequence[Request],
-                 further: Sequence[Further]) -> list[Request]:
-        """Measures what is missing of the candidates of layers on a device. Returns those of the
-        further requests that are of other devices."""
+    def _search(self, device: Device, waves: Waves, within: Callable[[BestUs], Sequence[Request]],
+                scope: str) -> list[Request]:
+        """Searches on one device, and returns the requests of others."""
         self._know_rates(device)
+        limits = self._limits
         # where many are built at once, what decides of others does not wait for a plan that a
         # budget may end with
-        required_first = self._budget_s is not None or not device.builds_side_by_side
-        queue = AttemptQueue((), self._estimates_of(device), everything=self.everything,
-                             worth=self._limits.worth, costs=self._costs_of(device),
-                             required_first=required_first)
-        requested = Requested(device, queue, self._listing, self._attempts,
-                              self._estimates_of(device), further, self._is_known,
-                              lambda: self.is_over, partial(self._announce, device))
-        requested.add(requests)
-        while not requested.attempts and requested.add_further(all_begun=True, none_built=True):
-            pass
-        attempts = requested.attempts
-        if not attempts:
-            return requested.elsewhere
-        self._run(device, requested)
-        if requested.followers:
-            queue.extend(ranked_elsewhere(attempts, requested.followers))
-            self._run(device, requested)
-        while instead := self._attempts.required_instead(requested.work, attempts):
-            queue.extend(attempt for attempt in instead if attempt not in queue)
-            self._run(device, requested)
-        return requested.elsewhere
+        rules = Rules(self.samples, limits.worth, limits.more_gain, self.everything,
+                      self._keeps_precisions,
+                      self._budget_s is not None or not device.builds_side_by_side,
+                      _digest(scope, self.effort, self.precision, self._keeps_precisions,
+                              self.everything))
+        search = Search(device, rules, self._space, self._results, self._digests,
+                        self._estimates_of(device), self._memory_of(device),
+                        self._workers if device is self.device else None, self.profile,
+                        self._timings, is_over=lambda: self.is_over,
+                        begun=lambda attempts: self._announce(device, attempts),
+                        progress=self._progress)
+        try:
+            search.run(waves, within)
+        finally:
+            self.measured += search.measured
+            self.reused += search.reused
+            self.not_tried += len(search.skips)
+        return search.elsewhere
 
     def _announce(self, device: Device, attempts: Sequence[Attempt]) -> None:
         """Tells of attempts that are to be measured, and starts the processes that build them."""
+        self._reserve()
         if attempts:
             layers = {times.name for attempt in attempts for times in attempt.group.layers}
             self._note(f"{counted(len(layers), 'layer')}: {counted(len(attempts), 'candidate')}")
@@ -236,44 +230,14 @@ class Tuner:
             self._deadline -= min(listing_s, _RESERVED * self._budget_s)
         self._begun = None
 
-    def _run(self, device: Device, requested: Requested) -> None:
-        """Runs a queue of attempts and stores their results, those before an interrupt included."""
-        self._reserve()
-        queue, attempts = requested.queue, requested.attempts
-        start = stored = time.monotonic()
-
-        def progress() -> None:
-            nonlocal stored
-            if time.monotonic() - stored > _STORE_SECONDS:
-                # a process that is killed loses no more than this
-                self._attempts.store(device, attempts)
-                stored = time.monotonic()
-            # a region that is measured together with its layers takes their place, or none
-            layers = [times for times in requested.work.times.values() if not times.parts]
-            known = [times.best_us for times in layers if times.best]
-            most, left = len(attempts), len(queue)
-            spent = time.monotonic() - start
-            self._progress(Progress(
-                len(layers), len(known), sum(known),
-                most, most - left, spent * left / max(1, most - left)))
-
-        runner = AttemptRunner(
-            queue, device, self._memory_of(device), self.samples,
-            workers=self._workers.pools if device is self.device else None,
-            profile=self.profile, progress=progress,
-            is_over=lambda: self.is_over, further=requested.add_further, timings=self._timings)
-        try:
-            runner.run()
-        finally:
-            self.measured += len(runner.done)
-            for attempt in attempts if self.is_over else ():
-                if attempt.measured is None:
-                    attempt.measured = Measurement.of(
-                        attempt.algorithm, attempt.variant, not_tried=True,
-                        failure="not tried: measuring was ended before")
-                    attempt.is_transient = True
-            with self.profile.stage(STORING):
-                self._attempts.store(device, attempts)
+    def _is_measured(self, request: Request) -> bool:
+        """Returns whether this plan has a result of each candidate."""
+        for algorithm in request.algorithms:
+            known = self._results.of(timed_problem(request.problem, algorithm), request.device)
+            if not all(candidate_key(algorithm, variant) in known for variant in
+                       self._space.buildable(algorithm, request.problem, request.device)):
+                return False
+        return True
 
     def _candidates(self, request: Request) -> list[Candidate]:
         """Returns the measured candidates of a layer."""
@@ -282,9 +246,9 @@ class Tuner:
         for algorithm in request.algorithms:
             timed = timed_problem(problem, algorithm)
             results = self._results.of(timed, device)
-            for variant in self._listing.within_effort(algorithm, problem, device):
+            for variant in self._space.within_effort(algorithm, problem, device):
                 if variant.build_seconds > self.build_seconds:
-                    reason = reason_build_too_long(variant, self.build_seconds, self._listing.why)
+                    reason = reason_build_too_long(variant, self.build_seconds, self._space.why)
                     measured = Measurement.of(algorithm, variant, failure=reason)
                 else:
                     measured = results[candidate_key(algorithm, variant)]
@@ -297,11 +261,11 @@ class Tuner:
                           timed: Problem) -> Measurement:
         """Returns the measurement, with a layer's own weights, of a candidate that was wrong with
         those of another layer."""
-        (attempt,) = measure_alone(request.layer, request.device, [(algorithm, variant)],
-                                   self.samples, self._memory_of(request.device), self.profile)
+        (attempt,) = measured_alone(request.layer, request.device, [(algorithm, variant)],
+                                    self.samples, self._memory_of(request.device), self.profile)
         assert attempt.measured is not None
         self.measured += 1
-        if not attempt.is_transient:
+        if not attempt.may_differ:
             self._results.cache_of(request.device).put(timed, [attempt.measured])
         return attempt.measured
 
@@ -329,7 +293,7 @@ class Tuner:
     def release(self) -> None:
         """Frees the memory that holds inputs and outputs of the layers to be measured, and ends the
         processes that build."""
-        self._listing.give_up()
+        self._space.give_up()
         # a second interrupt may end the wait for the others
         self._compilers.close()
         self._workers.close()
@@ -352,18 +316,12 @@ class Tuner:
             self._estimates[device.name] = Estimates(device, self._limits.doubt)
         return self._estimates[device.name]
 
-    def _costs_of(self, device: Device) -> KernelCosts:
-        if device.name not in self._costs:
-            self._costs[device.name] = KernelCosts(
-                processors() if device.builds_side_by_side else 1)
-        return self._costs[device.name]
-
     def refusal_reason(self, algorithm: Algorithm, problem: Problem, device: Device) -> str | None:
         """Returns why an algorithm does not support a problem on a device, or has no variant whose
         precision and build time are allowed; None where it has one."""
-        return self._listing.refusal_reason(algorithm, problem, device)
+        return self._space.refusal_reason(algorithm, problem, device)
 
 
-def _known_key(request: Request) -> tuple[Problem, str, tuple[str, ...]]:
-    names = tuple(algorithm.name for algorithm in request.algorithms)
-    return request.problem, request.device.name, names
+def _digest(*parts: object) -> str:
+    """Returns hexadecimal digits that identify texts and numbers."""
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]

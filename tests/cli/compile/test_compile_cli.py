@@ -11,7 +11,7 @@ import pytest
 from onnx import helper
 
 from gossamer.cli import compile
-from gossamer.plan.tune.queue import Progress
+from gossamer.plan.tune.search import Progress
 from gossamer.plan.tune.tuner import Tuner
 from tests.cli.compile.command import Run, compile_
 from tests.model.onnx_models import model, save

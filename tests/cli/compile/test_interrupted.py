@@ -16,22 +16,22 @@ from typing import Any
 
 import pytest
 
-from gossamer.plan.tune.runner import AttemptRunner
+from gossamer.plan.tune.sampling import Sampler
 from tests.cli.command_line import QUIET_MAIN
 from tests.cli.compile.command import Run, compile_
 
 
 def interrupt(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
     """Makes Ctrl-C come when so many candidates have been measured."""
-    measure, calls = AttemptRunner._try, []
+    measure, calls = Sampler.try_, []
 
-    def interrupted(self: AttemptRunner, *arguments: Any) -> None:
+    def interrupted(self: Sampler, *arguments: Any) -> None:
         if len(calls) == after:
             raise KeyboardInterrupt
         calls.append(1)
         measure(self, *arguments)
 
-    monkeypatch.setattr(AttemptRunner, "_try", interrupted)
+    monkeypatch.setattr(Sampler, "try_", interrupted)
 
 
 def ctrl_c(*arguments: Any) -> None:

@@ -144,7 +144,7 @@ def test_the_tuner_measures_by_graphs(graphs: GraphDevice, tmp_path: Path,
     from gossamer.plan.tune.tuner import Tuner
 
     # times that scatter may leave nothing about as fast as the best
-    monkeypatch.setattr("gossamer.plan.tune.runner._BEST", math.inf)
+    monkeypatch.setattr("gossamer.plan.tune.sampling._BEST", math.inf)
     plan = compiled(small(), graphs, tmp_path)
     tuned = Plan(plan.graph, graphs, tuner=Tuner(graphs, "quick",
                                                  cache=TuningCache(graphs, tmp_path)))

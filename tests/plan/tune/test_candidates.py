@@ -32,7 +32,7 @@ from gossamer.plan.tune import candidates, check
 from gossamer.plan.tune.candidates import CandidateSet
 from gossamer.plan.tune.measures import usable
 from gossamer.plan.tune.memory import CandidateMemory
-from gossamer.plan.tune.runner import measure_alone
+from gossamer.plan.tune.search import measured_alone
 from gossamer.plan.tune.tuner import Tuner
 from gossamer.tensor import default_spec
 from tests.plan.small import images, save, small
@@ -78,7 +78,7 @@ def layer(scale: float = 1.0, batch: int = 8, seed: int = 0) -> Layer:
 
 def results(of: Layer, pairs: Sequence[tuple[Algorithm, Variant]],
             memory: CandidateMemory | None = None) -> list[Measurement]:
-    measured = [attempt.measured for attempt in measure_alone(of, HOST, pairs, 3, memory)]
+    measured = [attempt.measured for attempt in measured_alone(of, HOST, pairs, 3, memory)]
     return [measurement for measurement in measured if measurement is not None]
 
 
@@ -220,12 +220,12 @@ def test_candidates_share_a_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(type(HOST), "empty", bounded)
     stub = Stub(variants=three)
-    attempts = measure_alone(layer(), HOST, [
+    attempts = measured_alone(layer(), HOST, [
         (stub, variant) for variant in stub.variants(layer().problem, HOST)], 3)  # type: ignore[arg-type]
     assert [attempt.time_us is None for attempt in attempts] == [False, False, True]
     assert attempts[2].measured is not None
     assert "no room for 9000000 bytes" in str(attempts[2].measured.failure)
-    assert [attempt.is_transient for attempt in attempts] == [False, False, True]
+    assert [attempt.may_differ for attempt in attempts] == [False, False, True]
     assert len({id(workspace) for workspace in stub.workspaces}) == 1
 
 

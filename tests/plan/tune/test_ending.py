@@ -17,7 +17,7 @@ from gossamer.plan.program import Layer
 from gossamer.plan.store.tuning_cache import TuningCache
 from gossamer.plan.tune import tuner as tuner_module
 from gossamer.plan.tune.measures import Request, usable
-from gossamer.plan.tune.queue import Progress
+from gossamer.plan.tune.search import Progress
 from gossamer.plan.tune.tuner import Tuner
 from tests.plan.tune.paced import Paced, PacedDevice, layer
 

@@ -24,10 +24,11 @@ from gossamer.ops.registry import OPS
 from gossamer.plan.choose import planner
 from gossamer.plan.choose.builder import conversion_layer
 from gossamer.plan.plan import Plan
-from gossamer.plan.store.tuning_cache import Measurement, TuningCache
+from gossamer.plan.program import Layer
+from gossamer.plan.store.tuning_cache import TuningCache
 from gossamer.plan.tune.layer_times import Attempt
 from gossamer.plan.tune.measures import Request
-from gossamer.plan.tune.queue import AttemptQueue
+from gossamer.plan.tune.ranking import Ranking, Skip
 from gossamer.plan.tune.tuner import Tuner
 from gossamer.tensor import Format, TensorSpec
 from tests.conftest import is_slow
@@ -234,24 +235,23 @@ def test_changes_of_one_name_from_several_formats_are_each_computed_as_they_are(
 def test_what_one_plan_had_no_use_for_is_measured_for_the_next(
         paced_device: PacedDevice, paced_tuner: Callable[..., Tuner], known: Callable[..., None],
         monkeypatch: pytest.MonkeyPatch) -> None:
-    def left_to_a_region(self: AttemptQueue, attempt: Attempt) -> bool:
-        if not attempt.is_required:
-            attempt.is_transient, attempt.measured = True, Measurement.of(
-                attempt.algorithm, attempt.variant, not_tried=True, failure="left to a region")
-        return not attempt.is_required
+    def left_to_a_region(self: Ranking, attempt: Attempt) -> Skip | None:
+        return None if attempt.is_required else Skip("left to a region")
 
-    def failures(tuner: Tuner) -> list[str | None]:
-        tuner.measure_all([Request(layer(), [paced], paced_device)])
+    def failures(tuner: Tuner, *layers: Layer) -> list[str | None]:
+        tuner.start()
+        tuner.measure_all([Request(each, [paced], paced_device) for each in layers])
         return [candidate.measured.failure
-                for candidate in tuner.measure(layer(), [paced], paced_device)]
+                for candidate in tuner.measure(layers[0], [paced], paced_device)]
 
     paced = Paced("paced", 100.0, 60.0)
     known(paced)
-    tuner = paced_tuner()
     with monkeypatch.context() as patch:
-        patch.setattr(AttemptQueue, "is_useless", left_to_a_region)
-        assert failures(tuner) == [None, "left to a region"]
-    assert failures(tuner) == [None, "left to a region"]
-    tuner.start()
-    assert failures(tuner) == [None, None]
-    assert len(paced.built) == 2, "what was measured for the plan before is known"
+        patch.setattr(Ranking, "skip", left_to_a_region)
+        assert failures(paced_tuner(), layer()) == [None, "not tried: left to a region"]
+    tuner = paced_tuner()
+    assert failures(tuner, layer()) == [None, "not tried: left to a region"], "the same network"
+    assert tuner.measured == 0
+    other = layer("other", channels=8)
+    assert failures(tuner, layer(), other) == [None, None], "another network with the layer"
+    assert failures(paced_tuner(), layer()) == [None, None]

@@ -1,20 +1,18 @@
-"""Regions are measured in one queue with their layers, and each knows of the others."""
+"""Which regions are requested beside a network's layers: the largest ones, and those within others
+that do not leave their parts out."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gossamer.device.host import HostDevice
-from gossamer.plan.choose import network_candidates, region_requests
-from gossamer.plan.tune.layer_times import LayerTimes
-from gossamer.plan.tune.listing import Listing
-from gossamer.plan.tune.measures import When
-from gossamer.plan.tune.tuner import Tuner
-from gossamer.plan.tune.work import Work
+from gossamer.device.registry import find
+from gossamer.plan.choose import region_requests
+from gossamer.plan.choose.region_requests import RegionRequests
+from gossamer.plan.program import Layer
+from gossamer.plan.tune.search import Search
 from tests.plan.choose.regions.toy import (
     LAYERS,
     REGION,
@@ -27,94 +25,63 @@ from tests.plan.choose.regions.toy import (
     with_algorithm,
 )
 
-GROW, SHRINK = "grow0", "shrink0"
-"""The first layers with each problem: that in the middle has the same problem as the first."""
+
+def region(*covers: str) -> Layer:
+    return Layer(" + ".join(covers), "region", [], [], [], None, {}, covers=covers)
 
 
-PAIRS = ["grow0 + middle0", "middle0 + shrink0"]
+LAYERS_OF = {name: Layer(name, "conv2d", [], [], [], None, {}) for name in "abcd"}
+LARGE, FIRST, SECOND, OTHER = (region(*names) for names in ("abc", "ab", "bc", "cd"))
 
 
-@pytest.fixture
-def works(monkeypatch: pytest.MonkeyPatch) -> list[Work]:
-    """Returns what is listed to be measured, as it was after each addition."""
-    listed: list[Work] = []
-    add = Listing.add
-
-    def recorded(self: Listing, requests: Any, work: Work, *arguments: Any, **options: Any) -> Any:
-        new = add(self, requests, work, *arguments, **options)
-        listed.append(replace(work, requests=list(work.requests), times=dict(work.times),
-                              required=set(work.required)))
-        return new
-
-    monkeypatch.setattr(Listing, "add", recorded)
-    return listed
+def requests(allowed: Any = lambda each: ["an algorithm"]) -> RegionRequests:
+    return RegionRequests([FIRST, LARGE, SECOND, OTHER], LAYERS_OF, find("host"), allowed)
 
 
-def plan_block(monkeypatch: pytest.MonkeyPatch, folder: Path, *, side_by_side: bool) -> None:
-    """Plans a block that toy algorithms compute as a whole or in pairs."""
-    with_algorithm(monkeypatch, FusedBlock(), FusedPair())
-    no_comparison(monkeypatch)
-    monkeypatch.setattr(HostDevice, "builds_side_by_side", side_by_side)
-    make_plan(blocks(1), folder)(images(2))
+def names(found: Any) -> list[str]:
+    return [request.layer.name for request in found]
 
 
-@pytest.mark.parametrize("side_by_side", [True, False])
-def test_the_largest_regions_are_in_the_queue_of_the_layers_where_many_are_built_at_once(
-        side_by_side: bool, works: list[Work], monkeypatch: pytest.MonkeyPatch,
-        tmp_path: Path) -> None:
-    plan_block(monkeypatch, tmp_path, side_by_side=side_by_side)
-    layers, largest = works[:2]
-    assert {each.name for each in layers.times.values()} == {GROW, SHRINK}
-    assert {problem.op for problem, _ in layers.required} == {"conv2d"}
-    if not side_by_side:
-        assert not any(each.covered_by for each in layers.times.values())
-        return
-    times = {each.name: each for each in largest.times.values()}
-    assert times.keys() == {GROW, SHRINK, REGION}, "no region within the largest one"
-    assert [part.name for part in times[REGION].parts] == [GROW, GROW, SHRINK]
-    assert times[GROW].covered_by[0][0] is times[REGION]
-    assert times[SHRINK].covered_by[0][0] is times[REGION]
+def test_the_largest_regions_are_requested_first() -> None:
+    of = requests()
+    parts = of.in_parts(2)
+    assert [len(part) for part in parts] == [2, 2] and parts[0][0] is LARGE
+    assert [names(of.largest(part)) for part in parts] == [["a + b + c"], ["c + d"]]
+    assert requests().in_parts(9) == [[each] for each in (LARGE, FIRST, SECOND, OTHER)]
+
+
+@pytest.mark.parametrize(("region_us", "within"), [(31.0, []), (33.0, ["a + b", "b + c"])])
+def test_a_region_that_is_much_faster_than_its_layers_leaves_its_parts_out(
+        region_us: float, within: list[str]) -> None:
+    of = requests()
+    for part in of.in_parts(1):
+        of.largest(part)
+    best_us = {LARGE.name: region_us, OTHER.name: 40.0, "a": 10.0, "b": 10.0, "c": 20.0, "d": 9.0}
+    assert names(of.within(lambda each: best_us[each.name])) == within
+    assert of.left_to(FIRST) is (None if within else LARGE)
+    assert of.left_to(LARGE) is None
+
+
+def test_regions_within_one_that_nothing_computes_are_the_largest() -> None:
+    of = requests(lambda each: [] if each is LARGE else ["an algorithm"])
+    assert names(of.largest(of.in_parts(1)[0])) == ["a + b", "b + c", "c + d"]
+    assert of.left_to(LARGE) is None
 
 
 @pytest.mark.parametrize("is_fast", [True, False])
-def test_regions_within_one_that_is_not_clearly_faster_are_in_the_same_queue(
-        is_fast: bool, works: list[Work], monkeypatch: pytest.MonkeyPatch,
-        tmp_path: Path) -> None:
-    monkeypatch.setattr(LayerTimes, "best_us", property(
-        lambda times: 1.0 if is_fast or not times.parts else 100.0, lambda times, value: None))
-    plan_block(monkeypatch, tmp_path, side_by_side=True)
-    first = max(works, key=lambda work: len(work.requests))
-    names = [request.layer.name for request in first.requests]
-    # the second requests of the layers are for the algorithms of vendors
-    assert names[:7] == [*LAYERS, REGION, *LAYERS]
-    assert names[7:] == ([] if is_fast else PAIRS)
+def test_layers_and_regions_are_measured_in_one_search(
+        is_fast: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    found: list[list[str]] = []
+    run = Search.run
 
+    def recorded(self: Search, *arguments: Any) -> None:
+        run(self, *arguments)
+        found.append(list(dict.fromkeys(request.layer.name for request in self._requests)))
 
-def test_regions_within_others_are_requested_when_all_has_a_time_and_again_at_the_end(
-        monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    moments: list[list[When]] = []
-    measure_all = Tuner.measure_all
-
-    def recorded(self: Tuner, requests: Any, further: Any = ()) -> None:
-        moments.append([each.when for each in further])
-        measure_all(self, requests, further)
-
-    monkeypatch.setattr(Tuner, "measure_all", recorded)
-    plan_block(monkeypatch, tmp_path, side_by_side=True)
-    assert moments[0][0] is When.BUILDING and moments[0][-2:] == [When.TIMED, When.LAST]
-
-
-def test_configs_of_regions_within_a_faster_one_are_not_listed(
-        monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    asked: set[str] = set()
-    refusal_reason = Tuner.refusal_reason
-
-    def recorded(self: Tuner, algorithm: Any, problem: Any, device: Any) -> str | None:
-        asked.add(algorithm.name)
-        return refusal_reason(self, algorithm, problem, device)
-
-    monkeypatch.setattr(Tuner, "refusal_reason", recorded)
-    for module in (network_candidates, region_requests):
-        monkeypatch.setattr(module, "leaves_parts_out", lambda region_us, alone_us: True)
-    plan_block(monkeypatch, tmp_path, side_by_side=True)
-    assert FusedBlock.name in asked and FusedPair.name not in asked
+    monkeypatch.setattr(Search, "run", recorded)
+    monkeypatch.setattr(region_requests, "_PARTS_LEFT_OUT", 1e9 if is_fast else 0.0)
+    with_algorithm(monkeypatch, FusedBlock(), FusedPair())
+    no_comparison(monkeypatch)
+    make_plan(blocks(1), tmp_path)(images(2))
+    assert found[0] == [*LAYERS, REGION] + (
+        [] if is_fast else ["grow0 + middle0", "middle0 + shrink0"])

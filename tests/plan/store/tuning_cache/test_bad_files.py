@@ -35,7 +35,7 @@ BAD = {
     "device": (lambda c: _changed(c, "device", "compute_units", value="2"), "corrupt"),
     "newer": (lambda c: _changed(c, "version", value=VERSION + 1), "newer"),
     "newer, all else unknown": (
-        lambda c: json.dumps({"format": c["format"], "version": 7}).encode(), "newer"),
+        lambda c: json.dumps({"format": c["format"], "version": VERSION + 1}).encode(), "newer"),
     "older": (lambda c: _changed(c, "version", value=VERSION - 1), "older"),
     "version": (lambda c: _changed(c, "version", value="1"), "corrupt"),
     "sections": (lambda c: _changed(c, "sections", value={"a": 1}), "corrupt"),

@@ -45,7 +45,7 @@ def test_the_file_can_be_read_by_people(tmp_path):
     assert json.loads(line.strip().rstrip(",")) == {
         "config": "tile=8", "inputs": ["row"], "outputs": ["row"], "precision": "fp32",
         "median_us": 12.0, "p25_us": 11.0, "p75_us": 13.0, "cold_us": None, "error": None,
-        "failure": None, "not_tried": False, "among": "", "wrong_numbers": False, "samples": 0,
+        "failure": None, "not_tried": False, "search": "", "wrong_numbers": False, "samples": 0,
         "weights": "", "build_s": None, "build_cached": False, "device_bytes": None}
     assert any(f'"problem": "gemm {problem().describe()}"' in line for line in lines)
     assert any('"driver": "beads 1.0"' in line for line in lines)

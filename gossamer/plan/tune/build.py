@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import threading
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
+from typing import Any
 
 from gossamer.device import blas
 from gossamer.device.base import Device
@@ -27,16 +26,11 @@ from gossamer.plan.tune.profile import (
     WORKING,
     TuningProfile,
 )
-from gossamer.plan.tune.queue import AttemptQueue
 from gossamer.plan.tune.workers import BuildHereError, BuildWorkers
 
-_COMPILED_FIRST, _COMPILED = 2.0, 1.5
-"""Candidates that are being built and compile kernels, for each processor: before anything is known
-of their times, and after that, when one that begins later is chosen with more knowledge."""
-_UNCOMPILED = 0.5
-"""Candidates that are being built and compile nothing, for each processor."""
-_AHEAD = 4
-"""Candidates that are being built, or wait to be measured, for each processor."""
+_AT_ONCE, _AHEAD = 2, 4
+"""Candidates that are being built for each processor, and those that are, or wait to be measured.
+Most of the time a candidate waits for compilers, which are other processes."""
 _REFERENCES = 2
 """References that are computed at the same time. Each takes many short steps, for which Python's
 interpreter is wanted; more threads take longer for all of them together, and keep it from the
@@ -44,25 +38,24 @@ thread that times."""
 
 
 class CandidateBuilds:
-    """The candidates of a queue that are built ahead on one device.
+    """The candidates that are built ahead on one device.
 
     workers: processes that build candidates of vendors' libraries (under True) and those that skip
     zeros (under False), both of which keep Python's interpreter for long; this process builds what
-    none of them does. is_over: returns whether only required candidates are begun any more.
+    none of them does.
     """
 
-    def __init__(self, queue: AttemptQueue, device: Device, memory: CandidateMemory,
-                 profile: TuningProfile, workers: Mapping[bool, BuildWorkers] | None,
-                 is_over: Callable[[], bool]) -> None:
-        self._queue = queue
+    def __init__(self, device: Device, memory: CandidateMemory, profile: TuningProfile,
+                 workers: Mapping[bool, BuildWorkers] | None = None) -> None:
         self._device = device
         self._memory = memory
         self._profile = profile
         self._workers = workers
-        self._is_over = is_over
         self._sets: dict[tuple[str, Problem | None], Future[CandidateSet]] = {}
         self._references = threading.Semaphore(_REFERENCES)
-        self._building: dict[Future[Prepared], Attempt] = {}
+        self._building: dict[Attempt, Callable[[], Prepared]] = {}
+        """The attempts, each with the function that returns what was built."""
+        self._futures: dict[Future[Prepared], Attempt] = {}
         self._pool: ThreadPoolExecutor | None = None
 
     @contextmanager
@@ -72,8 +65,7 @@ class CandidateBuilds:
         if self._device.builds_side_by_side:
             # references are computed side by side, each by one thread of BLAS
             threads = blas.limited(1)
-            self._pool = ThreadPoolExecutor(
-                math.ceil(processors() * (_COMPILED_FIRST + _UNCOMPILED)))
+            self._pool = ThreadPoolExecutor(_AT_ONCE * processors())
         try:
             with threads:
                 yield
@@ -90,61 +82,54 @@ class CandidateBuilds:
     @property
     def attempts(self) -> Collection[Attempt]:
         """The attempts whose candidates are being built, or wait to be measured."""
-        return self._building.values()
+        return self._building.keys()
 
-    def begin(self) -> Iterator[tuple[Attempt, Callable[[], Prepared]]]:
-        """Begins to build as many candidates as is of use. Where they are not built side by side,
-        yields each attempt with the function that builds it, instead."""
-        while (attempt := self._next()) is not None:
-            if self._pool is None:
-                self._queue.end(attempt)
-                yield attempt, partial(self.build, attempt)
-            else:
-                self._building[self._pool.submit(self.build, attempt)] = attempt
-
-    def _next(self) -> Attempt | None:
-        """Returns the attempt whose candidate is built next; None where enough are being built, or
-        none is left."""
+    @property
+    def has_room(self) -> bool:
+        """Whether another candidate is begun with advantage."""
         if self._pool is None:
-            return self._queue.pop_required() if self._is_over() else self._queue.pop()
-        if len(self._building) >= _AHEAD * processors():
-            return None
-        compiling = Counter(attempt.compiles for future, attempt in self._building.items()
-                            if not future.done())
-        most = (_COMPILED if self._queue.has_times else _COMPILED_FIRST) * processors()
-        if self._is_over():
-            return self._queue.pop_required() if compiling.total() < most else None
-        # neither the processors wait for what needs no compiler, nor the device for what does
-        attempt = self._queue.pop(compiles=True) if compiling[True] < most else None
-        if attempt is None and compiling[False] < _UNCOMPILED * processors():
-            attempt = self._queue.pop(compiles=False)
-        if attempt is None and compiling[True] < processors():
-            attempt = self._queue.pop(compiles=True, is_idle=True)
-        if attempt is None and not compiling[False]:
-            attempt = self._queue.pop(compiles=False, is_idle=True)
-        return attempt
+            return not self._building
+        return (len(self._building) < _AHEAD * processors() and sum(
+            not future.done() for future in self._futures) < _AT_ONCE * processors())
 
-    def give_up_optional(self) -> None:
-        """Gives up the builds that a plan can do without."""
-        for future in [future for future, attempt in self._building.items()
+    def begin(self, attempt: Attempt) -> None:
+        """Begins to build a candidate. Where they are not built side by side, it is built when the
+        result of done() is called."""
+        if self._pool is None:
+            self._building[attempt] = partial(self.build, attempt)
+        else:
+            future = self._pool.submit(self.build, attempt)
+            self._futures[future] = attempt
+            self._building[attempt] = future.result
+
+    def give_up_optional(self) -> list[Attempt]:
+        """Gives up the builds that a plan can do without, and returns their attempts."""
+        optional = [attempt for attempt in self._building if not attempt.is_required]
+        for attempt in optional:
+            del self._building[attempt]
+        for future in [future for future, attempt in self._futures.items()
                        if not attempt.is_required]:
             future.cancel()
-            self._queue.end(self._building.pop(future))
+            del self._futures[future]
+        return optional
 
     def done(self) -> tuple[Attempt, Callable[[], Prepared]] | None:
         """Returns an attempt whose candidate is built, with a function that returns that or raises
         the error; None where none is done."""
-        future = next((future for future in self._building if future.done()), None)
+        if self._pool is None:
+            first = next(iter(self._building), None)
+            return None if first is None else (first, self._building.pop(first))
+        future = next((future for future in self._futures if future.done()), None)
         if future is None:
             return None
-        attempt = self._building.pop(future)
-        self._queue.end(attempt)
-        return attempt, future.result
+        attempt = self._futures.pop(future)
+        return attempt, self._building.pop(attempt)
 
-    def wait(self) -> None:
-        """Waits until a candidate is built."""
+    def wait(self, other: Future[None] | None = None) -> None:
+        """Waits until a candidate is built, or the other future is done."""
         with self._profile.stage(WAITING):
-            wait(self._building, return_when=FIRST_COMPLETED)
+            futures: list[Future[Any]] = [*self._futures]
+            wait(futures if other is None else [*futures, other], return_when=FIRST_COMPLETED)
 
     def set_of(self, layer: Layer) -> CandidateSet:
         """Returns the inputs and expected outputs of a layer, which the first caller makes. Changes
@@ -170,8 +155,6 @@ class CandidateBuilds:
             with self._profile.stage(WORKING), suppress(BuildHereError):
                 built = workers.submit(attempt.algorithm, attempt.group.problem, attempt.variant,
                                        weights).result()
-                self._queue.costs.learn_elsewhere(attempt.algorithm.name,
-                                                  built.seconds / workers.count)
         try:
             # compilers are waited for most, so that they begin before the reference is computed
             with self._profile.stage(BUILDING):

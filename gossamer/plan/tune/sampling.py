@@ -1,4 +1,4 @@
-"""Runs attempts: candidates are built ahead, checked, and timed one after another.
+"""Checks candidates and times them, one after another.
 
 Every candidate gets one sample of its time. Those that are near the best known time for a layer
 get the samples that the effort asks for, interleaved with one another.
@@ -9,26 +9,23 @@ from __future__ import annotations
 import gc
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
 from gossamer.device.base import Device
 from gossamer.errors import CompilerEndedError, DeviceLostError, OutOfMemoryError
 from gossamer.measure import PreparedTask, Task, Timing, repeated, sampled
-from gossamer.ops.algorithm import Algorithm, State, Variant
-from gossamer.plan.prepare import BuildCost, Prepared, responsive
-from gossamer.plan.program import Layer
+from gossamer.ops.algorithm import State
+from gossamer.plan.prepare import BuildCost, Prepared
 from gossamer.plan.store.tuning_cache import Measurement
-from gossamer.plan.tune.candidate_builds import CandidateBuilds
+from gossamer.plan.tune.build import CandidateBuilds
 from gossamer.plan.tune.candidates import CandidateSet, Work
-from gossamer.plan.tune.estimates import Estimates
-from gossamer.plan.tune.layer_times import NEAR, Attempt, CandidateGroup, LayerTimes
+from gossamer.plan.tune.layer_times import NEAR, Attempt, CandidateGroup
 from gossamer.plan.tune.memory import CandidateMemory
 from gossamer.plan.tune.profile import CHECKING, TIMING, TuningProfile
-from gossamer.plan.tune.queue import AttemptQueue
-from gossamer.plan.tune.workers import BuildProcessError, BuildWorkers
+from gossamer.plan.tune.ranking import Ranking
+from gossamer.plan.tune.workers import BuildProcessError
 
 _SAMPLE_US, _BUDGET_US = 200.0, 2.5e5
 """Microseconds of one sample, and of all samples of a group's candidates."""
@@ -58,101 +55,47 @@ class _Ready:
     first_us: float
 
 
-class AttemptRunner:
-    """Runs the attempts of a queue on one device.
+class Sampler:
+    """Checks and times the candidates that are built on one device.
 
-    samples: number of samples for candidates near the best. workers: processes that build
-    candidates of vendors' libraries (under True) and those that skip zeros (under False), both of
-    which keep Python's interpreter for long; this process builds what none of them does. progress:
-    called after each attempt. is_over: returns whether the time that may be spent is over; attempts
-    that were not begun by then are left. further: called before each attempt with all_begun,
-    whether none is left to begin, and none_built, whether none is being built either; returns
-    whether it has added some to the queue. timings: a list to which the samples of each candidate
-    that is near the best are added.
+    samples: number of samples for candidates near the best. builds: where the candidates are built.
+    timings: a list to which the samples of each candidate that is near the best are added.
     """
 
-    def __init__(self, queue: AttemptQueue, device: Device, memory: CandidateMemory,
-                 samples: int, *, workers: Mapping[bool, BuildWorkers] | None = None,
-                 profile: TuningProfile | None = None,
-                 progress: Callable[[], None] = lambda: None,
-                 is_over: Callable[[], bool] = lambda: False,
-                 further: Callable[..., bool] = lambda *, all_begun, none_built: False,
-                 timings: list[Timing] | None = None) -> None:
-        self._queue = queue
+    def __init__(self, device: Device, memory: CandidateMemory, ranking: Ranking,
+                 builds: CandidateBuilds, samples: int, profile: TuningProfile,
+                 timings: list[Timing]) -> None:
         self._device = device
         self._memory = memory
+        self._ranking = ranking
+        self._builds = builds
         self._samples = samples
-        self._profile = TuningProfile() if profile is None else profile
-        self._builds = CandidateBuilds(queue, device, memory, self._profile, workers,
-                                       is_over)
-        self._progress = progress
-        self._is_over = is_over
-        self._further = further
-        self._timings = [] if timings is None else timings
+        self._profile = profile
+        self._timings = timings
         self._ready: dict[CandidateGroup, list[_Ready]] = {}
         self._fastest: dict[CandidateGroup, _Ready] = {}
         """The fastest candidates of groups of which all samples were taken, which are sampled again
         beside those that come later."""
-        self.done: list[Attempt] = []
-        """The attempts that were measured so far, those before an interrupt included."""
 
-    def run(self) -> None:
-        """Runs the attempts, whose results are in `measured` afterwards."""
-        # the driver is not asked again at each call which context is current
-        current = (self._device.current() if self._device.runs_cuda_libraries
-                   else nullcontext())
-        with responsive(), current, self._builds.started():
-            for attempt, built in self._built_ahead():
-                # a kernel of checks that fails is no failure of a candidate
-                self._memory.compile_checks()
-                self._try(attempt, built)
-                self.done.append(attempt)
-                self._progress()
-            for group in list(self._ready):
-                self._sample(group)
-
-    def _built_ahead(self) -> Iterator[tuple[Attempt, Callable[[], Prepared]]]:
-        """Yields the attempts of the queue, each with a function that returns what was built or
-        raises the error. Where the device builds side by side, others are built meanwhile."""
-        builds = self._builds
-        self._memory.reserve_workspace(attempt.variant for attempt in self._queue)
-        while True:
-            if self._is_over():
-                # nobody waits for builds that the plan can do without
-                builds.give_up_optional()
-            yield from builds.begin()
-            is_more = self._further(all_begun=not self._queue, none_built=not builds.attempts)
-            if is_more:
-                self._memory.reserve_workspace(attempt.variant for attempt in self._queue)
-            done = builds.done()
-            if done is None:
-                if is_more:
-                    continue
-                if not builds.attempts:
-                    return
-                if not self._sample_settled():
-                    builds.wait()
-                continue
-            attempt, built = done
-            # what was learnt since it was begun may have made it useless
-            if self._queue.is_useless(attempt):
-                self._queue.not_tried.append(attempt)
-                self._progress()
-            else:
-                yield attempt, built
-
-    def _sample_settled(self) -> bool:
+    def sample_settled(self, is_over: bool = False) -> bool:
         """Takes all samples of a group of whose candidates none is left, while others are built.
-        Returns whether there is such a group."""
+        Returns whether there is such a group. is_over: whether none of any group is begun."""
         begun = {attempt.group for attempt in self._builds.attempts}
         group = next((group for group in self._ready if group not in begun and (
-            self._is_over() or not self._queue.has_of(group))), None)
+            is_over or not self._ranking.has_of(group))), None)
         if group is not None:
             self._sample(group)
         return group is not None
 
-    def _try(self, attempt: Attempt, built: Callable[[], Prepared]) -> None:
+    def sample_left(self) -> None:
+        """Takes all samples of the candidates that are near the best."""
+        for group in list(self._ready):
+            self._sample(group)
+
+    def try_(self, attempt: Attempt, built: Callable[[], Prepared]) -> None:
         """Checks a candidate and takes the first sample of its time."""
+        # a kernel of checks that fails is no failure of a candidate
+        self._memory.compile_checks()
         candidates = self._builds.set_of(attempt.group.layer)
         try:
             ready = self._timed_once(attempt, candidates, *built())
@@ -168,11 +111,10 @@ class AttemptRunner:
             self._fail(attempt, candidates, failure)
             return
         once = Timing(ready.first_us, ready.first_us, ready.first_us, 1)
-        bound = self._queue.bound(attempt)
-        is_near = ready.first_us <= NEAR * bound
+        is_near = ready.first_us <= NEAR * self._ranking.bound(attempt)
         # an interrupt may come before the other samples of one that is near
         attempt.measured = _measured(ready, once, candidates, 1 if is_near else self._samples)
-        self._queue.learn(attempt)
+        self._ranking.learn(attempt)
         if is_near:
             self._ready.setdefault(attempt.group, []).append(ready)
 
@@ -182,7 +124,9 @@ class AttemptRunner:
             start = time.monotonic()
             work, error = candidates.checked(attempt.algorithm, attempt.variant, state)
             # some drivers compile at the first launch
-            self._queue.costs.learn(attempt.kernels, cost.seconds + time.monotonic() - start)
+            if attempt.compiles or attempt.algorithm.vendor:
+                self._ranking.costs.learn(attempt.algorithm,
+                                          cost.seconds + time.monotonic() - start)
         with self._profile.stage(TIMING):
             task, first_us = self._first_sample(attempt, work)
         return _Ready(attempt, work, task, error, cost, first_us)
@@ -196,7 +140,7 @@ class AttemptRunner:
         once = execute()
         self._profile.device_us += once
         launch_us = _GRAPH_US if device.limits.graph else _LAUNCH_US
-        most_us = min(_HOPELESS * (self._queue.bound(attempt) + launch_us), _LONG_US)
+        most_us = min(_HOPELESS * (self._ranking.bound(attempt) + launch_us), _LONG_US)
         if most_us < once <= (_REPEATED_US if device.builds_side_by_side else _LONG_US):
             # the work of another process may have fallen into the execution
             again = execute()
@@ -214,9 +158,9 @@ class AttemptRunner:
 
     def _fail(self, attempt: Attempt, candidates: CandidateSet, failure: Exception) -> None:
         attempt.measured = candidates.failed(attempt.algorithm, attempt.variant, failure)
-        attempt.is_transient = isinstance(
+        attempt.may_differ = isinstance(
             failure, (OutOfMemoryError, MemoryError, BuildProcessError, CompilerEndedError))
-        self._queue.forget(attempt)
+        self._ranking.forget(attempt)
         if isinstance(failure, DeviceLostError):
             # the measurement that says so is kept: the next process does not try the candidate
             raise DeviceLostError(f"{failure}; {attempt.algorithm.name} was tried for layer "
@@ -224,8 +168,7 @@ class AttemptRunner:
 
     def _sample_all(self) -> None:
         """Takes all samples of the candidates that are kept, and frees their memory."""
-        for group in list(self._ready):
-            self._sample(group)
+        self.sample_left()
         self._fastest.clear()
         self._memory.release()
         gc.collect()
@@ -235,7 +178,7 @@ class AttemptRunner:
         candidates = self._builds.set_of(group.layer)
         near = []
         for ready in self._ready.pop(group):
-            if ready.first_us <= NEAR * self._queue.bound(ready.attempt):
+            if ready.first_us <= NEAR * self._ranking.bound(ready.attempt):
                 near.append(ready)
             elif ready.attempt.measured is not None:
                 ready.attempt.measured = replace(ready.attempt.measured, samples=self._samples)
@@ -246,7 +189,7 @@ class AttemptRunner:
             sampled_ready = [ready for ready, timing in zip(near, timings, strict=True)
                              if self._keep_samples(candidates, ready, timing)]
             # the least of single samples may be below all medians
-            self._queue.renew(group, [ready.attempt for ready in sampled_ready])
+            self._ranking.renew(group, [ready.attempt for ready in sampled_ready])
             for ready in sampled_ready:
                 self._measure_cold(candidates, ready)
         if sampled_ready:
@@ -271,7 +214,7 @@ class AttemptRunner:
         the best, if there is memory to fill the caches."""
         attempt = ready.attempt
         assert attempt.measured is not None and attempt.time_us is not None
-        if attempt.time_us > _BEST * self._queue.bound(attempt):
+        if attempt.time_us > _BEST * self._ranking.bound(attempt):
             return
         try:
             cold_us = candidates.cold(ready.work)
@@ -289,31 +232,3 @@ def _measured(ready: _Ready, timing: Timing, candidates: CandidateSet,
                               error=ready.error, weights=candidates.digest, build=ready.build)
     # the number that was asked for, though a slow candidate has fewer
     return replace(measured, samples=samples)
-
-
-def attempts_of(group: CandidateGroup, pairs: Iterable[tuple[Algorithm, Variant]],
-                estimates: Estimates) -> list[Attempt]:
-    """Returns an attempt for each algorithm and variant."""
-    attempts = []
-    for algorithm, variant in pairs:
-        attempt = Attempt(group, algorithm, variant,
-                          estimates.model_us(algorithm, group.problem, variant),
-                          kernels=algorithm.kernel_sources(group.problem, variant,
-                                                           estimates.device))
-        group.add(attempt)
-        attempts.append(attempt)
-    return attempts
-
-
-def measure_alone(layer: Layer, device: Device, pairs: Sequence[tuple[Algorithm, Variant]],
-                  samples: int, memory: CandidateMemory | None = None,
-                  profile: TuningProfile | None = None) -> list[Attempt]:
-    """Measures candidates of one layer, all of them, and returns their attempts in order."""
-    assert layer.problem is not None
-    estimates = Estimates(device)
-    group = CandidateGroup(layer.problem, layer, [LayerTimes(layer.name)])
-    attempts = attempts_of(group, pairs, estimates)
-    queue = AttemptQueue(attempts, estimates, everything=True)
-    AttemptRunner(queue, device, CandidateMemory(device) if memory is None else memory, samples,
-                  profile=profile).run()
-    return attempts

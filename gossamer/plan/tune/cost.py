@@ -1,4 +1,5 @@
-"""Expected times of candidates: models whose scale and error are learnt from measured times.
+"""What candidates cost: the times that are expected of them, from models whose scale and error are
+learnt from measured times, and the seconds that building them takes.
 
 An algorithm's own model, or else a floor from the arithmetic and the bytes of the problem, gives a
 time. How far measured times are from it is remembered for each algorithm, precision and layout, so
@@ -12,9 +13,11 @@ from __future__ import annotations
 import bisect
 import math
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gossamer.device.base import Device
+from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Algorithm, Problem, Variant
 from gossamer.tensor import TensorSpec
 
@@ -30,6 +33,11 @@ _MARGIN = 0.9
 """Factor by which a time may be below what the ratios that were seen so far say."""
 _CONVERSION = 2.0
 """Factor between the floor of a conversion and what it may take."""
+
+_BUILDERS = 8
+"""Candidates that are built at the same time, about, where as many kernels can be compiled."""
+_COMPILE_SECONDS = 0.5
+"""Seconds that compiling a kernel is expected to take before any was compiled."""
 
 Kind = tuple[str, ...]
 """An algorithm, a precision and the layouts of all inputs and outputs."""
@@ -199,3 +207,39 @@ class Estimates:
     def learn_config(self, algorithm: Algorithm, first_us: float, time_us: float) -> None:
         """Remembers the times of the first and of a later config of an algorithm."""
         self._of_configs[algorithm.name].add(max(time_us, 1e-3) / max(first_us, 1e-3))
+
+
+class BuildCosts:
+    """The seconds for which building a candidate keeps others from being built.
+
+    builders: number of candidates that are built at the same time.
+    """
+
+    def __init__(self, builders: int = 1) -> None:
+        self._builders = builders
+        self._begun: set[KernelSource] = set()
+        self._seconds: dict[str, tuple[float, int]] = {}
+        """The seconds that candidates took which compiled a kernel, or were built by another
+        process, and their number, by the names of their algorithms."""
+
+    def seconds(self, algorithm: Algorithm, variant: Variant,
+                kernels: Iterable[KernelSource]) -> float:
+        """Returns the seconds that are expected. kernels: those that are known before."""
+        if variant.build_seconds:
+            return variant.build_seconds / min(_BUILDERS, self._builders)
+        new = sum(kernel not in self._begun for kernel in kernels)
+        total, count = self._seconds.get(algorithm.name, (0.0, 0))
+        if not count:
+            return new * _COMPILE_SECONDS / self._builders
+        return total / count / self._builders if new or algorithm.vendor else 0.0
+
+    def begin(self, kernels: Iterable[KernelSource]) -> bool:
+        """Notes that a candidate is being built; returns whether it compiles a new kernel."""
+        new = set(kernels) - self._begun
+        self._begun |= new
+        return bool(new)
+
+    def learn(self, algorithm: Algorithm, seconds: float) -> None:
+        """Remembers the seconds that a candidate took, of those that compile or are vendors'."""
+        total, count = self._seconds.get(algorithm.name, (0.0, 0))
+        self._seconds[algorithm.name] = total + seconds, count + 1

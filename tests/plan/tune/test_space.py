@@ -19,10 +19,9 @@ from gossamer.ops.registry import OPS
 from gossamer.ops.weights import Weights
 from gossamer.plan.policy import EFFORTS
 from gossamer.plan.program import Layer
-from gossamer.plan.tune import listing
-from gossamer.plan.tune.listing import Listing
-from gossamer.plan.tune.measures import Further, When
+from gossamer.plan.tune import space
 from gossamer.plan.tune.profile import TuningProfile
+from gossamer.plan.tune.space import Space
 from gossamer.plan.tune.tuner import Tuner
 from gossamer.plan.tune.workers import BuildHereError, BuildProcessError
 from tests.plan.tune.build_algorithms import AHEAD, remember
@@ -96,15 +95,15 @@ LAYERS = [Layer(f"layer{index}", "conv2d", ["x"], [f"y{index}"], list(problem.ou
                 {}) for index, problem in enumerate((PROBLEM, OTHER))]
 
 
-def new_listing() -> Listing:
-    return Listing("quick", EFFORTS["quick"], ("fp32", "tf32"), TuningProfile(),
-                   everything=False, keeps_precisions=False)
+def new_space() -> Space:
+    return Space("quick", EFFORTS["quick"], ("fp32", "tf32"), TuningProfile(),
+                 everything=False, keeps_precisions=False)
 
 
 def ask(pools: Pools) -> None:
     """Lists the candidates of two layers."""
-    listed = new_listing()
-    assert listed.ask(LAYERS, find("host"), pools)  # type: ignore[arg-type]
+    listed = new_space()
+    listed.ask(LAYERS, find("host"), pools)  # type: ignore[arg-type]
     listed.wait()
 
 
@@ -116,7 +115,7 @@ HERE = [f"{name} lists {count} in fp32,tf32" for name in ("quick", "slow") for c
                          ids=["works", "does not start", "dies"])
 def test_slow_libraries_are_asked_elsewhere(monkeypatch: pytest.MonkeyPatch, events: list[str],
                                             failure: Exception | None) -> None:
-    monkeypatch.setattr(listing, "_FEW_LISTED", 1)
+    monkeypatch.setattr(space, "_FEW_LISTED", 1)
     ask(Pools(failure))
     assert events == (ELSEWHERE if failure is None else []) + HERE
 
@@ -124,53 +123,16 @@ def test_slow_libraries_are_asked_elsewhere(monkeypatch: pytest.MonkeyPatch, eve
 @pytest.mark.parametrize(("few", "count"), [(9, 2), (1, 1)])
 def test_few_layers_and_single_processes_are_not_worth_it(
         monkeypatch: pytest.MonkeyPatch, events: list[str], few: int, count: int) -> None:
-    monkeypatch.setattr(listing, "_FEW_LISTED", few)
+    monkeypatch.setattr(space, "_FEW_LISTED", few)
     ask(Pools(None, count))
     assert sorted(events) == sorted(HERE)
 
 
-def test_libraries_are_asked_when_the_first_candidates_are_begun(
-        monkeypatch: pytest.MonkeyPatch, events: list[str]) -> None:
-    monkeypatch.setattr(listing, "_FEW_LISTED", 1)
-    listed = new_listing()
-    assert listed.ask(LAYERS, find("host"), Pools(None))  # type: ignore[arg-type]
-    time.sleep(0.1)
-    assert events == []
-    listed.ask_now()
-    end = time.monotonic() + 20
-    while len(events) < len(ELSEWHERE) and time.monotonic() < end:
-        time.sleep(0.01)
-    time.sleep(0.1)
-    assert events == ELSEWHERE, "others answer when what is needed before them is listed"
-    listed.wait()
-    assert events == ELSEWHERE + HERE
-
-
-def test_a_listing_that_is_given_up_asks_nothing(
-        monkeypatch: pytest.MonkeyPatch, events: list[str]) -> None:
-    monkeypatch.setattr(listing, "_FEW_LISTED", 1)
-    listed = new_listing()
-    assert listed.ask(LAYERS, find("host"), Pools(None))  # type: ignore[arg-type]
-    listed.give_up()
-    listed.wait()
-    assert events == []
-
-
 def test_nothing_is_asked_any_more_when_the_processes_are_closed(
         monkeypatch: pytest.MonkeyPatch, events: list[str]) -> None:
-    monkeypatch.setattr(listing, "_FEW_LISTED", 1)
+    monkeypatch.setattr(space, "_FEW_LISTED", 1)
     ask(Pools(CancelledError()))
     assert events == HERE[:2]
-
-
-def test_libraries_answer_in_this_process_when_they_may(events: list[str]) -> None:
-    listed = new_listing()
-    assert listed.ask(LAYERS, find("host"), Pools(None))  # type: ignore[arg-type]
-    time.sleep(0.05)
-    assert not events
-    listed.answer_here()
-    listed.wait()
-    assert sorted(events) == sorted(HERE)
 
 
 def test_a_listing_that_is_given_up_ends_before_the_next_one_begins(
@@ -182,12 +144,11 @@ def test_a_listing_that_is_given_up_ends_before_the_next_one_begins(
         yield from quick(*arguments)
 
     monkeypatch.setattr(Library, "variants_in", takes_long)
-    listed = new_listing()
-    assert listed.ask(LAYERS, find("host"), Pools(None))  # type: ignore[arg-type]
-    listed.answer_here()
+    listed = new_space()
+    listed.ask(LAYERS, find("host"), Pools(None))  # type: ignore[arg-type]
     time.sleep(0.05)
     listed.give_up()
-    assert listed.ask(LAYERS, find("host"), Pools(None))  # type: ignore[arg-type]
+    listed.ask(LAYERS, find("host"), Pools(None))  # type: ignore[arg-type]
     assert 1 <= len(events) <= 2
     listed.wait()
     assert sorted(events) == sorted(HERE)
@@ -200,12 +161,10 @@ def test_an_error_of_a_library_is_raised_by_the_wait_though_it_has_ended_before(
 
     monkeypatch.setattr(Library, "variants_in", fails)
     tuner = Tuner(find("host"), "quick")
-    assert tuner.list_candidates(LAYERS, find("host"))
-    tuner._listing.answer_here()
-    while not tuner._listing.is_done:
-        time.sleep(0.01)
+    tuner.ask(LAYERS, find("host"))
     with pytest.raises(RuntimeError, match="the library fails"):
-        tuner.measure_all([], [Further(When.LISTED, lambda best_us: [])])
+        while tuner.is_asking:
+            time.sleep(0.01)
     tuner.release()
 
 

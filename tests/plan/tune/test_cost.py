@@ -10,7 +10,7 @@ from gossamer.ops.conv2d.dense.winograd import Winograd
 from gossamer.ops.conv2d.host import HostIm2col
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.weights import WeightsInfo
-from gossamer.plan.tune.estimates import Estimates
+from gossamer.plan.tune.cost import Estimates
 from gossamer.tensor import default_spec
 from tests.ops.recording import RecordingDevice
 from tests.plan.tune.paced import Paced

@@ -1,4 +1,4 @@
-"""Which candidates the layers of a network have within an effort."""
+"""The space of the search: which candidates the layers of a network have within an effort."""
 
 from __future__ import annotations
 
@@ -17,10 +17,8 @@ from gossamer.plan.policy import Effort
 from gossamer.plan.program import Layer
 from gossamer.plan.store.tuning_cache import CandidateKey, Measurement, candidate_key
 from gossamer.plan.tune.alike import timed_problem
-from gossamer.plan.tune.layer_times import CandidateGroup, LayerTimes
 from gossamer.plan.tune.measures import Request
 from gossamer.plan.tune.profile import LISTING, TuningProfile
-from gossamer.plan.tune.work import ListedCandidates, Work
 from gossamer.plan.tune.worker_pools import WorkerPools
 from gossamer.plan.tune.workers import BuildHereError, BuildProcessError, BuildWorkers
 
@@ -31,7 +29,7 @@ _LEAST_PROCESSES = 2
 start."""
 
 
-class Listing:
+class Space:
     """The candidates of layers within an effort, in order of preference.
 
     limits: those of the effort, whose name is `effort`. precisions: those that are allowed.
@@ -59,17 +57,16 @@ class Listing:
         self._known: dict[tuple[Algorithm, Problem, str], frozenset[CandidateKey]] = {}
         self._with_half: dict[tuple[Algorithm, Problem, str], bool] = {}
         self._allowed_more: set[tuple[Algorithm, Problem, str]] = set()
-        self._answers: Future[None] | None = None
-        self._may_ask, self._may_answer_here = threading.Event(), threading.Event()
-        self._nobody_waits = False
+        self.answers: Future[None] | None = None
+        """It is done when the libraries of vendors have answered; None where nobody waits for that.
+        """
+        self._is_given_up = threading.Event()
         self.why = f"with effort {effort}"
         """The words that say where the limit of the time for building comes from."""
 
-    def ask(self, layers: Iterable[Layer], device: Device, workers: WorkerPools) -> bool:
-        """Prepares to ask the libraries of vendors what they offer for layers, where the device
-        builds side by side, and returns whether it does; wait() waits for the answers. They are
-        asked after ask_now(). Those that answer in this process do so after answer_here(), and
-        candidates that skip zeros, of which there are many, are listed then, too.
+    def ask(self, layers: Iterable[Layer], device: Device, workers: WorkerPools) -> None:
+        """Begins to ask the libraries of vendors what they offer for layers, and to list candidates
+        that skip zeros, of which there are many. `answers` is done when that is.
 
         workers: processes that are started where there is much to ask and to build.
         """
@@ -80,7 +77,7 @@ class Listing:
                 for algorithm in OPS[layer.op].algorithms
                 if not algorithm.vendor and not algorithm.dense}
         if not device.builds_side_by_side or not asked:
-            return False
+            return
         processes = None
         if len(asked) >= _FEW_LISTED:
             workers.start(device, {algorithm for algorithm, _ in asked})
@@ -88,49 +85,31 @@ class Listing:
         if not self._everything:
             with self._profile.stage(LISTING):
                 self._note_narrow(listed, device)
-        # their interfaces keep Python's interpreter, so that more threads would not be faster
-        if self._answers is not None:
+        if self.answers is not None:
             # a listing that was given up lists nothing more when another one begins
             self.give_up()
             with suppress(Exception):
-                self._answers.result()
+                self.answers.result()
+        self._is_given_up = threading.Event()
+        # their interfaces keep Python's interpreter, so that more threads would not be faster
         pool = ThreadPoolExecutor(1)
-        self._may_ask, self._may_answer_here = threading.Event(), threading.Event()
-        self._nobody_waits = False
-        self._answers = pool.submit(self._list, device, list(asked), list(slow), processes,
-                                    self._may_ask, self._may_answer_here)
+        self.answers = pool.submit(self._list, device, list(asked), list(slow), processes,
+                                   self._is_given_up)
         pool.shutdown(wait=False)
-        return True
-
-    def ask_now(self) -> None:
-        """Lets the libraries be loaded, which keeps Python's interpreter, and those that answer in
-        other processes be asked. The processes take a second to start, so that the first candidates
-        are begun before."""
-        self._may_ask.set()
-
-    def answer_here(self) -> None:
-        """Lets the libraries that are asked in this process answer, and candidates that skip zeros
-        be listed. Both keep Python's interpreter, so that others list before what they need."""
-        self.ask_now()
-        self._may_answer_here.set()
 
     def give_up(self) -> None:
         """Ends the listing in the background, as nobody waits for it any more."""
-        self._nobody_waits = True
-        self.answer_here()
+        self._is_given_up.set()
 
     def _list(self, device: Device, asked: Sequence[tuple[Algorithm, Problem]],
               slow: Sequence[tuple[Algorithm, Problem]], processes: BuildWorkers | None,
-              may_ask: threading.Event, may_answer_here: threading.Event) -> None:
+              is_given_up: threading.Event) -> None:
         """Lists what libraries offer, and slow algorithms of gossamer's own."""
-        may_ask.wait()
         with self._profile.stage(LISTING):
             elsewhere = self._ask_elsewhere(device, asked, processes)
-        may_answer_here.wait()
-        with self._profile.stage(LISTING):
             # what is listed in this process comes first, while libraries answer elsewhere
             for algorithm, problem in sorted([*asked, *slow], key=lambda pair: pair in elsewhere):
-                if self._nobody_waits:
+                if is_given_up.is_set():
                     return
                 if (answer := elsewhere.get((algorithm, problem))) is not None:
                     try:
@@ -152,8 +131,6 @@ class Listing:
             return {}
         elsewhere = {}
         for algorithm, problem in asked:
-            if self._nobody_waits:
-                break
             work = algorithm.listing_ahead(problem, device,
                                            self._asked_precisions(algorithm, problem, device))
             if work is not None:
@@ -161,18 +138,12 @@ class Listing:
                     work, f"the list of {algorithm.name} for {problem.describe()}")
         return elsewhere
 
-    @property
-    def is_done(self) -> bool:
-        """Whether the libraries of vendors have answered, if they were asked."""
-        return self._answers is None or self._answers.done()
-
     def wait(self) -> None:
         """Waits until the libraries of vendors have answered; raises what they raise."""
-        self.answer_here()
-        if self._answers is not None:
+        if self.answers is not None:
             with self._profile.stage(LISTING):
-                self._answers.result()
-            self._answers = None
+                self.answers.result()
+            self.answers = None
 
     def _note_narrow(self, layers: Sequence[Layer], device: Device) -> None:
         """Notes the problems of which the libraries of vendors are asked for float16 only: those of
@@ -183,55 +154,12 @@ class Listing:
             if not algorithm.vendor and algorithm.dense
             and self.refusal_reason(algorithm, _problem_of(layer), device) is None], device)
             for layer in layers]
-        inner = self._inner(requests, device)
+        inner = self.inner(requests, device)
         wide = {layer.problem for layer in layers if layer.name not in inner}
         self._narrow.update((_problem_of(layer), device.name) for layer in layers
                             if layer.problem not in wide)
 
-    def add(self, requests: Sequence[Request], work: Work, device: Device, *,
-            are_extra: bool = False) -> ListedCandidates:
-        """Adds the candidates of layers within the effort to work, each once for all layers for
-        which its time holds. Returns those that are new.
-
-        are_extra: whether the plan without measurements takes none of them.
-        """
-        with self._profile.stage(LISTING):
-            return self._added(requests, work, device, are_extra)
-
-    def _added(self, requests: Sequence[Request], work: Work, device: Device,
-               are_extra: bool) -> ListedCandidates:
-        work.requests += requests
-        new: ListedCandidates = {}
-        for request in requests:
-            problem = request.problem
-            times = work.times.setdefault(problem, LayerTimes(
-                request.layer.name, keeps_precisions=self._keeps_precisions,
-                alone_us=request.alone_us))
-            first = not are_extra
-            for algorithm in request.algorithms:
-                timed = timed_problem(problem, algorithm)
-                for variant in self.within_effort(algorithm, problem, device):
-                    if variant.build_seconds > self.limits.build_seconds:
-                        continue
-                    work.groups.setdefault(
-                        timed, CandidateGroup(timed, request.layer, [])).join(times)
-                    key = candidate_key(algorithm, variant)
-                    if key not in work.keys.setdefault(timed, set()):
-                        work.keys[timed].add(key)
-                        new.setdefault(timed, {})[key] = (algorithm, variant)
-                    if first and not request.layer.covers and (
-                            variant.precision == "fp32" or request.layer.inserted):
-                        # the plan without measurements takes this one
-                        work.required.add((timed, key))
-                        first = False
-        inner = self._inner(work.requests, device)
-        outer = {request.problem for request in work.requests if request.layer.name not in inner}
-        for problem, times in work.times.items():
-            times.is_inner = problem not in outer
-        work.relate_regions()
-        return new
-
-    def _inner(self, requests: Sequence[Request], device: Device) -> set[str]:
+    def inner(self, requests: Sequence[Request], device: Device) -> set[str]:
         """Returns the names of the layers that can compute in float16, and whose inputs come from
         and whose outputs go to such layers only; and those of regions that can, whatever their
         neighbours."""
@@ -278,6 +206,12 @@ class Listing:
                    and (algorithm, timed, device.name) not in self._allowed_more}
         self._allowed_more.update((*pair, device.name) for pair in allowed)
         return allowed
+
+    def buildable(self, algorithm: Algorithm, problem: Problem,
+                  device: Device) -> Iterator[Variant]:
+        """Yields the variants within the effort that do not take too long to build."""
+        return (variant for variant in self.within_effort(algorithm, problem, device)
+                if variant.build_seconds <= self.limits.build_seconds)
 
     def within_effort(self, algorithm: Algorithm, problem: Problem,
                       device: Device) -> Iterator[Variant]:
@@ -338,21 +272,24 @@ class Listing:
 
 
 class _Listed:
-    """The variants of an algorithm, each of which is listed when it is first asked for. One thread
-    at a time asks for those of an algorithm and a problem."""
+    """The variants of an algorithm, each of which is listed when it is first asked for, by whatever
+    thread."""
 
     def __init__(self, variants: Iterable[Variant]) -> None:
         self._left = iter(variants)
         self._known: list[Variant] = []
+        self._lock = threading.Lock()
 
     def __iter__(self) -> Iterator[Variant]:
         index = 0
         while True:
             if index == len(self._known):
-                variant = next(self._left, None)
-                if variant is None:
-                    return
-                self._known.append(variant)
+                with self._lock:
+                    if index == len(self._known):
+                        variant = next(self._left, None)
+                        if variant is None:
+                            return
+                        self._known.append(variant)
             yield self._known[index]
             index += 1
 

@@ -1,0 +1,222 @@
+"""The order in which the candidates of a network's layers are measured, and which are not.
+
+All candidates are in one queue, ordered by the time that each may save the network for a second of
+measuring. A candidate that cannot save anything, even if it takes only the least time that can be
+expected of it, is not measured.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from gossamer.plan.tune.cost import BuildCosts, Estimates
+from gossamer.plan.tune.layer_times import NEAR, Attempt, CandidateGroup, LayerTimes
+
+_ATTEMPT_SECONDS = 0.01
+"""Seconds that measuring a candidate takes where building it takes none: those of a check and of
+the first sample, while other threads build."""
+_LATER = 20.0
+"""Factor of the seconds of a more precise candidate among layers that compute in float16."""
+
+
+@dataclass(frozen=True)
+class Skip:
+    """Why a candidate is left out.
+
+    is_final: whether the next search for the same leaves it out, too.
+    """
+
+    reason: str
+    is_final: bool = True
+
+
+ENDED = Skip("measuring was ended before", is_final=False)
+
+
+class Ranking:
+    """The attempts that are left, in the order in which they are best measured.
+
+    everything: whether attempts that cannot save anything are measured as well. worth: the share of
+    the network's time that a second of measuring must be expected to save. costs: what building
+    takes. required_first: whether required attempts come before all others, whatever is expected of
+    them.
+    """
+
+    def __init__(self, estimates: Estimates, costs: BuildCosts, *, everything: bool = False,
+                 worth: float = 0.0, required_first: bool = True) -> None:
+        self.costs = costs
+        self._estimates = estimates
+        self._everything = everything
+        self._worth = worth
+        self._required_first = required_first
+        self._layers: dict[LayerTimes, None] = {}
+        self._left_of: Counter[CandidateGroup] = Counter()
+        self._numbers = itertools.count()
+        self._heap: list[tuple[float, int, Attempt]] = []
+        """The attempts with negative scores, which were computed with what was known at the time.
+        """
+
+    def extend(self, attempts: Iterable[Attempt]) -> None:
+        """Adds attempts."""
+        for attempt in attempts:
+            self._left_of[attempt.group] += 1
+            self._layers.update(dict.fromkeys(attempt.group.layers))
+            heapq.heappush(self._heap, (-math.inf, next(self._numbers), attempt))
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def __iter__(self) -> Iterator[Attempt]:
+        """Yields the attempts that are left in no particular order."""
+        return (attempt for _, _, attempt in self._heap)
+
+    def has_of(self, group: CandidateGroup) -> bool:
+        """Returns whether attempts of a group are left."""
+        return self._left_of[group] > 0
+
+    def pop(self, only_required: bool = False) -> tuple[Attempt, Skip | None] | None:
+        """Returns the attempt that is measured next, or one that is left out with the reason; None
+        where none is left. only_required: whether others than required ones are left out."""
+        while self._heap:
+            _, number, attempt = heapq.heappop(self._heap)
+            skip = ENDED if only_required and not attempt.is_required else self.skip(attempt)
+            if skip is None:
+                score = self._score(attempt)
+                # scores mostly get worse while more is known
+                if self._heap and -score > self._heap[0][0]:
+                    heapq.heappush(self._heap, (-score, number, attempt))
+                    continue
+                skip = self._not_worth_it(attempt, score)
+            self._left_of[attempt.group] -= 1
+            if skip is None:
+                for layer in attempt.group.layers:
+                    layer.begun += 1
+                attempt.compiles = self.costs.begin(attempt.kernels)
+            return attempt, skip
+        return None
+
+    def skip(self, attempt: Attempt) -> Skip | None:
+        """Returns why an attempt cannot save anything; None where it may."""
+        if self._is_sure(attempt):
+            return None
+        regions = [layer.region_instead for layer in attempt.group.layers]
+        if regions[0] is not None and all(regions):
+            return Skip(f"{regions[0].name} takes {regions[0].best_us:.1f} us, its layers alone "
+                        f"{regions[0].parts_us:.1f} us so far")
+        least_us, bound = self.least_us(attempt), self.bound(attempt)
+        if least_us >= bound:
+            return Skip(f"at least {least_us:.1f} us expected against {bound:.1f} us")
+        return None
+
+    def _not_worth_it(self, attempt: Attempt, score: float) -> Skip | None:
+        """Returns a reason where an attempt is expected to save too little; None where it is not.
+        """
+        if self._is_sure(attempt) or not self._worth:
+            return None
+        total = sum(layer.best_us for layer in self._layers if not layer.parts)
+        if total == math.inf or score >= self._worth * total:
+            return None
+        return Skip(f"too little is expected to be saved of the network's {total:.1f} us for "
+                    f"{self._seconds(attempt):.2f} s of building")
+
+    def _is_sure(self, attempt: Attempt) -> bool:
+        """Returns whether an attempt is measured whatever is expected of it."""
+        return (self._everything or attempt.is_last
+                or (attempt.is_required and self._required_first))
+
+    def bound(self, attempt: Attempt) -> float:
+        """Returns the time from which on an attempt is of no use for any layer."""
+        return max(layer.bound(attempt, self._estimates) for layer in attempt.group.layers)
+
+    def least_us(self, attempt: Attempt) -> float:
+        """Returns the time that an attempt takes at least."""
+        least = self._estimates.least_us(attempt.kind, attempt.model_us)
+        if attempt.leader is not None and attempt.leader.time_us is not None:
+            least = max(least, self._estimates.least_us_of_config(attempt.algorithm,
+                                                                  attempt.leader.time_us))
+        return least
+
+    def learn(self, attempt: Attempt) -> None:
+        """Remembers the time that was measured in an attempt."""
+        if attempt.time_us is None:
+            return
+        self._estimates.learn(attempt.kind, attempt.group.problem, attempt.model_us,
+                              attempt.time_us)
+        if attempt.leader is not None and attempt.leader.time_us is not None:
+            self._estimates.learn_config(attempt.algorithm, attempt.leader.time_us, attempt.time_us)
+        for layer in attempt.group.layers:
+            layer.learn(attempt)
+
+    def renew(self, group: CandidateGroup, attempts: Sequence[Attempt]) -> None:
+        """Takes notice of new times of attempts of a group, those of all samples instead of one."""
+        for layer in group.layers:
+            layer.renew(attempts)
+
+    def forget(self, attempt: Attempt) -> None:
+        """Forgets the time of an attempt that failed after it was measured."""
+        for layer in attempt.group.layers:
+            layer.forget(attempt)
+
+    def saving_us_of_configs(self, attempt: Attempt, layer: LayerTimes) -> float:
+        """Returns the time that another config of an attempt's algorithm is expected to save one of
+        its layers, from the ratios of configs that were measured for all layers; 0 where they are
+        not known, and for an attempt that is not near the layer's best."""
+        bound = (layer.bound(attempt, self._estimates) if layer.keeps_precisions
+                 else min(layer.best_us, layer.parts_us))
+        if attempt.time_us is None or attempt.time_us > NEAR * bound or layer.region_instead:
+            return 0.0
+        return self._estimates.saving_us_of_config(
+            attempt.algorithm, _first_us(attempt) or attempt.time_us, bound) or 0.0
+
+    def _seconds(self, attempt: Attempt) -> float:
+        """Returns the seconds that an attempt is expected to take."""
+        return _ATTEMPT_SECONDS + self.costs.seconds(attempt.algorithm, attempt.variant,
+                                                     attempt.kernels)
+
+    def _score(self, attempt: Attempt) -> float:
+        """Returns the microseconds that an attempt is expected to save for a second of measuring.
+        """
+        if self._is_sure(attempt):
+            return math.inf
+        seconds = self._seconds(attempt)
+        if attempt.variant.precision != "fp16" and all(
+                layer.is_inner for layer in attempt.group.layers):
+            # it is of no use where float16 is as fast, which is known soon
+            seconds *= _LATER
+        saved = 0.0
+        for layer in attempt.group.layers:
+            bound = layer.bound(attempt, self._estimates)
+            if bound == math.inf:
+                # layers without any known time come first, each with what is expected to be fastest
+                expected = max(self._expected_us(attempt), 1e-3)
+                return 1e12 / ((1 + layer.begun)**2 * expected * seconds)
+            saved += self._saving_us(attempt, bound * layer.useful_share)
+        return saved / seconds
+
+    def _expected_us(self, attempt: Attempt) -> float:
+        """Returns the time that is expected of an attempt."""
+        expected = self._estimates.expected_us(attempt.kind, attempt.model_us)
+        return min(expected, _first_us(attempt) or expected)
+
+    def _saving_us(self, attempt: Attempt, bound: float) -> float:
+        """Returns the time that an attempt is expected to save where a bound is known: the average
+        over what was measured of such candidates, or as long as that is little, some of the way
+        down to the least time expected."""
+        first_us = _first_us(attempt)
+        known = (self._estimates.saving_us(attempt.kind, attempt.model_us, bound)
+                 if first_us is None else
+                 self._estimates.saving_us_of_config(attempt.algorithm, first_us, bound))
+        if known is not None:
+            return known
+        return max(0.0, bound - self._expected_us(attempt), 0.1 * (bound - self.least_us(attempt)))
+
+
+def _first_us(attempt: Attempt) -> float | None:
+    """Returns the time of the first config of an attempt's family; None where it is not known, or
+    the attempt is the first."""
+    return None if attempt.leader is None else attempt.leader.time_us

@@ -1,0 +1,463 @@
+"""The search for the fastest candidates of layers on one device.
+
+The candidates are ranked by what each is expected to save, built ahead, checked and sampled once;
+those within 15% of the best are sampled again. That is done twice: with the first configs of all
+algorithms, and then with more configs where these are expected to be of use.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+
+from gossamer.device.base import Device
+from gossamer.device.host import processors
+from gossamer.measure import Timing
+from gossamer.ops.algorithm import PRECISIONS, Algorithm, Problem, Variant
+from gossamer.plan.prepare import Prepared, responsive
+from gossamer.plan.program import Layer
+from gossamer.plan.store.tuning_cache import CandidateKey, Measurement
+from gossamer.plan.tune.alike import likeness, timed_problem
+from gossamer.plan.tune.build import CandidateBuilds
+from gossamer.plan.tune.cost import BuildCosts, Estimates
+from gossamer.plan.tune.digests import Digests
+from gossamer.plan.tune.layer_times import NEAR, Attempt, CandidateGroup, LayerTimes
+from gossamer.plan.tune.measures import BestUs, Request, Waves
+from gossamer.plan.tune.memory import CandidateMemory
+from gossamer.plan.tune.profile import LISTING, STORING, TuningProfile
+from gossamer.plan.tune.ranking import ENDED, Ranking, Skip
+from gossamer.plan.tune.results import Results
+from gossamer.plan.tune.sampling import Sampler
+from gossamer.plan.tune.space import Space
+from gossamer.plan.tune.worker_pools import WorkerPools
+
+_MORE = 0.5
+"""Share of the time of the first round that the second one may take."""
+_FROM_ALIKE = 2
+"""Configs that are measured of a layer that is like another one, the best of that one."""
+_NOT_TRIED = "not tried: "
+"""The beginning of the reason of a candidate that was left out, as reports have it."""
+_STORE_SECONDS = 5.0
+"""Seconds after which measurements are stored while others are made, so that a process that is
+killed loses no more."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far measuring is: layers and how many of them have a time; the sum of the best times in
+    microseconds; candidates, how many of them are done, and seconds that the others may take."""
+
+    layers: int
+    known_layers: int
+    best_us: float
+    candidates: int
+    done: int
+    seconds_left: float
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a search is held to.
+
+    samples: samples that a measurement needs to suffice.
+    worth: share of the network's time that a second of measuring must be expected to save.
+    more_gain: share of it that more configs of an algorithm must be expected to save.
+    everything: whether candidates that cannot be of use are measured too.
+    keeps_precisions: whether a less precise candidate may not stand for a more precise one.
+    required_first: whether what the plan without measurements takes is measured before all else.
+    key: identifies what is searched with which effort; what one search left out is left out by the
+    next one with the same key.
+    """
+
+    samples: int
+    worth: float
+    more_gain: float
+    everything: bool
+    keeps_precisions: bool
+    required_first: bool
+    key: str
+
+
+class Search:
+    """The search among the candidates of layers on one device.
+
+    is_over: whether measuring is to end as soon as each layer has a time.
+    begun: called with attempts before they join the ranking.
+    progress: called after each attempt.
+    timings: a list to which the samples of candidates near the best are added.
+    """
+
+    def __init__(self, device: Device, rules: Rules, space: Space, results: Results,
+                 digests: Digests, estimates: Estimates, memory: CandidateMemory,
+                 workers: WorkerPools | None, profile: TuningProfile, timings: list[Timing], *,
+                 is_over: Callable[[], bool] = lambda: False,
+                 begun: Callable[[Sequence[Attempt]], None] = lambda attempts: None,
+                 progress: Callable[[Progress], None] = lambda progress: None) -> None:
+        self.skips: dict[Attempt, Skip] = {}
+        """The attempts that were left out, each with the reason."""
+        self.elsewhere: list[Request] = []
+        """The requests of other devices."""
+        self.measured = 0
+        self.reused = 0
+        """Numbers of candidates that were measured, and whose measurements came from the cache."""
+        self._device, self._rules, self._space = device, rules, space
+        self._results, self._digests = results, digests
+        self._estimates, self._memory, self._profile = estimates, memory, profile
+        self._is_over, self._begun, self._progress = is_over, begun, progress
+        self._ranking = Ranking(
+            estimates, BuildCosts(processors() if device.builds_side_by_side else 1),
+            everything=rules.everything, worth=rules.worth, required_first=rules.required_first)
+        self._builds = CandidateBuilds(device, memory, profile,
+                                       None if workers is None else workers.pools)
+        self._sampler = Sampler(device, memory, self._ranking, self._builds, rules.samples, profile,
+                                timings)
+        self._requests: list[Request] = []
+        self._groups: dict[Problem, CandidateGroup] = {}
+        self._times: dict[Problem, LayerTimes] = {}
+        self._attempts: list[Attempt] = []
+        """The attempts for candidates of which nothing sufficient was known."""
+        self._alike: dict[object, CandidateGroup] = {}
+        self._followers: dict[Attempt, CandidateGroup] = {}
+        """The attempts that wait for the layer that theirs is like, with that one's group."""
+        self._start = self._stored = time.monotonic()
+        self._until = math.inf
+
+    def run(self, waves: Waves, within: Callable[[BestUs], Sequence[Request]]) -> None:
+        """Measures what is requested; the results are stored, those before an interrupt included.
+
+        waves: requests for the first round, of which the next are taken when as many candidates as
+        is of use are being built. within: returns the requests that are made after it.
+        """
+        # the driver is not asked again at each call which context is current
+        current = (self._device.current() if self._device.runs_cuda_libraries else nullcontext())
+        try:
+            with responsive(), current, self._builds.started():
+                self._round(waves)
+                self._second_round(within)
+                while instead := self._required_instead():
+                    self._ranking.extend(instead)
+                    self._round(())
+        finally:
+            self._store()
+
+    def best_us(self, layer: Layer) -> float:
+        """Returns the best time of a layer or region that is known so far in microseconds; infinite
+        where none is."""
+        times = None if layer.problem is None else self._times.get(layer.problem)
+        return math.inf if times is None else times.best_us
+
+    def _round(self, waves: Waves) -> None:
+        """Measures what is left in the ranking, and what is requested meanwhile."""
+        left, is_left = iter(waves), True
+        while True:
+            if self._is_over():
+                # nobody waits for builds that the plan can do without
+                self.skips |= dict.fromkeys(self._builds.give_up_optional(), ENDED)
+            self._begin()
+            if (done := self._builds.done()) is not None:
+                self._try(*done)
+                continue
+            wave: Sequence[Request] | None = ()
+            if is_left:
+                wave = next(left, ())
+                is_left = wave != ()
+                if wave:
+                    self._add(wave)
+                    continue
+            if wave is not None and not is_left and not self._builds.attempts:
+                break
+            if not self._sampler.sample_settled(self._is_over()):
+                self._builds.wait(self._space.answers if wave is None else None)
+        self._sampler.sample_left()
+
+    def _begin(self) -> None:
+        """Begins to build as many candidates as is of use."""
+        while self._builds.has_room and (taken := self._ranking.pop(self._is_over())):
+            attempt, skip = taken
+            if skip is None and not attempt.is_last and time.monotonic() > self._until:
+                skip = Skip("the time for more configs was over")
+            if skip is None:
+                self._builds.begin(attempt)
+            else:
+                self.skips[attempt] = skip
+
+    def _try(self, attempt: Attempt, built: Callable[[], Prepared]) -> None:
+        """Measures a candidate that is built, unless what was learnt meanwhile made it useless."""
+        if (skip := self._ranking.skip(attempt)) is not None:
+            self.skips[attempt] = skip
+        else:
+            self._sampler.try_(attempt, built)
+            self.measured += 1
+        if time.monotonic() - self._stored > _STORE_SECONDS:
+            self._store()
+        self._report()
+
+    def _report(self) -> None:
+        # a region takes the place of its layers, or none
+        layers = [times for times in self._times.values() if not times.parts]
+        known = [times.best_us for times in layers if times.best]
+        most, left = len(self._attempts), len(self._ranking)
+        spent = time.monotonic() - self._start
+        self._progress(Progress(len(layers), len(known), sum(known), most, most - left,
+                                spent * left / max(1, most - left)))
+
+    def _second_round(self, within: Callable[[BestUs], Sequence[Request]]) -> None:
+        """Measures what the first round shows to be of use."""
+        if not self._rules.everything:
+            now = time.monotonic()
+            self._until = now + _MORE * (now - self._start)
+        self._ranking.extend(self._of_followers())
+        if not self._is_over():
+            self._add(within(self.best_us))
+            self._add(self._more_configs(), are_more=True)
+        self._round(())
+        self._until = math.inf
+
+    def _add(self, requests: Sequence[Request], *, are_more: bool = False) -> None:
+        """Adds requests to the ranking. are_more: whether they are of more configs than the effort
+        has at first, of which the plan without measurements takes none."""
+        self.elsewhere += [request for request in requests if request.device is not self._device]
+        here = [request for request in requests if request.device is self._device]
+        with self._profile.stage(LISTING):
+            new = self._listed(here, are_more)
+            self._relate()
+        attempts = [attempt for group, of_group in new.items()
+                    for attempt in self._missing(group, of_group)]
+        self._attempts += attempts
+        self._begun(attempts)
+        self._memory.reserve_workspace(attempt.variant for attempt in attempts)
+        self._ranking.extend(attempt for attempt in attempts if attempt not in self._followers)
+
+    def _listed(self, requests: Iterable[Request],
+                are_more: bool) -> dict[CandidateGroup, list[Attempt]]:
+        """Returns an attempt for each candidate that was not requested before, by the group of
+        those that share measurements."""
+        new: dict[CandidateGroup, list[Attempt]] = {}
+        for request in requests:
+            self._requests.append(request)
+            problem, is_first = request.problem, not (are_more or request.layer.covers)
+            times = self._times.setdefault(problem, LayerTimes(
+                request.layer.name, keeps_precisions=self._rules.keeps_precisions))
+            for algorithm in request.algorithms:
+                timed = timed_problem(problem, algorithm)
+                for variant in self._space.buildable(algorithm, problem, self._device):
+                    group = self._groups.setdefault(
+                        timed, CandidateGroup(timed, request.layer, []))
+                    group.join(times)
+                    attempt = self._attempt(group, algorithm, variant)
+                    if attempt.key not in group.attempts:
+                        group.add(attempt)
+                        new.setdefault(group, []).append(attempt)
+                    if is_first and (variant.precision == "fp32" or request.layer.inserted):
+                        # the plan without measurements takes this one
+                        group.attempts[attempt.key].is_required = True
+                        is_first = False
+        return new
+
+    def _attempt(self, group: CandidateGroup, algorithm: Algorithm, variant: Variant) -> Attempt:
+        return Attempt(group, algorithm, variant,
+                       self._estimates.model_us(algorithm, group.problem, variant),
+                       kernels=algorithm.kernel_sources(group.problem, variant, self._device))
+
+    def _relate(self) -> None:
+        """Lets layers know of those next to them, and of the regions that compute them."""
+        inner = self._space.inner(self._requests, self._device)
+        outer = {request.problem for request in self._requests if request.layer.name not in inner}
+        times_of = {request.layer.name: self._times[request.problem] for request in self._requests}
+        covering: dict[str, list[LayerTimes]] = {}
+        for request in self._requests:
+            parts = request.layer.covers
+            if parts and all(part in times_of for part in parts):
+                times_of[request.layer.name].parts = [times_of[part] for part in parts]
+                for part in parts:
+                    covering.setdefault(part, []).append(times_of[request.layer.name])
+        for problem, times in self._times.items():
+            times.is_inner = problem not in outer
+            times.covered_by.clear()
+            times.bounds.clear()
+        for name in {request.layer.name: None for request in self._requests
+                     if covering and not request.layer.covers}:
+            times_of[name].covered_by.append(covering.get(name, ()))
+
+    def _missing(self, group: CandidateGroup, attempts: Sequence[Attempt]) -> list[Attempt]:
+        """Returns those of a group's attempts of which nothing sufficient is known."""
+        known = self._results.stored(group.problem, self._device)
+        of_process = self._results.of(group.problem, self._device)
+        missing = []
+        for attempt in attempts:
+            attempt.before = known.get(attempt.key)
+            if not self._suffices(attempt.before, group):
+                missing.append(attempt)
+            else:
+                attempt.measured = attempt.before
+        best_us = min((attempt.time_us for attempt in group.attempts.values()
+                       if attempt.time_us is not None), default=math.inf)
+        for attempt in attempts:
+            is_near = attempt.time_us is not None and attempt.time_us <= NEAR * best_us
+            if missing and is_near and attempt.key not in of_process:
+                # near times compare only within one session
+                attempt.measured = None
+                missing.append(attempt)
+            elif attempt.measured is not None:
+                if attempt.measured.not_tried:
+                    self.skips[attempt] = Skip(
+                        (attempt.measured.failure or "").removeprefix(_NOT_TRIED))
+                elif attempt.key not in of_process:
+                    self.reused += 1
+                self._results.keep(group.problem, self._device, [attempt.measured], on_disk=False)
+                for layer in group.layers:
+                    layer.learn(attempt)
+        if all(spec.size == 0 for spec in group.problem.outputs):
+            self._results.keep(group.problem, self._device, [
+                self._no_time(attempt) for attempt in missing], on_disk=False)
+            return []
+        kind = None if self._rules.everything else likeness(group.problem)
+        if kind is not None and missing:
+            leader = self._alike.setdefault(kind, group)
+            if leader is not group:
+                self._followers.update(dict.fromkeys(missing, leader))
+        return missing
+
+    def _suffices(self, stored: Measurement | None, group: CandidateGroup) -> bool:
+        """Returns whether a candidate need not be measured again."""
+        if stored is None:
+            return False
+        if stored.not_tried:
+            return stored.search == self._rules.key
+        if stored.failure:
+            # a candidate that was wrong with other weights may be right with these
+            return not (stored.wrong_numbers and stored.weights != self._digests.of(group.layer))
+        return stored.samples >= self._rules.samples
+
+    def _no_time(self, attempt: Attempt) -> Measurement:
+        """Returns the measurement of a candidate whose outputs are empty."""
+        attempt.measured = Measurement.of(
+            attempt.algorithm, attempt.variant, Timing(0.0, 0.0, 0.0, self._rules.samples),
+            error=0.0, weights=self._digests.of(attempt.group.layer))
+        return attempt.measured
+
+    def _of_followers(self) -> list[Attempt]:
+        """Returns the attempts of layers that are like another one: the configs that are best for
+        that one."""
+        ranked: dict[CandidateGroup, list[CandidateKey]] = {}
+        for leader in set(self._followers.values()):
+            timed = [attempt for attempt in leader.attempts.values() if attempt.time_us is not None]
+            timed.sort(key=lambda attempt: attempt.time_us or math.inf)
+            ranked[leader] = [attempt.key for attempt in timed[:_FROM_ALIKE]]
+        taken = []
+        for attempt, leader in self._followers.items():
+            if attempt.is_required or not ranked[leader] or attempt.key in ranked[leader]:
+                attempt.leader = None
+                taken.append(attempt)
+            else:
+                self.skips[attempt] = Skip(
+                    f"not among the best for {leader.layer.name}, which is alike",
+                    is_final=not self._is_over())
+        self._followers.clear()
+        return taken
+
+    def _more_configs(self) -> list[Request]:
+        """Returns requests for more configs of dense algorithms that are among the fastest for a
+        layer, where these are expected to save enough. Of those that skip zeros, each would be
+        compiled for one layer only."""
+        layers = {request.layer.name: request.layer for request in self._requests}
+        known_us = [us for us in map(self.best_us, (
+            layer for layer in layers.values() if not layer.covers)) if us < math.inf]
+        least_us = self._rules.more_gain * sum(known_us)
+        counts = Counter(layer.problem for layer in layers.values())
+        count_of = {times: counts[problem] for problem, times in self._times.items()}
+        wanted = {(attempt.algorithm, attempt.group.problem)
+                  for group in self._groups.values() for attempt in group.attempts.values()
+                  if attempt.algorithm.dense and least_us < sum(
+                      count_of[times] * self._ranking.saving_us_of_configs(attempt, times)
+                      for times in group.layers)}
+        allowed = self._space.allow_more(wanted, self._device)
+        return [replace(request, algorithms=algorithms) for request in self._requests
+                if (algorithms := [
+                    algorithm for algorithm in request.algorithms
+                    if (algorithm, timed_problem(request.problem, algorithm)) in allowed])]
+
+    def _required_instead(self) -> list[Attempt]:
+        """Returns an attempt for each layer for which no candidate that was measured works, the
+        most precise first, so that it is measured though measuring was ended or others were
+        expected to be faster. Regions whose layers work alone need none."""
+        instead: dict[Attempt, None] = {}
+        for times in self._times.values():
+            if times.best or times.is_region:
+                continue
+            own = [attempt for group in self._groups.values() if times in group.layers
+                   for attempt in group.attempts.values()]
+            left = [attempt for attempt in own
+                    if attempt.measured is None or attempt.measured.not_tried]
+            if left and not any(attempt in instead for attempt in own):
+                instead[min(left, key=lambda attempt: PRECISIONS.index(
+                    attempt.variant.precision))] = None
+        for attempt in instead:
+            attempt.is_required = attempt.is_last = True
+            attempt.measured = None
+            self.skips.pop(attempt, None)
+        return list(instead)
+
+    def _store(self) -> None:
+        """Stores what was measured, and what was left out."""
+        self._stored = time.monotonic()
+        with self._profile.stage(STORING):
+            for group in self._groups.values():
+                known = self._results.of(group.problem, self._device)
+                fresh: dict[bool, list[Measurement]] = {True: [], False: []}
+                for key, attempt in group.attempts.items():
+                    result, skip = attempt.measured, self.skips.get(attempt)
+                    if result is None and skip is not None:
+                        result = self._left_out(attempt, skip)
+                    if result is None:
+                        continue
+                    result = _with_first_build(result, attempt.before)
+                    if result != known.get(key):
+                        is_final = skip.is_final if skip else not attempt.may_differ
+                        fresh[is_final].append(result)
+                for on_disk, measured in fresh.items():
+                    self._results.keep(group.problem, self._device, measured, on_disk=on_disk)
+
+    def _left_out(self, attempt: Attempt, skip: Skip) -> Measurement:
+        return replace(Measurement.of(attempt.algorithm, attempt.variant, not_tried=True,
+                                      failure=_NOT_TRIED + skip.reason), search=self._rules.key)
+
+
+def measured_alone(layer: Layer, device: Device, pairs: Sequence[tuple[Algorithm, Variant]],
+                   samples: int, memory: CandidateMemory | None = None,
+                   profile: TuningProfile | None = None) -> list[Attempt]:
+    """Measures candidates of one layer, all of them, and returns their attempts in order."""
+    assert layer.problem is not None
+    memory = CandidateMemory(device) if memory is None else memory
+    profile = TuningProfile() if profile is None else profile
+    estimates = Estimates(device)
+    ranking = Ranking(estimates, BuildCosts(), everything=True)
+    builds = CandidateBuilds(device, memory, profile)
+    sampler = Sampler(device, memory, ranking, builds, samples, profile, [])
+    group = CandidateGroup(layer.problem, layer, [LayerTimes(layer.name)])
+    attempts = [Attempt(group, algorithm, variant,
+                        estimates.model_us(algorithm, layer.problem, variant))
+                for algorithm, variant in pairs]
+    memory.reserve_workspace(variant for _, variant in pairs)
+    with responsive(), builds.started():
+        for attempt in attempts:
+            builds.begin(attempt)
+        while builds.attempts:
+            if (done := builds.done()) is None:
+                builds.wait()
+            else:
+                sampler.try_(*done)
+        sampler.sample_left()
+    return attempts
+
+
+def _with_first_build(fresh: Measurement, before: Measurement | None) -> Measurement:
+    """Returns a measurement with the build time of an earlier one, where that was made before the
+    kernels were in the cache."""
+    if before is None or before.build_s is None or before.build_cached or not fresh.build_cached:
+        return fresh
+    return replace(fresh, build_s=before.build_s, build_cached=False)
