@@ -3,6 +3,7 @@ treated apart, and then with the numbers that each image has at the file's batch
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -126,6 +127,42 @@ def test_networks_of_one_batch_size_run_at_others(seed: int, batch: int, tmp_pat
         value.type.tensor_type.shape.dim[0].dim_value = 1
     if 0 not in [d.dim_value for d in proto.graph.input[0].type.tensor_type.shape.dim]:
         assert same_as_alone(proto, batch, tmp_path)
+
+
+def attention(written: int) -> onnx.ModelProto:
+    """Returns attention of two heads, whose batch is on axis 1 for a while."""
+    shapes = {"s": ints(written, 6, 3, 2, 4), "t": ints(written, 6, 8)}
+    parts = [make("Gather", ["c", f"i{index}"], f"q{index}", axis=0) for index in range(3)]
+    return model(
+        [make("MatMul", ["x", "w"], "a"), make("Reshape", ["a", "s"], "b"),
+         make("Transpose", ["b"], "c", perm=[2, 0, 3, 1, 4]), *parts,
+         make("Transpose", ["q1"], "k", perm=[0, 1, 3, 2]), make("MatMul", ["q0", "k"], "m"),
+         make("Softmax", ["m"], "n", axis=-1), make("MatMul", ["n", "q2"], "o"),
+         make("Transpose", ["o"], "p", perm=[0, 2, 1, 3]), make("Reshape", ["p", "t"], "y")],
+        {"x": (written, 6, 8)}, {"y": 3},
+        {"w": weights(8, 24), **shapes, **{f"i{index}": np.array(index) for index in range(3)}})
+
+
+def windows(written: int) -> onnx.ModelProto:
+    """Returns attention within windows, of which axis 0 has four for each image."""
+    return model(
+        [make("Reshape", ["x", "s"], "a"), make("Transpose", ["a"], "b", perm=[0, 1, 3, 2, 4, 5]),
+         make("Reshape", ["b", "t"], "c"), make("Transpose", ["c"], "d", perm=[0, 2, 1]),
+         make("MatMul", ["c", "d"], "m"), make("Softmax", ["m"], "n", axis=-1),
+         make("MatMul", ["n", "c"], "o"), make("Reshape", ["o", "v"], "e"),
+         make("Transpose", ["e"], "f", perm=[0, 1, 3, 2, 4, 5]), make("Reshape", ["f", "u"], "y")],
+        {"x": (written, 8, 8, 3)}, {"y": 4},
+        {"s": ints(written, 2, 4, 2, 4, 3), "t": ints(-1, 16, 3), "u": ints(written, 8, 8, 3),
+         "v": ints(written, 2, 2, 4, 4, 3)})
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3])
+@pytest.mark.parametrize("written", [1, 2])
+@pytest.mark.parametrize("made", [attention, windows])
+def test_a_batch_may_be_moved_and_moved_back(
+    made: Callable[[int], onnx.ModelProto], written: int, batch: int, tmp_path: Path
+) -> None:
+    assert same_as_alone(made(written), batch, tmp_path)
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)
