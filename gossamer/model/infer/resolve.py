@@ -9,6 +9,7 @@ from dataclasses import replace
 from gossamer.errors import InputError, ModelError, quoted
 from gossamer.expression import Expression
 from gossamer.model.graph import Graph, Node, StaticGraph, ValueInfo
+from gossamer.model.infer.images_apart import images_apart
 from gossamer.model.infer.visit import visit
 from gossamer.model.opset.state import InferenceState
 
@@ -18,7 +19,7 @@ def resolve(graph: Graph, batch: int,
     """Returns the graph of one batch size, which may be 0, with the shape and dtype of every value.
 
     A graph whose inputs have no batch keeps its own shapes whatever `batch` is. A file written
-    for one batch size runs at another if every output's first dimension can follow the batch.
+    for one batch size runs at another if every node is shown to treat images apart.
 
     overrides: shapes of inputs by name, without the batch, where the file leaves dimensions open.
     Raises InputError for open dimensions and impossible overrides; ModelError for shapes that
@@ -31,22 +32,30 @@ def resolve(graph: Graph, batch: int,
     free = any(info.shape[:1] == (None,) for info in graph.inputs)
     if not free or batch == graph.fixed_batch:
         return _run(InferenceState(graph, batch))
-    other_batch = InferenceState(graph, graph.fixed_batch or (2 if batch != 2 else 3))
+    if graph.fixed_batch is not None:
+        return _at_another_batch(graph, graph.fixed_batch, batch)
+    other_batch = InferenceState(graph, 2 if batch != 2 else 3)
     try:
         _run(other_batch)
     except ModelError:
-        if graph.fixed_batch is not None:
-            raise
         return _run(InferenceState(graph, batch))
+    return _run(InferenceState(graph, batch, other_batch))
+
+
+def _at_another_batch(graph: Graph, written: int, batch: int) -> StaticGraph:
+    """Returns the graph of a batch size for which its file was not written. Raises ModelError
+    where a node is not shown to treat images apart, each as at the file's batch size."""
+    advice = (f"the file is written for batch {written} and does not run at {batch}: run it at "
+              f"batch {written}, or export it with a free batch dimension")
+    own = InferenceState(graph, written)
+    own_static = _run(own)
     try:
-        static = _run(InferenceState(graph, batch, other_batch))
+        static = _run(InferenceState(graph, batch, own))
     except ModelError as error:
-        if graph.fixed_batch is None:
-            raise
-        raise ModelError(f"{error}; the file is written for batch {graph.fixed_batch} and does "
-                         f"not run at {batch}: export it with a free batch dimension") from None
-    if graph.fixed_batch is not None:
-        _check_scaling(static, other_batch)
+        raise ModelError(f"{error}; {advice}") from None
+    mixing, _ = images_apart(static, own_static)
+    if mixing is not None:
+        raise ModelError(f"{graph.file or graph.name}: {mixing}; {advice}")
     return static
 
 
@@ -88,27 +97,6 @@ def check_open_dimensions(graph: Graph) -> None:
 
 def _text(info: ValueInfo, shape: Sequence[int | None]) -> str:
     return f"[{', '.join('any' if size is None else str(size) for size in shape)}]"
-
-
-def _check_scaling(static: StaticGraph, other_batch: InferenceState) -> None:
-    """Raises ModelError when an output's first dimension does not follow the batch."""
-    before, now = other_batch.batch, static.batch
-
-    def follows(name: str) -> bool:
-        old, new = other_batch.shapes.get(name), static.shapes.get(name)
-        return bool(old and new and new[0] * before == old[0] * now and old[0])
-
-    for info in static.graph.outputs:
-        if info.name in static.constants or follows(info.name):
-            continue
-        for node in static.nodes:
-            if any(follows(name) for name in node.inputs) and not any(
-                    follows(name) for name in node.outputs):
-                shape = list(static.shapes[node.outputs[0]])
-                raise ModelError(
-                    f"{static.graph.file}: {node.source} has output shape {shape} at batch {now}, "
-                    f"so that the model fixes its batch at {before}; "
-                    "export it with a free batch dimension")
 
 
 def _run(state: InferenceState) -> StaticGraph:

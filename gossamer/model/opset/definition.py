@@ -10,6 +10,7 @@ import numpy as np
 
 from gossamer.facts import ValueFacts
 from gossamer.model.graph import Node, StaticGraph
+from gossamer.model.opset.images import Images
 from gossamer.model.opset.state import InferenceState
 
 ShapeRule = Callable[[InferenceState, Node], None]
@@ -18,11 +19,11 @@ ShapeRule = Callable[[InferenceState, Node], None]
 Evaluation = Callable[[dict[str, Any], Sequence[np.ndarray]], list[np.ndarray]]
 """A function of a node's concrete attributes and inputs that computes its outputs with NumPy."""
 
-MixingRule = Callable[[StaticGraph, Node, set[str]], str | None]
-"""A function of (static graph, node, names of the values that have a row for each image along
-dimension 0) that returns how the node mixes images, as text that follows the node's name; None
-where each row of its outputs depends on the rows of one image only. It is called where at least
-one input has a row for each image."""
+MixingRule = Callable[[Images, Node], str | None]
+"""A function of (images, node) that returns how the node mixes images, as text that follows the
+node's name; None where each image of its outputs, which lie along the only axis that grows with the
+batch, is the same function of that image of its inputs. It is called where an input has images, or
+where an output grows with the batch."""
 
 FactsRule = Callable[[StaticGraph, Node, Sequence[ValueFacts]], list[ValueFacts]]
 """A function of (static graph, node, facts of its inputs) that returns the facts of its outputs."""
@@ -39,8 +40,8 @@ class OpDef:
     shape: the shape rule.
     evaluate: the evaluation with NumPy, by which shape arithmetic and constants are computed, or
     `not_evaluated`.
-    mixes: how a node mixes the images of a batch; `keeps_images_apart` where it never does. It
-    decides whether a batch may be run in parts.
+    mixes: how a node mixes the images of a batch; gossamer.model.opset.mixing has common rules. It
+    decides whether a batch may be run in parts, and a file at another batch size than its own.
     passes_values: whether outputs are the inputs' values, or functions of few of them, so that a
     sign behind the node depends on how each input is rounded. Batch norms before are then not
     folded into weights.
@@ -97,10 +98,6 @@ def not_evaluated(attributes: dict[str, Any], arrays: Sequence[np.ndarray]) -> N
     """Stands for the evaluation of an op that stays a node even where all its inputs are known,
     since no file has it in shape arithmetic."""
     raise AssertionError("an op that is not evaluated was")
-
-
-def keeps_images_apart(static: StaticGraph, node: Node, with_batch: set[str]) -> None:
-    """The mixing rule of an op whose output rows always depend on one image each."""
 
 
 def never_jumps(node: Node) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 from gossamer.expression import DISCONTINUOUS
 from gossamer.facts import REAL, ValueFacts, integers
 from gossamer.model.graph import Node, StaticGraph
-from gossamer.model.opset.definition import define, keeps_images_apart
+from gossamer.model.opset.definition import define
 from gossamer.model.opset.expression_facts import expression_facts
 from gossamer.model.opset.mixing import broadcasts_across_images
 from gossamer.model.opset.state import InferenceState
@@ -118,6 +118,6 @@ DEFINITIONS = (
            passes_values=True, jumps=_elementwise_jumps, facts=_elementwise_facts,
            float_only=False, attribute_inputs=()),
     define("cast", text="x; dtype",
-           shape=_cast_shape, evaluate=_cast, mixes=keeps_images_apart, passes_values=True,
+           shape=_cast_shape, evaluate=_cast, mixes=broadcasts_across_images, passes_values=True,
            jumps=_cast_jumps, facts=_cast_facts, float_only=False, attribute_inputs=()),
 )

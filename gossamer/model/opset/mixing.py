@@ -2,28 +2,58 @@
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Sequence
 
-from gossamer.model.graph import Node, StaticGraph
+from gossamer.model.graph import Node
+from gossamer.model.opset.images import Images
 
 
-def works_across_images(static: StaticGraph, node: Node, with_batch: set[str]) -> str | None:
+def moves_images(images: Images, node: Node) -> None:
+    """The mixing rule of an op that gives values another order, but never within an axis."""
+
+
+def keeps_images_apart(images: Images, node: Node) -> str | None:
+    """The mixing rule of an op that works on each image for itself where its first input has them
+    along axis 0, and all others have none."""
+    if any(name in images.axes for name in node.inputs[1:]):
+        return "takes other inputs than its first from the batch"
+    axis = images.axes.get(node.inputs[0], 0)
+    return f"works across axis {axis}, {BATCH_AXIS}" if axis else None
+
+
+def works_across_images(images: Images, node: Node) -> str | None:
     """The mixing rule of an op that works along its attribute `axis`."""
-    rank = len(static.shapes[node.inputs[0]])
-    if rank and node.attributes["axis"] % rank == 0:
-        return "works across axis 0, along which the inputs of a batch lie"
+    axis = node.attributes["axis"] % max(len(images.static.shapes[node.inputs[0]]), 1)
+    if any(images.axes.get(name) == axis for name in node.inputs):
+        return f"works across axis {axis}, {BATCH_AXIS}"
     return None
 
 
-def broadcasts_across_images(static: StaticGraph, node: Node, with_batch: set[str]) -> str | None:
+def broadcasts_across_images(images: Images, node: Node) -> str | None:
     """The mixing rule of an op whose inputs broadcast to its output's shape."""
-    shape = static.shapes[node.outputs[0]]
-    if any(len(static.shapes[name]) < len(shape) for name in node.inputs if name in with_batch):
+    return mixing_operands(images, node, node.inputs)
+
+
+def mixing_operands(images: Images, node: Node, names: Sequence[str]) -> str | None:
+    """Returns how inputs that broadcast to the output's shape mix images; None where they do
+    not."""
+    output = node.outputs[0]
+    axis = images.growing_axis(output)
+    if axis is None:
         return "lays the batch along another axis"
-    for name in node.inputs:
-        constant = static.constants.get(name)
-        if constant is None or constant.ndim < len(shape) or len(constant) < 2:
-            continue
-        if not np.array_equal(constant, np.broadcast_to(constant[:1], constant.shape)):
+    for name in names:
+        shape = images.static.shapes[name]
+        own_axis = axis - (len(images.static.shapes[output]) - len(shape))
+        if name in images.axes:
+            # an image may broadcast within itself only
+            same = [own_axis >= 0 and static.shapes[name][own_axis] == static.shapes[output][axis]
+                    for static in (images.static, images.other)]
+            if images.axes[name] != own_axis or not all(same):
+                return "lays the batch along another axis"
+        elif own_axis >= 0 and shape[own_axis] != 1:
             return "treats the inputs of a batch by their place in it"
     return None
+
+
+BATCH_AXIS = "along which the inputs of a batch lie"
+"""Says of an axis why an op may not work along it."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from gossamer.expression import Expression, ExpressionStep
-from gossamer.model.graph import Node, StaticGraph
+from gossamer.model.graph import Node
 from gossamer.model.opset.definition import (
     define,
     never_jumps,
@@ -14,6 +14,7 @@ from gossamer.model.opset.definition import (
     nothing_known,
     resolved,
 )
+from gossamer.model.opset.images import Images
 from gossamer.model.opset.state import InferenceState
 
 AFFINE = Expression(4, (ExpressionStep("sub", (0, 1)), ExpressionStep("mul", (4, 2)),
@@ -62,7 +63,7 @@ def _training_shape(state: InferenceState, node: Node) -> None:
     state.emit(node, shape, several=(shape, shape[1:2], shape[1:2]), **node.attributes)
 
 
-def _training_mixes(static: StaticGraph, node: Node, with_batch: set[str]) -> str | None:
+def _training_mixes(images: Images, node: Node) -> str | None:
     return "normalises by the statistics of all inputs of a batch"
 
 

@@ -14,11 +14,11 @@ from gossamer.model.graph import Node, StaticGraph
 from gossamer.model.opset.definition import (
     define,
     first_input,
-    keeps_images_apart,
     never_jumps,
     not_evaluated,
 )
-from gossamer.model.opset.mixing import works_across_images
+from gossamer.model.opset.images import Images
+from gossamer.model.opset.mixing import BATCH_AXIS, keeps_images_apart, works_across_images
 from gossamer.model.opset.state import InferenceState
 
 
@@ -204,26 +204,22 @@ def _gather(attributes: dict[str, Any], arrays: Sequence[np.ndarray]) -> list[np
     return [np.take(arrays[0], arrays[1], axis=attributes["axis"])]
 
 
-def _slice_mixes(static: StaticGraph, node: Node, with_batch: set[str]) -> str | None:
-    rank = len(static.shapes[node.inputs[0]])
-    if 0 in (axis % rank for axis in node.attributes["axes"]):
-        return "cuts along axis 0, along which the inputs of a batch lie"
+def _slice_mixes(images: Images, node: Node) -> str | None:
+    axis = images.axes[node.inputs[0]]
+    return f"cuts along axis {axis}, {BATCH_AXIS}" if axis in node.attributes["axes"] else None
+
+
+def _gather_mixes(images: Images, node: Node) -> str | None:
+    x, indices = (images.axes.get(name) for name in node.inputs)
+    if x is not None and (x == node.attributes["axis"] or indices is not None):
+        return f"picks along axis {node.attributes['axis']} of inputs that lie along axis {x}"
     return None
 
 
-def _gather_mixes(static: StaticGraph, node: Node, with_batch: set[str]) -> str | None:
-    axis = node.attributes["axis"] % len(static.shapes[node.inputs[0]])
-    if axis == 0 and node.inputs[0] in with_batch:
-        return "picks along axis 0, along which the inputs of a batch lie"
-    if axis and node.inputs[1] in with_batch:
-        return "moves the batch out of axis 0"
-    return None
-
-
-def _pad_mixes(static: StaticGraph, node: Node, with_batch: set[str]) -> str | None:
-    pads = node.attributes["pads"]
-    if pads[0] or pads[len(pads) // 2]:
-        return "pads axis 0, along which the inputs of a batch lie"
+def _pad_mixes(images: Images, node: Node) -> str | None:
+    axis, pads = images.axes[node.inputs[0]], node.attributes["pads"]
+    if pads[axis] or pads[axis + len(pads) // 2]:
+        return f"pads axis {axis}, {BATCH_AXIS}"
     return None
 
 

@@ -13,6 +13,8 @@ from gossamer.facts import PLUS_MINUS_ONE, REAL, TERNARY, ValueFacts, point
 from gossamer.model.graph import Node, StaticGraph
 from gossamer.model.opset.definition import define, never_jumps, not_evaluated
 from gossamer.model.opset.expression_facts import expression_facts
+from gossamer.model.opset.images import Images
+from gossamer.model.opset.mixing import mixing_operands
 from gossamer.model.opset.signs import is_never_zero
 from gossamer.model.opset.state import InferenceState
 from gossamer.model.opset.sums import weighted_sums
@@ -111,22 +113,41 @@ def _matmul_shape(state: InferenceState, node: Node) -> None:
     state.emit(node, shape)
 
 
-def _conv_mixes(static: StaticGraph, node: Node, with_batch: set[str]) -> str | None:
-    return "takes its weights from the batch" if node.inputs[1] in with_batch else None
+def _conv_mixes(images: Images, node: Node) -> str | None:
+    x, weight, *operands = node.inputs
+    if weight in images.axes:
+        return "takes its weights from the batch"
+    if images.axes.get(x) != 0:
+        return "takes the batch as something else than images"
+    return mixing_operands(images, node, [name for name in operands if name in images.axes])
 
 
-def _product_mixes(static: StaticGraph, node: Node, with_batch: set[str]) -> str | None:
-    """Returns how a matrix product mixes the rows of a batch; None where it does not."""
-    left, right = node.inputs[:2]
-    ranks = len(static.shapes[left]), len(static.shapes[right])
-    rank = max(ranks)
-    mixed = "multiplies the inputs of a batch with each other"
-    if node.attributes.get("trans_a") and left in with_batch:
-        return mixed
-    if left in with_batch and (ranks[0] < 2 or ranks[0] < rank):
-        return mixed
-    if right in with_batch and (ranks[1] < 3 or ranks[1] < rank):
-        return mixed
+def _gemm_mixes(images: Images, node: Node) -> str | None:
+    a, b, *operands = node.inputs
+    last = len(images.static.shapes[a]) - 1
+    inner = 0 if node.attributes["trans_a"] else last, 1 if node.attributes["trans_b"] else 0
+    axes = images.axes.get(a), images.axes.get(b)
+    if None not in axes or axes[0] == inner[0] or axes[1] == inner[1]:
+        return _MULTIPLIED
+    return mixing_operands(images, node, operands)
+
+
+def _matmul_mixes(images: Images, node: Node) -> str | None:
+    """Axes count from the last, as they broadcast: -1 and -2 are those of the matrices."""
+    shapes = [images.static.shapes[name] for name in node.inputs]
+    axes = [images.axes[name] - len(shape) if name in images.axes else None
+            for name, shape in zip(node.inputs, shapes, strict=True)]
+    if axes[0] == -1 or axes[1] == (-2 if len(shapes[1]) > 1 else -1):
+        return _MULTIPLIED
+    if None not in axes:
+        sizes = [[static.shapes[name][images.axes[name]] for name in node.inputs]
+                 for static in (images.static, images.other)]
+        same = axes[0] == axes[1] and all(first == second for first, second in sizes)
+        return None if same and (axes[0] or 0) < -2 else _MULTIPLIED
+    (axis,) = (axis for axis in axes if axis is not None)
+    other = shapes[0 if axes[0] is None else 1]
+    if axis < -2 and -axis <= len(other) and other[axis] != 1:
+        return "treats the inputs of a batch by their place in it"
     return None
 
 
@@ -201,6 +222,8 @@ def _rows(array: np.ndarray) -> np.ndarray:
     return array.reshape(math.prod(array.shape[:-1]), array.shape[-1])
 
 
+_MULTIPLIED = "multiplies the inputs of a batch with each other"
+
 _WINDOW = "strides (2), pads (top, left, bottom, right), dilations (2), "
 _AUTO_PAD = 'auto_pad "SAME_UPPER" or "SAME_LOWER" in place of pads until resolve()'
 _EPILOGUE = ("epilogue: an Expression whose input 0 is the result and whose further inputs are the "
@@ -225,10 +248,10 @@ DEFINITIONS = (
            text="a, b[, epilogue operands], matrices of which none need be constant (where b is, "
                 "and a is not transposed, a may have more dimensions, of which the last is summed "
                 f"over); trans_a, trans_b, {_EPILOGUE}; channels lie along the last axis",
-           shape=_gemm_shape, evaluate=not_evaluated, mixes=_product_mixes, passes_values=False,
+           shape=_gemm_shape, evaluate=not_evaluated, mixes=_gemm_mixes, passes_values=False,
            jumps=never_jumps, facts=_gemm_facts, float_only=True, attribute_inputs=()),
     define("matmul",
            text="a, b of any rank, which broadcast as NumPy's; no attributes",
-           shape=_matmul_shape, evaluate=_matmul, mixes=_product_mixes, passes_values=False,
+           shape=_matmul_shape, evaluate=_matmul, mixes=_matmul_mixes, passes_values=False,
            jumps=never_jumps, facts=_matmul_facts, float_only=True, attribute_inputs=()),
 )

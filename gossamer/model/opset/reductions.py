@@ -11,7 +11,8 @@ import numpy as np
 from gossamer.facts import NONNEGATIVE, REAL, ValueFacts
 from gossamer.model.graph import Node, StaticGraph
 from gossamer.model.opset.definition import define, never_jumps, not_evaluated
-from gossamer.model.opset.mixing import works_across_images
+from gossamer.model.opset.images import Images
+from gossamer.model.opset.mixing import BATCH_AXIS, works_across_images
 from gossamer.model.opset.state import InferenceState
 
 
@@ -40,11 +41,9 @@ def _reduce(attributes: dict[str, Any], arrays: Sequence[np.ndarray]) -> list[np
     return [np.asarray(result, dtype=x.dtype)]
 
 
-def _reduce_mixes(static: StaticGraph, node: Node, with_batch: set[str]) -> str | None:
-    rank = len(static.shapes[node.inputs[0]])
-    if 0 in (axis % rank for axis in node.attributes["axes"] or (0,)):
-        return "reduces axis 0, along which the inputs of a batch lie"
-    return None
+def _reduce_mixes(images: Images, node: Node) -> str | None:
+    axis = images.axes[node.inputs[0]]
+    return f"reduces axis {axis}, {BATCH_AXIS}" if axis in node.attributes["axes"] else None
 
 
 def _reduce_facts(static: StaticGraph, node: Node,

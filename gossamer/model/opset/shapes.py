@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from gossamer.model.graph import Node, StaticGraph
+from gossamer.model.graph import Node
 from gossamer.model.opset.definition import define, first_input, never_jumps, resolved
-from gossamer.model.opset.mixing import broadcasts_across_images
+from gossamer.model.opset.images import Images
+from gossamer.model.opset.mixing import broadcasts_across_images, moves_images
 from gossamer.model.opset.state import InferenceState
 
 
@@ -165,15 +166,15 @@ def _expand(attributes: dict[str, Any], arrays: Sequence[np.ndarray]) -> list[np
     return [np.broadcast_to(arrays[0], attributes["shape"])]
 
 
-def _reshape_mixes(static: StaticGraph, node: Node, with_batch: set[str]) -> str | None:
-    shape = static.shapes[node.outputs[0]]
-    if not shape or shape[0] % max(static.batch, 1):
-        return "moves the batch out of axis 0"
+def _reshape_mixes(images: Images, node: Node) -> str | None:
+    """Images stay whole where as many of them lie before each, by all axes before theirs."""
+    old, new = images.axes.get(node.inputs[0]), images.growing_axis(node.outputs[0])
+    if old is None or new is None:
+        return "moves the batch into other axes"
+    shapes = images.static.shapes
+    if math.prod(shapes[node.inputs[0]][:old]) != math.prod(shapes[node.outputs[0]][:new]):
+        return "puts parts of several inputs of a batch together"
     return None
-
-
-def _transpose_mixes(static: StaticGraph, node: Node, with_batch: set[str]) -> str | None:
-    return "moves the batch out of axis 0" if node.attributes["permutation"][0] != 0 else None
 
 
 DEFINITIONS = (
@@ -192,7 +193,7 @@ DEFINITIONS = (
            shape=_reshape_shape, evaluate=_reshape, mixes=_reshape_mixes, passes_values=True,
            jumps=never_jumps, facts=first_input, float_only=False, attribute_inputs=("shape",)),
     define("transpose", text="x; permutation",
-           shape=_transpose_shape, evaluate=_transpose, mixes=_transpose_mixes,
+           shape=_transpose_shape, evaluate=_transpose, mixes=moves_images,
            passes_values=True, jumps=never_jumps, facts=first_input, float_only=False,
            attribute_inputs=()),
     define("expand", text="x; shape",

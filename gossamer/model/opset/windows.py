@@ -9,7 +9,8 @@ import numpy as np
 
 from gossamer.facts import REAL, ValueFacts
 from gossamer.model.graph import Node, StaticGraph
-from gossamer.model.opset.definition import define, keeps_images_apart, never_jumps, not_evaluated
+from gossamer.model.opset.definition import define, never_jumps, not_evaluated
+from gossamer.model.opset.mixing import keeps_images_apart
 from gossamer.model.opset.state import InferenceState
 
 MOST_TAPS = 2**18

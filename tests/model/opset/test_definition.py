@@ -10,12 +10,12 @@ import pytest
 from gossamer.model.opset.definition import (
     OpDef,
     define,
-    keeps_images_apart,
     never_jumps,
     not_evaluated,
     nothing_known,
     resolved,
 )
+from gossamer.model.opset.mixing import keeps_images_apart
 from gossamer.model.opset.registry import OPSET, by_name
 from gossamer.ops.registry import OPS
 from gossamer.plan.lower.rules import check_rules

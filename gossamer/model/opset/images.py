@@ -1,0 +1,66 @@
+"""Images: along which axis of each value the images of a batch lie, one after another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from gossamer.model.graph import StaticGraph
+from gossamer.model.opset.state import Shape
+
+
+@dataclass
+class Images:
+    """What is known of the images in a graph's values, from its static graphs at two batch sizes.
+
+    The sizes tell the axis along which the images of a value may lie: the only one that grows with
+    the batch. That they lie there, each apart from the others, the rules of the ops show.
+
+    static, other: the graph at two batch sizes.
+    axes: the axis along which the images lie, by name, of the values of which that was shown.
+    """
+
+    static: StaticGraph
+    other: StaticGraph
+    axes: dict[str, int] = field(default_factory=dict)
+
+    def growing_axis(self, name: str) -> int | None:
+        """Returns the only axis of a value that grows with the batch; None where there is none, or
+        where another one changes too."""
+        return self._growing_axis(self.static.shapes[name], self.other.shapes.get(name, ()))
+
+    def is_fixed(self, name: str) -> bool:
+        """Returns whether a value has the same shape at both batch sizes."""
+        return self.static.shapes[name] == self.other.shapes.get(name)
+
+    def add_constant(self, name: str) -> bool:
+        """Returns whether a constant is the same at both batch sizes, or holds the same for each
+        image, and records the axis of the images then."""
+        now, before = self.static.constants[name], self.other.constants.get(name)
+        if before is None or now.dtype != before.dtype:
+            return False
+        if now is before or (now.shape == before.shape and now.tobytes() == before.tobytes()):
+            return True
+        axis = self._growing_axis(now.shape, before.shape)
+        if axis is None:
+            return False
+        images = [row for array, batch in ((now, self.static.batch), (before, self.other.batch))
+                  if batch for row in np.split(array, batch, axis)]
+        if any(row.tobytes() != images[0].tobytes() for row in images):
+            return False
+        self.axes[name] = axis
+        return True
+
+    def _growing_axis(self, now: Shape, before: Shape) -> int | None:
+        if len(now) != len(before):
+            return None
+        axes = [axis for axis, sizes in enumerate(zip(now, before, strict=True))
+                if sizes[0] != sizes[1]]
+        if len(axes) != 1:
+            return None
+        (axis,) = axes
+        sizes = (now[axis], self.static.batch), (before[axis], self.other.batch)
+        if any(size % batch if batch else size for size, batch in sizes):
+            return None
+        return axis if now[axis] * self.other.batch == before[axis] * self.static.batch else None
