@@ -75,7 +75,7 @@ class ProcessPool:
         self._variables = variables or {}
         self._condition = threading.Condition()
         self._waiting: deque[_Task] = deque()
-        self._processes: set[_Process] = set()
+        self._processes: list[_Process] = []
         self._problem = ""
         self._closed = False
         self._idle, self._serving = 0, count
@@ -149,7 +149,15 @@ class ProcessPool:
         try:
             for _ in range(1 + MOST_DEATHS):
                 with contextlib.closing(_Process(self._kind, self._variables)) as process:
-                    self._serve_by(process)
+                    with self._condition:
+                        self._processes.append(process)
+                        if self._closed:
+                            return
+                    process.start(self._first)
+                    while (task := self._next(process)) is not None:
+                        self._do(process, task)
+                        # a thread that waits must not keep what belongs to a task
+                        del task
                 if self._closed:
                     return
         except NoProcessError as error:
@@ -157,29 +165,13 @@ class ProcessPool:
         finally:
             self._stop_serving(problem)
 
-    def _serve_by(self, process: _Process) -> None:
-        """Does what waits until this is closed or the process ends. Raises NoProcessError where it
-        does not start."""
+    def _next(self, process: _Process) -> _Task | None:
+        """Waits for a task and returns it; None where this is closed or the process has ended."""
         with self._condition:
-            if self._closed:
-                return
-            self._processes.add(process)
-        try:
-            process.start(self._first)
-            while True:
-                with self._condition:
-                    self._idle += 1
-                    self._condition.wait_for(lambda: self._waiting or self._closed)
-                    self._idle -= 1
-                    if self._closed or process.has_ended:
-                        return
-                    task = self._waiting.popleft()
-                self._do(process, task)
-                # a thread that waits must not keep what belongs to a task
-                del task
-        finally:
-            with self._condition:
-                self._processes.discard(process)
+            self._idle += 1
+            self._condition.wait_for(lambda: self._waiting or self._closed)
+            self._idle -= 1
+            return None if self._closed or process.has_ended else self._waiting.popleft()
 
     def _do(self, process: _Process, task: _Task) -> None:
         if not task.future.set_running_or_notify_cancel():
@@ -201,9 +193,9 @@ class ProcessPool:
             self._problem = self._problem or problem
             # this thread may have been woken for what another one does now
             self._condition.notify_all()
-            waiting: deque[_Task] = deque()
-            if not self._serving:
-                waiting, self._waiting = self._waiting, waiting
+            if self._serving:
+                return
+            waiting, self._waiting = self._waiting, deque()
         for task in waiting:
             if task.future.set_running_or_notify_cancel():
                 task.future.set_exception(NoProcessError(self._problem))
