@@ -14,7 +14,7 @@ from cuda.bindings import nvjitlink
 from gossamer.device.cuda.nvrtc import BuildInfo
 from gossamer.device.cuda.ptx import PtxProgram
 from gossamer.errors import CompileError
-from gossamer.io import python_process
+from gossamer.io import process_pool
 
 
 def version() -> str:
@@ -102,8 +102,8 @@ def _log(handle: int, size: Callable[[int], int], get: Callable[[int, bytearray]
 
 def _link_in_a_process(text: str, options: Sequence[str]) -> tuple[bytes, str]:
     try:
-        run = subprocess.run(python_process.command("gossamer.device.cuda.nvjitlink"),
-                             env=python_process.environment(),
+        run = subprocess.run(process_pool.command("gossamer.device.cuda.nvjitlink"),
+                             env=process_pool.environment(),
                              input=pickle.dumps((text, options)), capture_output=True)
     except OSError as error:
         raise CompileError(f"cannot start a process that assembles PTX: {error}") from None

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -55,9 +52,7 @@ class OddError(Exception):
 
 
 class Scripted(Algorithm):
-    """Packs a form named `twice`, writes the process's number or a label to the file `log`, and
-    does what `do` says; "wait" waits until the file `gate` exists, and "start another"
-    writes the number of the process that it starts to that file."""
+    """Packs a form named `twice`, and does what `do` says."""
 
     op, name = "scripted", "scripted"
 
@@ -68,26 +63,12 @@ class Scripted(Algorithm):
         return [variant()]
 
     def prepare(self, weights: Weights, problem: Any, variant: Variant, device: Device) -> State:
-        config: dict[str, Any] = {"do": "", "log": "", "gate": "", "label": "", **dict(
-            variant.config)}
+        config = dict(variant.config)
         weights.packed("twice", lambda arrays: 2 * arrays["weight"])
         weights.packed("environment", lambda arrays: np.array(
             [int(os.environ[name]) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")]
             if "OMP_NUM_THREADS" in os.environ else [0]))
-        if config["log"]:
-            with open(config["log"], "a") as file:
-                file.write(f"{config['label'] or os.getpid()}\n")
-        if config["do"] == "start another":
-            other = subprocess.Popen(["sleep", "600"])
-            Path(config["gate"]).write_text(f"{other.pid}\n")
-            other.wait()
-        elif config["do"] == "wait":
-            while not Path(config["gate"]).exists():
-                time.sleep(0.01)
-        elif config["do"] == "print":
-            print("a library says something", flush=True)
-            os.write(1, b"and so does code in C\n")
-        elif config["do"] == "needs device":
+        if config["do"] == "needs device":
             raise NeedsDeviceError("it runs a kernel")
         elif config["do"] == "fail":
             raise CompileError("register 7 is missing")

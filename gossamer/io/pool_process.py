@@ -1,0 +1,95 @@
+"""The program of a process that does tasks for the process that started it; see process_pool.py.
+
+It reads tasks from standard input and writes replies to standard output. It ends with the process
+that started it, even where that is killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import queue
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gossamer.errors import GossamerError
+
+_SCORE = "500"
+"""How much sooner than other processes this one is killed where memory runs out, out of 1000."""
+
+
+class NoProcessError(GossamerError):
+    """No other process does a task; the process that asked for it can do it itself."""
+
+
+def main() -> None:
+    """Does one task after another until the process that started this one ends or closes the pipe.
+    """
+    # an interrupt from the keyboard is for the process that started this one
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(_SCORE)
+    replies = os.fdopen(os.dup(1), "wb")
+    # what libraries print must not come between the replies
+    os.dup2(2, 1)
+    inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    threading.Thread(target=_read, args=(inbox,), daemon=True).start()
+
+    def reply(kind: str, value: object = None) -> None:
+        pickle.dump((kind, value), replies, protocol=5)
+        replies.flush()
+
+    def demand() -> Any:
+        reply("demands")
+        return inbox.get()
+
+    while True:
+        task, may_demand = inbox.get()
+        reply(*_done(task, (demand,) if may_demand else ()))
+
+
+def _done(task: bytes, more: tuple[Callable[[], Any], ...]) -> tuple[str, object]:
+    """Does a task with more arguments than its own, and returns what became of it."""
+    try:
+        # on its own, so that what cannot be imported here does not end the conversation
+        function, arguments = pickle.loads(task)
+    except Exception as error:
+        return "failed", NoProcessError(f"another process cannot import a task: {error}")
+    try:
+        return "done", function(*arguments, *more)
+    except Exception as error:
+        return "failed", _portable(error)
+
+
+def _read(inbox: queue.SimpleQueue[Any]) -> None:
+    """Reads messages in a thread of its own, so that the process ends with the one that started it
+    in the middle of a task as well."""
+    try:
+        while True:
+            inbox.put(pickle.load(sys.stdin.buffer))
+    except EOFError:
+        if os.getpgrp() == os.getpid():
+            # processes that this one started end with it
+            os.killpg(0, signal.SIGKILL)
+        os._exit(0)
+    except BaseException as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        os._exit(1)
+
+
+def _portable(error: Exception) -> Exception:
+    """Returns an error that can be pickled: this one, or another with its text."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return GossamerError(f"{type(error).__name__}: {error}")
+    return error
+
+
+if __name__ == "__main__":
+    main()

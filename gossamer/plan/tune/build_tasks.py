@@ -1,0 +1,121 @@
+"""What a process does that builds candidates: it packs weights and compiles kernels for a device
+that it never touches, or does the work of a vendor's library on the device."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Collection, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from gossamer.device import kernel_cache
+from gossamer.device.base import Buffer, Device
+from gossamer.device.optional import NeedsDeviceError
+from gossamer.errors import first_line
+from gossamer.io.process_pool import NoProcessError
+from gossamer.ops.algorithm import Algorithm, Problem, Variant
+from gossamer.ops.lru_cache import LruCache
+from gossamer.ops.weights import Pack, Packed, PackedArray, Weights, build_clock
+
+MOST_BYTES = 2**28
+"""Bytes of constants and packed forms that a process keeps; those of the layers that were least
+recently built for are dropped first."""
+
+
+class Built(NamedTuple):
+    """What a process has built.
+
+    forms: packed forms by name, None for those that need not be sent. seconds: processor seconds
+    that all but packing took. kernels: the kernels, as kernel_cache.hand_over returns them.
+    """
+
+    forms: Mapping[str, PackedArray | None]
+    seconds: float
+    kernels: Mapping[str, bytes | None]
+
+
+class KeptWeights(Weights):
+    """A layer's constants with their packed forms, which stay in this process.
+
+    used: names and forms of those that the present candidate asked for, None for forms that only
+    the device can make. packing_seconds: processor seconds that packing took for this candidate.
+    """
+
+    def __init__(self, arrays: Mapping[str, np.ndarray], device: Device, layer: str,
+                 digest: str) -> None:
+        super().__init__(arrays, device, layer)
+        self.digest = digest
+        self._kept: dict[str, tuple[Packed, PackedArray | None]] = {}
+        self.start_candidate()
+
+    def start_candidate(self) -> None:
+        """Forgets what the candidate before asked for."""
+        self.used: dict[str, PackedArray | None] = {}
+        self.packing_seconds = 0.0
+
+    def form(self, key: str, pack: Pack) -> Packed:
+        if key not in self._kept:
+            self._kept[key] = self._made(pack)
+            self.packing_seconds += self._kept[key][0].seconds
+        packed, self.used[key] = self._kept[key]
+        return packed
+
+    def _made(self, pack: Pack) -> tuple[Packed, PackedArray | None]:
+        start = build_clock(self._device)
+        result = pack(self.arrays)
+        if isinstance(result, Buffer):
+            return Packed(result, build_clock(self._device) - start), None
+        array = np.ascontiguousarray(result)
+        seconds = build_clock(self._device) - start
+        buffer = self._device.upload(array, f"weights of {self.layer}")
+        return Packed(buffer, seconds), PackedArray(array, seconds)
+
+    @property
+    def host_bytes(self) -> int:
+        """Bytes of the constants and of their packed forms in this process."""
+        forms = [form.array for _, form in self._kept.values() if form is not None]
+        return sum(array.nbytes for array in (*self.arrays.values(), *forms))
+
+
+_devices: list[Device] = []
+"""The device for which this process builds, where it is one that does."""
+_weights: LruCache[KeptWeights] = LruCache(MOST_BYTES, lambda weights: weights.host_bytes)
+
+
+def start(make_device: Callable[[], Device]) -> None:
+    """Makes the device for which this process builds from now on."""
+    np.seterr(all="ignore")
+    warnings.simplefilter("ignore")
+    _devices[:] = [make_device()]
+
+
+def build(algorithm: Algorithm, problem: Problem, variant: Variant, layer: str, digest: str,
+          held: Collection[str], constants: Callable[[], Mapping[str, np.ndarray]]) -> Built:
+    """Builds a candidate. digest: hash of the constants of its layer. held: names of packed forms
+    that need not be sent. constants: returns the constants, and is called where they are not kept.
+    Raises NoProcessError where only the process that uses the device can build it."""
+    (device,) = _devices
+    weights = _weights.of(digest, lambda: KeptWeights(constants(), device, layer, digest))
+    weights.start_candidate()
+    start = time.process_time()
+    try:
+        state = algorithm.prepare(weights, problem, variant, device)
+    except NeedsDeviceError as error:
+        raise NoProcessError(str(error)) from None
+    seconds = max(time.process_time() - start - weights.packing_seconds, 0.0)
+    seconds += max((launch.kernel.subprocess_seconds for launch in state.launches), default=0.0)
+    forms = {key: None if key in held else form
+             for key, form in weights.used.items() if form is not None}
+    return Built(forms, seconds, kernel_cache.hand_over())
+
+
+def work(function: Callable[[Device], object]) -> Built:
+    """Calls a function with the device. Raises NoProcessError where that fails."""
+    start = time.process_time()
+    try:
+        function(*_devices)
+    except Exception as error:
+        raise NoProcessError(f"a process that builds failed: {first_line(error)}") from None
+    return Built({}, time.process_time() - start, kernel_cache.hand_over())

@@ -1,0 +1,31 @@
+"""What tests share that wait for other processes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+SECONDS = 60.0
+"""Seconds after which a test fails that waits for another process."""
+
+
+def until(condition: Callable[[], Any]) -> Any:
+    """Returns the value of a condition once it is true."""
+    end = time.monotonic() + SECONDS
+    while not (value := condition()):
+        assert time.monotonic() < end, "nothing happened"
+        time.sleep(0.01)
+    return value
+
+
+def runs(pid: int) -> bool:
+    """Returns whether a process runs; one that ended, with all its threads, may stay in the list of
+    processes where nobody waits for it."""
+    folder = Path(f"/proc/{pid}")
+    try:
+        state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
+        return state != "Z" or len(list((folder / "task").iterdir())) > 1
+    except OSError:
+        return False
