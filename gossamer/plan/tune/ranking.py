@@ -22,6 +22,9 @@ _ATTEMPT_SECONDS = 0.01
 the first sample, while other threads build."""
 _LATER = 20.0
 """Factor of the seconds of a more precise candidate among layers that compute in float16."""
+_LIKELY = 0.1
+"""Share of the most that a candidate may save which it is expected to save, as long as little is
+known of its kind."""
 
 
 @dataclass(frozen=True)
@@ -192,10 +195,14 @@ class Ranking:
         for layer in attempt.group.layers:
             bound = layer.bound(attempt, self._estimates)
             if bound == math.inf:
-                # layers without any known time come first, each with what is expected to be fastest
                 expected = max(self._expected_us(attempt), 1e-3)
-                return 1e12 / ((1 + layer.begun)**2 * expected * seconds)
-            saved += self._saving_us(attempt, bound * layer.useful_share)
+                if not layer.begun:
+                    # layers without any time come first, with what is expected to be fastest
+                    return 1e12 / (expected * seconds)
+                # what was begun is expected to be faster
+                saved += _LIKELY * expected
+            else:
+                saved += self._saving_us(attempt, bound * layer.useful_share)
         return saved / seconds
 
     def _expected_us(self, attempt: Attempt) -> float:
@@ -213,7 +220,8 @@ class Ranking:
                  self._estimates.saving_us_of_config(attempt.algorithm, first_us, bound))
         if known is not None:
             return known
-        return max(0.0, bound - self._expected_us(attempt), 0.1 * (bound - self.least_us(attempt)))
+        return max(0.0, bound - self._expected_us(attempt),
+                   _LIKELY * (bound - self.least_us(attempt)))
 
 
 def _first_us(attempt: Attempt) -> float | None:

@@ -39,6 +39,8 @@ _MORE = 0.5
 """Share of the time of the first round that the second one may take."""
 _FROM_ALIKE = 2
 """Configs that are measured of a layer that is like another one, the best of that one."""
+_END: Sequence[Request] = []
+"""What stands for the end of the waves."""
 _NOT_TRIED = "not tried: "
 """The beginning of the reason of a candidate that was left out, as reports have it."""
 _STORE_SECONDS = 5.0
@@ -158,20 +160,18 @@ class Search:
                 # nobody waits for builds that the plan can do without
                 self.skips |= dict.fromkeys(self._builds.give_up_optional(), ENDED)
             self._begin()
-            if (done := self._builds.done()) is not None:
+            # what regions save decides whether their layers are of interest, so that all is
+            # requested before more is measured
+            wave = next(left, _END) if is_left else _END
+            is_left = wave is not _END
+            if wave is not None and wave is not _END:
+                self._add(wave)
+            elif (done := self._builds.done()) is not None:
                 self._try(*done)
-                continue
-            wave: Sequence[Request] | None = ()
-            if is_left:
-                wave = next(left, ())
-                is_left = wave != ()
-                if wave:
-                    self._add(wave)
-                    continue
-            if wave is not None and not is_left and not self._builds.attempts:
+            elif not (is_left or self._builds.attempts):
                 break
-            if not self._sampler.sample_settled(self._is_over()):
-                self._builds.wait(self._space.answers if wave is None else None)
+            elif not self._sampler.sample_settled(self._is_over()):
+                self._builds.wait(self._space.answers if is_left else None)
         self._sampler.sample_left()
 
     def _begin(self) -> None:
