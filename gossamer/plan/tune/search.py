@@ -20,7 +20,7 @@ from gossamer.measure import Timing
 from gossamer.ops.algorithm import PRECISIONS, Algorithm, Problem, Variant
 from gossamer.plan.prepare import Prepared, responsive
 from gossamer.plan.program import Layer
-from gossamer.plan.store.tuning_cache import CandidateKey, Measurement
+from gossamer.plan.store.tuning_cache import CandidateKey, Measurement, candidate_key
 from gossamer.plan.tune.alike import likeness, timed_problem
 from gossamer.plan.tune.build import CandidateBuilds
 from gossamer.plan.tune.cost import BuildCosts, Estimates
@@ -162,7 +162,8 @@ class Search:
             self._begin()
             # what regions save decides whether their layers are of interest, so that all is
             # requested before more is measured
-            wave = next(left, _END) if is_left else _END
+            with self._profile.stage(LISTING):
+                wave = next(left, _END) if is_left else _END
             is_left = wave is not _END
             if wave is not None and wave is not _END:
                 self._add(wave)
@@ -248,13 +249,14 @@ class Search:
                     group = self._groups.setdefault(
                         timed, CandidateGroup(timed, request.layer, []))
                     group.join(times)
-                    attempt = self._attempt(group, algorithm, variant)
-                    if attempt.key not in group.attempts:
+                    key = candidate_key(algorithm, variant)
+                    if key not in group.attempts:
+                        attempt = self._attempt(group, algorithm, variant)
                         group.add(attempt)
                         new.setdefault(group, []).append(attempt)
                     if is_first and (variant.precision == "fp32" or request.layer.inserted):
                         # the plan without measurements takes this one
-                        group.attempts[attempt.key].is_required = True
+                        group.attempts[key].is_required = True
                         is_first = False
         return new
 

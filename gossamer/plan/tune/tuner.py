@@ -145,9 +145,12 @@ class Tuner:
         names = tuple(algorithm.name for algorithm in algorithms)
         key = request.problem, device.name, names
         if key not in self._known:
-            if not self._is_measured(request):
+            candidates = self._candidates(request)
+            if candidates is None:
                 self.measure_all([request])
-            self._known[key] = self._candidates(request)
+                candidates = self._candidates(request)
+            assert candidates is not None
+            self._known[key] = candidates
         return self._known[key]
 
     def ask(self, layers: Iterable[Layer], device: Device) -> None:
@@ -166,7 +169,7 @@ class Tuner:
         """Measures the candidates of several layers together, so that measure() has them."""
         by_device: dict[str, list[Request]] = {}
         for request in requests:
-            if not self._is_measured(request):
+            if self._candidates(request) is None:
                 by_device.setdefault(request.device.name, []).append(request)
         for of_device in by_device.values():
             scope = [[problem_key(request.problem), *(each.name for each in request.algorithms)]
@@ -230,17 +233,8 @@ class Tuner:
             self._deadline -= min(listing_s, _RESERVED * self._budget_s)
         self._begun = None
 
-    def _is_measured(self, request: Request) -> bool:
-        """Returns whether this plan has a result of each candidate."""
-        for algorithm in request.algorithms:
-            known = self._results.of(timed_problem(request.problem, algorithm), request.device)
-            if not all(candidate_key(algorithm, variant) in known for variant in
-                       self._space.buildable(algorithm, request.problem, request.device)):
-                return False
-        return True
-
-    def _candidates(self, request: Request) -> list[Candidate]:
-        """Returns the measured candidates of a layer."""
+    def _candidates(self, request: Request) -> list[Candidate] | None:
+        """Returns the measured candidates of a layer; None where this plan has no result of one."""
         layer, problem, device = request.layer, request.problem, request.device
         candidates = []
         for algorithm in request.algorithms:
@@ -251,7 +245,10 @@ class Tuner:
                     reason = reason_build_too_long(variant, self.build_seconds, self._space.why)
                     measured = Measurement.of(algorithm, variant, failure=reason)
                 else:
-                    measured = results[candidate_key(algorithm, variant)]
+                    result = results.get(candidate_key(algorithm, variant))
+                    if result is None:
+                        return None
+                    measured = result
                     if measured.wrong_numbers and measured.weights != self._digests.of(layer):
                         measured = self._with_own_weights(request, algorithm, variant, timed)
                 candidates.append(Candidate(algorithm, variant, measured))
