@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -16,6 +17,7 @@ from gossamer.ops.algorithm import Problem
 from gossamer.plan.prepare import Prepared
 from gossamer.plan.program import Layer
 from gossamer.plan.tune.candidates import CandidateSet, built_candidate
+from gossamer.plan.tune.cost import BuildCosts
 from gossamer.plan.tune.layer_times import Attempt
 from gossamer.plan.tune.memory import CandidateMemory
 from gossamer.plan.tune.profile import (
@@ -28,9 +30,10 @@ from gossamer.plan.tune.profile import (
 )
 from gossamer.plan.tune.workers import BuildHereError, BuildWorkers
 
-_AT_ONCE, _AHEAD = 2, 4
+_AT_ONCE, _AHEAD = 1.5, 3.0
 """Candidates that are being built for each processor, and those that are, or wait to be measured.
-Most of the time a candidate waits for compilers, which are other processes."""
+Most of the time a candidate waits for compilers, which are other processes; with more of them, more
+are begun before it is known what is of use."""
 _REFERENCES = 2
 """References that are computed at the same time. Each takes many short steps, for which Python's
 interpreter is wanted; more threads take longer for all of them together, and keep it from the
@@ -42,14 +45,15 @@ class CandidateBuilds:
 
     workers: processes that build candidates of vendors' libraries (under True) and those that skip
     zeros (under False), both of which keep Python's interpreter for long; this process builds what
-    none of them does.
+    none of them does. costs: learns what the processes take.
     """
 
     def __init__(self, device: Device, memory: CandidateMemory, profile: TuningProfile,
-                 workers: Mapping[bool, BuildWorkers] | None = None) -> None:
+                 costs: BuildCosts, workers: Mapping[bool, BuildWorkers] | None = None) -> None:
         self._device = device
         self._memory = memory
         self._profile = profile
+        self._costs = costs
         self._workers = workers
         self._sets: dict[tuple[str, Problem | None], Future[CandidateSet]] = {}
         self._references = threading.Semaphore(_REFERENCES)
@@ -65,7 +69,7 @@ class CandidateBuilds:
         if self._device.builds_side_by_side:
             # references are computed side by side, each by one thread of BLAS
             threads = blas.limited(1)
-            self._pool = ThreadPoolExecutor(_AT_ONCE * processors())
+            self._pool = ThreadPoolExecutor(math.ceil(_AT_ONCE * processors()))
         try:
             with threads:
                 yield
@@ -155,6 +159,7 @@ class CandidateBuilds:
             with self._profile.stage(WORKING), suppress(BuildHereError):
                 built = workers.submit(attempt.algorithm, attempt.group.problem, attempt.variant,
                                        weights).result()
+                self._costs.learn(attempt.algorithm, built.seconds / workers.count)
         try:
             # compilers are waited for most, so that they begin before the reference is computed
             with self._profile.stage(BUILDING):

@@ -219,8 +219,9 @@ class BuildCosts:
         self._builders = builders
         self._begun: set[KernelSource] = set()
         self._seconds: dict[str, tuple[float, int]] = {}
-        """The seconds that candidates took which compiled a kernel, or were built by another
-        process, and their number, by the names of their algorithms."""
+        """The seconds of candidates that compiled a kernel, or were built by other processes,
+        divided by those that are built at the same time, and their number, by the names of their
+        algorithms."""
 
     def seconds(self, algorithm: Algorithm, variant: Variant,
                 kernels: Iterable[KernelSource]) -> float:
@@ -231,7 +232,7 @@ class BuildCosts:
         total, count = self._seconds.get(algorithm.name, (0.0, 0))
         if not count:
             return new * _COMPILE_SECONDS / self._builders
-        return total / count / self._builders if new or algorithm.vendor else 0.0
+        return total / count if new or algorithm.vendor else 0.0
 
     def begin(self, kernels: Iterable[KernelSource]) -> bool:
         """Notes that a candidate is being built; returns whether it compiles a new kernel."""
@@ -240,6 +241,11 @@ class BuildCosts:
         return bool(new)
 
     def learn(self, algorithm: Algorithm, seconds: float) -> None:
-        """Remembers the seconds that a candidate took, of those that compile or are vendors'."""
+        """Remembers the seconds that another process took for a candidate, divided by the number of
+        such processes."""
         total, count = self._seconds.get(algorithm.name, (0.0, 0))
         self._seconds[algorithm.name] = total + seconds, count + 1
+
+    def learn_compiled(self, algorithm: Algorithm, seconds: float) -> None:
+        """Remembers the seconds that a candidate took which compiled a new kernel."""
+        self.learn(algorithm, seconds / self._builders)

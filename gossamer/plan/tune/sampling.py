@@ -124,9 +124,9 @@ class Sampler:
             start = time.monotonic()
             work, error = candidates.checked(attempt.algorithm, attempt.variant, state)
             # some drivers compile at the first launch
-            if attempt.compiles or attempt.algorithm.vendor:
-                self._ranking.costs.learn(attempt.algorithm,
-                                          cost.seconds + time.monotonic() - start)
+            if attempt.compiles:
+                self._ranking.costs.learn_compiled(attempt.algorithm,
+                                                   cost.seconds + time.monotonic() - start)
         with self._profile.stage(TIMING):
             task, first_us = self._first_sample(attempt, work)
         return _Ready(attempt, work, task, error, cost, first_us)

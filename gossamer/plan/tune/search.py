@@ -110,10 +110,10 @@ class Search:
         self._results, self._digests = results, digests
         self._estimates, self._memory, self._profile = estimates, memory, profile
         self._is_over, self._begun, self._progress = is_over, begun, progress
+        costs = BuildCosts(processors() if device.builds_side_by_side else 1)
         self._ranking = Ranking(
-            estimates, BuildCosts(processors() if device.builds_side_by_side else 1),
-            everything=rules.everything, worth=rules.worth, required_first=rules.required_first)
-        self._builds = CandidateBuilds(device, memory, profile,
+            estimates, costs, everything=rules.everything, worth=rules.worth, required_first=rules.required_first)
+        self._builds = CandidateBuilds(device, memory, profile, costs,
                                        None if workers is None else workers.pools)
         self._sampler = Sampler(device, memory, self._ranking, self._builds, rules.samples, profile,
                                 timings)
@@ -437,8 +437,8 @@ def measured_alone(layer: Layer, device: Device, pairs: Sequence[tuple[Algorithm
     memory = CandidateMemory(device) if memory is None else memory
     profile = TuningProfile() if profile is None else profile
     estimates = Estimates(device)
-    ranking = Ranking(estimates, BuildCosts(), everything=True)
-    builds = CandidateBuilds(device, memory, profile)
+    ranking = Ranking(estimates, costs := BuildCosts(), everything=True)
+    builds = CandidateBuilds(device, memory, profile, costs)
     sampler = Sampler(device, memory, ranking, builds, samples, profile, [])
     group = CandidateGroup(layer.problem, layer, [LayerTimes(layer.name)])
     attempts = [Attempt(group, algorithm, variant,
