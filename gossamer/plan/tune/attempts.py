@@ -10,7 +10,7 @@ from dataclasses import replace
 from gossamer.device.base import Device
 from gossamer.measure import Timing
 from gossamer.ops.algorithm import PRECISIONS, Problem
-from gossamer.plan.store.tuning_cache import CandidateKey, Measurement
+from gossamer.plan.measurement import CandidateKey, Measurement
 from gossamer.plan.tune.alike import likeness
 from gossamer.plan.tune.digests import Digests
 from gossamer.plan.tune.estimates import Estimates

@@ -12,9 +12,9 @@ from gossamer.device.base import Device
 from gossamer.ops.algorithm import Algorithm, Problem, Variant
 from gossamer.ops.registry import OPS
 from gossamer.plan.eligibility import reason_not_allowed
+from gossamer.plan.measurement import CandidateKey, Measurement, candidate_key
 from gossamer.plan.policy import Effort
 from gossamer.plan.program import Layer
-from gossamer.plan.store.tuning_cache import CandidateKey, Measurement, candidate_key
 from gossamer.plan.tune.alike import timed_problem
 from gossamer.plan.tune.layer_times import CandidateGroup, LayerTimes
 from gossamer.plan.tune.measures import Request

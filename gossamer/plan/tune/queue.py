@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from gossamer.device.source import KernelSource
-from gossamer.plan.store.tuning_cache import Measurement
+from gossamer.plan.measurement import Measurement
 from gossamer.plan.tune.estimates import Estimates
 from gossamer.plan.tune.kernel_costs import KernelCosts
 from gossamer.plan.tune.layer_times import NEAR, Attempt, CandidateGroup, LayerTimes

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from gossamer.device.base import Device
 from gossamer.ops.algorithm import Problem
-from gossamer.plan.store.tuning_cache import CandidateKey, Measurement, TuningCache
+from gossamer.plan.measurement import CandidateKey, Measurement
+from gossamer.plan.store.tuning_cache import TuningCache
 from gossamer.plan.tune.layer_times import Attempt
 
 

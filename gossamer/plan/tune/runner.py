@@ -18,9 +18,9 @@ from gossamer.device.base import Device
 from gossamer.errors import CompilerEndedError, DeviceLostError, OutOfMemoryError
 from gossamer.measure import CpuContention, PreparedTask, Task, Timing, repeated, sampled
 from gossamer.ops.algorithm import Algorithm, State, Variant
+from gossamer.plan.measurement import Measurement
 from gossamer.plan.prepare import BuildCost, Prepared, responsive
 from gossamer.plan.program import Layer
-from gossamer.plan.store.tuning_cache import Measurement
 from gossamer.plan.tune.candidate_builds import CandidateBuilds
 from gossamer.plan.tune.candidates import CandidateSet, Work
 from gossamer.plan.tune.estimates import Estimates

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gossamer.ops.algorithm import Algorithm, Problem, Variant
-from gossamer.plan.store.tuning_cache import CandidateKey
+from gossamer.plan.measurement import CandidateKey
 from gossamer.plan.tune.layer_times import CandidateGroup, LayerTimes
 from gossamer.plan.tune.measures import Request
 

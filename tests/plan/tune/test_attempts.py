@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gossamer.device.registry import find
-from gossamer.plan.store.tuning_cache import Measurement
+from gossamer.plan.measurement import Measurement
 from gossamer.plan.tune.attempts import Attempts
 from gossamer.plan.tune.estimates import Estimates
 from gossamer.plan.tune.layer_times import LayerTimes

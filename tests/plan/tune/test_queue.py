@@ -13,7 +13,7 @@ from gossamer.device.registry import find
 from gossamer.device.source import KernelSource
 from gossamer.measure import Timing
 from gossamer.ops.algorithm import Variant
-from gossamer.plan.store.tuning_cache import Measurement
+from gossamer.plan.measurement import Measurement
 from gossamer.plan.tune.estimates import Estimates
 from gossamer.plan.tune.kernel_costs import KernelCosts
 from gossamer.plan.tune.layer_times import Attempt, CandidateGroup, LayerTimes

@@ -12,7 +12,7 @@ from gossamer.ops.algorithm import Variant
 from gossamer.ops.gemm.dense import HostGemm
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.plan.candidate import Candidate
-from gossamer.plan.store.tuning_file import Measurement
+from gossamer.plan.measurement import Measurement
 from gossamer.plan.tune.thread_margin import without_small_gains
 
 PROBLEM = GemmProblem(3, 5, 7)

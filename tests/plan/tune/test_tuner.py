@@ -25,8 +25,9 @@ from gossamer.ops.registry import OPS
 from gossamer.plan.choose import planner
 from gossamer.plan.choose.builder import conversion_layer
 from gossamer.plan.choose.plan_times import program_key
+from gossamer.plan.measurement import Measurement
 from gossamer.plan.plan import Plan
-from gossamer.plan.store.tuning_cache import Measurement, TuningCache
+from gossamer.plan.store.tuning_cache import TuningCache
 from gossamer.plan.tune.layer_times import Attempt
 from gossamer.plan.tune.measures import Request
 from gossamer.plan.tune.queue import AttemptQueue
