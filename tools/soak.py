@@ -39,7 +39,8 @@ from gossamer.errors import DeviceError
 from gossamer.io.atomic import PARTIAL
 from gossamer.model.builder import GraphBuilder
 from gossamer.model.onnx_writer import to_onnx
-from gossamer.plan.store.tuning_file import BadFile, counted, parse
+from gossamer.plan.measurement import counted
+from gossamer.plan.store.tuning_file import BadFile, parse
 
 ATTEMPTS = 3
 """Compiles that are started for each kill; some end before it."""

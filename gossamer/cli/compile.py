@@ -28,6 +28,7 @@ from gossamer.io import output_files, terminal
 from gossamer.io.output_files import replacing
 from gossamer.ops.algorithm import PRECISIONS
 from gossamer.plan.choose.builder import may_be_conversion
+from gossamer.plan.measurement import counted
 from gossamer.plan.plan import Plan
 from gossamer.plan.policy import EFFORTS, Policy
 from gossamer.plan.program import Layer
@@ -44,7 +45,6 @@ from gossamer.plan.report.html import (
 )
 from gossamer.plan.report.report import Report
 from gossamer.plan.store.plan_file import SUFFIX
-from gossamer.plan.store.tuning_file import counted
 from gossamer.plan.tune.search import Progress as TuningProgress
 from gossamer.plan.tune.tuner import Tuner
 

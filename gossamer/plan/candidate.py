@@ -9,7 +9,7 @@ from functools import cached_property
 
 from gossamer.measure import SLACK
 from gossamer.ops.algorithm import Algorithm, Variant
-from gossamer.plan.store.tuning_file import Measurement
+from gossamer.plan.measurement import Measurement
 from gossamer.tensor import Format, memory_format
 
 

@@ -25,8 +25,8 @@ from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.epilogue import buffers_as_arrays
 from gossamer.ops.registry import OPS
 from gossamer.plan.candidate import Candidate
+from gossamer.plan.measurement import Measurement
 from gossamer.plan.program import Layer
-from gossamer.plan.store.tuning_file import Measurement
 from tests.bench.conftest import PEAKS, NvidiaDevice, setting
 from tests.bench.networks import LAYERS, tiny
 

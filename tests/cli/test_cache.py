@@ -13,7 +13,8 @@ from gossamer.device.registry import find
 from gossamer.measure import Timing
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.registry import OPS
-from gossamer.plan.store.tuning_cache import Measurement, TuningCache
+from gossamer.plan.measurement import Measurement
+from gossamer.plan.store.tuning_cache import TuningCache
 
 NAME = OPS["gemm"].algorithms[0].name
 ABACUS = {"api": "opencl", "index": 7, "description": "Abacus 3000", "driver": "beads 1.0",

@@ -19,8 +19,8 @@ from PIL import Image
 import gossamer
 from gossamer.bench import rows
 from gossamer.measure import Timing
+from gossamer.plan.measurement import Measurement
 from gossamer.plan.store import tuning_file
-from gossamer.plan.store.tuning_file import Measurement
 from gossamer.train import MLP
 from tests.bench.rows import row
 from tests.bench.sparse_folder import HEADING, LINES

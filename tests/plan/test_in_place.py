@@ -28,8 +28,8 @@ from gossamer.plan.in_place import (
     layers_in_place,
     part_offsets,
 )
+from gossamer.plan.measurement import Measurement
 from gossamer.plan.program import Layer, MeasuredLayer, Program
-from gossamer.plan.store.tuning_file import Measurement
 from gossamer.tensor import TensorSpec, default_spec
 from tests.conftest import is_slow
 from tests.model.onnx_models import model, runtime, save, weights

@@ -14,8 +14,8 @@ from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.launch import Launch
 from gossamer.ops.weights import PackedArray, Weights
 from gossamer.plan import prepare
+from gossamer.plan.measurement import Measurement
 from gossamer.plan.prepare import BuildCost, BuiltForms, Prepared, build
-from gossamer.plan.store.tuning_file import Measurement
 from gossamer.plan.tune import search
 from tests.ops.recording import RecordingDevice
 

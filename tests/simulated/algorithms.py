@@ -20,8 +20,8 @@ from gossamer.device.host import host_array
 from gossamer.ops.algorithm import Algorithm, Problem, State, Variant
 from gossamer.ops.registry import OPS
 from gossamer.ops.weights import Weights
+from gossamer.plan.measurement import candidate_key
 from gossamer.plan.store.keys import problem_key
-from gossamer.plan.store.tuning_cache import candidate_key
 from gossamer.plan.tune.cost import Estimates
 from gossamer.tensor import TensorSpec, default_format, logical_view, pack, unpack
 from tests.simulated.device import SimulatedDevice

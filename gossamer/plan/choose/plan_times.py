@@ -13,11 +13,10 @@ from functools import partial
 from gossamer.device.base import Device
 from gossamer.errors import DeviceLostError, OutOfMemoryError, first_line
 from gossamer.measure import Task, Timing, interleave
+from gossamer.plan.measurement import candidate_key, rounded
 from gossamer.plan.program import Program
 from gossamer.plan.run.context import Context
 from gossamer.plan.store.keys import identity, problem_key
-from gossamer.plan.store.tuning_cache import candidate_key
-from gossamer.plan.store.tuning_file import rounded
 from gossamer.plan.tune.profile import COMPARING
 from gossamer.plan.tune.tuner import Tuner
 

@@ -34,11 +34,10 @@ from gossamer.plan.choose.restriction import (
     wherever,
 )
 from gossamer.plan.choose.select import Chooser
+from gossamer.plan.measurement import candidate_key, counted
 from gossamer.plan.policy import EFFORTS
 from gossamer.plan.program import Program, Step
 from gossamer.plan.store.keys import problem_key
-from gossamer.plan.store.tuning_cache import candidate_key
-from gossamer.plan.store.tuning_file import counted
 from gossamer.plan.tune.tuner import Tuner
 
 MEASURED = "measured choice"

@@ -17,10 +17,10 @@ from gossamer.ops.registry import OPS
 from gossamer.plan.choose.builder import LayerChoice, ProgramBuilder
 from gossamer.plan.eligibility import first_in_order
 from gossamer.plan.in_place import keep_in_place
+from gossamer.plan.measurement import candidate_key
 from gossamer.plan.program import Layer, Program, Step
 from gossamer.plan.region import find_regions, with_regions
 from gossamer.plan.store.keys import libraries, problem_key, source_hash
-from gossamer.plan.store.tuning_file import candidate_key
 from gossamer.tensor import Format, TensorSpec
 
 Stored = Mapping[str, Any]

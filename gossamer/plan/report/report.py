@@ -13,11 +13,11 @@ from gossamer.plan.candidate import Candidate, why_not
 from gossamer.plan.choose.calibration import Accuracy
 from gossamer.plan.choose.plan_times import EndToEnd
 from gossamer.plan.choose.refine import DENSE_ONLY, Comparison
+from gossamer.plan.measurement import counted
 from gossamer.plan.prepare import BuildCost
 from gossamer.plan.program import Program, Step
 from gossamer.plan.report.forms import LayerForm, form_of, forms_line
 from gossamer.plan.report.memory import MemoryUse, memory_use
-from gossamer.plan.store.tuning_file import counted
 
 OURS, HOST, BETWEEN = "our kernels", "on the host", "between layers"
 _WHEN_TEXT = {"measured": "when measured", "now": "now"}

@@ -11,7 +11,7 @@ import numpy as np
 from gossamer.device.array_library import library
 from gossamer.errors import InputError, quoted
 from gossamer.model.graph import Graph
-from gossamer.plan.store.tuning_file import counted
+from gossamer.plan.measurement import counted
 
 
 def check_count(graph: Graph, inputs: Sequence[Any]) -> None:

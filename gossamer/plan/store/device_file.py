@@ -12,12 +12,11 @@ from typing import Any
 from gossamer.device.kernel_cache import write_atomically
 from gossamer.errors import cut
 from gossamer.io.atomic import replacing
+from gossamer.plan.measurement import CandidateKey, counted
 from gossamer.plan.store.tuning_file import (
     FORMAT,
     VERSION,
     BadFile,
-    CandidateKey,
-    counted,
     decode,
     locked,
     parse,

@@ -16,21 +16,11 @@ from gossamer.measure import Timing
 from gossamer.ops.algorithm import Problem
 from gossamer.ops.canonical import canonical
 from gossamer.ops.registry import OPS
+from gossamer.plan.measurement import CandidateKey, Measurement, counted
 from gossamer.plan.store.device_file import DeviceFile
 from gossamer.plan.store.keys import identity, problem_key
-from gossamer.plan.store.tuning_file import (
-    CandidateKey,
-    Measurement,
-    candidate_key,
-    counted,
-    decode,
-    decode_plan,
-    encode,
-    encode_plan,
-)
+from gossamer.plan.store.tuning_file import decode, decode_plan, encode, encode_plan
 from gossamer.version import PACKAGE_VERSION
-
-__all__ = ["CandidateKey", "Measurement", "TuningCache", "candidate_key", "tuning_folder"]
 
 
 def tuning_folder() -> Path:

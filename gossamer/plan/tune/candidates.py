@@ -19,9 +19,9 @@ from gossamer.ops import lru_cache
 from gossamer.ops.algorithm import Algorithm, Problem, State, Variant
 from gossamer.ops.registry import OPS
 from gossamer.ops.weights import Weights
+from gossamer.plan.measurement import Measurement
 from gossamer.plan.prepare import BuiltForms, Prepared, build
 from gossamer.plan.program import Layer
-from gossamer.plan.store.tuning_cache import Measurement
 from gossamer.plan.tune.bounds import Bounds, bounds
 from gossamer.plan.tune.check import error_of
 from gossamer.plan.tune.device_check import handles

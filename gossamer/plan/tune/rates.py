@@ -12,8 +12,8 @@ from gossamer.device.source import KernelSource
 from gossamer.device.source_hash import source_hash
 from gossamer.errors import GossamerError
 from gossamer.measure import Timing, measure
+from gossamer.plan.measurement import rounded
 from gossamer.plan.store.tuning_cache import TuningCache
-from gossamer.plan.store.tuning_file import rounded
 
 WORK_GROUP_SIZE = 256
 CHAINS, STEPS, WIDE_CHAINS = 8, 16, 12

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from gossamer.device.base import Device
 from gossamer.ops.algorithm import Problem
-from gossamer.plan.store.tuning_cache import CandidateKey, Measurement, TuningCache
+from gossamer.plan.measurement import CandidateKey, Measurement
+from gossamer.plan.store.tuning_cache import TuningCache
 
 _ByCandidate = dict[CandidateKey, Measurement]
 

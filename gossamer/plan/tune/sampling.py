@@ -17,8 +17,8 @@ from gossamer.device.base import Device
 from gossamer.errors import CompilerEndedError, DeviceLostError, OutOfMemoryError
 from gossamer.measure import PreparedTask, Task, Timing, repeated, sampled
 from gossamer.ops.algorithm import State
+from gossamer.plan.measurement import Measurement
 from gossamer.plan.prepare import BuildCost, Prepared
-from gossamer.plan.store.tuning_cache import Measurement
 from gossamer.plan.tune.build import CandidateBuilds
 from gossamer.plan.tune.candidates import CandidateSet, Work
 from gossamer.plan.tune.layer_times import NEAR, Attempt, CandidateGroup

@@ -18,9 +18,9 @@ from gossamer.device.base import Device
 from gossamer.device.host import processors
 from gossamer.measure import Timing
 from gossamer.ops.algorithm import PRECISIONS, Algorithm, Problem, Variant
+from gossamer.plan.measurement import CandidateKey, Measurement, candidate_key
 from gossamer.plan.prepare import Prepared, responsive
 from gossamer.plan.program import Layer
-from gossamer.plan.store.tuning_cache import CandidateKey, Measurement, candidate_key
 from gossamer.plan.tune.alike import likeness, timed_problem
 from gossamer.plan.tune.build import CandidateBuilds
 from gossamer.plan.tune.cost import BuildCosts, Estimates
@@ -112,7 +112,8 @@ class Search:
         self._is_over, self._begun, self._progress = is_over, begun, progress
         costs = BuildCosts(processors() if device.builds_side_by_side else 1)
         self._ranking = Ranking(
-            estimates, costs, everything=rules.everything, worth=rules.worth, required_first=rules.required_first)
+            estimates, costs, everything=rules.everything, worth=rules.worth,
+            required_first=rules.required_first)
         self._builds = CandidateBuilds(device, memory, profile, costs,
                                        None if workers is None else workers.pools)
         self._sampler = Sampler(device, memory, self._ranking, self._builds, rules.samples, profile,

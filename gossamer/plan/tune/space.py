@@ -13,9 +13,9 @@ from gossamer.ops.algorithm import Algorithm, Problem, Variant
 from gossamer.ops.host_threads import ONE, Threads, of_threads
 from gossamer.ops.registry import OPS
 from gossamer.plan.eligibility import reason_not_allowed
+from gossamer.plan.measurement import CandidateKey, Measurement, candidate_key
 from gossamer.plan.policy import Effort
 from gossamer.plan.program import Layer
-from gossamer.plan.store.tuning_cache import CandidateKey, Measurement, candidate_key
 from gossamer.plan.tune.alike import timed_problem
 from gossamer.plan.tune.measures import Request
 from gossamer.plan.tune.profile import LISTING, TuningProfile

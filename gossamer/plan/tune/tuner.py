@@ -17,11 +17,11 @@ from gossamer.ops.algorithm import PRECISIONS, Algorithm, Problem, Variant
 from gossamer.ops.host_threads import ONE, Threads
 from gossamer.plan.candidate import Candidate
 from gossamer.plan.eligibility import reason_build_too_long
+from gossamer.plan.measurement import Measurement, candidate_key, counted
 from gossamer.plan.policy import EFFORTS
 from gossamer.plan.program import Layer
 from gossamer.plan.store.keys import problem_key
-from gossamer.plan.store.tuning_cache import Measurement, TuningCache, candidate_key
-from gossamer.plan.store.tuning_file import counted
+from gossamer.plan.store.tuning_cache import TuningCache
 from gossamer.plan.tune.alike import timed_problem
 from gossamer.plan.tune.cost import Estimates
 from gossamer.plan.tune.device_check import compile_ahead

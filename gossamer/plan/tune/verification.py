@@ -9,9 +9,9 @@ from functools import partial
 from gossamer.device import blas
 from gossamer.device.base import Device
 from gossamer.plan.candidate import Candidate
+from gossamer.plan.measurement import CandidateKey
 from gossamer.plan.prepare import responsive, side_by_side
 from gossamer.plan.program import Layer
-from gossamer.plan.store.tuning_cache import CandidateKey
 from gossamer.plan.tune.candidates import CandidateSet
 from gossamer.plan.tune.digests import Digests
 from gossamer.plan.tune.measures import Chosen

@@ -25,9 +25,10 @@ from gossamer.ops.elementwise.host import NumpyElementwise
 from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.ops.registry import OPS
 from gossamer.plan.choose import elimination
+from gossamer.plan.measurement import Measurement
 from gossamer.plan.policy import EFFORTS
 from gossamer.plan.program import Layer
-from gossamer.plan.store.tuning_cache import Measurement, TuningCache
+from gossamer.plan.store.tuning_cache import TuningCache
 from gossamer.plan.tune import candidates, check
 from gossamer.plan.tune.candidates import CandidateSet
 from gossamer.plan.tune.measures import usable

@@ -5,7 +5,8 @@ from types import SimpleNamespace
 
 from gossamer.measure import Timing
 from gossamer.ops.gemm.problem import GemmProblem
-from gossamer.plan.store.tuning_cache import Measurement, TuningCache
+from gossamer.plan.measurement import Measurement
+from gossamer.plan.store.tuning_cache import TuningCache
 
 TIMING = Timing(123.4, 120.0, 130.1, 20)
 

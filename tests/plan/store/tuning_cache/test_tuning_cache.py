@@ -7,7 +7,8 @@ import pytest
 from gossamer.measure import Timing
 from gossamer.ops.algorithm import Variant
 from gossamer.ops.registry import OPS
-from gossamer.plan.store.tuning_cache import Measurement, candidate_key, file_name
+from gossamer.plan.measurement import Measurement, candidate_key
+from gossamer.plan.store.tuning_cache import file_name
 from gossamer.tensor import Format, TensorSpec
 from tests.plan.store.tuning_cache.measurements import (
     TIMING,

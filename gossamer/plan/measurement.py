@@ -1,0 +1,117 @@
+"""The measurement of one candidate, and the key that identifies it among those for one problem."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gossamer.measure import Timing
+from gossamer.ops.algorithm import Algorithm, Variant
+from gossamer.plan.prepare import BuildCost
+from gossamer.tensor import TensorSpec
+
+TIMES = ("median_us", "p25_us", "p75_us", "cold_us", "build_s")
+"""Fields of a measurement that are times."""
+_DIGITS = 4
+
+CandidateKey = tuple[str, str, tuple[str, ...], tuple[str, ...], str]
+"""Algorithm, config, formats of the inputs, formats of the outputs, and precision."""
+
+
+def candidate_key(algorithm: Algorithm, variant: Variant) -> CandidateKey:
+    """Returns the key that identifies a candidate among those for one problem."""
+    return (algorithm.name, variant.config_text, _formats(variant.inputs),
+            _formats(variant.outputs), variant.precision)
+
+
+def _formats(specs: Sequence[TensorSpec]) -> tuple[str, ...]:
+    return tuple(str(spec.format) for spec in specs)
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """The times of one candidate and its error against the reference, or why it is excluded.
+    Numbers are rounded to four digits, so that a measurement that is read back equals the one that
+    was written. Raises ValueError where there is neither a time nor a failure, and for times that
+    are negative or not finite.
+
+    inputs, outputs: layouts. median_us, p25_us, p75_us: median and quartiles with warm caches, in
+    microseconds. cold_us: the median with cold caches. samples: the number of samples. failure:
+    why the candidate is excluded. not_tried: whether it is excluded as it was expected to be of no
+    use, so that it was not built. search: what identifies the search that left it out; empty for a
+    candidate that was tried. wrong_numbers: whether it is excluded as its
+    numbers were wrong, which may not be so with other weights. weights: a digest of the constants
+    with which it was checked.
+    build_s, build_cached, device_bytes: seconds, use of the disk cache and bytes of preparing it,
+    as in BuildCost; None where they are not known.
+    """
+
+    algorithm: str
+    config: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    precision: str
+    median_us: float | None = None
+    p25_us: float | None = None
+    p75_us: float | None = None
+    cold_us: float | None = None
+    error: float | None = None
+    failure: str | None = None
+    not_tried: bool = False
+    search: str = ""
+    wrong_numbers: bool = False
+    samples: int = 0
+    weights: str = ""
+    build_s: float | None = None
+    build_cached: bool = False
+    device_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.median_us is None and self.failure is None:
+            raise ValueError(f"{self.algorithm} has neither a time nor a failure")
+        for name in (*TIMES, "error"):
+            value = getattr(self, name)
+            if value is not None:
+                if name != "error" and not 0 <= value < math.inf:
+                    raise ValueError(f"{self.algorithm} has {name} {value}")
+                object.__setattr__(self, name, _rounded(value))
+
+    @staticmethod
+    def of(algorithm: Algorithm, variant: Variant, timing: Timing | None = None, *,
+           cold_us: float | None = None, error: float | None = None,
+           failure: str | None = None, not_tried: bool = False, wrong_numbers: bool = False,
+           weights: str = "", build: BuildCost | None = None) -> Measurement:
+        """Returns the measurement of a variant with a timing, or with a failure."""
+        name, config, inputs, outputs, precision = candidate_key(algorithm, variant)
+        return Measurement(
+            name, config, inputs, outputs, precision,
+            median_us=timing.median_us if timing else None,
+            p25_us=timing.p25_us if timing else None,
+            p75_us=timing.p75_us if timing else None,
+            cold_us=cold_us, error=error, failure=failure, not_tried=not_tried,
+            wrong_numbers=wrong_numbers,
+            samples=timing.repeats if timing else 0, weights=weights,
+            build_s=build.seconds if build else None,
+            build_cached=build.from_cache if build else False,
+            device_bytes=build.nbytes if build else None)
+
+    @property
+    def candidate_key(self) -> CandidateKey:
+        """The key that `candidate_key(algorithm, variant)` returns."""
+        return (self.algorithm, self.config, self.inputs, self.outputs, self.precision)
+
+
+def rounded(timing: Timing) -> Timing:
+    """Returns the timing with the digits that are stored."""
+    return Timing(_rounded(timing.median_us), _rounded(timing.p25_us), _rounded(timing.p75_us),
+                  timing.repeats)
+
+
+def _rounded(value: float) -> float:
+    return float(f"{float(value):.{_DIGITS - 1}e}")
+
+
+def counted(number: int, word: str) -> str:
+    """Returns a number with a noun in the right form, such as '1 layer' and '2 layers'."""
+    return f"{number} {word}" + "s" * (number != 1)
