@@ -1,0 +1,129 @@
+"""What the search finds, in which order it asks, and what it leaves out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gossamer.device.base import Buffer
+from gossamer.ops.algorithm import State
+from gossamer.plan.tune.measures import Request
+from gossamer.plan.tune.tuner import Tuner
+from tests.plan.tune.paced import Paced, PacedDevice, layer
+
+
+@pytest.mark.parametrize("side_by_side", [False, True])
+@pytest.mark.parametrize("seed", range(8))
+def test_what_is_taken_is_the_best_of_what_was_measured_and_no_worse_than_the_first(
+        seed: int, side_by_side: bool, paced_device: PacedDevice,
+        paced_tuner: Callable[..., Tuner], known: Callable[..., None],
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(paced_device), "builds_side_by_side", side_by_side)
+    rng = np.random.default_rng(seed)
+    algorithms = [Paced(f"paced{number}", *rng.uniform(20.0, 500.0, 3).round(1),
+                        model_us=float(rng.uniform(50.0, 300.0))) for number in range(4)]
+    known(*algorithms)
+    tuner = paced_tuner("quick")
+    layers = [layer(f"layer{channels}", channels=channels) for channels in (4, 8, 16)]
+    tuner.measure_all([Request(each, algorithms, paced_device) for each in layers])
+    for each in layers:
+        candidates = tuner.measure(each, algorithms, paced_device)
+        if not side_by_side:  # otherwise it may be left out by what is expected
+            assert min(candidate.cost for candidate in candidates) <= algorithms[0].times_us[0]
+        for candidate in candidates:
+            time_us = candidate.algorithm.times_us[  # type: ignore[attr-defined]
+                int(str(candidate.variant["n"]))]
+            assert candidate.measured.not_tried or candidate.cost == pytest.approx(time_us)
+            if candidate.measured.not_tried:
+                assert (candidate.measured.failure or "").startswith("not tried: ")
+    assert tuner.measured + tuner.not_tried == sum(
+        len(tuner.measure(each, algorithms, paced_device)) for each in layers)
+
+
+def test_all_is_requested_before_more_is_measured(
+        paced_device: PacedDevice, paced_tuner: Callable[..., Tuner],
+        known: Callable[..., None]) -> None:
+    algorithm, built = Paced("paced", 100.0, 90.0), []
+    known(algorithm)
+
+    def waves() -> Iterator[Sequence[Request] | None]:
+        for channels in (4, 8):
+            yield [Request(layer(f"layer{channels}", channels=channels), [algorithm],
+                           paced_device)]
+            built.append(len(algorithm.built))
+        yield None  # a library is still asked
+        yield []
+        yield [Request(layer("last", channels=16), [algorithm], paced_device)]
+
+    tuner = paced_tuner()
+    tuner.measure_network(waves(), lambda best_us: [], "a network")
+    assert built == [0, 0] and tuner.measured == 6
+    tuner.release()
+
+
+def test_what_is_within_is_requested_with_the_best_times(
+        paced_device: PacedDevice, paced_tuner: Callable[..., Tuner],
+        known: Callable[..., None]) -> None:
+    algorithm, later = Paced("paced", 100.0, 90.0), layer("later", channels=8)
+    known(algorithm)
+    best: list[float] = []
+
+    def within(best_us: Callable[..., float]) -> list[Request]:
+        best.extend([best_us(layer()), best_us(later)])
+        return [Request(later, [algorithm], paced_device)]
+
+    tuner = paced_tuner()
+    tuner.measure_network([[Request(layer(), [algorithm], paced_device)]], within, "a network")
+    assert best == [90.0, float("inf")] and tuner.measured == 4
+    tuner.release()
+
+
+class Mixed(Paced):
+    """A convolution whose second config takes a share of the time of the first for layers with an
+    even number of channels, and the same time for others; its further ones take 50 us."""
+
+    def __init__(self, share: float) -> None:
+        super().__init__("mixed", 100.0, 100.0, 50.0, 50.0, 50.0)
+        self._share = share
+
+    def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
+               workspace: Buffer | None, stream: Any = None) -> None:
+        super().launch(state, inputs, outputs, workspace, stream)
+        if state.variant["n"] == 1 and state.problem.inputs[0].shape[1] % 2 == 0:
+            state.device.elapsed_us -= 100.0 * (1.0 - self._share)
+
+
+LAYERS = [layer(f"layer{channels}", channels=channels) for channels in range(4, 20)]
+
+
+@pytest.mark.parametrize(("share", "best_us"), [(0.6, 50.0), (1.0, 100.0)])
+def test_more_configs_are_tried_where_the_first_ones_promise_something(
+        share: float, best_us: float, paced_device: PacedDevice,
+        paced_tuner: Callable[..., Tuner], known: Callable[..., None],
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gossamer.plan.tune.search._MORE", 1e9)
+    algorithm = Mixed(share)
+    known(algorithm)
+    tuner = paced_tuner("quick")
+    tuner.measure_all([Request(each, [algorithm], paced_device) for each in LAYERS])
+    for each in LAYERS[1::2]:
+        assert min(candidate.cost for candidate in tuner.measure(
+            each, [algorithm], paced_device)) == pytest.approx(best_us)
+
+
+def test_the_second_round_ends_with_its_time_and_the_next_search_leaves_out_the_same(
+        paced_device: PacedDevice, paced_tuner: Callable[..., Tuner],
+        known: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gossamer.plan.tune.search._MORE", 0.0)
+    algorithm = Mixed(0.6)
+    known(algorithm)
+    for measured in (32, 0):
+        tuner = paced_tuner("quick")
+        tuner.measure_all([Request(each, [algorithm], paced_device) for each in LAYERS])
+        assert tuner.measured == measured and tuner.not_tried > 0
+        *_, last = tuner.measure(LAYERS[1], [algorithm], paced_device)
+        assert last.measured.failure == "not tried: the time for more configs was over"
+        tuner.flush()
