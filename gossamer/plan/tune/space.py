@@ -221,7 +221,7 @@ class Space:
         if self._allowed_more and (
                 algorithm, timed_problem(problem, algorithm), device.name) in self._allowed_more:
             most = self.limits.more_configs
-        known = self._known_further(algorithm, problem, device)
+        known = set(self._measured_before(algorithm, problem, device))
         count = 0
         for _, variants in itertools.groupby(self._precise(algorithm, problem, device),
                                              key=lambda variant: variant.config):
@@ -233,22 +233,22 @@ class Space:
                             if candidate_key(algorithm, variant) in known)
             else:
                 return
+            if known:
+                known.difference_update(candidate_key(algorithm, variant) for variant in group)
             count += any(variant.build_seconds <= self.limits.build_seconds for variant in group)
 
-    def _known_further(self, algorithm: Algorithm, problem: Problem,
-                       device: Device) -> Collection[CandidateKey]:
+    def _measured_before(self, algorithm: Algorithm, problem: Problem,
+                         device: Device) -> Collection[CandidateKey]:
         """Returns the keys of an algorithm's candidates that an earlier process measured, where
-        there are some of more configs than the effort has at first."""
-        if self.limits.configs is None or algorithm.vendor or not algorithm.dense:
+        there may be more of them than the effort has at first."""
+        if self.limits.more_configs is None or algorithm.vendor or not algorithm.dense:
             return ()
         key = (algorithm, problem, device.name)
         if key not in self._known:
-            stored = self._stored(timed_problem(problem, algorithm), device)
-            known = [measured for measured in stored
-                     if measured.algorithm == algorithm.name and not measured.not_tried]
-            configs = {measured.config for measured in known}
-            self._known[key] = (frozenset(measured.candidate_key for measured in known)
-                                if len(configs) > self.limits.configs else frozenset())
+            self._known[key] = frozenset(
+                measured.candidate_key
+                for measured in self._stored(timed_problem(problem, algorithm), device)
+                if measured.algorithm == algorithm.name and not measured.not_tried)
         return self._known[key]
 
     def _precise(self, algorithm: Algorithm, problem: Problem,

@@ -120,10 +120,13 @@ def test_the_second_round_ends_with_its_time_and_the_next_search_leaves_out_the_
     monkeypatch.setattr("gossamer.plan.tune.search._MORE", 0.0)
     algorithm = Mixed(0.6)
     known(algorithm)
-    for measured in (32, 0):
-        tuner = paced_tuner("quick")
-        tuner.measure_all([Request(each, [algorithm], paced_device) for each in LAYERS])
-        assert tuner.measured == measured and tuner.not_tried > 0
-        *_, last = tuner.measure(LAYERS[1], [algorithm], paced_device)
-        assert last.measured.failure == "not tried: the time for more configs was over"
-        tuner.flush()
+    requests = [Request(each, [algorithm], paced_device) for each in LAYERS]
+    tuner = paced_tuner("quick")
+    tuner.measure_all(requests)
+    assert tuner.measured == 32 and tuner.not_tried > 0
+    *_, last = tuner.measure(LAYERS[1], [algorithm], paced_device)
+    assert last.measured.failure == "not tried: the time for more configs was over"
+    tuner.flush()
+    again = paced_tuner("quick")
+    again.measure_all(requests)
+    assert again.measured == 0 and again.reused == 32
