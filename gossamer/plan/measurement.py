@@ -36,15 +36,16 @@ class Measurement:
     was written. Raises ValueError where there is neither a time nor a failure, and for times that
     are negative or not finite.
 
-    inputs, outputs: layouts. median_us, p25_us, p75_us: median and quartiles with warm caches, in
-    microseconds. cold_us: the median with cold caches. samples: the number of samples. failure:
-    why the candidate is excluded. not_tried: whether it is excluded as it was expected to be of no
-    use, so that it was not built. search: what identifies the search that left it out; empty for a
-    candidate that was tried. wrong_numbers: whether it is excluded as its
-    numbers were wrong, which may not be so with other weights. weights: a digest of the constants
-    with which it was checked.
-    build_s, build_cached, device_bytes: seconds, use of the disk cache and bytes of preparing it,
-    as in BuildCost; None where they are not known.
+    inputs, outputs: layouts.
+    median_us, p25_us, p75_us: median and quartiles with warm caches, in microseconds.
+    cold_us: the median with cold caches.
+    samples: the number of samples.
+    failure: why the candidate is excluded.
+    not_tried: whether it was expected to be of no use, so that it was not built.
+    search: what identifies the search that left it out; empty for a candidate that was tried.
+    wrong_numbers: whether its numbers were wrong, which may not be so with other weights.
+    weights: a digest of the constants with which it was checked.
+    build_s, build_cached, device_bytes: what preparing it took, as in BuildCost; None if unknown.
     """
 
     algorithm: str

@@ -21,19 +21,18 @@ from gossamer.tensor import Format
 class Effort:
     """How much is measured.
 
-    configs: number of configs that are measured of each algorithm of gossamer's own (None: all).
-    more_configs, more_gain: their number where another one is expected to save at least this share
-    of the network's time. vendor_configs: the number of a vendor's library. They are more than of
-    other algorithms: for most of them nothing is compiled, and the library's own order is a poor
-    guide, as its last config can take half the time of its first. samples: number of samples of
-    each time. build_seconds: processor seconds that building one candidate may be expected to take.
-    doubt: the share of candidates that may be faster than the least time that is expected of them;
-    one is not measured where even that time would be of no use. worth: the share of the network's
-    time that a second of measuring must be expected to save. plans_s: seconds after which whole
-    plans are not sampled again, though it is not clear which is the fastest. replacements,
-    replacement_gain: the number of candidates that are tried in the plan as a whole in place of
-    those it has, and the share of the network's time that one must be able to save. everything:
-    whether all are measured nevertheless.
+    configs: number of configs that are measured of each algorithm of gossamer's own; None for all.
+    vendor_configs: that of a vendor's library, which compiles little and orders its configs poorly.
+    samples: number of samples of each time.
+    build_seconds: processor seconds that building one candidate may be expected to take.
+    doubt: share of candidates that may be faster than the least time that is expected of them.
+    worth: share of the network's time that a second of measuring must be expected to save.
+    plans_s: seconds after which whole plans are not sampled again, though none is clearly fastest.
+    replacements: number of candidates that are tried in the whole plan in place of those it has.
+    replacement_gain: share of the network's time that one of these must be able to save.
+    everything: whether all are measured, whatever is expected of them.
+    more_configs: number of configs where others are expected to save enough.
+    more_gain: share of the network's time that is enough for that.
     """
 
     configs: int | None

@@ -30,14 +30,17 @@ _Kind = tuple[tuple[Format, ...], str]
 class LayerTimes:
     """The best times that are known for a layer, by the formats of inputs and outputs.
 
-    name: the layer's name. is_inner: whether all layers next to it may compute in the same
-    precisions, so that a precise candidate saves no conversions. keeps_precisions: whether a less
-    precise candidate may not stand for a more precise one. begun: how many candidates were begun.
-    best: the fastest candidate of each combination of formats and precision. best_us: the least of
-    their times. bounds: what bound() returned since the last of these
-    changed. tried: the candidates that have a time. parts: for a region, the times of its layers.
-    covered_by: for each layer that has these times the
-    regions that compute it and others in one step.
+    name: the layer's name.
+    is_inner: whether all layers next to it may compute in the same precisions, so that a precise
+        candidate saves no conversions.
+    keeps_precisions: whether a less precise candidate may not stand for a more precise one.
+    begun: how many candidates were begun.
+    best: the fastest candidate of each combination of formats and precision.
+    best_us: the least of their times.
+    bounds: what bound() returned since the last of these changed.
+    tried: the candidates that have a time.
+    parts: for a region, the times of its layers.
+    covered_by: for each layer with these times the regions that compute it and others in one step.
     """
 
     name: str
@@ -154,8 +157,10 @@ class LayerTimes:
 class CandidateGroup:
     """Candidates whose times hold for several layers, since they do not look at what differs.
 
-    problem: the problem under which the times are stored. layer: the layer with whose constants
-    they are measured. layers: those for which the times hold. attempts: one for each candidate.
+    problem: the problem under which the times are stored.
+    layer: the layer with whose constants they are measured.
+    layers: those for which the times hold.
+    attempts: one for each candidate, by its key.
     """
 
     problem: Problem
@@ -183,16 +188,19 @@ class CandidateGroup:
 class Attempt:
     """A candidate that is to be measured.
 
-    leader: the first config of its algorithm with the same formats and precision; None where this
-    is the first. is_required: whether the plan without measurements takes
-    it, or a layer has no other candidate that works. is_last: the latter, so that it is measured
-    whatever is expected of it. before: an earlier result, which does not suffice. measured: the
-    result. may_differ: whether the result may be another next time, so that it is not stored.
-    kind: what the candidate
-    has in common with those from which its time is estimated. family:
-    what the candidate has in common with its leader. key: what identifies it among those for its
-    problem. kernels: those of its kernels that are known before it is built. compiles: whether
-    building it compiles a kernel that nothing before it did.
+    group: the candidates with which it shares measurements.
+    model_us: the time that its model gives.
+    leader: the first config of its algorithm with the same formats and precision; None for that.
+    is_required: whether the plan without measurements takes it, or it is the last.
+    is_last: whether a layer has no other candidate that works, so that it is measured in any case.
+    before: an earlier result, which does not suffice.
+    measured: the result.
+    may_differ: whether the result may be another next time, so that it is not stored.
+    kernels: those of its kernels that are known before it is built.
+    compiles: whether building it compiles a kernel that nothing before it did.
+    kind: what it has in common with those from which its time is estimated.
+    family: what it has in common with its leader.
+    key: what identifies it among the candidates for its problem.
     """
 
     group: CandidateGroup
