@@ -449,8 +449,8 @@ class Plan:
         if self.tuner is not None:
             report.notes.extend(self.tuner.notices)
             report = replace(report, tuning=self.tuner.profile.summary())
-        report.notes.extend(filter(None, [
-            scatter_notice(self._timings.get(batch, ()), self.device)]))
+        if scattered := scatter_notice(self._timings.get(batch, ()), self.device):
+            report.notes.append(scattered)
         copies = self._contexts[batch].foreign_copies if batch in self._contexts else 0
         if copies:
             report.notes.append(f"arrays of other libraries cost {copies} copies within the "

@@ -74,6 +74,7 @@ class NetworkCandidates:
                 yield self._regions.largest(part)
         while self._tuner.is_asking:
             yield None
+        self._tuner.wait()
         yield self._requests(layers, self._tuner.refusal_reason)
 
     @property

@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -39,6 +40,7 @@ class Skip:
 
 
 ENDED = Skip("measuring was ended before", is_final=False)
+_TOO_LATE = Skip("the time for more configs was over")
 
 
 class Ranking:
@@ -82,12 +84,17 @@ class Ranking:
         """Returns whether attempts of a group are left."""
         return self._left_of[group] > 0
 
-    def pop(self, only_required: bool = False) -> tuple[Attempt, Skip | None] | None:
+    def pop(self, is_over: bool = False,
+            until: float = math.inf) -> tuple[Attempt, Skip | None] | None:
         """Returns the attempt that is measured next, or one that is left out with the reason; None
-        where none is left. only_required: whether others than required ones are left out."""
+        where none is left.
+
+        is_over: whether others than required ones are left out. until: the time of time.monotonic()
+        after which all are that some layer can do without.
+        """
         while self._heap:
             _, number, attempt = heapq.heappop(self._heap)
-            skip = ENDED if only_required and not attempt.is_required else self.skip(attempt)
+            skip = ENDED if is_over and not attempt.is_required else self.skip(attempt)
             if skip is None:
                 score = self._score(attempt)
                 # scores mostly get worse while more is known
@@ -96,6 +103,8 @@ class Ranking:
                     continue
                 skip = self._not_worth_it(attempt, score)
             self._left_of[attempt.group] -= 1
+            if skip is None and not attempt.is_last and time.monotonic() > until:
+                skip = _TOO_LATE
             if skip is None:
                 for layer in attempt.group.layers:
                     layer.begun += 1

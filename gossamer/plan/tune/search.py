@@ -40,7 +40,7 @@ _MORE = 0.5
 _FROM_ALIKE = 2
 """Configs that are measured of a layer that is like another one, the best of that one."""
 _END: Sequence[Request] = []
-"""What stands for the end of the waves."""
+"""It stands for the end of the waves."""
 _NOT_TRIED = "not tried: "
 """The beginning of the reason of a candidate that was left out, as reports have it."""
 _STORE_SECONDS = 5.0
@@ -178,10 +178,9 @@ class Search:
 
     def _begin(self) -> None:
         """Begins to build as many candidates as is of use."""
-        while self._builds.has_room and (taken := self._ranking.pop(self._is_over())):
+        while self._builds.has_room and (
+                taken := self._ranking.pop(self._is_over(), self._until)):
             attempt, skip = taken
-            if skip is None and not attempt.is_last and time.monotonic() > self._until:
-                skip = Skip("the time for more configs was over")
             if skip is None:
                 self._builds.begin(attempt)
             else:

@@ -145,12 +145,8 @@ class Tuner:
         names = tuple(algorithm.name for algorithm in algorithms)
         key = request.problem, device.name, names
         if key not in self._known:
-            candidates = self._candidates(request)
-            if candidates is None:
-                self.measure_all([request])
-                candidates = self._candidates(request)
-            assert candidates is not None
-            self._known[key] = candidates
+            self.measure_all([request])
+            self._known[key] = self._candidates(request)
         return self._known[key]
 
     def ask(self, layers: Iterable[Layer], device: Device) -> None:
@@ -160,16 +156,18 @@ class Tuner:
 
     @property
     def is_asking(self) -> bool:
-        """Whether the libraries of vendors have not answered yet. Raises what they raise."""
-        if self._space.answers is not None and self._space.answers.done():
-            self._space.wait()
-        return self._space.answers is not None
+        """Whether the libraries of vendors have not answered yet."""
+        return self._space.answers is not None and not self._space.answers.done()
+
+    def wait(self) -> None:
+        """Waits until the libraries of vendors have answered; raises what they raise."""
+        self._space.wait()
 
     def measure_all(self, requests: Sequence[Request]) -> None:
         """Measures the candidates of several layers together, so that measure() has them."""
         by_device: dict[str, list[Request]] = {}
         for request in requests:
-            if self._candidates(request) is None:
+            if not self._is_measured(request):
                 by_device.setdefault(request.device.name, []).append(request)
         for of_device in by_device.values():
             scope = [[problem_key(request.problem), *(each.name for each in request.algorithms)]
@@ -233,8 +231,17 @@ class Tuner:
             self._deadline -= min(listing_s, _RESERVED * self._budget_s)
         self._begun = None
 
-    def _candidates(self, request: Request) -> list[Candidate] | None:
-        """Returns the measured candidates of a layer; None where this plan has no result of one."""
+    def _is_measured(self, request: Request) -> bool:
+        """Returns whether this plan has a result of each candidate of a layer."""
+        for algorithm in request.algorithms:
+            known = self._results.of(timed_problem(request.problem, algorithm), request.device)
+            if not all(candidate_key(algorithm, variant) in known for variant in
+                       self._space.buildable(algorithm, request.problem, request.device)):
+                return False
+        return True
+
+    def _candidates(self, request: Request) -> list[Candidate]:
+        """Returns the measured candidates of a layer."""
         layer, problem, device = request.layer, request.problem, request.device
         candidates = []
         for algorithm in request.algorithms:
@@ -245,10 +252,7 @@ class Tuner:
                     reason = reason_build_too_long(variant, self.build_seconds, self._space.why)
                     measured = Measurement.of(algorithm, variant, failure=reason)
                 else:
-                    result = results.get(candidate_key(algorithm, variant))
-                    if result is None:
-                        return None
-                    measured = result
+                    measured = results[candidate_key(algorithm, variant)]
                     if measured.wrong_numbers and measured.weights != self._digests.of(layer):
                         measured = self._with_own_weights(request, algorithm, variant, timed)
                 candidates.append(Candidate(algorithm, variant, measured))

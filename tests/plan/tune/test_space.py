@@ -165,6 +165,7 @@ def test_an_error_of_a_library_is_raised_by_the_wait_though_it_has_ended_before(
     with pytest.raises(RuntimeError, match="the library fails"):
         while tuner.is_asking:
             time.sleep(0.01)
+        tuner.wait()
     tuner.release()
 
 
