@@ -40,7 +40,8 @@ from gossamer.io.atomic import PARTIAL
 from gossamer.model.builder import GraphBuilder
 from gossamer.model.onnx_writer import to_onnx
 from gossamer.plan.measurement import counted
-from gossamer.plan.store.tuning_file import BadFile, parse
+from gossamer.plan.store import database
+from gossamer.plan.store.tuning_file import BadFile
 
 ATTEMPTS = 3
 """Compiles that are started for each kill; some end before it."""
@@ -64,15 +65,16 @@ for number in range(int(sys.argv[1])):
 COMPILE = """
 import json, sys
 import gossamer
-from gossamer.plan.store.device_file import DeviceFile
+from gossamer.plan.store.database import Database
 
-added, add_problems = [], DeviceFile.add_problems
+added, add = [], Database.add
 
-def record(file, problems):
-    added.append(problems)
-    add_problems(file, problems)
+def record(base, kind, entries, **options):
+    if kind == "problems":
+        added.append(entries)
+    add(base, kind, entries, **options)
 
-DeviceFile.add_problems = record
+Database.add = record
 plan = gossamer.compile(sys.argv[1], sys.argv[2], effort="quick")
 for batch in sys.argv[3].split(","):
     plan.context(int(batch))
@@ -263,8 +265,8 @@ def end_session(process: subprocess.Popen[Any]) -> None:
 
 
 def partial_files(cache: Path) -> frozenset[Path]:
-    """Returns the files that are half written."""
-    return frozenset(cache.rglob(f"{PARTIAL}*"))
+    """Returns the files that are half written, and the journals of data bases."""
+    return frozenset((*cache.rglob(f"{PARTIAL}*"), *cache.rglob("*-journal")))
 
 
 def candidates(cache: Path) -> dict[Path, set[tuple[str, ...]]]:
@@ -272,10 +274,14 @@ def candidates(cache: Path) -> dict[Path, set[tuple[str, ...]]]:
     that is damaged or was set aside."""
     found: dict[Path, set[tuple[str, ...]]] = {}
     for path in (cache / "tuning").glob("[!.]*"):
-        if path.suffix != ".json":
+        if path.name.endswith("-journal"):
+            continue
+        if path.suffix != ".sqlite":
             raise Wrong(f"{path.name} was set aside")
         try:
-            content = parse(path.read_bytes())
+            content = database.read(path)
+        except FileNotFoundError:
+            continue
         except BadFile as bad:
             raise Wrong(f"{path.name} {bad}") from None
         found[path] = {key for section in content["sections"]

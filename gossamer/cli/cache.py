@@ -14,8 +14,9 @@ from gossamer.errors import InputError
 from gossamer.io import output_files, packed, terminal
 from gossamer.io.text import bytes_text
 from gossamer.plan.measurement import counted
+from gossamer.plan.store import database, tuning_file
 from gossamer.plan.store.tuning_cache import TuningCache, file_name, tuning_folder
-from gossamer.plan.store.tuning_file import BadFile, count, locked, parse
+from gossamer.plan.store.tuning_file import BadFile, count
 
 
 @dataclass(frozen=True)
@@ -73,9 +74,8 @@ def clear(
     if not chosen:
         print(f"no measurements{f' of {device}' if device else ''} in {tuning_folder()}")
     for path in chosen:
-        with locked(path.parent):  # no writer may bring back what it has read
-            stored = _stored(path)
-            _remove(path)
+        stored = _stored(path)
+        _remove(path)
         contents = (counted(stored.layers, "layer"), counted(stored.candidates, "candidate"),
                     counted(stored.plans, "plan"))
         print(f"removed {path}: {stored.problem or ', '.join(contents)}")
@@ -100,8 +100,7 @@ def export_file(
     opened = find(device)
     path = tuning_folder() / file_name(opened)
     try:
-        data = path.read_bytes()
-        stored = _contents(parse(data))
+        content = database.read(path)
     except FileNotFoundError:
         raise InputError(f"no measurements of {opened.name} in {tuning_folder()}; make some with "
                          "`gossamer compile`, or name another device with --device") from None
@@ -114,8 +113,8 @@ def export_file(
         raise InputError("export -: standard output takes no measurements; name a file")
     output_files.check_file("export", file, None)
     with output_files.replacing(file, f"export {file}") as target:
-        target.write(data)
-    print(f"written: {file}: {stored} of {opened.name}")
+        target.write(tuning_file.text(content))
+    print(f"written: {file}: {_contents(content)} of {opened.name}")
 
 
 def import_file(
@@ -131,7 +130,7 @@ def import_file(
 
     opened = find(device)
     try:
-        content = parse(packed.whole(file))
+        content = tuning_file.parse(packed.whole(file))
         TuningCache(opened).take(content)
     except BadFile as error:
         raise InputError(f"{file}: {error}") from None
@@ -168,12 +167,14 @@ def _stored(path: Path) -> StoredFile:
         size = path.stat().st_size
     except OSError as error:
         return StoredFile(name, 0, problem=f"cannot be read ({error.strerror})")
-    if path.suffix != ".json":
+    if path.suffix == ".json":
+        return StoredFile(name, size, problem="of an older gossamer, not read")
+    if path.suffix != ".sqlite":
         return StoredFile(name, size, problem=f"set aside: {path.suffix[1:].partition('-')[0]}")
-    if not path.is_file():
-        return StoredFile(name, size, problem="is no file")
     try:
-        content = parse(path.read_bytes())
+        content = database.read(path)
+    except FileNotFoundError:
+        return StoredFile(name, size, problem="holds nothing yet")
     except OSError as error:
         return StoredFile(name, size, problem=f"cannot be read ({error.strerror})")
     except BadFile as error:
@@ -192,7 +193,8 @@ def _stored(path: Path) -> StoredFile:
 
 
 def _tuning_files() -> list[Path]:
-    return _visible(tuning_folder())
+    return [path for path in _visible(tuning_folder())
+            if not path.name.endswith(".sqlite-journal")]
 
 
 def _kernel_files() -> list[Path]:
@@ -212,7 +214,10 @@ def _visible(folder: Path) -> list[Path]:
 
 def _remove(path: Path) -> None:
     try:
-        path.unlink()
+        if path.suffix == ".sqlite":
+            database.clear(path)
+        else:
+            path.unlink()
     except FileNotFoundError:
         pass
     except OSError as error:

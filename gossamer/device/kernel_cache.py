@@ -54,14 +54,19 @@ def write_atomically(path: Path, data: bytes) -> bool:
         with replacing(path) as file:
             file.write(data)
     except OSError as error:
-        if path.parent not in _warned:
-            _warned.add(path.parent)
-            warnings.warn(
-                f"the cache folder {path.parent} cannot be written ({error.strerror}): what is "
-                "compiled or measured now is lost at exit; set GOSSAMER_CACHE to a folder of yours",
-                GossamerWarning, stacklevel=2)
+        warn_unwritable(path.parent, str(error.strerror))
         return False
     return True
+
+
+def warn_unwritable(folder: Path, reason: str) -> None:
+    """Gives a warning, once in a process, that a folder of the cache cannot be written."""
+    if folder not in _warned:
+        _warned.add(folder)
+        warnings.warn(
+            f"the cache folder {folder} cannot be written ({reason}): what is compiled or measured "
+            "now is lost at exit; set GOSSAMER_CACHE to a folder of yours",
+            GossamerWarning, stacklevel=3)
 
 
 def cached(key: Sequence[str], build: Callable[[], bytes]) -> bytes:

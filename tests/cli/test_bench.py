@@ -78,7 +78,7 @@ def test_a_bad_file_of_measurements_is_told_once() -> None:
              "fp32,fp16", "--json", "--case", "tin")
     path = tuning_folder() / file_name(find("host"))
     path.parent.mkdir()
-    path.write_text("{")
+    path.write_text("{}")
     result = bench(*words)
     assert result.exit_code == 0 and json.loads(result.stdout)["results"]
     assert result.stderr.count(f"{path} is corrupt or cut short") == 1

@@ -1,6 +1,8 @@
+import copy
 import errno
 import json
 import os
+import sqlite3
 from types import SimpleNamespace
 
 import pytest
@@ -14,7 +16,9 @@ from gossamer.measure import Timing
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.registry import OPS
 from gossamer.plan.measurement import Measurement
+from gossamer.plan.store.database import read
 from gossamer.plan.store.tuning_cache import TuningCache
+from gossamer.plan.store.tuning_file import parse, text
 
 NAME = OPS["gemm"].algorithms[0].name
 ABACUS = {"api": "opencl", "index": 7, "description": "Abacus 3000", "driver": "beads 1.0",
@@ -97,11 +101,19 @@ def test_list_as_json(full):
     assert listed["kernels"] == {"number": 2, "bytes": 2 * 38, "most_bytes": 2**30}
 
 
-@pytest.mark.parametrize("text, problem", [("{}", "no file of measurements"), ("", "corrupt")])
-def test_list_names_bad_files_and_leaves_them(full, text, problem):
-    full.abacus.write_text(text)
+@pytest.mark.parametrize("content, problem", [("{}", "corrupt"), ("", "holds nothing yet")])
+def test_list_names_bad_files_and_leaves_them(full, content, problem):
+    full.abacus.write_text(content)
     assert problem in run("list")
-    assert full.abacus.read_text() == text
+    assert full.abacus.read_text() == content
+
+
+def test_measurements_of_an_older_gossamer_are_listed_and_cleared(full):
+    old = full.host.with_suffix(".json")
+    old.write_text("{}")
+    assert any(old.name in line and "older gossamer" in line for line in run("list").splitlines())
+    assert f"removed {old}: of an older gossamer, not read" in run("clear").splitlines()
+    assert not old.exists()
 
 
 def test_clear_all(full, folder):
@@ -156,16 +168,17 @@ def test_a_file_for_a_folder(folder):
     assert folder.read_text() == "mine"
 
 
-def test_measurements_travel_byte_for_byte(full, folder, tmp_path, monkeypatch):
+def test_measurements_travel(full, folder, tmp_path, monkeypatch):
     file = tmp_path / "host.json"
     assert run("export", file, "--device", "host") == (
         f"written: {file}: 1 layer, 2 candidates, 1 plan of host\n")
-    assert file.read_bytes() == full.host.read_bytes()
+    assert parse(file.read_bytes()) == read(full.host)
     monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path / "another"))
     assert run("import", file, "--device", "host") == (
         "added: 1 layer, 2 candidates, 1 plan for host\n")
-    taken = tmp_path / "another" / "tuning" / full.host.name
-    assert taken.read_bytes() == file.read_bytes()
+    again = tmp_path / "again.json"
+    run("export", again, "--device", "host")
+    assert again.read_bytes() == file.read_bytes()
     # what is there already stays, and what is imported twice is there once
     fill(find("host"), 7)
     assert run("import", file, "--device", "host") and run("import", file, "--device", "host")
@@ -175,13 +188,13 @@ def test_measurements_travel_byte_for_byte(full, folder, tmp_path, monkeypatch):
 
 
 def test_measurements_of_another_machine_are_refused(full, tmp_path):
-    before = full.host.read_bytes()
+    before = read(full.host)
     faults = {
         "description": "was measured on Abacus 3000 (host, ",
         "driver": "was measured with driver NumPy 0",
     }
     for key, reason in faults.items():
-        content = json.loads(before)
+        content = copy.deepcopy(before)
         if key == "driver":
             content["sections"][0]["made_by"]["driver"] = "NumPy 0"
         else:
@@ -189,7 +202,7 @@ def test_measurements_of_another_machine_are_refused(full, tmp_path):
         file = tmp_path / "other.json"
         file.write_text(json.dumps(content))
         assert reason in fails("import", file, "--device", "host")
-    assert full.host.read_bytes() == before
+    assert read(full.host) == before
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[1]"])
@@ -212,8 +225,9 @@ def test_what_cannot_be_exported_or_imported_is_named(folder, tmp_path):
 
 
 def test_a_full_disk_is_named(full, folder, tmp_path, monkeypatch):
-    file, before = tmp_path / "host.json", full.host.read_bytes()
+    file = tmp_path / "host.json"
     run("export", file, "--device", "host")
+    before = file.read_bytes()
 
     def fill_up(*paths):
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -221,17 +235,29 @@ def test_a_full_disk_is_named(full, folder, tmp_path, monkeypatch):
     monkeypatch.setattr("gossamer.io.atomic.os.replace", fill_up)
     assert fails("export", file, "--device", "host").endswith(
         f"export {file}: cannot be written: No space left on device")
-    assert f"{full.host} cannot be written (No space left on device)" in fails(
+    assert file.read_bytes() == before
+    stored, connect = read(full.host), sqlite3.connect
+
+    def full_base(*arguments, **options):
+        base = connect(*arguments, **options)
+        base.execute("PRAGMA max_page_count = 1")
+        return base
+
+    monkeypatch.setattr(sqlite3, "connect", full_base)
+    content = parse(before)
+    content["sections"][0]["checks"] = {str(number): "x" * 100 for number in range(2000)}
+    file.write_bytes(text(content))
+    assert f"{full.host} cannot be written (database or disk is full)" in fails(
         "import", file, "--device", "host")
-    assert full.host.read_bytes() == before and file.read_bytes() == before
+    assert read(full.host) == stored
 
 
 def test_only_what_gossamer_writes_is_imported(full, tmp_path):
-    content = json.loads(full.host.read_bytes())
+    content = read(full.host)
     (problem,) = content["sections"][0]["problems"].values()
     problem["colour"] = content["sections"][0]["colour"] = content["colour"] = "red"
     file = tmp_path / "odd.json"
     file.write_text(json.dumps(content))
     full.host.unlink()
     run("import", file, "--device", "host")
-    assert "colour" not in full.host.read_text()
+    assert "colour" not in text(read(full.host)).decode()

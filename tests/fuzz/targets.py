@@ -34,7 +34,7 @@ from gossamer.model.readers.torch.state_dict import read_tensors
 from gossamer.plan.plan import Plan
 from gossamer.plan.report.summary import summarise
 from gossamer.plan.store import tuning_file
-from gossamer.plan.store.device_file import DeviceFile
+from gossamer.plan.store.database import Database
 from gossamer.train.data import sources
 from tests.fuzz import mutators, seeds
 from tests.fuzz.onnx_mutator import onnx_file
@@ -133,18 +133,18 @@ def _resume(path: Path) -> None:
 
 def _measurements(path: Path) -> None:
     """Adds measurements to a file, as gossamer cache import does, and reads that."""
-    kept = path.with_name("kept.json")
+    kept = path.with_name("kept.sqlite")
     kept.unlink(missing_ok=True)
     seed = json.loads(seeds.measurements()[0])
-    file = DeviceFile(kept, seed["device"], seed["sections"][0]["made_by"])
+    file = Database(kept, seed["device"], seed["sections"][0]["made_by"])
     try:
         content = tuning_file.parse(path.read_bytes())
         file.take(content, "host")
     except tuning_file.BadFile as error:
         raise GossamerError(error) from None
     assert [tuning_file.count(section) for section in content["sections"]]
-    again = DeviceFile(kept, seed["device"], seed["sections"][0]["made_by"])
-    assert again.sections and not again.messages
+    again = Database(kept, seed["device"], seed["sections"][0]["made_by"])
+    assert again.known.problems and not again.messages
 
 
 def _kernel(path: Path) -> None:

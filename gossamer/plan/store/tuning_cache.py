@@ -17,7 +17,7 @@ from gossamer.ops.algorithm import Problem
 from gossamer.ops.canonical import canonical
 from gossamer.ops.registry import OPS
 from gossamer.plan.measurement import CandidateKey, Measurement, counted
-from gossamer.plan.store.device_file import DeviceFile
+from gossamer.plan.store.database import Database
 from gossamer.plan.store.keys import identity, problem_key
 from gossamer.plan.store.tuning_file import decode, decode_plan, encode, encode_plan
 from gossamer.version import PACKAGE_VERSION
@@ -29,24 +29,24 @@ def tuning_folder() -> Path:
 
 
 class TuningCache:
-    """The measurements made on one device, in one file. Other processes may read the file and add
+    """The measurements made on one device, in one data base. Other processes may read it and add
     to it at the same time; an object is used by one thread at a time.
 
-    The file has one section for each combination of driver, toolkit and gossamer version with
-    which measurements were made; only the one of this process is read. New measurements are written
-    together every few seconds, and by flush(). Where the file cannot be read or written, they stay
-    in memory.
+    It has one section for each combination of driver, toolkit and gossamer version with which
+    measurements were made; only the one of this process is used. New measurements are written
+    together every few seconds, and by flush(). Where the data base cannot be read or written, they
+    stay in memory.
     """
 
     def __init__(self, device: Device, folder: Path | None = None) -> None:
         self._owner = device
         self.path = (folder or tuning_folder()) / file_name(device)
-        self._file = DeviceFile(
+        self._base = Database(
             self.path,
             {"api": device.api, "description": device.description,
              "compute_units": device.limits.compute_units},
             {"driver": device.driver, "toolkit": device.toolkit, "gossamer": PACKAGE_VERSION})
-        weakref.finalize(self, self._file.close)
+        weakref.finalize(self, self._base.close)
         self._foreign: dict[str, str] = {}
         self._outdated: dict[tuple[str, str], None] = {}
 
@@ -55,8 +55,8 @@ class TuningCache:
         algorithms made, in a fixed order; None where there are none."""
         key = problem_key(problem)
         measurements: dict[CandidateKey, Measurement] = {}
-        for section in (self._file.own_section, self._file.unwritten):
-            for name, stored in section["problems"].get(key, {}).get("algorithms", {}).items():
+        for entry in self._base.known.problems.get(key, ()):
+            for name, stored in entry["algorithms"].items():
                 source = _source(problem.op, name, self._owner)
                 if stored["source"] == source:
                     for line in stored["candidates"]:
@@ -85,22 +85,20 @@ class TuningCache:
                 algorithms[name] = {"source": source, "candidates": []}
             algorithms[name]["candidates"].append(encode(measurement))
         if algorithms:
-            self._file.add_problems({problem_key(problem): {
+            self._base.add("problems", {problem_key(problem): {
                 "problem": f"{problem.op} {problem.describe()}", "fields": canonical(problem),
                 "algorithms": algorithms}})
 
     def has_check(self, problem: Problem, measured: Measurement, weights: str) -> bool:
         """Returns whether a measured candidate was found right with other constants than those of
         its measurement. weights: the digest of these."""
-        key = self._check_key(problem, measured, weights)
-        return any(key in section.get("checks", {})
-                   for section in (self._file.unwritten, self._file.own_section))
+        return self._check_key(problem, measured, weights) in self._base.known.checks
 
     def put_check(self, problem: Problem, measured: Measurement, weights: str) -> None:
         """Adds that a measured candidate is right with other constants than those of its
         measurement; it is on disk after the next flush()."""
-        self._file.add_check(self._check_key(problem, measured, weights),
-                             f"{measured.algorithm} {problem.describe()}")
+        self._base.add("checks", {self._check_key(problem, measured, weights):
+                                  f"{measured.algorithm} {problem.describe()}"}, now=False)
 
     def _check_key(self, problem: Problem, measured: Measurement, weights: str) -> str:
         source = _source(problem.op, measured.algorithm, self._owner) or ""
@@ -110,17 +108,15 @@ class TuningCache:
     def get_plan(self, key: str) -> Timing | None:
         """Returns the time of a plan from end to end; None where it was not timed. key: identifies
         all that the plan runs, the sources of its algorithms included."""
-        for section in (self._file.unwritten, self._file.own_section):
-            if line := section.get("plans", {}).get(key):
-                return decode_plan(line)
-        return None
+        line = self._base.known.plans.get(key)
+        return None if line is None else decode_plan(line)
 
     def put_plans(self, timings: Mapping[str, tuple[str, Timing]]) -> None:
         """Adds the times of plans from end to end by key, each with a description for the reader of
         the file, and replaces those of the same keys. They are on disk when this returns."""
         if timings:
-            self._file.add_plans(
-                {key: encode_plan(*described) for key, described in timings.items()})
+            self._base.add("plans", {
+                key: encode_plan(*described) for key, described in timings.items()}, now=True)
 
     def take(self, content: dict[str, Any]) -> None:
         """Adds all that another file of measurements holds, and replaces measurements of the same
@@ -129,21 +125,21 @@ class TuningCache:
         Raises BadFile where the measurements were made on another device, or none by the present
         driver, toolkit and gossamer; OSError where they cannot be kept.
         """
-        self._file.take(content, self._owner.name)
+        self._base.take(content, self._owner.name)
 
     def flush(self) -> None:
         """Writes the measurements that are in memory only, beside those of other processes."""
-        self._file.flush()
+        self._base.flush()
 
     @property
     def is_kept(self) -> bool:
         """Whether all measurements that were added are on disk."""
-        return self._file.is_kept
+        return self._base.is_kept
 
     @property
     def notices(self) -> list[str]:
         """Sentences for the user about bad files and measurements that are no longer valid."""
-        lines = list(self._file.messages)
+        lines = list(self._base.messages)
         for difference, number in Counter(self._foreign.values()).items():
             if difference:
                 lines.append(f"measurements of {counted(number, 'layer')} were made with "
@@ -158,19 +154,19 @@ class TuningCache:
         of a problem, differs from it."""
         differences = [
             [f"{name} {before or 'none'}, now {now or 'none'}"
-             for name, now in self._file.made_by.items()
-             if (before := section["made_by"].get(name, "")) != now]
-            for section in self._file.sections if key in section["problems"]]
+             for name, now in self._base.made_by.items()
+             if (before := made_by.get(name, "")) != now]
+            for made_by in self._base.known.elsewhere.get(key, ())]
         nearest = min(differences, key=len, default=[])
         self._foreign[key] = " and ".join(nearest)
 
 
 def file_name(device: Device) -> str:
-    """Returns the name of a device's file, such as 'cuda-NVIDIA-H200-sm_90-1a2b3c4d.json', which is
-    the same for all devices of one kind."""
+    """Returns the name of a device's file, such as 'cuda-NVIDIA-H200-sm_90-1a2b3c4d.sqlite', which
+    is the same for all devices of one kind."""
     identity = f"{device.api}\0{device.description}\0{device.limits.compute_units}"
     readable = re.sub(r"[^A-Za-z0-9_.]+", "-", f"{device.api}-{device.description}")
-    return f"{readable[:80].strip('-')}-{hashlib.sha256(identity.encode()).hexdigest()[:8]}.json"
+    return f"{readable[:80].strip('-')}-{hashlib.sha256(identity.encode()).hexdigest()[:8]}.sqlite"
 
 
 def _source(op: str, name: str, device: Device) -> str | None:

@@ -1,33 +1,27 @@
-"""The file of one device's measurements: its format, its lock, and how a bad file is set aside."""
+"""The form in which the measurements of one device travel: JSON, all of which is checked."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import math
-import os
-import time
 from collections.abc import Iterator
 from dataclasses import asdict, fields
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any, get_args, get_type_hints
 
 from gossamer.errors import cut, quoted
 from gossamer.measure import Timing
-from gossamer.plan.measurement import TIMES, Measurement, rounded
-
-try:
-    import fcntl
-except ImportError:  # Windows: two writers at once may lose each other's latest entries there
-    fcntl = None  # type: ignore[assignment]
+from gossamer.plan.measurement import Measurement, rounded
 
 FORMAT = "gossamer measurements"
-VERSION = 7
-_LOCK_SECONDS = 10.0
+VERSION = 8
+Section = dict[str, Any]
+"""What one combination of driver, toolkit and gossamer version measured: problems, plans and checks
+by key."""
 _MOST_NESTED = 50
 """Most levels of the fields of a problem, several times as many as any has."""
 
-_FIELDS = {field.name for field in fields(Measurement)} - {"algorithm"}
+_KINDS = {name: hint for name, hint in get_type_hints(Measurement).items() if name != "algorithm"}
 _TIMING = tuple(field.name for field in fields(Timing))
 
 
@@ -41,7 +35,7 @@ class BadFile(Exception):
 
 def encode(measured: Measurement) -> dict[str, Any]:
     """Returns a measurement as JSON values, without the algorithm, which is its key in the file."""
-    line = {name: getattr(measured, name) for name in _FIELDS}
+    line = {name: getattr(measured, name) for name in _KINDS}
     line.update(inputs=list(measured.inputs), outputs=list(measured.outputs))
     if measured.error is not None and not math.isfinite(measured.error):
         line["error"] = str(measured.error)
@@ -50,35 +44,28 @@ def encode(measured: Measurement) -> dict[str, Any]:
 
 def decode(algorithm: str, line: dict[str, Any]) -> Measurement:
     """Returns the measurement that encode() wrote. Raises ValueError for other values."""
-    if set(line) != _FIELDS:
+    if set(line) != set(_KINDS):
         raise ValueError(f"a candidate of {algorithm} has the fields {', '.join(sorted(line))}")
-    inputs, outputs, error = line["inputs"], line["outputs"], line["error"]
-    texts = [line["config"], line["precision"], line["weights"], line["search"]]
-    if line["failure"] is not None:
-        texts.append(line["failure"])
-    if not all(isinstance(layouts, list) for layouts in (inputs, outputs)) or not all(
-            isinstance(text, str) for text in (*texts, *inputs, *outputs)):
-        raise ValueError(f"a candidate of {algorithm} is described by other than text")
-    times = {name: line[name] for name in TIMES}
-    if not all(value is None or type(value) in (int, float) for value in times.values()):
-        raise ValueError(f"a candidate of {algorithm} has the times {times}")
-    if type(line["samples"]) is not int or line["samples"] < 0:
-        raise ValueError(f"a candidate of {algorithm} has {line['samples']} samples")
+    values = dict(line)
+    if isinstance(line["error"], str):
+        values["error"] = float(line["error"])
+    for name, kind in _KINDS.items():
+        if not _is(values[name], kind):
+            raise ValueError(f"a candidate of {algorithm} has {name} {line[name]}")
     if bool(line["search"]) != line["not_tried"]:
         raise ValueError(f"a candidate of {algorithm} is of the search {line['search']!r}")
-    cached, nbytes = line["build_cached"], line["device_bytes"]
-    for name in ("wrong_numbers", "not_tried"):
-        if type(line[name]) is not bool:
-            raise ValueError(f"a candidate of {algorithm} has {name} {line[name]}")
-    if type(cached) is not bool or (nbytes is not None
-                                    and (type(nbytes) is not int or nbytes < 0)):
-        raise ValueError(f"a candidate of {algorithm} keeps {nbytes} bytes, cached: {cached}")
-    return Measurement(algorithm, line["config"], tuple(inputs), tuple(outputs), line["precision"],
-                       error=None if error is None else float(error), failure=line["failure"],
-                       not_tried=line["not_tried"], search=line["search"],
-                       wrong_numbers=line["wrong_numbers"],
-                       samples=line["samples"], weights=line["weights"], build_cached=cached,
-                       device_bytes=nbytes, **times)
+    values.update(inputs=tuple(line["inputs"]), outputs=tuple(line["outputs"]))
+    return Measurement(algorithm, **values)
+
+
+def _is(value: Any, kind: Any) -> bool:
+    """Whether a JSON value is of the type of a field of Measurement."""
+    if kind == tuple[str, ...]:
+        return isinstance(value, list) and all(isinstance(item, str) for item in value)
+    kinds = get_args(kind) or (kind,)
+    if type(value) is int:
+        return float in kinds or (int in kinds and value >= 0)
+    return type(value) in kinds
 
 
 def encode_plan(description: str, timing: Timing) -> dict[str, Any]:
@@ -106,14 +93,32 @@ def parse(data: bytes) -> dict[str, Any]:
         raise BadFile("foreign", "is no file of measurements of gossamer's")
     version = content.get("version")
     if type(version) is int and version != VERSION:
-        age = "newer" if version > VERSION else "older"
-        raise BadFile(age, f"was written by {'a' if age == 'newer' else 'an'} {age} gossamer "
-                           f"(format {quoted(version)}, this one reads {VERSION})")
-    try:
-        _check(content)
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise BadFile("corrupt", f"is damaged ({type(error).__name__}: {error})") from None
+        raise other_version(version)
+    with damage_named():
+        check(content)
     return content
+
+
+def text(content: dict[str, Any]) -> bytes:
+    """Returns the text of a file, which is the same for the same content."""
+    return (json.dumps(content, sort_keys=True, allow_nan=False, indent=1) + "\n").encode()
+
+
+def other_version(version: int) -> BadFile:
+    """Returns the error for a file of another version."""
+    age = "newer" if version > VERSION else "older"
+    return BadFile(age, f"was written by {'a' if age == 'newer' else 'an'} {age} gossamer "
+                        f"(format {quoted(version)}, this one reads {VERSION})")
+
+
+@contextlib.contextmanager
+def damage_named() -> Iterator[None]:
+    """In the body, errors that values of other types cause are raised as BadFile."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError,
+            RecursionError) as error:
+        raise BadFile("corrupt", f"is damaged ({type(error).__name__}: {error})") from None
 
 
 def _finite(text: str) -> float:
@@ -124,7 +129,7 @@ def _finite(text: str) -> float:
     return number
 
 
-def _check(content: dict[str, Any]) -> None:
+def check(content: dict[str, Any]) -> None:
     """Raises one of several errors where a file's content is not valid."""
     if content["version"] != VERSION:
         raise ValueError(f"its format is {content['version']!r}")
@@ -168,60 +173,3 @@ def count(section: dict[str, Any]) -> tuple[int, int, int]:
     candidates = sum(len(algorithm["candidates"]) for problem in problems
                      for algorithm in problem["algorithms"].values())
     return len(problems), candidates, len(section.get("plans", {}))
-
-
-@contextlib.contextmanager
-def locked(folder: Path) -> Iterator[Literal["held", "busy", "absent"]]:
-    """Takes the folder's lock and releases it afterwards. The value is "held" where this process
-    has it, "busy" where another process has held it for too long, and "absent" where the folder or
-    its file system has none."""
-    descriptor = None
-    with contextlib.suppress(OSError):
-        if fcntl is not None:
-            folder.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
-    if descriptor is None:
-        yield "absent"
-        return
-    try:
-        state = _acquire(descriptor)
-        try:
-            yield state
-        finally:
-            if state == "held":
-                # a forked child may have the descriptor too, so that closing it would not unlock
-                fcntl.flock(descriptor, fcntl.LOCK_UN)
-    finally:
-        os.close(descriptor)
-
-
-def _acquire(descriptor: int) -> Literal["held", "busy", "absent"]:
-    end = time.monotonic() + _LOCK_SECONDS
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return "held"
-        except BlockingIOError:
-            if time.monotonic() > end:
-                return "busy"
-            time.sleep(0.002)
-        except OSError:
-            return "absent"
-
-
-def sweep(folder: Path) -> None:
-    """Removes the partial files of killed writers; only the holder of the lock may call this."""
-    for path in folder.glob(".partial-*"):
-        with contextlib.suppress(OSError):
-            path.unlink()
-
-
-def set_aside(path: Path, kind: str) -> str:
-    """Renames a bad file to a new name that says what it is, and returns that. Raises OSError."""
-    number = 1
-    while True:
-        target = path.with_name(f"{path.name}.{kind}" + (f"-{number}" if number > 1 else ""))
-        if not os.path.lexists(target):
-            path.rename(target)
-            return target.name
-        number += 1

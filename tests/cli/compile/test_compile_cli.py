@@ -83,13 +83,13 @@ def test_the_number_of_threads_is_one_or_all(run: Run, network: Path) -> None:
 
 def test_notices_of_the_cache_are_told_once(run: Run, network: Path, tmp_path: Path) -> None:
     assert compile_(run, network).exit_code == 0
-    (stored,) = (tmp_path / "cache" / "tuning").glob("*.json")
-    stored.write_text("{")
+    (stored,) = (tmp_path / "cache" / "tuning").glob("*.sqlite")
+    stored.write_text("{}")
     result = compile_(run, network, "--batch", "1,2")
     assert result.exit_code == 0, result.output
     assert result.stderr.count("is corrupt or cut short") == 1
     assert "corrupt" not in result.stdout
-    stored.write_text("{")
+    stored.write_text("{}")
     described = json.loads(compile_(run, network, "--json").stdout)
     (notice,) = described["notices"]
     assert notice.startswith(f"{stored} is corrupt")

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from gossamer.plan.store.database import read
 from gossamer.plan.tune.sampling import Sampler
 from tests.cli.command_line import QUIET_MAIN
 from tests.cli.compile.command import Run, compile_
@@ -47,7 +48,7 @@ def test_ctrl_c_keeps_what_was_measured(run: Run, network: Path,
     match = re.search(r"^error: interrupted: 3 candidates measured, kept in (.*) for the next",
                      result.stderr)
     assert match
-    sections = json.loads(Path(match[1]).read_text())["sections"]
+    sections = read(Path(match[1]))["sections"]
     assert sum(not candidate["not_tried"] for section in sections
                for problem in section["problems"].values()
                for algorithm in problem["algorithms"].values()
@@ -75,7 +76,7 @@ def test_ctrl_c_does_not_claim_what_was_not_kept(
     result = compile_(run, network)
     assert result.exit_code == 130
     assert re.search(r"^error: interrupted: [1-9]\d* candidates? measured, not kept: .*"
-                     r"tuning.*json cannot be written$", result.stderr, re.M)
+                     r"tuning.*sqlite cannot be written$", result.stderr, re.M)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
@@ -88,7 +89,7 @@ def test_a_signal_ends_it_with_128_and_its_number(network: Path, tmp_path: Path,
              str(network), "--device", "host", "--effort", "max", "--batch", "64,128,256,512"],
             env=environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         deadline = time.monotonic() + 60
-        while not list((tmp_path / "cache").glob("tuning/*.json")):
+        while not list((tmp_path / "cache").glob("tuning/*.sqlite")):
             assert process.poll() is None and time.monotonic() < deadline
             time.sleep(0.01)
         process.send_signal(number)

@@ -300,7 +300,7 @@ def test_a_bad_file_of_measurements_is_told(tmp_path: Path,
     monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path))
     bad = tuning_folder() / file_name(find("host"))
     bad.parent.mkdir()
-    bad.write_text("{")
+    bad.write_text("{}")
     plan = gossamer.compile(str(save(small(), tmp_path)), "host", effort="quick")
     plan.program(1)
     (note,) = [note for note in plan.report(1).notes if "corrupt" in note]

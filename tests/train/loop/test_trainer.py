@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -20,6 +21,7 @@ from gossamer.ops.backprop.host import NumpyBackprop
 from gossamer.ops.backprop.problem import BackpropProblem
 from gossamer.ops.launch import Launch
 from gossamer.ops.registry import OPS
+from gossamer.plan.store.database import read
 from gossamer.train import MLP, sweep, train_many
 from gossamer.train.loop.algorithm_choice import choose
 from tests.conftest import working_devices
@@ -198,14 +200,14 @@ def test_the_fastest_is_chosen(blobs: Blobs, monkeypatch: pytest.MonkeyPatch,
     assert _trained(host, blobs).algorithm_ == "slow"
     assert _trained(host, blobs, effort="quick").algorithm_ == "numpy"
     assert _trained(host, blobs, algorithm="wrong").algorithm_ == "wrong"
-    files = list((tmp_path / "tuning").glob("host-*.json"))
+    files = list((tmp_path / "tuning").glob("host-*.sqlite"))
     assert len(files) == 1
-    before = files[0].read_text()
-    assert '"slow"' in before
+    before = read(files[0])
+    assert '"slow"' in json.dumps(before)
     # training on other data for a longer epoch uses the same measurement
     MLP.published((4, 5, 3), momentum=0.5, device="host", effort="quick", epochs=1).fit(
         np.tile(blobs[0], (3, 1)), np.tile(blobs[1], 3))
-    assert files[0].read_text() == before
+    assert read(files[0]) == before
 
 
 def test_measured_on_every_device(device: Device, blobs: Blobs, monkeypatch: pytest.MonkeyPatch,

@@ -1,11 +1,12 @@
 """Measurements to store, for a device that a test describes."""
 
-import json
+import sqlite3
 from types import SimpleNamespace
 
 from gossamer.measure import Timing
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.plan.measurement import Measurement
+from gossamer.plan.store import database
 from gossamer.plan.store.tuning_cache import TuningCache
 
 TIMING = Timing(123.4, 120.0, 130.1, 20)
@@ -33,9 +34,24 @@ def cache(folder, **changed):
 
 
 def good_file(folder):
-    """Writes a file with measurements of a problem and times of a plan, and returns its path and
-    content."""
+    """Writes a data base with measurements of a problem and times of a plan, and returns its path
+    and content."""
     stored = cache(folder)
     stored.put(problem(), [measured()])
     stored.put_plans({"plan key": ("small, batch 1", Timing(9.0, 8.0, 10.0, 20))})
-    return stored.path, json.loads(stored.path.read_text())
+    return stored.path, database.read(stored.path)
+
+
+def raising(error):
+    """Returns a function that takes anything and raises an error."""
+    def function(*_, **__):
+        raise error
+
+    return function
+
+
+def disk_error(code, text):
+    """Returns the error that SQLite gives with a code."""
+    error = sqlite3.OperationalError(text)
+    error.sqlite_errorcode = code
+    return error

@@ -1,14 +1,24 @@
-"""Bad files of measurements do no harm: they are renamed or left as they are."""
+"""Bad data bases and files of measurements do no harm: they are renamed, or refused."""
 
 import json
 import os
 import random
+import sqlite3
 from pathlib import Path
 
 import pytest
 
-from gossamer.plan.store.tuning_file import VERSION
-from tests.plan.store.tuning_cache.measurements import cache, good_file, measured, problem
+from gossamer.errors import GossamerWarning
+from gossamer.plan.store import database
+from gossamer.plan.store.tuning_file import VERSION, BadFile, parse, text
+from tests.plan.store.tuning_cache.measurements import (
+    cache,
+    disk_error,
+    good_file,
+    measured,
+    problem,
+    raising,
+)
 
 
 def _changed(content, *keys, value):
@@ -30,8 +40,6 @@ BAD = {
     "list": (lambda c: b"[1, 2]", "foreign"),
     "number": (lambda c: b"17", "foreign"),
     "other json": (lambda c: b'{"name": "package", "version": 99}', "foreign"),
-    "other device": (lambda c: _changed(c, "device", "description", value="Slide rule"),
-                     "foreign"),
     "device": (lambda c: _changed(c, "device", "compute_units", value="2"), "corrupt"),
     "newer": (lambda c: _changed(c, "version", value=VERSION + 1), "newer"),
     "newer, all else unknown": (
@@ -65,24 +73,124 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("first", ["get", "put"])
+
+
 @pytest.mark.parametrize("name", BAD)
-def test_a_bad_file_is_set_aside_whole(tmp_path, name, first):
-    path, content = good_file(tmp_path)
+def test_a_bad_file_of_measurements_is_refused(tmp_path, name):
+    _, content = good_file(tmp_path)
+    assert parse(text(content)) == json.loads(text(content))
     damage, kind = BAD[name]
-    path.write_bytes(damage(content))
+    with pytest.raises(BadFile) as refused:
+        parse(damage(content))
+    assert refused.value.kind == kind and "\n" not in str(refused.value)
+
+
+def _sql(path, *statements):
+    with sqlite3.connect(path) as base:
+        for statement in statements:
+            base.execute(statement)
+    base.close()
+
+
+def _bytes(change):
+    return lambda path: path.write_bytes(change(path.read_bytes()))
+
+
+BAD_BASES = {
+    "half": (_bytes(lambda data: data[:len(data) // 2]), "corrupt"),
+    "garbage": (_bytes(lambda data: random.Random(0).randbytes(9999)), "corrupt"),
+    "zeros": (_bytes(lambda data: bytes(len(data))), "corrupt"),
+    "text": (_bytes(lambda data: b"{}"), "corrupt"),
+    "pages": (_bytes(lambda data: data[:4096] + random.Random(0).randbytes(len(data) - 4096)),
+              "corrupt"),
+    "another application's": (lambda path: _sql(path, "PRAGMA application_id = 5"), "foreign"),
+    "newer": (lambda path: _sql(path, f"PRAGMA user_version = {VERSION + 1}"), "newer"),
+    "older": (lambda path: _sql(path, f"PRAGMA user_version = {VERSION - 1}"), "older"),
+    "no table": (lambda path: _sql(path, "DROP TABLE candidate"), "corrupt"),
+    "no device": (lambda path: _sql(path, "DELETE FROM device"), "corrupt"),
+    "other device": (lambda path: _sql(
+        path, "UPDATE device SET described = replace(described, 'Abacus 3000', 'Slide rule')"),
+        "foreign"),
+    "no problem": (lambda path: _sql(path, "DELETE FROM problem"), "corrupt"),
+    "no JSON": (lambda path: _sql(path, "UPDATE candidate SET line = '{'"), "corrupt"),
+    "bytes": (lambda path: _sql(path, "UPDATE candidate SET line = x'ff00'"), "corrupt"),
+    "other JSON": (lambda path: _sql(path, "UPDATE candidate SET line = '{}'"), "corrupt"),
+    "plan": (lambda path: _sql(path, "UPDATE plans SET line = '[]'"), "corrupt"),
+    "made by": (lambda path: _sql(path, "UPDATE section SET made_by = '17'"), "corrupt"),
+}
+
+
+@pytest.mark.parametrize("first", ["get", "put"])
+@pytest.mark.parametrize("name", BAD_BASES)
+def test_a_bad_data_base_is_set_aside_whole(tmp_path, name, first):
+    path, _ = good_file(tmp_path)
+    damage, kind = BAD_BASES[name]
+    damage(path)
     bad = path.read_bytes()
     stored = cache(tmp_path)
     if first == "get":
         assert stored.get(problem()) is None
-    assert stored.get_plan("plan key") is None
     stored.put(problem(2), [measured()])
+    assert stored.get_plan("plan key") is None
     (notice,) = stored.notices
     aside = path.with_name(f"{path.name}.{kind}")
     assert str(path) in notice and aside.name in notice and "\n" not in notice
     assert aside.read_bytes() == bad
     assert cache(tmp_path).get(problem(2)) == [measured()]
     assert cache(tmp_path).get(problem()) is None
+
+
+def test_the_journal_of_a_bad_data_base_does_not_reach_the_next_one(tmp_path):
+    path, _ = good_file(tmp_path)
+    path.write_bytes(b"bad")
+    journal = path.with_name(path.name + "-journal")
+    journal.write_bytes(b"old pages")
+    cache(tmp_path).put(problem(2), [measured()])
+    assert not journal.exists()
+    assert cache(tmp_path).get(problem(2)) == [measured()]
+
+
+def test_a_bad_data_base_that_another_process_has_replaced_stays(tmp_path):
+    path, _ = good_file(tmp_path)
+    good = path.read_bytes()
+    path.write_bytes(b"bad")
+    stored = cache(tmp_path)
+    found = database._connected
+
+    def replaced_meanwhile(*arguments, **options):
+        database._connected = found
+        with pytest.raises(BadFile), found(*arguments, **options) as base:
+            base.execute("SELECT 1 FROM sqlite_master")
+        path.write_bytes(good)
+        raise BadFile("corrupt", "is corrupt")
+
+    database._connected = replaced_meanwhile
+    try:
+        stored.put(problem(2), [measured()])
+    finally:
+        database._connected = found
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+    later = cache(tmp_path)
+    assert later.get(problem()) == later.get(problem(2)) == [measured()]
+
+
+def test_an_empty_file_is_a_data_base_without_measurements(tmp_path):
+    path, _ = good_file(tmp_path)
+    path.write_bytes(b"")
+    stored = cache(tmp_path)
+    assert stored.get(problem()) is None
+    stored.put(problem(), [measured()])
+    assert cache(tmp_path).get(problem()) == [measured()] and stored.notices == []
+
+
+def test_measurements_of_an_older_gossamer_are_left_and_named(tmp_path):
+    old = cache(tmp_path).path.with_suffix(".json")
+    old.write_text("{}")
+    stored = cache(tmp_path)
+    assert stored.get(problem()) is None
+    stored.put(problem(), [measured()])
+    (notice,) = stored.notices
+    assert str(old) in notice and "measured again" in notice and old.read_text() == "{}"
 
 
 def test_bad_files_do_not_replace_each_other(tmp_path):
@@ -117,8 +225,9 @@ def test_a_file_that_cannot_be_set_aside_is_left_as_it_is(tmp_path, monkeypatch)
     monkeypatch.setattr(Path, "rename", refused)
     stored = cache(tmp_path)
     assert stored.get(problem()) is None
-    stored.put(problem(), [measured()])
-    stored.put(problem(2), [measured()])
+    with pytest.warns(GossamerWarning, match="cannot be written"):
+        stored.put(problem(), [measured()])
+        stored.put(problem(2), [measured()])
     assert stored.get(problem()) == [measured()]
     assert path.read_text() == "bad"
     (notice,) = stored.notices
@@ -129,13 +238,12 @@ def test_a_file_that_cannot_be_read_is_left_as_it_is(tmp_path, monkeypatch):
     path, content = good_file(tmp_path)
     stored = cache(tmp_path)
     with monkeypatch.context() as patch:
-        def refused(_):
-            raise PermissionError(13, "Permission denied")
-
-        patch.setattr(Path, "read_bytes", refused)
+        patch.setattr(sqlite3, "connect", raising(disk_error(
+            sqlite3.SQLITE_CANTOPEN, "unable to open database file")))
         assert stored.get(problem()) is None
-        stored.put(problem(2), [measured()])
+        with pytest.warns(GossamerWarning, match="unable to open database file"):
+            stored.put(problem(2), [measured()])
         assert stored.get(problem(2)) == [measured()]
     (notice,) = stored.notices
-    assert f"{path} cannot be read (Permission denied)" in notice
-    assert json.loads(path.read_text()) == content
+    assert f"{path} cannot be read (unable to open database file)" in notice
+    assert database.read(path) == content

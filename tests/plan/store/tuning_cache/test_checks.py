@@ -1,7 +1,6 @@
 """Checks of candidates with other constants than those with which they were measured."""
 
-import json
-
+from gossamer.plan.store import database
 from tests.plan.store.tuning_cache.measurements import cache, good_file, measured, problem
 
 
@@ -45,11 +44,11 @@ def test_checks_are_added_to_those_of_other_processes(tmp_path):
     assert later.has_check(problem(), measured(), "second")
 
 
-def test_a_file_without_checks_is_kept(tmp_path):
-    path, content = good_file(tmp_path)
+def test_a_file_without_checks_is_taken(tmp_path):
+    _, content = good_file(tmp_path / "from")
     content["sections"][0].pop("checks", None)
-    path.write_text(json.dumps(content))
     stored = cache(tmp_path)
+    stored.take(content)
     assert not stored.has_check(problem(), measured(), "weights")
     stored.put_check(problem(), measured(), "weights")
     stored.flush()
@@ -64,5 +63,5 @@ def test_checks_travel_with_the_measurements(tmp_path):
     stored.put_check(problem(), measured(), "weights")
     stored.flush()
     other = cache(tmp_path / "to")
-    other.take(json.loads(stored.path.read_text()))
+    other.take(database.read(stored.path))
     assert cache(tmp_path / "to").has_check(problem(), measured(), "weights")

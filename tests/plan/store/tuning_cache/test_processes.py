@@ -1,42 +1,55 @@
 """Stored measurements survive writers at the same time and killed writers."""
 
+import contextlib
 import multiprocessing
 import os
 import random
 import signal
+import sqlite3
 import sys
 import time
 
 import pytest
 
-from gossamer.plan.store import tuning_cache, tuning_file
-from gossamer.plan.store.tuning_file import parse
+from gossamer.plan.store import database, tuning_cache
 from tests.plan.store.tuning_cache.measurements import TIMING, cache, measured, problem
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="locks and signals of POSIX")
 
 
-@posix
-def test_a_lock_that_is_held_too_long_only_delays_the_writing(tmp_path, monkeypatch):
-    monkeypatch.setattr(tuning_file, "_LOCK_SECONDS", 0.01)
+def test_a_data_base_that_is_locked_too_long_only_delays_the_writing(tmp_path, monkeypatch):
+    monkeypatch.setattr(database, "_BUSY_SECONDS", 0.01)
     stored = cache(tmp_path)
-    with tuning_file.locked(tmp_path) as lock:
-        assert lock == "held"
+    stored.put(problem(0), [measured()])
+    with contextlib.closing(sqlite3.connect(stored.path, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
         stored.put(problem(1), [measured()])
-        assert not stored.path.exists() and stored.get(problem(1)) == [measured()]
+        stored.flush()
+        assert not stored.is_kept and stored.get(problem(1)) == [measured()]
     (notice,) = stored.notices
-    assert "locked" in notice and str(tmp_path) in notice
-    stored.put(problem(2), [measured()])
+    assert "locked" in notice and str(stored.path) in notice
     stored.flush()
-    assert cache(tmp_path).get(problem(1)) == cache(tmp_path).get(problem(2)) == [measured()]
+    assert stored.is_kept and cache(tmp_path).get(problem(1)) == [measured()]
 
 
-def test_without_locks_it_works_too(tmp_path, monkeypatch):
-    monkeypatch.setattr(tuning_file, "fcntl", None)
+def test_what_is_removed_while_a_writer_waits_is_not_written_to(tmp_path, monkeypatch):
     stored = cache(tmp_path)
     stored.put(problem(1), [measured()])
-    assert cache(tmp_path).get(problem(1)) == [measured()]
-    assert not (tmp_path / ".lock").exists()
+    connect = sqlite3.connect
+
+    def removed_meanwhile(*arguments, **options):
+        opened = connect(*arguments, **options)
+        monkeypatch.undo()
+        database.clear(stored.path)
+        return opened
+
+    stored.put(problem(2), [measured()])
+    monkeypatch.setattr(sqlite3, "connect", removed_meanwhile)
+    monkeypatch.setattr(tuning_cache, "_source", lambda *_: "first source")
+    stored.flush()
+    monkeypatch.setattr(tuning_cache, "_source", lambda *_: "first source")
+    assert cache(tmp_path).get(problem(2)) == [measured()]
+    assert cache(tmp_path).get(problem(1)) is None
 
 
 def _tune(folder, number, barrier):
@@ -72,9 +85,10 @@ def test_two_processes_lose_nothing(tmp_path):
 
 def _rows(path):
     """Returns the numbers of rows of all stored problems."""
-    if not path.exists():
+    try:
+        (section,) = database.read(path)["sections"]
+    except FileNotFoundError:
         return set()
-    (section,) = parse(path.read_bytes())["sections"]
     return {entry["fields"]["rows"] for entry in section["problems"].values()}
 
 
@@ -112,7 +126,8 @@ def test_200_kills_leave_a_readable_file_that_lost_nothing(tmp_path):
             except (EOFError, OSError):
                 break
         assert known <= _rows(cache(tmp_path).path)
-    assert not [path for path in tmp_path.iterdir() if path.suffix not in ("", ".json")]
+    cache(tmp_path).put(problem(9), [measured()])
+    assert [path.name for path in tmp_path.iterdir()] == [cache(tmp_path).path.name]
 
 
 def _tune_until_line(folder, line, rows):
@@ -122,8 +137,7 @@ def _tune_until_line(folder, line, rows):
 
     def trace(frame, *_):
         nonlocal passed
-        if frame.f_code.co_name in ("_write", "locked", "_acquire", "sweep", "write_atomically",
-                                    "replacing"):
+        if frame.f_code.co_name in ("_write", "_connected", "_version", "_insert", "_candidate"):
             passed += 1
             if passed == line:
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -150,9 +164,9 @@ def test_a_kill_at_any_line_of_the_writing_loses_nothing_older(tmp_path):
         process.join()
         ended = process.exitcode == 0
         assert ended or process.exitcode == -signal.SIGKILL
+        left_over += len(list(tmp_path.glob("*-journal")))
         after = _rows(stored.path)
         assert before <= after <= before | {100 + line}
-        left_over += len(list(tmp_path.glob(".partial-*")))
         before = after
     assert line > 20 and left_over and 100 + line in before
-    assert not list(tmp_path.glob(".partial-*"))
+    assert not list(tmp_path.glob("*-journal"))

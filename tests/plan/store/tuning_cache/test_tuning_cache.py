@@ -1,14 +1,14 @@
 """Stored measurements are read back."""
 
-import json
-
 import pytest
 
 from gossamer.measure import Timing
 from gossamer.ops.algorithm import Variant
 from gossamer.ops.registry import OPS
 from gossamer.plan.measurement import Measurement, candidate_key
+from gossamer.plan.store import database
 from gossamer.plan.store.tuning_cache import file_name
+from gossamer.plan.store.tuning_file import text
 from gossamer.tensor import Format, TensorSpec
 from tests.plan.store.tuning_cache.measurements import (
     TIMING,
@@ -37,23 +37,24 @@ def test_what_was_put_comes_back(tmp_path):
     assert put[0].median_us == 123.5 and put[0].error == 1.235e-7
 
 
-def test_the_file_can_be_read_by_people(tmp_path):
+def test_an_exported_file_can_be_read_by_people(tmp_path):
     stored = cache(tmp_path)
-    stored.put(problem(), [measured("tile=8"), measured("tile=16"),
-                           measured("", "few_rows", failure="wrong numbers (error 0.3)")])
-    lines = stored.path.read_text().splitlines()
-    (line,) = [line for line in lines if '"tile=8"' in line]
-    assert json.loads(line.strip().rstrip(",")) == {
+    put = [measured("tile=8"), measured("tile=16"),
+           measured("", "few_rows", failure="wrong numbers (error 0.3)")]
+    stored.put(problem(), put)
+    content = database.read(stored.path)
+    (section,) = content["sections"]
+    assert section["made_by"]["driver"] == "beads 1.0"
+    (entry,) = section["problems"].values()
+    assert entry["problem"] == f"gemm {problem().describe()}"
+    assert entry["algorithms"]["tiled"]["candidates"][1] == {
         "config": "tile=8", "inputs": ["row"], "outputs": ["row"], "precision": "fp32",
         "median_us": 12.0, "p25_us": 11.0, "p75_us": 13.0, "cold_us": None, "error": None,
         "failure": None, "not_tried": False, "search": "", "wrong_numbers": False, "samples": 0,
         "weights": "", "build_s": None, "build_cached": False, "device_bytes": None}
-    assert any(f'"problem": "gemm {problem().describe()}"' in line for line in lines)
-    assert any('"driver": "beads 1.0"' in line for line in lines)
     again = cache(tmp_path / "again")
-    again.put(problem(), [measured("", "few_rows", failure="wrong numbers (error 0.3)"),
-                          measured("tile=16"), measured("tile=8")])
-    assert again.path.read_bytes() == stored.path.read_bytes()
+    again.put(problem(), put[::-1])
+    assert text(database.read(again.path)) == text(content)
 
 
 def test_a_variant_is_found_again():
@@ -94,10 +95,9 @@ def test_times_of_plans_come_back(tmp_path):
     for stored in (first, cache(tmp_path)):
         assert stored.get_plan("key") == TIMING and stored.get_plan("absent") is None
         assert stored.get_plan("other") == Timing(5.0, 5.0, 5.0, 3)
-    (line,) = [line for line in first.path.read_text().splitlines() if '"key"' in line]
-    assert json.loads("{" + line.strip().rstrip(",") + "}") == {"key": {
+    assert database.read(first.path)["sections"][0]["plans"]["key"] == {
         "plan": "small, batch 1", "median_us": 123.4, "p25_us": 120.0, "p75_us": 130.1,
-        "repeats": 20}}
+        "repeats": 20}
     first.put_plans({"other": ("small, batch 1", TIMING)})
     later = cache(tmp_path)
     assert later.get_plan("key") == later.get_plan("other") == TIMING
@@ -105,15 +105,12 @@ def test_times_of_plans_come_back(tmp_path):
     assert later.notices == []
 
 
-def test_a_file_from_before_plans_were_timed_is_kept(tmp_path):
-    path, content = good_file(tmp_path)
+def test_a_file_without_plans_is_taken(tmp_path):
+    _, content = good_file(tmp_path / "from")
     del content["sections"][0]["plans"]
-    path.write_text(json.dumps(content))
     stored = cache(tmp_path)
+    stored.take(content)
     assert stored.get_plan("key") is None and stored.get(problem()) == [measured()]
-    stored.put_plans({"key": ("small, batch 1", TIMING)})
-    later = cache(tmp_path)
-    assert later.get_plan("key") == TIMING and later.get(problem()) == [measured()]
     assert stored.notices == []
 
 

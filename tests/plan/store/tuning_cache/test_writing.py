@@ -3,6 +3,7 @@
 import gc
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
 import textwrap
@@ -11,10 +12,7 @@ import time
 import pytest
 
 from gossamer.errors import GossamerWarning
-from gossamer.io import atomic
-from gossamer.plan.store import tuning_file
-from gossamer.plan.store.device_file import WRITE_SECONDS
-from gossamer.plan.store.tuning_text import Texts
+from gossamer.plan.store.database import WRITE_SECONDS
 from tests.plan.store.tuning_cache.measurements import (
     TIMING,
     cache,
@@ -24,38 +22,46 @@ from tests.plan.store.tuning_cache.measurements import (
 )
 
 
+def _fill_disk(patch):
+    """Lets no data base grow."""
+    connect = sqlite3.connect
+
+    def full(*arguments, **options):
+        base = connect(*arguments, **options)
+        base.execute("PRAGMA max_page_count = 1")
+        return base
+
+    patch.setattr(sqlite3, "connect", full)
+
+
 @pytest.mark.parametrize("obstacle", ["a file for a folder", "read-only", "full"])
 def test_a_folder_that_cannot_be_written_warns_once(tmp_path, monkeypatch, obstacle):
+    big = measured("x" * 5000)
     good_file(tmp_path / "cache")
     folder = tmp_path / "cache"
-    before = None
-
-    def refused(*_, **__):
-        raise OSError(*((30, "Read-only file system") if obstacle == "read-only"
-                        else (28, "No space left on device")))
-
+    before = [measured()]
     if obstacle == "a file for a folder":
-        folder = tmp_path / "file"
+        folder, before = tmp_path / "file", None
         folder.write_text("mine")
+    elif obstacle == "read-only":
+        monkeypatch.setattr(os, "access", lambda path, mode: mode == os.R_OK)
+        connect = sqlite3.connect
+        monkeypatch.setattr(sqlite3, "connect", lambda name, **options: connect(
+            name.replace("mode=rwc", "mode=ro"), **options))
     else:
-        if obstacle == "read-only":
-            monkeypatch.setattr(atomic, "open", refused, raising=False)
-            monkeypatch.setattr(tuning_file.os, "open", refused)
-        else:
-            monkeypatch.setattr("os.replace", refused)
-        before = [measured()]
+        _fill_disk(monkeypatch)
     stored = cache(folder)
     assert stored.get(problem()) == before
     with pytest.warns(GossamerWarning, match="cannot be written") as caught:
-        stored.put(problem(2), [measured()])
+        stored.put(problem(2), [big])
         stored.put(problem(3), [measured("tile=4")])
         stored.put_plans({"key": ("small, batch 1", TIMING)})
     assert len(caught) == 1
     assert stored.get_plan("key") == TIMING
-    assert stored.get(problem(2)) == [measured()]
+    assert stored.get(problem(2)) == [big]
     assert stored.get(problem(3)) == [measured("tile=4")]
     assert stored.get(problem()) == before
-    assert not list(tmp_path.rglob(".partial-*"))
+    assert len(list(tmp_path.rglob("*.*"))) == 1
     monkeypatch.undo()
     if obstacle == "a file for a folder":
         folder.unlink()
@@ -63,10 +69,20 @@ def test_a_folder_that_cannot_be_written_warns_once(tmp_path, monkeypatch, obsta
     assert stored.is_kept
 
 
+def test_a_read_only_folder_with_a_journal_is_not_read(tmp_path, monkeypatch):
+    path, _ = good_file(tmp_path)
+    path.with_name(path.name + "-journal").write_bytes(b"pages")
+    monkeypatch.setattr(os, "access", lambda path, mode: mode == os.R_OK)
+    stored = cache(tmp_path)
+    assert stored.get(problem()) is None
+    (notice,) = stored.notices
+    assert f"{path} cannot be read (another process was writing" in notice
+
+
 def test_what_could_not_be_written_is_written_with_the_next(tmp_path, monkeypatch):
     stored = cache(tmp_path)
     with monkeypatch.context() as patch, pytest.warns(GossamerWarning):
-        patch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "full")))
+        _fill_disk(patch)
         stored.put(problem(1), [measured()])
     stored.put(problem(2), [measured()])
     stored.flush()
@@ -161,20 +177,5 @@ def test_a_clock_that_runs_backwards_changes_nothing(tmp_path, monkeypatch):
     os.utime(stored.path, (0, 0))
     stored.put(problem(2), [measured()])
     stored.flush()
-    assert stored.get(problem(1)) == cache(tmp_path).get(problem(1)) == [measured(median_us=8.0)]
+    assert cache(tmp_path).get(problem(1)) == [measured(median_us=8.0)]
     assert stored.notices == later.notices == []
-
-
-def test_what_was_written_before_does_not_show_in_what_is_written_next():
-    def content(*medians):
-        candidates = [{"config": "a", "median_us": median} for median in medians]
-        return {"device": {"compute_units": 3}, "sections": [{"problems": {
-            "1a": {"fields": {"n": [1, 2]}, "algorithms": {"b": {"candidates": candidates}}}}}]}
-
-    texts, grown = Texts(), content(1.0, 2.0)
-    texts.of(grown)
-    lines = grown["sections"][0]["problems"]["1a"]["algorithms"]["b"]["candidates"]
-    lines[0] = {**lines[0], "median_us": 3.0}
-    lines.append({"config": "a", "median_us": 4.0})
-    assert texts.of(grown) == Texts().of(content(3.0, 2.0, 4.0))
-    assert texts.of(content(5.0)) == Texts().of(content(5.0))

@@ -1,0 +1,379 @@
+"""The data base of one device's measurements, which several processes read and write at once."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import math
+import os
+import sqlite3
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gossamer.device.kernel_cache import warn_unwritable
+from gossamer.errors import cut
+from gossamer.plan.measurement import counted
+from gossamer.plan.store.tuning_file import (
+    FORMAT,
+    VERSION,
+    BadFile,
+    Section,
+    check,
+    damage_named,
+    other_version,
+)
+
+WRITE_SECONDS = 2.0
+"""Seconds from one writing to the next while measurements are added."""
+_BUSY_SECONDS = 10.0
+"""How long a process waits for another one that writes."""
+_APPLICATION = int.from_bytes(b"gsmr", "big")
+_TABLES = (
+    "CREATE TABLE device (described TEXT NOT NULL)",
+    "CREATE TABLE section (id INTEGER PRIMARY KEY, made_by TEXT NOT NULL UNIQUE)",
+    "CREATE TABLE problem (key TEXT PRIMARY KEY, described TEXT NOT NULL, fields TEXT NOT NULL)"
+    " WITHOUT ROWID",
+    "CREATE TABLE candidate (section INTEGER, problem TEXT, algorithm TEXT, candidate TEXT,"
+    " source TEXT NOT NULL, line TEXT NOT NULL,"
+    " PRIMARY KEY (section, problem, algorithm, candidate)) WITHOUT ROWID",
+    "CREATE TABLE plans (section INTEGER, key TEXT, line TEXT NOT NULL,"
+    " PRIMARY KEY (section, key)) WITHOUT ROWID",
+    "CREATE TABLE checks (section INTEGER, key TEXT, line TEXT NOT NULL,"
+    " PRIMARY KEY (section, key)) WITHOUT ROWID",
+    f"PRAGMA application_id = {_APPLICATION}",
+    f"PRAGMA user_version = {VERSION}",
+)
+
+
+@dataclass
+class Known:
+    """What is stored for one driver, toolkit and gossamer version, by key.
+
+    problems: for each problem the entries that hold measurements, the oldest first.
+    elsewhere: for each problem the other drivers, toolkits and versions with which it was measured.
+    """
+
+    problems: dict[str, list[Section]] = field(default_factory=dict)
+    plans: dict[str, Any] = field(default_factory=dict)
+    checks: dict[str, str] = field(default_factory=dict)
+    elsewhere: dict[str, list[Mapping[str, str]]] = field(default_factory=dict)
+
+    def add(self, section: Section) -> None:
+        for key, problem in section["problems"].items():
+            self.problems.setdefault(key, []).append(problem)
+        self.plans.update(section.get("plans", {}))
+        self.checks.update(section.get("checks", {}))
+
+
+class Database:
+    """The measurements in the data base of one device, and those that were added and wait to be
+    written. Each access is a short transaction of its own connection, so that processes wait for
+    each other only for its length.
+
+    What is added is written at most every WRITE_SECONDS: a killed process loses no more than it
+    measured in that time. Where the data base cannot be read or written, it stays in memory.
+
+    path: the file. device: the device as the file describes it. made_by: the driver, toolkit and
+    gossamer version of this process.
+    """
+
+    def __init__(self, path: Path, device: Mapping[str, Any], made_by: Mapping[str, str]) -> None:
+        self.path = path
+        self.made_by = dict(made_by)
+        self.messages: dict[str, None] = {}
+        """Sentences for the user about bad files, each once."""
+        self.waiting: list[Section] = []
+        """What was added and is not written yet, the oldest first."""
+        self._device = dict(device)
+        self._known: Known | None = None
+        self._attempted = -math.inf
+        """When writing was last tried, by the monotonic clock."""
+
+    @property
+    def known(self) -> Known:
+        """What was in the file when it was first asked for, and what this process added."""
+        if self._known is None:
+            self._known = Known()
+            for section in self._load():
+                if section["made_by"] == self.made_by:
+                    self._known.add(section)
+                for key in section["problems"]:
+                    self._known.elsewhere.setdefault(key, []).append(section["made_by"])
+            for section in self.waiting:
+                self._known.add(section)
+        return self._known
+
+    def add(self, kind: str, added: Mapping[str, Any], *, now: bool | None = None) -> None:
+        """Adds problems, plans or checks by key. now: whether to write all that waits (True), or
+        nothing (False); by default it is written where the last time is long ago."""
+        section = {"made_by": self.made_by, "problems": {}, kind: dict(added)}
+        self.known.add(section)
+        self.waiting.append(section)
+        if now is None:
+            now = time.monotonic() - self._attempted >= WRITE_SECONDS
+        if now:
+            self.flush()
+
+    def flush(self) -> None:
+        """Writes all that waits, beside the measurements of other processes."""
+        if self.is_kept:
+            return
+        try:
+            try:
+                self._write(self.waiting)
+            except BadFile as bad:
+                self._set_aside(bad)
+                self._write(self.waiting)
+        except _Busy:
+            self._say(f"another process keeps {self.path} locked: measurements are in memory only "
+                      "until it is free")
+        except (OSError, BadFile) as error:
+            warn_unwritable(self.path.parent, str(getattr(error, "strerror", None) or error))
+        else:
+            self.waiting = []
+        finally:
+            self._attempted = time.monotonic()
+
+    def close(self) -> None:
+        """Writes all that waits when the cache is dropped or the process ends."""
+        self.flush()
+        if not self.is_kept:
+            # the garbage collector may have dropped the cache while this thread was writing
+            atexit.register(self.flush)
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether all that was added is in the file."""
+        return not self.waiting
+
+    def take(self, content: dict[str, Any], name: str) -> None:
+        """Adds all that a file of measurements holds, and replaces measurements of the same
+        candidates and times of the same plans. name: the device's, for messages.
+
+        Raises BadFile where the measurements were made on another device, or none by the present
+        driver, toolkit and gossamer; OSError where they cannot be kept.
+        """
+        if content["device"] != self._device:
+            raise BadFile("foreign", f"was measured on {_device_text(content['device'])}; "
+                                     f"{name} is {_device_text(self._device)}")
+        made_by = [section["made_by"] for section in content["sections"]]
+        if self.made_by not in made_by:
+            others = " and with ".join(_versions_text(other) for other in made_by) or "nothing"
+            raise BadFile("foreign", f"was measured with {others}; here is "
+                                     f"{_versions_text(self.made_by)}")
+        try:
+            self._write(content["sections"])
+        except (OSError, BadFile) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise OSError(0, f"{self.path} cannot be written ({reason}); set GOSSAMER_CACHE to a "
+                             "folder of yours") from None
+        self._known = None
+
+    def _load(self) -> list[Section]:
+        try:
+            old = self.path.with_suffix(".json")
+            if old.exists():
+                self._say(f"{old} is of an older gossamer and is not read: what it holds is "
+                          "measured again; `gossamer cache clear` removes it")
+            return self._read()
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        except BadFile as bad:
+            with contextlib.suppress(OSError):
+                self._set_aside(bad)
+        except OSError as error:
+            self._say(f"{self.path} cannot be read ({error.strerror}): what it holds is measured "
+                      "again")
+        return []
+
+    def _read(self) -> list[Section]:
+        """Raises OSError or BadFile."""
+        content = read(self.path)
+        if content["device"] != self._device:
+            raise BadFile("foreign", "was measured on another device "
+                                     f"({content['device']['description']})")
+        return content["sections"]  # type: ignore[no-any-return]
+
+    def _write(self, sections: list[Section]) -> None:
+        """Raises OSError or BadFile."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with _connected(self.path, "rwc") as base:
+            if _version(base) is None:
+                for statement in _TABLES:
+                    base.execute(statement)
+                base.execute("INSERT INTO device VALUES (?)", (_text(self._device),))
+            for section in sections:
+                _insert(base, section)
+            base.execute("COMMIT")
+
+    def _set_aside(self, bad: BadFile) -> None:
+        """Renames a bad file to a new name that says what it is, unless another process has put a
+        good one in its place. Raises OSError."""
+        with contextlib.suppress(BadFile):
+            self._read()
+            return
+        number = 1
+        while True:
+            name = f"{self.path.name}.{bad.kind}" + (f"-{number}" if number > 1 else "")
+            if not os.path.lexists(self.path.with_name(name)):
+                break
+            number += 1
+        try:
+            # a journal must not be applied to the file that takes the place of this one
+            for end in ("-journal", ""):
+                with contextlib.suppress(FileNotFoundError):
+                    self.path.with_name(self.path.name + end).rename(
+                        self.path.with_name(name + end))
+        except OSError as error:
+            self._say(f"{self.path} {bad}, and cannot be set aside ({error.strerror}): measured "
+                      "again, and not kept")
+            raise
+        self._say(f"{self.path} {bad}: set aside as {name}, measured again")
+
+    def _say(self, line: str) -> None:
+        self.messages[line] = None
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Returns the content of a data base in the form of an exported file, all of which is checked.
+    Raises OSError, or BadFile where it is none of gossamer's measurements."""
+    if not path.exists():
+        raise FileNotFoundError(2, "No such file", str(path))
+    writable = os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
+    if not writable and os.path.exists(f"{path}-journal"):
+        raise OSError(0, "another process was writing, and the folder is read-only now")
+    content: dict[str, Any] = {"format": FORMAT, "version": VERSION, "device": None, "sections": []}
+    with _connected(path, "rw" if writable else "ro&immutable=1") as base, damage_named():
+        if _version(base) is None:
+            raise FileNotFoundError(2, "No such file", str(path))
+        for (text,) in base.execute("SELECT described FROM device"):
+            content["device"] = json.loads(text)
+        problems = {key: (described, json.loads(fields)) for key, described, fields in
+                    base.execute("SELECT key, described, fields FROM problem")}
+        for number, made_by in base.execute("SELECT id, made_by FROM section ORDER BY made_by"):
+            content["sections"].append(_section(base, number, json.loads(made_by), problems))
+        check(content)
+    return content
+
+
+def clear(path: Path) -> None:
+    """Removes a data base while no other process writes to it. Raises OSError."""
+    try:
+        with _connected(path, "rw", exclusive=True):
+            path.unlink()
+    except BadFile:
+        path.unlink()
+        with contextlib.suppress(FileNotFoundError):
+            path.with_name(path.name + "-journal").unlink()
+
+
+class _Busy(OSError):
+    """Raised where another process has written for too long."""
+
+
+@contextlib.contextmanager
+def _connected(path: Path, mode: str, *, exclusive: bool = False) -> Iterator[sqlite3.Connection]:
+    """Opens a data base and begins a transaction, which ends without effect unless the body
+    commits it. Raises OSError or BadFile.
+
+    mode: "ro", "rw", or "rwc" to create it and to write. exclusive: keeps all others out.
+    """
+    kind = "EXCLUSIVE" if exclusive else "IMMEDIATE" if mode == "rwc" else "DEFERRED"
+    try:
+        while True:
+            if path.exists() and not path.is_file():
+                raise BadFile("foreign", "is no file")
+            if mode == "rwc":
+                path.touch()
+            before = path.stat()
+            with contextlib.closing(sqlite3.connect(
+                    f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=_BUSY_SECONDS,
+                    isolation_level=None)) as base:
+                base.execute(f"BEGIN {kind}")
+                # another process may have removed or replaced the file before this had the lock
+                if path.exists() and os.path.samestat(before, path.stat()):
+                    yield base
+                    return
+    except sqlite3.Error as error:
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            raise _Busy(0, str(error)) from None
+        if code in (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            raise BadFile("corrupt", f"is corrupt or cut short ({error})") from None
+        raise OSError(0, str(error)) from None
+
+
+def _version(base: sqlite3.Connection) -> int | None:
+    """Returns the version of a data base; None for an empty one. Raises BadFile for another than
+    the present one."""
+    (application,) = base.execute("PRAGMA application_id").fetchone()
+    (version,) = base.execute("PRAGMA user_version").fetchone()
+    if not application and not base.execute("SELECT 1 FROM sqlite_master").fetchone():
+        return None
+    if application != _APPLICATION:
+        raise BadFile("foreign", "holds no measurements of gossamer's")
+    if version != VERSION:
+        raise other_version(version)
+    return VERSION
+
+
+def _insert(base: sqlite3.Connection, section: Section) -> None:
+    """Adds what a section holds. What another version of an algorithm measured for a problem goes
+    with the first measurement of the present one."""
+    made_by = _text(section["made_by"])
+    base.execute("INSERT OR IGNORE INTO section (made_by) VALUES (?)", (made_by,))
+    (number,) = base.execute("SELECT id FROM section WHERE made_by = ?", (made_by,)).fetchone()
+    for key, problem in section["problems"].items():
+        base.execute("INSERT OR REPLACE INTO problem VALUES (?, ?, ?)",
+                     (key, problem["problem"], _text(problem["fields"])))
+        for name, stored in problem["algorithms"].items():
+            base.execute("DELETE FROM candidate WHERE section = ? AND problem = ? AND algorithm = ?"
+                         " AND source != ?", (number, key, name, stored["source"]))
+            base.executemany(
+                "INSERT OR REPLACE INTO candidate VALUES (?, ?, ?, ?, ?, ?)",
+                [(number, key, name, _candidate(line), stored["source"], _text(line))
+                 for line in stored["candidates"]])
+    for kind in ("plans", "checks"):
+        base.executemany(f"INSERT OR REPLACE INTO {kind} VALUES (?, ?, ?)", [
+            (number, key, _text(line)) for key, line in section.get(kind, {}).items()])
+
+
+def _section(base: sqlite3.Connection, number: int, made_by: Mapping[str, str],
+             problems: Mapping[str, tuple[str, Any]]) -> Section:
+    section: Section = {"made_by": made_by, "problems": {}}
+    for key, name, source, line in base.execute(
+            "SELECT problem, algorithm, source, line FROM candidate WHERE section = ?"
+            " ORDER BY problem, algorithm, candidate", (number,)):
+        described, fields = problems.get(key, (None, None))
+        problem = section["problems"].setdefault(
+            key, {"problem": described, "fields": fields, "algorithms": {}})
+        problem["algorithms"].setdefault(
+            name, {"source": source, "candidates": []})["candidates"].append(json.loads(line))
+    for kind in ("plans", "checks"):
+        section[kind] = {key: json.loads(line) for key, line in base.execute(
+            f"SELECT key, line FROM {kind} WHERE section = ? ORDER BY key", (number,))}
+    return section
+
+
+def _candidate(line: Mapping[str, Any]) -> str:
+    """Returns what identifies a candidate among those of an algorithm for a problem."""
+    return _text([line[name] for name in ("config", "inputs", "outputs", "precision")])
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, allow_nan=False)
+
+
+def _device_text(device: Mapping[str, Any]) -> str:
+    """Returns the device of a file of measurements in words."""
+    return (f"{cut(device['description'])} ({cut(device['api'])}, "
+            f"{cut(counted(device['compute_units'], 'compute unit'))})")
+
+
+def _versions_text(made_by: Mapping[str, str]) -> str:
+    """Returns the driver, toolkit and gossamer that a section was made with in words."""
+    return ", ".join(cut(f"{name} {version}") for name, version in made_by.items() if version)
