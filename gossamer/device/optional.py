@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -151,6 +152,23 @@ class OptionalCapabilities(abc.ABC):
             The device has no graphs, or the recording failed.
         """
         raise DeviceError(f"{self.name} records no graphs; check limits.graph before")
+
+    def replayed(self, graph: Callable[..., None], stream: Any) -> Callable[[], None]:
+        """Return a function that replays a captured graph on one stream as quickly as possible.
+
+        Parameters
+        ----------
+        graph : callable
+            A graph that `capture` returned.
+        stream : Any
+            The stream on which it is replayed.
+
+        Returns
+        -------
+        callable
+            A function without arguments.
+        """
+        return partial(graph, stream)
 
     def timed_graph(self, work: Callable[[Any], None], repeats: int, *,
                     as_in_plan: bool = False) -> Callable[[], float]:
@@ -437,6 +455,30 @@ class OptionalCapabilities(abc.ABC):
             The device exchanges no arrays with other libraries.
         OutOfMemoryError
             The device has too little memory.
+        """
+        raise self._without_arrays()
+
+    def array_in(self, buffer: Buffer, spec: TensorSpec, stream: Any = None) -> DeviceArray:
+        """Return an array over memory of the device, on a device that takes those of libraries.
+
+        Parameters
+        ----------
+        buffer : Buffer
+            The memory, which lives as long as the array.
+        spec : TensorSpec
+            Shape and dtype of the array.
+        stream : Any
+            The stream whose work fills the array.
+
+        Returns
+        -------
+        DeviceArray
+            The array.
+
+        Raises
+        ------
+        DeviceError
+            The device exchanges no arrays with other libraries.
         """
         raise self._without_arrays()
 

@@ -257,7 +257,10 @@ class CudaDevice(Device):
         return dlpack.incoming(array, self, stream, name=name, dtype=dtype)
 
     def empty_array(self, spec: TensorSpec, purpose: str, stream: Any = None) -> dlpack.CudaArray:
-        buffer = self.empty(spec.nbytes, purpose, stream)
+        return self.array_in(self.empty(spec.nbytes, purpose, stream), spec, stream)
+
+    def array_in(self, buffer: Buffer, spec: TensorSpec, stream: Any = None) -> dlpack.CudaArray:
+        assert isinstance(buffer, CudaBuffer)
         return dlpack.CudaArray(buffer, spec.shape, spec.stored_dtype, stream)
 
     def like(self, array: Any, result: DeviceArray) -> Any:
@@ -384,6 +387,10 @@ class CudaDevice(Device):
         """Returns work(stream) as a graph that keeps all used buffers and kernels alive. It is
         captured on a temporary stream; `stream` is where it replays if its call names none."""
         return self._recorder.graph(work, stream, repeats)
+
+    def replayed(self, graph: Callable[..., None], stream: Any) -> Callable[[], None]:
+        assert isinstance(graph, CudaGraph)
+        return graph.on(stream)
 
     def timed_graph(self, work: Callable[[Any], None], repeats: int, *,
                     as_in_plan: bool = False) -> Callable[[], float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from cuda.bindings import driver
@@ -34,3 +35,16 @@ class CudaGraph:
 
     def __call__(self, stream: Any = None) -> None:
         self.launch(stream)
+
+    def on(self, stream: Any) -> Callable[[], None]:
+        """Returns a function that replays the graph on a stream with one call of the driver."""
+        handle = driver.CUstream(self._device.stream_handle(stream))
+        executable, launch, success = (
+            self._executable, driver.cuGraphLaunch, driver.CUresult.CUDA_SUCCESS)
+
+        def replay() -> None:
+            # a thread that has used no context yet, or one of another device, is refused
+            if launch(executable, handle)[0] != success:
+                self.launch(stream)
+
+        return replay

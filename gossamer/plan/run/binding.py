@@ -3,7 +3,7 @@ caller's arrays."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,24 @@ def check_count(graph: Graph, inputs: Sequence[Any]) -> None:
         names = ", ".join(repr(info.name) for info in graph.inputs)
         raise InputError(f"{graph.name} takes {counted(len(graph.inputs), 'input')} ({names}), "
                          f"got {len(inputs)}")
+
+
+def in_order(graph: Graph, inputs: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Returns the inputs in the graph's order, which are given by position, by name, or as one
+    mapping of names to arrays. Raises InputError for other names, and where one is missing."""
+    if len(inputs) == 1 and isinstance(inputs[0], Mapping):
+        named = {**inputs[0], **named}
+        inputs = ()
+    if not named:
+        check_count(graph, inputs)
+        return tuple(inputs)
+    names = [info.name for info in graph.inputs]
+    if inputs or set(named) != set(names):
+        given = [f"{len(inputs)} without a name"] if inputs else []
+        raise InputError(f"{graph.name} takes the inputs {', '.join(map(quoted, names))}, got "
+                         f"{', '.join((*given, *map(quoted, named)))}; give all by position, or "
+                         "all by name")
+    return tuple(named[name] for name in names)
 
 
 def batch_of(graph: Graph, inputs: Sequence[Any]) -> int:

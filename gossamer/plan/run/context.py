@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -76,9 +77,11 @@ class Context:
     def batch(self) -> int:
         return self.program.batch
 
-    def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def run(self, inputs: Mapping[str, np.ndarray],
+            outputs: Mapping[str, np.ndarray] | None = None) -> dict[str, np.ndarray]:
         """Returns the outputs by name for NumPy inputs by name, with one copy each way.
 
+        outputs: contiguous arrays that receive the outputs, by name; by default new ones.
         Raises InputError for a missing input, or one of another shape or dtype than this
         context's batch size takes.
         """
@@ -92,7 +95,8 @@ class Context:
             results = {}
             for name, value in self.program.outputs.items():
                 spec = self.program.specs[value]
-                results[name] = np.empty(spec.shape, spec.stored_dtype)
+                results[name] = (np.empty(spec.shape, spec.stored_dtype) if outputs is None
+                                 else outputs[name])
                 self.device.read(self.buffer(value), results[name], self.stream)
             return results
 
@@ -133,16 +137,82 @@ class Context:
             self._foreign.move_to_end(key)
             if self._foreign[key] is None and self._executions:
                 # the memory stays the caller's, who passes it again with every call
-                callers_buffers = {value: self.device.wrap(
-                    inputs[name].address, inputs[name].nbytes, None)
-                    for name, value in self.program.inputs.items()}
-                with self._buffers.replaced(callers_buffers):
-                    self._foreign[key] = self.device.capture(self._run_steps)
+                self._foreign[key] = self._captured({
+                    name: self.device.wrap(buffer.address, buffer.nbytes, None)
+                    for name, buffer in inputs.items()}, {})
         else:
             self._foreign[key] = None
             while len(self._foreign) > _MOST_FOREIGN:
                 self._foreign.popitem(last=False)
         return self._foreign[key]
+
+    def _captured(self, inputs: Mapping[str, Buffer],
+                  outputs: Mapping[str, Buffer]) -> Callable[..., None]:
+        """Returns a graph of all steps that reads these inputs and writes these outputs in place,
+        where memory allows that, and copies the others."""
+        program, own = self.program, self._buffers
+        callers: dict[str, Buffer] = {}
+        read: list[tuple[Buffer, Buffer, int]] = []
+        written: list[tuple[Buffer, Buffer, int]] = []
+        for name, value in program.inputs.items():
+            if inputs[name].address % _VECTOR_BYTES:
+                read.append((own.of(value), inputs[name], program.specs[value].nbytes))
+            else:
+                callers[program.root(value)] = inputs[name]
+        # an input or a constant is not written, and parts of a value lie where the value does
+        shared = {program.root(value) for value in (
+            *program.inputs.values(), *program.constants, *program.places,
+            *(place.whole for place in program.places.values()))}
+        for name in outputs:
+            value = program.outputs[name]
+            root = program.root(value)
+            if root in shared or root in callers or outputs[name].address % _VECTOR_BYTES:
+                written.append((outputs[name], callers.get(root) or own.of(value),
+                                program.specs[value].nbytes))
+            else:
+                callers[root] = outputs[name]
+
+        def work(stream: Any) -> None:
+            for target, source, nbytes in read:
+                self.device.copy(target, source, nbytes, stream)
+            self._run_steps(stream)
+            for target, source, nbytes in written:
+                self.device.copy(target, source, nbytes, stream)
+
+        with own.replaced(callers):
+            return self.device.capture(work)
+
+    def bound(self, inputs: Mapping[str, Buffer], outputs: Mapping[str, Buffer],
+              stream: Any) -> Callable[[], None]:
+        """Returns a function that executes the program on the stream, with inputs that are read and
+        outputs that are written where they lie in the device's memory."""
+        if not self._is_capturable() or debug.level() >= 2:
+            return partial(self.run_on_device, inputs, outputs, stream)
+        with self._lock:
+            self._follow(stream)
+            if not self._executions:
+                self._fill_inputs()
+                self._execute(stream)
+            launch = self.device.replayed(self._captured(inputs, outputs), stream)
+
+        def replay() -> None:
+            with self._lock:
+                self._follow(stream)
+                launch()
+
+        return replay
+
+    @contextmanager
+    def replaying(self, addresses: tuple[int, ...], stream: Any) -> Iterator[bool]:
+        """Replays the graph that was captured for inputs at these addresses. In the body no other
+        execution can begin. The value is False where there is no such graph, and nothing ran."""
+        with self._lock:
+            graph = self._foreign.get(addresses)
+            if graph is not None:
+                self._follow(stream)
+                graph(stream)
+                self.foreign_copies += len(self.program.outputs)
+            yield graph is not None
 
     def _check(self, inputs: Mapping[str, np.ndarray]) -> None:
         for name, value in self.program.inputs.items():
@@ -157,7 +227,7 @@ class Context:
 
     def _follow(self, stream: Any) -> None:
         """Makes the stream wait for the last one that used these buffers."""
-        if self._last_stream is not stream:
+        if self._last_stream is not stream and self._last_stream != stream:
             self.device.wait(stream, self._last_stream)
         self._last_stream = stream
 

@@ -153,3 +153,67 @@ def test_the_tuner_measures_by_graphs(graphs: GraphDevice, tmp_path: Path,
     # what is about as fast as the best is timed with cold caches too
     assert any(candidate.measured.cold_us is not None for step in tuned.program(2).steps
                for candidate in step.candidates)
+
+
+def test_a_bound_call_copies_nothing(plan: Plan, graphs: GraphDevice) -> None:
+    context = plan.context(2)
+    (name,) = context.program.outputs
+    source = Addressed(graphs, 64, images(2))
+    target = Addressed(graphs, 128, np.zeros((2, 4), np.float32))
+    replay = context.bound({"x": source}, {name: target}, None)
+    graphs.copies.clear()
+    for seed in range(3):
+        graphs.write(source, images(2, seed))
+        replay()
+        result = np.empty((2, 4), np.float32)
+        graphs.read(target, result)
+        assert_close(result, expected(images(2, seed)))
+    assert not graphs.copies and graphs.captures == 1
+    assert_close(plan(images(2)), expected(images(2)))
+
+
+def test_bound_addresses_between_vectors_are_copied(plan: Plan, graphs: GraphDevice) -> None:
+    context = plan.context(2)
+    (name,) = context.program.outputs
+    source = Addressed(graphs, 68, images(2))
+    target = Addressed(graphs, 132, np.zeros((2, 4), np.float32))
+    context.bound({"x": source}, {name: target}, None)()
+    result = np.empty((2, 4), np.float32)
+    graphs.read(target, result)
+    assert_close(result, expected(images(2)))
+    assert len(graphs.copies) == 2
+
+
+def test_outputs_that_are_no_memory_of_their_own_are_copied(graphs: GraphDevice,
+                                                            tmp_path: Path) -> None:
+    proto = model([helper.make_node("Relu", ["x"], ["y"], "relu"),
+                   helper.make_node("Flatten", ["y"], ["z"], "flat"),
+                   helper.make_node("Flatten", ["x"], ["w"], "same")],
+                  {"x": ["N", 2, 3]}, {"y": 3, "z": 2, "w": 2})
+    context = compiled(proto, graphs, tmp_path).context(2)
+    x = np.random.default_rng(0).standard_normal((2, 2, 3)).astype(np.float32)
+    targets = {name: Addressed(graphs, 64 * index, np.zeros(12, np.float32))
+               for index, name in enumerate("yzw", 2)}
+    context.bound({"x": Addressed(graphs, 64, x)}, targets, None)()
+    for name, right in (("y", np.maximum(x, 0)), ("z", np.maximum(x, 0)), ("w", x)):
+        result = np.empty(12, np.float32)
+        graphs.read(targets[name], result)
+        np.testing.assert_array_equal(result, right.reshape(-1))
+    assert len(graphs.copies) == 2
+
+
+def test_known_graphs_are_replayed_for_their_addresses_only(plan: Plan,
+                                                            graphs: GraphDevice) -> None:
+    context = plan.context(2)
+    source = Addressed(graphs, 64, images(2))
+    with context.replaying((64,), None) as is_known:
+        assert not is_known
+    for _ in range(2):
+        foreign(context, graphs, source)
+    (value,) = context.program.outputs.values()
+    graphs.write(source, images(2, 5))
+    with context.replaying((64,), None) as is_known:
+        assert is_known
+        result = np.empty((2, 4), np.float32)
+        graphs.read(context.buffer(value), result)
+    assert_close(result, expected(images(2, 5)))

@@ -1,0 +1,163 @@
+"""A call of a plan with arrays that stay the same: it is checked once, and then replayed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from gossamer.device.array_library import library
+from gossamer.device.base import Device
+from gossamer.errors import InputError
+from gossamer.model.graph import Graph
+from gossamer.plan.measurement import counted
+from gossamer.plan.run.binding import batch_of
+from gossamer.plan.run.context import Context
+from gossamer.plan.run.foreign import callers_stream, is_foreign, like_on_host, on_host
+
+
+class BoundCall:
+    """A call of a plan with fixed arrays, as `Plan.bind` makes it.
+
+    Each call reads what the inputs hold now, writes the outputs in place, and returns them. On a
+    CUDA device it queues one graph on its stream and does not wait for it. The arrays, the plan's
+    weights and its memory live as long as this object.
+
+    inputs: the bound inputs. outputs: the bound output, or a tuple where there are several.
+    """
+
+    def __init__(self, names: Sequence[str], inputs: tuple[Any, ...], outputs: tuple[Any, ...],
+                 device: Device, replay: Callable[[], None]) -> None:
+        self.inputs = inputs
+        self.outputs = outputs[0] if len(outputs) == 1 else outputs
+        self._device = device
+        self._replay = replay
+        self._fixed = [(name, array, array.data_ptr, array.data_ptr(), array.shape)
+                       for name, array in zip(names, (*inputs, *outputs), strict=True)
+                       if hasattr(array, "data_ptr")]
+
+    def __call__(self) -> Any:
+        """Compute the outputs of what the inputs hold, and return them.
+
+        Raises
+        ------
+        InputError
+            If a bound tensor was resized or has other memory now.
+        DeviceError
+            If the device fails, or the process was forked after the plan was used.
+        """
+        if self._device.unusable:
+            self._device.check_usable()
+        for name, array, address_of, address, shape in self._fixed:
+            if address_of() != address or array.shape != shape:
+                raise InputError(f"{name} was resized, or has other memory, since it was bound; "
+                                 "bind the call again")
+        self._replay()
+        return self.outputs
+
+
+def bind(graph: Graph, device: Device, context_of: Callable[[int], Context],
+         inputs: tuple[Any, ...], out: Any, stream: Any) -> BoundCall:
+    """Returns the bound call of a plan. context_of: returns the context of a batch size."""
+    names = [*(f"input {info.name!r}" for info in graph.inputs),
+             *(f"out for {info.name!r}" for info in graph.outputs)]
+    if inputs and is_foreign(inputs[0]) and device.holds(inputs[0]):
+        return _on_device(graph, device, context_of, inputs, out, stream, names)
+    return _on_host(graph, device, context_of, inputs, out, names)
+
+
+def _on_device(graph: Graph, device: Device, context_of: Callable[[int], Context],
+               inputs: tuple[Any, ...], out: Any, stream: Any,
+               names: Sequence[str]) -> BoundCall:
+    stream = callers_stream(inputs[0]) if stream is None else stream
+    sources = [device.incoming(array, stream, name=name, dtype=info.dtype)
+               for name, info, array in zip(names, graph.inputs, inputs, strict=False)]
+    context = context_of(_batch(graph, sources))
+    specs = [context.program.specs[context.program.outputs[info.name]] for info in graph.outputs]
+    output_names = names[len(inputs):]
+    if out is None:
+        targets = [device.empty_array(spec, name, stream)
+                   for spec, name in zip(specs, output_names, strict=True)]
+        outputs = tuple(device.like(inputs[0], array) for array in targets)
+    else:
+        outputs = _listed(out, graph)
+        targets = []
+        for array, spec, name in zip(outputs, specs, output_names, strict=True):
+            if library(array) == "jax":
+                raise InputError(f"{name} is an array of jax, which cannot be written; leave out "
+                                 "away")
+            target = device.incoming(array, stream, name=name, dtype=spec.stored_dtype)
+            _check_shape(name, target.shape, spec.shape)
+            targets.append(target)
+    _check_apart(names, [(array.buffer.address, array.buffer.nbytes)
+                         for array in (*sources, *targets)], len(targets))
+    replay = context.bound(
+        {info.name: array.buffer for info, array in zip(graph.inputs, sources, strict=True)},
+        {info.name: array.buffer for info, array in zip(graph.outputs, targets, strict=True)},
+        stream)
+    return BoundCall(names, inputs, outputs, device, replay)
+
+
+def _on_host(graph: Graph, device: Device, context_of: Callable[[int], Context],
+             inputs: tuple[Any, ...], out: Any, names: Sequence[str]) -> BoundCall:
+    arrays = [on_host(array) if is_foreign(array) else array for array in inputs]
+    context = context_of(_batch(graph, arrays))
+    specs = [context.program.specs[context.program.outputs[info.name]] for info in graph.outputs]
+    is_converted = bool(inputs) and is_foreign(inputs[0])
+    if out is None:
+        targets = tuple(np.empty(spec.shape, spec.stored_dtype) for spec in specs)
+        outputs = tuple(like_on_host(inputs[0], array) if is_converted else array
+                        for array in targets)
+    else:
+        outputs = _listed(out, graph)
+        targets = tuple(on_host(array) if is_foreign(array) else array for array in outputs)
+        for array, spec, name in zip(targets, specs, names[len(inputs):], strict=True):
+            if not isinstance(array, np.ndarray) or array.dtype != spec.stored_dtype:
+                kind = getattr(array, "dtype", type(array).__name__)
+                raise InputError(f"{name} is {kind}, expected an array of {spec.stored_dtype}")
+            _check_shape(name, array.shape, spec.shape)
+            if not (array.flags.c_contiguous and array.flags.writeable):
+                raise InputError(f"{name} is not contiguous, or cannot be written; give a new "
+                                 "array, or leave out away")
+        bounds = [np.lib.array_utils.byte_bounds(array) for array in (*arrays, *targets)]
+        _check_apart(names, [(low, high - low) for low, high in bounds], len(targets))
+    results = dict(zip([info.name for info in graph.outputs], targets, strict=True))
+
+    def replay() -> None:
+        context.run({info.name: np.asarray(array, order="C")
+                     for info, array in zip(graph.inputs, arrays, strict=True)}, results)
+
+    return BoundCall(names, inputs, outputs, device, replay)
+
+
+def _batch(graph: Graph, arrays: Sequence[Any]) -> int:
+    batch = batch_of(graph, arrays)
+    if any(math.prod(array.shape) == 0 for array in arrays):
+        raise InputError("a call without images cannot be bound; plan(x) returns its outputs")
+    return batch
+
+
+def _listed(out: Any, graph: Graph) -> tuple[Any, ...]:
+    outputs = tuple(out) if isinstance(out, (tuple, list)) else (out,)
+    if len(outputs) != len(graph.outputs):
+        raise InputError(f"out has {counted(len(outputs), 'array')}, {graph.name} has "
+                         f"{counted(len(graph.outputs), 'output')}")
+    return outputs
+
+
+def _check_shape(name: str, shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
+    if tuple(shape) != expected:
+        raise InputError(f"{name} has shape {tuple(shape)}, expected {expected}")
+
+
+def _check_apart(names: Sequence[str], places: Sequence[tuple[int, int]], outputs: int) -> None:
+    """Raises InputError where the memory of an output is also that of an input or of another
+    output. places: address and bytes of each array. outputs: how many of the last are outputs."""
+    for index in range(len(names) - outputs, len(names)):
+        address, nbytes = places[index]
+        for other, (other_address, other_nbytes) in zip(names[:index], places, strict=False):
+            if address < other_address + other_nbytes and other_address < address + nbytes:
+                raise InputError(f"{names[index]} shares memory with {other}; give it memory of "
+                                 "its own")
