@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -202,17 +201,22 @@ class Context:
 
         return replay
 
-    @contextmanager
-    def replaying(self, addresses: tuple[int, ...], stream: Any) -> Iterator[bool]:
-        """Replays the graph that was captured for inputs at these addresses. In the body no other
-        execution can begin. The value is False where there is no such graph, and nothing ran."""
+    def replayed(self, addresses: tuple[int, ...], stream: Any) -> Callable[[], None] | None:
+        """Returns a function, for run_known(), that replays the graph captured for inputs at these
+        addresses; None where there is no such graph."""
         with self._lock:
             graph = self._foreign.get(addresses)
-            if graph is not None:
-                self._follow(stream)
-                graph(stream)
-                self.foreign_copies += len(self.program.outputs)
-            yield graph is not None
+            return None if graph is None else self.device.replayed(graph, stream)
+
+    def run_known(self, launch: Callable[[], None], stream: Any,
+                  copies: Sequence[Callable[[], Any]]) -> tuple[Any, ...]:
+        """Replays a graph, and returns what `copies` make of its outputs before another execution
+        can begin."""
+        with self._lock:
+            self._follow(stream)
+            launch()
+            self.foreign_copies += len(copies)
+            return tuple([copy() for copy in copies])
 
     def _check(self, inputs: Mapping[str, np.ndarray]) -> None:
         for name, value in self.program.inputs.items():

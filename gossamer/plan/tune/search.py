@@ -37,6 +37,8 @@ from gossamer.plan.tune.worker_pools import WorkerPools
 
 _MORE = 0.5
 """Share of the time of the first round that the second one may take."""
+_LEAST_MORE_SECONDS = 1.0
+"""What the second round may take at least, so that a pause of the machine does not end it."""
 _FROM_ALIKE = 2
 """Configs that are measured of a layer that is like another one, the best of that one."""
 _END: Sequence[Request] = []
@@ -210,7 +212,7 @@ class Search:
         """Measures what the first round shows to be of use."""
         if not self._rules.everything:
             now = time.monotonic()
-            self._until = now + _MORE * (now - self._start)
+            self._until = now + max(_LEAST_MORE_SECONDS, _MORE * (now - self._start))
         self._ranking.extend(self._of_followers())
         if not self._is_over():
             self._add(within(self.best_us))
