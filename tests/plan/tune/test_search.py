@@ -118,6 +118,7 @@ def test_the_second_round_ends_with_its_time_and_the_next_search_leaves_out_the_
         paced_device: PacedDevice, paced_tuner: Callable[..., Tuner],
         known: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gossamer.plan.tune.search._MORE", 0.0)
+    monkeypatch.setattr("gossamer.plan.tune.search._LEAST_MORE_SECONDS", 0.0)
     algorithm = Mixed(0.6)
     known(algorithm)
     requests = [Request(each, [algorithm], paced_device) for each in LAYERS]
