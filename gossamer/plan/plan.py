@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
@@ -30,7 +31,13 @@ from gossamer.plan.report.report import Report, make_report
 from gossamer.plan.run.binding import batch_of, fill, in_order
 from gossamer.plan.run.bound import BoundCall, bind
 from gossamer.plan.run.context import Context
-from gossamer.plan.run.foreign import callers_stream, is_foreign, like_on_host, on_host
+from gossamer.plan.run.foreign import (
+    as_taken,
+    callers_stream,
+    is_foreign,
+    like_on_host,
+    on_host,
+)
 from gossamer.plan.run.known import KnownCall, form_of, known_call
 from gossamer.plan.store import plan_file
 from gossamer.plan.tune.tuner import Tuner
@@ -216,9 +223,11 @@ class Plan:
         Parameters
         ----------
         *inputs : array
-            One array for each input of the network, in the order, shape and dtype of `inputs`,
-            with any batch size from 0 up. They are NumPy arrays, or arrays of torch, cupy or jax.
-            Those on the plan's CUDA device stay there. In place of all of them one mapping of
+            One array for each input of the network, in the order and shape of `inputs`, with any
+            batch size from 0 up. Their dtype is that of `inputs`, or one that converts to it
+            without loss, such as float16, bfloat16 or uint8 to float32; their strides are any.
+            They are NumPy arrays, or arrays of torch, cupy or jax. Those on the plan's CUDA device
+            stay there. In place of all of them one mapping of
             names to arrays may be given.
         out : array or tuple of array, optional
             Arrays that receive the outputs instead of new ones, of the outputs' shapes and dtypes.
@@ -261,7 +270,7 @@ class Plan:
             if not named:
                 context = self._default_context(batch)
                 named = context.run({
-                    info.name: np.asarray(array, order="C")
+                    info.name: np.asarray(array, info.dtype, order="C")
                     for info, array in zip(self.inputs, arrays, strict=True)})
             results = tuple(named[info.name] for info in self.outputs)
             if foreign:
@@ -276,9 +285,11 @@ class Plan:
         call, where later ones of the same form need none."""
         current = callers_stream(inputs[0])
         stream = current if stream is None else stream
+        taken = [as_taken(array, info.dtype)
+                 for info, array in zip(self.inputs, inputs, strict=True)]
         arrays = [self.device.incoming(array, stream, name=f"input {info.name!r}",
                                        dtype=info.dtype)
-                  for info, array in zip(self.inputs, inputs, strict=True)]
+                  for info, array in zip(self.inputs, taken, strict=True)]
         batch = batch_of(self.graph, arrays)
         empty = {} if batch else self._empty_outputs(batch)
         program = None if empty else self.program(batch)
@@ -294,7 +305,8 @@ class Plan:
                        for info, array in zip(self.outputs, results, strict=True)}
             context = self._default_context(batch)
             context.run_on_device(sources, targets, stream)
-            if form is not None and form not in self._known:
+            is_as_given = all(map(operator.is_, taken, inputs))
+            if form is not None and form not in self._known and is_as_given:
                 if len(self._known) >= _MOST_KNOWN:
                     self._known.clear()
                 self._known |= known_call(form, context, inputs[0])

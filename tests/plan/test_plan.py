@@ -139,7 +139,7 @@ def test_out_that_does_not_fit_leaves_all_as_it_was(pair: Plan, bad: Any, messag
     ((images(1)[:, :2],), "'x' has shape 1x2x6x5, expected Nx3x6x5"),
     ((np.float32(1),), "'x' has shape scalar, expected Nx3x6x5"),
     ((images(1).astype(np.float64),), r"'x' has dtype float64, expected float32.*astype"),
-    ((images(1).astype(">f4"),), r"'x' has dtype >f4, expected float32"),
+    ((images(1).astype(np.int32),), r"'x' has dtype int32, expected float32"),
     ((images(1).tolist(),), "'x' is a list, expected an array of shape Nx3x6x5 and .* float32"),
     (([[1.0], [1.0, 2.0]],), "'x' is a list"),
     ((None,), "'x' is a NoneType"),

@@ -6,12 +6,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from gossamer.device.array_library import library
 from gossamer.errors import InputError, quoted
 from gossamer.model.graph import Graph
 from gossamer.plan.measurement import counted
+from gossamer.plan.run.foreign import is_lossless
 
 
 def check_count(graph: Graph, inputs: Sequence[Any]) -> None:
@@ -55,9 +54,10 @@ def batch_of(graph: Graph, inputs: Sequence[Any]) -> int:
         if not fits:
             array_shape = "x".join(map(str, array.shape)) or "scalar"
             raise InputError(f"input {quoted(info.name)} has shape {array_shape}, expected {shape}")
-        if array.dtype != np.dtype(info.dtype):
+        if not is_lossless(str(array.dtype), info.dtype):
             raise InputError(f"input {quoted(info.name)} has dtype {array.dtype}, expected "
-                             f"{info.dtype}; convert it with .astype({info.dtype!r})")
+                             f"{info.dtype}, or one that converts to it without loss; convert it "
+                             f"with .astype({info.dtype!r})")
         if info.shape and info.shape[0] is None:
             if batch not in (None, array.shape[0]):
                 raise InputError(f"input {quoted(info.name)} has batch {array.shape[0]}, another "

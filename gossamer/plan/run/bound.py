@@ -126,7 +126,7 @@ def _on_host(graph: Graph, device: Device, context_of: Callable[[int], Context],
     results = dict(zip([info.name for info in graph.outputs], targets, strict=True))
 
     def replay() -> None:
-        context.run({info.name: np.asarray(array, order="C")
+        context.run({info.name: np.asarray(array, info.dtype, order="C")
                      for info, array in zip(graph.inputs, arrays, strict=True)}, results)
 
     return BoundCall(names, inputs, outputs, device, replay)

@@ -29,6 +29,31 @@ def on_host(array: Any) -> np.ndarray:
                          f"({error}); move it there, or run on the device that holds it") from None
 
 
+def is_lossless(source: str, target: str) -> bool:
+    """Whether every value of a dtype is a value of another one, by their names."""
+    if source == "bfloat16":
+        return target in ("float32", "float64")
+    try:
+        return np.can_cast(np.dtype(source), np.dtype(target), "safe")
+    except TypeError:
+        return False
+
+
+def as_taken(array: Any, dtype: str) -> Any:
+    """Returns an array on a device in the dtype and order that a network takes. Its library makes
+    them in one kernel where the array has another dtype whose values all are of that dtype, or
+    other strides; an array that cannot be taken is returned as it is."""
+    name = library(array)
+    if name == "torch" and not array.requires_grad:
+        wanted = getattr(sys.modules[name], dtype)
+        if is_lossless(str(array.dtype).removeprefix("torch."), dtype):
+            return array.to(wanted, memory_format=sys.modules[name].contiguous_format).contiguous()
+    if name in ("cupy", "jax") and is_lossless(str(array.dtype), dtype):
+        return sys.modules[name].numpy.asarray(array, dtype) if name == "jax" else (
+            sys.modules[name].ascontiguousarray(array, dtype))
+    return array
+
+
 def callers_stream(array: Any) -> Any:
     """Returns the stream on which the array's library works now; None where it has no streams."""
     name = library(array)

@@ -58,6 +58,15 @@ def test_an_input_with_other_strides_is_read_anew(plan: Plan) -> None:
         assert_close(call(), expected(images(BATCH, seed)))
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "float16", "int16", ">f4", "bool"])
+def test_inputs_that_convert_without_loss(plan: Plan, dtype: str) -> None:
+    x = np.abs(images(BATCH) * 20).round().astype(dtype)
+    call, right = plan.bind(x), expected(x.astype(np.float32))
+    assert_close(plan(x), right)
+    assert_close(plan(np.asfortranarray(x)), right)
+    assert_close(call(), right)
+
+
 def test_bound_calls_of_several_batch_sizes_and_threads(plan: Plan) -> None:
     wrong = []
 
@@ -229,8 +238,9 @@ def test_known_calls_check_the_form_of_each_tensor(on_cuda: Plan, torch: Any) ->
         on_cuda(x)
     with pytest.raises(InputError, match="dtype float64"):
         on_cuda(x.double())
-    with pytest.raises(InputError, match="not contiguous"):
-        on_cuda(x.transpose(2, 3).contiguous().transpose(2, 3))
+    turned = x.transpose(2, 3).contiguous().transpose(2, 3)
+    assert_close(on_cuda(turned).cpu().numpy(), expected(images(BATCH)))
+    assert_close(on_cuda(x.bfloat16().float()).cpu().numpy(), on_cuda(x.bfloat16()).cpu().numpy())
     with pytest.raises(InputError, match=r"requires? grad"):
         on_cuda(x.clone().requires_grad_())
     assert_close(on_cuda(x[:2]).cpu().numpy(), expected(images(BATCH))[:2])
