@@ -211,10 +211,11 @@ class Database:
             base.execute("COMMIT")
 
     def _set_aside(self, bad: BadFile) -> None:
-        """Renames a bad file to a new name that says what it is, unless another process has put a
-        good one in its place. Raises OSError."""
+        """Renames a bad file to a new name that says what it is, unless another process has done
+        that, or put a good one in its place. Raises OSError."""
         with contextlib.suppress(BadFile):
-            self._read()
+            with contextlib.suppress(FileNotFoundError):
+                self._read()
             return
         number = 1
         while True:

@@ -150,7 +150,8 @@ def test_the_journal_of_a_bad_data_base_does_not_reach_the_next_one(tmp_path):
     assert cache(tmp_path).get(problem(2)) == [measured()]
 
 
-def test_a_bad_data_base_that_another_process_has_replaced_stays(tmp_path):
+@pytest.mark.parametrize("replaced", [True, False])
+def test_what_another_process_has_set_aside_is_not_set_aside_again(tmp_path, replaced):
     path, _ = good_file(tmp_path)
     good = path.read_bytes()
     path.write_bytes(b"bad")
@@ -161,7 +162,10 @@ def test_a_bad_data_base_that_another_process_has_replaced_stays(tmp_path):
         database._connected = found
         with pytest.raises(BadFile), found(*arguments, **options) as base:
             base.execute("SELECT 1 FROM sqlite_master")
-        path.write_bytes(good)
+        if replaced:
+            path.write_bytes(good)
+        else:
+            path.unlink()
         raise BadFile("corrupt", "is corrupt")
 
     database._connected = replaced_meanwhile
@@ -171,7 +175,9 @@ def test_a_bad_data_base_that_another_process_has_replaced_stays(tmp_path):
         database._connected = found
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
     later = cache(tmp_path)
-    assert later.get(problem()) == later.get(problem(2)) == [measured()]
+    assert later.get(problem(2)) == [measured()]
+    assert later.get(problem()) == ([measured()] if replaced else None)
+    assert not stored.notices
 
 
 def test_an_empty_file_is_a_data_base_without_measurements(tmp_path):
