@@ -281,8 +281,10 @@ class Plan:
 
     def _on_device(self, inputs: tuple[Any, ...], stream: Any,
                    form: Hashable | None) -> tuple[Any, ...]:
-        """Return the outputs for arrays on the device. form: what identifies the checks of the
-        call, where later ones of the same form need none."""
+        """Return the outputs for arrays on the device.
+
+        form: what identifies the checks of the call, where later ones of the same form need none.
+        """
         current = callers_stream(inputs[0])
         stream = current if stream is None else stream
         taken = [as_taken(array, info.dtype)
