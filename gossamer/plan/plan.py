@@ -227,8 +227,7 @@ class Plan:
             batch size from 0 up. Their dtype is that of `inputs`, or one that converts to it
             without loss, such as float16, bfloat16 or uint8 to float32; their strides are any.
             They are NumPy arrays, or arrays of torch, cupy or jax. Those on the plan's CUDA device
-            stay there. In place of all of them one mapping of
-            names to arrays may be given.
+            stay there. In place of all of them one mapping of names to arrays may be given.
         out : array or tuple of array, optional
             Arrays that receive the outputs instead of new ones, of the outputs' shapes and dtypes.
         stream : optional

@@ -63,6 +63,9 @@ def bind(graph: Graph, device: Device, context_of: Callable[[int], Context],
     """Returns the bound call of a plan. context_of: returns the context of a batch size."""
     names = [*(f"input {info.name!r}" for info in graph.inputs),
              *(f"out for {info.name!r}" for info in graph.outputs)]
+    if any(library(array) == "jax" for array in (*inputs, *_several(out))):
+        raise InputError("arrays of jax never change, so that a call with them is not bound; "
+                         "plan(x) takes them")
     if inputs and is_foreign(inputs[0]) and device.holds(inputs[0]):
         return _on_device(graph, device, context_of, inputs, out, stream, names)
     return _on_host(graph, device, context_of, inputs, out, names)
@@ -85,9 +88,6 @@ def _on_device(graph: Graph, device: Device, context_of: Callable[[int], Context
         outputs = _listed(out, graph)
         targets = []
         for array, spec, name in zip(outputs, specs, output_names, strict=True):
-            if library(array) == "jax":
-                raise InputError(f"{name} is an array of jax, which cannot be written; leave out "
-                                 "away")
             target = device.incoming(array, stream, name=name, dtype=spec.stored_dtype)
             _check_shape(name, target.shape, spec.shape)
             targets.append(target)
@@ -139,8 +139,12 @@ def _batch(graph: Graph, arrays: Sequence[Any]) -> int:
     return batch
 
 
+def _several(out: Any) -> tuple[Any, ...]:
+    return tuple(out) if isinstance(out, (tuple, list)) else (out,)
+
+
 def _listed(out: Any, graph: Graph) -> tuple[Any, ...]:
-    outputs = tuple(out) if isinstance(out, (tuple, list)) else (out,)
+    outputs = _several(out)
     if len(outputs) != len(graph.outputs):
         raise InputError(f"out has {counted(len(outputs), 'array')}, {graph.name} has "
                          f"{counted(len(graph.outputs), 'output')}")

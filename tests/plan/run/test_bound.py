@@ -142,6 +142,13 @@ def test_an_input_that_cannot_be_bound(plan: Plan, array: np.ndarray, message: s
         plan.bind(array)
 
 
+def test_arrays_that_never_change_are_not_bound(plan: Plan, monkeypatch: pytest.MonkeyPatch
+                                                ) -> None:
+    monkeypatch.setattr("gossamer.plan.run.bound.library", lambda array: "jax")
+    with pytest.raises(InputError, match="arrays of jax never change"):
+        plan.bind(images(BATCH))
+
+
 def test_two_outputs_of_one_memory(tmp_path: Path) -> None:
     proto = model([helper.make_node("Relu", ["x"], ["y"], "relu"),
                    helper.make_node("Flatten", ["y"], ["z"], "flat")],
