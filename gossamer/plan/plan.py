@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import operator
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-import numpy as np
-
 from gossamer import debug
 from gossamer.device.base import Device
 from gossamer.device.registry import find
-from gossamer.errors import DeviceError, UnsupportedError
+from gossamer.errors import DeviceError, InputError, UnsupportedError
 from gossamer.measure import Timing, scatter_notice
 from gossamer.model.graph import Graph, ValueInfo
-from gossamer.model.infer.resolve import resolve
 from gossamer.model.passes.optimise import optimise
 from gossamer.plan.choose.calibration import Calibration
 from gossamer.plan.choose.plan_times import EndToEnd, end_to_end
@@ -28,31 +24,21 @@ from gossamer.plan.eligibility import ANY
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer, Program
 from gossamer.plan.report.report import Report, make_report
-from gossamer.plan.run.binding import batch_of, fill, in_order
-from gossamer.plan.run.bound import BoundCall, bind
+from gossamer.plan.run.bound import BoundCall
+from gossamer.plan.run.calls import Calls
 from gossamer.plan.run.context import Context
-from gossamer.plan.run.foreign import (
-    as_taken,
-    callers_stream,
-    is_foreign,
-    like_on_host,
-    on_host,
-)
-from gossamer.plan.run.known import KnownCall, form_of, known_call
 from gossamer.plan.store import plan_file
 from gossamer.plan.tune.tuner import Tuner
-from gossamer.tensor import default_spec
 
-_MOST_CONTEXTS = 8
-_MOST_KNOWN = 64
 _MOST_PROGRAMS = 64
 
 
 class Plan:
     """A network that runs on one device.
 
-    `plan(x)` uses one context for each batch size; `context` makes further ones for threads and
-    streams. Plans are made with `gossamer.compile` or, from a file, with `Plan.load`.
+    `plan(x)` takes one of a few contexts of its batch size, so that threads and streams do not wait
+    for each other; `context` makes one that is yours. Plans are made with `gossamer.compile` or,
+    from a file, with `Plan.load`.
 
     Parameters
     ----------
@@ -94,11 +80,9 @@ class Plan:
         self._note = note
         self._planner = Planner(self.graph, device, tuner, choices, policy, self.calibration, note)
         self._planned: OrderedDict[int, Planned] = OrderedDict()
-        self._contexts: OrderedDict[int, Context] = OrderedDict()
-        self._known: dict[Hashable, KnownCall] = {}
+        self._calls = Calls(self.graph, device, self.context, self.program)
         self._timings: dict[int, list[Timing]] = {}
         self._end_to_end: dict[int, EndToEnd] = {}
-        self._last_batch: int | None = None
         self._lock = threading.RLock()
 
     def __repr__(self) -> str:
@@ -251,70 +235,37 @@ class Plan:
         DeviceError
             If the device fails or has too little memory.
         """
-        self.device.check_usable()
-        form = None
-        if out is None and stream is None and not named and debug.level() < 2:
-            form = form_of(inputs)
-            known = self._known.get(form)
-            if known is not None and (outputs := known(inputs)) is not None:
-                return outputs[0] if len(outputs) == 1 else outputs
-        inputs = in_order(self.graph, inputs, named)
-        foreign = bool(inputs) and is_foreign(inputs[0])
-        if foreign and self.device.holds(inputs[0]):
-            results = self._on_device(inputs, stream, form)
-        else:
-            arrays = [on_host(array) if is_foreign(array) else array for array in inputs]
-            batch = batch_of(self.graph, arrays)
-            named = self._empty_outputs(batch) if any(array.size == 0 for array in arrays) else {}
-            if not named:
-                context = self._default_context(batch)
-                named = context.run({
-                    info.name: np.asarray(array, info.dtype, order="C")
-                    for info, array in zip(self.inputs, arrays, strict=True)})
-            results = tuple(named[info.name] for info in self.outputs)
-            if foreign:
-                results = tuple(like_on_host(inputs[0], array) for array in results)
-        if out is not None:
-            results = fill(out, results)
-        return results[0] if len(results) == 1 else results
+        return self._calls(inputs, named, out, stream)
 
-    def _on_device(self, inputs: tuple[Any, ...], stream: Any,
-                   form: Hashable | None) -> tuple[Any, ...]:
-        """Return the outputs for arrays on the device.
+    async def run_async(self, *inputs: Any, out: Any = None, stream: Any = None,
+                        **named: Any) -> Any:
+        """Compute the network's outputs while the event loop goes on.
 
-        form: what identifies the checks of the call, where later ones of the same form need none.
+        Another thread makes the call, and waits for the device.
+
+        Parameters
+        ----------
+        *inputs : array
+            One array for each input of the network, as for `plan(x)`.
+        out : array or tuple of array, optional
+            Arrays that receive the outputs instead of new ones.
+        stream : optional
+            The CUDA stream on which arrays on the device are computed; by default the one on which
+            their library works in the calling thread.
+        **named : array
+            The inputs by name, in place of `inputs`.
+
+        Returns
+        -------
+        array or tuple of array
+            What `plan(x)` returns. It is complete: its stream has not to be waited for.
+
+        Raises
+        ------
+        InputError, UnsupportedError, DeviceError
+            As `plan(x)` does.
         """
-        current = callers_stream(inputs[0])
-        stream = current if stream is None else stream
-        taken = [as_taken(array, info.dtype)
-                 for info, array in zip(self.inputs, inputs, strict=True)]
-        arrays = [self.device.incoming(array, stream, name=f"input {info.name!r}",
-                                       dtype=info.dtype)
-                  for info, array in zip(self.inputs, taken, strict=True)]
-        batch = batch_of(self.graph, arrays)
-        empty = {} if batch else self._empty_outputs(batch)
-        program = None if empty else self.program(batch)
-        results = []
-        for info in self.outputs:
-            spec = (default_spec(empty[info.name].shape, str(empty[info.name].dtype))
-                    if program is None else program.specs[program.outputs[info.name]])
-            results.append(self.device.empty_array(spec, f"output {info.name!r}", stream))
-        if program is not None:
-            sources = {info.name: array.buffer
-                       for info, array in zip(self.inputs, arrays, strict=True)}
-            targets = {info.name: array.buffer
-                       for info, array in zip(self.outputs, results, strict=True)}
-            context = self._default_context(batch)
-            context.run_on_device(sources, targets, stream)
-            is_as_given = all(map(operator.is_, taken, inputs))
-            if form is not None and form not in self._known and is_as_given:
-                if len(self._known) >= _MOST_KNOWN:
-                    self._known.clear()
-                self._known |= known_call(form, context, inputs[0])
-            if current is None or stream is not current:
-                # the library of the inputs does not know that this stream still reads them
-                self.device.synchronize(stream)
-        return tuple(self.device.like(inputs[0], array) for array in results)
+        return await self._calls.asynchronous(inputs, named, out, stream)
 
     def bind(self, *inputs: Any, out: Any = None, stream: Any = None, **named: Any) -> BoundCall:
         """Check a call once, and return it as a function that is called again and again.
@@ -350,16 +301,54 @@ class Plan:
         DeviceError
             If the device fails or has too little memory.
         """
-        self.device.check_usable()
-        return bind(self.graph, self.device, self._default_context,
-                    in_order(self.graph, inputs, named), out, stream)
+        return self._calls.bound(inputs, named, out, stream)
 
-    def _empty_outputs(self, batch: int) -> dict[str, np.ndarray]:
-        """Return the outputs where all are empty; {} where there is something to compute."""
-        static = resolve(self.graph, batch)
-        outputs = {info.name: np.zeros(static.shapes[info.name], static.dtypes[info.name])
-                   for info in self.outputs}
-        return {} if any(array.size for array in outputs.values()) else outputs
+    def pinned(self, batch: int) -> Any:
+        """Return arrays for the inputs that a GPU reads at the full rate of its bus.
+
+        Fill them in place, and call `plan(x)` or `plan.bind(x)` with them: no copy is made on the
+        processor. On a device without page-locked memory they are ordinary arrays.
+
+        Parameters
+        ----------
+        batch : int
+            The number of images, 1 or more.
+
+        Returns
+        -------
+        numpy.ndarray or tuple of numpy.ndarray
+            The uninitialised array of the input, or a tuple where there are several.
+
+        Raises
+        ------
+        InputError
+            If the batch size is less than 1, or one that the network cannot have.
+        OutOfMemoryError
+            If so much memory cannot be page-locked.
+        """
+        arrays = self._calls.page_locked(batch)
+        return arrays[0] if len(arrays) == 1 else arrays
+
+    @property
+    def contexts(self) -> int:
+        """How many calls of one batch size run at once, from several threads or on several streams.
+
+        Further calls wait. Each has buffers of its own, which are made when calls first come at
+        once, as long as the device has memory for them; weights are shared.
+
+        Returns
+        -------
+        int
+            The number, 4 where it was not set.
+        """
+        return self._calls.contexts.most
+
+    @contexts.setter
+    def contexts(self, number: int) -> None:
+        """Set how many calls of one batch size run at once. Raises InputError below 1."""
+        if number < 1:
+            raise InputError(f"contexts is {number}, expected 1 or more")
+        self._calls.contexts.most = number
 
     def context(self, batch: int, stream: Any = None) -> Context:
         """Make a context: buffers of its own for one execution at a time, with shared weights.
@@ -514,16 +503,17 @@ class Plan:
         """
         batch = self._batch_or_last(batch)
         planned = self._plan(batch)
+        contexts = self._calls.contexts.of(batch)
         report = make_report(planned.program, self.device, self._timings.get(batch),
                              self._end_to_end.get(batch), planned.comparison, planned.accuracy,
-                             self._contexts[batch].builds if batch in self._contexts else None)
+                             contexts[0].builds if contexts else None)
         report.notes.extend(planned.notes)
         if self.tuner is not None:
             report.notes.extend(self.tuner.notices)
             report = replace(report, tuning=self.tuner.profile.summary())
         if scattered := scatter_notice(self._timings.get(batch, ()), self.device):
             report.notes.append(scattered)
-        copies = self._contexts[batch].foreign_copies if batch in self._contexts else 0
+        copies = sum(context.foreign_copies for context in contexts)
         if copies:
             report.notes.append(f"arrays of other libraries cost {copies} copies within the "
                                 "device: each output, and each input at a new address")
@@ -540,11 +530,7 @@ class Plan:
         DeviceError
             If the device fails.
         """
-        with self._lock:
-            if self._contexts:
-                self.device.synchronize()
-            self._contexts.clear()
-            self._known.clear()
+        self._calls.close()
 
     def __enter__(self) -> Plan:
         """Return the plan itself."""
@@ -570,27 +556,19 @@ class Plan:
             have them, the others use the arrays of the file as they are) and with the constants of
             contexts, and of the "activations" and "workspace" of the contexts that plan(x) made.
         """
-        with self._lock:
-            contexts = list(self._contexts.values())
-            return {
-                "weights": sum(weights.nbytes for weights in {
-                    id(weights): weights for context in contexts for weights in context.weights
-                    }.values())
-                + sum(context.constant_bytes for context in contexts),
-                "activations": sum(context.activation_bytes for context in contexts),
-                "workspace": sum(context.workspace_bytes for context in contexts),
-            }
+        contexts = self._calls.contexts.all()
+        return {
+            "weights": sum(weights.nbytes for weights in {
+                id(weights): weights for context in contexts for weights in context.weights
+                }.values())
+            + sum(context.constant_bytes for context in contexts),
+            "activations": sum(context.activation_bytes for context in contexts),
+            "workspace": sum(context.workspace_bytes for context in contexts),
+        }
 
     def _batch_or_last(self, batch: int | None) -> int:
-        return batch if batch is not None else self._last_batch or 1
+        return batch if batch is not None else self._calls.last_batch or 1
 
     def _default_context(self, batch: int) -> Context:
-        with self._lock:
-            self._last_batch = batch
-            if batch not in self._contexts:
-                while len(self._contexts) >= _MOST_CONTEXTS:
-                    self._contexts.popitem(last=False)
-                    self._known.clear()
-                self._contexts[batch] = self.context(batch)
-            self._contexts.move_to_end(batch)
-            return self._contexts[batch]
+        self._calls.last_batch = batch
+        return self._calls.contexts.first(batch)

@@ -15,7 +15,7 @@ from cuda.bindings import driver
 from gossamer.device import kernel_cache
 from gossamer.device.base import Argument, Buffer, Device, Kernel
 from gossamer.device.checks import check_copy, check_transfer, out_of_memory
-from gossamer.device.cuda import cubins, dlpack, nvjitlink, nvrtc
+from gossamer.device.cuda import cubins, dlpack, memory, nvjitlink, nvrtc
 from gossamer.device.cuda.build_only import BuildOnlyMaker
 from gossamer.device.cuda.compile_processes import CompileProcesses, process_count
 from gossamer.device.cuda.driver import (
@@ -28,7 +28,7 @@ from gossamer.device.cuda.driver import (
     limits_of,
 )
 from gossamer.device.cuda.events import EventPair
-from gossamer.device.cuda.graph import CudaGraph
+from gossamer.device.cuda.graph import CudaCopyingGraph, CudaGraph
 from gossamer.device.cuda.kernel import CudaKernel
 from gossamer.device.cuda.memory import Allocation, CudaBuffer, StreamAllocation
 from gossamer.device.cuda.ptx import PtxProgram
@@ -36,7 +36,7 @@ from gossamer.device.cuda.recording import Recorder
 from gossamer.device.cuda.streams import CudaStream, SideStreams
 from gossamer.device.optional import DeviceArray
 from gossamer.device.source import KernelSource
-from gossamer.errors import DeviceError, InputError
+from gossamer.errors import DeviceError, InputError, OutOfMemoryError
 from gossamer.tensor import TensorSpec
 
 __all__ = ["CudaBuffer", "CudaDevice", "CudaGraph", "CudaKernel", "CudaStream", "count"]
@@ -273,23 +273,43 @@ class CudaDevice(Device):
         return buffer
 
     def write(self, buffer: Buffer, array: np.ndarray, stream: Any = None) -> None:
-        check_transfer(buffer, array)
-        if array.nbytes:
-            handle = self.stream_handle(stream)
-            with self.current():
-                self.checked("writing memory", driver.cuMemcpyHtoDAsync(
-                    _pointer(buffer), array.ctypes.data, array.nbytes, handle))
-                # a copy from page-locked memory continues after the call
-                self.checked("writing memory", driver.cuStreamSynchronize(handle))
+        self.queue_write(buffer, array, stream)
+        # a copy from page-locked memory continues after the call
+        self.synchronize(stream)
 
     def read(self, buffer: Buffer, array: np.ndarray, stream: Any = None) -> None:
+        self.queue_read(buffer, array, stream)
+        self.synchronize(stream)
+
+    @property
+    def locks_pages(self) -> bool:
+        return True
+
+    def page_locked(self, nbytes: int) -> np.ndarray:
+        try:
+            return memory.page_locked(self, nbytes)
+        except DriverError as error:
+            raise OutOfMemoryError(f"{self.name} cannot lock {nbytes} bytes of host memory: "
+                                   f"{error}") from None
+
+    def is_page_locked(self, array: np.ndarray) -> bool:
+        return memory.is_page_locked(array)
+
+    def queue_write(self, buffer: Buffer, array: np.ndarray, stream: Any = None) -> None:
         check_transfer(buffer, array)
         if array.nbytes:
-            handle = self.stream_handle(stream)
+            with self.current():
+                self.checked("writing memory", driver.cuMemcpyHtoDAsync(
+                    _pointer(buffer), array.ctypes.data, array.nbytes,
+                    self.stream_handle(stream)))
+
+    def queue_read(self, buffer: Buffer, array: np.ndarray, stream: Any = None) -> None:
+        check_transfer(buffer, array)
+        if array.nbytes:
             with self.current():
                 self.checked("reading memory", driver.cuMemcpyDtoHAsync(
-                    array.ctypes.data, _pointer(buffer), array.nbytes, handle))
-                self.checked("reading memory", driver.cuStreamSynchronize(handle))
+                    array.ctypes.data, _pointer(buffer), array.nbytes,
+                    self.stream_handle(stream)))
 
     def copy(self, target: Buffer, source: Buffer, nbytes: int, stream: Any = None) -> None:
         check_copy(target, source, nbytes)
@@ -343,6 +363,11 @@ class CudaDevice(Device):
             self.checked("running kernels",
                          driver.cuStreamSynchronize(self.stream_handle(stream)))
 
+    def is_idle(self, stream: Any) -> bool:
+        with self.current():
+            status = driver.cuStreamQuery(self.stream_handle(stream))[0]
+        return bool(status != driver.CUresult.CUDA_ERROR_NOT_READY)
+
     def create_stream(self) -> CudaStream:
         return CudaStream(self)
 
@@ -387,6 +412,10 @@ class CudaDevice(Device):
         """Returns work(stream) as a graph that keeps all used buffers and kernels alive. It is
         captured on a temporary stream; `stream` is where it replays if its call names none."""
         return self._recorder.graph(work, stream, repeats)
+
+    def capture_copying(self, work: Callable[[Any], None],
+                        copies: Sequence[tuple[Buffer, int]]) -> CudaCopyingGraph:
+        return self._recorder.copying_graph(work, copies)
 
     def replayed(self, graph: Callable[..., None], stream: Any) -> Callable[[], None]:
         assert isinstance(graph, CudaGraph)

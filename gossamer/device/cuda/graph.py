@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cuda.bindings import driver
 
-from gossamer.device.cuda.driver import check, quietly
+from gossamer.device.base import Buffer
+from gossamer.device.copying_graph import CopyingGraph
+from gossamer.device.cuda.driver import DriverError, check, quietly
 
 if TYPE_CHECKING:
     from gossamer.device.cuda.device import CudaDevice
@@ -23,15 +25,15 @@ class CudaGraph:
         self._stream = stream
         # the graph contains bare addresses, so buffers and kernels must outlive it
         self._used_objects = used_objects
-        self._executable = check(driver.cuGraphInstantiate(graph, 0))
-        weakref.finalize(self, quietly, device, driver.cuGraphExecDestroy, self._executable)
+        self.executable = check(driver.cuGraphInstantiate(graph, 0))
+        weakref.finalize(self, quietly, device, driver.cuGraphExecDestroy, self.executable)
 
     def launch(self, stream: Any = None) -> None:
         """Replays the graph on a stream; None is the stream for which it was captured."""
         stream = self._stream if stream is None else stream
         with self._device.current():
             self._device.checked("replaying a graph", driver.cuGraphLaunch(
-                self._executable, self._device.stream_handle(stream)))
+                self.executable, self._device.stream_handle(stream)))
 
     def __call__(self, stream: Any = None) -> None:
         self.launch(stream)
@@ -40,7 +42,7 @@ class CudaGraph:
         """Returns a function that replays the graph on a stream with one call of the driver."""
         handle = driver.CUstream(self._device.stream_handle(stream))
         executable, launch, success = (
-            self._executable, driver.cuGraphLaunch, driver.CUresult.CUDA_SUCCESS)
+            self.executable, driver.cuGraphLaunch, driver.CUresult.CUDA_SUCCESS)
 
         def replay() -> None:
             # a thread that has used no context yet, or one of another device, is refused
@@ -48,3 +50,61 @@ class CudaGraph:
                 self.launch(stream)
 
         return replay
+
+
+class CudaCopyingGraph(CopyingGraph):
+    """A graph that ends with copies, whose targets are parameters of the instantiated graph.
+
+    Work that was launched before is not affected by new targets.
+
+    steps: the recorded work; it belongs to the caller. used_objects: what it uses.
+    """
+
+    def __init__(self, device: CudaDevice, steps: driver.CUgraph,
+                 copies: Sequence[tuple[Buffer, int]], used_objects: list[Any]) -> None:
+        self._device = device
+        self._addresses: tuple[int, ...] = ()
+        # the parameters of a node are set by its handle, which lives as long as its graph
+        graph = check(driver.cuGraphCreate(0))
+        weakref.finalize(self, quietly, device, driver.cuGraphDestroy, graph)
+        before = [check(driver.cuGraphAddChildGraphNode(graph, None, 0, steps))]
+        self._context = check(driver.cuCtxGetCurrent())
+        self._nodes = []
+        for source, nbytes in copies:
+            # a copy onto itself stands for the targets that are not known yet
+            parameters = _device_copy(source.address, source.address, nbytes)
+            self._nodes.append((check(driver.cuGraphAddMemcpyNode(
+                graph, before, 1, parameters, self._context)), parameters))
+        self._graph = CudaGraph(device, graph, [*used_objects, *copies], None)
+
+    def copy_to(self, targets: Sequence[Buffer]) -> None:
+        addresses = tuple([target.address for target in targets])
+        if addresses == self._addresses:
+            return
+        self._addresses = ()
+        executable = self._graph.executable
+        for (node, parameters), address in zip(self._nodes, addresses, strict=True):
+            parameters.dstDevice = address
+            result = driver.cuGraphExecMemcpyNodeSetParams(
+                executable, node, parameters, self._context)
+            try:
+                check(result)
+            except DriverError:
+                # a thread that has used no context yet is refused
+                with self._device.current():
+                    self._device.checked("setting the target of a copy",
+                                         driver.cuGraphExecMemcpyNodeSetParams(
+                                             executable, node, parameters, self._context))
+        self._addresses = addresses
+
+    def on(self, stream: Any) -> Callable[[], None]:
+        return self._graph.on(stream)
+
+
+def _device_copy(target: int, source: int, nbytes: int) -> driver.CUDA_MEMCPY3D:
+    parameters = driver.CUDA_MEMCPY3D()
+    parameters.srcMemoryType = driver.CUmemorytype.CU_MEMORYTYPE_DEVICE
+    parameters.dstMemoryType = driver.CUmemorytype.CU_MEMORYTYPE_DEVICE
+    parameters.srcDevice, parameters.dstDevice = source, target
+    parameters.WidthInBytes, parameters.Height, parameters.Depth = nbytes, 1, 1
+    return parameters

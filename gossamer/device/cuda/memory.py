@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import weakref
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from cuda.bindings import driver
 
 from gossamer.device.base import Buffer
 from gossamer.device.checks import check_view
-from gossamer.device.cuda.driver import quietly
+from gossamer.device.cuda.driver import check, quietly
 from gossamer.device.cuda.streams import LEGACY_STREAM
 
 if TYPE_CHECKING:
@@ -53,6 +55,25 @@ class Allocation:
 
     def __init__(self, device: CudaDevice, address: int) -> None:
         weakref.finalize(self, quietly, device, driver.cuMemFree, address)
+
+
+def page_locked(device: CudaDevice, nbytes: int) -> np.ndarray:
+    """Returns page-locked host memory, which is freed with the last array over it. Raises
+    DriverError where the driver locks no more."""
+    with device.current():
+        address = int(check(driver.cuMemHostAlloc(
+            max(nbytes, 1), driver.CU_MEMHOSTALLOC_PORTABLE)))
+    memory = (ctypes.c_uint8 * nbytes).from_address(address)
+    weakref.finalize(memory, quietly, device, driver.cuMemFreeHost, address)
+    return np.frombuffer(memoryview(memory), np.uint8)
+
+
+def is_page_locked(array: np.ndarray) -> bool:
+    """Returns whether the driver knows an array's memory as page-locked host memory."""
+    attribute = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
+    status, kind = driver.cuPointerGetAttribute(attribute, array.ctypes.data)
+    return bool(status == driver.CUresult.CUDA_SUCCESS
+                and kind == driver.CUmemorytype.CU_MEMORYTYPE_HOST)
 
 
 class StreamAllocation:

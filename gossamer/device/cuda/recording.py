@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from cuda.bindings import driver
 
+from gossamer.device.base import Buffer
 from gossamer.device.cuda.driver import DriverError, check, device_error
-from gossamer.device.cuda.graph import CudaGraph
+from gossamer.device.cuda.graph import CudaCopyingGraph, CudaGraph
 from gossamer.device.cuda.streams import CudaStream, SideStreams
 
 if TYPE_CHECKING:
@@ -100,6 +101,20 @@ class Recorder:
                 raise device_error(f"{device.name} failed recording a graph", error) from None
             finally:
                 driver.cuGraphDestroy(graph)
+
+    def copying_graph(self, work: Callable[[Any], None],
+                      copies: Sequence[tuple[Buffer, int]]) -> CudaCopyingGraph:
+        """Returns a graph of some work and of copies of what it writes."""
+        device = self._device
+        capture = _Capture(self._stream_of_thread(), SideStreams(device.create_stream))
+        with device.current():
+            steps = self._captured(work, capture)
+            try:
+                return CudaCopyingGraph(device, steps, copies, capture.used_objects)
+            except DriverError as error:
+                raise device_error(f"{device.name} failed recording a graph", error) from None
+            finally:
+                driver.cuGraphDestroy(steps)
 
     def _stream_of_thread(self) -> CudaStream:
         """Returns the stream on which the calling thread captures, the same as long as the thread

@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
 from gossamer import debug
 from gossamer.device.base import Buffer, Device
+from gossamer.device.copying_graph import CopyingGraph
 from gossamer.device.host import host_array
 from gossamer.device.registry import find
 from gossamer.errors import InputError
@@ -20,6 +21,7 @@ from gossamer.ops.algorithm import State
 from gossamer.plan.prepare import BuildCost, Prepared, build, side_by_side
 from gossamer.plan.program import Program, Step
 from gossamer.plan.run.buffers import ProgramBuffers
+from gossamer.plan.run.host_transfers import HostTransfers
 from gossamer.plan.run.step_line import step_line
 
 _MOST_FOREIGN = 8
@@ -27,8 +29,13 @@ _MOST_FOREIGN = 8
 _VECTOR_BYTES = 16
 """Alignment of the inputs of kernels, which load four floats at once; arrays of other libraries may
 have less."""
+_MOST_COPIED_BYTES = 2**31 - 1
+"""Largest output that a copy within a graph takes."""
 _MOST_DRAWN = 2**20
 """Random numbers that are drawn for an input; a larger one repeats them."""
+
+NewOutputs = tuple[tuple[Any, ...], Sequence[Buffer]]
+"""Arrays of a caller's library, and their memory."""
 
 
 class Context:
@@ -45,6 +52,7 @@ class Context:
         self.stream = stream
         self._lock = threading.Lock()
         self._buffers = ProgramBuffers(name, program, device)
+        self._transfers = HostTransfers(device)
         self.builds: list[BuildCost | None] = []
         """The cost of preparing each step; None where there is nothing to compute."""
         self.weights = [step.layer.weights_on(step.device) for step in program.steps]
@@ -52,8 +60,9 @@ class Context:
             program.steps, self._built(), strict=True)]
         self._graph: Callable[..., None] | None = None
         self._executions = 0
-        self._foreign: OrderedDict[tuple[int, ...], Callable[..., None] | None] = OrderedDict()
-        self._last_stream = stream
+        self._foreign: OrderedDict[tuple[int, ...], CopyingGraph | None] = OrderedDict()
+        self.last_stream = stream
+        """The stream of the last execution."""
         self.foreign_copies = 0
         """Number of copies within the device that were made for arrays of other libraries."""
 
@@ -86,17 +95,17 @@ class Context:
         """
         self.device.check_usable()
         self._check(inputs)
+        program = self.program
         with self._lock:
             self._follow(self.stream)
-            for name, value in self.program.inputs.items():
-                self.device.write(self.buffer(value), inputs[name], self.stream)
+            for name, value in program.inputs.items():
+                self._transfers.send(value, inputs[name], self.buffer(value), self.stream)
             self._execute_or_show(self.stream)
-            results = {}
-            for name, value in self.program.outputs.items():
-                spec = self.program.specs[value]
-                results[name] = (np.empty(spec.shape, spec.stored_dtype) if outputs is None
-                                 else outputs[name])
-                self.device.read(self.buffer(value), results[name], self.stream)
+            results = {name: outputs[name] if outputs is not None else np.empty(
+                           program.specs[value].shape, program.specs[value].stored_dtype)
+                       for name, value in program.outputs.items()}
+            self._transfers.receive(results, [
+                self.buffer(value) for value in program.outputs.values()], self.stream)
             return results
 
     def run_on_device(self, inputs: Mapping[str, Buffer], outputs: Mapping[str, Buffer],
@@ -105,29 +114,28 @@ class Context:
         the addresses of an earlier call are read in place by a graph that was captured for them;
         other inputs, and all outputs, cost one copy within the device."""
         self.device.check_usable()
+        program = self.program
         with self._lock:
             self._follow(stream)
+            self.foreign_copies += len(program.outputs)
             graph = self._graph_for(inputs)
             if graph is not None:
-                graph(stream)
-            else:
-                self.foreign_copies += len(self.program.inputs)
-                for name, value in self.program.inputs.items():
-                    self.device.copy(self.buffer(value), inputs[name],
-                                     self.program.specs[value].nbytes, stream)
-                self._execute_or_show(stream)
-            input_buffers = {self.program.root(value): inputs[name]
-                             for name, value in self.program.inputs.items()}
-            self.foreign_copies += len(self.program.outputs)
-            for name, value in self.program.outputs.items():
-                # an output may be an input, which a graph that reads in place has not copied
-                source = input_buffers.get(self.program.root(value)) or self.buffer(value)
-                self.device.copy(outputs[name], source, self.program.specs[value].nbytes, stream)
+                graph.copy_to([outputs[name] for name in program.outputs])
+                graph.on(stream)()
+                return
+            self.foreign_copies += len(program.inputs)
+            for name, value in program.inputs.items():
+                self.device.copy(self.buffer(value), inputs[name], program.specs[value].nbytes,
+                                 stream)
+            self._execute_or_show(stream)
+            for name, value in program.outputs.items():
+                self.device.copy(outputs[name], self.buffer(value), program.specs[value].nbytes,
+                                 stream)
 
-    def _graph_for(self, inputs: Mapping[str, Buffer]) -> Callable[..., None] | None:
-        """Returns a graph that reads these inputs in place, or None. It is captured when inputs at
-        the same addresses come a second time."""
-        if not self._is_capturable() or debug.level() >= 2:
+    def _graph_for(self, inputs: Mapping[str, Buffer]) -> CopyingGraph | None:
+        """Returns a graph that reads these inputs in place and copies the outputs, or None. It is
+        captured when inputs at the same addresses come a second time."""
+        if not self._copies_outputs or debug.level() >= 2:
             return None
         key = tuple(buffer.address for buffer in inputs.values())
         if any(address % _VECTOR_BYTES for address in key):
@@ -135,15 +143,25 @@ class Context:
         if key in self._foreign:
             self._foreign.move_to_end(key)
             if self._foreign[key] is None and self._executions:
-                # the memory stays the caller's, who passes it again with every call
-                self._foreign[key] = self._captured({
-                    name: self.device.wrap(buffer.address, buffer.nbytes, None)
-                    for name, buffer in inputs.items()}, {})
+                self._foreign[key] = self._copying(inputs)
         else:
             self._foreign[key] = None
             while len(self._foreign) > _MOST_FOREIGN:
                 self._foreign.popitem(last=False)
         return self._foreign[key]
+
+    def _copying(self, inputs: Mapping[str, Buffer]) -> CopyingGraph:
+        """Returns a graph of all steps that reads these inputs in place, and copies the outputs."""
+        program = self.program
+        # the memory stays the caller's, who passes it again with every call
+        callers = {program.root(value): self.device.wrap(inputs[name].address,
+                                                         inputs[name].nbytes, None)
+                   for name, value in program.inputs.items()}
+        with self._buffers.replaced(callers):
+            # an output may be an input, which is copied from where the caller has it
+            return self.device.capture_copying(self._run_steps, [
+                (self.buffer(value), program.specs[value].nbytes)
+                for value in program.outputs.values()])
 
     def _captured(self, inputs: Mapping[str, Buffer],
                   outputs: Mapping[str, Buffer]) -> Callable[..., None]:
@@ -201,22 +219,39 @@ class Context:
 
         return replay
 
-    def replayed(self, addresses: tuple[int, ...], stream: Any) -> Callable[[], None] | None:
-        """Returns a function, for run_known(), that replays the graph captured for inputs at these
-        addresses; None where there is no such graph."""
+    def replayed(self, addresses: tuple[int, ...], stream: Any,
+                 new_outputs: Callable[[], NewOutputs]) -> Callable[[], tuple[Any, ...]] | None:
+        """Returns a function that executes the program on inputs at these addresses, by the graph
+        that was captured for them, and returns new outputs; None where there is no such graph.
+
+        new_outputs: returns arrays for the outputs, and their memory. Those of the next call are
+        made while the device computes.
+        """
         with self._lock:
             graph = self._foreign.get(addresses)
-            return None if graph is None else self.device.replayed(graph, stream)
+        if graph is None:
+            return None
+        launch = graph.on(stream)
+        next_outputs: NewOutputs | None = None
 
-    def run_known(self, launch: Callable[[], None], stream: Any,
-                  copies: Sequence[Callable[[], Any]]) -> tuple[Any, ...]:
-        """Replays a graph, and returns what `copies` make of its outputs before another execution
-        can begin."""
-        with self._lock:
-            self._follow(stream)
-            launch()
-            self.foreign_copies += len(copies)
-            return tuple([copy() for copy in copies])
+        def replay() -> tuple[Any, ...]:
+            nonlocal next_outputs
+            with self._lock:
+                self._follow(stream)
+                outputs, targets = next_outputs or new_outputs()
+                graph.copy_to(targets)
+                launch()
+                self.foreign_copies += len(outputs)
+                next_outputs = None
+                try:
+                    next_outputs = new_outputs()
+                except RuntimeError:
+                    # memory that is lacking now is asked for again by the next call
+                    return outputs
+                graph.copy_to(next_outputs[1])
+            return outputs
+
+        return replay
 
     def _check(self, inputs: Mapping[str, np.ndarray]) -> None:
         for name, value in self.program.inputs.items():
@@ -231,9 +266,9 @@ class Context:
 
     def _follow(self, stream: Any) -> None:
         """Makes the stream wait for the last one that used these buffers."""
-        if self._last_stream is not stream and self._last_stream != stream:
-            self.device.wait(stream, self._last_stream)
-        self._last_stream = stream
+        if self.last_stream is not stream and self.last_stream != stream:
+            self.device.wait(stream, self.last_stream)
+        self.last_stream = stream
 
     def execute(self, stream: Any = None) -> None:
         """Queues all steps on the present contents of the buffers. The first execution loads
@@ -296,6 +331,13 @@ class Context:
                 min(spec.size, _MOST_DRAWN), np.float32)
             self.device.write(self.buffer(value), np.resize(numbers, spec.shape).astype(
                 spec.stored_dtype))
+
+    @cached_property
+    def _copies_outputs(self) -> bool:
+        """Whether graphs can be captured that copy all outputs."""
+        return self._is_capturable() and all(
+            0 < self.program.specs[value].nbytes <= _MOST_COPIED_BYTES
+            for value in self.program.outputs.values())
 
     def _is_capturable(self) -> bool:
         return self.device.limits.graph and not self.program.host_steps(self.device)

@@ -4,71 +4,71 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Hashable, Sequence
+from functools import cache, partial
 from typing import Any
 
-from gossamer.plan.run.context import Context
+from gossamer.plan.run.context import Context, NewOutputs
 
-_MOST_LAUNCHES = 8
+_MOST_REPLAYS = 8
 
 
 def form_of(arrays: Sequence[Any]) -> Hashable | None:
-    """Returns what identifies the checks that a call with these arrays needs; None where one of
-    them is no plain torch tensor, or requires a gradient."""
+    """Returns what identifies the checks that a call with these arrays needs, and the stream on
+    which torch works now; None where one of them is no plain torch tensor on a CUDA device, or
+    requires a gradient."""
     torch = sys.modules.get("torch")
-    if torch is None:
+    if torch is None or not arrays:
         return None
-    form = []
+    form: list[Any] = [torch.is_inference_mode_enabled()]
     for array in arrays:
-        if type(array) is not torch.Tensor or array.requires_grad:
+        if type(array) is not torch.Tensor or array.requires_grad or not array.is_cuda:
             return None
         form += [array.shape, array.stride(), array.dtype, array.device]
+    form.append(_handle_of()(arrays[0].device.index))
     return tuple(form)
-
-
-def known_call(form: Hashable, context: Context, like: Any) -> dict[Hashable, KnownCall]:
-    """Returns the known call of a form in a dictionary, which is empty where an output lies in the
-    memory of an input. like: one of the tensors of the call."""
-    program, device = context.program, context.device
-    inputs = {program.root(value) for value in program.inputs.values()}
-    if any(program.place(value).whole in inputs for value in program.outputs.values()):
-        return {}
-    views = [device.like(like, device.array_in(context.buffer(value), program.specs[value]))
-             for value in program.outputs.values()]
-    return {form: KnownCall(context, views)}
 
 
 class KnownCall:
     """A call with tensors of one form on the plan's device.
 
-    It replays the graph that was captured for the tensors' addresses, and copies what the graph
-    wrote into new tensors: what a caller still holds is never written again.
+    It replays the graph that was captured for the tensors' addresses, which copies the outputs into
+    new tensors: what a caller still holds is never written again.
 
-    context: the context that computes. views: its outputs as tensors.
+    context: the context that computes. form: what form_of() returned. like: a tensor of the call.
     """
 
-    def __init__(self, context: Context, views: Sequence[Any]) -> None:
+    def __init__(self, context: Context, form: Sequence[Any], like: Any) -> None:
+        program, device = context.program, context.device
         self._context = context
-        self._copies = [view.clone for view in views]
-        self._index = views[0].device.index
-        self._handle_of = _handle_of()
-        self._launches: dict[tuple[int, ...], Callable[[], None]] = {}
-        """Functions that replay graphs, by the handle of the stream and the inputs' addresses."""
+        self._stream = form[-1]
+        outputs = [device.like(like, device.array_in(context.buffer(value), program.specs[value]))
+                   for value in program.outputs.values()]
+        self._makers = [partial(sys.modules["torch"].empty_like, output) for output in outputs]
+        self._nbytes = [program.specs[value].nbytes for value in program.outputs.values()]
+        self._replays: dict[tuple[int, ...], Callable[[], tuple[Any, ...]]] = {}
+        """Functions that replay a graph, by the inputs' addresses."""
 
     def __call__(self, arrays: Sequence[Any]) -> tuple[Any, ...] | None:
         """Returns the outputs; None where no graph was captured for the arrays' addresses."""
-        handle = self._handle_of(self._index)
-        key = (handle, *[array.data_ptr() for array in arrays])
-        launch = self._launches.get(key)
-        if launch is None:
-            launch = self._context.replayed(key[1:], handle)
-            if launch is None:
+        addresses = tuple([array.data_ptr() for array in arrays])
+        replay = self._replays.get(addresses)
+        if replay is None:
+            replay = self._context.replayed(addresses, self._stream, self._new_outputs)
+            if replay is None:
                 return None
-            if len(self._launches) >= _MOST_LAUNCHES:
-                self._launches.clear()
-            self._launches[key] = launch
-        return self._context.run_known(launch, handle, self._copies)
+            if len(self._replays) >= _MOST_REPLAYS:
+                self._replays.clear()
+            self._replays[addresses] = replay
+        return replay()
+
+    def _new_outputs(self) -> NewOutputs:
+        outputs = tuple([make() for make in self._makers])
+        wrap = self._context.device.wrap
+        return outputs, [wrap(output.data_ptr(), nbytes, output)
+                         for output, nbytes in zip(outputs, self._nbytes, strict=True)]
 
 
+@cache
 def _handle_of() -> Callable[[int], int]:
     """Returns a function from the index of a device to the handle of torch's current stream, which
     makes no object for it where torch has such a function."""

@@ -206,18 +206,50 @@ def test_known_graphs_are_replayed_for_their_addresses_only(plan: Plan,
                                                             graphs: GraphDevice) -> None:
     context = plan.context(2)
     source = Addressed(graphs, 64, images(2))
-    assert context.replayed((64,), None) is None
+    assert context.replayed((64,), None, lambda: ((), [])) is None
     for _ in range(2):
         foreign(context, graphs, source)
-    (value,) = context.program.outputs.values()
-    graphs.write(source, images(2, 5))
-    launch = context.replayed((64,), None)
-    assert launch is not None
+    made = []
 
-    def result() -> np.ndarray:
-        array = np.empty((2, 4), np.float32)
-        graphs.read(context.buffer(value), array)
-        return array
+    def new_outputs() -> tuple[tuple[Addressed], list[Addressed]]:
+        made.append(Addressed(graphs, 128 + 64 * len(made), np.zeros((2, 4), np.float32)))
+        return (made[-1],), [made[-1]]
 
-    (y,) = context.run_known(launch, None, [result])
-    assert_close(y, expected(images(2, 5)))
+    replay = context.replayed((64,), None, new_outputs)
+    assert replay is not None
+    for seed in (5, 6):
+        graphs.write(source, images(2, seed))
+        (y,) = replay()
+        # the memory for the next call is there already
+        assert len(made) == seed - 3
+        result = np.empty((2, 4), np.float32)
+        graphs.read(y, result)
+        assert_close(result, expected(images(2, seed)))
+
+
+def test_memory_that_lacks_for_the_next_call_is_asked_for_again(plan: Plan,
+                                                               graphs: GraphDevice) -> None:
+    context = plan.context(2)
+    source = Addressed(graphs, 64, images(2))
+    for _ in range(2):
+        foreign(context, graphs, source)
+    asked = []
+
+    def new_outputs() -> tuple[tuple[Addressed], list[Addressed]]:
+        asked.append(1)
+        if len(asked) in (2, 3):
+            # the class of torch's error
+            raise RuntimeError("out of memory")
+        target = Addressed(graphs, 64 + 64 * len(asked), np.zeros((2, 4), np.float32))
+        return (target,), [target]
+
+    replay = context.replayed((64,), None, new_outputs)
+    assert replay is not None
+    (y,) = replay()
+    with pytest.raises(RuntimeError, match="out of memory"):
+        replay()
+    result = np.empty((2, 4), np.float32)
+    graphs.read(y, result)
+    assert_close(result, expected(images(2)))
+    replay()
+    assert len(asked) == 5

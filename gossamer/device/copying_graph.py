@@ -1,0 +1,47 @@
+"""Recorded work that ends with copies to memory that each replay may choose anew."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gossamer.device.base import Buffer, Device
+
+
+class CopyingGraph(abc.ABC):
+    """Recorded work that ends with copies whose targets are set before a replay."""
+
+    @abc.abstractmethod
+    def copy_to(self, targets: Sequence[Buffer]) -> None:
+        """Sets the targets of later replays, one for each copy."""
+
+    @abc.abstractmethod
+    def on(self, stream: Any) -> Callable[[], None]:
+        """Returns a function that replays the work on a stream as quickly as possible."""
+
+
+class GraphThenCopies(CopyingGraph):
+    """A graph, after which the device makes the copies one by one.
+
+    graph: the work. copies: memory that the work writes, with the number of bytes to copy.
+    """
+
+    def __init__(self, device: Device, graph: Callable[..., None],
+                 copies: Sequence[tuple[Buffer, int]]) -> None:
+        self._device = device
+        self._graph = graph
+        self._copies = copies
+        self._targets: Sequence[Buffer] = ()
+
+    def copy_to(self, targets: Sequence[Buffer]) -> None:
+        self._targets = targets
+
+    def on(self, stream: Any) -> Callable[[], None]:
+        def replay() -> None:
+            self._graph(stream)
+            for (source, nbytes), target in zip(self._copies, self._targets, strict=True):
+                self._device.copy(target, source, nbytes, stream)
+
+        return replay

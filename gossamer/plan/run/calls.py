@@ -1,0 +1,175 @@
+"""Calls of a plan: arrays are checked, find a context, and come back as outputs."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import operator
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gossamer import debug
+from gossamer.device.base import Device
+from gossamer.errors import InputError
+from gossamer.model.graph import Graph
+from gossamer.model.infer.resolve import resolve
+from gossamer.plan.program import Program
+from gossamer.plan.run.binding import batch_of, fill, in_order
+from gossamer.plan.run.bound import BoundCall, bind
+from gossamer.plan.run.context import Context
+from gossamer.plan.run.contexts import Contexts
+from gossamer.plan.run.foreign import (
+    as_taken,
+    callers_stream,
+    is_foreign,
+    like_on_host,
+    on_host,
+)
+from gossamer.plan.run.known import KnownCall, form_of
+from gossamer.tensor import default_spec
+
+
+class Calls:
+    """The calls of one plan, which share its contexts.
+
+    make_context: makes a context of a batch size that works on a stream.
+    program: returns the program of a batch size.
+    last_batch: the batch size of the last call; None before the first.
+    """
+
+    def __init__(self, graph: Graph, device: Device, make_context: Callable[[int, Any], Context],
+                 program: Callable[[int], Program]) -> None:
+        self._graph = graph
+        self._device = device
+        self._program = program
+        self.contexts = Contexts(device, make_context)
+        self.last_batch: int | None = None
+
+    def __call__(self, inputs: tuple[Any, ...], named: Mapping[str, Any], out: Any,
+                 stream: Any) -> Any:
+        """Returns the outputs of a call; see `Plan.__call__`."""
+        self._device.check_usable()
+        form = None
+        if out is None and stream is None and not named and debug.level() < 2:
+            form = form_of(inputs)
+            known = self.contexts.known.get(form)
+            if known is not None and (outputs := known(inputs)) is not None:
+                return outputs[0] if len(outputs) == 1 else outputs
+        inputs = in_order(self._graph, inputs, named)
+        if self._are_on_device(inputs):
+            results = self._on_device(inputs, stream, form)
+        else:
+            results = self._on_host(inputs)
+        if out is not None:
+            results = fill(out, results)
+        return results[0] if len(results) == 1 else results
+
+    async def asynchronous(self, inputs: tuple[Any, ...], named: Mapping[str, Any], out: Any,
+                           stream: Any) -> Any:
+        """Returns the outputs of a call that another thread makes; see `Plan.run_async`."""
+        inputs = in_order(self._graph, inputs, named)
+        on_device = self._are_on_device(inputs)
+        if on_device and stream is None:
+            # libraries have a current stream in each thread
+            stream = callers_stream(inputs[0])
+
+        def completed() -> Any:
+            outputs = self(inputs, {}, out, stream)
+            if on_device:
+                self._device.synchronize(stream)
+            return outputs
+
+        return await asyncio.to_thread(completed)
+
+    def bound(self, inputs: tuple[Any, ...], named: Mapping[str, Any], out: Any,
+              stream: Any) -> BoundCall:
+        """Returns a bound call; see `Plan.bind`."""
+        self._device.check_usable()
+        return bind(self._graph, self._device, self._first_context,
+                    in_order(self._graph, inputs, named), out, stream)
+
+    def page_locked(self, batch: int) -> tuple[np.ndarray, ...]:
+        """Returns arrays for the inputs in page-locked memory; see `Plan.pinned`."""
+        self._device.check_usable()
+        if batch < 1:
+            raise InputError(f"batch is {batch}, expected 1 or more")
+        static = resolve(self._graph, batch)
+        arrays = []
+        for info in self._graph.inputs:
+            shape, dtype = static.shapes[info.name], np.dtype(static.dtypes[info.name])
+            nbytes = math.prod(shape) * dtype.itemsize
+            arrays.append(self._device.page_locked(nbytes).view(dtype).reshape(shape))
+        return tuple(arrays)
+
+    def close(self) -> None:
+        """Forgets all contexts, whose memory is freed."""
+        if self.contexts.all():
+            self._device.synchronize()
+        self.contexts.clear()
+
+    def _are_on_device(self, inputs: Sequence[Any]) -> bool:
+        return bool(inputs) and is_foreign(inputs[0]) and self._device.holds(inputs[0])
+
+    def _first_context(self, batch: int) -> Context:
+        self.last_batch = batch
+        return self.contexts.first(batch)
+
+    def _on_host(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        arrays = [on_host(array) if is_foreign(array) else array for array in inputs]
+        batch = batch_of(self._graph, arrays)
+        named = self._empty_outputs(batch) if any(array.size == 0 for array in arrays) else {}
+        if not named:
+            self.last_batch = batch
+            with self.contexts.taken(batch) as context:
+                named = context.run({
+                    info.name: np.asarray(array, info.dtype, order="C")
+                    for info, array in zip(self._graph.inputs, arrays, strict=True)})
+        results = tuple(named[info.name] for info in self._graph.outputs)
+        if inputs and is_foreign(inputs[0]):
+            return tuple(like_on_host(inputs[0], array) for array in results)
+        return results
+
+    def _on_device(self, inputs: tuple[Any, ...], stream: Any,
+                   form: Hashable | None) -> tuple[Any, ...]:
+        """Returns the outputs for arrays on the device.
+
+        form: what identifies the checks of the call, where later ones of the same form need none.
+        """
+        device, graph = self._device, self._graph
+        current = callers_stream(inputs[0])
+        stream = current if stream is None else stream
+        taken = [as_taken(array, info.dtype)
+                 for info, array in zip(graph.inputs, inputs, strict=True)]
+        arrays = [device.incoming(array, stream, name=f"input {info.name!r}", dtype=info.dtype)
+                  for info, array in zip(graph.inputs, taken, strict=True)]
+        batch = batch_of(graph, arrays)
+        empty = {} if batch else self._empty_outputs(batch)
+        program = None if empty else self._program(batch)
+        results = []
+        for info in graph.outputs:
+            spec = (default_spec(empty[info.name].shape, str(empty[info.name].dtype))
+                    if program is None else program.specs[program.outputs[info.name]])
+            results.append(device.empty_array(spec, f"output {info.name!r}", stream))
+        if program is not None:
+            self.last_batch = batch
+            context = self.contexts.on_stream(batch, stream)
+            context.run_on_device(
+                {info.name: array.buffer for info, array in zip(graph.inputs, arrays, strict=True)},
+                {info.name: array.buffer
+                 for info, array in zip(graph.outputs, results, strict=True)}, stream)
+            is_as_given = all(map(operator.is_, taken, inputs))
+            if isinstance(form, tuple) and form not in self.contexts.known and is_as_given:
+                self.contexts.remember(form, KnownCall(context, form, inputs[0]))
+            if current is None or stream is not current:
+                # the library of the inputs does not know that this stream still reads them
+                device.synchronize(stream)
+        return tuple(device.like(inputs[0], array) for array in results)
+
+    def _empty_outputs(self, batch: int) -> dict[str, np.ndarray]:
+        """Returns the outputs where all are empty; {} where there is something to compute."""
+        static = resolve(self._graph, batch)
+        outputs = {info.name: np.zeros(static.shapes[info.name], static.dtypes[info.name])
+                   for info in self._graph.outputs}
+        return {} if any(array.size for array in outputs.values()) else outputs

@@ -1,0 +1,163 @@
+"""The contexts in which a plan's calls run, several of one batch size at once."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from gossamer.device.base import Device
+from gossamer.errors import OutOfMemoryError
+from gossamer.plan.run.context import Context
+from gossamer.plan.run.known import KnownCall
+
+_MOST_BATCHES = 8
+"""Number of batch sizes whose contexts are kept."""
+_AT_ONCE = 4
+"""Calls of one batch size that run at once where the user says nothing."""
+_MOST_KNOWN = 64
+
+
+@dataclass
+class _Group:
+    """The contexts of one batch size, the one whose use lies furthest back first.
+
+    most: how many fit into the device's memory; None where that is not known.
+    is_growing: whether a thread makes a further one.
+    """
+
+    contexts: list[Context] = field(default_factory=list)
+    most: int | None = None
+    is_growing: bool = False
+
+
+class Contexts:
+    """Contexts by batch size, which threads and streams take for their calls.
+
+    A further context is made where a call would wait for another one, up to `most`, or as many as
+    the device's memory holds.
+
+    make: makes a context of a batch size that works on a stream.
+    most: how many calls of one batch size run at once.
+    known: calls with tensors of forms that were checked before.
+    """
+
+    def __init__(self, device: Device, make: Callable[[int, Any], Context]) -> None:
+        self._device = device
+        self._make = make
+        self.most = _AT_ONCE
+        self.known: dict[Hashable, KnownCall] = {}
+        self._groups: OrderedDict[int, _Group] = OrderedDict()
+        self._busy: set[Context] = set()
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def taken(self, batch: int) -> Iterator[Context]:
+        """Gives the body a context that no other thread takes meanwhile."""
+        context = self._obtained(batch, self._free, is_taken=True)
+        try:
+            yield context
+        finally:
+            with self._changed:
+                self._busy.discard(context)
+                self._changed.notify_all()
+
+    def on_stream(self, batch: int, stream: Any) -> Context:
+        """Returns the context that works on a stream, or one that has no work left. Several streams
+        may share one, and then wait for each other on the device."""
+        handle = self._device.stream_handle(stream)
+
+        def find(group: _Group) -> Context | None:
+            for context in group.contexts:
+                if self._device.stream_handle(context.last_stream) == handle:
+                    return context
+            for context in group.contexts:
+                if context not in self._busy and self._device.is_idle(context.last_stream):
+                    return context
+            return group.contexts[0] if self._is_full(group) else None
+
+        return self._obtained(batch, find)
+
+    def first(self, batch: int) -> Context:
+        """Returns the context of a batch size for what is no call, and may wait for calls."""
+        return self._obtained(
+            batch, lambda group: group.contexts[0] if group.contexts else None)
+
+    def remember(self, form: Hashable, call: KnownCall) -> None:
+        """Keeps a call with tensors of a form."""
+        if len(self.known) >= _MOST_KNOWN:
+            self.known.clear()
+        self.known[form] = call
+
+    def of(self, batch: int) -> list[Context]:
+        """Returns the contexts of a batch size that were made so far."""
+        with self._changed:
+            return list(self._groups[batch].contexts) if batch in self._groups else []
+
+    def all(self) -> list[Context]:
+        """Returns the contexts that were made so far."""
+        with self._changed:
+            return [context for group in self._groups.values() for context in group.contexts]
+
+    def clear(self) -> None:
+        """Forgets all contexts. Their memory is freed when the calls that use them have ended."""
+        with self._changed:
+            self._groups.clear()
+            self.known.clear()
+
+    def _free(self, group: _Group) -> Context | None:
+        return next((context for context in group.contexts if context not in self._busy), None)
+
+    def _is_full(self, group: _Group) -> bool:
+        most = self.most if group.most is None else min(self.most, group.most)
+        return len(group.contexts) >= most
+
+    def _obtained(self, batch: int, find: Callable[[_Group], Context | None], *,
+                  is_taken: bool = False) -> Context:
+        """Returns the context that `find` finds, or makes one where there may be more; else waits
+        for one. is_taken: whether the caller gives it back."""
+        with self._changed:
+            while True:
+                group = self._group(batch)
+                context = find(group)
+                if context is not None:
+                    group.contexts.remove(context)
+                    group.contexts.append(context)
+                    break
+                if not group.is_growing and not self._is_full(group):
+                    group.is_growing = True
+                    break
+                self._changed.wait()
+            if context is not None:
+                if is_taken:
+                    self._busy.add(context)
+                return context
+            is_first = not group.contexts
+        made: Context | None = None
+        try:
+            made = self._make(batch, None if is_first else self._device.create_stream())
+        except OutOfMemoryError:
+            if is_first:
+                raise
+            group.most = len(group.contexts)
+        finally:
+            with self._changed:
+                group.is_growing = False
+                if made is not None:
+                    group.contexts.append(made)
+                    if is_taken:
+                        self._busy.add(made)
+                self._changed.notify_all()
+        return made or self._obtained(batch, find, is_taken=is_taken)
+
+    def _group(self, batch: int) -> _Group:
+        if batch not in self._groups:
+            while len(self._groups) >= _MOST_BATCHES:
+                self._groups.popitem(last=False)
+                self.known.clear()
+            self._groups[batch] = _Group()
+        self._groups.move_to_end(batch)
+        return self._groups[batch]

@@ -1,0 +1,174 @@
+"""Calls from several threads and tasks: each has a context, up to a number and the memory."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gossamer.device.base import Device
+from gossamer.errors import DeviceError, InputError, OutOfMemoryError
+from gossamer.plan.plan import Plan
+from gossamer.plan.run.context import Context
+from tests.conftest import working_devices
+from tests.plan.small import assert_close, compiled, expected, images, small
+
+
+@pytest.fixture
+def plan(quick_device: Device, tmp_path: Path) -> Plan:
+    return compiled(small(), quick_device, tmp_path)
+
+
+def in_threads(count: int, call: Callable[[int], None]) -> None:
+    """Calls a function in several threads at once, and raises what one of them raised."""
+    errors: list[BaseException] = []
+
+    def run(index: int) -> None:
+        try:
+            call(index)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(index,)) for index in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+def held(plan: Plan, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """Makes the execution of each call wait until so many calls are executed at once."""
+    barrier = threading.Barrier(count)
+    execute = Context._execute_or_show
+
+    def waiting(self: Context, stream: Any) -> None:
+        barrier.wait(timeout=20)
+        execute(self, stream)
+
+    monkeypatch.setattr(Context, "_execute_or_show", waiting)
+
+
+def test_calls_of_several_threads_run_at_once(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan.contexts = 3
+    held(plan, monkeypatch, 3)
+    in_threads(3, lambda seed: assert_close(plan(images(2, seed)), expected(images(2, seed))))
+    assert plan.memory["activations"] == 3 * plan.context(2).activation_bytes
+
+
+def test_further_calls_wait(plan: Plan) -> None:
+    plan.contexts = 2
+
+    def call(seed: int) -> None:
+        for batch in (1, 2, 3):
+            x = images(batch, seed)
+            assert_close(plan(x), expected(x))
+
+    in_threads(8, call)
+    most = sum(plan.context(batch).activation_bytes for batch in (1, 2, 3))
+    assert most <= plan.memory["activations"] <= 2 * most
+
+
+def test_a_device_that_is_full_gives_fewer_contexts(plan: Plan, monkeypatch: pytest.MonkeyPatch
+                                                    ) -> None:
+    made: list[int] = []
+    make = plan._calls.contexts._make
+
+    def limited(batch: int, stream: Any) -> Context:
+        if len(made) == 2:
+            raise OutOfMemoryError("no memory left")
+        made.append(batch)
+        return make(batch, stream)
+
+    monkeypatch.setattr(plan._calls.contexts, "_make", limited)
+    held(plan, monkeypatch, 2)
+    in_threads(4, lambda seed: assert_close(plan(images(2, seed)), expected(images(2, seed))))
+    assert made == [2, 2]
+
+
+def test_a_first_context_that_cannot_be_made_is_an_error_each_time(
+        plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(batch: int, stream: Any) -> Context:
+        raise OutOfMemoryError("no memory left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(plan._calls.contexts, "_make", full)
+        for _ in range(2):
+            with pytest.raises(DeviceError, match="no memory left"):
+                plan(images(2))
+    assert_close(plan(images(2)), expected(images(2)))
+
+
+def test_a_plan_that_is_closed_during_calls(plan: Plan) -> None:
+    def call(seed: int) -> None:
+        for _ in range(20):
+            assert_close(plan(images(2, seed)), expected(images(2, seed)))
+            if not seed:
+                plan.close()
+
+    in_threads(4, call)
+
+
+def test_the_number_of_contexts_is_checked(plan: Plan) -> None:
+    assert plan.contexts == 4
+    with pytest.raises(InputError, match="contexts is 0, expected 1 or more"):
+        plan.contexts = 0
+
+
+def test_tasks_await_their_results(plan: Plan) -> None:
+    async def all_results() -> list[np.ndarray]:
+        return await asyncio.gather(*(plan.run_async(images(2, seed)) for seed in range(6)),
+                                    plan.run_async(x=images(2, 6)))
+
+    for seed, y in enumerate(asyncio.run(all_results())):
+        assert_close(y, expected(images(2, seed)))
+
+
+def test_a_wrong_input_is_refused_in_its_task(plan: Plan) -> None:
+    with pytest.raises(InputError, match="input 'x' has dtype float64"):
+        asyncio.run(plan.run_async(images(1).astype(np.float64)))
+
+
+def test_tensors_on_several_streams(cuda: Device, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed", exc_type=ImportError)
+    plan = compiled(small(), cuda, tmp_path, strict=True)
+
+    def call(index: int) -> None:
+        with torch.cuda.stream(torch.cuda.Stream()):
+            inputs = [torch.from_numpy(images(batch, index)).cuda() for batch in (1, 2, 3)]
+            for _ in range(50):
+                for batch, x in zip((1, 2, 3), inputs, strict=True):
+                    y = plan(x).cpu().numpy()
+                    assert_close(y, expected(images(batch, index)))
+
+    in_threads(8, call)
+    assert plan.memory["activations"] <= 4 * sum(
+        plan.context(batch).activation_bytes for batch in (1, 2, 3))
+
+
+def test_tasks_of_tensors_await_the_device(cuda: Device, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed", exc_type=ImportError)
+    plan = compiled(small(), cuda, tmp_path, strict=True)
+
+    async def one(seed: int) -> None:
+        with torch.cuda.stream(torch.cuda.Stream()):
+            y = await plan.run_async(torch.from_numpy(images(2, seed)).cuda())
+        assert_close(y.cpu().numpy(), expected(images(2, seed)))
+
+    async def several() -> None:
+        await asyncio.gather(*(one(seed) for seed in range(6)))
+
+    asyncio.run(several())
+
+
+def test_opencl_works_on_streams_of_their_own(tmp_path: Path) -> None:
+    if "pocl" not in working_devices():
+        pytest.skip("PoCL does not work here")
+    plan = compiled(small(), working_devices()["pocl"], tmp_path)
+    in_threads(4, lambda seed: assert_close(plan(images(3, seed)), expected(images(3, seed))))

@@ -1,0 +1,112 @@
+"""NumPy arrays that go to a device and back by way of page-locked memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gossamer.device.base import Buffer, Device
+from gossamer.device.host import HostDevice
+from gossamer.device.registry import find
+from gossamer.errors import InputError
+from gossamer.plan.run.host_transfers import HostTransfers
+from tests.plan.small import assert_close, compiled, expected, images, small
+
+
+class PageLockingDevice(HostDevice):
+    """The host as a device that copies page-locked memory when its stream is synchronised."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.locked: list[np.ndarray] = []
+        self.queue: list[tuple[np.ndarray, np.ndarray]] = []
+
+    @property
+    def locks_pages(self) -> bool:
+        return True
+
+    def page_locked(self, nbytes: int) -> np.ndarray:
+        self.locked.append(np.empty(nbytes, np.uint8))
+        return self.locked[-1]
+
+    def is_page_locked(self, array: np.ndarray) -> bool:
+        return any(np.shares_memory(array, memory) for memory in self.locked)
+
+    def queue_write(self, buffer: Buffer, array: np.ndarray, stream: Any = None) -> None:
+        assert self.is_page_locked(array)
+        self.queue.append((buffer.bytes[:array.nbytes], array))
+
+    def queue_read(self, buffer: Buffer, array: np.ndarray, stream: Any = None) -> None:
+        assert self.is_page_locked(array)
+        self.queue.append((array.reshape(-1).view(np.uint8), buffer.bytes[:array.nbytes]))
+
+    def synchronize(self, stream: Any = None) -> None:
+        for target, source in self.queue:
+            target[...] = source.reshape(-1).view(np.uint8)
+        self.queue.clear()
+
+
+@pytest.mark.parametrize("size", [1, 1000, 2**19, 3 * 2**19 + 5])
+def test_arrays_of_any_size_go_there_and_back(size: int) -> None:
+    device = PageLockingDevice()
+    transfers, rng = HostTransfers(device), np.random.default_rng(0)
+    buffer = device.empty(4 * size, "a test")
+    for _ in range(2):
+        source, target = rng.standard_normal(size, np.float32), np.zeros(size, np.float32)
+        transfers.send("x", source, buffer, None)
+        transfers.receive({"y": target}, [buffer], None)
+        np.testing.assert_array_equal(source, target)
+    # memory is kept from call to call
+    assert [memory.nbytes for memory in device.locked] == [4 * size, 4 * size]
+
+
+def test_page_locked_arrays_are_copied_as_they_are() -> None:
+    device = PageLockingDevice()
+    transfers, buffer = HostTransfers(device), device.empty(40, "a test")
+    source, target = (device.page_locked(40).view(np.float32) for _ in range(2))
+    source[...], target[...] = np.arange(10), 0
+    transfers.send("x", source, buffer, None)
+    transfers.receive({"y": target}, [buffer], None)
+    np.testing.assert_array_equal(source, target)
+    assert len(device.locked) == 2
+
+
+def test_a_plan_gives_arrays_for_its_inputs(quick_device: Device, tmp_path: Path) -> None:
+    plan = compiled(small(), quick_device, tmp_path)
+    x = plan.pinned(3)
+    assert x.shape == images(3).shape and x.dtype == np.float32
+    for seed in range(2):
+        x[...] = images(3, seed)
+        assert_close(plan(x), expected(images(3, seed)))
+    with pytest.raises(InputError, match="batch is 0, expected 1 or more"):
+        plan.pinned(0)
+
+
+def test_a_gpu_reads_page_locked_memory_in_place(cuda: Device, tmp_path: Path) -> None:
+    plan = compiled(small(), cuda, tmp_path, strict=True)
+    x = plan.pinned(3)
+    assert cuda.is_page_locked(x) and not cuda.is_page_locked(images(3))
+    call = plan.bind(x)
+    for seed in range(3):
+        x[...] = images(3, seed)
+        assert_close(plan(x), expected(images(3, seed)))
+        assert_close(call(), expected(images(3, seed)))
+
+
+def test_large_arrays_reach_a_gpu_in_pieces(cuda: Device) -> None:
+    transfers, rng = HostTransfers(cuda), np.random.default_rng(0)
+    source = rng.integers(0, 256, 9 * 2**20 + 7, np.uint8)
+    target, buffer = np.zeros_like(source), cuda.empty(source.nbytes, "a test")
+    for _ in range(3):
+        source += 1
+        transfers.send("x", source, buffer, None)
+        transfers.receive({"y": target}, [buffer], None)
+        np.testing.assert_array_equal(source, target)
+
+
+def test_the_host_needs_no_page_locked_memory() -> None:
+    host = find("host")
+    assert not host.locks_pages and not host.is_page_locked(host.page_locked(8))
