@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
 from cuda.bindings import driver
 
 from gossamer.device.base import Buffer
 from gossamer.device.copying_graph import CopyingGraph
-from gossamer.device.cuda.driver import DriverError, check, quietly
+from gossamer.device.cuda.driver import check, quietly
+from gossamer.device.cuda.memory import CudaBuffer
 
 if TYPE_CHECKING:
     from gossamer.device.cuda.device import CudaDevice
@@ -55,7 +57,9 @@ class CudaGraph:
 class CudaCopyingGraph(CopyingGraph):
     """A graph that ends with copies, whose targets are parameters of the instantiated graph.
 
-    Work that was launched before is not affected by new targets.
+    Work that was launched before is not affected by new targets. The driver takes new targets in
+    memory of the same kind only, of which a pool's is another than other memory; for those of
+    another kind the graph is instantiated again.
 
     steps: the recorded work; it belongs to the caller. used_objects: what it uses.
     """
@@ -63,42 +67,61 @@ class CudaCopyingGraph(CopyingGraph):
     def __init__(self, device: CudaDevice, steps: driver.CUgraph,
                  copies: Sequence[tuple[Buffer, int]], used_objects: list[Any]) -> None:
         self._device = device
-        self._addresses: tuple[int, ...] = ()
-        # the parameters of a node are set by its handle, which lives as long as its graph
-        graph = check(driver.cuGraphCreate(0))
-        weakref.finalize(self, quietly, device, driver.cuGraphDestroy, graph)
-        before = [check(driver.cuGraphAddChildGraphNode(graph, None, 0, steps))]
+        self._used_objects = [*used_objects, *copies]
+        # a node's parameters are set by its handle, which lives as long as its graph
+        self._recorded = check(driver.cuGraphCreate(0))
+        weakref.finalize(self, quietly, device, driver.cuGraphDestroy, self._recorded)
+        before = [check(driver.cuGraphAddChildGraphNode(self._recorded, None, 0, steps))]
         self._context = check(driver.cuCtxGetCurrent())
         self._nodes = []
         for source, nbytes in copies:
-            # a copy onto itself stands for the targets that are not known yet
+            assert isinstance(source, CudaBuffer)
+            # the target is not known yet
             parameters = _device_copy(source.address, source.address, nbytes)
-            self._nodes.append((check(driver.cuGraphAddMemcpyNode(
-                graph, before, 1, parameters, self._context)), parameters))
-        self._graph = CudaGraph(device, graph, [*used_objects, *copies], None)
+            node = check(driver.cuGraphAddMemcpyNode(
+                self._recorded, before, 1, parameters, self._context))
+            self._nodes.append((node, parameters))
+        self._graph: CudaGraph | None = None
+        self._addresses: tuple[int, ...] = ()
 
     def copy_to(self, targets: Sequence[Buffer]) -> None:
-        addresses = tuple([target.address for target in targets])
+        addresses = tuple([target.address for target in cast(Sequence[CudaBuffer], targets)])
         if addresses == self._addresses:
             return
         self._addresses = ()
-        executable = self._graph.executable
-        for (node, parameters), address in zip(self._nodes, addresses, strict=True):
+        for (_, parameters), address in zip(self._nodes, addresses, strict=True):
             parameters.dstDevice = address
-            result = driver.cuGraphExecMemcpyNodeSetParams(
-                executable, node, parameters, self._context)
-            try:
-                check(result)
-            except DriverError:
-                # a thread that has used no context yet is refused
-                with self._device.current():
+        if self._graph is None or not all(self._changed(self._graph, *node)
+                                          for node in self._nodes):
+            with self._device.current():
+                for node, parameters in self._nodes:
                     self._device.checked("setting the target of a copy",
-                                         driver.cuGraphExecMemcpyNodeSetParams(
-                                             executable, node, parameters, self._context))
+                                         driver.cuGraphMemcpyNodeSetParams(node, parameters))
+                self._graph = CudaGraph(self._device, self._recorded, self._used_objects, None)
         self._addresses = addresses
 
+    def _changed(self, graph: CudaGraph, node: driver.CUgraphNode,
+                 parameters: driver.CUDA_MEMCPY3D) -> bool:
+        """Sets the parameters of a node, and returns whether the driver took them."""
+        change = partial(driver.cuGraphExecMemcpyNodeSetParams, graph.executable, node, parameters,
+                         self._context)
+        if change()[0] == driver.CUresult.CUDA_SUCCESS:
+            return True
+        # a thread that has used no context yet is refused
+        with self._device.current():
+            return bool(change()[0] == driver.CUresult.CUDA_SUCCESS)
+
     def on(self, stream: Any) -> Callable[[], None]:
-        return self._graph.on(stream)
+        handle = driver.CUstream(self._device.stream_handle(stream))
+        launch, success = driver.cuGraphLaunch, driver.CUresult.CUDA_SUCCESS
+
+        def replay() -> None:
+            graph = self._graph
+            assert graph is not None
+            if launch(graph.executable, handle)[0] != success:
+                graph.launch(stream)
+
+        return replay
 
 
 def _device_copy(target: int, source: int, nbytes: int) -> driver.CUDA_MEMCPY3D:
