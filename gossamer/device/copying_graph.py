@@ -14,8 +14,9 @@ class CopyingGraph(abc.ABC):
     """Recorded work that ends with copies whose targets are set before a replay."""
 
     @abc.abstractmethod
-    def copy_to(self, targets: Sequence[Buffer]) -> None:
-        """Sets the targets of later replays, one for each copy."""
+    def copy_to(self, addresses: tuple[int, ...]) -> None:
+        """Sets the addresses of the targets of later replays, one for each copy. The memory stays
+        the caller's."""
 
     @abc.abstractmethod
     def on(self, stream: Any) -> Callable[[], None]:
@@ -35,8 +36,9 @@ class GraphThenCopies(CopyingGraph):
         self._copies = copies
         self._targets: Sequence[Buffer] = ()
 
-    def copy_to(self, targets: Sequence[Buffer]) -> None:
-        self._targets = targets
+    def copy_to(self, addresses: tuple[int, ...]) -> None:
+        self._targets = [self._device.wrap(address, nbytes, None)
+                         for address, (_, nbytes) in zip(addresses, self._copies, strict=True)]
 
     def on(self, stream: Any) -> Callable[[], None]:
         def replay() -> None:

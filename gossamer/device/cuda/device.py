@@ -86,6 +86,13 @@ class CudaDevice(Device):
         except DriverError as error:
             raise device_error(f"{self.name} failed {what}", error) from None
 
+    def call(self, what: str, call: Callable[..., tuple[Any, ...]], *arguments: Any) -> None:
+        """Makes a driver call on a stream. The context is entered only where the call fails, as the
+        driver refuses calls of a thread that has used no context yet, or one of another device."""
+        if call(*arguments)[0] != driver.CUresult.CUDA_SUCCESS:
+            with self.current():
+                self.checked(what, call(*arguments))
+
     def stream_handle(self, stream: Any) -> int:
         if stream is None:
             return self._stream.handle
@@ -298,18 +305,14 @@ class CudaDevice(Device):
     def queue_write(self, buffer: Buffer, array: np.ndarray, stream: Any = None) -> None:
         check_transfer(buffer, array)
         if array.nbytes:
-            with self.current():
-                self.checked("writing memory", driver.cuMemcpyHtoDAsync(
-                    _pointer(buffer), array.ctypes.data, array.nbytes,
-                    self.stream_handle(stream)))
+            self.call("writing memory", driver.cuMemcpyHtoDAsync, _pointer(buffer),
+                       array.ctypes.data, array.nbytes, self.stream_handle(stream))
 
     def queue_read(self, buffer: Buffer, array: np.ndarray, stream: Any = None) -> None:
         check_transfer(buffer, array)
         if array.nbytes:
-            with self.current():
-                self.checked("reading memory", driver.cuMemcpyDtoHAsync(
-                    array.ctypes.data, _pointer(buffer), array.nbytes,
-                    self.stream_handle(stream)))
+            self.call("reading memory", driver.cuMemcpyDtoHAsync, array.ctypes.data,
+                       _pointer(buffer), array.nbytes, self.stream_handle(stream))
 
     def copy(self, target: Buffer, source: Buffer, nbytes: int, stream: Any = None) -> None:
         check_copy(target, source, nbytes)
@@ -359,9 +362,7 @@ class CudaDevice(Device):
                                   f"{dimension}, {kernel.name} asked for {have}")
 
     def synchronize(self, stream: Any = None) -> None:
-        with self.current():
-            self.checked("running kernels",
-                         driver.cuStreamSynchronize(self.stream_handle(stream)))
+        self.call("running kernels", driver.cuStreamSynchronize, self.stream_handle(stream))
 
     def is_idle(self, stream: Any) -> bool:
         with self.current():

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from cuda.bindings import driver
 
@@ -33,9 +32,8 @@ class CudaGraph:
     def launch(self, stream: Any = None) -> None:
         """Replays the graph on a stream; None is the stream for which it was captured."""
         stream = self._stream if stream is None else stream
-        with self._device.current():
-            self._device.checked("replaying a graph", driver.cuGraphLaunch(
-                self.executable, self._device.stream_handle(stream)))
+        self._device.call("replaying a graph", driver.cuGraphLaunch, self.executable,
+                          self._device.stream_handle(stream))
 
     def __call__(self, stream: Any = None) -> None:
         self.launch(stream)
@@ -82,44 +80,40 @@ class CudaCopyingGraph(CopyingGraph):
                 self._recorded, before, 1, parameters, self._context))
             self._nodes.append((node, parameters))
         self._graph: CudaGraph | None = None
+        self._executable: driver.CUgraphExec | None = None
         self._addresses: tuple[int, ...] = ()
 
-    def copy_to(self, targets: Sequence[Buffer]) -> None:
-        addresses = tuple([target.address for target in cast(Sequence[CudaBuffer], targets)])
+    def copy_to(self, addresses: tuple[int, ...]) -> None:
         if addresses == self._addresses:
             return
         self._addresses = ()
-        for (_, parameters), address in zip(self._nodes, addresses, strict=True):
+        executable, change = self._executable, driver.cuGraphExecMemcpyNodeSetParams
+        for (node, parameters), address in zip(self._nodes, addresses, strict=True):
             parameters.dstDevice = address
-        if self._graph is None or not all(self._changed(self._graph, *node)
-                                          for node in self._nodes):
-            with self._device.current():
-                for node, parameters in self._nodes:
-                    self._device.checked("setting the target of a copy",
-                                         driver.cuGraphMemcpyNodeSetParams(node, parameters))
-                self._graph = CudaGraph(self._device, self._recorded, self._used_objects, None)
+            if executable is None or change(executable, node, parameters,
+                                            self._context)[0] != driver.CUresult.CUDA_SUCCESS:
+                executable = None
+        if executable is None:
+            self._instantiate()
         self._addresses = addresses
 
-    def _changed(self, graph: CudaGraph, node: driver.CUgraphNode,
-                 parameters: driver.CUDA_MEMCPY3D) -> bool:
-        """Sets the parameters of a node, and returns whether the driver took them."""
-        change = partial(driver.cuGraphExecMemcpyNodeSetParams, graph.executable, node, parameters,
-                         self._context)
-        if change()[0] == driver.CUresult.CUDA_SUCCESS:
-            return True
-        # a thread that has used no context yet is refused
+    def _instantiate(self) -> None:
+        """Makes the graph anew for the targets in the parameters of its nodes."""
         with self._device.current():
-            return bool(change()[0] == driver.CUresult.CUDA_SUCCESS)
+            for node, parameters in self._nodes:
+                self._device.checked("setting the target of a copy",
+                                     driver.cuGraphMemcpyNodeSetParams(node, parameters))
+            self._graph = CudaGraph(self._device, self._recorded, self._used_objects, None)
+            self._executable = self._graph.executable
 
     def on(self, stream: Any) -> Callable[[], None]:
         handle = driver.CUstream(self._device.stream_handle(stream))
         launch, success = driver.cuGraphLaunch, driver.CUresult.CUDA_SUCCESS
 
         def replay() -> None:
-            graph = self._graph
-            assert graph is not None
-            if launch(graph.executable, handle)[0] != success:
-                graph.launch(stream)
+            if launch(self._executable, handle)[0] != success:
+                assert self._graph is not None
+                self._graph.launch(stream)
 
         return replay
 

@@ -34,8 +34,8 @@ _MOST_COPIED_BYTES = 2**31 - 1
 _MOST_DRAWN = 2**20
 """Random numbers that are drawn for an input; a larger one repeats them."""
 
-NewOutputs = tuple[tuple[Any, ...], Sequence[Buffer]]
-"""Arrays of a caller's library, and their memory."""
+NewOutputs = tuple[tuple[Any, ...], tuple[int, ...]]
+"""Arrays of a caller's library, and their addresses in the device's memory."""
 
 
 class Context:
@@ -95,6 +95,11 @@ class Context:
         """
         self.device.check_usable()
         self._check(inputs)
+        return self.run_checked(inputs, outputs)
+
+    def run_checked(self, inputs: Mapping[str, np.ndarray],
+                    outputs: Mapping[str, np.ndarray] | None = None) -> dict[str, np.ndarray]:
+        """Returns what run() does, for arrays that were checked before."""
         program = self.program
         with self._lock:
             self._follow(self.stream)
@@ -120,7 +125,7 @@ class Context:
             self.foreign_copies += len(program.outputs)
             graph = self._graph_for(inputs)
             if graph is not None:
-                graph.copy_to([outputs[name] for name in program.outputs])
+                graph.copy_to(tuple(outputs[name].address for name in program.outputs))
                 graph.on(stream)()
                 return
             self.foreign_copies += len(program.inputs)
@@ -224,24 +229,25 @@ class Context:
         """Returns a function that executes the program on inputs at these addresses, by the graph
         that was captured for them, and returns new outputs; None where there is no such graph.
 
-        new_outputs: returns arrays for the outputs, and their memory. Those of the next call are
-        made while the device computes.
+        new_outputs: returns arrays for the outputs, and their addresses. Those of the next call
+        are made while the device computes.
         """
         with self._lock:
             graph = self._foreign.get(addresses)
         if graph is None:
             return None
-        launch = graph.on(stream)
+        launch, count = graph.on(stream), len(self.program.outputs)
         next_outputs: NewOutputs | None = None
 
         def replay() -> tuple[Any, ...]:
             nonlocal next_outputs
             with self._lock:
-                self._follow(stream)
-                outputs, targets = next_outputs or new_outputs()
-                graph.copy_to(targets)
+                if self.last_stream != stream:
+                    self._follow(stream)
+                outputs, addresses = next_outputs or new_outputs()
+                graph.copy_to(addresses)
                 launch()
-                self.foreign_copies += len(outputs)
+                self.foreign_copies += count
                 next_outputs = None
                 try:
                     next_outputs = new_outputs()

@@ -19,12 +19,14 @@ def form_of(arrays: Sequence[Any]) -> Hashable | None:
     torch = sys.modules.get("torch")
     if torch is None or not arrays:
         return None
-    form: list[Any] = [torch.is_inference_mode_enabled()]
+    form: list[Any] = []
     for array in arrays:
-        if type(array) is not torch.Tensor or array.requires_grad or not array.is_cuda:
+        if type(array) is not torch.Tensor or array.requires_grad:
             return None
-        form += [array.shape, array.stride(), array.dtype, array.device]
-    form.append(_handle_of()(arrays[0].device.index))
+        form += (array.shape, array.stride(), array.dtype, array.device)
+    if not arrays[0].is_cuda:
+        return None
+    form += (torch.is_inference_mode_enabled(), _handle_of()(form[3].index))
     return tuple(form)
 
 
@@ -41,10 +43,9 @@ class KnownCall:
         program, device = context.program, context.device
         self._context = context
         self._stream = form[-1]
-        outputs = [device.like(like, device.array_in(context.buffer(value), program.specs[value]))
-                   for value in program.outputs.values()]
-        self._makers = [partial(sys.modules["torch"].empty_like, output) for output in outputs]
-        self._nbytes = [program.specs[value].nbytes for value in program.outputs.values()]
+        self._makers = [partial(sys.modules["torch"].empty_like, device.like(
+            like, device.array_in(context.buffer(value), program.specs[value])))
+            for value in program.outputs.values()]
         self._replays: dict[tuple[int, ...], Callable[[], tuple[Any, ...]]] = {}
         """Functions that replay a graph, by the inputs' addresses."""
 
@@ -63,9 +64,7 @@ class KnownCall:
 
     def _new_outputs(self) -> NewOutputs:
         outputs = tuple([make() for make in self._makers])
-        wrap = self._context.device.wrap
-        return outputs, [wrap(output.data_ptr(), nbytes, output)
-                         for output, nbytes in zip(outputs, self._nbytes, strict=True)]
+        return outputs, tuple([output.data_ptr() for output in outputs])
 
 
 @cache
