@@ -11,7 +11,12 @@ if TYPE_CHECKING:
 
 
 class CopyingGraph(abc.ABC):
-    """Recorded work that ends with copies whose targets are set before a replay."""
+    """Recorded work that ends with copies whose targets are set before a replay.
+
+    addresses: the targets that were set last.
+    """
+
+    addresses: tuple[int, ...] = ()
 
     @abc.abstractmethod
     def copy_to(self, addresses: tuple[int, ...]) -> None:
@@ -37,6 +42,7 @@ class GraphThenCopies(CopyingGraph):
         self._targets: Sequence[Buffer] = ()
 
     def copy_to(self, addresses: tuple[int, ...]) -> None:
+        self.addresses = addresses
         self._targets = [self._device.wrap(address, nbytes, None)
                          for address, (_, nbytes) in zip(addresses, self._copies, strict=True)]
 

@@ -81,12 +81,9 @@ class CudaCopyingGraph(CopyingGraph):
             self._nodes.append((node, parameters))
         self._graph: CudaGraph | None = None
         self._executable: driver.CUgraphExec | None = None
-        self._addresses: tuple[int, ...] = ()
 
     def copy_to(self, addresses: tuple[int, ...]) -> None:
-        if addresses == self._addresses:
-            return
-        self._addresses = ()
+        self.addresses = ()
         executable, change = self._executable, driver.cuGraphExecMemcpyNodeSetParams
         for (node, parameters), address in zip(self._nodes, addresses, strict=True):
             parameters.dstDevice = address
@@ -95,7 +92,7 @@ class CudaCopyingGraph(CopyingGraph):
                 executable = None
         if executable is None:
             self._instantiate()
-        self._addresses = addresses
+        self.addresses = addresses
 
     def _instantiate(self) -> None:
         """Makes the graph anew for the targets in the parameters of its nodes."""

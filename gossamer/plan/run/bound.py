@@ -16,6 +16,7 @@ from gossamer.plan.measurement import counted
 from gossamer.plan.run.binding import batch_of
 from gossamer.plan.run.context import Context
 from gossamer.plan.run.foreign import callers_stream, is_foreign, like_on_host, on_host
+from gossamer.plan.run.host_transfers import TransferGraph, page_locked_array
 
 
 class BoundCall:
@@ -107,7 +108,8 @@ def _on_host(graph: Graph, device: Device, context_of: Callable[[int], Context],
     specs = [context.program.specs[context.program.outputs[info.name]] for info in graph.outputs]
     is_converted = bool(inputs) and is_foreign(inputs[0])
     if out is None:
-        targets = tuple(np.empty(spec.shape, spec.stored_dtype) for spec in specs)
+        targets = tuple(page_locked_array(device, spec.shape, spec.stored_dtype)
+                        for spec in specs)
         outputs = tuple(like_on_host(inputs[0], array) if is_converted else array
                         for array in targets)
     else:
@@ -125,9 +127,13 @@ def _on_host(graph: Graph, device: Device, context_of: Callable[[int], Context],
         _check_apart(names, [(low, high - low) for low, high in bounds], len(targets))
     results = dict(zip([info.name for info in graph.outputs], targets, strict=True))
 
+    transfers = TransferGraph()
+
     def replay() -> None:
-        context.run({info.name: np.asarray(array, info.dtype, order="C")
-                     for info, array in zip(graph.inputs, arrays, strict=True)}, results)
+        device.check_usable()
+        context.run_checked({info.name: np.asarray(array, info.dtype, order="C")
+                             for info, array in zip(graph.inputs, arrays, strict=True)},
+                            results, transfers)
 
     return BoundCall(names, inputs, outputs, device, replay)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import operator
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
@@ -28,6 +27,7 @@ from gossamer.plan.run.foreign import (
     like_on_host,
     on_host,
 )
+from gossamer.plan.run.host_transfers import page_locked_array
 from gossamer.plan.run.known import KnownCall, form_of
 from gossamer.tensor import default_spec
 
@@ -103,12 +103,8 @@ class Calls:
         if batch < 1:
             raise InputError(f"batch is {batch}, expected 1 or more")
         static = resolve(self._graph, batch)
-        arrays = []
-        for info in self._graph.inputs:
-            shape, dtype = static.shapes[info.name], np.dtype(static.dtypes[info.name])
-            nbytes = math.prod(shape) * dtype.itemsize
-            arrays.append(self._device.page_locked(nbytes).view(dtype).reshape(shape))
-        return tuple(arrays)
+        return tuple(page_locked_array(self._device, static.shapes[info.name],
+                                       static.dtypes[info.name]) for info in self._graph.inputs)
 
     def close(self) -> None:
         """Forgets all contexts, whose memory is freed."""

@@ -21,7 +21,7 @@ from gossamer.ops.algorithm import State
 from gossamer.plan.prepare import BuildCost, Prepared, build, side_by_side
 from gossamer.plan.program import Program, Step
 from gossamer.plan.run.buffers import ProgramBuffers
-from gossamer.plan.run.host_transfers import HostTransfers
+from gossamer.plan.run.host_transfers import HostTransfers, TransferGraph
 from gossamer.plan.run.step_line import step_line
 
 _MOST_FOREIGN = 8
@@ -52,7 +52,9 @@ class Context:
         self.stream = stream
         self._lock = threading.Lock()
         self._buffers = ProgramBuffers(name, program, device)
-        self._transfers = HostTransfers(device)
+        self._transfers = HostTransfers(
+            device, {name: self.buffer(value) for name, value in program.inputs.items()},
+            {name: self.buffer(value) for name, value in program.outputs.items()})
         self.builds: list[BuildCost | None] = []
         """The cost of preparing each step; None where there is nothing to compute."""
         self.weights = [step.layer.weights_on(step.device) for step in program.steps]
@@ -85,33 +87,34 @@ class Context:
     def batch(self) -> int:
         return self.program.batch
 
-    def run(self, inputs: Mapping[str, np.ndarray],
-            outputs: Mapping[str, np.ndarray] | None = None) -> dict[str, np.ndarray]:
+    def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Returns the outputs by name for NumPy inputs by name, with one copy each way.
 
-        outputs: contiguous arrays that receive the outputs, by name; by default new ones.
         Raises InputError for a missing input, or one of another shape or dtype than this
         context's batch size takes.
         """
         self.device.check_usable()
         self._check(inputs)
-        return self.run_checked(inputs, outputs)
+        return self.run_checked(inputs)
 
     def run_checked(self, inputs: Mapping[str, np.ndarray],
-                    outputs: Mapping[str, np.ndarray] | None = None) -> dict[str, np.ndarray]:
-        """Returns what run() does, for arrays that were checked before."""
-        program = self.program
+                    outputs: Mapping[str, np.ndarray] | None = None,
+                    bound: TransferGraph | None = None) -> dict[str, np.ndarray]:
+        """Returns what run() does, for arrays that were checked before.
+
+        outputs: contiguous arrays that receive the outputs, by name; by default new ones.
+        bound: the graph of a bound call, which gives the same arrays each time.
+        """
+        specs = self.program.specs
+        results = outputs if outputs is not None else {
+            name: np.empty(specs[value].shape, specs[value].stored_dtype)
+            for name, value in self.program.outputs.items()}
         with self._lock:
             self._follow(self.stream)
-            for name, value in program.inputs.items():
-                self._transfers.send(value, inputs[name], self.buffer(value), self.stream)
-            self._execute_or_show(self.stream)
-            results = {name: outputs[name] if outputs is not None else np.empty(
-                           program.specs[value].shape, program.specs[value].stored_dtype)
-                       for name, value in program.outputs.items()}
-            self._transfers.receive(results, [
-                self.buffer(value) for value in program.outputs.values()], self.stream)
-            return results
+            is_graph = self._is_capturable and self._executions > 1 and debug.level() < 2
+            self._transfers.run(inputs, results, bound=bound, execute=self._execute_or_show,
+                                steps=self._run_steps if is_graph else None, stream=self.stream)
+        return dict(results)
 
     def run_on_device(self, inputs: Mapping[str, Buffer], outputs: Mapping[str, Buffer],
                       stream: Any) -> None:
@@ -163,7 +166,6 @@ class Context:
                                                          inputs[name].nbytes, None)
                    for name, value in program.inputs.items()}
         with self._buffers.replaced(callers):
-            # an output may be an input, which is copied from where the caller has it
             return self.device.capture_copying(self._run_steps, [
                 (self.buffer(value), program.specs[value].nbytes)
                 for value in program.outputs.values()])
@@ -208,7 +210,7 @@ class Context:
               stream: Any) -> Callable[[], None]:
         """Returns a function that executes the program on the stream, with inputs that are read and
         outputs that are written where they lie in the device's memory."""
-        if not self._is_capturable() or debug.level() >= 2:
+        if not self._is_capturable or debug.level() >= 2:
             return partial(self.run_on_device, inputs, outputs, stream)
         with self._lock:
             self._follow(stream)
@@ -245,7 +247,8 @@ class Context:
                 if self.last_stream != stream:
                     self._follow(stream)
                 outputs, addresses = next_outputs or new_outputs()
-                graph.copy_to(addresses)
+                if graph.addresses is not addresses:
+                    graph.copy_to(addresses)
                 launch()
                 self.foreign_copies += count
                 next_outputs = None
@@ -286,7 +289,7 @@ class Context:
         if self._graph is not None:
             self._graph(stream)
             return
-        if self._executions == 1 and self._is_capturable():
+        if self._executions == 1 and self._is_capturable:
             self._graph = self.device.capture(self._run_steps)
             self._graph(stream)
         else:
@@ -340,11 +343,16 @@ class Context:
 
     @cached_property
     def _copies_outputs(self) -> bool:
-        """Whether graphs can be captured that copy all outputs."""
-        return self._is_capturable() and all(
-            0 < self.program.specs[value].nbytes <= _MOST_COPIED_BYTES
-            for value in self.program.outputs.values())
+        """Whether graphs can be captured that read inputs in place and copy all outputs. An output
+        that is an input would be copied from memory that the caller may have freed meanwhile."""
+        program = self.program
+        inputs = {program.root(value) for value in program.inputs.values()}
+        return self._is_capturable and all(
+            0 < program.specs[value].nbytes <= _MOST_COPIED_BYTES
+            and program.place(value).whole not in inputs
+            for value in program.outputs.values())
 
+    @cached_property
     def _is_capturable(self) -> bool:
         return self.device.limits.graph and not self.program.host_steps(self.device)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,6 +21,29 @@ _AT_ONCE = 4
 _MOST_KNOWN = 64
 
 
+class _Turn:
+    """A thread that waits. Those that wait for a context to take get the next one that is free, in
+    the order in which they came; the others look again.
+
+    takes: whether the thread waits for a context to take. context: what it was given.
+    """
+
+    def __init__(self, takes: bool) -> None:
+        self.takes = takes
+        self.context: Context | None = None
+        self._locked = threading.Lock()
+        self._locked.acquire()
+
+    def come(self, context: Context | None = None) -> None:
+        """Lets the thread go on."""
+        self.context = context
+        self._locked.release()
+
+    def wait(self) -> None:
+        """Waits until another thread calls come()."""
+        self._locked.acquire()
+
+
 @dataclass
 class _Group:
     """The contexts of one batch size, the one whose use lies furthest back first.
@@ -32,6 +55,12 @@ class _Group:
     contexts: list[Context] = field(default_factory=list)
     most: int | None = None
     is_growing: bool = False
+    waiting: deque[_Turn] = field(default_factory=deque)
+
+    def look_again(self) -> None:
+        """Lets all threads that wait see what is free now."""
+        while self.waiting:
+            self.waiting.popleft().come()
 
 
 class Contexts:
@@ -52,7 +81,7 @@ class Contexts:
         self.known: dict[Hashable, KnownCall] = {}
         self._groups: OrderedDict[int, _Group] = OrderedDict()
         self._busy: set[Context] = set()
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
 
     @contextmanager
     def taken(self, batch: int) -> Iterator[Context]:
@@ -61,9 +90,7 @@ class Contexts:
         try:
             yield context
         finally:
-            with self._changed:
-                self._busy.discard(context)
-                self._changed.notify_all()
+            self._give_back(context)
 
     def on_stream(self, batch: int, stream: Any) -> Context:
         """Returns the context that works on a stream, or one that has no work left. Several streams
@@ -94,19 +121,31 @@ class Contexts:
 
     def of(self, batch: int) -> list[Context]:
         """Returns the contexts of a batch size that were made so far."""
-        with self._changed:
+        with self._lock:
             return list(self._groups[batch].contexts) if batch in self._groups else []
 
     def all(self) -> list[Context]:
         """Returns the contexts that were made so far."""
-        with self._changed:
+        with self._lock:
             return [context for group in self._groups.values() for context in group.contexts]
 
     def clear(self) -> None:
         """Forgets all contexts. Their memory is freed when the calls that use them have ended."""
-        with self._changed:
-            self._groups.clear()
+        with self._lock:
+            while self._groups:
+                self._groups.popitem()[1].look_again()
             self.known.clear()
+
+    def _give_back(self, context: Context) -> None:
+        with self._lock:
+            group = self._groups.get(context.batch)
+            if group is not None and context in group.contexts:
+                for turn in group.waiting:
+                    if turn.takes:
+                        group.waiting.remove(turn)
+                        turn.come(context)
+                        return
+            self._busy.discard(context)
 
     def _free(self, group: _Group) -> Context | None:
         return next((context for context in group.contexts if context not in self._busy), None)
@@ -119,23 +158,33 @@ class Contexts:
                   is_taken: bool = False) -> Context:
         """Returns the context that `find` finds, or makes one where there may be more; else waits
         for one. is_taken: whether the caller gives it back."""
-        with self._changed:
-            while True:
+        while True:
+            with self._lock:
                 group = self._group(batch)
                 context = find(group)
                 if context is not None:
                     group.contexts.remove(context)
                     group.contexts.append(context)
-                    break
+                    if is_taken:
+                        self._busy.add(context)
+                    return context
                 if not group.is_growing and not self._is_full(group):
                     group.is_growing = True
+                    is_first = not group.contexts
                     break
-                self._changed.wait()
-            if context is not None:
-                if is_taken:
-                    self._busy.add(context)
-                return context
-            is_first = not group.contexts
+                turn = _Turn(is_taken)
+                group.waiting.append(turn)
+            try:
+                turn.wait()
+            except BaseException:
+                with self._lock:
+                    if turn in group.waiting:
+                        group.waiting.remove(turn)
+                if turn.context is not None:
+                    self._give_back(turn.context)
+                raise
+            if turn.context is not None:
+                return turn.context
         made: Context | None = None
         try:
             made = self._make(batch, None if is_first else self._device.create_stream())
@@ -144,19 +193,19 @@ class Contexts:
                 raise
             group.most = len(group.contexts)
         finally:
-            with self._changed:
+            with self._lock:
                 group.is_growing = False
                 if made is not None:
                     group.contexts.append(made)
                     if is_taken:
                         self._busy.add(made)
-                self._changed.notify_all()
+                group.look_again()
         return made or self._obtained(batch, find, is_taken=is_taken)
 
     def _group(self, batch: int) -> _Group:
         if batch not in self._groups:
             while len(self._groups) >= _MOST_BATCHES:
-                self._groups.popitem(last=False)
+                self._groups.popitem(last=False)[1].look_again()
                 self.known.clear()
             self._groups[batch] = _Group()
         self._groups.move_to_end(batch)

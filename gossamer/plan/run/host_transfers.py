@@ -1,16 +1,19 @@
-"""Copies of a call's NumPy arrays to a device and back, by way of page-locked memory.
+"""Calls with NumPy arrays on a device with memory of its own: the arrays' way there and back.
 
-A device copies page-locked memory at the rate of the bus and beside the host's own work; from
-other memory it copies only while the host waits. Arrays that are page-locked already are copied as
-they are. Others go through page-locked memory that is kept from call to call: large ones in pieces,
-which several threads copy there while the device takes the pieces before.
+A device copies page-locked memory at the rate of the bus and beside the host's own work; from other
+memory it copies only while the host waits. Arrays that are page-locked already are copied as they
+are. Others go through page-locked memory that is kept from call to call: large ones in pieces,
+which several threads copy there while the device takes the pieces before. Where all arrays lie in
+page-locked memory, the copies are part of one captured graph.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,45 +30,132 @@ _MOST_STAGED_BYTES = 2**28
 by the driver."""
 
 
+@dataclass
+class TransferGraph:
+    """The graph of calls whose arrays lie at the same addresses in page-locked memory, which it
+    keeps alive: the driver would not take other memory at these addresses for the same.
+
+    calls: how many were made. replay: the graph; None before it is captured.
+    """
+
+    calls: int = 0
+    arrays: tuple[np.ndarray, ...] = ()
+    replay: Callable[..., None] | None = None
+
+
 class HostTransfers:
-    """The page-locked memory of one context, through which arrays come and go."""
+    """The page-locked memory of one context's calls with NumPy arrays, and the graph of those whose
+    arrays are copied through it.
 
-    def __init__(self, device: Device) -> None:
+    inputs, outputs: the context's memory of each input and output, by name.
+    """
+
+    def __init__(self, device: Device, inputs: Mapping[str, Buffer],
+                 outputs: Mapping[str, Buffer]) -> None:
         self._device = device
+        self._inputs = inputs
+        self._outputs = outputs
         self._staging: dict[tuple[str, str], np.ndarray] = {}
+        self._graph = TransferGraph()
 
-    def send(self, name: str, array: np.ndarray, buffer: Buffer, stream: Any) -> None:
-        """Queues a copy of a contiguous array to the device. An array in page-locked memory must
-        stay as it is until the stream has made the copy."""
+    def run(self, inputs: Mapping[str, np.ndarray], results: Mapping[str, np.ndarray],
+            *, bound: TransferGraph | None = None, execute: Callable[[Any], None],
+            steps: Callable[[Any], None] | None, stream: Any) -> None:
+        """Executes a program on contiguous inputs and fills contiguous results, which are complete
+        on return.
+
+        results: arrays for the outputs, by name. bound: the graph of a bound call, whose arrays are
+        always the same; else the results are new. execute: executes the program on a stream.
+        steps: queues what a graph of the program consists of; None where none can be captured.
+        """
+        sources = {name: self._source(name, array) for name, array in inputs.items()}
+        targets = {name: self._target(name, array, bound is None)
+                   for name, array in results.items()}
+        replay = None if steps is None else self._replay(bound, inputs, sources, targets, steps)
+        if replay is not None:
+            replay(stream)
+        else:
+            for name, array in inputs.items():
+                self._send(name, array, sources[name], stream)
+            execute(stream)
+            for name, array in results.items():
+                target = targets[name]
+                if target is None:
+                    self._device.read(self._outputs[name], array, stream)
+                else:
+                    self._device.queue_read(self._outputs[name], target, stream)
+        self._device.synchronize(stream)
+        for name, array in results.items():
+            target = targets[name]
+            if target is not None and target is not array:
+                for _ in _copied(_bytes(array), target):
+                    pass
+
+    def _source(self, name: str, array: np.ndarray) -> np.ndarray | None:
+        """Returns page-locked memory with an input's bytes; None where these are sent otherwise."""
+        if not self._is_staged(array) or self._device.is_page_locked(array):
+            return array if self._is_staged(array) else None
+        if _is_in_pieces(array):
+            return None
+        staging = self._of("input", name, array.nbytes)
+        staging[...] = _bytes(array)
+        return staging
+
+    def _target(self, name: str, array: np.ndarray, is_new: bool) -> np.ndarray | None:
+        """Returns page-locked memory for an output; None where it is read otherwise."""
         if not self._is_staged(array):
+            return None
+        if not is_new and self._device.is_page_locked(array):
+            return array
+        return self._of("output", name, array.nbytes)
+
+    def _send(self, name: str, array: np.ndarray, source: np.ndarray | None, stream: Any) -> None:
+        buffer = self._inputs[name]
+        if source is not None:
+            self._device.queue_write(buffer, source, stream)
+        elif not self._is_staged(array):
             self._device.write(buffer, array, stream)
-        elif self._device.is_page_locked(array):
-            self._device.queue_write(buffer, array, stream)
         else:
             staging = self._of("input", name, array.nbytes)
-            source = array.reshape(-1).view(np.uint8)
-            for start, end in _copied(staging, source):
+            for start, end in _copied(staging, _bytes(array)):
                 self._device.queue_write(buffer.view(start, end - start), staging[start:end],
                                          stream)
 
-    def receive(self, arrays: Mapping[str, np.ndarray], buffers: Sequence[Buffer],
-                stream: Any) -> None:
-        """Fills contiguous arrays, by the names of the values, from buffers of the device. They are
-        complete on return."""
-        staged: list[tuple[np.ndarray, np.ndarray]] = []
-        for (name, array), buffer in zip(arrays.items(), buffers, strict=True):
-            if not self._is_staged(array):
-                self._device.read(buffer, array, stream)
-            elif self._device.is_page_locked(array):
-                self._device.queue_read(buffer, array, stream)
-            else:
-                staging = self._of("output", name, array.nbytes)
-                self._device.queue_read(buffer, staging, stream)
-                staged.append((array.reshape(-1).view(np.uint8), staging))
-        self._device.synchronize(stream)
-        for target, staging in staged:
-            for _ in _copied(target, staging):
-                pass
+    def _replay(self, bound: TransferGraph | None, inputs: Mapping[str, np.ndarray],
+                sources: Mapping[str, np.ndarray | None],
+                targets: Mapping[str, np.ndarray | None],
+                steps: Callable[[Any], None]) -> Callable[..., None] | None:
+        """Returns the graph of a call, which is captured when such a call comes a second time;
+        None where it has none."""
+        arrays = tuple(array for array in (*sources.values(), *targets.values())
+                       if array is not None)
+        if len(arrays) < len(sources) + len(targets):
+            return None
+        graph = bound
+        if graph is None:
+            if any(sources[name] is array for name, array in inputs.items()):
+                # page-locked memory of the caller, who may free it
+                return None
+            graph = self._graph
+        graph.calls += 1
+        if graph.calls == 2:
+            graph.arrays = arrays
+            graph.replay = self._captured(sources, targets, steps)
+        return graph.replay
+
+    def _captured(self, sources: Mapping[str, np.ndarray | None],
+                  targets: Mapping[str, np.ndarray | None],
+                  steps: Callable[[Any], None]) -> Callable[..., None]:
+        def work(stream: Any) -> None:
+            for name, source in sources.items():
+                if source is not None:
+                    self._device.queue_write(self._inputs[name], source, stream)
+            steps(stream)
+            for name, target in targets.items():
+                if target is not None:
+                    self._device.queue_read(self._outputs[name], target, stream)
+
+        return self._device.capture(work)
 
     def _is_staged(self, array: np.ndarray) -> bool:
         return self._device.locks_pages and 0 < array.nbytes <= _MOST_STAGED_BYTES
@@ -76,9 +166,24 @@ class HostTransfers:
         return self._staging[kind, name]
 
 
+def page_locked_array(device: Device, shape: Sequence[int],
+                      dtype: np.typing.DTypeLike) -> np.ndarray:
+    """Returns a new array in memory that is page-locked where the device can lock it."""
+    nbytes = math.prod(shape) * np.dtype(dtype).itemsize
+    return device.page_locked(nbytes).view(dtype).reshape(tuple(shape))
+
+
+def _bytes(array: np.ndarray) -> np.ndarray:
+    return array.reshape(-1).view(np.uint8)
+
+
+def _is_in_pieces(array: np.ndarray) -> bool:
+    return array.nbytes >= 2 * _PIECE_BYTES
+
+
 def _copied(target: np.ndarray, source: np.ndarray) -> Iterator[tuple[int, int]]:
     """Copies bytes, and yields the first and the last of each piece that is complete, in order."""
-    if source.nbytes < 2 * _PIECE_BYTES:
+    if not _is_in_pieces(source):
         target[...] = source
         yield 0, source.nbytes
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from gossamer.device.base import Buffer, Device
 from gossamer.device.host import HostDevice
 from gossamer.device.registry import find
 from gossamer.errors import InputError
-from gossamer.plan.run.host_transfers import HostTransfers
+from gossamer.plan.run.host_transfers import HostTransfers, TransferGraph
 from tests.plan.small import assert_close, compiled, expected, images, small
 
 
@@ -49,15 +50,23 @@ class PageLockingDevice(HostDevice):
         self.queue.clear()
 
 
+def transferred(device: Device, source: np.ndarray, target: np.ndarray) -> Callable[[], None]:
+    """Returns a function that sends an array to the device, and reads it back into another."""
+    buffer = device.empty(max(source.nbytes, 1), "a test")
+    transfers = HostTransfers(device, {"x": buffer}, {"y": buffer})
+    bound = TransferGraph()
+    return lambda: transfers.run({"x": source}, {"y": target}, bound=bound,
+                                 execute=lambda stream: None, steps=None, stream=None)
+
+
 @pytest.mark.parametrize("size", [1, 1000, 2**19, 3 * 2**19 + 5])
 def test_arrays_of_any_size_go_there_and_back(size: int) -> None:
-    device = PageLockingDevice()
-    transfers, rng = HostTransfers(device), np.random.default_rng(0)
-    buffer = device.empty(4 * size, "a test")
+    device, rng = PageLockingDevice(), np.random.default_rng(0)
+    source, target = np.zeros(size, np.float32), np.empty(size, np.float32)
+    run = transferred(device, source, target)
     for _ in range(2):
-        source, target = rng.standard_normal(size, np.float32), np.zeros(size, np.float32)
-        transfers.send("x", source, buffer, None)
-        transfers.receive({"y": target}, [buffer], None)
+        source[...] = rng.standard_normal(size, np.float32)
+        run()
         np.testing.assert_array_equal(source, target)
     # memory is kept from call to call
     assert [memory.nbytes for memory in device.locked] == [4 * size, 4 * size]
@@ -65,13 +74,42 @@ def test_arrays_of_any_size_go_there_and_back(size: int) -> None:
 
 def test_page_locked_arrays_are_copied_as_they_are() -> None:
     device = PageLockingDevice()
-    transfers, buffer = HostTransfers(device), device.empty(40, "a test")
     source, target = (device.page_locked(40).view(np.float32) for _ in range(2))
     source[...], target[...] = np.arange(10), 0
-    transfers.send("x", source, buffer, None)
-    transfers.receive({"y": target}, [buffer], None)
+    transferred(device, source, target)()
     np.testing.assert_array_equal(source, target)
     assert len(device.locked) == 2
+
+
+def test_copies_are_part_of_a_graph_from_the_second_call_on() -> None:
+    device = PageLockingDevice()
+    graphs: list[Callable[[Any], None]] = []
+    replays: list[int] = []
+
+    def capture(work: Callable[[Any], None], stream: Any = None, repeats: int = 1) -> Any:
+        graphs.append(work)
+
+        def replay(stream: Any) -> None:
+            replays.append(graphs.index(work))
+            work(stream)
+
+        return replay
+
+    device.capture = capture  # type: ignore[method-assign]
+    buffer = device.empty(40, "a test")
+    transfers = HostTransfers(device, {"x": buffer}, {"y": buffer})
+    pinned = device.page_locked(40).view(np.float32)
+    bound = TransferGraph()
+    for turn in range(4):
+        for array, graph in ((np.empty(10, np.float32), None), (pinned, bound), (pinned, None)):
+            array[...] = turn + np.arange(10)
+            target = np.empty(10, np.float32)
+            transfers.run({"x": array}, {"y": target}, bound=graph, execute=lambda stream: None,
+                          steps=lambda stream: None, stream=None)
+            np.testing.assert_array_equal(array, target)
+    # memory of a caller who may free it is in a graph of bound calls only
+    assert len(graphs) == 2 and replays == [0, 1] * 3
+    assert bound.arrays[0] is pinned
 
 
 def test_a_plan_gives_arrays_for_its_inputs(quick_device: Device, tmp_path: Path) -> None:
@@ -97,13 +135,12 @@ def test_a_gpu_reads_page_locked_memory_in_place(cuda: Device, tmp_path: Path) -
 
 
 def test_large_arrays_reach_a_gpu_in_pieces(cuda: Device) -> None:
-    transfers, rng = HostTransfers(cuda), np.random.default_rng(0)
-    source = rng.integers(0, 256, 9 * 2**20 + 7, np.uint8)
-    target, buffer = np.zeros_like(source), cuda.empty(source.nbytes, "a test")
+    source = np.random.default_rng(0).integers(0, 256, 9 * 2**20 + 7, np.uint8)
+    target = np.zeros_like(source)
+    run = transferred(cuda, source, target)
     for _ in range(3):
         source += 1
-        transfers.send("x", source, buffer, None)
-        transfers.receive({"y": target}, [buffer], None)
+        run()
         np.testing.assert_array_equal(source, target)
 
 
