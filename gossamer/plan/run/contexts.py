@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from gossamer.device.base import Device
@@ -21,46 +20,20 @@ _AT_ONCE = 4
 _MOST_KNOWN = 64
 
 
-class _Turn:
-    """A thread that waits. Those that wait for a context to take get the next one that is free, in
-    the order in which they came; the others look again.
-
-    takes: whether the thread waits for a context to take. context: what it was given.
-    """
-
-    def __init__(self, takes: bool) -> None:
-        self.takes = takes
-        self.context: Context | None = None
-        self._locked = threading.Lock()
-        self._locked.acquire()
-
-    def come(self, context: Context | None = None) -> None:
-        """Lets the thread go on."""
-        self.context = context
-        self._locked.release()
-
-    def wait(self) -> None:
-        """Waits until another thread calls come()."""
-        self._locked.acquire()
-
-
-@dataclass
 class _Group:
-    """The contexts of one batch size, the one whose use lies furthest back first.
+    """The contexts of one batch size.
 
+    contexts: all of them, the one whose use on a stream lies furthest back first.
+    free: those that no thread has taken; None, again and again, where none could be made.
+    making: held by the thread that makes a further one.
     most: how many fit into the device's memory; None where that is not known.
-    is_growing: whether a thread makes a further one.
     """
 
-    contexts: list[Context] = field(default_factory=list)
-    most: int | None = None
-    is_growing: bool = False
-    waiting: deque[_Turn] = field(default_factory=deque)
-
-    def look_again(self) -> None:
-        """Lets all threads that wait see what is free now."""
-        while self.waiting:
-            self.waiting.popleft().come()
+    def __init__(self) -> None:
+        self.contexts: list[Context] = []
+        self.free: SimpleQueue[Context | None] = SimpleQueue()
+        self.making = threading.Lock()
+        self.most: int | None = None
 
 
 class Contexts:
@@ -79,39 +52,57 @@ class Contexts:
         self._make = make
         self.most = _AT_ONCE
         self.known: dict[Hashable, KnownCall] = {}
-        self._groups: OrderedDict[int, _Group] = OrderedDict()
-        self._busy: set[Context] = set()
+        self._groups: dict[int, _Group] = {}
         self._lock = threading.Lock()
 
     @contextmanager
     def taken(self, batch: int) -> Iterator[Context]:
         """Gives the body a context that no other thread takes meanwhile."""
-        context = self._obtained(batch, self._free, is_taken=True)
+        group, context = self._taken(batch)
         try:
             yield context
         finally:
-            self._give_back(context)
+            group.free.put(context)
+
+    def _taken(self, batch: int) -> tuple[_Group, Context]:
+        while True:
+            group = self._group(batch)
+            try:
+                context = group.free.get_nowait()
+            except Empty:
+                self._grow(batch, group)
+                context = group.free.get()
+            if context is not None:
+                return group, context
+            group.free.put(None)
 
     def on_stream(self, batch: int, stream: Any) -> Context:
         """Returns the context that works on a stream, or one that has no work left. Several streams
         may share one, and then wait for each other on the device."""
+        group = self._group(batch)
         handle = self._device.stream_handle(stream)
 
-        def find(group: _Group) -> Context | None:
-            for context in group.contexts:
-                if self._device.stream_handle(context.last_stream) == handle:
-                    return context
-            for context in group.contexts:
-                if context not in self._busy and self._device.is_idle(context.last_stream):
-                    return context
-            return group.contexts[0] if self._is_full(group) else None
+        def find() -> Context | None:
+            with self._lock:
+                return _first(group, lambda context: self._device.stream_handle(
+                    context.last_stream) == handle) or _first(
+                    group, lambda context: self._device.is_idle(context.last_stream))
 
-        return self._obtained(batch, find)
+        context = find()
+        if context is None:
+            self._grow(batch, group, for_stream=True)
+            context = find()
+        return context or self.first(batch)
 
     def first(self, batch: int) -> Context:
-        """Returns the context of a batch size for what is no call, and may wait for calls."""
-        return self._obtained(
-            batch, lambda group: group.contexts[0] if group.contexts else None)
+        """Returns a context of a batch size for what may wait for other calls."""
+        group = self._group(batch)
+        with self._lock:
+            context = _first(group, lambda context: True)
+        if context is None:
+            with self.taken(batch) as context:
+                pass
+        return context
 
     def remember(self, form: Hashable, call: KnownCall) -> None:
         """Keeps a call with tensors of a form."""
@@ -121,8 +112,8 @@ class Contexts:
 
     def of(self, batch: int) -> list[Context]:
         """Returns the contexts of a batch size that were made so far."""
-        with self._lock:
-            return list(self._groups[batch].contexts) if batch in self._groups else []
+        group = self._groups.get(batch)
+        return [] if group is None else list(group.contexts)
 
     def all(self) -> list[Context]:
         """Returns the contexts that were made so far."""
@@ -132,81 +123,59 @@ class Contexts:
     def clear(self) -> None:
         """Forgets all contexts. Their memory is freed when the calls that use them have ended."""
         with self._lock:
-            while self._groups:
-                self._groups.popitem()[1].look_again()
+            self._groups.clear()
             self.known.clear()
 
-    def _give_back(self, context: Context) -> None:
-        with self._lock:
-            group = self._groups.get(context.batch)
-            if group is not None and context in group.contexts:
-                for turn in group.waiting:
-                    if turn.takes:
-                        group.waiting.remove(turn)
-                        turn.come(context)
-                        return
-            self._busy.discard(context)
+    def _grow(self, batch: int, group: _Group, *, for_stream: bool = False) -> None:
+        """Makes a further context where there may be one more. for_stream: also where one is free,
+        as its stream may have work left."""
+        with group.making:
+            if self._is_full(group) or not (for_stream or group.free.empty()):
+                return
+            try:
+                stream = self._device.create_stream() if group.contexts else None
+                context = self._make(batch, stream)
+            except BaseException as error:
+                if not group.contexts:
+                    self._give_up(batch, group)
+                    raise
+                if not isinstance(error, OutOfMemoryError):
+                    raise
+                group.most = len(group.contexts)
+                return
+            with self._lock:
+                group.contexts.append(context)
+            group.free.put(context)
 
-    def _free(self, group: _Group) -> Context | None:
-        return next((context for context in group.contexts if context not in self._busy), None)
+    def _give_up(self, batch: int, group: _Group) -> None:
+        """Lets threads that wait for a first context, which could not be made, make it again."""
+        with self._lock:
+            if self._groups.get(batch) is group:
+                del self._groups[batch]
+        group.free.put(None)
 
     def _is_full(self, group: _Group) -> bool:
         most = self.most if group.most is None else min(self.most, group.most)
         return len(group.contexts) >= most
 
-    def _obtained(self, batch: int, find: Callable[[_Group], Context | None], *,
-                  is_taken: bool = False) -> Context:
-        """Returns the context that `find` finds, or makes one where there may be more; else waits
-        for one. is_taken: whether the caller gives it back."""
-        while True:
-            with self._lock:
-                group = self._group(batch)
-                context = find(group)
-                if context is not None:
-                    group.contexts.remove(context)
-                    group.contexts.append(context)
-                    if is_taken:
-                        self._busy.add(context)
-                    return context
-                if not group.is_growing and not self._is_full(group):
-                    group.is_growing = True
-                    is_first = not group.contexts
-                    break
-                turn = _Turn(is_taken)
-                group.waiting.append(turn)
-            try:
-                turn.wait()
-            except BaseException:
-                with self._lock:
-                    if turn in group.waiting:
-                        group.waiting.remove(turn)
-                if turn.context is not None:
-                    self._give_back(turn.context)
-                raise
-            if turn.context is not None:
-                return turn.context
-        made: Context | None = None
-        try:
-            made = self._make(batch, None if is_first else self._device.create_stream())
-        except OutOfMemoryError:
-            if is_first:
-                raise
-            group.most = len(group.contexts)
-        finally:
-            with self._lock:
-                group.is_growing = False
-                if made is not None:
-                    group.contexts.append(made)
-                    if is_taken:
-                        self._busy.add(made)
-                group.look_again()
-        return made or self._obtained(batch, find, is_taken=is_taken)
-
     def _group(self, batch: int) -> _Group:
-        if batch not in self._groups:
-            while len(self._groups) >= _MOST_BATCHES:
-                self._groups.popitem(last=False)[1].look_again()
-                self.known.clear()
-            self._groups[batch] = _Group()
-        self._groups.move_to_end(batch)
-        return self._groups[batch]
+        group = self._groups.get(batch)
+        if group is None or next(reversed(self._groups)) != batch:
+            with self._lock:
+                # the batch size that was used last stands last
+                group = self._groups.pop(batch, None) or _Group()
+                while len(self._groups) >= _MOST_BATCHES:
+                    del self._groups[next(iter(self._groups))]
+                    self.known.clear()
+                self._groups[batch] = group
+        return group
+
+
+def _first(group: _Group, fits: Callable[[Context], bool]) -> Context | None:
+    """Returns the first context of a group that fits, which is the last one from then on."""
+    for context in group.contexts:
+        if fits(context):
+            group.contexts.remove(context)
+            group.contexts.append(context)
+            return context
+    return None
