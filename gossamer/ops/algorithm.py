@@ -138,6 +138,8 @@ class Problem(HashedOnce, abc.ABC):
                 arrays.append(self.facts[index].draw(rng, spec.shape).astype(spec.logical_dtype))
             elif spec.logical_dtype.kind == "f":
                 arrays.append(rng.standard_normal(spec.shape, dtype=np.float32))
+            elif spec.dtype == "uint8":
+                arrays.append(rng.integers(0, 256, spec.shape, dtype=np.uint8))
             else:
                 arrays.append(rng.integers(0, 2, spec.shape).astype(spec.dtype))
         return arrays

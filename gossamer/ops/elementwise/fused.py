@@ -55,19 +55,24 @@ class FusedElementwise(Algorithm):
             for step in problem.expression.steps:
                 if step.function in _FLOAT_ONLY:
                     return f"no {step.function} of {problem.arithmetic}"
-        if any(len(_loops(problem, variant)[0]) > _MOST_DIMENSIONS
+        if any(len(_loops(problem, problem.reading(variant))[0]) > _MOST_DIMENSIONS
                for variant in layout_variants(problem)):
             return f"operands walk more than {_MOST_DIMENSIONS} separate dimensions"
         return None
 
     def variants(self, problem: ElementwiseProblem, device: Device) -> Iterable[Variant]:
         variants = layout_variants(problem)
+        own = problem.formats[0] if problem.is_conversion else None
+        if own is not None and own.dtype in ("float32", "float16"):
+            # first is what may be read where it lies
+            spec = TensorSpec(problem.shape, own)
+            variants.insert(0, Variant((), (spec,), (spec,)))
         # comparisons of rounded operands would be wrong, not less precise, and large integers
         # do not fit float16
         operands = {spec.dtype for spec in problem.operands}
         if set(problem.dtypes) == {"float32"} and not operands & {"int32", "int64"}:
             variants += [variant.as_fp16 for variant in variants]
-        return variants
+        return dict.fromkeys(map(problem.reading, variants))
 
     def prepare(self, weights: Weights, problem: ElementwiseProblem, variant: Variant,
                 device: Device) -> State:
