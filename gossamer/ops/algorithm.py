@@ -137,7 +137,8 @@ class Problem(HashedOnce, abc.ABC):
             if index < len(self.facts) and self.facts[index].few_values:
                 arrays.append(self.facts[index].draw(rng, spec.shape).astype(spec.logical_dtype))
             elif spec.logical_dtype.kind == "f":
-                arrays.append(rng.standard_normal(spec.shape, dtype=np.float32))
+                arrays.append(rng.standard_normal(spec.shape, dtype=np.float32).astype(
+                    spec.logical_dtype, copy=False))
             elif spec.dtype == "uint8":
                 arrays.append(rng.integers(0, 256, spec.shape, dtype=np.uint8))
             else:

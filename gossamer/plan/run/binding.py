@@ -8,9 +8,10 @@ from typing import Any
 
 from gossamer.device.array_library import library
 from gossamer.errors import InputError, quoted
-from gossamer.model.graph import Graph
+from gossamer.model.graph import Graph, ValueInfo
 from gossamer.plan.measurement import counted
 from gossamer.plan.run.foreign import is_lossless
+from gossamer.tensor import AXES
 
 
 def check_count(graph: Graph, inputs: Sequence[Any]) -> None:
@@ -39,6 +40,26 @@ def in_order(graph: Graph, inputs: Sequence[Any], named: Mapping[str, Any]) -> t
     return tuple(named[name] for name in names)
 
 
+def as_called_for(graph: Graph, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Returns the inputs of a call, in which images whose axes are in the order N, C, H, W, such as
+    tensors of torch in channels_last, are views in NHWC where callers give the input in that."""
+    def viewed(info: ValueInfo, array: Any) -> Any:
+        shape = getattr(array, "shape", ())
+        if info.given is None or len(shape) != 4 or _is_of(shape, info.called.shape) or (
+                not _is_of(shape, info.shape)):
+            return array
+        order = AXES[info.given.layout]
+        return array.permute(order) if hasattr(array, "permute") else array.transpose(order)
+
+    return tuple(viewed(info, array) for info, array in zip(graph.inputs, inputs, strict=True))
+
+
+def _is_of(shape: Sequence[int], expected: Sequence[int | None]) -> bool:
+    """Returns whether a shape is as expected, where None stands for any size."""
+    return len(shape) == len(expected) and all(
+        size in (None, given) for size, given in zip(expected, shape, strict=True))
+
+
 def batch_of(graph: Graph, inputs: Sequence[Any]) -> int:
     """Returns the batch size of the inputs. Raises InputError where they do not fit the graph's."""
     check_count(graph, inputs)
@@ -48,10 +69,7 @@ def batch_of(graph: Graph, inputs: Sequence[Any]) -> int:
         if not hasattr(array, "shape") or not hasattr(array, "dtype"):
             raise InputError(f"input {quoted(info.name)} is a {type(array).__name__}, expected an "
                              f"array of shape {shape} and dtype {info.dtype}")
-        fits = len(array.shape) == len(info.shape) and all(
-            size is None or size == array_size
-            for size, array_size in zip(info.shape, array.shape, strict=True))
-        if not fits:
+        if not _is_of(array.shape, info.shape):
             array_shape = "x".join(map(str, array.shape)) or "scalar"
             raise InputError(f"input {quoted(info.name)} has shape {array_shape}, expected {shape}")
         if not is_lossless(str(array.dtype), info.dtype):

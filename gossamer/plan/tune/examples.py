@@ -53,7 +53,7 @@ class Examples:
         sizes = [math.prod(spec.shape) for spec in problem.inputs]
         numbers = self._first(sum(sizes))
         ends = np.cumsum(sizes).tolist()
-        return [numbers[end - size:end].reshape(spec.shape)
+        return [_in_dtype(numbers[end - size:end].reshape(spec.shape), spec)
                 for end, size, spec in zip(ends, sizes, problem.inputs, strict=True)]
 
     def of_images(self, problem: Problem, few: Problem,
@@ -67,11 +67,12 @@ class Examples:
         for whole, part in zip(problem.inputs, few.inputs, strict=True):
             size = math.prod(whole.shape)
             if whole.shape == part.shape:
-                arrays.append(self._slice(first, size).reshape(part.shape))
+                arrays.append(_in_dtype(self._slice(first, size).reshape(part.shape), part))
             else:
                 one = size // whole.shape[0]
-                arrays.append(np.concatenate([self._slice(first + image * one, one)
-                                              for image in images]).reshape(part.shape))
+                arrays.append(_in_dtype(np.concatenate([
+                    self._slice(first + image * one, one)
+                    for image in images]).reshape(part.shape), part))
             first += size
         return arrays
 
@@ -188,6 +189,11 @@ class Examples:
                 raise
             self._buffers.clear()
             return allocate()
+
+
+def _in_dtype(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
+    """Returns an array in the dtype of a problem's input, which may be float16."""
+    return array.astype(spec.logical_dtype, copy=False)
 
 
 def _repeated(problem: Problem, period: int, random: np.random.Generator) -> list[np.ndarray]:
