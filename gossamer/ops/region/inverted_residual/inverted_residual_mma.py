@@ -4,6 +4,7 @@ block of MobileNet as one kernel for NVIDIA GPUs, with tensor cores."""
 from __future__ import annotations
 
 import abc
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -33,6 +34,7 @@ from gossamer.ops.region.inverted_residual.packing import (
     pack_chunks,
     pack_constants,
     pack_excite,
+    pack_given,
     pack_small_constants,
     pack_squeeze,
 )
@@ -119,7 +121,7 @@ class _FusedBlockMma(RegionAlgorithm, abc.ABC):
                 if BlockTiling(block, tile, precision).unfit(device.limits) is None:
                     variant = (plain.as_fp16 if precision == "fp16" else
                                replace(plain, precision=precision))
-                    # an image is read as networks get it
+                    # an image is read as the network gets it
                     yield (replace(variant, inputs=problem.inputs) if block.gathers else variant)
 
     def _divided(self, problem: RegionProblem, variant: Variant) -> BlockTiling:
@@ -166,6 +168,10 @@ class _FusedBlockMma(RegionAlgorithm, abc.ABC):
         image: tuple[Argument, ...] = ()
         if block.expand is not None and block.gathers:
             image = (block.expand.height, block.expand.width, *block.expand.pads[:2])
+        if block.given is not None:
+            image += tuple(weights.packed(
+                f"operand{index} of what is given",
+                functools.partial(pack_given, block, index)) for index in block.given.constants)
         arguments = (input_buffer(0), chunks, constants, output_buffer(0), block.hidden, p.height,
                      p.width, p.out_height, p.out_width, *p.pads[:2], *small, *image)
         return State(problem, variant, device, [
@@ -196,10 +202,11 @@ class SeparableMma(_FusedBlockMma):
 
 class StemMma(_FusedBlockMma):
     """A network's first convolution and the separable convolution behind it as one kernel, which
-    reads the image as networks get it, float32 in NCHW."""
+    reads the image as the network gets it: float32 in NCHW, or what callers give, such as bytes in
+    NHWC, that it turns into the image's numbers."""
 
     name = "stem_mma"
-    patterns = (("conv2d", "conv2d", "conv2d"),)
+    patterns = (("conv2d", "conv2d", "conv2d"), ("elementwise", "conv2d", "conv2d", "conv2d"))
 
     def block_of(self, problem: RegionProblem) -> Block | None:
         return stem_block_of(problem)

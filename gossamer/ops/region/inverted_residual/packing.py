@@ -35,7 +35,7 @@ def pack_chunks(divided: BlockTiling, arrays: Mapping[str, np.ndarray]) -> np.nd
                    for rows in (taps, constants)), _operands_of(of_project[own], divided)]
         if block.expand is not None:
             depth = divided.expand_steps * DEPTHS[divided.precision]
-            of_expand = _matrix(arrays["0.weight"], depth, hidden)
+            of_expand = _matrix(arrays[f"{block.part(block.expand)}.weight"], depth, hidden)
             parts.insert(0, _operands_of(of_expand[:, own], divided))
         packed.append(np.concatenate(parts))
     return np.stack(packed)
@@ -45,6 +45,11 @@ def pack_constants(block: Block, arrays: Mapping[str, np.ndarray]) -> np.ndarray
     """Returns the constants of the output channels, (constants, channels) in float32."""
     rows = _operands(block, block.part(block.project), arrays, block.out_channels)
     return np.concatenate(rows) if rows else np.zeros((1, block.out_channels), np.float32)
+
+
+def pack_given(block: Block, index: int, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Returns a constant, one number a channel, of what makes the image, the block's first part."""
+    return np.ascontiguousarray(arrays[f"0.operand{index}"], np.float32).reshape(-1)
 
 
 def pack_squeeze(divided: BlockTiling, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
