@@ -156,6 +156,13 @@ class InputFormat:
             x = x * factors + shifts
         return np.ascontiguousarray(x)
 
+    def arranged(self, array: np.ndarray) -> np.ndarray:
+        """Return images that are not normalised, their axes in the order N, C, H, W, or another
+        array, in the format's dtype and layout."""
+        if array.ndim == 4:
+            array = array.transpose(AXES[self.layout])
+        return np.ascontiguousarray(array, self.dtype)
+
     def check(self, name: str, shape: Sequence[int | None], dtype: str) -> None:
         """Raise InputError unless an input of a name, shape and dtype may have this format."""
         if dtype != "float32":

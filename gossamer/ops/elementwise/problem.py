@@ -108,8 +108,10 @@ class ElementwiseProblem(Problem):
             for spec, by_image in zip(self.operands, has_images, strict=True)))
 
     def describe(self) -> str:
-        steps = "+".join(step.function for step in self.expression.steps) or "cast"
-        return f"{steps} {self.outputs[0]}"
+        steps = "+".join(step.function for step in self.expression.steps
+                         if step.function != "constant" or not self.formats) or "cast"
+        own = ", ".join(str(format_) for format_ in self.formats if format_ is not None)
+        return f"{f'{own} -> ' if own else ''}{steps} {self.outputs[0]}"
 
 
 def cast(source: TensorSpec, dtype: str) -> ElementwiseProblem:
