@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from gossamer.errors import InputError, quoted
+from gossamer.io.text import shape_text
 from gossamer.model.graph import RETURNED, Graph, ValueInfo
 from gossamer.model.input_format import InputFormat
 
@@ -27,6 +28,19 @@ def with_formats(graph: Graph, inputs: InputFormat | Mapping[str, InputFormat] |
     if output_dtype is not None:
         graph = replace(graph, outputs=[_returned(info, output_dtype) for info in graph.outputs])
     return graph
+
+
+def format_lines(graph: Graph) -> list[str]:
+    """Returns a line for each input and output that callers give or get otherwise than the network
+    has it."""
+    lines = []
+    for info in graph.inputs:
+        if info.given is not None:
+            lines.append(f"input {quoted(info.name)} is taken as {shape_text(info.called.shape)} "
+                         f"{info.given}")
+    lines += [f"output {quoted(info.name)} is returned in {info.returned_dtype}"
+              for info in graph.outputs if info.returned_dtype]
+    return lines
 
 
 def _by_name(graph: Graph, inputs: InputFormat | Mapping[str, InputFormat] | str

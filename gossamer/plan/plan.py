@@ -14,6 +14,7 @@ from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.errors import DeviceError, InputError, UnsupportedError
 from gossamer.measure import Timing, scatter_notice
+from gossamer.model.formats import format_lines
 from gossamer.model.graph import Graph, ValueInfo, as_called
 from gossamer.model.passes.optimise import optimise
 from gossamer.plan.choose.calibration import Calibration
@@ -510,7 +511,7 @@ class Plan:
         report = make_report(planned.program, self.device, self._timings.get(batch),
                              self._end_to_end.get(batch), planned.comparison, planned.accuracy,
                              contexts[0].builds if contexts else None)
-        report.notes.extend(planned.notes)
+        report.notes.extend([*planned.notes, *format_lines(self.graph)])
         if self.tuner is not None:
             report.notes.extend(self.tuner.notices)
             report = replace(report, tuning=self.tuner.profile.summary())

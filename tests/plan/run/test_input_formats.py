@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
 import gossamer
 from gossamer import InputFormat
@@ -20,6 +21,7 @@ from gossamer.model.builder import GraphBuilder
 from gossamer.model.graph import Graph
 from gossamer.model.metadata import ModelMetadata
 from gossamer.plan.plan import Plan
+from tests.model.onnx_models import model, runtime, save
 from tests.tolerances import normalised_error, tolerance
 
 SIZE = (6, 5)
@@ -167,6 +169,31 @@ def test_floats_are_read_where_they_lie_and_others_by_one_kernel(
     steps = gossamer.compile(stem(1), compiled_device, inputs=InputFormat(
         "uint8", "NHWC", **CHANNELS)).program(1).steps
     assert [step.layer.op for step in steps[:2]] == ["elementwise", "conv2d"]
+
+
+def test_a_file_of_halves_takes_and_gives_halves(device: Device, tmp_path: Path) -> None:
+    proto = model([helper.make_node("Conv", ["x", "w"], ["a"]),
+                   helper.make_node("Relu", ["a"], ["y"])], {"x": ["N", 3, *SIZE]}, {"y": 4},
+                  {"w": weights(4, 3, 3, 3).astype(np.float16)},
+                  types={"x": TensorProto.FLOAT16, "y": TensorProto.FLOAT16})
+    plan = gossamer.compile(str(save(proto, tmp_path)), device)
+    assert [info.dtype for info in (*plan.inputs, *plan.outputs)] == ["float16", "float16"]
+    x = np.random.default_rng(0).standard_normal((2, 3, *SIZE)).astype(np.float16)
+    y = plan(x)
+    assert y.dtype == np.float16
+    (expected,) = runtime(proto, {"x": x})
+    assert normalised_error(y, expected.astype(np.float64)) <= tolerance("network", "fp16")
+    as_before = gossamer.compile(str(tmp_path / "model.onnx"), device, inputs=InputFormat(),
+                                 output_dtype="float32")
+    assert as_before(x.astype(np.float32)).dtype == np.float32
+
+
+def test_reports_say_how_inputs_are_taken() -> None:
+    given = InputFormat("uint8", "NHWC", mean=(1, 2, 3))
+    plan = gossamer.compile(stem(1), "host", inputs=given, output_dtype="float16")
+    assert "input 'x' is taken as Nx6x5x3 uint8 NHWC mean 1, 2, 3" in plan.report(1).notes
+    assert plan.report(1).rows[0]["problem"] == "NHWC uint8 -> add 1x3x6x5 float32 NCHW"
+    assert f"output {plan.outputs[0].name!r} is returned in float16" in plan.report(1).notes
 
 
 def test_what_does_not_fit_the_format_is_refused() -> None:
