@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from gossamer.ops.algorithm import Epilogue, Problem
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.elementwise.problem import ElementwiseProblem
+from gossamer.ops.image import makes_image
 from gossamer.ops.pool.problem import PoolProblem
 from gossamer.ops.reduce.problem import ReduceProblem
 from gossamer.ops.region.parts import is_product
@@ -113,7 +114,7 @@ def stem_block_of(problem: RegionProblem) -> Block | None:
     if len(problem.parts) not in (3, 4):
         return None
     *before, first, depthwise, project = problem.parts
-    if not all(map(_makes_image, before)):
+    if not all(map(makes_image, before)):
         return None
     if not isinstance(first, Conv2dProblem) or first.kernel == (1, 1) or first.groups > 1 or (
             first.channels > _MOST_IMAGE_CHANNELS or first.depth > _MOST_GATHERED):
@@ -121,15 +122,6 @@ def stem_block_of(problem: RegionProblem) -> Block | None:
     block = _block(problem, [first], depthwise, project)
     given = next((part for part in before if isinstance(part, ElementwiseProblem)), None)
     return None if block is None else replace(block, given=given)
-
-
-def _makes_image(part: Problem) -> bool:
-    """Returns whether a part makes an image of what callers give, by numbers for each channel."""
-    return isinstance(part, ElementwiseProblem) and len(part.inputs) == len(part.dtypes) == 1 and (
-        bool(part.formats) and part.constants == tuple(range(1, len(part.operands)))
-        and part.inputs[0].shape == part.shape and len(part.shape) == 4
-        and all(part.operands[index].shape[-3:] == (part.shape[1], 1, 1)
-                for index in part.constants))
 
 
 def excited_block_of(problem: RegionProblem) -> Block | None:

@@ -29,9 +29,7 @@
  * CHANNELS  channels of x, and OUT_CHANNELS those of y, multiples of 8
  * GATHERS   1: the expansion reads windows of an image of IMAGE_CHANNELS, each of GATHERED numbers,
  *           by filters of FILTER_H by FILTER_W; CHANNELS is then GATHERED with zeros up to a step
- * IMAGE_TYPE, IMAGE_HALVES, IMAGE_NHWC  type of the image's elements, whether that is 16-bit floats,
- *           and whether they are in NHWC
- * GIVEN     1: GIVEN_EPILOGUE makes the image's numbers of its elements; 0: these are its numbers
+ *           (what the image is: ops/image.h)
  * PADDED    1: the last chunk has channels that do not exist
  * ROW_TILES tiles of 16 that hold the pixels under a tile's windows, a multiple of EXPAND_TILES
  * EXPAND_TILES, EXPAND_PAIRS  tiles of pixels and pairs of channel tiles that a warp expands at once

@@ -4,7 +4,6 @@ block of MobileNet as one kernel for NVIDIA GPUs, with tensor cores."""
 from __future__ import annotations
 
 import abc
-import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from gossamer.ops.clusters import CLUSTERS
 from gossamer.ops.conv2d.sparse.common.tensor_cores import CYCLES_PER_MICROSECOND, TENSOR_CORES
 from gossamer.ops.copies import ASYNC_COPIES, COPY_BARRIERS
 from gossamer.ops.early_begin import EARLY_BEGIN
+from gossamer.ops.image import IMAGE, given_arguments
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.mma_precisions import MMA_PRECISIONS
 from gossamer.ops.region.algorithm import RegionAlgorithm
@@ -34,7 +34,6 @@ from gossamer.ops.region.inverted_residual.packing import (
     pack_chunks,
     pack_constants,
     pack_excite,
-    pack_given,
     pack_small_constants,
     pack_squeeze,
 )
@@ -50,7 +49,7 @@ from gossamer.ops.wgmma import WGMMA_GROUPS
 
 _SOURCE = Path(__file__).with_name("inverted_residual_mma.cu")
 _HEADERS = (*DIALECT, EARLY_BEGIN, ASYNC_COPIES, COPY_BARRIERS, TENSOR_CORES, MMA_PRECISIONS,
-            WGMMA_GROUPS, CLUSTERS, WARP_SUMS, SQUEEZE_EXCITE, *map(
+            WGMMA_GROUPS, CLUSTERS, WARP_SUMS, SQUEEZE_EXCITE, IMAGE, *map(
     Path(__file__).with_name,
     ("mma_sizes.h", "mma_products.h", "mma_warpgroups.h", "mma_gather.h", "mma_depthwise.h",
      "mma_excite.h")))
@@ -167,11 +166,8 @@ class _FusedBlockMma(RegionAlgorithm, abc.ABC):
                                lambda arrays: pack_small_constants(divided, arrays)))
         image: tuple[Argument, ...] = ()
         if block.expand is not None and block.gathers:
-            image = (block.expand.height, block.expand.width, *block.expand.pads[:2])
-        if block.given is not None:
-            image += tuple(weights.packed(
-                f"operand{index} of what is given",
-                functools.partial(pack_given, block, index)) for index in block.given.constants)
+            image = (block.expand.height, block.expand.width, *block.expand.pads[:2],
+                     *given_arguments(weights, block.given))
         arguments = (input_buffer(0), chunks, constants, output_buffer(0), block.hidden, p.height,
                      p.width, p.out_height, p.out_width, *p.pads[:2], *small, *image)
         return State(problem, variant, device, [

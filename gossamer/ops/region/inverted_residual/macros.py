@@ -9,10 +9,9 @@ import numpy as np
 from gossamer.expression import Expression
 from gossamer.ops.algorithm import Epilogue
 from gossamer.ops.epilogue import epilogue_macros
+from gossamer.ops.image import image_macros
 from gossamer.ops.region.inverted_residual.block import epilogues
 from gossamer.ops.region.inverted_residual.tiling import BlockTiling
-
-_IMAGE_TYPES = {"float32": "float", "float16": "HALF", "uint8": "uchar"}
 
 
 def block_macros(divided: BlockTiling, dtype: str, *, bulk: bool) -> dict[str, object]:
@@ -56,19 +55,11 @@ def _gather_macros(divided: BlockTiling) -> dict[str, object]:
     first = divided.block.expand
     if first is None or not divided.block.gathers:
         return {"GATHERS": 0}
-    image = divided.block.problem.inputs[0]
-    given = divided.block.given
-    made: dict[str, object] = {"GIVEN_OPERANDS": ""}
-    if given is not None:
-        numbers = Epilogue(given.expression, ("channel",) * len(given.constants))
-        made = {**epilogue_macros(numbers, prefix="GIVEN_"), "GIVEN_OPERANDS": "".join(
-            f", given_operand{index}" for index in range(len(given.constants)))}
     return {"GATHERS": 1, "GATHERED": first.depth, "FILTER_H": first.kernel[0],
             "FILTER_W": first.kernel[1], "FILTER_STEP_Y": first.stride[0],
             "FILTER_STEP_X": first.stride[1], "FILTER_DILATION_Y": first.dilation[0],
-            "FILTER_DILATION_X": first.dilation[1], "IMAGE_CHANNELS": first.channels,
-            "IMAGE_TYPE": _IMAGE_TYPES[image.dtype], "IMAGE_HALVES": int(image.dtype == "float16"),
-            "IMAGE_NHWC": int(image.layout == "NHWC"), "GIVEN": int(given is not None), **made}
+            "FILTER_DILATION_X": first.dilation[1],
+            **image_macros(divided.block.problem.inputs[0], divided.block.given)}
 
 
 def _excite_macros(divided: BlockTiling) -> dict[str, object]:

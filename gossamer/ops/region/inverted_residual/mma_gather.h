@@ -7,15 +7,6 @@ INLINE int quotient(int number, float reciprocal)
 }
 
 #if GATHERS
-#if IMAGE_HALVES
-#define IMAGE_AT(place) LOAD_HALF(corner, place)
-#else
-#define IMAGE_AT(place) (float)corner[place]
-#endif
-/* places between neighbouring columns, and channels, of the image */
-#define IMAGE_COLUMN (IMAGE_NHWC ? IMAGE_CHANNELS : 1)
-#define IMAGE_CHANNEL (IMAGE_NHWC ? 1 : image_height * image_width)
-
 /* Writes the window of each pixel that is expanded to its row of `inputs`, a pixel a work-item, with
  * zeros outside of the image.
  *
@@ -42,13 +33,11 @@ INLINE void gather_windows(REAL *inputs, const INPUT *image, int item, int pixel
                 const int r = (first + j) / FILTER_W % FILTER_H, s = (first + j) % FILTER_W;
                 const int channel = first + j < GATHERED ? (first + j) / (FILTER_H * FILTER_W) : 0;
                 int place = (r * FILTER_DILATION_Y * image_width + s * FILTER_DILATION_X)
-                                * IMAGE_COLUMN + channel * IMAGE_CHANNEL;
+                                * IMAGE_COLUMN
+                            + channel * IMAGE_CHANNEL(image_height * image_width);
                 bool exists = first + j < GATHERED && rows_exist[r] && columns_exist[s];
-                float value = exists ? IMAGE_AT(place) : 0.0f;
-#if GIVEN
-                GIVEN_EPILOGUE(value, channel, 0)
-                value = exists ? value : 0.0f;
-#endif
+                float value;
+                LOAD_IMAGE(value, corner, place, channel, exists)
                 values[j] = rounded(value);
             }
             REAL *target = inputs + pixel * X_ROW + first;

@@ -3,12 +3,8 @@
 #define WORK_GROUP_SIZE (32 * WARPS)
 #if GATHERS
 #define INPUT IMAGE_TYPE
-#if GIVEN
 #define GATHER_PARAMETERS \
     , int image_height, int image_width, int image_top, int image_left GIVEN_EPILOGUE_PARAMETERS
-#else
-#define GATHER_PARAMETERS , int image_height, int image_width, int image_top, int image_left
-#endif
 #else
 #define INPUT REAL
 #define GATHER_PARAMETERS

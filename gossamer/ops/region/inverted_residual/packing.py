@@ -47,11 +47,6 @@ def pack_constants(block: Block, arrays: Mapping[str, np.ndarray]) -> np.ndarray
     return np.concatenate(rows) if rows else np.zeros((1, block.out_channels), np.float32)
 
 
-def pack_given(block: Block, index: int, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Returns a constant, one number a channel, of what makes the image, the block's first part."""
-    return np.ascontiguousarray(arrays[f"0.operand{index}"], np.float32).reshape(-1)
-
-
 def pack_squeeze(divided: BlockTiling, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
     """Returns the weights of the first product of a squeeze-and-excite layer as (numbers, hidden
     channels), with zeros for channels that do not exist."""
