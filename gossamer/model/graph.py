@@ -62,7 +62,8 @@ class ValueInfo:
     def called(self) -> ValueInfo:
         """The shape and dtype of the arrays that callers give or get."""
         if self.given is not None:
-            return ValueInfo(self.name, self.given.shape(self.shape), self.given.dtype)
+            return ValueInfo(self.name, self.given.shape(self.shape),
+                             self.given.array_dtype)
         return replace(self, dtype=self.returned_dtype or self.dtype, returned_dtype="")
 
 

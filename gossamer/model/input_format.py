@@ -12,12 +12,19 @@ import numpy as np
 
 from gossamer.errors import InputError, quoted
 from gossamer.model.metadata import ModelMetadata
-from gossamer.tensor import AXES, ROW_MAJOR, Format
+from gossamer.tensor import (
+    AXES,
+    BFLOAT16,
+    ROW_MAJOR,
+    Format,
+    bfloat16_bits,
+    of_bfloat16_bits,
+)
 
 if TYPE_CHECKING:
     from gossamer.io.images import Preprocessing
 
-DTYPES = ("float32", "float16", "uint8")
+DTYPES = ("float32", "float16", BFLOAT16, "uint8")
 """The dtypes in which inputs are taken."""
 LAYOUTS = ("NCHW", "NHWC")
 """The orders of the axes in which images are taken."""
@@ -32,8 +39,9 @@ class InputFormat:
 
     Parameters
     ----------
-    dtype : {"float32", "float16", "uint8"}, default "float32"
-        The dtype of the arrays that the plan takes.
+    dtype : {"float32", "float16", "bfloat16", "uint8"}, default "float32"
+        The dtype of the arrays that the plan takes. Those of bfloat16 may also hold its bits as
+        uint16, as NumPy has no such dtype.
     layout : {"NCHW", "NHWC"}, default "NCHW"
         The order of their axes, where the input has four: (N, channels, height, width), or
         (N, height, width, channels) as photos are decoded.
@@ -134,6 +142,11 @@ class InputFormat:
         """Whether the network takes arrays of this form anyway."""
         return (self.dtype, self.layout) == ("float32", "NCHW") and not self.changes_values
 
+    @property
+    def array_dtype(self) -> str:
+        """The dtype of the arrays as NumPy has it."""
+        return "uint16" if self.dtype == BFLOAT16 else self.dtype
+
     def format(self, rank: int) -> Format:
         """Return how memory holds what callers give of an input of so many dimensions."""
         return Format(self.layout if rank == 4 else ROW_MAJOR, self.dtype)
@@ -146,7 +159,10 @@ class InputFormat:
 
     def as_network_takes(self, array: np.ndarray) -> np.ndarray:
         """Return what the network takes, float32, for an array that a caller gives."""
-        x = np.asarray(array, np.float32)
+        x = np.asarray(array)
+        if self.dtype == BFLOAT16 and x.dtype == np.uint16:
+            x = of_bfloat16_bits(x)
+        x = x.astype(np.float32, copy=False)
         if x.ndim == 4:
             x = x.transpose(np.argsort(AXES[self.layout]))
         if self.changes_values:
@@ -161,6 +177,8 @@ class InputFormat:
         array, in the format's dtype and layout."""
         if array.ndim == 4:
             array = array.transpose(AXES[self.layout])
+        if self.dtype == BFLOAT16:
+            return bfloat16_bits(array)
         return np.ascontiguousarray(array, self.dtype)
 
     def check(self, name: str, shape: Sequence[int | None], dtype: str) -> None:

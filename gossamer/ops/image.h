@@ -2,6 +2,7 @@
  *
  * IMAGE_TYPE      type of the elements in memory
  * IMAGE_HALVES    1: these are 16-bit floats
+ * IMAGE_BFLOATS   1: these are the upper halves of floats
  * IMAGE_NHWC      1: they are in NHWC; 0: in NCHW
  * IMAGE_CHANNELS  channels of the image
  * GIVEN_EPILOGUE  makes a number of an element, with the parameters GIVEN_EPILOGUE_PARAMETERS, which
@@ -9,6 +10,8 @@
 
 #if IMAGE_HALVES
 #define IMAGE_ELEMENT(image, place) LOAD_HALF(image, place)
+#elif IMAGE_BFLOATS
+#define IMAGE_ELEMENT(image, place) BITS_AS_FLOAT((uint)(image)[place] << 16)
 #else
 #define IMAGE_ELEMENT(image, place) (float)(image)[place]
 #endif

@@ -14,11 +14,11 @@ from gossamer.ops.algorithm import Epilogue, Problem
 from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.ops.epilogue import epilogue_macros
 from gossamer.ops.weights import Weights
-from gossamer.tensor import TensorSpec
+from gossamer.tensor import BFLOAT16, TensorSpec
 
 IMAGE = Path(__file__).with_name("image.h")
 """The header by which kernels load an image's numbers; it comes before a kernel's own text."""
-_TYPES = {"float32": "float", "float16": "HALF", "uint8": "uchar"}
+_TYPES = {"float32": "float", "float16": "HALF", "uint8": "uchar", BFLOAT16: "unsigned short"}
 
 
 def makes_image(part: Problem) -> bool:
@@ -38,6 +38,7 @@ def image_macros(image: TensorSpec, given: ElementwiseProblem | None) -> dict[st
     numbers = Epilogue() if given is None else Epilogue(
         given.expression, ("channel",) * len(given.constants))
     return {"IMAGE_TYPE": _TYPES[image.dtype], "IMAGE_HALVES": int(image.dtype == "float16"),
+            "IMAGE_BFLOATS": int(image.dtype == BFLOAT16),
             "IMAGE_NHWC": int(image.layout == "NHWC"), "IMAGE_CHANNELS": image.shape[1],
             **epilogue_macros(numbers, prefix="GIVEN_"), "GIVEN_OPERANDS": "".join(
                 f", given_operand{index}" for index in range(len(numbers.operands)))}

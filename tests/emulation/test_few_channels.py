@@ -37,7 +37,7 @@ def test_it_computes_the_convolution(emulate: Emulate, mode: str, problem: Conv2
 
 @pytest.mark.parametrize("mode, name, config", [
     ("bounds", "bytes", 0), ("races", "bytes", 2), ("bounds", "planes", 1), ("plain", "halves", 2),
-    ("bounds", "floats", 2)])
+    ("bounds", "bfloats", 1), ("bounds", "floats", 2)])
 def test_it_makes_the_image_of_what_is_given(emulate: Emulate, mode: str, name: str,
                                              config: int) -> None:
     device = emulate(mode, schedule=1)

@@ -45,6 +45,7 @@ from tests.ops.region.test_inverted_residual_mma import (
     ("races", "stem of bytes", "fp16", BlockTile(5, 4, 16, 2, 4)),
     ("plain", "stem of planes", "tf32", BlockTile(5, 4, 16, 2, 4)),
     ("bounds", "stem of halves", "fp16", BlockTile(3, 3, 16, 1, 2)),
+    ("bounds", "stem of bfloats", "fp32", BlockTile(5, 4, 16, 2, 4)),
     ("races", "stem of halves", "fp32", BlockTile(2, 4, 16, 2, 4)),
     ("plain", "excited", "fp16", BlockTile(7, 6, 16, 3, 4)),
     ("plain", "excited", "tf32", BlockTile(7, 6, 16, 2, 4)),

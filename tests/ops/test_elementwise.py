@@ -167,7 +167,7 @@ def given_as(format_: Format, shape: tuple[int, ...], expression: Expression,
 
 @pytest.mark.parametrize("shape", [(2, 3, 5, 8), (1, 4, 6, 7), (3, 1, 4, 4), (0, 3, 2, 2)], ids=str)
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-@pytest.mark.parametrize("dtype", ["uint8", "float16", "float32"])
+@pytest.mark.parametrize("dtype", ["uint8", "float16", "bfloat16", "float32"])
 def test_an_input_is_read_in_its_own_format(device: Device, shape: tuple[int, ...], layout: str,
                                             dtype: str) -> None:
     format_ = Format(layout, dtype)

@@ -30,11 +30,11 @@ from gossamer.ops.strided import (
     merge,
 )
 from gossamer.ops.weights import Weights
-from gossamer.tensor import Format, TensorSpec, pack
+from gossamer.tensor import BFLOAT16, Format, TensorSpec, pack
 
 _SOURCE = Path(__file__).with_name("fused.cl")
 _TYPES = {"float32": "float", "float16": "HALF", "int32": "int", "int64": "INT64",
-          "uint8": "uchar", "bool": "uchar"}
+          "uint8": "uchar", "bool": "uchar", BFLOAT16: "unsigned short"}
 _VECTORS = {"float": "float4", "HALF": "float4", "int": "int4", "uchar": "uchar4"}
 _FLOAT_ONLY = {"pow", "exp", "log", "sqrt", "tanh", "erf", "floor", "round",
                "sigmoid", "hard_sigmoid"}
@@ -268,6 +268,8 @@ class _Generator:
 
 def _one(kind: str, pointer: str, place: str) -> str:
     """Returns the C text that loads an element from memory."""
+    if kind == _TYPES[BFLOAT16]:
+        return f"BITS_AS_FLOAT((uint){pointer}[{place}] << 16)"
     return f"LOAD_HALF({pointer}, {place})" if kind == "HALF" else f"{pointer}[{place}]"
 
 

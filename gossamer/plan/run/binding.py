@@ -3,15 +3,18 @@ caller's arrays."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from gossamer.device.array_library import library
 from gossamer.errors import InputError, quoted
 from gossamer.model.graph import Graph, ValueInfo
 from gossamer.plan.measurement import counted
 from gossamer.plan.run.foreign import is_lossless
-from gossamer.tensor import AXES
+from gossamer.tensor import AXES, BFLOAT16
 
 
 def check_count(graph: Graph, inputs: Sequence[Any]) -> None:
@@ -42,8 +45,12 @@ def in_order(graph: Graph, inputs: Sequence[Any], named: Mapping[str, Any]) -> t
 
 def as_called_for(graph: Graph, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
     """Returns the inputs of a call, in which images whose axes are in the order N, C, H, W, such as
-    tensors of torch in channels_last, are views in NHWC where callers give the input in that."""
+    tensors of torch in channels_last, are views in NHWC where callers give the input in that, and
+    arrays of bfloat16 are views of their bits. Raises InputError where an input takes bfloat16 and
+    is none."""
     def viewed(info: ValueInfo, array: Any) -> Any:
+        if info.given is not None and info.given.dtype == BFLOAT16:
+            array = _bits(info.name, array)
         shape = getattr(array, "shape", ())
         if info.given is None or len(shape) != 4 or _is_of(shape, info.called.shape) or (
                 not _is_of(shape, info.shape)):
@@ -52,6 +59,18 @@ def as_called_for(graph: Graph, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         return array.permute(order) if hasattr(array, "permute") else array.transpose(order)
 
     return tuple(viewed(info, array) for info, array in zip(graph.inputs, inputs, strict=True))
+
+
+def _bits(name: str, array: Any) -> Any:
+    """Returns a view of the bits of an array of bfloat16, which may hold them already."""
+    dtype = str(getattr(array, "dtype", type(array).__name__)).removeprefix("torch.")
+    if dtype == BFLOAT16:
+        return array.view(sys.modules[library(array)].uint16
+                          if library(array) == "torch" else np.uint16)
+    if dtype != "uint16":
+        raise InputError(f"input {quoted(name)} has dtype {dtype}, expected {BFLOAT16}, or uint16 "
+                         "that holds its bits")
+    return array
 
 
 def _is_of(shape: Sequence[int], expected: Sequence[int | None]) -> bool:

@@ -24,6 +24,7 @@ from gossamer.plan.program import Program, Step
 from gossamer.plan.run.buffers import ProgramBuffers
 from gossamer.plan.run.host_transfers import HostTransfers, TransferGraph
 from gossamer.plan.run.step_line import step_line
+from gossamer.tensor import pack
 
 _MOST_FOREIGN = 8
 """Number of captured graphs that are stored for inputs at addresses of other libraries."""
@@ -341,8 +342,7 @@ class Context:
             random, count = np.random.default_rng(0), min(spec.size, _MOST_DRAWN)
             numbers = (random.integers(0, 256, count, np.uint8) if spec.dtype == "uint8"
                        else random.standard_normal(count, np.float32))
-            self.device.write(self.buffer(value), np.resize(numbers, spec.stored_shape).astype(
-                spec.stored_dtype))
+            self.device.write(self.buffer(value), pack(np.resize(numbers, spec.shape), spec))
 
     @cached_property
     def _copies_outputs(self) -> bool:

@@ -36,6 +36,7 @@ PROBLEMS = {
     "bytes": region(STEM, Format("NHWC", "uint8")),
     "planes": region(LARGE_FILTER, Format("NCHW", "uint8"), apply("mul")),
     "halves": region(ODD, Format("NHWC", "float16"), Expression(1)),
+    "bfloats": region(STEM, Format("NCHW", "bfloat16")),
     "floats": region(GREY, Format("NHWC"), apply("add"))}
 
 

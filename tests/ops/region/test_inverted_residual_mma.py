@@ -58,6 +58,7 @@ LARGE_STEM = stem(block(1, 0, 24, 8, (7, 8), kernel=(5, 5), stride=(2, 1), expan
                   2, (12, 10), kernel=(5, 4), stride=(1, 1), pads=(2, 1, 1, 3), dilation=(2, 2))
 STEM_OF_BYTES = given_as(STEM, Format("NHWC", "uint8"))
 STEM_OF_PLANES = given_as(STEM, Format("NCHW", "uint8"), apply("mul"))
+STEM_OF_BFLOATS = given_as(STEM, Format("NHWC", "bfloat16"), apply("add"))
 STEM_OF_HALVES = given_as(LARGE_STEM, Format("NHWC", "float16"), Expression(1))
 EVEN_FILTER = block(2, 8, 32, 16, (9, 10), kernel=(4, 4), stride=(2, 2), activation=BIAS_RELU)
 FLAT_FILTER = block(1, 16, 24, 8, (6, 11), kernel=(1, 3), stride=(1, 2))
@@ -67,7 +68,7 @@ PROBLEMS = {"residual": RESIDUAL, "strided": STRIDED, "large filter": LARGE_FILT
             "unused channels": UNUSED_CHANNELS, "separable": SEPARABLE,
             "separable residual": SEPARABLE_RESIDUAL, "stem": STEM, "large stem": LARGE_STEM,
             "stem of bytes": STEM_OF_BYTES, "stem of planes": STEM_OF_PLANES,
-            "stem of halves": STEM_OF_HALVES,
+            "stem of halves": STEM_OF_HALVES, "stem of bfloats": STEM_OF_BFLOATS,
             "wide": WIDE, "narrow": NARROW, "excited": EXCITED,
             "excited strided": EXCITED_STRIDED, "excited separable": EXCITED_SEPARABLE,
             "excited unused channels": EXCITED_UNUSED_CHANNELS}

@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Callable
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
@@ -21,6 +22,7 @@ from gossamer.model.builder import GraphBuilder
 from gossamer.model.graph import Graph
 from gossamer.model.metadata import ModelMetadata
 from gossamer.plan.plan import Plan
+from gossamer.tensor import bfloat16_bits
 from tests.model.onnx_models import model, runtime, save
 from tests.tolerances import normalised_error, tolerance
 
@@ -28,7 +30,7 @@ SIZE = (6, 5)
 CHANNELS = {"mean": (0.4, 0.5, 0.3), "std": (0.2, 0.25, 0.5)}
 FORMATS = [
     InputFormat(dtype, layout, **numbers) for (dtype, layout), numbers in itertools.product(
-        itertools.product(("uint8", "float16", "float32"), ("NCHW", "NHWC")),
+        itertools.product(("uint8", "float16", "bfloat16", "float32"), ("NCHW", "NHWC")),
         ({}, {"scale": 1 / 255, **CHANNELS}, {"mean": 0.5, "std": (2.0,)}))]
 
 
@@ -86,7 +88,8 @@ def drawn(graph: Graph, given: InputFormat, batch: int) -> list[np.ndarray]:
     rng = np.random.default_rng(batch)
     shape = given.shape((batch, 3, *SIZE))
     x = (rng.integers(0, 256, shape, np.uint8) if given.dtype == "uint8"
-         else rng.standard_normal(shape).astype(given.dtype))
+         else rng.standard_normal(shape).astype(np.float32))
+    x = bfloat16_bits(x) if given.dtype == "bfloat16" else x.astype(given.dtype)
     return [x, *(rng.standard_normal((batch, 4)).astype(np.float32) for _ in graph.inputs[1:])]
 
 
@@ -136,6 +139,17 @@ def test_images_in_the_order_of_the_network_are_taken_as_views(device: Device) -
     np.testing.assert_array_equal(plan(x.transpose(0, 3, 1, 2)), plan(x))
     call = plan.bind(x.transpose(0, 3, 1, 2))
     np.testing.assert_array_equal(call(), plan(x))
+
+
+def test_arrays_of_bfloat16_and_their_bits_are_taken() -> None:
+    plan = gossamer.compile(stem(1), "host", inputs=InputFormat("bfloat16", "NHWC"))
+    bits = drawn(stem(1), InputFormat("bfloat16", "NHWC"), 2)[0]
+    y = plan(bits)
+    np.testing.assert_array_equal(plan(bits.view(ml_dtypes.bfloat16)), y)
+    np.testing.assert_array_equal(
+        plan.bind(bits.view(ml_dtypes.bfloat16).transpose(0, 3, 1, 2))(), y)
+    with pytest.raises(InputError, match="input 'x' has dtype float32, expected bfloat16"):
+        plan(bits.astype(np.float32))
 
 
 def test_photos_are_normalised_as_the_metadata_says() -> None:
