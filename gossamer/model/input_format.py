@@ -184,8 +184,8 @@ class InputFormat:
     def check(self, name: str, shape: Sequence[int | None], dtype: str) -> None:
         """Raise InputError unless an input of a name, shape and dtype may have this format."""
         if dtype != "float32":
-            raise InputError(f"inputs: input {quoted(name)} takes {dtype}, no pictures; leave its "
-                             "format out")
+            raise InputError(f"inputs: input {quoted(name)} takes {dtype}, and formats are those "
+                             "of float32 inputs, such as pictures; leave its format out")
         counts = {name: len(self._of(name)) for name in ("scale", "mean", "std")}
         if len(shape) != 4 and (max(counts.values()) > 1 or self.layout != "NCHW"):
             what = f"layout {self.layout}" if self.layout != "NCHW" else "numbers for channels"

@@ -60,7 +60,8 @@ def test_wrong_fields_are_refused(make: Callable[[], Any], message: str) -> None
     ([IMAGE], "photos", "does not say how photos are prepared"),
     ([("x", (None, 5), "float32")], InputFormat("uint8", "NHWC"), "has 2 dimensions, its format"),
     ([("x", (None, 3, 5), "float32")], InputFormat(std=(1, 2, 3)), "numbers for channels"),
-    ([("x", (None, 3, 8, 6), "int64")], InputFormat("uint8"), "takes int64, no pictures"),
+    ([("x", (None, 3, 8, 6), "int64")], InputFormat("uint8"),
+     "takes int64, and formats are those of float32 inputs, such as pictures"),
     ([IMAGE, ("y", (None, 4), "float32")], InputFormat("uint8"), "takes 'x', 'y'; give a mapping"),
 ])
 def test_formats_that_do_not_fit_the_network_are_refused(

@@ -139,6 +139,10 @@ def test_images_in_the_order_of_the_network_are_taken_as_views(device: Device) -
     np.testing.assert_array_equal(plan(x.transpose(0, 3, 1, 2)), plan(x))
     call = plan.bind(x.transpose(0, 3, 1, 2))
     np.testing.assert_array_equal(call(), plan(x))
+    pinned = plan.pinned(2)
+    assert (pinned.shape, pinned.dtype) == (x.shape, x.dtype)
+    pinned[...] = x
+    np.testing.assert_array_equal(plan(pinned), plan(x))
 
 
 def test_arrays_of_bfloat16_and_their_bits_are_taken() -> None:
