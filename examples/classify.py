@@ -18,8 +18,8 @@ def main() -> None:
     if len(sys.argv) < 2:
         fail(f"no photo given: {__doc__}")
     photo, *device = sys.argv[1:]
-    x = PRESETS["imagenet"].batch([load_image(photo)])
-    plan = gossamer.compile("mobilenet_v2", device=device[0] if device else None)
+    x = PRESETS["imagenet"].pixel_batch([load_image(photo)])
+    plan = gossamer.compile("mobilenet_v2", device=device[0] if device else None, inputs="photos")
     (scores,) = plan(x)
     for line in best_classes(scores, 5, class_names(None, len(scores))):
         print(f"{line['probability']:7.2%}  {line['name']}")

@@ -16,6 +16,7 @@ from gossamer.version import PACKAGE_VERSION
 if TYPE_CHECKING:
     from gossamer.detect.detector import Detector
     from gossamer.device.registry import devices
+    from gossamer.model.input_format import InputFormat
     from gossamer.model.load import load
     from gossamer.plan.api import compile
     from gossamer.plan.plan import Plan
@@ -23,10 +24,11 @@ if TYPE_CHECKING:
 
 __version__ = PACKAGE_VERSION
 
-__all__ = ["MLP", "Detector", "GossamerError", "GossamerWarning", "Plan", "compile", "devices",
-           "load", "train_many"]
+__all__ = ["MLP", "Detector", "GossamerError", "GossamerWarning", "InputFormat", "Plan", "compile",
+           "devices", "load", "train_many"]
 
-_HOMES = {"Detector": "gossamer.detect.detector", "MLP": "gossamer.train",
+_HOMES = {"Detector": "gossamer.detect.detector",
+          "InputFormat": "gossamer.model.input_format", "MLP": "gossamer.train",
           "Plan": "gossamer.plan.plan",
           "compile": "gossamer.plan.api", "devices": "gossamer.device.registry",
           "load": "gossamer.model.load", "train_many": "gossamer.train"}

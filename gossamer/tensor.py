@@ -22,6 +22,9 @@ AXES = {
 }
 """The layouts of rank-4 tensors with the logical axes in the order of memory, outermost first."""
 
+BFLOAT16 = "bfloat16"
+"""The dtype of float32 numbers of which memory holds the upper 16 bits, as NumPy's uint16."""
+
 _WORD_BITS = {"packed32": 32, "packed64": 64}
 
 
@@ -61,7 +64,7 @@ class Format(HashedOnce):
     "packed64": N(C/b)HWb, in which b channels are one word of b bits. A dtype of several planes
     has its words for the same channels side by side. A matrix (N, C) is packed like N images of one
     pixel.
-    dtype: a NumPy dtype name, or one of PACKED_DTYPES.
+    dtype: a NumPy dtype name, BFLOAT16, or one of PACKED_DTYPES.
     channel_multiple: number to a multiple of which memory rounds C up; the added channels are zero.
     border: (top, left, bottom, right) numbers of zeros that are stored round H and W; of a packed
     dtype these are words of zeros.
@@ -83,7 +86,7 @@ class Format(HashedOnce):
         if self.is_packed != (self.layout in _WORD_BITS):
             raise ValueError(f"dtype {self.dtype} does not go with layout {self.layout}: "
                              f"{', '.join(PACKED_DTYPES)} are packed, and nothing else is")
-        if not self.is_packed:
+        if not self.is_packed and self.dtype != BFLOAT16:
             np.dtype(self.dtype)
         if self.channel_multiple < 1 or min(self.border) < 0:
             raise ValueError(f"channel_multiple {self.channel_multiple} and border {self.border}: "
@@ -109,12 +112,14 @@ class Format(HashedOnce):
     @functools.cached_property
     def stored_dtype(self) -> np.dtype:
         """The dtype in memory; packed values are in unsigned words."""
+        if self.dtype == BFLOAT16:
+            return np.dtype("uint16")
         return np.dtype(f"uint{_WORD_BITS[self.layout]}" if self.is_packed else self.dtype)
 
     @functools.cached_property
     def logical_dtype(self) -> np.dtype:
-        """The dtype of logical arrays; packed values are float32."""
-        return np.dtype("float32" if self.is_packed else self.dtype)
+        """The dtype of logical arrays; packed values and those of bfloat16 are float32."""
+        return np.dtype("float32" if self.is_packed or self.dtype == BFLOAT16 else self.dtype)
 
     def stored_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Returns the shape in memory order with paddings and the channels of other tensors, in
@@ -283,7 +288,8 @@ def pack(array: np.ndarray, spec: TensorSpec, *, check: bool = True) -> np.ndarr
             values = ", ".join(f"{value:g}" for value in PACKED_DTYPES[spec.dtype].values)
             raise ValueError(f"{spec.dtype} hold the values {values} only")
         return _pack_words(array, spec)
-    array = np.asarray(array, dtype=spec.stored_dtype)
+    array = (bfloat16_bits(array) if spec.dtype == BFLOAT16
+             else np.asarray(array, dtype=spec.stored_dtype))
     if spec.layout == ROW_MAJOR:
         return np.ascontiguousarray(array)
     stored = np.zeros(spec.stored_shape, dtype=spec.stored_dtype)
@@ -293,13 +299,38 @@ def pack(array: np.ndarray, spec: TensorSpec, *, check: bool = True) -> np.ndarr
 
 def unpack(stored: np.ndarray, spec: TensorSpec) -> np.ndarray:
     """Returns the logical array that memory of this spec holds, as a view where possible; packed
-    values become float32."""
+    values and those of bfloat16 become float32."""
     stored = stored.reshape(spec.stored_shape)
+    if spec.dtype == BFLOAT16:
+        return of_bfloat16_bits(logical_view(stored, spec))
     return _unpack_words(stored, spec) if spec.format.is_packed else logical_view(stored, spec)
 
 
+def bfloat16_bits(array: np.ndarray) -> np.ndarray:
+    """Returns the nearest bfloat16 of each number, as bits in uint16; NaN stays NaN."""
+    numbers = np.ascontiguousarray(array, np.float32).reshape(np.shape(array))
+    bits = numbers.view(np.uint32)
+    # half of the last place that stays, and one more where that place is odd
+    nearest = (bits + (0x7FFF + ((bits >> 16) & 1))) >> 16
+    return np.where(np.isnan(numbers), 0x7FC0, nearest).astype(np.uint16)
+
+
+def of_bfloat16_bits(bits: np.ndarray) -> np.ndarray:
+    """Returns the numbers, float32, whose bits in bfloat16 are given."""
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+def held(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
+    """Returns the values that memory of a spec of floats holds of a logical array: rounded to its
+    dtype."""
+    if spec.dtype == BFLOAT16:
+        return of_bfloat16_bits(bfloat16_bits(array))
+    return array.astype(spec.logical_dtype, copy=False)
+
+
 def logical_view(stored: np.ndarray, spec: TensorSpec) -> np.ndarray:
-    """Returns memory of this spec as the logical array, without paddings, which may be written to.
+    """Returns memory of this spec as the logical array, without paddings, which may be written to;
+    of bfloat16 as bits.
     Raises ValueError for a packed layout, whose words are not elements."""
     if spec.format.is_packed:
         raise ValueError(f"{spec} is packed: its words are not elements")

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import itertools
 
+import ml_dtypes
 import numpy as np
 import pytest
 
-from gossamer.tensor import PACKED_DTYPES, Format, TensorSpec, default_spec, pack, unpack
+from gossamer.tensor import (
+    PACKED_DTYPES,
+    Format,
+    TensorSpec,
+    bfloat16_bits,
+    default_spec,
+    held,
+    of_bfloat16_bits,
+    pack,
+    unpack,
+)
 
 SHAPES = [(1, 1, 1, 1), (2, 3, 4, 5), (1, 32, 2, 3), (2, 33, 1, 2), (1, 70, 3, 1), (0, 5, 2, 2),
           (2, 0, 3, 3)]
@@ -119,3 +130,19 @@ def test_parts_that_do_not_exist(options):
 def test_paddings_that_do_not_exist(options):
     with pytest.raises(ValueError, match=r"channel_multiple .* border"):
         Format(**{"layout": "NCHW", **options})
+
+
+def test_bfloat16_is_the_nearest_of_its_numbers() -> None:
+    rng = np.random.default_rng(0)
+    numbers = np.concatenate([
+        rng.standard_normal(1000).astype(np.float32),
+        rng.integers(0, 2**32, 5000, dtype=np.uint32).view(np.float32),
+        np.array([0, -0.0, np.inf, -np.inf, np.nan, 3.4e38, 1e-45], np.float32)])
+    with np.errstate(all="ignore"):
+        expected = numbers.astype(ml_dtypes.bfloat16).astype(np.float32)
+    np.testing.assert_array_equal(of_bfloat16_bits(bfloat16_bits(numbers)), expected)
+    spec = TensorSpec((2, 3, 4, 5), Format("NHWC", "bfloat16"))
+    array = held(rng.standard_normal((2, 3, 4, 5)).astype(np.float32), spec)
+    stored = pack(array, spec)
+    assert (stored.shape, stored.dtype) == ((2, 4, 5, 3), np.uint16)
+    np.testing.assert_array_equal(unpack(stored, spec), array)

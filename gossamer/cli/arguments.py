@@ -14,6 +14,7 @@ from gossamer.io import terminal
 from gossamer.io.arrays import read_arrays
 from gossamer.io.text import shape_text
 from gossamer.model import zoo
+from gossamer.model.graph import as_called
 from gossamer.model.infer.resolve import check_open_dimensions, with_shapes
 from gossamer.model.load import expected_models
 from gossamer.plan.store.plan_file import SUFFIX
@@ -94,6 +95,7 @@ def read_inputs(texts: Sequence[str], graph: Graph, option: str = "--input") -> 
     the option, for messages. Raises InputError.
     """
     arrays: dict[str, tuple[str, np.ndarray]] = {}
+    graph = as_called(graph)
     names = [info.name for info in graph.inputs]
     for text in texts:
         name, file = _name_and_file(text, graph, option)

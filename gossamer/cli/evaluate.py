@@ -72,8 +72,9 @@ def evaluate(
     options = PhotoOptions(preprocess, size, resize, scale, mean, std, bgr, grey)
     saved_plan = load_plan(model, device, shape, weights, strict)
     graph = load_graph(model, shape, weights) if saved_plan is None else saved_plan.graph
-    samples = labelled_inputs(model, graph, data, label, limit, options, batch)
-    plan = saved_plan or gossamer.compile(graph, device=device, strict=strict)
+    samples = labelled_inputs(model, graph, data, label, limit, options, batch,
+                              is_planned=saved_plan is not None)
+    plan = saved_plan or gossamer.compile(samples.graph, device=device, strict=strict)
     start = time.perf_counter()
     ranks, classes = _ranks(model, plan, samples, labels)
     seconds = time.perf_counter() - start

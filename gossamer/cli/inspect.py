@@ -12,6 +12,7 @@ from gossamer.cli.arguments import load_graph
 from gossamer.cli.options import JsonOption, ModelArgument, ShapeOption, WeightsOption
 from gossamer.io import terminal
 from gossamer.io.text import human
+from gossamer.model.formats import format_lines
 from gossamer.model.infer.resolve import resolve
 from gossamer.plan.report.forms import forms_line, weights_line
 from gossamer.plan.report.summary import forms_of_layers, summarise
@@ -42,7 +43,7 @@ def inspect(
     _print_nodes(rows, with_form=bool(line))
     print(f"{len(rows)} nodes, {human(totals['parameters'])} parameters, "
           f"{human(totals['flops'])} FLOPs at batch {batch}")
-    for text in filter(None, (line, weights_line(forms.values()))):
+    for text in filter(None, (line, weights_line(forms.values()), *format_lines(graph))):
         print(text)
 
 

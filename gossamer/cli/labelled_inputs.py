@@ -37,6 +37,7 @@ class LabelledInputs:
     batch: number of samples of an execution; the last may have fewer.
     source: text that says where they come from.
     are_photos: whether the labels are the names of folders.
+    graph: the network with the form in which it takes the samples.
     """
 
     labels: Sequence[str]
@@ -44,6 +45,7 @@ class LabelledInputs:
     batch: int
     source: str
     are_photos: bool
+    graph: Graph
 
     def classes(self, count: int, names_file: Path | None,
                 network_names: Sequence[str]) -> np.ndarray:
@@ -77,8 +79,10 @@ class LabelledInputs:
 
 
 def labelled_inputs(model: str, graph: Graph, data: str, label: str, limit: int | None,
-                    options: PhotoOptions, batch: int | None) -> LabelledInputs:
-    """Returns the samples of a file or folder. Raises InputError where there are none, or where
+                    options: PhotoOptions, batch: int | None, *, is_planned: bool
+                    ) -> LabelledInputs:
+    """Returns the samples of a file or folder. is_planned: whether there is a plan, which says how
+    it takes them. Raises InputError where there are none, or where
     they do not fit the network."""
     if len(graph.inputs) > 1:
         raise InputError(f"{model}: takes the inputs {input_names(graph)}; evaluate runs networks "
@@ -90,7 +94,7 @@ def labelled_inputs(model: str, graph: Graph, data: str, label: str, limit: int 
     if path.is_dir():
         if label != "first":
             raise InputError(f"--label {label}: goes with .csv and .tsv files; {path} is a folder")
-        return _photos(model, graph, path, limit, options, batch)
+        return _photos(model, graph, path, limit, options, batch, is_planned=is_planned)
     if options.names():
         raise InputError(f"{options.names()[0]}: is for photos; the numbers of {path} are taken "
                          "as they are")
@@ -98,13 +102,14 @@ def labelled_inputs(model: str, graph: Graph, data: str, label: str, limit: int 
 
 
 def _photos(model: str, graph: Graph, folder: Path, limit: int | None, options: PhotoOptions,
-            batch: int | None) -> LabelledInputs:
+            batch: int | None, *, is_planned: bool) -> LabelledInputs:
     files = image_folders.labelled_files(folder, limit)
     prepare = photo_options.preprocessing(model, graph, options)
     size = batch_size(graph, batch, len(files), _size_of_batches(graph))
+    graph = graph if is_planned else photo_options.taking_photos(graph, prepare)
     batches = photo_options.photo_batches([str(file) for file, _ in files], size, prepare,
-                                          graph.inputs[0].shape)
-    return LabelledInputs([name for _, name in files], batches, size, str(folder), True)
+                                          graph.inputs[0])
+    return LabelledInputs([name for _, name in files], batches, size, str(folder), True, graph)
 
 
 def _numbers(model: str, graph: Graph, path: Path, label: str, limit: int | None,
@@ -122,9 +127,13 @@ def _numbers(model: str, graph: Graph, path: Path, label: str, limit: int | None
         raise InputError(f"{path}: a sample is {shape_text(stored)}, {model} takes "
                          f"{shape_text(shape)}; save x in that order of axes")
     x = dataset.x.reshape(len(dataset.x), *(size or 1 for size in shape))
+    given = graph.inputs[0].given
+    if given is not None:
+        x = given.arranged(x)
     size = batch_size(graph, batch, len(x), _size_of_batches(graph))
     batches = ((x[first:first + size],) for first in range(0, len(x), size))
-    return LabelledInputs(list(map(str, dataset.y.tolist())), batches, size, dataset.source, False)
+    return LabelledInputs(list(map(str, dataset.y.tolist())), batches, size, dataset.source, False,
+                          graph)
 
 
 def _without_ones(shape: Sequence[int | None]) -> list[int | None]:

@@ -14,6 +14,8 @@ from gossamer.errors import InputError
 from gossamer.io import terminal
 from gossamer.io.images import LONGEST, PRESETS, Preprocessing, load_image
 from gossamer.io.text import shape_text
+from gossamer.model.formats import with_formats
+from gossamer.model.input_format import InputFormat
 
 if TYPE_CHECKING:
     from gossamer.model.graph import Graph, ValueInfo
@@ -68,6 +70,7 @@ def preprocessing(model: str, graph: Graph, options: PhotoOptions) -> Preprocess
         prepare = prepare.fitted((None, None, *size) if size else input_shape)
         _check_photos_fit(prepare, model, graph.inputs[0])
         prepare = prepare if options.resize is None else replace(prepare, resize=options.resize)
+        _check_normalisation(graph.inputs[0], prepare, options)
     except InputError as error:
         # the preprocessing does not know which options asked for it
         text = str(error)
@@ -83,14 +86,44 @@ def preprocessing(model: str, graph: Graph, options: PhotoOptions) -> Preprocess
     return prepare
 
 
+def taking_photos(graph: Graph, prepare: Preprocessing) -> Graph:
+    """Returns the graph as it takes photos: as bytes that the device normalises, where that gives
+    the numbers that `prepare` does, else as before."""
+    # whether a picture is a negative is told by what the network gets
+    if len(graph.inputs[0].shape) != 4 or graph.metadata.brightness is not None:
+        return graph
+    try:
+        return with_formats(graph, InputFormat.from_metadata(prepare), None)
+    except InputError:  # it rounds, or has numbers that no device can fold
+        return graph
+
+
+def _check_normalisation(info: ValueInfo, prepare: Preprocessing, options: PhotoOptions) -> None:
+    """Raises InputError where options ask for other numbers than those by which a saved plan
+    normalises."""
+    if info.given is None or not info.given.changes_values or not options.names():
+        return
+    asked = InputFormat.from_metadata(prepare)
+    if (asked.factors, asked.shifts) != (info.given.factors, info.given.shifts):
+        raise InputError(f"{', '.join(options.names())}: the plan takes {info.name!r} as "
+                         f"{info.given}, and normalises otherwise; leave these options out, or "
+                         "compile it again")
+
+
 def photo_batches(paths: Sequence[str], batch: int, prepare: Preprocessing,
-                  input_shape: Sequence[int | None]) -> Iterator[tuple[np.ndarray, ...]]:
-    """Yields the prepared photos, `batch` at a time, in the shape that the network's input has."""
+                  info: ValueInfo) -> Iterator[tuple[np.ndarray, ...]]:
+    """Yields the prepared photos, `batch` at a time, as an input takes them."""
+    given = info.given
     for start in range(0, len(paths), batch):
-        photos = prepare.batch([load_image(path) for path in paths[start : start + batch]])
-        if len(input_shape) == 2 and photos[0].size == input_shape[1]:
+        images = [load_image(path) for path in paths[start : start + batch]]
+        if given is not None and (given.changes_values or given.dtype == "uint8"):
+            # the device normalises
+            photos = prepare.pixel_batch(images).transpose(0, 3, 1, 2)
+        else:
+            photos = prepare.batch(images)
+        if len(info.shape) == 2 and photos[0].size == info.shape[1]:
             photos = photos.reshape(len(photos), -1)
-        yield (photos,)
+        yield (photos if given is None else given.arranged(photos),)
 
 
 def _checked_size(options: PhotoOptions, model: str,

@@ -37,7 +37,6 @@ from gossamer.io import output_files, terminal
 from gossamer.io.labels.reader import read_names
 
 if TYPE_CHECKING:
-    from gossamer.model.graph import Graph
     from gossamer.plan.plan import Plan
 
 
@@ -87,10 +86,11 @@ def run(
         output_path = output_files.check(output, len(graph.outputs), files_read)
     options = PhotoOptions(preprocess, size, resize, scale, mean, std, bgr, grey)
     if photos:
-        inputs = photo_inputs(model, graph, photos, options, batch)
+        inputs = photo_inputs(model, graph, photos, options, batch,
+                              is_planned=saved_plan is not None)
     else:
         inputs = array_inputs(model, graph, arrays, options, batch)
-    plan, outputs, report = _execute(model, graph, saved_plan, inputs, device, strict, table)
+    plan, outputs, report = _execute(model, saved_plan, inputs, device, strict, table)
     answers = run_output.find_answers(outputs, inputs, graph, labels, top)
     if as_json:
         run_output.print_json(model, plan, report, inputs, outputs, answers, table)
@@ -114,12 +114,11 @@ def _check_sources(photos: list[str], arrays: list[str], labels: Path | None) ->
         read_names(labels)
 
 
-def _execute(model: str, graph: Graph, saved_plan: Plan | None, inputs: RunInputs,
-             device: str | None, strict: bool,
-             table: bool) -> tuple[Plan, dict[str, np.ndarray], Any]:
+def _execute(model: str, saved_plan: Plan | None, inputs: RunInputs, device: str | None,
+             strict: bool, table: bool) -> tuple[Plan, dict[str, np.ndarray], Any]:
     """Returns the plan, the network's outputs on all inputs, and the plan's report: with the times
     of its layers where table is set."""
-    results: list[tuple[np.ndarray, ...]] = []
+    graph, results = inputs.graph, list[tuple[np.ndarray, ...]]()
     inverted: list[str] = []
     with input_bar() as progress:
         task = progress.add_task(f"preparing {model}", total=None)

@@ -29,22 +29,26 @@ class RunInputs:
     batch: number of inputs that run at once.
     batches: the arrays of each execution, in the order of the graph's inputs.
     are_photos: whether they were read from photos.
+    graph: the network with the form in which it takes them.
     """
 
     names: Sequence[str]
     batch: int
     batches: Iterator[tuple[np.ndarray, ...]]
     are_photos: bool
+    graph: Graph
 
 
 def photo_inputs(model: str, graph: Graph, photos: list[str], options: PhotoOptions,
-                 batch: int | None) -> RunInputs:
+                 batch: int | None, *, is_planned: bool) -> RunInputs:
     """Returns the photos in batches. model: the network as the command line names it, for messages.
-    Raises InputError where they do not fit the network."""
+    is_planned: whether there is a plan, which says how it takes them. Raises InputError where they
+    do not fit the network."""
     prepare = photo_options.preprocessing(model, graph, options)
     size = batch_size(graph, batch, len(photos), 1)
-    batches = photo_options.photo_batches(photos, size, prepare, graph.inputs[0].shape)
-    return RunInputs(photos, size, batches, True)
+    graph = graph if is_planned else photo_options.taking_photos(graph, prepare)
+    batches = photo_options.photo_batches(photos, size, prepare, graph.inputs[0])
+    return RunInputs(photos, size, batches, True, graph)
 
 
 def array_inputs(model: str, graph: Graph, texts: list[str], options: PhotoOptions,
@@ -64,7 +68,8 @@ def array_inputs(model: str, graph: Graph, texts: list[str], options: PhotoOptio
         raise InputError(f"--batch {batch}: {model} has no batch; leave --batch out")
     else:
         names, size = [", ".join(texts)], 1
-    return RunInputs(names, size, arguments.array_batches(arrays, graph, len(names), size), False)
+    batches = arguments.array_batches(arrays, graph, len(names), size)
+    return RunInputs(names, size, batches, False, graph)
 
 
 def batch_size(graph: Graph, batch: int | None, rows: int, default: int) -> int:

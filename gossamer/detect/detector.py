@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -147,8 +148,9 @@ class Detector:
 
         Returns
         -------
-        batch : array of float32, shape (N, channels, height, width)
-            The input.
+        batch : array
+            The input: float32 of shape (N, channels, height, width), or what a plan with an
+            InputFormat takes. Bytes are rounded from what a photo is scaled to.
         placements : list of Placement
             Where each photo lies in it, for `decode`.
 
@@ -167,9 +169,18 @@ class Detector:
             if self._preprocessing.channels == "grey":
                 image = np.asarray(Image.fromarray(image).convert("L"))
             values = fitted(image, placement, self._size, self._style)
-            batch.append(self._preprocessing.normalised(values))
+            batch.append(self._prepared(values))
             placements.append(placement)
-        return np.stack(batch), placements
+        given = self.plan.graph.inputs[0].given
+        return np.stack(batch) if given is None else given.arranged(np.stack(batch)), placements
+
+    def _prepared(self, values: np.ndarray) -> np.ndarray:
+        """Return a fitted photo, (channels, height, width), normalised unless the plan does so."""
+        given = self.plan.graph.inputs[0].given
+        if given is None or not (given.changes_values or given.dtype == "uint8"):
+            return self._preprocessing.normalised(values)
+        raw = replace(self._preprocessing, scale=1.0, mean=(0.0,), std=(1.0,))
+        return np.rint(raw.normalised(values)) if given.dtype == "uint8" else raw.normalised(values)
 
     def decode(self, outputs: Sequence[np.ndarray],
                placements: Sequence[Placement]) -> list[list[Box]]:
@@ -188,7 +199,8 @@ class Detector:
             The objects of each photo, those of highest score first.
         """
         # beside its decoded boxes a network may have its raw heads as outputs
-        outputs = outputs[:len(self._metadata.heads)]
+        outputs = [np.asarray(output, np.float32)
+                   for output in outputs[:len(self._metadata.heads)]]
         if not all(np.isfinite(output).all() for output in outputs):
             warnings.warn("the network's outputs have NaN or infinite numbers; boxes made of them "
                           "are left out", GossamerWarning, stacklevel=2)

@@ -100,6 +100,13 @@ class Preprocessing:
         photo as load_image() returns it, (height, width, 3) uint8."""
         return self.normalised(np.asarray(self._sized(Image.fromarray(image)), dtype=np.float32))
 
+    def pixels(self, image: np.ndarray) -> np.ndarray:
+        """Returns one photo in its size, uint8 of (height, width, channels) in the order of
+        `channels`: the numbers that are still to be normalised. image: as for a call."""
+        values = np.asarray(self._sized(Image.fromarray(image)))
+        values = values[:, :, None] if values.ndim == 2 else values
+        return np.ascontiguousarray(values[:, :, ::-1] if self.channels == "bgr" else values)
+
     def normalised(self, values: np.ndarray) -> np.ndarray:
         """Returns the network's input for a photo that has its size already, (channels, height,
         width) float32. values: the photo's numbers from 0 to 255, float32, (height, width, 3) in
@@ -119,10 +126,12 @@ class Preprocessing:
     def batch(self, images: Sequence[np.ndarray]) -> np.ndarray:
         """Returns the prepared photos, (N, channels, height, width). Raises InputError where they
         have different sizes."""
-        prepared = [self(image) for image in images]
-        if len({values.shape for values in prepared}) > 1:
-            raise InputError("images of different sizes make no batch; give --size")
-        return np.stack(prepared)
+        return _stacked([self(image) for image in images])
+
+    def pixel_batch(self, images: Sequence[np.ndarray]) -> np.ndarray:
+        """Returns the photos as pixels() does, (N, height, width, channels). Raises InputError
+        where they have different sizes."""
+        return _stacked([self.pixels(image) for image in images])
 
     def _sized(self, image: Image.Image) -> Image.Image:
         """Returns the photo scaled and cropped, in grey where that is asked for."""
@@ -142,6 +151,12 @@ class Preprocessing:
         elif self.size is not None and image.size != self.size[::-1]:
             image = image.resize(self.size[::-1], Image.Resampling.BILINEAR)
         return image
+
+
+def _stacked(photos: Sequence[np.ndarray]) -> np.ndarray:
+    if len({values.shape for values in photos}) > 1:
+        raise InputError("images of different sizes make no batch; give --size")
+    return np.stack(photos)
 
 
 PRESETS = {

@@ -12,12 +12,16 @@ output's shape. "" as an input of any node stands for an absent one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from gossamer.model.input_format import InputFormat
 from gossamer.model.metadata import ModelMetadata
+
+RETURNED = {("float32", "float16")}
+"""Pairs of the dtype of an output and another one in which callers may get it."""
 
 
 @dataclass
@@ -43,12 +47,24 @@ class ValueInfo:
     shape: sizes of the dimensions. The first is None where the batch is free, others are None
     where the file leaves them open.
     labels: the file's name of each dimension, for messages; empty where it has none.
+    given: how callers give an input, where that is not as shape and dtype say.
+    returned_dtype: the dtype in which callers get an output, where that is not `dtype`.
     """
 
     name: str
     shape: tuple[int | None, ...]
     dtype: str = "float32"
     labels: tuple[str, ...] = ()
+    given: InputFormat | None = None
+    returned_dtype: str = ""
+
+    @property
+    def called(self) -> ValueInfo:
+        """The shape and dtype of the arrays that callers give or get."""
+        if self.given is not None:
+            return ValueInfo(self.name, self.given.shape(self.shape),
+                             self.given.array_dtype)
+        return replace(self, dtype=self.returned_dtype or self.dtype, returned_dtype="")
 
 
 @dataclass
@@ -82,6 +98,12 @@ class StaticGraph:
     constants: dict[str, np.ndarray]
     shapes: dict[str, tuple[int, ...]]
     dtypes: dict[str, str]
+
+
+def as_called(graph: Graph) -> Graph:
+    """Returns the graph with inputs and outputs in the shapes and dtypes of callers' arrays."""
+    return replace(graph, inputs=[info.called for info in graph.inputs],
+                   outputs=[info.called for info in graph.outputs])
 
 
 def add_constant(graph: Graph, names: set[str], name: str, array: np.ndarray) -> str:

@@ -17,7 +17,7 @@ from gossamer.facts import ValueFacts
 from gossamer.hashed_once import HashedOnce
 from gossamer.ops.launch import Launch
 from gossamer.ops.weights import Weights
-from gossamer.tensor import TensorSpec
+from gossamer.tensor import TensorSpec, held
 
 PRECISIONS = ("fp32", "tf32", "fp16")
 """The precisions from the most to the least precise; allowing one allows those before it."""
@@ -137,7 +137,9 @@ class Problem(HashedOnce, abc.ABC):
             if index < len(self.facts) and self.facts[index].few_values:
                 arrays.append(self.facts[index].draw(rng, spec.shape).astype(spec.logical_dtype))
             elif spec.logical_dtype.kind == "f":
-                arrays.append(rng.standard_normal(spec.shape, dtype=np.float32))
+                arrays.append(held(rng.standard_normal(spec.shape, dtype=np.float32), spec))
+            elif spec.dtype == "uint8":
+                arrays.append(rng.integers(0, 256, spec.shape, dtype=np.uint8))
             else:
                 arrays.append(rng.integers(0, 2, spec.shape).astype(spec.dtype))
         return arrays

@@ -10,13 +10,14 @@ import numpy as np
 
 from gossamer.ops.algorithm import Problem
 
-_LEFT_OUT = ("facts", "result", "scaled_signs")
-"""Fields that say what is known of values, which are left out where that is nothing."""
+_LEFT_OUT = ("facts", "formats", "result", "scaled_signs")
+"""Fields that say what is known of values or of where they lie, which are left out where that is
+nothing."""
 
 
 def canonical(problem: Problem) -> dict[str, Any]:
-    """Returns every field of a problem as JSON values, less what is known of values where nothing
-    is; equal problems give equal text."""
+    """Returns every field of a problem as JSON values, less what is known of values and of
+    where they lie where nothing is; equal problems give equal text."""
     return _plain(problem)
 
 

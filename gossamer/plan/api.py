@@ -7,8 +7,10 @@ from typing import Any
 
 from gossamer.device.base import Device
 from gossamer.device.registry import find
+from gossamer.model.formats import with_formats
 from gossamer.model.graph import Graph
 from gossamer.model.infer.resolve import with_shapes
+from gossamer.model.input_format import InputFormat
 from gossamer.plan.plan import Plan
 from gossamer.plan.policy import Policy
 
@@ -18,7 +20,9 @@ def compile(model: Graph | str, device: str | Device | None = None, *,
             effort: str | None = None, precision: str = "fp32", calibration: Any = None,
             tolerance: float | None = None, only: str | None = None,
             sparse_threshold: float | None = None, budget: float | None = None,
-            force: Mapping[str, str] | None = None, threads: int | str = 1) -> Plan:
+            force: Mapping[str, str] | None = None, threads: int | str = 1,
+            inputs: InputFormat | Mapping[str, InputFormat] | str | None = None,
+            output_dtype: str | None = None) -> Plan:
     """Make a plan that runs a network on a device.
 
     Parameters
@@ -65,6 +69,14 @@ def compile(model: Graph | str, device: str | Device | None = None, *,
         BLAS threads of a layer on the host. All of them are a little faster on a quiet machine, and
         several times slower where other programs have one of the processors.
 
+    inputs : InputFormat, mapping of str to InputFormat, or "photos", optional
+        The form in which the plan takes the network's input, or those of several by their names:
+        dtype, order of the axes, and a normalisation that the device computes. "photos" stands for
+        bytes in NHWC, normalised as the network's metadata says. By default inputs are taken as
+        the network has them.
+    output_dtype : {"float32", "float16"}, optional
+        The dtype in which float32 outputs are returned, by default that of the file.
+
     Returns
     -------
     Plan
@@ -84,10 +96,10 @@ def compile(model: Graph | str, device: str | Device | None = None, *,
     from gossamer.model.load import load
 
     graph = model if isinstance(model, Graph) else load(model)
-    graph = with_shapes(graph, shapes or {})
-    inputs = calibration
+    graph = with_formats(with_shapes(graph, shapes or {}), inputs, output_dtype)
+    examples = calibration
     if calibration is not None and not isinstance(calibration, (tuple, list)):
-        inputs = [calibration]
-    policy = Policy(effort, precision, strict, only, sparse_threshold, inputs, tolerance,
+        examples = [calibration]
+    policy = Policy(effort, precision, strict, only, sparse_threshold, examples, tolerance,
                     budget_s=budget, force=force or {}, threads=threads)
     return Plan(graph, device if isinstance(device, Device) else find(device), policy)

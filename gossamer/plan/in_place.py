@@ -9,6 +9,7 @@ from gossamer.device.base import Device
 from gossamer.ops.algorithm import Problem, Variant
 from gossamer.ops.concat.problem import ConcatProblem
 from gossamer.ops.copy.problem import CopyProblem
+from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.plan.candidate import Candidate
 from gossamer.plan.channel_parts import ChannelParts, first_channels, may_be_part
 from gossamer.plan.program import Layer, MeasuredLayer, Place, Program, Step
@@ -18,7 +19,8 @@ from gossamer.tensor import Format, TensorSpec
 def layers_in_place(layers: Sequence[Layer]) -> frozenset[str]:
     """Returns the names of the layers that copy nothing where the formats allow that.
 
-    All values that such a layer joins or takes a part of are computed by layers, and each of them
+    One kind brings an input of the network, as callers give it, into another format. Of the others
+    all values that such a layer joins or takes a part of are computed by layers, and each of them
     is within one other value at most: of two concatenations of the same value one copies.
     """
     roots: dict[str, str] = {}
@@ -28,6 +30,10 @@ def layers_in_place(layers: Sequence[Layer]) -> frozenset[str]:
         if layer.problem is None:
             if layer.inputs[0] in roots:
                 roots[layer.outputs[0]] = roots[layer.inputs[0]]
+            continue
+        if is_conversion(layer.problem):
+            # what it leaves as it is lies in the callers' memory, and is no part of another value
+            names.append(layer.name)
             continue
         sources = [roots.get(name) for name in layer.inputs]
         if isinstance(layer.problem, ConcatProblem):
@@ -40,6 +46,11 @@ def layers_in_place(layers: Sequence[Layer]) -> frozenset[str]:
             names.append(layer.name)
         roots.update((name, name) for name in layer.outputs)
     return frozenset(names)
+
+
+def is_conversion(problem: Problem | None) -> bool:
+    """Whether a problem only changes the format in which callers give an input."""
+    return isinstance(problem, ElementwiseProblem) and problem.is_conversion
 
 
 def part_offsets(problem: Problem, variant: Variant, alignment: int) -> list[int] | None:
@@ -91,6 +102,11 @@ def keep_in_place(program: Program, layers: Sequence[Layer], device: Device) -> 
     names = layers_in_place(layers)
     steps = [step for step in program.steps if step.layer.name in names]
     for step in steps:
+        if is_conversion(step.problem):
+            step.in_place = _is_unchanged(step.variant)
+            if step.in_place:
+                program.aliases[step.outputs[0]] = step.inputs[0]
+            continue
         offsets = part_offsets(step.problem, step.variant, device.alignment)
         if offsets is None:
             continue
@@ -109,6 +125,11 @@ def keep_in_place(program: Program, layers: Sequence[Layer], device: Device) -> 
     return program
 
 
+def _is_unchanged(variant: Variant) -> bool:
+    """Whether a variant of a conversion leaves memory as it is."""
+    return variant.inputs[0].same_memory(variant.outputs[0])
+
+
 def _as_found(candidate: Candidate, step: Step) -> Candidate:
     """Returns a candidate of a step with the time that it takes: none where it is the one that was
     taken, and copies nothing."""
@@ -123,13 +144,16 @@ def in_place_candidates(node: MeasuredLayer, names: Collection[str],
     """Returns the candidates of a layer of layers_in_place(), of which those take no time that have
     nothing to copy.
 
-    Such a candidate joins or takes parts that are in memory as they are, or channels in NHWC. The
-    latter counts where each layer beside it is likely to write or read a part: where its fastest
-    candidate in NHWC can.
+    But for conversions of inputs, such a candidate joins or takes parts that are in memory as they
+    are, or channels in NHWC. The latter counts where each layer beside it is likely to write or
+    read a part: where its fastest candidate in NHWC can.
     names: those of layers_in_place(). nodes: all layers.
     """
     problem = node.layer.problem
     assert problem is not None
+    if is_conversion(problem):
+        return [candidate.in_no_time() if _is_unchanged(candidate.variant) else candidate
+                for candidate in map(Candidate.in_its_time, node.candidates)]
     joins = isinstance(problem, ConcatProblem)
     parts = node.layer.inputs if joins else node.layer.outputs
     beside = [(other, value, value in _layer(other).outputs) for value in parts for other in nodes

@@ -14,7 +14,8 @@ from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.errors import DeviceError, InputError, UnsupportedError
 from gossamer.measure import Timing, scatter_notice
-from gossamer.model.graph import Graph, ValueInfo
+from gossamer.model.formats import format_lines
+from gossamer.model.graph import Graph, ValueInfo, as_called
 from gossamer.model.passes.optimise import optimise
 from gossamer.plan.choose.calibration import Calibration
 from gossamer.plan.choose.plan_times import EndToEnd, end_to_end
@@ -73,6 +74,7 @@ class Plan:
             graph, policy.calibration, policy.tolerance)
         # stored choices come with the graph that was optimised when they were made
         self.graph = optimise(graph) if choices is None else graph
+        self._called = as_called(graph)
         self.device = device
         self.policy = policy
         self.tuner = tuner
@@ -186,9 +188,10 @@ class Plan:
         Returns
         -------
         list of ValueInfo
-            Name, shape (None for the batch dimension) and dtype of each input, in order.
+            Name, shape (None for the batch dimension) and dtype of each input, in order, as
+            `plan(x)` takes it.
         """
-        return self.graph.inputs
+        return self._called.inputs
 
     @property
     def outputs(self) -> list[ValueInfo]:
@@ -197,9 +200,10 @@ class Plan:
         Returns
         -------
         list of ValueInfo
-            Name, shape (None for the batch dimension) and dtype of each output, in order.
+            Name, shape (None for the batch dimension) and dtype of each output, in order, as
+            `plan(x)` returns it.
         """
-        return self.graph.outputs
+        return self._called.outputs
 
     def __call__(self, *inputs: Any, out: Any = None, stream: Any = None, **named: Any) -> Any:
         """Compute the network's outputs.
@@ -507,7 +511,7 @@ class Plan:
         report = make_report(planned.program, self.device, self._timings.get(batch),
                              self._end_to_end.get(batch), planned.comparison, planned.accuracy,
                              contexts[0].builds if contexts else None)
-        report.notes.extend(planned.notes)
+        report.notes.extend([*planned.notes, *format_lines(self.graph)])
         if self.tuner is not None:
             report.notes.extend(self.tuner.notices)
             report = replace(report, tuning=self.tuner.profile.summary())

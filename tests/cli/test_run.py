@@ -9,6 +9,9 @@ from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 from PIL import Image
 
+import gossamer
+from gossamer import InputFormat
+from gossamer.io.images import PRESETS
 from tests.cli.command_line import (
     PHOTO,
     RNG,
@@ -75,6 +78,34 @@ def test_run_names_classes_of_photos(tiny, photo, tmp_path):
     softmax = np.exp(logits[0]) / np.exp(logits[0]).sum()
     assert answer["top"][0]["probability"] == pytest.approx(softmax.max(), rel=1e-4)
     assert document["device"] == "host" and not result.stderr
+
+
+def test_the_device_normalises_photos(tiny, photo, tmp_path):
+    words = ["--device", "host", "--preprocess", "imagenet", "--size", 8, "--resize", 9,
+             "--image", photo, "--json"]
+    document = json.loads(succeeds("run", tiny, *words, "--table").stdout)
+    assert document["report"]["rows"][0]["problem"].startswith("NHWC uint8 -> ")
+    saved = tmp_path / "tiny.plan"
+    for given in (InputFormat.from_metadata(PRESETS["imagenet"]),
+                  InputFormat.from_metadata(PRESETS["imagenet"], dtype="float16", layout="NCHW"),
+                  InputFormat("float32", "NHWC"), None):
+        gossamer.compile(str(tiny), "host", inputs=given).save(saved)
+        again = json.loads(succeeds("run", saved, *words).stdout)
+        for one, two in zip(document["results"][0]["top"], again["results"][0]["top"],
+                            strict=True):
+            assert one["class"] == two["class"]
+            assert one["probability"] == pytest.approx(two["probability"], rel=1e-4)
+    gossamer.compile(str(tiny), "host", inputs=InputFormat("uint8", "NHWC", std=2)).save(saved)
+    assert "normalises otherwise" in fails(2, "run", saved, *words)
+
+
+def test_arrays_have_the_dtype_and_layout_of_the_plan(tiny, tmp_path):
+    saved = tmp_path / "tiny.plan"
+    gossamer.compile(str(tiny), "host", inputs=InputFormat("uint8", "NHWC")).save(saved)
+    np.save(tmp_path / "x.npy", RNG.integers(0, 256, (2, 8, 8, 3), dtype=np.uint8))
+    succeeds("run", saved, "--input", tmp_path / "x.npy")
+    np.save(tmp_path / "x.npy", np.zeros((2, 3, 8, 8), np.float32))
+    assert "takes Nx8x8x3" in fails(2, "run", saved, "--input", tmp_path / "x.npy")
 
 
 def test_batches_of_photos_agree_with_single_ones(tiny, tmp_path):

@@ -22,6 +22,25 @@ from tests.model.readers.darknet.test_reader import load_text
 PHOTO = np.random.default_rng(0).integers(0, 256, (50, 40, 3), dtype=np.uint8)
 
 
+@pytest.mark.parametrize("given", [
+    gossamer.InputFormat("uint8", "NHWC", scale=1 / 255), gossamer.InputFormat("float16", "NHWC"),
+    gossamer.InputFormat("float32", "NCHW", scale=1 / 255)], ids=str)
+def test_plans_that_take_other_forms_get_them(given: gossamer.InputFormat,
+                                              tmp_path: Path) -> None:
+    graph = load_text(tmp_path, NETWORKS["yolov3_tiny"])
+    _, _, height, width = graph.inputs[0].shape
+    # bytes hold such a photo as it is
+    photo = np.resize(PHOTO, (height, width, 3))
+    expected, _ = gossamer.Detector(graph, "host").prepare([photo])
+    detector = gossamer.Detector(gossamer.compile(graph, "host", inputs=given), threshold=0.1)
+    batch, _ = detector.prepare([photo])
+    (taken,) = detector.plan.inputs
+    assert (batch.dtype, batch.shape[1:]) == (taken.dtype, taken.shape[1:])
+    np.testing.assert_allclose(given.as_network_takes(batch), expected,
+                               atol=1e-3 if given.dtype == "float16" else 1e-6)
+    assert detector(photo)
+
+
 @pytest.mark.parametrize("form", ["yolox", "yolox_decoded", "yolov5", "yolov6", "yolov8"])
 def test_networks_of_other_programs(form: str, tmp_path: Path) -> None:
     save_detector(tmp_path / "net.onnx", form, names={0: "cat", 1: "dog"})

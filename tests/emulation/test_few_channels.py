@@ -22,6 +22,7 @@ from tests.ops.conv2d.dense.test_few_channels import (
     check,
 )
 from tests.ops.harness import random_inputs, random_weights, run_variant
+from tests.ops.region import test_first_convolution
 
 
 @pytest.mark.parametrize("mode, problem, config", [
@@ -32,6 +33,17 @@ def test_it_computes_the_convolution(emulate: Emulate, mode: str, problem: Conv2
                                      config: int) -> None:
     device = emulate(mode, schedule=1)
     check(problem, device, list(ALGORITHM.variants(problem, device))[config:config + 1])
+
+
+@pytest.mark.parametrize("mode, name, config", [
+    ("bounds", "bytes", 0), ("races", "bytes", 2), ("bounds", "planes", 1), ("plain", "halves", 2),
+    ("bounds", "bfloats", 1), ("bounds", "floats", 2)])
+def test_it_makes_the_image_of_what_is_given(emulate: Emulate, mode: str, name: str,
+                                             config: int) -> None:
+    device = emulate(mode, schedule=1)
+    problem = test_first_convolution.PROBLEMS[name]
+    variants = list(test_first_convolution.ALGORITHM.variants(problem, device))
+    test_first_convolution.check(problem, device, variants[config:config + 1])
 
 
 def test_what_is_off_the_window_counts_for_nothing(emulate: Emulate) -> None:

@@ -13,7 +13,7 @@ from gossamer.facts import REAL
 from gossamer.ops.algorithm import Algorithm, Problem, Variant
 from gossamer.ops.op import Op
 from gossamer.ops.weights import Weights
-from gossamer.tensor import TensorSpec, logical_view, pack, unpack
+from gossamer.tensor import TensorSpec, held, logical_view, pack, unpack
 from tests.tolerances import normalised_error, tolerance
 
 _POISON = 0xFF
@@ -41,7 +41,7 @@ def random_inputs(problem: Problem, seed: int = 0) -> list[np.ndarray]:
     """
     rng = np.random.default_rng(seed)
     return [facts.draw(rng, spec.shape).astype(spec.logical_dtype) if facts.few_values
-            else random_array(rng, spec.shape, spec.dtype)
+            else held(random_array(rng, spec.shape, spec.logical_dtype.name), spec)
             for spec, facts in itertools.zip_longest(problem.inputs, problem.facts,
                                                      fillvalue=REAL)]
 

@@ -6,11 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gossamer.device.base import Device
+from gossamer.device.registry import find
 from gossamer.expression import FUNCTIONS, Expression, ExpressionStep, apply
 from gossamer.ops.elementwise.fused import FusedElementwise
 from gossamer.ops.elementwise.problem import ElementwiseProblem, cast
 from gossamer.ops.weights import Weights
-from gossamer.tensor import default_spec
+from gossamer.tensor import Format, default_spec
 from tests.conftest import is_slow
 from tests.ops.harness import check, op_of, run_variant
 
@@ -152,3 +153,41 @@ def test_small_sigmoids_are_precise(compiled_device: Device) -> None:
 def test_shapes_that_do_not_broadcast_are_refused() -> None:
     with pytest.raises(ValueError, match="broadcast"):
         _problem(apply("add"), (2, 3), (4, 3))
+
+
+def given_as(format_: Format, shape: tuple[int, ...], expression: Expression,
+             constants: tuple[int, ...] = ()) -> ElementwiseProblem:
+    """Returns the problem of an input in a format, and of a constant a channel for each further
+    input of the expression."""
+    channels = (1, shape[1], *(1,) * (len(shape) - 2))
+    operands = [shape, *(channels,) * (expression.inputs - 1)]
+    return ElementwiseProblem(tuple(map(default_spec, operands)), expression,
+                              constants=constants, formats=(format_,))
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 5, 8), (1, 4, 6, 7), (3, 1, 4, 4), (0, 3, 2, 2)], ids=str)
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("dtype", ["uint8", "float16", "bfloat16", "float32"])
+def test_an_input_is_read_in_its_own_format(device: Device, shape: tuple[int, ...], layout: str,
+                                            dtype: str) -> None:
+    format_ = Format(layout, dtype)
+    affine = given_as(format_, shape, apply("mul").then(apply("add")), (1, 2))
+    check(affine, device)
+    check(given_as(format_, shape, Expression(1)), device)
+    for algorithm in op_of(affine).algorithms:
+        if algorithm.supports(affine, device) is None:
+            variants = list(algorithm.variants(affine, device))
+            assert {variant.inputs[0].format for variant in variants} == {format_}
+            assert {"NCHW", "NHWC"} <= {variant.outputs[0].layout for variant in variants}
+
+
+def test_a_conversion_of_floats_first_leaves_them_as_they_are() -> None:
+    problem = given_as(Format("NHWC", "float16"), (2, 3, 4, 5), Expression(1))
+    variant = next(iter(FusedElementwise().variants(problem, find("host"))))
+    assert variant.inputs == variant.outputs and variant.precision == "fp32"
+
+
+def test_formats_are_those_of_run_time_inputs() -> None:
+    with pytest.raises(ValueError, match="2 formats for 1 run-time inputs"):
+        ElementwiseProblem((default_spec((1, 3, 2, 2)),), Expression(1),
+                           formats=(Format("NHWC"), None))

@@ -10,7 +10,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 
+from gossamer.model.formats import with_formats
 from gossamer.model.graph import Graph
+from gossamer.model.input_format import InputFormat
 from gossamer.model.load import load
 from gossamer.plan.choose.plan_times import program_key
 from gossamer.plan.plan import Plan
@@ -31,6 +33,11 @@ RESTRICTIONS = ({}, {}, {}, {}, {"unfused": True}, {"only": "im2col_gemm"},
                 {"only": "depthwise"}, {"sparse_threshold": 0.6}, {"budget_s": 1e-6})
 
 
+FORMATS = (("float32", "NCHW"), ("uint8", "NHWC", 1 / 64, 2.0, 1.25), ("float16", "NHWC"),
+           ("uint8", "NCHW", 1 / 128), ("float32", "NHWC", 1.0, 0.5, 2.0))
+"""Dtype, layout, scale, mean and std of the inputs."""
+
+
 @dataclass(frozen=True)
 class Case:
     """A network and how it is planned, all drawn from one seed."""
@@ -43,6 +50,8 @@ class Case:
     restriction: dict
     estimated: bool
     side_by_side: bool
+    given: InputFormat
+    output_dtype: str
 
     @classmethod
     def of(cls, seed: int) -> Case:
@@ -54,7 +63,9 @@ class Case:
         return cls(seed, pick("h200", "h200", "h200", "sm_75", "opencl"),
                    pick("quick", "quick", "quick", "normal", "max"),
                    pick("fp32", "tf32", "fp16", "fp16"), pick(1, 1, 1, 2, 3, 8),
-                   pick(*RESTRICTIONS), pick(True, False), pick(True, False, False))
+                   pick(*RESTRICTIONS), pick(True, False), pick(True, False, False),
+                   InputFormat(*FORMATS[seed % len(FORMATS)]),
+                   ("float32", "float32", "float16")[seed % 3])
 
     @property
     def policy(self) -> Policy:
@@ -67,23 +78,27 @@ def check(case: Case) -> None:
     proto = random_network(case.seed)
     onnx.checker.check_model(proto)
     times = (estimated_times if case.estimated else drawn_times)(case.seed)
-    x = np.random.default_rng([case.seed, 2]).standard_normal(
-        (case.batch, *(d.dim_value for d in proto.graph.input[0].type.tensor_type.shape.dim[1:])),
-        dtype=np.float32)
-    expected = runtime(proto, {"x": x})
+    rng = np.random.default_rng([case.seed, 2])
+    shape = case.given.shape((case.batch, *(
+        d.dim_value for d in proto.graph.input[0].type.tensor_type.shape.dim[1:])))
+    x = (rng.integers(0, 256, shape, np.uint8) if case.given.dtype == "uint8"
+         else rng.standard_normal(shape, dtype=np.float32).astype(case.given.dtype))
+    expected = runtime(proto, {"x": case.given.as_network_takes(x)})
     with tempfile.TemporaryDirectory() as folder, simulated(times):
         path = Path(folder) / "network.onnx"
         path.write_bytes(proto.SerializeToString())
-        graph = load(str(path))
+        graph = with_formats(load(str(path)), case.given, case.output_dtype)
         device = SimulatedDevice(HARDWARE[case.hardware], side_by_side=case.side_by_side)
         plan = _planned(case, graph, device, Path(folder))
         results = plan(x)
         results = results if isinstance(results, tuple) else (results,)
         for y, right, info in zip(results, expected, proto.graph.output, strict=True):
             assert y.shape == right.shape, f"{info.name}: {y.shape}, expected {right.shape}"
+            assert y.dtype == case.output_dtype, f"{info.name}: {y.dtype}"
             if y.size:
-                error = normalised_error(y, right)
-                assert error <= LARGEST_ERROR[case.precision], f"{info.name}: error {error:.1e}"
+                error, most = normalised_error(y, right), LARGEST_ERROR[case.precision]
+                most = max(most, 1e-3) if y.dtype == np.float16 else most
+                assert error <= most, f"{info.name}: error {error:.1e}"
         program = plan.program(case.batch)
         _check_steps(program)
         _check_cost(program)

@@ -6,15 +6,25 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from gossamer.model.builder import GraphBuilder
+from gossamer.model.formats import with_formats
+from gossamer.model.input_format import InputFormat
 from gossamer.ops.region.problem import RegionProblem
 from gossamer.plan.choose.assigner import Assigner, Choices
 from gossamer.plan.choose.builder import ProgramBuilder
 from gossamer.plan.choose.conversion_costs import ConversionCosts
 from gossamer.plan.choose.restriction import FREE, Restriction
+from gossamer.plan.plan import Plan
+from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer
+from gossamer.plan.store.tuning_cache import TuningCache
+from gossamer.plan.tune.tuner import Tuner
 from gossamer.tensor import Format, TensorSpec
+from tests.simulated.algorithms import estimated_times, simulated
+from tests.simulated.device import HARDWARE, SimulatedDevice
 from tests.simulated.plans import Case, check
 
 PLANS = 100
@@ -34,6 +44,31 @@ def test_plans_of_random_networks_are_right(first: int) -> None:
             check(case)
         except Exception as error:
             raise AssertionError(f"{case}: {error}") from error
+
+
+@pytest.mark.parametrize("given", [
+    InputFormat("uint8", "NHWC", scale=1 / 64, mean=(1, 2, 3)), InputFormat("uint8"),
+    InputFormat("float16", "NHWC")], ids=str)
+def test_the_kernel_of_the_first_layers_makes_the_image(given: InputFormat,
+                                                        tmp_path: Path) -> None:
+    build, rng = GraphBuilder("mobile"), np.random.default_rng(0)
+
+    def convolved(x: str, *shape: int, stride: int = 1, groups: int = 1) -> str:
+        weight = build.constant("w", rng.standard_normal(shape).astype(np.float32) / 4)
+        return build.conv2d(x, weight, pads=(shape[2] // 2,) * 4, strides=(stride, stride),
+                            groups=groups)
+
+    y = build.apply("relu", convolved(build.input("x", (None, 3, 32, 32)), 16, 3, 3, 3, stride=2))
+    y = convolved(build.apply("relu", convolved(y, 16, 1, 3, 3, groups=16)), 8, 16, 1, 1)
+    build.output(y, (None, 8, 16, 16))
+    with simulated(estimated_times(0)):
+        device = SimulatedDevice(HARDWARE["h200"], side_by_side=False)
+        tuner = Tuner(device, "quick", precision="fp16", cache=TuningCache(device, tmp_path))
+        plan = Plan(with_formats(build.finish(), given, None), device, Policy("quick", "fp16"),
+                    tuner=tuner)
+        first = plan.program(1).steps[0]
+    assert first.algorithm.name == "stem_mma" and "input x" in first.layer.covers
+    assert first.variant.inputs[0].format == given.format(4)
 
 
 def found(seeds: int = 20) -> bool:

@@ -181,6 +181,7 @@ template <typename T> static __device__ __forceinline__ T smaller(T a, T b)
 }
 #endif
 
+#define BITS_AS_FLOAT(bits) __int_as_float((int)(bits))
 #define INFINITY __int_as_float(0x7f800000)
 #define NAN __int_as_float(0x7fc00000)
 

@@ -62,6 +62,7 @@
 #define POPCOUNT64(x) popcount((ulong)(x))
 #define MULTIPLY_HIGH(a, b) mul_hi(a, b)
 #define INT64 long
+#define BITS_AS_FLOAT(bits) as_float((uint)(bits))
 #define HALF half
 #define LOAD_HALF(pointer, index) vload_half((size_t)(index), pointer)
 #define STORE_HALF(pointer, index, value) vstore_half_rte(value, (size_t)(index), pointer)

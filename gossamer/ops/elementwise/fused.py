@@ -30,11 +30,11 @@ from gossamer.ops.strided import (
     merge,
 )
 from gossamer.ops.weights import Weights
-from gossamer.tensor import Format, TensorSpec, pack
+from gossamer.tensor import BFLOAT16, Format, TensorSpec, pack
 
 _SOURCE = Path(__file__).with_name("fused.cl")
 _TYPES = {"float32": "float", "float16": "HALF", "int32": "int", "int64": "INT64",
-          "uint8": "uchar", "bool": "uchar"}
+          "uint8": "uchar", "bool": "uchar", BFLOAT16: "unsigned short"}
 _VECTORS = {"float": "float4", "HALF": "float4", "int": "int4", "uchar": "uchar4"}
 _FLOAT_ONLY = {"pow", "exp", "log", "sqrt", "tanh", "erf", "floor", "round",
                "sigmoid", "hard_sigmoid"}
@@ -55,19 +55,24 @@ class FusedElementwise(Algorithm):
             for step in problem.expression.steps:
                 if step.function in _FLOAT_ONLY:
                     return f"no {step.function} of {problem.arithmetic}"
-        if any(len(_loops(problem, variant)[0]) > _MOST_DIMENSIONS
+        if any(len(_loops(problem, problem.reading(variant))[0]) > _MOST_DIMENSIONS
                for variant in layout_variants(problem)):
             return f"operands walk more than {_MOST_DIMENSIONS} separate dimensions"
         return None
 
     def variants(self, problem: ElementwiseProblem, device: Device) -> Iterable[Variant]:
         variants = layout_variants(problem)
+        own = problem.formats[0] if problem.is_conversion else None
+        if own is not None and own.dtype in ("float32", "float16"):
+            # first is what may be read where it lies
+            spec = TensorSpec(problem.shape, own)
+            variants.insert(0, Variant((), (spec,), (spec,)))
         # comparisons of rounded operands would be wrong, not less precise, and large integers
         # do not fit float16
         operands = {spec.dtype for spec in problem.operands}
         if set(problem.dtypes) == {"float32"} and not operands & {"int32", "int64"}:
             variants += [variant.as_fp16 for variant in variants]
-        return variants
+        return dict.fromkeys(map(problem.reading, variants))
 
     def prepare(self, weights: Weights, problem: ElementwiseProblem, variant: Variant,
                 device: Device) -> State:
@@ -263,6 +268,8 @@ class _Generator:
 
 def _one(kind: str, pointer: str, place: str) -> str:
     """Returns the C text that loads an element from memory."""
+    if kind == _TYPES[BFLOAT16]:
+        return f"BITS_AS_FLOAT((uint){pointer}[{place}] << 16)"
     return f"LOAD_HALF({pointer}, {place})" if kind == "HALF" else f"{pointer}[{place}]"
 
 

@@ -40,6 +40,8 @@ class PackedElementwise(Algorithm):
             return f"packs channels of 2 or 4 dimensions, not {len(problem.shape)}"
         if len(problem.inputs) != 1 or problem.inputs[0].shape != problem.shape:
             return "takes one tensor of the result's shape, and constants"
+        if problem.formats:
+            return "reads any format, not one alone"
         channels = problem.shape[1]
         for index in problem.constants:
             if not _is_of_channels(problem.operands[index].shape, channels, len(problem.shape)):

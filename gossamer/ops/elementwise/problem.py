@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
 from gossamer.expression import Expression, identity
-from gossamer.ops.algorithm import Problem
-from gossamer.tensor import TensorSpec, default_spec
+from gossamer.ops.algorithm import Problem, Variant
+from gossamer.tensor import Format, TensorSpec, default_spec
 
 DTYPES = ("float32", "int32", "int64", "uint8", "bool")
 
@@ -23,6 +23,8 @@ class ElementwiseProblem(Problem):
     constants, stored in the weights as `operand<i>`; the others are run-time inputs, in order.
     dtypes: dtype of each output of the expression; a conversion to bool tests for nonzero, one of
     floats to integers truncates.
+    formats: for each run-time input the one format in which every variant reads it, such as the
+    bytes of photos as callers give them; None where it may have any. Empty where all may.
 
     The arithmetic is float32 where an operand is a float, else int64 where an operand is int64,
     else int32.
@@ -34,6 +36,7 @@ class ElementwiseProblem(Problem):
     expression: Expression
     dtypes: tuple[str, ...] = ("float32",)
     constants: tuple[int, ...] = ()
+    formats: tuple[Format | None, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.operands) != self.expression.inputs or not self.operands:
@@ -45,6 +48,9 @@ class ElementwiseProblem(Problem):
             if dtype not in DTYPES:
                 raise ValueError(f"element-wise ops know {', '.join(DTYPES)}, not {dtype}")
         np.broadcast_shapes(*[spec.shape for spec in self.operands])
+        if len(self.formats) not in (0, len(self.operands) - len(self.constants)):
+            raise ValueError(f"{len(self.formats)} formats for "
+                             f"{len(self.operands) - len(self.constants)} run-time inputs")
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -58,12 +64,28 @@ class ElementwiseProblem(Problem):
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
-        return tuple(spec for index, spec in enumerate(self.operands)
-                     if index not in self.constants)
+        return self.in_formats(spec for index, spec in enumerate(self.operands)
+                               if index not in self.constants)
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
         return tuple(default_spec(self.shape, dtype) for dtype in self.dtypes)
+
+    @property
+    def is_conversion(self) -> bool:
+        """Whether it only changes the format of one tensor."""
+        return bool(self.formats) and len(self.operands) == 1 and self.expression.is_identity
+
+    def in_formats(self, specs: Iterable[TensorSpec]) -> tuple[TensorSpec, ...]:
+        """Returns the specs of the run-time inputs, those with a format of their own in that."""
+        if not self.formats:
+            return tuple(specs)
+        return tuple(spec if own is None else TensorSpec(spec.shape, own)
+                     for spec, own in zip(specs, self.formats, strict=True))
+
+    def reading(self, variant: Variant) -> Variant:
+        """Returns a variant with the formats in which the problem says that inputs are read."""
+        return replace(variant, inputs=self.in_formats(variant.inputs))
 
     @property
     def weight_shapes(self) -> Mapping[str, tuple[int, ...]]:
@@ -86,8 +108,10 @@ class ElementwiseProblem(Problem):
             for spec, by_image in zip(self.operands, has_images, strict=True)))
 
     def describe(self) -> str:
-        steps = "+".join(step.function for step in self.expression.steps) or "cast"
-        return f"{steps} {self.outputs[0]}"
+        steps = "+".join(step.function for step in self.expression.steps
+                         if step.function != "constant" or not self.formats) or "cast"
+        own = ", ".join(str(format_) for format_ in self.formats if format_ is not None)
+        return f"{f'{own} -> ' if own else ''}{steps} {self.outputs[0]}"
 
 
 def cast(source: TensorSpec, dtype: str) -> ElementwiseProblem:

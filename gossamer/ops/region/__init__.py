@@ -9,6 +9,7 @@ from gossamer.ops.region.binary import (
     WidePopcountRegion,
 )
 from gossamer.ops.region.channel_attention.channel_attention import ChannelAttention
+from gossamer.ops.region.first_convolution import FirstConvolutionMma
 from gossamer.ops.region.inverted_residual.inverted_residual import InvertedResidual, Separable
 from gossamer.ops.region.inverted_residual.inverted_residual_mma import (
     InvertedResidualMma,
@@ -24,7 +25,8 @@ from gossamer.ops.region.reference import reference
 
 ALGORITHMS: tuple[RegionAlgorithm, ...] = (
     InvertedResidualMma(), SeparableMma(), StemMma(), SqueezeExciteMma(), InvertedResidual(),
-    Separable(), SqueezeExcite(), ChannelAttention(), PointwiseMean(), PopcountChain(),
+    Separable(), SqueezeExcite(), ChannelAttention(), PointwiseMean(), FirstConvolutionMma(),
+    PopcountChain(),
     BitTensorCoreRegion(), WidePopcountRegion(), PopcountRegion(), HostPopcountRegion())
 
 OP = Op("region", RegionProblem, reference, ALGORITHMS)

@@ -40,15 +40,17 @@ class LayerChoice:
 class ProgramBuilder:
     """A program while layers are added to it.
 
-    decide: called with this builder and a layer, returns the choice for the layer. reshapes: the
-    formats in which reshapes read their input, by the names of the layers; others leave it in its
-    dtype.
+    inputs: the specs of the network's inputs by the names of the values that hold what callers
+    give. decide: called with this builder and a layer, returns the choice for the layer. reshapes:
+    the formats in which reshapes read their input, by the names of the layers; others leave it in
+    its dtype. names: the names of inputs whose values have other names.
     """
 
     def __init__(self, batch: int, inputs: Mapping[str, TensorSpec],
                  constants: Mapping[str, np.ndarray],
                  decide: Callable[[ProgramBuilder, Layer], LayerChoice],
-                 reshapes: Mapping[str, Format] | None = None) -> None:
+                 reshapes: Mapping[str, Format] | None = None,
+                 names: Mapping[str, str] | None = None) -> None:
         self.program = Program(batch, [], {}, {}, dict(constants), {}, {},
                                reshapes=dict(reshapes or {}))
         self.specs = self.program.specs
@@ -57,7 +59,7 @@ class ProgramBuilder:
         self._facts: dict[str, ValueFacts] = {}
         for name, spec in inputs.items():
             self.specs[name] = spec
-            self.program.inputs[name] = name
+            self.program.inputs[(names or {}).get(name, name)] = name
         for name, array in constants.items():
             self.specs[name] = default_spec(array.shape, str(array.dtype))
 

@@ -12,7 +12,7 @@ import numpy as np
 from gossamer.accuracy import normalised_error
 from gossamer.errors import InputError
 from gossamer.model.batch_axis import along_batch
-from gossamer.model.graph import Graph
+from gossamer.model.graph import Graph, as_called
 from gossamer.plan.program import Program, Step
 from gossamer.plan.run.binding import batch_of
 from gossamer.plan.tune.reference import Arrays, reference
@@ -49,7 +49,8 @@ class Calibration:
     batch size where each image is computed for itself; where a node mixes the images of a batch,
     the batch size must be the number of calibration images.
 
-    inputs: one array for each input of the graph, in its order, with any number of images.
+    inputs: one array for each input of the graph, in its order, with any number of images, as
+    callers give them.
     Raises InputError where the inputs do not fit the graph, are empty or not finite.
     """
 
@@ -58,7 +59,7 @@ class Calibration:
         if tolerance is not None and not 0 < tolerance < math.inf:
             raise InputError(f"tolerance {tolerance}: expected a normalised error above 0, such "
                              "as 1e-3")
-        self.images = batch_of(graph, inputs)
+        self.images = batch_of(as_called(graph), inputs)
         if not self.images:
             raise InputError("calibration inputs hold no image")
         self.tolerance = tolerance
@@ -70,7 +71,9 @@ class Calibration:
                                  "such numbers says nothing; give real inputs")
         self._batched = {info.name for info in graph.inputs
                          if info.shape and info.shape[0] is None}
-        self._expected = reference(graph, self._inputs)
+        self._expected = reference(graph, {
+            info.name: self._inputs[info.name] if info.given is None
+            else info.given.as_network_takes(self._inputs[info.name]) for info in graph.inputs})
         self._mixing, self._by_image = along_batch(graph, self.images)
         if self._mixing is not None:
             # an output may still have a row for each image

@@ -18,13 +18,14 @@ from gossamer.plan.choose.refine import Comparison, refined
 from gossamer.plan.choose.saved_options import StoredChoices
 from gossamer.plan.choose.select import Chooser, Network
 from gossamer.plan.eligibility import ANY
+from gossamer.plan.lower.inputs import given_inputs
 from gossamer.plan.lower.rules import lower
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer, Program
 from gossamer.plan.run.context import Context
 from gossamer.plan.tune.profile import CHOOSING, STORING
 from gossamer.plan.tune.tuner import Tuner
-from gossamer.tensor import TensorSpec, default_spec
+from gossamer.tensor import default_spec
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,8 @@ class Planner:
 
     def layers(self, batch: int) -> list[Layer]:
         """Returns the layers at a batch size, for which nothing is chosen yet."""
-        return lower(resolve(self._graph, batch), self._store)[0]
+        static = resolve(self._graph, batch)
+        return [*given_inputs(static, self._store).layers, *lower(static, self._store)[0]]
 
     def planned(self, batch: int) -> Planned:
         """Returns the program of a batch size; what was measured for it is on disk, even where an
@@ -81,20 +83,18 @@ class Planner:
         if self._calibration is not None:
             self._calibration.check(batch)
         static = resolve(self._graph, batch)
+        given = given_inputs(static, self._store)
         layers, constants = lower(static, self._store)
-
-        def specs(values: list[str]) -> dict[str, TensorSpec]:
-            return {name: default_spec(static.shapes[name], static.dtypes[name])
-                    for name in values}
-
-        inputs = specs([info.name for info in self._graph.inputs])
-        outputs = [info.name for info in self._graph.outputs]
+        layers = [*given.layers, *layers]
+        outputs = {info.name: default_spec(
+            static.shapes[info.name], info.returned_dtype or static.dtypes[info.name])
+            for info in self._graph.outputs}
         if self._choices is not None:
-            program, notes = self._choices.program(layers, batch, inputs, specs(outputs), constants,
-                                                   self._device)
+            program, notes = self._choices.program(layers, batch, given.specs, outputs, constants,
+                                                   self._device, given.names)
             return Planned(program, notes=tuple(notes))
 
-        network = Network(layers, batch, inputs, outputs, constants)
+        network = Network(layers, batch, given.specs, outputs, constants, given.names)
         stage = nullcontext() if self._tuner is None else self._tuner.profile.stage(CHOOSING)
         with stage:
             planned, chooser = self._chosen(network)

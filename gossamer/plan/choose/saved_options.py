@@ -84,8 +84,10 @@ class StoredChoices:
 
     def program(self, layers: Iterable[Layer], batch: int, inputs: Mapping[str, TensorSpec],
                 outputs: Mapping[str, TensorSpec], constants: Mapping[str, np.ndarray],
-                device: Device) -> tuple[Program, list[str]]:
-        """Returns the program of a batch size, and sentences for the user about it.
+                device: Device, names: Mapping[str, str] | None = None
+                ) -> tuple[Program, list[str]]:
+        """Returns the program of a batch size, and sentences for the user about it. names: those
+        of Network.
 
         A batch size that was not planned gets the choices of the nearest one (by ratio). Where a
         choice does not fit the layer, another config of its algorithm is taken, else the first
@@ -119,7 +121,7 @@ class StoredChoices:
             return _first(layer, device, step["algorithm"] if step else "")
 
         builder = ProgramBuilder(batch, inputs, constants, decide,
-                                 self._reshapes[nearest] if planned else {})
+                                 self._reshapes[nearest] if planned else {}, names)
         for layer in with_regions(layers, regions):
             builder.add(layer)
         program = keep_in_place(builder.finish(outputs), layers, device)

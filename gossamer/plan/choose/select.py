@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -27,15 +27,17 @@ from gossamer.tensor import Format, TensorSpec, default_spec
 class Network:
     """A network at one batch size, lowered to layers of which nothing is chosen yet.
 
-    inputs: the specs of its inputs. outputs: the names of its outputs. constants: the arrays of
-    values that are constants.
+    inputs: the specs of its inputs by the names of their values. outputs: the specs of its outputs.
+    constants: the arrays of values that are constants. names: the names of inputs whose values,
+    which hold what callers give, have other names.
     """
 
     layers: Sequence[Layer]
     batch: int
     inputs: Mapping[str, TensorSpec]
-    outputs: Sequence[str]
+    outputs: Mapping[str, TensorSpec]
     constants: Mapping[str, np.ndarray]
+    names: Mapping[str, str] = field(default_factory=dict)
 
 
 class Chooser:
@@ -66,14 +68,14 @@ class Chooser:
         self._device = device
         self._tuner = tuner
         specs = _default_specs(network.layers, network.inputs, network.constants)
-        boundary = (*network.inputs, *network.outputs)
-        self._specs = specs | {name: _at_boundary(specs[name], policy) for name in boundary}
+        self._specs = specs | {name: _at_boundary(spec, policy) for name, spec in (
+            *network.inputs.items(), *network.outputs.items())}
         regions = [] if policy.unfused else find_regions(network.layers, network.outputs)
         self._first = FirstChoices(network.layers, regions, self._specs, network.outputs, device,
                                    policy) if tuner is None else None
         self.assigner = None if tuner is None else Assigner(
             network.layers, regions, self._specs, [*network.inputs, *network.constants],
-            network.outputs, device, tuner, policy, less_precise)
+            list(network.outputs), device, tuner, policy, less_precise)
         """The plan assignments; None where nothing is measured."""
 
     def program(self, restriction: Restriction = FREE, why: str = "",
@@ -108,7 +110,7 @@ class Chooser:
         network, specs = self._network, self._specs
         builder = ProgramBuilder(
             network.batch, {name: specs[name] for name in network.inputs}, network.constants,
-            decide, reshapes)
+            decide, reshapes, network.names)
         for layer in with_regions(network.layers, regions):
             builder.add(layer)
         program = builder.finish({name: specs[name] for name in network.outputs})

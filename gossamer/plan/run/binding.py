@@ -3,14 +3,18 @@ caller's arrays."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from gossamer.device.array_library import library
 from gossamer.errors import InputError, quoted
-from gossamer.model.graph import Graph
+from gossamer.model.graph import Graph, ValueInfo
 from gossamer.plan.measurement import counted
 from gossamer.plan.run.foreign import is_lossless
+from gossamer.tensor import AXES, BFLOAT16
 
 
 def check_count(graph: Graph, inputs: Sequence[Any]) -> None:
@@ -39,6 +43,42 @@ def in_order(graph: Graph, inputs: Sequence[Any], named: Mapping[str, Any]) -> t
     return tuple(named[name] for name in names)
 
 
+def as_called_for(graph: Graph, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Returns the inputs of a call, in which images whose axes are in the order N, C, H, W, such as
+    tensors of torch in channels_last, are views in NHWC where callers give the input in that, and
+    arrays of bfloat16 are views of their bits. Raises InputError where an input takes bfloat16 and
+    is none."""
+    def viewed(info: ValueInfo, array: Any) -> Any:
+        if info.given is not None and info.given.dtype == BFLOAT16:
+            array = _bits(info.name, array)
+        shape = getattr(array, "shape", ())
+        if info.given is None or len(shape) != 4 or _is_of(shape, info.called.shape) or (
+                not _is_of(shape, info.shape)):
+            return array
+        order = AXES[info.given.layout]
+        return array.permute(order) if hasattr(array, "permute") else array.transpose(order)
+
+    return tuple(viewed(info, array) for info, array in zip(graph.inputs, inputs, strict=True))
+
+
+def _bits(name: str, array: Any) -> Any:
+    """Returns a view of the bits of an array of bfloat16, which may hold them already."""
+    dtype = str(getattr(array, "dtype", type(array).__name__)).removeprefix("torch.")
+    if dtype == BFLOAT16:
+        return array.view(sys.modules[library(array)].uint16
+                          if library(array) == "torch" else np.uint16)
+    if dtype != "uint16":
+        raise InputError(f"input {quoted(name)} has dtype {dtype}, expected {BFLOAT16}, or uint16 "
+                         "that holds its bits")
+    return array
+
+
+def _is_of(shape: Sequence[int], expected: Sequence[int | None]) -> bool:
+    """Returns whether a shape is as expected, where None stands for any size."""
+    return len(shape) == len(expected) and all(
+        size in (None, given) for size, given in zip(expected, shape, strict=True))
+
+
 def batch_of(graph: Graph, inputs: Sequence[Any]) -> int:
     """Returns the batch size of the inputs. Raises InputError where they do not fit the graph's."""
     check_count(graph, inputs)
@@ -48,10 +88,7 @@ def batch_of(graph: Graph, inputs: Sequence[Any]) -> int:
         if not hasattr(array, "shape") or not hasattr(array, "dtype"):
             raise InputError(f"input {quoted(info.name)} is a {type(array).__name__}, expected an "
                              f"array of shape {shape} and dtype {info.dtype}")
-        fits = len(array.shape) == len(info.shape) and all(
-            size is None or size == array_size
-            for size, array_size in zip(info.shape, array.shape, strict=True))
-        if not fits:
+        if not _is_of(array.shape, info.shape):
             array_shape = "x".join(map(str, array.shape)) or "scalar"
             raise InputError(f"input {quoted(info.name)} has shape {array_shape}, expected {shape}")
         if not is_lossless(str(array.dtype), info.dtype):

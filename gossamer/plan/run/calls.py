@@ -13,10 +13,10 @@ import numpy as np
 from gossamer import debug
 from gossamer.device.base import Device
 from gossamer.errors import InputError
-from gossamer.model.graph import Graph
+from gossamer.model.graph import Graph, as_called
 from gossamer.model.infer.resolve import resolve
 from gossamer.plan.program import Program
-from gossamer.plan.run.binding import batch_of, fill, in_order
+from gossamer.plan.run.binding import as_called_for, batch_of, fill, in_order
 from gossamer.plan.run.bound import BoundCall, bind
 from gossamer.plan.run.context import Context
 from gossamer.plan.run.contexts import Contexts
@@ -29,7 +29,7 @@ from gossamer.plan.run.foreign import (
 )
 from gossamer.plan.run.host_transfers import page_locked_array
 from gossamer.plan.run.known import KnownCall, form_of
-from gossamer.tensor import default_spec
+from gossamer.tensor import TensorSpec, default_spec
 
 _MOST_FORMS = 64
 """Number of shapes and dtypes of NumPy arrays that are not checked again."""
@@ -45,7 +45,9 @@ class Calls:
 
     def __init__(self, graph: Graph, device: Device, make_context: Callable[[int, Any], Context],
                  program: Callable[[int], Program]) -> None:
-        self._graph = graph
+        self._network = graph
+        self._graph = as_called(graph)
+        """The graph with inputs and outputs in the forms of callers' arrays."""
         self._device = device
         self._program = program
         self.contexts = Contexts(device, make_context)
@@ -64,7 +66,7 @@ class Calls:
             if known is not None and not debug.logger.isEnabledFor(logging.DEBUG) and (
                     outputs := known(inputs)) is not None:
                 return outputs[0] if len(outputs) == 1 else outputs
-        inputs = in_order(self._graph, inputs, named)
+        inputs = self._in_order(inputs, named)
         if self._are_on_device(inputs):
             results = self._on_device(inputs, stream, form)
         else:
@@ -76,7 +78,7 @@ class Calls:
     async def asynchronous(self, inputs: tuple[Any, ...], named: Mapping[str, Any], out: Any,
                            stream: Any) -> Any:
         """Returns the outputs of a call that another thread makes; see `Plan.run_async`."""
-        inputs = in_order(self._graph, inputs, named)
+        inputs = self._in_order(inputs, named)
         on_device = self._are_on_device(inputs)
         if on_device and stream is None:
             # libraries have a current stream in each thread
@@ -95,22 +97,29 @@ class Calls:
         """Returns a bound call; see `Plan.bind`."""
         self._device.check_usable()
         return bind(self._graph, self._device, self._first_context,
-                    in_order(self._graph, inputs, named), out, stream)
+                    self._in_order(inputs, named), out, stream)
 
     def page_locked(self, batch: int) -> tuple[np.ndarray, ...]:
         """Returns arrays for the inputs in page-locked memory; see `Plan.pinned`."""
         self._device.check_usable()
         if batch < 1:
             raise InputError(f"batch is {batch}, expected 1 or more")
-        static = resolve(self._graph, batch)
-        return tuple(page_locked_array(self._device, static.shapes[info.name],
-                                       static.dtypes[info.name]) for info in self._graph.inputs)
+        shapes = resolve(self._network, batch).shapes
+        specs = [default_spec(shapes[info.name], info.dtype) if info.given is None
+                 else TensorSpec(shapes[info.name], info.given.format(len(info.shape)))
+                 for info in self._network.inputs]
+        return tuple(page_locked_array(self._device, spec.stored_shape, spec.stored_dtype)
+                     for spec in specs)
 
     def close(self) -> None:
         """Forgets all contexts, whose memory is freed."""
         if self.contexts.all():
             self._device.synchronize()
         self.contexts.clear()
+
+    def _in_order(self, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Returns the inputs of a call in the graph's order, their axes in that of callers."""
+        return as_called_for(self._network, in_order(self._graph, inputs, named))
 
     def _are_on_device(self, inputs: Sequence[Any]) -> bool:
         return bool(inputs) and is_foreign(inputs[0]) and self._device.holds(inputs[0])
@@ -183,7 +192,8 @@ class Calls:
 
     def _empty_outputs(self, batch: int) -> dict[str, np.ndarray]:
         """Returns the outputs where all are empty; {} where there is something to compute."""
-        static = resolve(self._graph, batch)
-        outputs = {info.name: np.zeros(static.shapes[info.name], static.dtypes[info.name])
-                   for info in self._graph.outputs}
+        static = resolve(self._network, batch)
+        outputs = {info.name: np.zeros(static.shapes[info.name],
+                                       info.returned_dtype or static.dtypes[info.name])
+                   for info in self._network.outputs}
         return {} if any(array.size for array in outputs.values()) else outputs

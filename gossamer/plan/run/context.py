@@ -16,6 +16,7 @@ from gossamer.device.copying_graph import CopyingGraph
 from gossamer.device.host import host_array
 from gossamer.device.registry import find
 from gossamer.errors import InputError
+from gossamer.io.text import shape_text
 from gossamer.measure import Task, Timing, Work, interleave
 from gossamer.ops.algorithm import State
 from gossamer.plan.prepare import BuildCost, Prepared, build, side_by_side
@@ -23,6 +24,7 @@ from gossamer.plan.program import Program, Step
 from gossamer.plan.run.buffers import ProgramBuffers
 from gossamer.plan.run.host_transfers import HostTransfers, TransferGraph
 from gossamer.plan.run.step_line import step_line
+from gossamer.tensor import pack
 
 _MOST_FOREIGN = 8
 """Number of captured graphs that are stored for inputs at addresses of other libraries."""
@@ -269,9 +271,10 @@ class Context:
                 raise InputError(f"input {name!r} is missing; this network takes "
                                  f"{', '.join(map(repr, self.program.inputs))}")
             array = inputs[name]
-            if tuple(array.shape) != spec.shape or array.dtype != spec.stored_dtype:
-                raise InputError(f"input {name!r} is {'x'.join(map(str, array.shape))} "
-                                 f"{array.dtype}, a context of batch {self.batch} takes {spec}")
+            if tuple(array.shape) != spec.stored_shape or array.dtype != spec.stored_dtype:
+                raise InputError(f"input {name!r} is {shape_text(array.shape)} {array.dtype}, a "
+                                 f"context of batch {self.batch} takes "
+                                 f"{shape_text(spec.stored_shape)} {spec.stored_dtype}")
 
     def _follow(self, stream: Any) -> None:
         """Makes the stream wait for the last one that used these buffers."""
@@ -336,10 +339,10 @@ class Context:
         for value in self.program.inputs.values():
             spec = self.program.specs[value]
             # drawing all numbers of a large batch would take longer than timing
-            numbers = np.random.default_rng(0).standard_normal(
-                min(spec.size, _MOST_DRAWN), np.float32)
-            self.device.write(self.buffer(value), np.resize(numbers, spec.shape).astype(
-                spec.stored_dtype))
+            random, count = np.random.default_rng(0), min(spec.size, _MOST_DRAWN)
+            numbers = (random.integers(0, 256, count, np.uint8) if spec.dtype == "uint8"
+                       else random.standard_normal(count, np.float32))
+            self.device.write(self.buffer(value), pack(np.resize(numbers, spec.shape), spec))
 
     @cached_property
     def _copies_outputs(self) -> bool:

@@ -21,13 +21,14 @@ from gossamer.errors import InputError, quoted
 from gossamer.expression import Expression, ExpressionStep
 from gossamer.io import npy
 from gossamer.io.output_files import replacing
-from gossamer.model.graph import Graph, Node, ValueInfo
+from gossamer.model.graph import RETURNED, Graph, Node, ValueInfo
+from gossamer.model.input_format import InputFormat
 from gossamer.model.metadata import fields_of, metadata_of
 from gossamer.version import PACKAGE_VERSION
 
 SUFFIX = ".plan"
 FORMAT = "gossamer plan"
-VERSION = 7
+VERSION = 8
 _AGAIN = f"compile the network again (gossamer compile MODEL -o FILE{SUFFIX})"
 _BAD = (ArithmeticError, AssertionError, AttributeError, EOFError, LookupError,
         NotImplementedError, RuntimeError, TypeError, ValueError, zipfile.BadZipFile, zlib.error)
@@ -186,8 +187,7 @@ def _encode_graph(graph: Graph, arrays: _Arrays) -> dict[str, Any]:
 
 
 def _decode_graph(plain: dict[str, Any], arrays: list[np.ndarray]) -> Graph:
-    inputs, outputs = ([ValueInfo(info["name"], tuple(info["shape"]), info["dtype"],
-                                  tuple(info["labels"])) for info in plain[key]]
+    inputs, outputs = ([_decode_info(info) for info in plain[key]]
                        for key in ("inputs", "outputs"))
     for info in (*inputs, *outputs):
         if not all(size is None or (type(size) is int and size >= 0) for size in info.shape) or (
@@ -200,6 +200,17 @@ def _decode_graph(plain: dict[str, Any], arrays: list[np.ndarray]) -> Graph:
                  {name: arrays[index] for name, index in plain["constants"]},
                  warnings=plain["warnings"], fixed_batch=plain["fixed_batch"],
                  metadata=metadata_of(plain["metadata"]))
+
+
+def _decode_info(plain: dict[str, Any]) -> ValueInfo:
+    given = None if plain["given"] is None else InputFormat(**plain["given"])
+    info = ValueInfo(plain["name"], tuple(plain["shape"]), plain["dtype"], tuple(plain["labels"]),
+                     given, plain["returned_dtype"])
+    if given is not None:
+        given.check(info.name, info.shape, info.dtype)
+    if info.returned_dtype and (info.dtype, info.returned_dtype) not in RETURNED:
+        raise ValueError(f"an output is returned as {quoted(info.returned_dtype)}")
+    return info
 
 
 def _encode(value: Any, arrays: _Arrays) -> Any:

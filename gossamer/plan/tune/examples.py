@@ -13,7 +13,7 @@ from gossamer.device.base import Buffer, Device
 from gossamer.errors import OutOfMemoryError
 from gossamer.ops.algorithm import Problem
 from gossamer.plan.tune.device_check import DeviceCheck, handles
-from gossamer.tensor import TensorSpec, pack
+from gossamer.tensor import TensorSpec, held, pack
 
 _SHARE, _MOST_BYTES = 16, 2**31
 """Inputs are stored for later layers in at most 1/_SHARE of the device's memory, and at most
@@ -53,7 +53,7 @@ class Examples:
         sizes = [math.prod(spec.shape) for spec in problem.inputs]
         numbers = self._first(sum(sizes))
         ends = np.cumsum(sizes).tolist()
-        return [numbers[end - size:end].reshape(spec.shape)
+        return [held(numbers[end - size:end].reshape(spec.shape), spec)
                 for end, size, spec in zip(ends, sizes, problem.inputs, strict=True)]
 
     def of_images(self, problem: Problem, few: Problem,
@@ -67,11 +67,12 @@ class Examples:
         for whole, part in zip(problem.inputs, few.inputs, strict=True):
             size = math.prod(whole.shape)
             if whole.shape == part.shape:
-                arrays.append(self._slice(first, size).reshape(part.shape))
+                arrays.append(held(self._slice(first, size).reshape(part.shape), part))
             else:
                 one = size // whole.shape[0]
-                arrays.append(np.concatenate([self._slice(first + image * one, one)
-                                              for image in images]).reshape(part.shape))
+                arrays.append(held(np.concatenate([
+                    self._slice(first + image * one, one)
+                    for image in images]).reshape(part.shape), part))
             first += size
         return arrays
 

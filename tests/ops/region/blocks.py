@@ -10,7 +10,8 @@ from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.ops.pool.problem import PoolProblem
 from gossamer.ops.reduce.problem import ReduceProblem
-from gossamer.ops.region.problem import ENTRY, RegionProblem
+from gossamer.ops.region.problem import ENTRY, RegionProblem, Source
+from gossamer.tensor import Format, default_spec
 
 BIAS = Epilogue(apply("add"), ("channel",))
 BIAS_RELU6 = Epilogue(apply("add").then(apply("clip", 0.0, 6.0)), ("channel",))
@@ -68,6 +69,28 @@ def stem(problem: RegionProblem, channels: int, size: tuple[int, int], *,
                           depthwise.inputs[0].shape[1], kernel, stride, pads, dilation,
                           epilogue=BIAS_RELU6)
     return RegionProblem((first, depthwise, project), ((ENTRY,), ((0, 0),), ((1, 0),)), ((2, 0),))
+
+
+def given_as(problem: RegionProblem, format_: Format, expression: Expression | None = None
+             ) -> RegionProblem:
+    """Returns a region whose first convolution's image is made of what callers give in a format: by
+    a product with a number a channel and a sum with another one, or by another expression of such
+    numbers."""
+    image = problem.inputs[0]
+    expression = expression or apply("mul").then(apply("add"))
+    numbers = default_spec((image.shape[1], 1, 1))
+    given = ElementwiseProblem((image, *(numbers,) * (expression.inputs - 1)), expression,
+                               constants=tuple(range(1, expression.inputs)), formats=(format_,))
+
+    def moved(source: Source) -> Source:
+        if source == ENTRY:
+            return (0, 0)
+        return source if source[0] < 0 else (source[0] + 1, source[1])
+
+    return RegionProblem(
+        (given, *problem.parts),
+        ((ENTRY,), *(tuple(map(moved, sources)) for sources in problem.sources)),
+        tuple(map(moved, problem.exits)))
 
 
 def excited(problem: RegionProblem, squeezed: int, *, inner: Epilogue = BIAS_RELU,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gossamer.device.base import Device
-from gossamer.expression import apply
+from gossamer.expression import Expression, apply
 from gossamer.ops.algorithm import Variant
 from gossamer.ops.region.inverted_residual.inverted_residual_mma import (
     InvertedResidualMma,
@@ -20,6 +20,7 @@ from gossamer.ops.region.inverted_residual.inverted_residual_mma import (
 from gossamer.ops.region.inverted_residual.sizes import BlockTile
 from gossamer.ops.region.problem import RegionProblem
 from gossamer.ops.weights import Weights
+from gossamer.tensor import Format
 from tests.cubins import build_info
 from tests.ops.harness import check_variants, random_weights, run_variant
 from tests.ops.recording import RecordingDevice
@@ -31,6 +32,7 @@ from tests.ops.region.blocks import (
     QUOTIENT,
     block,
     excited,
+    given_as,
     stem,
 )
 
@@ -54,6 +56,10 @@ EXCITED_UNUSED_CHANNELS = excited(block(1, 16, 56, 8, (6, 6), activation=QUOTIEN
 STEM = stem(block(2, 0, 32, 16, (9, 11), expands=False), 3, (18, 21))
 LARGE_STEM = stem(block(1, 0, 24, 8, (7, 8), kernel=(5, 5), stride=(2, 1), expands=False),
                   2, (12, 10), kernel=(5, 4), stride=(1, 1), pads=(2, 1, 1, 3), dilation=(2, 2))
+STEM_OF_BYTES = given_as(STEM, Format("NHWC", "uint8"))
+STEM_OF_PLANES = given_as(STEM, Format("NCHW", "uint8"), apply("mul"))
+STEM_OF_BFLOATS = given_as(STEM, Format("NHWC", "bfloat16"), apply("add"))
+STEM_OF_HALVES = given_as(LARGE_STEM, Format("NHWC", "float16"), Expression(1))
 EVEN_FILTER = block(2, 8, 32, 16, (9, 10), kernel=(4, 4), stride=(2, 2), activation=BIAS_RELU)
 FLAT_FILTER = block(1, 16, 24, 8, (6, 11), kernel=(1, 3), stride=(1, 2))
 TALL_FILTER = block(1, 8, 48, 24, (11, 7), kernel=(5, 3), stride=(2, 1))
@@ -61,6 +67,8 @@ PROBLEMS = {"residual": RESIDUAL, "strided": STRIDED, "large filter": LARGE_FILT
             "even filter": EVEN_FILTER, "flat filter": FLAT_FILTER, "tall filter": TALL_FILTER,
             "unused channels": UNUSED_CHANNELS, "separable": SEPARABLE,
             "separable residual": SEPARABLE_RESIDUAL, "stem": STEM, "large stem": LARGE_STEM,
+            "stem of bytes": STEM_OF_BYTES, "stem of planes": STEM_OF_PLANES,
+            "stem of halves": STEM_OF_HALVES, "stem of bfloats": STEM_OF_BFLOATS,
             "wide": WIDE, "narrow": NARROW, "excited": EXCITED,
             "excited strided": EXCITED_STRIDED, "excited separable": EXCITED_SEPARABLE,
             "excited unused channels": EXCITED_UNUSED_CHANNELS}
@@ -88,8 +96,12 @@ def algorithm_of(problem: RegionProblem
 
 def check(problem: RegionProblem, device: Device, variants: Sequence[Variant],
           weights: Mapping[str, np.ndarray] | None = None) -> None:
-    """Compares the outputs of variants with the reference."""
-    check_variants(algorithm_of(problem), problem, device, variants, weights)
+    """Compares the outputs of variants with the reference. Factors of bytes are such that the image
+    has numbers like others."""
+    arrays = dict(random_weights(problem) if weights is None else weights)
+    if problem.inputs[0].dtype == "uint8":
+        arrays["0.operand1"] /= 128
+    check_variants(algorithm_of(problem), problem, device, variants, arrays)
 
 
 def check_nan(device: Device, variants: Sequence[Variant]) -> None:
@@ -137,9 +149,10 @@ def test_a_nan_stays_a_nan(cuda: Device) -> None:
 def test_it_builds_without_spills() -> None:
     pytest.importorskip("gossamer.device.cuda.nvrtc", exc_type=ImportError)
     device = RecordingDevice()
-    for problem in (RESIDUAL, SEPARABLE, STEM, block(64, 96, 576, 160, (14, 14), stride=(2, 2)),
-                    EXCITED_SEPARABLE, excited(block(
-                        64, 80, 480, 112, (14, 14), kernel=(5, 5), activation=BIAS_SILU), 20)):
+    for problem in (RESIDUAL, SEPARABLE, STEM, STEM_OF_BYTES,
+                    block(64, 96, 576, 160, (14, 14), stride=(2, 2)), EXCITED_SEPARABLE,
+                    excited(block(64, 80, 480, 112, (14, 14), kernel=(5, 5),
+                                  activation=BIAS_SILU), 20)):
         weights = Weights(random_weights(problem), device)
         variants = list(algorithm_of(problem).variants(problem, device))
         for variant in (*variants[:3], variants[-1]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import onnx
@@ -12,6 +13,7 @@ from onnx import TensorProto
 from gossamer.errors import InputError, ModelError, UnsupportedError, first_line, quoted
 from gossamer.io.packed import opened
 from gossamer.model.graph import Graph, Node, UniqueNames, ValueInfo
+from gossamer.model.input_format import InputFormat
 from gossamer.model.opset.state import MALFORMED
 from gossamer.model.readers.numbers import warn_of_broken_weights
 from gossamer.model.readers.onnx import metadata
@@ -161,12 +163,17 @@ def _value_info(value: onnx.ValueInfoProto, graph: Graph, what: str) -> ValueInf
     if kind not in TYPES:
         raise UnsupportedError(f"{graph.file}: {what} {quoted(value.name)} has ONNX type {kind}; "
                                f"gossamer knows {', '.join(sorted(set(TYPES.values())))}")
+    shape = tuple(dim.dim_value if dim.dim_value > 0 else None for dim in tensor.shape.dim)
+    labels = tuple(dim.dim_param for dim in tensor.shape.dim)
+    if kind == TensorProto.FLOAT16:
+        # numbers are float32 within the network, and as in the file outside
+        return (ValueInfo(value.name, shape, "float32", labels, InputFormat("float16"))
+                if what == "input" else ValueInfo(value.name, shape, "float32", labels,
+                                                  returned_dtype="float16"))
     if TYPES[kind] == "float32" and kind != TensorProto.FLOAT:
         name = TensorProto.DataType.Name(kind).lower().replace("double", "float64")
         graph.warnings.append(f"{graph.file}: {what} {quoted(value.name)} is {name}; gossamer "
                               "takes and gives float32")
-    shape = tuple(dim.dim_value if dim.dim_value > 0 else None for dim in tensor.shape.dim)
-    labels = tuple(dim.dim_param for dim in tensor.shape.dim)
     return ValueInfo(value.name, shape, TYPES[kind], labels)
 
 
@@ -174,7 +181,7 @@ def _free_batch(info: ValueInfo, batch: int) -> ValueInfo:
     """Returns the value with its first dimension open, where that is the batch."""
     if info.shape[:1] != (batch,):
         return info
-    return ValueInfo(info.name, (None, *info.shape[1:]), info.dtype, info.labels)
+    return replace(info, shape=(None, *info.shape[1:]))
 
 
 def _load_nodes(proto: onnx.GraphProto, graph: Graph, opset: int) -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from gossamer.ops.algorithm import Epilogue, Problem
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.elementwise.problem import ElementwiseProblem
+from gossamer.ops.image import makes_image
 from gossamer.ops.pool.problem import PoolProblem
 from gossamer.ops.reduce.problem import ReduceProblem
 from gossamer.ops.region.parts import is_product
@@ -40,7 +41,8 @@ class Block:
     problem: the region. expand: the first convolution, which may be that of a network's image and
     then has larger windows; None where the block begins with the depthwise one, as a separable
     convolution does. depthwise, project: the others. excite: the squeeze-and-excite layer between
-    these; None where there is none.
+    these; None where there is none. given: what makes the image of what the network's callers give,
+    such as bytes in NHWC; None where that is the image itself.
     """
 
     problem: RegionProblem
@@ -48,6 +50,7 @@ class Block:
     depthwise: Conv2dProblem
     project: Conv2dProblem
     excite: SqueezeExciteLayer | None = None
+    given: ElementwiseProblem | None = None
 
     @property
     def convolutions(self) -> tuple[Conv2dProblem, ...]:
@@ -106,15 +109,19 @@ def block_of(problem: RegionProblem, expands: bool) -> Block | None:
 
 
 def stem_block_of(problem: RegionProblem) -> Block | None:
-    """Returns a region as a block whose first convolution is that of a network's image; None where
-    its layers are others."""
-    if len(problem.parts) != 3:
+    """Returns a region as a block whose first convolution is that of a network's image, perhaps
+    behind what makes the image of what callers give; None where its layers are others."""
+    if len(problem.parts) not in (3, 4):
         return None
-    first, depthwise, project = problem.parts
+    *before, first, depthwise, project = problem.parts
+    if not all(map(makes_image, before)):
+        return None
     if not isinstance(first, Conv2dProblem) or first.kernel == (1, 1) or first.groups > 1 or (
             first.channels > _MOST_IMAGE_CHANNELS or first.depth > _MOST_GATHERED):
         return None
-    return _block(problem, [first], depthwise, project)
+    block = _block(problem, [first], depthwise, project)
+    given = next((part for part in before if isinstance(part, ElementwiseProblem)), None)
+    return None if block is None else replace(block, given=given)
 
 
 def excited_block_of(problem: RegionProblem) -> Block | None:
@@ -166,8 +173,9 @@ def _with_batch(part: Problem, batch: int) -> Problem:
     if isinstance(part, ReduceProblem | PoolProblem):
         return replace(part, input=default_spec((batch, *part.input.shape[1:])))
     if isinstance(part, ElementwiseProblem):
-        return replace(part, operands=tuple(default_spec((batch, *spec.shape[1:]))
-                                            for spec in part.operands))
+        return replace(part, operands=tuple(
+            spec if index in part.constants else default_spec((batch, *spec.shape[1:]))
+            for index, spec in enumerate(part.operands)))
     assert isinstance(part, Conv2dProblem)
     return replace(part, batch=batch)
 

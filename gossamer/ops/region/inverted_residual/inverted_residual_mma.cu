@@ -12,8 +12,9 @@
  * Products are in tiles of 16 pixels and 8 channels, two tiles of channels at a time. A lane holds
  * pixels lane / 4 and lane / 4 + 8 of a tile for channels 2 (lane % 4) and the next.
  *
- * The expansion may be the first convolution of a network. Then x is its image, float32 in NCHW, and
- * the inputs of a pixel are those of its window, which work-items gather.
+ * The expansion may be the first convolution of a network. Then x is its image, or what the network's
+ * callers give, such as bytes, of which work-items make the image's numbers, and the inputs of a pixel
+ * are those of its window, which work-items gather.
  *
  * With squeeze-and-excite a tile is a whole image. The work-groups keep what they convolved, make
  * gates of its means together, and project when they have scaled it by these (mma_excite.h).
@@ -28,6 +29,7 @@
  * CHANNELS  channels of x, and OUT_CHANNELS those of y, multiples of 8
  * GATHERS   1: the expansion reads windows of an image of IMAGE_CHANNELS, each of GATHERED numbers,
  *           by filters of FILTER_H by FILTER_W; CHANNELS is then GATHERED with zeros up to a step
+ *           (what the image is: ops/image.h)
  * PADDED    1: the last chunk has channels that do not exist
  * ROW_TILES tiles of 16 that hold the pixels under a tile's windows, a multiple of EXPAND_TILES
  * EXPAND_TILES, EXPAND_PAIRS  tiles of pixels and pairs of channel tiles that a warp expands at once
@@ -83,7 +85,7 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
     int pixels = bottom > top ? (bottom - top) * columns : 0;
     float of_columns = 1.0f / (float)columns;
 #if GATHERS
-    const float *image = x + (long long)GROUP_ID(2) * IMAGE_CHANNELS * image_height * image_width;
+    const INPUT *image = x + (long long)GROUP_ID(2) * IMAGE_CHANNELS * image_height * image_width;
 #else
     const REAL *source = x + ((GROUP_ID(2) * height + above + top) * width + left + start)
                              * CHANNELS;
@@ -153,7 +155,7 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
     PREDECESSOR_WAIT();
 #if GATHERS
     gather_windows(inputs, image, item, pixels, columns, above + top, left + start, image_height,
-                   image_width, image_top, image_left);
+                   image_width, image_top, image_left GIVEN_OPERANDS);
 #else
     ONCE_EACH for (int i = item; i < pixels * (CHANNELS / WIDTH); i += WORK_GROUP_SIZE) {
         int pixel = i / (CHANNELS / WIDTH), word = i % (CHANNELS / WIDTH) * WIDTH;

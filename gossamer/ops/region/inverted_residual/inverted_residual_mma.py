@@ -16,6 +16,7 @@ from gossamer.ops.clusters import CLUSTERS
 from gossamer.ops.conv2d.sparse.common.tensor_cores import CYCLES_PER_MICROSECOND, TENSOR_CORES
 from gossamer.ops.copies import ASYNC_COPIES, COPY_BARRIERS
 from gossamer.ops.early_begin import EARLY_BEGIN
+from gossamer.ops.image import IMAGE, given_arguments
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.mma_precisions import MMA_PRECISIONS
 from gossamer.ops.region.algorithm import RegionAlgorithm
@@ -48,7 +49,7 @@ from gossamer.ops.wgmma import WGMMA_GROUPS
 
 _SOURCE = Path(__file__).with_name("inverted_residual_mma.cu")
 _HEADERS = (*DIALECT, EARLY_BEGIN, ASYNC_COPIES, COPY_BARRIERS, TENSOR_CORES, MMA_PRECISIONS,
-            WGMMA_GROUPS, CLUSTERS, WARP_SUMS, SQUEEZE_EXCITE, *map(
+            WGMMA_GROUPS, CLUSTERS, WARP_SUMS, SQUEEZE_EXCITE, IMAGE, *map(
     Path(__file__).with_name,
     ("mma_sizes.h", "mma_products.h", "mma_warpgroups.h", "mma_gather.h", "mma_depthwise.h",
      "mma_excite.h")))
@@ -119,7 +120,7 @@ class _FusedBlockMma(RegionAlgorithm, abc.ABC):
                 if BlockTiling(block, tile, precision).unfit(device.limits) is None:
                     variant = (plain.as_fp16 if precision == "fp16" else
                                replace(plain, precision=precision))
-                    # an image is read as networks get it
+                    # an image is read as the network gets it
                     yield (replace(variant, inputs=problem.inputs) if block.gathers else variant)
 
     def _divided(self, problem: RegionProblem, variant: Variant) -> BlockTiling:
@@ -165,7 +166,8 @@ class _FusedBlockMma(RegionAlgorithm, abc.ABC):
                                lambda arrays: pack_small_constants(divided, arrays)))
         image: tuple[Argument, ...] = ()
         if block.expand is not None and block.gathers:
-            image = (block.expand.height, block.expand.width, *block.expand.pads[:2])
+            image = (block.expand.height, block.expand.width, *block.expand.pads[:2],
+                     *given_arguments(weights, block.given))
         arguments = (input_buffer(0), chunks, constants, output_buffer(0), block.hidden, p.height,
                      p.width, p.out_height, p.out_width, *p.pads[:2], *small, *image)
         return State(problem, variant, device, [
@@ -196,10 +198,11 @@ class SeparableMma(_FusedBlockMma):
 
 class StemMma(_FusedBlockMma):
     """A network's first convolution and the separable convolution behind it as one kernel, which
-    reads the image as networks get it, float32 in NCHW."""
+    reads the image as the network gets it: float32 in NCHW, or what callers give, such as bytes in
+    NHWC, that it turns into the image's numbers."""
 
     name = "stem_mma"
-    patterns = (("conv2d", "conv2d", "conv2d"),)
+    patterns = (("conv2d", "conv2d", "conv2d"), ("elementwise", "conv2d", "conv2d", "conv2d"))
 
     def block_of(self, problem: RegionProblem) -> Block | None:
         return stem_block_of(problem)

@@ -9,6 +9,7 @@ import numpy as np
 from gossamer.expression import Expression
 from gossamer.ops.algorithm import Epilogue
 from gossamer.ops.epilogue import epilogue_macros
+from gossamer.ops.image import image_macros
 from gossamer.ops.region.inverted_residual.block import epilogues
 from gossamer.ops.region.inverted_residual.tiling import BlockTiling
 
@@ -57,7 +58,8 @@ def _gather_macros(divided: BlockTiling) -> dict[str, object]:
     return {"GATHERS": 1, "GATHERED": first.depth, "FILTER_H": first.kernel[0],
             "FILTER_W": first.kernel[1], "FILTER_STEP_Y": first.stride[0],
             "FILTER_STEP_X": first.stride[1], "FILTER_DILATION_Y": first.dilation[0],
-            "FILTER_DILATION_X": first.dilation[1], "IMAGE_CHANNELS": first.channels}
+            "FILTER_DILATION_X": first.dilation[1],
+            **image_macros(divided.block.problem.inputs[0], divided.block.given)}
 
 
 def _excite_macros(divided: BlockTiling) -> dict[str, object]:

@@ -12,16 +12,15 @@ INLINE int quotient(int number, float reciprocal)
  *
  * pixels, columns: those that are expanded, of `columns` a row. top, left: row and column of the
  * first one. image_top, image_left: zeros above the image and on its left. */
-INLINE void gather_windows(REAL *inputs, const float *image, int item, int pixels, int columns,
-                           int top, int left, int image_height, int image_width, int image_top,
-                           int image_left)
+INLINE void gather_windows(REAL *inputs, const INPUT *image, int item, int pixels, int columns,
+                           int top, int left GATHER_PARAMETERS)
 {
     float of_columns = 1.0f / (float)columns;
     for (int pixel = item; pixel < ROW_TILES * 16; pixel += WORK_GROUP_SIZE) {
         int row = quotient(pixel, of_columns), column = pixel - row * columns;
         int image_row = (top + row) * FILTER_STEP_Y - image_top;
         int image_column = (left + column) * FILTER_STEP_X - image_left;
-        const float *corner = image + image_row * image_width + image_column;
+        const INPUT *corner = image + (image_row * image_width + image_column) * IMAGE_COLUMN;
         bool rows_exist[FILTER_H], columns_exist[FILTER_W];
         UNROLL for (int r = 0; r < FILTER_H; r++)
             rows_exist[r] = pixel < pixels
@@ -32,11 +31,14 @@ INLINE void gather_windows(REAL *inputs, const float *image, int item, int pixel
             float values[WIDTH];
             UNROLL for (int j = 0; j < WIDTH; j++) {
                 const int r = (first + j) / FILTER_W % FILTER_H, s = (first + j) % FILTER_W;
-                const int channel = (first + j) / (FILTER_H * FILTER_W);
-                const float *line = corner
-                                    + (channel * image_height + r * FILTER_DILATION_Y) * image_width;
+                const int channel = first + j < GATHERED ? (first + j) / (FILTER_H * FILTER_W) : 0;
+                int place = (r * FILTER_DILATION_Y * image_width + s * FILTER_DILATION_X)
+                                * IMAGE_COLUMN
+                            + channel * IMAGE_CHANNEL(image_height * image_width);
                 bool exists = first + j < GATHERED && rows_exist[r] && columns_exist[s];
-                values[j] = rounded(exists ? line[s * FILTER_DILATION_X] : 0.0f);
+                float value;
+                LOAD_IMAGE(value, corner, place, channel, exists)
+                values[j] = rounded(value);
             }
             REAL *target = inputs + pixel * X_ROW + first;
 #if HALVES

@@ -2,8 +2,9 @@
 
 #define WORK_GROUP_SIZE (32 * WARPS)
 #if GATHERS
-#define INPUT float
-#define GATHER_PARAMETERS , int image_height, int image_width, int image_top, int image_left
+#define INPUT IMAGE_TYPE
+#define GATHER_PARAMETERS \
+    , int image_height, int image_width, int image_top, int image_left GIVEN_EPILOGUE_PARAMETERS
 #else
 #define INPUT REAL
 #define GATHER_PARAMETERS

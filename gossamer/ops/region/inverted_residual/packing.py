@@ -35,7 +35,7 @@ def pack_chunks(divided: BlockTiling, arrays: Mapping[str, np.ndarray]) -> np.nd
                    for rows in (taps, constants)), _operands_of(of_project[own], divided)]
         if block.expand is not None:
             depth = divided.expand_steps * DEPTHS[divided.precision]
-            of_expand = _matrix(arrays["0.weight"], depth, hidden)
+            of_expand = _matrix(arrays[f"{block.part(block.expand)}.weight"], depth, hidden)
             parts.insert(0, _operands_of(of_expand[:, own], divided))
         packed.append(np.concatenate(parts))
     return np.stack(packed)

@@ -1,5 +1,6 @@
 /* A convolution of few input channels on tensor cores in float16 with float32 sums, such as the
- * first of a network, which reads the image as it comes: float32, NCHW. y is float16, NHWC.
+ * first of a network, which reads the image as it comes: float32 in NCHW, or what callers give, such
+ * as bytes in NHWC, of which it makes the image's numbers (ops/image.h). y is float16, NHWC.
  *
  * A work-group computes TILE_H by TILE_W outputs of OUT_PART output channels. It copies the pixels
  * under their windows to shared memory as float16, with zeros outside of the image: lines of PITCH
@@ -46,9 +47,9 @@
 #define WEIGHT_WORDS (2 * STEPS * OUT_PART) /* words of 16 bytes */
 
 KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void few_channels(
-    const float *RESTRICT x, const uint4 *RESTRICT weights, HALF *RESTRICT y, int out_channels,
+    const IMAGE_TYPE *RESTRICT x, const uint4 *RESTRICT weights, HALF *RESTRICT y, int out_channels,
     int height, int width, int out_height, int out_width, int pad_top, int pad_left,
-    int column_tiles EPILOGUE_PARAMETERS)
+    int column_tiles GIVEN_EPILOGUE_PARAMETERS EPILOGUE_PARAMETERS)
 {
     SHARED ALIGNED(16) HALF windows[SECOND + COPIED + TAIL];
     SHARED uint4 factors[WEIGHT_WORDS];
@@ -73,9 +74,14 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void few_channels(
             bool has_first = has_row && (is_inside || (uint)column < (uint)width);
             bool has_second = has_row && (is_inside || (uint)(column + 1) < (uint)width);
             int place = (GROUP_ID(2) * CHANNELS * height + row) * width + column;
+            if (IMAGE_NHWC)
+                place = ((GROUP_ID(2) * height + row) * width + column) * CHANNELS;
             UNROLL for (int channel = 0; channel < CHANNELS; channel++) {
-                const float *from = x + (place + channel * plane);
-                uint both = two_halves(has_first ? from[0] : 0.0f, has_second ? from[1] : 0.0f);
+                const IMAGE_TYPE *from = x + (place + channel * IMAGE_CHANNEL(plane));
+                float first, second;
+                LOAD_IMAGE(first, from, 0, channel, has_first)
+                LOAD_IMAGE(second, from, IMAGE_COLUMN, channel, has_second)
+                uint both = two_halves(first, second);
                 HALF *target = windows + (line * CHANNELS + channel) * PITCH + 2 * pair;
                 *(uint *)target = both;
                 if (SECOND) {

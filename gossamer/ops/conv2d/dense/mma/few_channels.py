@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gossamer.device.base import Device
+from gossamer.device.base import Argument, Device
 from gossamer.device.source import DIALECT, KernelSource
 from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
@@ -17,6 +17,7 @@ from gossamer.ops.conv2d.sparse.common.tensor_cores import TENSOR_CORES
 from gossamer.ops.copies import ASYNC_COPIES
 from gossamer.ops.early_begin import EARLY_BEGIN
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
+from gossamer.ops.image import IMAGE, image_macros
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.strided import cannot_compile
 from gossamer.ops.weights import Weights
@@ -78,8 +79,16 @@ class FewChannelsMma(Algorithm):
 
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
                 device: Device) -> State:
+        launches = self.launches(weights, problem, variant, device, image_macros(
+            variant.inputs[0], None), [])
+        return State(problem, variant, device, launches)
+
+    def launches(self, weights: Weights, problem: Conv2dProblem, variant: Variant, device: Device,
+                 image: Mapping[str, object], given: Sequence[Argument]) -> list[Launch]:
+        """Returns the launch, or none where there is nothing to compute. image: the macros of the
+        image. given: the arguments of what makes its numbers."""
         if variant.outputs[0].size == 0:
-            return State(problem, variant, device)
+            return []
         rows, columns = variant["rows"], variant["columns"]
         part, group = variant["channels"], _group(problem)
         tiles = rows * columns // 16 // _WARPS
@@ -90,20 +99,19 @@ class FewChannelsMma(Algorithm):
             "ROW_WIDTH": _row_width(problem), "CHANNELS": problem.channels,
             "STEPS": _steps(problem), "OUT_PART": part, "GROUP_TILES": group // 8,
             "TILES_AT_ONCE": 2 if tiles % 2 == 0 else 1,
-            **epilogue_macros(problem.epilogue, tensor_dtype="float16"),
+            **epilogue_macros(problem.epilogue, tensor_dtype="float16"), **image,
         }, architectures=("sm_80", "sm_100"), headers=(*DIALECT, EARLY_BEGIN, ASYNC_COPIES,
-                                                      TENSOR_CORES),
+                                                      TENSOR_CORES, IMAGE),
             begins_early=True))
         packed = weights.packed(f"{part} columns for few_channels_mma",
                                 lambda arrays: _pack(arrays, problem, part))
         column_tiles = -(-problem.out_width // columns)
-        launch = Launch(
+        return [Launch(
             kernel, (column_tiles * (problem.out_channels // part),
                      -(-problem.out_height // rows), problem.batch), (32 * _WARPS, 1, 1),
             (input_buffer(0), packed, output_buffer(0), problem.out_channels, problem.height,
              problem.width, problem.out_height, problem.out_width, *problem.pads[:2], column_tiles,
-             *epilogue_arguments(problem.epilogue, weights, 1, problem.out_channels)))
-        return State(problem, variant, device, [launch])
+             *given, *epilogue_arguments(problem.epilogue, weights, 1, problem.out_channels)))]
 
 
 def _row_width(problem: Conv2dProblem) -> int:

@@ -1,0 +1,81 @@
+"""with_formats: the graph with the forms in which callers give its inputs and get its outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from gossamer.errors import InputError, quoted
+from gossamer.io.text import shape_text
+from gossamer.model.graph import RETURNED, Graph, ValueInfo
+from gossamer.model.input_format import InputFormat
+
+PHOTOS = "photos"
+"""What stands for the bytes of photos, normalised as the network's metadata says."""
+
+
+def with_formats(graph: Graph, inputs: InputFormat | Mapping[str, InputFormat] | str | None,
+                 output_dtype: str | None) -> Graph:
+    """Returns the graph with the formats that `gossamer.compile` is given; None leaves those of the
+    file. Raises InputError where they do not fit the graph."""
+    if inputs is not None:
+        formats = _by_name(graph, inputs)
+        for info in graph.inputs:
+            if info.name in formats:
+                formats[info.name].check(info.name, info.shape, info.dtype)
+        graph = replace(graph, inputs=[_given(info, formats.get(info.name, info.given))
+                                       for info in graph.inputs])
+    if output_dtype is not None:
+        graph = replace(graph, outputs=[_returned(info, output_dtype) for info in graph.outputs])
+    return graph
+
+
+def format_lines(graph: Graph) -> list[str]:
+    """Returns a line for each input and output that callers give or get otherwise than the network
+    has it."""
+    lines = []
+    for info in graph.inputs:
+        if info.given is not None:
+            lines.append(f"input {quoted(info.name)} is taken as {shape_text(info.called.shape)} "
+                         f"{info.given}")
+    lines += [f"output {quoted(info.name)} is returned in {info.returned_dtype}"
+              for info in graph.outputs if info.returned_dtype]
+    return lines
+
+
+def _by_name(graph: Graph, inputs: InputFormat | Mapping[str, InputFormat] | str
+             ) -> dict[str, InputFormat]:
+    """Returns the formats by the names of inputs."""
+    names = ", ".join(quoted(info.name) for info in graph.inputs)
+    if isinstance(inputs, Mapping):
+        for name, format_ in inputs.items():
+            if name not in {info.name for info in graph.inputs}:
+                raise InputError(f"inputs: {graph.name} has no input {quoted(name)}; its inputs: "
+                                 f"{names}")
+            if not isinstance(format_, InputFormat):
+                raise InputError(f"inputs: that of {quoted(name)} is {quoted(format_)}, expected "
+                                 "an InputFormat, such as InputFormat('uint8', 'NHWC')")
+        return dict(inputs)
+    if isinstance(inputs, str) and inputs == PHOTOS:
+        inputs = InputFormat.from_metadata(graph.metadata)
+    if not isinstance(inputs, InputFormat):
+        raise InputError(f"inputs {quoted(inputs)}: expected an InputFormat, a mapping of names to "
+                         f"these, or {PHOTOS!r}")
+    if len(graph.inputs) != 1:
+        raise InputError(f"inputs: {graph.name} takes {names}; give a mapping of these names to "
+                         "InputFormats")
+    return {graph.inputs[0].name: inputs}
+
+
+def _given(info: ValueInfo, format_: InputFormat | None) -> ValueInfo:
+    return replace(info, given=None if format_ is None or format_.is_default else format_)
+
+
+def _returned(info: ValueInfo, dtype: str) -> ValueInfo:
+    if dtype == info.dtype:
+        return replace(info, returned_dtype="")
+    if (info.dtype, dtype) not in RETURNED:
+        known = ", ".join((info.dtype, *(to for of, to in sorted(RETURNED) if of == info.dtype)))
+        raise InputError(f"output_dtype {quoted(dtype)}: output {quoted(info.name)} is "
+                         f"{info.dtype}, which is returned as {known}")
+    return replace(info, returned_dtype=dtype)

@@ -1,0 +1,235 @@
+"""InputFormat: how callers give the values of an input, and how these become the numbers that the
+network was trained on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gossamer.errors import InputError, quoted
+from gossamer.model.metadata import ModelMetadata
+from gossamer.tensor import (
+    AXES,
+    BFLOAT16,
+    ROW_MAJOR,
+    Format,
+    bfloat16_bits,
+    of_bfloat16_bits,
+)
+
+if TYPE_CHECKING:
+    from gossamer.io.images import Preprocessing
+
+DTYPES = ("float32", "float16", BFLOAT16, "uint8")
+"""The dtypes in which inputs are taken."""
+LAYOUTS = ("NCHW", "NHWC")
+"""The orders of the axes in which images are taken."""
+
+
+@dataclass(frozen=True)
+class InputFormat:
+    """The form in which a plan takes an input.
+
+    The network's input is `(x * scale - mean) / std` for the values x that are given. The device
+    computes that, in the first layer's kernel where that can, else in one kernel.
+
+    Parameters
+    ----------
+    dtype : {"float32", "float16", "bfloat16", "uint8"}, default "float32"
+        The dtype of the arrays that the plan takes. Those of bfloat16 may also hold its bits as
+        uint16, as NumPy has no such dtype.
+    layout : {"NCHW", "NHWC"}, default "NCHW"
+        The order of their axes, where the input has four: (N, channels, height, width), or
+        (N, height, width, channels) as photos are decoded.
+    scale, mean, std : float or sequence of float, default 1, 0 and 1
+        One number, or one for each channel in the order in which the network takes them.
+
+    Raises
+    ------
+    InputError
+        If the dtype or layout is another, a number is not finite, or scale or std is 0.
+    """
+
+    dtype: str = "float32"
+    layout: str = "NCHW"
+    scale: float | Sequence[float] = 1.0
+    mean: float | Sequence[float] = 0.0
+    std: float | Sequence[float] = 1.0
+
+    def __post_init__(self) -> None:
+        """Check the fields, and turn the numbers into tuples."""
+        for name, known in (("dtype", DTYPES), ("layout", LAYOUTS)):
+            if (value := getattr(self, name)) not in known:
+                raise InputError(f"{name} {quoted(value)}: an InputFormat takes "
+                                 f"{', '.join(known)}")
+        for name in ("scale", "mean", "std"):
+            numbers = _numbers(name, getattr(self, name))
+            if name != "mean" and 0.0 in numbers:
+                raise InputError(f"{name} {_text(numbers)}: has a zero; expected other numbers")
+            object.__setattr__(self, name, numbers)
+        counts = {name: len(self._of(name)) for name in ("scale", "mean", "std")
+                  if len(self._of(name)) > 1}
+        if len(set(counts.values())) > 1:
+            raise InputError(" and ".join(f"{name} has {count} numbers"
+                                          for name, count in counts.items())
+                             + "; expected one each, or one for each channel")
+        if not np.isfinite([*self.factors, *self.shifts]).all():
+            scale, mean, std = (_text(self._of(name)) for name in ("scale", "mean", "std"))
+            raise InputError(f"scale {scale}, mean {mean} and std {std}: their quotients are too "
+                             "large for float32")
+
+    @classmethod
+    def from_metadata(cls, source: ModelMetadata | Preprocessing | Mapping[str, Any], *,
+                      dtype: str = "uint8", layout: str = "NHWC") -> InputFormat:
+        """Take the normalisation that a network's metadata or timm's data config tells.
+
+        Parameters
+        ----------
+        source : ModelMetadata, Preprocessing or mapping
+            The metadata of a graph from `gossamer.load`, whose file or whose entry in the zoo says
+            how photos are prepared; or their `preprocessing`; or what
+            `timm.data.resolve_data_config` returns, whose mean and std hold for numbers from 0 to
+            1.
+        dtype, layout : str
+            As for InputFormat; photos as they are decoded by default. The channels come in the
+            order in which the network takes them, which may be BGR.
+
+        Returns
+        -------
+        InputFormat
+            The format of photos whose numbers are 0 to 255.
+
+        Raises
+        ------
+        InputError
+            If the source says nothing of photos, or rounds what it normalises.
+        """
+        if isinstance(source, Mapping):
+            if "mean" not in source or "std" not in source:
+                raise InputError("the data config has no mean and std; expected what "
+                                 "timm.data.resolve_data_config returns")
+            return cls(dtype, layout, 1 / 255, source["mean"], source["std"])
+        preprocessing = source.preprocessing if isinstance(source, ModelMetadata) else source
+        if preprocessing is None:
+            raise InputError("the network does not say how photos are prepared for it; give "
+                             "InputFormat('uint8', 'NHWC', scale=, mean=, std=)")
+        if preprocessing.rounding != "none":
+            raise InputError(f"photos are rounded to {preprocessing.rounding} for this network, "
+                             "which no InputFormat says; prepare them, and leave inputs out")
+        return cls(dtype, layout, preprocessing.scale, preprocessing.mean, preprocessing.std)
+
+    @property
+    def factors(self) -> tuple[float, ...]:
+        """By what each channel is multiplied, in float32; one number where all are alike."""
+        return self._float32(lambda scale, mean, std: scale / std)
+
+    @property
+    def shifts(self) -> tuple[float, ...]:
+        """What is added to each channel then, in float32; one number where all are alike."""
+        return self._float32(lambda scale, mean, std: -mean / std)
+
+    @property
+    def changes_values(self) -> bool:
+        """Whether the network's values are others than those that are given."""
+        return self.factors != (1.0,) or self.shifts != (0.0,)
+
+    @property
+    def is_default(self) -> bool:
+        """Whether the network takes arrays of this form anyway."""
+        return (self.dtype, self.layout) == ("float32", "NCHW") and not self.changes_values
+
+    @property
+    def array_dtype(self) -> str:
+        """The dtype of the arrays as NumPy has it."""
+        return "uint16" if self.dtype == BFLOAT16 else self.dtype
+
+    def format(self, rank: int) -> Format:
+        """Return how memory holds what callers give of an input of so many dimensions."""
+        return Format(self.layout if rank == 4 else ROW_MAJOR, self.dtype)
+
+    def shape(self, shape: Sequence[int | None]) -> tuple[int | None, ...]:
+        """Return the shape of the arrays for an input of a shape."""
+        if len(shape) != 4:
+            return tuple(shape)
+        return tuple(shape[axis] for axis in AXES[self.layout])
+
+    def as_network_takes(self, array: np.ndarray) -> np.ndarray:
+        """Return what the network takes, float32, for an array that a caller gives."""
+        x = np.asarray(array)
+        if self.dtype == BFLOAT16 and x.dtype == np.uint16:
+            x = of_bfloat16_bits(x)
+        x = x.astype(np.float32, copy=False)
+        if x.ndim == 4:
+            x = x.transpose(np.argsort(AXES[self.layout]))
+        if self.changes_values:
+            factors, shifts = (np.asarray(numbers, np.float32).reshape(
+                (-1, *(1,) * max(x.ndim - 2, 0)) if len(numbers) > 1 else ())
+                for numbers in (self.factors, self.shifts))
+            x = x * factors + shifts
+        return np.ascontiguousarray(x)
+
+    def arranged(self, array: np.ndarray) -> np.ndarray:
+        """Return images that are not normalised, their axes in the order N, C, H, W, or another
+        array, in the format's dtype and layout."""
+        if array.ndim == 4:
+            array = array.transpose(AXES[self.layout])
+        if self.dtype == BFLOAT16:
+            return bfloat16_bits(array)
+        return np.ascontiguousarray(array, self.dtype)
+
+    def check(self, name: str, shape: Sequence[int | None], dtype: str) -> None:
+        """Raise InputError unless an input of a name, shape and dtype may have this format."""
+        if dtype != "float32":
+            raise InputError(f"inputs: input {quoted(name)} takes {dtype}, and formats are those "
+                             "of float32 inputs, such as pictures; leave its format out")
+        counts = {name: len(self._of(name)) for name in ("scale", "mean", "std")}
+        if len(shape) != 4 and (max(counts.values()) > 1 or self.layout != "NCHW"):
+            what = f"layout {self.layout}" if self.layout != "NCHW" else "numbers for channels"
+            raise InputError(f"inputs: input {quoted(name)} has {len(shape)} dimensions, its "
+                             f"format has {what}, which images of 4 dimensions take")
+        for option, count in counts.items():
+            if count > 1 and count != shape[1]:
+                raise InputError(f"inputs: {option} has {count} numbers, input {quoted(name)} has "
+                                 f"{shape[1]} channels; expected 1 or {shape[1]}")
+
+    def __str__(self) -> str:
+        """Return the dtype and layout, and the numbers by which values change."""
+        parts = [self.dtype, *([self.layout] if self.layout != "NCHW" else [])]
+        for name, neutral in (("scale", (1.0,)), ("mean", (0.0,)), ("std", (1.0,))):
+            if (numbers := self._of(name)) != neutral:
+                parts.append(f"{name} {_text(numbers)}")
+        return " ".join(parts)
+
+    def _of(self, name: str) -> tuple[float, ...]:
+        """Return scale, mean or std as the tuple that it is."""
+        return tuple(getattr(self, name))
+
+    def _float32(self, of: Any) -> tuple[float, ...]:
+        """Return a function of scale, mean and std, in float64 and then rounded."""
+        with np.errstate(all="ignore"):
+            numbers = np.atleast_1d(of(*(np.asarray(each, np.float64)
+                                         for each in map(self._of, ("scale", "mean", "std")))))
+            numbers = numbers.astype(np.float32).astype(np.float64) + 0.0
+        values = tuple(numbers.tolist())
+        return values[:1] if len(set(values)) == 1 else values
+
+
+def _numbers(name: str, value: Any) -> tuple[float, ...]:
+    """Returns one number, or one for each channel, as floats. Raises InputError for others."""
+    try:
+        numbers = tuple(map(float, np.atleast_1d(np.asarray(value, np.float64)).tolist()))
+    except (TypeError, ValueError):
+        raise InputError(f"{name} {quoted(value)}: expected a number, or one for each channel"
+                         ) from None
+    if not numbers or not all(map(math.isfinite, numbers)):
+        raise InputError(f"{name} {_text(numbers)}: expected finite numbers, one or one for each "
+                         "channel")
+    return numbers
+
+
+def _text(numbers: Sequence[float]) -> str:
+    return ", ".join(f"{number:.6g}" for number in numbers) or "()"

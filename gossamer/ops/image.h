@@ -1,0 +1,27 @@
+/* How kernels of a network's first layers load an image, of which they may have to make the numbers.
+ *
+ * IMAGE_TYPE      type of the elements in memory
+ * IMAGE_HALVES    1: these are 16-bit floats
+ * IMAGE_BFLOATS   1: these are the upper halves of floats
+ * IMAGE_NHWC      1: they are in NHWC; 0: in NCHW
+ * IMAGE_CHANNELS  channels of the image
+ * GIVEN_EPILOGUE  makes a number of an element, with the parameters GIVEN_EPILOGUE_PARAMETERS, which
+ *                 functions pass on as GIVEN_OPERANDS */
+
+#if IMAGE_HALVES
+#define IMAGE_ELEMENT(image, place) LOAD_HALF(image, place)
+#elif IMAGE_BFLOATS
+#define IMAGE_ELEMENT(image, place) BITS_AS_FLOAT((uint)(image)[place] << 16)
+#else
+#define IMAGE_ELEMENT(image, place) (float)(image)[place]
+#endif
+/* elements from one column, and from one channel, to the next; plane: those of a channel in NCHW */
+#define IMAGE_COLUMN (IMAGE_NHWC ? IMAGE_CHANNELS : 1)
+#define IMAGE_CHANNEL(plane) (IMAGE_NHWC ? 1 : (plane))
+/* Sets a variable to the number of the element at a place, or to 0 where there is none. All elements
+ * are loaded before one is used, which a condition round the arithmetic would prevent. */
+#define LOAD_IMAGE(value, image, place, channel, exists) { \
+    value = (exists) ? IMAGE_ELEMENT(image, place) : 0.0f; \
+    GIVEN_EPILOGUE(value, channel, 0) \
+    value = (exists) ? value : 0.0f; \
+}

@@ -1,0 +1,57 @@
+"""Images as kernels of a network's first layers read them: their numbers, or what callers give,
+such as bytes in NHWC, of which a part of a region makes the numbers."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from gossamer.device.base import Argument
+from gossamer.ops.algorithm import Epilogue, Problem
+from gossamer.ops.elementwise.problem import ElementwiseProblem
+from gossamer.ops.epilogue import epilogue_macros
+from gossamer.ops.weights import Weights
+from gossamer.tensor import BFLOAT16, TensorSpec
+
+IMAGE = Path(__file__).with_name("image.h")
+"""The header by which kernels load an image's numbers; it comes before a kernel's own text."""
+_TYPES = {"float32": "float", "float16": "HALF", "uint8": "uchar", BFLOAT16: "unsigned short"}
+
+
+def makes_image(part: Problem) -> bool:
+    """Returns whether a part of a region makes an image of what callers give, by numbers for each
+    channel."""
+    return isinstance(part, ElementwiseProblem) and len(part.inputs) == len(part.dtypes) == 1 and (
+        bool(part.formats) and part.constants == tuple(range(1, len(part.operands)))
+        and part.inputs[0].shape == part.shape and len(part.shape) == 4
+        and part.inputs[0].dtype in _TYPES
+        and all(part.operands[index].shape[-3:] == (part.shape[1], 1, 1)
+                for index in part.constants))
+
+
+def image_macros(image: TensorSpec, given: ElementwiseProblem | None) -> dict[str, object]:
+    """Returns the macros that image.h takes. image: as the kernel reads it. given: what makes the
+    image's numbers of that; None where that is its numbers."""
+    numbers = Epilogue() if given is None else Epilogue(
+        given.expression, ("channel",) * len(given.constants))
+    return {"IMAGE_TYPE": _TYPES[image.dtype], "IMAGE_HALVES": int(image.dtype == "float16"),
+            "IMAGE_BFLOATS": int(image.dtype == BFLOAT16),
+            "IMAGE_NHWC": int(image.layout == "NHWC"), "IMAGE_CHANNELS": image.shape[1],
+            **epilogue_macros(numbers, prefix="GIVEN_"), "GIVEN_OPERANDS": "".join(
+                f", given_operand{index}" for index in range(len(numbers.operands)))}
+
+
+def given_arguments(weights: Weights, given: ElementwiseProblem | None) -> list[Argument]:
+    """Returns the arguments that match GIVEN_EPILOGUE_PARAMETERS. given: the first part of a region
+    whose constants the weights are; None where there is none."""
+    return [] if given is None else [
+        weights.packed(f"operand{index} of what is given", functools.partial(_numbers, index))
+        for index in given.constants]
+
+
+def _numbers(index: int, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Returns a constant of what makes the image, one number a channel."""
+    return np.ascontiguousarray(arrays[f"0.operand{index}"], np.float32).reshape(-1)

@@ -1,0 +1,81 @@
+"""Layers that make a network's inputs of what callers give: bytes, halves, and images in NHWC."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from gossamer.expression import Expression, ExpressionStep
+from gossamer.model.graph import StaticGraph, ValueInfo, names_of, unused_name
+from gossamer.model.input_format import InputFormat
+from gossamer.ops.elementwise.problem import ElementwiseProblem
+from gossamer.ops.weights import WeightsStore
+from gossamer.plan.program import Layer
+from gossamer.tensor import TensorSpec, default_spec
+
+
+@dataclass(frozen=True)
+class GivenInputs:
+    """The inputs of a network at one batch size as callers give them.
+
+    layers: for each input that the network does not take as it is given, the layer that makes it.
+    specs: the specs of the values that hold what callers give, by their names. names: the names of
+    the inputs for which such a layer is, by the names of these values.
+    """
+
+    layers: list[Layer] = field(default_factory=list)
+    specs: dict[str, TensorSpec] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
+
+
+def given_inputs(static: StaticGraph, store: WeightsStore) -> GivenInputs:
+    """Returns the inputs of a graph as callers give them. store: that of the network's layers."""
+    result = GivenInputs()
+    taken, layers = names_of(static.graph), {node.name for node in static.graph.nodes}
+    for info in static.graph.inputs:
+        spec = default_spec(static.shapes[info.name], static.dtypes[info.name])
+        if info.given is None:
+            result.specs[info.name] = spec
+            continue
+        value = unused_name(taken, f"given {info.name}")
+        result.specs[value] = TensorSpec(spec.shape, info.given.format(len(spec.shape)))
+        result.names[value] = info.name
+        name = unused_name(layers, f"input {info.name}")
+        result.layers.append(_layer(name, info, info.given, value, spec, store))
+    return result
+
+
+def _layer(name: str, info: ValueInfo, given: InputFormat, value: str,
+           spec: TensorSpec, store: WeightsStore) -> Layer:
+    """Returns the layer that makes an input of the value that holds what callers give."""
+    expression, constants = _affine(given, spec)
+    problem = ElementwiseProblem(
+        (spec, *(default_spec(array.shape) for array in constants)), expression,
+        constants=tuple(range(1, len(constants) + 1)),
+        formats=(given.format(len(spec.shape)),))
+    weights = {f"operand{index + 1}": array for index, array in enumerate(constants)}
+    return Layer(name, problem.op, [value], [info.name], [spec], problem,
+                 weights, source=f"input {info.name!r} as {given}", store=store)
+
+
+def _affine(given: InputFormat, spec: TensorSpec) -> tuple[Expression, list[np.ndarray]]:
+    """Returns the product with the format's factors and the sum with its shifts. A number that all
+    channels share is part of the expression, others are its further inputs."""
+    steps: list[ExpressionStep] = []
+    constants: list[np.ndarray] = []
+    used = [(name, numbers) for name, numbers, neutral in (
+        ("mul", given.factors, (1.0,)), ("add", given.shifts, (0.0,))) if numbers != neutral]
+    inputs = 1 + sum(len(numbers) > 1 for _, numbers in used)
+    value = 0
+    for name, numbers in used:
+        if len(numbers) > 1:
+            constants.append(np.array(numbers, np.float32).reshape(
+                -1, *(1,) * (len(spec.shape) - 2)))
+            other = len(constants)
+        else:
+            steps.append(ExpressionStep("constant", (), numbers))
+            other = inputs + len(steps) - 1
+        steps.append(ExpressionStep(name, (value, other)))
+        value = inputs + len(steps) - 1
+    return Expression(inputs, tuple(steps)), constants
