@@ -20,7 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from gossamer.cli import arguments
 from gossamer.cli.guard import Terminated
 from gossamer.cli.options import DeviceOption, JsonOption, ModelArgument, ShapeOption, WeightsOption
-from gossamer.cli.report import evaluate_hint, report_dict
+from gossamer.cli.report import evaluate_hint, print_notes, report_dict
 from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.errors import InputError
@@ -225,8 +225,7 @@ def _print_reports(device: Device, reports: Sequence[Report], tuner: Tuner,
     """Prints the report at each batch size, with every candidate of the explained layers."""
     print(f"device: {device.name} ({device.description})")
     for report in reports:
-        _print_report(report, [note for note in report.notes if note not in tuner.notices],
-                      precision)
+        _print_report(report, tuner.notices, precision)
         for row in report.rows:
             if not {row["layer"], *row["layers"]}.isdisjoint(explained):
                 _print_candidates(row, report.batch)
@@ -248,7 +247,8 @@ def _print_tuning(tuning: Mapping[str, Any]) -> None:
           "count": row["count"]} for row in tuning["stages"]])
 
 
-def _print_report(report: Report, notes: Sequence[str], precision: str) -> None:
+def _print_report(report: Report, said: Sequence[str], precision: str) -> None:
+    """Prints the report at one batch size. said: warnings that were printed before."""
     print(f"\nbatch {report.batch}")
     rows = [{**row, "density": None if row["density"] is None else f"{row['density']:.0%}",
              "algorithm": with_precision(row),
@@ -277,7 +277,7 @@ def _print_report(report: Report, notes: Sequence[str], precision: str) -> None:
     for line in (report.zeros_line, report.forms_line, report.build_line):
         if line:
             print(line)
-    print(*notes, sep="\n")
+    print_notes(report, said)
     if precision != "fp32" and report.accuracy is None:
         count = sum(row["precision"] != "fp32" for row in report.rows)
         print(f"precision {precision} allowed: {count} of {counted(len(report.rows), 'layer')} in "

@@ -31,6 +31,7 @@ from gossamer.cli.options import (
 )
 from gossamer.cli.photo_options import PhotoOptions
 from gossamer.cli.progress import input_bar
+from gossamer.cli.report import print_notes
 from gossamer.errors import InputError
 from gossamer.io import terminal
 from gossamer.io.text import human, shape_text
@@ -87,8 +88,7 @@ def evaluate(
             **{f"top{count}_right": right for count, right in top.items()}})
         return
     print(f"device: {plan.device.name} ({plan.device.description})")
-    for note in plan.report(min(samples.batch, len(ranks))).notes:
-        print(note)
+    print_notes(plan.report(min(samples.batch, len(ranks))))
     print(f"data: {len(ranks)} samples of {samples.source}, {classes} classes; {seconds:.1f} s, "
           f"{human(len(ranks) / seconds)} a second")
     for count, right in top.items():

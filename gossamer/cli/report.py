@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import asdict
 from typing import Any
 
@@ -22,6 +23,16 @@ def print_report(report: Any) -> None:
         print(report.shares_line)
 
 
+def print_notes(report: Any, said: Collection[str] = ()) -> None:
+    """Prints what a report notes, its warnings on stderr. said: warnings that were printed
+    before."""
+    for note in report.notes:
+        if note not in report.warnings:
+            print(note)
+        elif note not in said:
+            terminal.notice(note)
+
+
 def evaluate_hint(model: object) -> str:
     """Returns the command that shows what a changed network gets right."""
     return f"gossamer evaluate {model} DATA counts what it gets right on labelled samples"
@@ -34,5 +45,6 @@ def report_dict(report: Any) -> dict[str, Any]:
             "build_s": report.build_s, "device_bytes": report.device_bytes,
             "accuracy": None if report.accuracy is None else asdict(report.accuracy),
             "memory": None if report.memory is None else asdict(report.memory),
-            "notes": list(report.notes), "tuning": dict(report.tuning),
+            "notes": list(report.notes),
+            "warnings": list(report.warnings), "tuning": dict(report.tuning),
             "plans": list(report.plans), "rows": list(report.rows)}

@@ -123,7 +123,8 @@ class Plan:
         """Read a plan that save() wrote.
 
         Nothing is measured: batch sizes that were not planned take the choices of the nearest one
-        that was, and report() says so.
+        that was, and report() says so. A plan of the host holds for any number of processors and
+        threads; report() warns where the number is another one.
 
         Parameters
         ----------
@@ -159,10 +160,10 @@ class Plan:
                 raise DeviceError(f"{path}: was made for {name} ({description}): {error}") from None
         opened_device = device if isinstance(device, Device) else find(device)
         with plan_file.checked(path):
-            plan_file.check_device(path, head, opened_device)
+            notices = plan_file.check_device(path, head, opened_device)
             plan_file.check_algorithms(path, head, used_algorithms(plain, opened_device))
             plan = cls(graph, opened_device, Policy(strict=strict or head["strict"]),
-                       choices=StoredChoices(path, plain))
+                       choices=StoredChoices(path, plain, notices))
             for batch in plan.planned_batches:
                 plan.program(batch)
         return plan
@@ -507,12 +508,14 @@ class Plan:
         report = make_report(planned.program, self.device, self._timings.get(batch),
                              self._end_to_end.get(batch), planned.comparison, planned.accuracy,
                              contexts[0].builds if contexts else None)
-        report.notes.extend(planned.notes)
+        warnings = [] if self._choices is None else [*self._choices.notices]
         if self.tuner is not None:
-            report.notes.extend(self.tuner.notices)
+            warnings += self.tuner.notices
             report = replace(report, tuning=self.tuner.profile.summary())
         if scattered := scatter_notice(self._timings.get(batch, ()), self.device):
-            report.notes.append(scattered)
+            warnings.append(scattered)
+        report.notes.extend([*planned.notes, *warnings])
+        report.warnings.extend(warnings)
         copies = sum(context.foreign_copies for context in contexts)
         if copies:
             report.notes.append(f"arrays of other libraries cost {copies} copies within the "

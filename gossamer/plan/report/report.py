@@ -46,7 +46,10 @@ class Report:
     (why the best dense algorithm was not taken where it is faster alone, else "") and candidates:
     one dict each, with its times or the reason why it is excluded.
 
-    notes: sentences for the user. end_to_end_us: microseconds of one execution, with inputs and
+    notes: sentences for the user. warnings: those of the notes that say that something is not as it
+    may be expected: layers on the host, times that scatter, a plan that was made elsewhere.
+
+    end_to_end_us: microseconds of one execution, with inputs and
     outputs on the device. end_to_end_cached: whether that time was read from the cache.
 
     plans: where the measured choice was compared with baseline plans, one dict for each plan with
@@ -72,6 +75,7 @@ class Report:
     batch: int
     rows: list[dict[str, Any]]
     notes: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
     end_to_end_us: float | None = None
     end_to_end_cached: bool = False
     plans: list[dict[str, Any]] = field(default_factory=list)
@@ -203,8 +207,10 @@ def make_report(program: Program, device: Device, timings: Sequence[Timing] | No
         for row, timing in zip(rows, timings, strict=True):
             row.update(median_us=timing.median_us, p25_us=timing.p25_us, p75_us=timing.p75_us,
                        share=timing.median_us / total)
-    notes = _notes(program, device) + ([str(accuracy)] if accuracy else [])
+    where = _where(program, device)
+    notes = [where, *([str(accuracy)] if accuracy else [])]
     report = Report(device.name, program.batch, rows, notes,
+                    [where] if program.host_steps(device) else [],
                     plans=comparison.plans if comparison else [], accuracy=accuracy,
                     memory=None if builds is None else memory_use(program, builds))
     if end_to_end is None or end_to_end.timing is None:
@@ -303,19 +309,20 @@ def _candidate(candidate: Candidate, taken: Candidate, why: str) -> dict[str, An
     }
 
 
-def _notes(program: Program, device: Device) -> list[str]:
+def _where(program: Program, device: Device) -> str:
     """Returns the note on where the network's layers and the changes of layout run."""
     host_steps = program.host_steps(device)
     count = sum(_layer_count(step) for step in program.steps)
     if not host_steps:
-        return [f"{device.name} ran all {count} layers" if count != 1
-                else f"{device.name} ran the one layer"]
+        return (f"{device.name} ran all {count} layers" if count != 1
+                else f"{device.name} ran the one layer")
     layers = sum(_layer_count(step) for step in host_steps)
     changes = sum(step.layer.inserted for step in host_steps)
     listed = "; ".join(f"{step.layer.name} ({'; '.join(step.rejected.values())})"
                        for step in host_steps)
-    return [f"{device.name} ran {count - layers} of {count} layers; {layers}"
-            + (f" and {changes} changes of layout" if changes else "") + f" on host: {listed}"]
+    return (f"{device.name} ran {count - layers} of {counted(count, 'layer')}; {layers}"
+            + (f" and {counted(changes, 'change')} of layout" if changes else "")
+            + f" on host: {listed}")
 
 
 def _layer_count(step: Step) -> int:
