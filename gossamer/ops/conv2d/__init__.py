@@ -27,8 +27,9 @@ from gossamer.ops.op import Op
 from gossamer.ops.zero_weights import ZeroConvolution
 
 OP = Op("conv2d", Conv2dProblem, reference,
-        (ZeroConvolution(), Depthwise(), WideGemm(), Im2colGemm(), PointwiseMma(),
-         ImplicitGemmMma(), FewChannelsMma(), Winograd(), Cudnn(), Im2colCublas(), DirectSparse(),
+        (Depthwise(), WideGemm(), Im2colGemm(), PointwiseMma(), ImplicitGemmMma(),
+         FewChannelsMma(), Winograd(), Cudnn(), Im2colCublas(), DirectSparse(),
          DirectSparseTable(), DirectSparseCompiled(), DirectSparseMma(), DirectSparsePixels(),
          Im2colCusparse(), BitTensorCore(), WidePopcount(), Popcount(), HostDepthwise(),
-         HostIm2col(), SparseIm2col(), HostPopcount(), PublishedConvolution()))
+         HostIm2col(), SparseIm2col(), HostPopcount(), PublishedConvolution(),
+         ZeroConvolution()))

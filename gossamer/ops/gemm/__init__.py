@@ -17,6 +17,6 @@ from gossamer.ops.op import Op
 from gossamer.ops.zero_weights import ZeroProduct
 
 OP = Op("gemm", GemmProblem, reference,
-        (ZeroProduct(), WideProduct(), FewRows(), TiledGemm(), LargeGemm(), MmaGemm(),
-         CublasGemm(), SparseRows(), HostGemm(), SparseGemm(), HostPopcountGemm(),
-         BitTensorCoreGemm(), WidePopcountGemm(), PopcountGemm(), PublishedGemm()))
+        (WideProduct(), FewRows(), TiledGemm(), LargeGemm(), MmaGemm(), CublasGemm(), SparseRows(),
+         HostGemm(), SparseGemm(), HostPopcountGemm(), BitTensorCoreGemm(), WidePopcountGemm(),
+         PopcountGemm(), PublishedGemm(), ZeroProduct()))
