@@ -7,11 +7,12 @@ from dataclasses import asdict
 from typing import Any
 
 from gossamer.io import terminal
+from gossamer.io.text import share_text
 
 
 def print_report(report: Any) -> None:
     """Prints the layers of a profiled plan's report, and the time from end to end."""
-    rows = [{**row, "density": None if row["density"] is None else f"{row['density']:.0%}",
+    rows = [{**row, "density": None if row["density"] is None else share_text(row["density"]),
              "median_us": f"{row['median_us']:.1f}", "share": f"{row['share']:.1%}"}
             for row in report.rows]
     terminal.print_table(

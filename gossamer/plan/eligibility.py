@@ -102,7 +102,8 @@ def eligibility(layer: Layer, device: Device, policy: Policy = ANY,
 def _without_weights(able: list[Algorithm], reasons: dict[str, str]) -> list[Algorithm]:
     """Returns the algorithm for layers without any weight left where it is among the able ones,
     and adds the reason for the others; else all."""
-    alone = [algorithm for algorithm in able if isinstance(algorithm, ZeroWeights)]
+    alone: list[Algorithm] = [algorithm for algorithm in able
+                              if isinstance(algorithm, ZeroWeights)]
     if alone:
         reasons.update({algorithm.name: "no weight is left to multiply by" for algorithm in able
                         if algorithm not in alone})

@@ -18,13 +18,12 @@ from gossamer.plan.prepare import BuildCost
 from gossamer.plan.program import Program, Step
 from gossamer.plan.report.forms import LayerForm, form_of, forms_line
 from gossamer.plan.report.memory import MemoryUse, memory_use
+from gossamer.plan.report.zeros import FEW_ZEROS, break_even_line, reason_lines, zero_columns
 
 OURS, HOST, BETWEEN = "our kernels", "on the host", "between layers"
 _WHEN_TEXT = {"measured": "when measured", "now": "now"}
 _SLOWEST = 3
 """Number of slowest layers to build that are named."""
-_FEW_ZEROS = 0.9
-"""Density up to which a network is reported on for its zeros even where none are skipped."""
 
 
 @dataclass(frozen=True)
@@ -36,15 +35,16 @@ class Report:
     rows: one dict for each step, in order. Its keys are layer, layers (the names of the layers that
     a region covers, or the one name), op, problem, density, algorithm, config, precision (EXACT for
     exact products of signs), form (a LayerForm as a dict, None where the step is no convolution or
-    product with weights), layout, device, flops, skips_zeros and rejected (for each other algorithm
-    why it was not taken). The cost of preparing the step is in build_s (seconds to pack weights and
-    to generate and compile kernels), build_when ("measured" for a time from when the candidates
-    were measured, "now" for a time of this plan), build_cached (whether a kernel was in the disk
-    cache) and device_bytes (packed weights and code on the device); they are None where they are
-    not known. Profiled steps have median_us, p25_us, p75_us and share. Steps whose candidates were
-    measured have these too, and cold_us, error, best_dense_us, speedup over that, speedup_reason
-    (why the best dense algorithm was not taken where it is faster alone, else "") and candidates:
-    one dict each, with its times or the reason why it is excluded.
+    product with weights), layout, device, flops, skips_zeros, rejected (for each other algorithm
+    why it was not taken), and what zero_columns() returns. The cost of preparing the step is in
+    build_s (seconds to pack weights and to generate and compile kernels), build_when ("measured"
+    for a time from when the candidates were measured, "now" for a time of this plan), build_cached
+    (whether a kernel was in the disk cache) and device_bytes (packed weights and code on the
+    device); they are None where they are not known. Profiled steps have median_us, p25_us, p75_us
+    and share. Steps whose candidates were measured have these too, and cold_us, error,
+    best_dense_us, speedup over that, speedup_reason (why the best dense algorithm was not taken
+    where it is faster alone, else "") and candidates: one dict each, with its times or the reason
+    why it is excluded.
 
     notes: sentences for the user. warnings: those of the notes that say that something is not as it
     may be expected: layers on the host, times that scatter, a plan that was made elsewhere.
@@ -126,7 +126,7 @@ class Report:
         only 52.0 us', without times that were not measured; "" for a network without zeros."""
         weighted = [row for row in self.rows if row["density"] is not None]
         sparse = [row for row in weighted if row["skips_zeros"]]
-        if not sparse and all(row["density"] > _FEW_ZEROS for row in weighted):
+        if not sparse and all(row["density"] > FEW_ZEROS for row in weighted):
             return ""
         text = (f"zeros are skipped in {len(sparse)} of {counted(len(weighted), 'layer')} "
                 "with weights")
@@ -141,6 +141,18 @@ class Report:
             text += (f"; the network takes {self.end_to_end_us:.1f} us, with {DENSE_ONLY} "
                      f"{medians[0]:.1f} us")
         return text
+
+    @property
+    def zeros_lines(self) -> list[str]:
+        """The zeros_line, a line for each kind of layer whose zeros are not skipped with the
+        reason, one on layers without any weight left, and what the break-even densities mean."""
+        if not self.zeros_line:
+            return []
+        empty = sum(row["density"] == 0 and row["skips_zeros"] for row in self.rows)
+        return [self.zeros_line,
+                *([f"{counted(empty, 'layer')} without any weight left: only what bias, activation "
+                   "and sums make of zeros is computed"] if empty else []),
+                *reason_lines(self.rows), *filter(None, [break_even_line(self.rows)])]
 
     @property
     def forms_line(self) -> str:
@@ -177,7 +189,7 @@ class Report:
         if self.shares:
             text.append(self.shares_line)
         memory_line = "" if self.memory is None else f"memory: {self.memory}"
-        text += [line for line in (self.zeros_line, self.forms_line, memory_line, self.build_line)
+        text += [line for line in (*self.zeros_lines, self.forms_line, memory_line, self.build_line)
                  if line]
         text += [f"{row['plan']}: {row['outcome']}" for row in self.plans]
         return "\n".join([*text, *self.notes])
@@ -251,6 +263,7 @@ def _row(step: Step, why: str, built: BuildCost | None) -> dict[str, Any]:
         "flops": step.problem.flops,
         "skips_zeros": not step.algorithm.dense,
         "rejected": dict(step.rejected),
+        **zero_columns(step),
         **_built(step, built),
         **(_measured(step, why) if step.candidates else {}),
     }
