@@ -54,8 +54,8 @@ def scatter_notice(timings: Iterable[Timing], device: Device) -> str:
     if not spreads or (spread := statistics.median(spreads)) <= SCATTERED:
         return ""
     return (f"the times on {device.name} scatter by {spread - 1:.0%} from quartile to quartile: "
-            "another program may keep it busy, and they may be too long; measure again when it is "
-            "idle")
+            "another program, or other threads of this one, may keep it busy, and they may be too "
+            "long; measure again when it is idle")
 
 
 @dataclass(frozen=True)

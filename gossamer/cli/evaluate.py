@@ -36,6 +36,7 @@ from gossamer.errors import InputError
 from gossamer.io import terminal
 from gossamer.io.text import human, shape_text
 from gossamer.model import outputs as network_outputs
+from gossamer.plan.measurement import counted
 
 if TYPE_CHECKING:
     from gossamer.plan.plan import Plan
@@ -89,8 +90,8 @@ def evaluate(
         return
     print(f"device: {plan.device.name} ({plan.device.description})")
     print_notes(plan.report(min(samples.batch, len(ranks))))
-    print(f"data: {len(ranks)} samples of {samples.source}, {classes} classes; {seconds:.1f} s, "
-          f"{human(len(ranks) / seconds)} a second")
+    print(f"data: {counted(len(ranks), 'sample')} of {samples.source}, {classes} classes; "
+          f"{seconds:.1f} s, {human(len(ranks) / seconds)} a second")
     for count, right in top.items():
         print(f"top-{count}: {right / len(ranks):.2%} ({right} of {len(ranks)})")
 

@@ -13,6 +13,7 @@ from gossamer.cli.options import JsonOption, ModelArgument, ShapeOption, Weights
 from gossamer.io import terminal
 from gossamer.io.text import human, share_text
 from gossamer.model.infer.resolve import resolve
+from gossamer.plan.measurement import counted
 from gossamer.plan.report.forms import forms_line, weights_line
 from gossamer.plan.report.summary import forms_of_layers, summarise
 
@@ -40,7 +41,7 @@ def inspect(
         return
     line = forms_line(forms.values())
     _print_nodes(rows, with_form=bool(line))
-    print(f"{len(rows)} nodes, {human(totals['parameters'])} parameters, "
+    print(f"{counted(len(rows), 'node')}, {human(totals['parameters'])} parameters, "
           f"{human(totals['flops'])} FLOPs at batch {batch}")
     for text in filter(None, (line, weights_line(forms.values()))):
         print(text)

@@ -230,7 +230,8 @@ class Plan:
         Raises
         ------
         InputError
-            If the number, shape or dtype of the inputs, or of `out`, is wrong.
+            If the number, shape or dtype of the inputs, or of `out`, is wrong, or the plan is
+            closed.
         UnsupportedError
             If the plan is strict and the device cannot run a layer.
         DeviceError
@@ -296,7 +297,7 @@ class Plan:
         ------
         InputError
             If the number, shape, dtype or place of the inputs or of `out` is wrong, if their
-            memory overlaps, or if there are no images.
+            memory overlaps, if there are no images, or if the plan is closed.
         UnsupportedError
             If the plan is strict and the device cannot run a layer.
         DeviceError
@@ -368,12 +369,14 @@ class Plan:
 
         Raises
         ------
+        InputError
+            If the plan is closed.
         UnsupportedError
             If the plan is strict and the device cannot run a layer.
         DeviceError
             If the device fails or has too little memory.
         """
-        self.device.check_usable()
+        self._calls.check_usable()
         program = self.program(batch)
         return Context(self.graph.name, program, self.device, stream)
 
@@ -525,8 +528,8 @@ class Plan:
     def close(self) -> None:
         """Free the memory on the device that calls of the plan have taken.
 
-        A later call takes it anew. Contexts from `context` keep theirs. `with plan:` closes it at
-        the end.
+        Later calls are errors. Bound calls and contexts from `context` keep their memory and go
+        on. `with plan:` closes it at the end.
 
         Raises
         ------
