@@ -18,7 +18,7 @@ from gossamer.cli.report import evaluate_hint
 from gossamer.errors import InputError, ModelError
 from gossamer.io import output_files, terminal
 from gossamer.io.output_files import replacing
-from gossamer.io.text import shape_text
+from gossamer.io.text import shape_text, share_text
 from gossamer.model.prune import SCOPES, PrunedLayer, check_sparsity, prune
 from gossamer.plan.measurement import counted
 
@@ -168,4 +168,4 @@ def _report(model: str, output: Path, layers: list[PrunedLayer], as_json: bool) 
 
 
 def _density(layer: PrunedLayer, nonzeros: int) -> str | None:
-    return f"{nonzeros / layer.size:.1%}" if layer.size else None
+    return share_text(nonzeros / layer.size) if layer.size else None
