@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import statistics
+import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -19,6 +21,12 @@ SCATTERED = 1.25
 """Ratio of the quartiles of samples from which on they scatter; on an idle GPU it is below 1.05."""
 SLACK = 0.02
 """The relative difference up to which two times count as equal."""
+_PAUSE_S = 2e-3
+_MOST_PAUSES = 100
+"""Pauses of this length, and the most of them, in which threads that still spin come to rest:
+OpenBLAS and ONNX Runtime spin for up to 50 ms after their last work."""
+_AT_REST = 0.1
+"""Share of a pause that the threads of a process at rest may compute."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +54,8 @@ def scatter_notice(timings: Iterable[Timing], device: Device) -> str:
     if not spreads or (spread := statistics.median(spreads)) <= SCATTERED:
         return ""
     return (f"the times on {device.name} scatter by {spread - 1:.0%} from quartile to quartile: "
-            "another program may keep it busy, and they may be too long; measure again when it is "
-            "idle")
+            "another program, or other threads of this one, may keep it busy, and they may be too "
+            "long; measure again when it is idle")
 
 
 @dataclass(frozen=True)
@@ -56,13 +64,15 @@ class Task:
 
     captured: whether repeats are captured as a graph. Otherwise each repeat is launched from
     Python, as is needed for work that is a graph already or cannot become one. as_in_plan: whether
-    kernels of captured repeats begin early, as Device.timed_graph says.
+    kernels of captured repeats begin early, as Device.timed_graph says. around: makes the context
+    in which `interleave` takes each sample of tasks that are kept apart.
     """
 
     device: Device
     work: Work
     captured: bool = True
     as_in_plan: bool = False
+    around: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
 def measure(device: Device, works: Sequence[Work], *, repeats: int = 20,
@@ -73,15 +83,20 @@ def measure(device: Device, works: Sequence[Work], *, repeats: int = 20,
 
 
 def interleave(tasks: Sequence[Task], *, repeats: int = 20, sample_us: float = 200.0,
-               budget_us: float = 2e6) -> list[Timing]:
+               budget_us: float = 2e6, apart: bool = False) -> list[Timing]:
     """Returns the times of each task, whose samples are interleaved after a warm-up.
 
     A sample repeats short work until it lasts about `sample_us` microseconds, within one captured
     graph where the device has graphs, so that neither the resolution of events nor the launch from
     Python matters. Caches are warm. Sampling stops after `repeats` rounds, or after three or more
     once `budget_us` microseconds are spent. What the work raises passes through.
+
+    apart: whether tasks on processors are kept from each other. Each of their samples then begins
+    when no thread of this process spins any more, and with an execution that is not timed, which
+    wakes the task's own threads.
     """
-    results = sampled([prepared(task, sample_us) for task in tasks], repeats, budget_us)
+    prepare = _prepared_apart if apart else prepared
+    results = sampled([prepare(task, sample_us) for task in tasks], repeats, budget_us)
     for result in results:
         if isinstance(result, Exception):
             raise result
@@ -109,6 +124,32 @@ def prepared(task: Task, sample_us: float) -> PreparedTask:
     once = device.timed_graph(work, 1) if in_graph else partial(device.time, work)
     once()
     return repeated(task, sample_us, once())
+
+
+def _prepared_apart(task: Task, sample_us: float) -> PreparedTask:
+    """Returns the task after its warm-up. On processors its samples are kept apart from those of
+    other tasks."""
+    if not task.device.on_processors:
+        return prepared(task, sample_us)
+    with task.around():
+        ready = prepared(task, sample_us)
+
+    def sample() -> float:
+        wait_for_rest()
+        with task.around():
+            task.device.time(task.work)
+            return ready.sample()
+
+    return replace(ready, sample=sample)
+
+
+def wait_for_rest() -> None:
+    """Waits until the threads of this process compute nothing, but for at most 0.2 s."""
+    for _ in range(_MOST_PAUSES):
+        computed, started = time.process_time(), time.perf_counter()
+        time.sleep(_PAUSE_S)
+        if time.process_time() - computed < _AT_REST * (time.perf_counter() - started):
+            return
 
 
 def repeated(task: Task, sample_us: float, once_us: float) -> PreparedTask:

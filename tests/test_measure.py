@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from gossamer import measure
 from gossamer.device.registry import find
-from gossamer.measure import PreparedTask, Timing, sampled, scatter_notice
+from gossamer.measure import (
+    PreparedTask,
+    Task,
+    Timing,
+    interleave,
+    sampled,
+    scatter_notice,
+    wait_for_rest,
+)
 
 
 def test_times_that_scatter_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,3 +47,25 @@ def test_what_is_far_too_slow_is_sampled_once(once: float, first: float, hopeles
     assert isinstance(fast, Timing) and isinstance(slow, Timing)
     assert (fast.repeats, slow.repeats) == (3, repeats)
     assert slow.median_us == (first if repeats == 1 else 80.0)
+
+
+def test_samples_apart_begin_at_rest_with_an_execution_that_is_not_timed(
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    events: list[str] = []
+    monkeypatch.setattr(measure, "wait_for_rest", lambda: events.append("rest"))
+    host = find("host")
+    tasks = [Task(host, lambda stream: events.append("a")),
+             Task(host, lambda stream: events.append("b"))]
+    interleave(tasks, repeats=2, sample_us=0.0, apart=True)
+    assert "".join(event[0] for event in events) == "aabb" + "raarbb" * 2
+
+
+@pytest.mark.parametrize(("busy_pauses", "pauses"), [(0, 1), (3, 4), (1000, measure._MOST_PAUSES)])
+def test_threads_that_compute_are_waited_for(monkeypatch: pytest.MonkeyPatch, busy_pauses: int,
+                                             pauses: int) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    monkeypatch.setattr(time, "perf_counter", lambda: 1.0 * len(slept))
+    monkeypatch.setattr(time, "process_time", lambda: 0.5 * min(len(slept), busy_pauses))
+    wait_for_rest()
+    assert len(slept) == pauses

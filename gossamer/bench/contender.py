@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,7 +63,8 @@ class ReadyContender:
 
     work: queues `runs` executions on the stream that `device` gives it. output: function from a
     count to the result of an execution for the first `count` images or rows. captured: True where
-    the work may be recorded in a graph.
+    the work may be recorded in a graph. around: makes the context in which its samples are taken
+    where it works on the processor.
     """
 
     contender: str
@@ -74,6 +76,7 @@ class ReadyContender:
     precision: str = "fp32"
     runs: int = 1
     captured: bool = False
+    around: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,7 @@ from gossamer.bench.peaks import Peaks
 from gossamer.bench.rows import ResultRow, Stamp, machine, now
 from gossamer.bench.work import Case
 from gossamer.errors import DeviceLostError, GossamerError
-from gossamer.measure import Task, Timing, interleave, scatter_notice
+from gossamer.measure import SCATTERED, Task, Timing, interleave
 
 _WARM_UP = 3
 _BUDGET_US = 2e7
@@ -117,7 +117,7 @@ def run(case: Case, peaks: Peaks, stamp: Stamp,
             except Exception as error:
                 fail(name, label, error)
     note(f"{case.name}, batch {case.batch}: timing")
-    timed, result.notice = _timed(case, entries)
+    timed = _timed(case, entries)
     fastest: dict[tuple[str, str], tuple[Timing, _ContestEntry]] = {}
     for timing, entry in sorted(timed, key=lambda pair: pair[0].median_us):
         if entry.work.error is not None:
@@ -125,6 +125,7 @@ def run(case: Case, peaks: Peaks, stamp: Stamp,
         else:
             key = (entry.ready.contender, entry.ready.precision)
             fastest.setdefault(key, (timing, entry))
+    result.notice = _scatter_notice(fastest.values())
     result.rows = [_row(case, stamp, peaks, *pair, result.notice) for pair in fastest.values()]
     if own_failure is not None and OWN not in {row.contender for row in result.rows}:
         if isinstance(own_failure, GossamerError):
@@ -150,21 +151,28 @@ def _checked(case: Case, alternative: Alternative, name: str, label: str) -> _Co
     return _ContestEntry(ready, error, work, name, label)
 
 
-def _timed(case: Case, entries: Sequence[_ContestEntry]
-           ) -> tuple[list[tuple[Timing, _ContestEntry]], str]:
-    """Returns the entries with their times, which those that were not timed take in turn, and a
-    notice where the times scatter."""
+def _timed(case: Case, entries: Sequence[_ContestEntry]) -> list[tuple[Timing, _ContestEntry]]:
+    """Returns the entries with their times, which those that were not timed take in turn."""
     timed = [(entry.ready.timing, entry) for entry in entries
              if isinstance(entry.ready, TimedContender)]
     waiting = [(entry, entry.ready) for entry in entries if isinstance(entry.ready, ReadyContender)]
-    if not waiting:
-        return timed, ""
-    timings = interleave([Task(ready.device, entry.work, ready.captured)
+    timings = interleave([Task(ready.device, entry.work, ready.captured, around=ready.around)
                           for entry, ready in waiting],
-                         sample_us=case.sample_us, budget_us=_BUDGET_US)
-    timed += [(_per_execution(timing, ready.runs), entry)
-              for timing, (entry, ready) in zip(timings, waiting, strict=True)]
-    return timed, scatter_notice(timings, waiting[0][1].device)
+                         sample_us=case.sample_us, budget_us=_BUDGET_US, apart=True)
+    return timed + [(_per_execution(timing, ready.runs), entry)
+                    for timing, (entry, ready) in zip(timings, waiting, strict=True)]
+
+
+def _scatter_notice(timed: Iterable[tuple[Timing, _ContestEntry]]) -> str:
+    """Returns a notice that names the contenders whose quartiles lie far apart; empty where there
+    are none."""
+    spreads = [f"{entry.ready.contender} by {spread - 1:.0%}" for timing, entry in timed
+               if (spread := timing.p75_us / max(timing.p25_us, 1e-3)) > SCATTERED]
+    if not spreads:
+        return ""
+    return (f"times scatter from quartile to quartile, of {', of '.join(spreads)}: another run may "
+            "give another ratio, as where other programs work meanwhile; measure again on an idle "
+            "machine")
 
 
 def _per_execution(timing: Timing, runs: int) -> Timing:

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,12 +21,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from gossamer.cli import arguments
 from gossamer.cli.guard import Terminated
 from gossamer.cli.options import DeviceOption, JsonOption, ModelArgument, ShapeOption, WeightsOption
-from gossamer.cli.report import evaluate_hint, report_dict
+from gossamer.cli.report import evaluate_hint, print_notes, report_dict
 from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.errors import InputError
 from gossamer.io import output_files, terminal
 from gossamer.io.output_files import replacing
+from gossamer.io.text import share_text
+from gossamer.model.graph import Graph
 from gossamer.ops.algorithm import PRECISIONS
 from gossamer.plan.choose.builder import may_be_conversion
 from gossamer.plan.measurement import counted
@@ -34,6 +37,7 @@ from gossamer.plan.policy import EFFORTS, Policy
 from gossamer.plan.program import Layer
 from gossamer.plan.region import find_regions
 from gossamer.plan.report.html import (
+    BREAK_EVEN,
     WHY_SLOWER,
     build_text,
     by_time,
@@ -44,9 +48,11 @@ from gossamer.plan.report.html import (
     with_precision,
 )
 from gossamer.plan.report.report import Report
+from gossamer.plan.report.zeros import break_even_text
 from gossamer.plan.store.plan_file import SUFFIX
 from gossamer.plan.tune.search import Progress as TuningProgress
 from gossamer.plan.tune.tuner import Tuner
+from gossamer.version import PACKAGE_VERSION
 
 
 def compile_(
@@ -127,7 +133,8 @@ def compile_(
     if html is not None:
         with replacing(html) as file:
             # names of files and layers may hold what UTF-8 lacks
-            file.write(page(facts, reports).encode(errors="backslashreplace"))
+            file.write(page({**facts, **_page_facts(model, graph)}, reports)
+                       .encode(errors="backslashreplace"))
     if as_json:
         terminal.print_json({**facts, "notices": tuner.notices,
                              "reports": [report_dict(report) for report in reports]})
@@ -140,6 +147,14 @@ def compile_(
             print(f"written: {path}")
     if any(row["precision"] != "fp32" for report in reports for row in report.rows):
         print(f"some layers are in less than float32; {evaluate_hint(output or 'FILE' + SUFFIX)}")
+
+
+def _page_facts(model: str, graph: Graph) -> dict[str, Any]:
+    """Returns what the page says of the network's size and of when it was made."""
+    file = Path(model)
+    return {"version": PACKAGE_VERSION, "date": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
+            "parameters": sum(array.size for array in graph.constants.values()),
+            "model_bytes": file.stat().st_size if file.is_file() else None}
 
 
 def _check_options(effort: str, precision: str, sparse_threshold: float | None,
@@ -225,8 +240,7 @@ def _print_reports(device: Device, reports: Sequence[Report], tuner: Tuner,
     """Prints the report at each batch size, with every candidate of the explained layers."""
     print(f"device: {device.name} ({device.description})")
     for report in reports:
-        _print_report(report, [note for note in report.notes if note not in tuner.notices],
-                      precision)
+        _print_report(report, tuner.notices, precision)
         for row in report.rows:
             if not {row["layer"], *row["layers"]}.isdisjoint(explained):
                 _print_candidates(row, report.batch)
@@ -248,36 +262,41 @@ def _print_tuning(tuning: Mapping[str, Any]) -> None:
           "count": row["count"]} for row in tuning["stages"]])
 
 
-def _print_report(report: Report, notes: Sequence[str], precision: str) -> None:
+def _print_report(report: Report, said: Sequence[str], precision: str) -> None:
+    """Prints the report at one batch size. said: warnings that were printed before."""
     print(f"\nbatch {report.batch}")
-    rows = [{**row, "density": None if row["density"] is None else f"{row['density']:.0%}",
+    rows = [{**row, "density": None if row["density"] is None else share_text(row["density"]),
              "algorithm": with_precision(row),
              "us": time_text(row.get("median_us")), "spread": quartiles_text(row),
              "dense": time_text(row.get("best_dense_us")),
+             "break_even": break_even_text(row),
              "speedup": "" if row.get("speedup") is None else f"{row['speedup']:.2f}",
              "error": error_text(row.get("error"))} for row in report.rows]
     slower = any(row.get("speedup_reason") for row in report.rows)
+    with_zeros = any(row["break_even"] for row in rows)
     terminal.print_table(
         {"layer": "layer", "problem": "problem", "density": "density", "algorithm": "algorithm",
          "config": "config", "us": "us", "spread": "quartiles", "dense": "dense us",
-         "speedup": "speed-up", **({"speedup_reason": WHY_SLOWER} if slower else {}),
+         "speedup": "speed-up", **({"break_even": BREAK_EVEN} if with_zeros else {}),
+         **({"speedup_reason": WHY_SLOWER} if slower else {}),
          "error": "error"}, rows,
-        spare=("config", "error", "spread", "problem", "density"))
+        spare=("config", "error", "spread", "problem", "break_even", "density"),
+        below="speedup_reason")
     if report.plans:
         print()
         terminal.print_table(
             {"plan": "plan", "us": "us end to end", "spread": "quartiles", "outcome": "outcome"},
             [{**plan, "us": time_text(plan["median_us"]), "spread": quartiles_text(plan)}
-             for plan in report.plans], spare=("spread",))
+             for plan in report.plans], spare=("spread",), below="outcome")
         print()
     print(f"end to end, batch {report.batch}: {report.end_to_end_us:.1f} us"
           + (" (from the cache)" if report.end_to_end_cached else ""))
     if report.shares:
         print(report.shares_line)
-    for line in (report.zeros_line, report.forms_line, report.build_line):
+    for line in (*report.zeros_lines, report.forms_line, report.build_line):
         if line:
             print(line)
-    print(*notes, sep="\n")
+    print_notes(report, said)
     if precision != "fp32" and report.accuracy is None:
         count = sum(row["precision"] != "fp32" for row in report.rows)
         print(f"precision {precision} allowed: {count} of {counted(len(report.rows), 'layer')} in "
@@ -299,7 +318,8 @@ def _print_candidates(row: Mapping[str, Any], batch: int) -> None:
         {"algorithm": "algorithm", "config": "config", "layouts": "layouts",
          "precision": "precision", "us": "us", "spread": "quartiles", "cold": "cold us",
          "error": "error", "build": "build", "reason": "outcome"}, rows,
-        spare=("cold", "precision", "layouts", "build", "error", "spread", "config"))
+        spare=("cold", "precision", "layouts", "build", "error", "spread", "config"),
+        below="reason")
 
 
 def _batches(text: str) -> list[int]:

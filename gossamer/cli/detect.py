@@ -31,6 +31,7 @@ from gossamer.errors import InputError, one_line
 from gossamer.io import terminal
 from gossamer.io.images import FORMATS, load_image
 from gossamer.io.labels.reader import read_names
+from gossamer.plan.measurement import counted
 
 _Photo = tuple[Path, np.ndarray]
 
@@ -173,7 +174,8 @@ class _Run:
         objects = sum(len(finding.boxes) for finding in found)
         failed = f", {self.failed} could not be read" if self.failed else ""
         rate = f"; {self.rate_text}" if self.rate_text and len(self.findings) > 1 else ""
-        print(f"\n{objects or 'no'} objects on {len(found)} photos{failed}; on "
+        print(f"\n{counted(objects, 'object') if objects else 'no objects'} on "
+              f"{counted(len(found), 'photo')}{failed}; on "
               f"{self.detector.plan.device.name}{rate}")
 
     def _batches(self, paths: Sequence[Path]) -> Iterator[tuple[int, list[_Photo]]]:

@@ -31,10 +31,12 @@ from gossamer.cli.options import (
 )
 from gossamer.cli.photo_options import PhotoOptions
 from gossamer.cli.progress import input_bar
+from gossamer.cli.report import print_notes
 from gossamer.errors import InputError
 from gossamer.io import terminal
 from gossamer.io.text import human, shape_text
 from gossamer.model import outputs as network_outputs
+from gossamer.plan.measurement import counted
 
 if TYPE_CHECKING:
     from gossamer.plan.plan import Plan
@@ -88,10 +90,9 @@ def evaluate(
             **{f"top{count}_right": right for count, right in top.items()}})
         return
     print(f"device: {plan.device.name} ({plan.device.description})")
-    for note in plan.report(min(samples.batch, len(ranks))).notes:
-        print(note)
-    print(f"data: {len(ranks)} samples of {samples.source}, {classes} classes; {seconds:.1f} s, "
-          f"{human(len(ranks) / seconds)} a second")
+    print_notes(plan.report(min(samples.batch, len(ranks))))
+    print(f"data: {counted(len(ranks), 'sample')} of {samples.source}, {classes} classes; "
+          f"{seconds:.1f} s, {human(len(ranks) / seconds)} a second")
     for count, right in top.items():
         print(f"top-{count}: {right / len(ranks):.2%} ({right} of {len(ranks)})")
 

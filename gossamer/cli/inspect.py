@@ -11,9 +11,10 @@ import typer
 from gossamer.cli.arguments import load_graph
 from gossamer.cli.options import JsonOption, ModelArgument, ShapeOption, WeightsOption
 from gossamer.io import terminal
-from gossamer.io.text import human
+from gossamer.io.text import human, share_text
 from gossamer.model.formats import format_lines
 from gossamer.model.infer.resolve import resolve
+from gossamer.plan.measurement import counted
 from gossamer.plan.report.forms import forms_line, weights_line
 from gossamer.plan.report.summary import forms_of_layers, summarise
 
@@ -41,7 +42,7 @@ def inspect(
         return
     line = forms_line(forms.values())
     _print_nodes(rows, with_form=bool(line))
-    print(f"{len(rows)} nodes, {human(totals['parameters'])} parameters, "
+    print(f"{counted(len(rows), 'node')}, {human(totals['parameters'])} parameters, "
           f"{human(totals['flops'])} FLOPs at batch {batch}")
     for text in filter(None, (line, weights_line(forms.values()), *format_lines(graph))):
         print(text)
@@ -51,7 +52,7 @@ def _print_nodes(rows: Iterable[Mapping[str, Any]], *, with_form: bool) -> None:
     cells = [{**row, "output_shape": "x".join(map(str, row["output_shape"])),
               "parameters": str(row["parameters"] or ""),
               "flops": human(row["flops"]) if row["flops"] else "",
-              "density": None if row["density"] is None else f"{row['density']:.1%}"}
+              "density": None if row["density"] is None else share_text(row["density"])}
              for row in rows]
     titles = {"name": "node", "op": "op", "output_shape": "output", "parameters": "parameters",
               "flops": "FLOPs", "density": "density"}

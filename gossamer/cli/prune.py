@@ -18,8 +18,9 @@ from gossamer.cli.report import evaluate_hint
 from gossamer.errors import InputError, ModelError
 from gossamer.io import output_files, terminal
 from gossamer.io.output_files import replacing
-from gossamer.io.text import shape_text
+from gossamer.io.text import shape_text, share_text
 from gossamer.model.prune import SCOPES, PrunedLayer, check_sparsity, prune
+from gossamer.plan.measurement import counted
 
 
 def prune_(
@@ -156,8 +157,9 @@ def _report(model: str, output: Path, layers: list[PrunedLayer], as_json: bool) 
              "kept": f"as it was: {layer.kept}" if layer.kept else None} for layer in layers]
     terminal.print_table({"layer": "layer", "op": "op", "shape": "shape", "size": "weights",
                           "before": "density before", "after": "after", "kept": "note"}, rows)
-    print(f"{len(pruned)} layers: density {before / weights:.2%} before, {after / weights:.2%} "
-          f"after; {weights - after} of {weights} weights are zero, {weights - before} were before")
+    print(f"{counted(len(pruned), 'layer')}: density {before / weights:.2%} before, "
+          f"{after / weights:.2%} after; {weights - after} of {weights} weights "
+          f"are zero, {weights - before} were before")
     print(f"written: {output}, an ONNX file: the graph of {model} with its weights pruned, nothing "
           "else changed")
     if after < before:
@@ -166,4 +168,4 @@ def _report(model: str, output: Path, layers: list[PrunedLayer], as_json: bool) 
 
 
 def _density(layer: PrunedLayer, nonzeros: int) -> str | None:
-    return f"{nonzeros / layer.size:.1%}" if layer.size else None
+    return share_text(nonzeros / layer.size) if layer.size else None

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import asdict
 from typing import Any
 
 from gossamer.io import terminal
+from gossamer.io.text import share_text
 
 
 def print_report(report: Any) -> None:
     """Prints the layers of a profiled plan's report, and the time from end to end."""
-    rows = [{**row, "density": None if row["density"] is None else f"{row['density']:.0%}",
+    rows = [{**row, "density": None if row["density"] is None else share_text(row["density"]),
              "median_us": f"{row['median_us']:.1f}", "share": f"{row['share']:.1%}"}
             for row in report.rows]
     terminal.print_table(
@@ -20,6 +22,16 @@ def print_report(report: Any) -> None:
     print(f"end to end, batch {report.batch}: {report.end_to_end_us:.1f} us")
     if report.shares:
         print(report.shares_line)
+
+
+def print_notes(report: Any, said: Collection[str] = ()) -> None:
+    """Prints what a report notes, its warnings on stderr. said: warnings that were printed
+    before."""
+    for note in report.notes:
+        if note not in report.warnings:
+            print(note)
+        elif note not in said:
+            terminal.notice(note)
 
 
 def evaluate_hint(model: object) -> str:
@@ -34,5 +46,6 @@ def report_dict(report: Any) -> dict[str, Any]:
             "build_s": report.build_s, "device_bytes": report.device_bytes,
             "accuracy": None if report.accuracy is None else asdict(report.accuracy),
             "memory": None if report.memory is None else asdict(report.memory),
-            "notes": list(report.notes), "tuning": dict(report.tuning),
+            "notes": list(report.notes),
+            "warnings": list(report.warnings), "tuning": dict(report.tuning),
             "plans": list(report.plans), "rows": list(report.rows)}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gossamer.cli.report import print_report, report_dict
+from gossamer.cli.report import print_notes, print_report, report_dict
 from gossamer.cli.run_inputs import RunInputs
 from gossamer.errors import InputError, one_line
 from gossamer.io import terminal
@@ -71,7 +71,7 @@ def print_results(plan: Plan, report: Any, inputs: RunInputs, outputs: Mapping[s
     """Prints what ran where, the best classes, and a line on each output that scores none.
     table: whether the report has the times of the layers, which are printed too."""
     print(f"device: {plan.device.name} ({plan.device.description})")
-    print(*report.notes, sep="\n")
+    print_notes(report)
     if table:
         print_report(report)
     _print_answers(answers or [], None if inputs.are_photos else _MOST_ANSWERS)

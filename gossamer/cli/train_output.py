@@ -25,6 +25,7 @@ from gossamer.device.base import Device
 from gossamer.errors import InputError
 from gossamer.io.output_files import replacing
 from gossamer.io.text import human, shape_text
+from gossamer.plan.measurement import counted
 from gossamer.train import MLP, Preparation, Progress
 from gossamer.train.data.samples import DataShape
 from gossamer.train.export import curve
@@ -230,16 +231,16 @@ def print_facts(facts: Mapping[str, Any], outputs: Mapping[str, Path | None],
     trained = facts["samples"] * sum(row["samples_per_second"] is not None
                                      for row in facts["rows"])
     rate = trained / facts["seconds_trained"] if facts["seconds_trained"] else math.nan
-    work = (f"{trained} samples trained in {facts['seconds_trained']:.1f} s, {human(rate)} a "
-            "second" if trained else "all were made before, none was left")
-    print(f"{facts['epochs_done']} epochs; {work}; read in {facts['seconds_read']:.1f} s, "
-          f"{facts['seconds']:.1f} s in all")
+    work = (f"{counted(trained, 'sample')} trained in {facts['seconds_trained']:.1f} s, "
+            f"{human(rate)} a second" if trained else "all were made before, none was left")
+    print(f"{counted(facts['epochs_done'], 'epoch')}; {work}; "
+          f"read in {facts['seconds_read']:.1f} s, {facts['seconds']:.1f} s in all")
     if (goal := facts["settings"]["target_error"]) is not None:
         print(f"error {facts['errors'][-1]:.4g} after {facts['epochs_done']} of "
               f"{facts['settings']['epochs']} epochs: the goal of {goal:g} is "
               + ("" if facts["goal_reached"] else "not ") + "reached")
     if facts["epochs_done"] < facts["settings"]["epochs"] and not facts["goal_reached"]:
-        print(f"stopped: {facts['settings']['patience']} epochs brought no improvement")
+        print(f"stopped: {counted(facts['settings']['patience'], 'epoch')} brought no improvement")
     if facts["held_out"] is not None and facts["settings"]["keep"] == "best":
         print(f"kept: epoch {facts['kept_epoch']}, the best on {facts['tested_on']}; the "
               f"{score_name(facts['classes'] is not None)} on samples that chose no epoch may be "

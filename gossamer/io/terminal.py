@@ -16,6 +16,8 @@ from rich.text import Text
 from gossamer.errors import one_line
 
 _PIPE_WIDTH = 500
+_GAP = 2
+"""Characters between columns."""
 _LEAST_WIDTH = 6
 """Characters that are left of a column that is cut."""
 _LEAST_SPARE = 12
@@ -33,30 +35,37 @@ def print_json(value: Any) -> None:
 
 
 def print_table(columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]],
-                spare: Sequence[str] = ()) -> None:
+                spare: Sequence[str] = (), below: str = "") -> None:
     """Prints rows by key under headings; a column in which every cell is a number is
     right-aligned.
 
-    Where a terminal is too narrow, the spare columns are left out, in their order, and named
-    below; where that is not enough, cells are cut."""
+    Where a terminal is too narrow, the texts of the column `below` follow the table, a line each
+    behind the text of the first column. Then the spare columns are left out, in their order, and
+    named below; where that is not enough, cells are cut."""
     lines = [{key: one_line(_cell(row.get(key))) for key in columns} for row in rows]
     # a pipe has no width: lines must not be cut as if it had 80 columns
     console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH)
     cells = {key: [line[key] for line in lines if line[key]] for key in columns}
-    widths = _widths({key: max(map(cell_len, [heading, *cells[key]]))
-                      for key, heading in columns.items()},
-                     [key for key in columns if not _numeric(cells[key])], spare, console.width)
+    full = {key: max(map(cell_len, [heading, *cells[key]])) for key, heading in columns.items()}
+    moved = below if sum(full.values()) + _GAP * (len(full) - 1) > console.width else ""
+    full.pop(moved, None)
+    may_cut = [key for key in columns if not _numeric(cells[key])]
+    widths = _widths(full, may_cut, spare, console.width)
     right = {key for key in widths if _numeric(cells[key])}
 
     def joined(texts: Mapping[str, str]) -> str:
-        return "  ".join(_fitted(texts[key], width, key in right)
+        return (" " * _GAP).join(_fitted(texts[key], width, key in right)
                          for key, width in widths.items()).rstrip()
 
     console.print(Text(joined(columns), style="bold"), soft_wrap=True)
     for line in lines:
         # rich takes half a millisecond a row, of which there may be thousands
         print(joined(line))
-    if left_out := [heading for key, heading in columns.items() if key not in widths]:
+    first = next(iter(columns))
+    for line in lines:
+        if moved and line[moved]:
+            console.print(Text(f"{line[first]}: {line[moved]}"))
+    if left_out := [heading for key, heading in columns.items() if key not in {*widths, moved}]:
         print(f"(left out in a narrow terminal: {', '.join(left_out)}; a pipe gets all, "
               "such as | less -S)")
 
@@ -75,8 +84,8 @@ def _widths(full_widths: Mapping[str, int], may_cut: Collection[str], spare: Seq
 
     The widest column that may be cut is cut first: a spare one, or any where no spare one is
     left. (rich would take as much from each.)"""
-    widths, spare_left = dict(full_widths), [key for key in spare if full_widths[key]]
-    while (excess := sum(widths.values()) + 2 * (len(widths) - 1) - available) > 0:
+    widths, spare_left = dict(full_widths), [key for key in spare if full_widths.get(key)]
+    while (excess := sum(widths.values()) + _GAP * (len(widths) - 1) - available) > 0:
         least = _LEAST_SPARE if spare_left else _LEAST_WIDTH
         cuttable = [key for key in spare_left or widths if key in may_cut and widths[key] > least]
         if excess <= sum(widths[key] - least for key in cuttable):
@@ -91,7 +100,7 @@ def _widths(full_widths: Mapping[str, int], may_cut: Collection[str], spare: Seq
 
 
 def _numeric(cells: Sequence[str]) -> bool:
-    return all(cell.rstrip("%TGMkB i").replace(".", "", 1).isdigit() for cell in cells)
+    return all(cell.lstrip("<>").rstrip("%TGMkB i").replace(".", "", 1).isdigit() for cell in cells)
 
 
 def _cell(value: Any) -> str:

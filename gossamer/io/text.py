@@ -26,3 +26,16 @@ def bytes_text(count: int) -> str:
 def shape_text(shape: Iterable[int | str | None]) -> str:
     """Returns a shape as 1x3x224x224, with N for an open dimension."""
     return "x".join("N" if size is None else str(size) for size in shape) or "scalar"
+
+
+def share_text(share: float) -> str:
+    """Returns a share from 0 to 1 in percent, such as a density: 0% and 100% are exact, what is
+    less than a percent from them has a decimal (0.3%), and what is less than 0.05% away says
+    so (<0.1%, >99.9%)."""
+    if share in (0, 1):
+        return f"{share:.0%}"
+    if share < 5e-4:
+        return "<0.1%"
+    if share >= 1 - 5e-4:
+        return ">99.9%"
+    return f"{share:.0%}" if 0.01 <= share <= 0.99 else f"{share:.1%}"

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from gossamer.io.text import human, shape_text
 from gossamer.model.input_format import InputFormat
 from gossamer.model.metadata import ModelMetadata
 
@@ -67,7 +68,7 @@ class ValueInfo:
         return replace(self, dtype=self.returned_dtype or self.dtype, returned_dtype="")
 
 
-@dataclass
+@dataclass(repr=False)
 class Graph:
     """A network: nodes in execution order, constants by name.
 
@@ -85,6 +86,15 @@ class Graph:
     warnings: list[str] = field(default_factory=list)
     fixed_batch: int | None = None
     metadata: ModelMetadata = field(default_factory=ModelMetadata)
+
+    def __repr__(self) -> str:
+        """Returns one line with the name, the sizes, the inputs and the outputs."""
+        ends = [", ".join(f"{info.name} {shape_text(info.shape)} {info.dtype}" for info in infos)
+                for infos in (self.inputs, self.outputs)]
+        parameters = sum(array.size for array in self.constants.values())
+        return (f"<Graph {self.name}: {len(self.nodes)} node"
+                f"{'s' * (len(self.nodes) != 1)}, {human(parameters)} parameters, "
+                f"{ends[0]} -> {ends[1]}>")
 
 
 @dataclass

@@ -42,6 +42,10 @@ def load(model: str | Path, *more_files: str | Path, weights: str | Path | None 
     >>> import gossamer
     >>> graph = gossamer.load("mobilenet_v2")
     """
+    if any(kind.__module__.split(".")[:2] == ["torch", "nn"] for kind in type(model).__mro__):
+        raise InputError(f"cannot load a {type(model).__name__}, a module of PyTorch: export it by "
+                         "torch.onnx.export(module.eval(), (example_input,), 'model.onnx'), and "
+                         "give 'model.onnx'")
     if not isinstance(model, str | os.PathLike):
         raise InputError(f"cannot load a {type(model).__name__}: expected the name of a file or of "
                          "a network of the zoo; save an ONNX model with onnx.save first")

@@ -1,4 +1,5 @@
 /* Applies an epilogue to a finished result, which is (outer, channels, inner) in memory.
+ * OF_ZEROS  it is applied to zeros in place of the result, which is written only
  * HALVES    the result and the tensor operands are 16-bit floats
  * WORK_GROUP_SIZE  work-items of a work-group
  * VECTOR    number of consecutive elements that a work-item computes, 1 or 4; with 4 a float32
@@ -13,11 +14,11 @@ KERNEL WORK_GROUP_OF(WORK_GROUP_SIZE) void epilogue_pass(
         int plane = (int)QUOTIENT(index, inner);
         int channel = plane - (int)QUOTIENT(plane, channels) * channels;
 #if VECTOR == 4
-        float4 value = LOAD_REAL4(y, index);
+        float4 value = OF_ZEROS ? MAKE4(0.0f, 0.0f, 0.0f, 0.0f) : LOAD_REAL4(y, index);
         EPILOGUE4(value, channel, index)
         STORE_REAL4(y, index, value);
 #else
-        float value = LOAD_REAL(y, index);
+        float value = OF_ZEROS ? 0.0f : LOAD_REAL(y, index);
         EPILOGUE(value, channel, index)
         STORE_REAL(y, index, value);
 #endif

@@ -1,4 +1,4 @@
-"""Applies an epilogue by a separate kernel to results that a vendor library computed."""
+"""Applies an epilogue by a separate kernel to results that another one computed, or to zeros."""
 
 from __future__ import annotations
 
@@ -19,15 +19,18 @@ _SOURCE = Path(__file__).with_name("epilogue_pass.cl")
 
 def epilogue_pass_launches(epilogue: Epilogue, weights: Weights, device: Device,
                            output: TensorSpec, first_tensor_input: int,
-                           work_group: int = WORK_GROUP_SIZE) -> list[Launch]:
+                           work_group: int = WORK_GROUP_SIZE, *,
+                           of_zeros: bool = False) -> list[Launch]:
     """Returns the launches that apply the epilogue to output 0 in place; none for the identity.
 
     output: spec of the output, float32 or float16 without paddings and with fewer than 2^31
     elements: (N, C, H, W) in NCHW, NHWC or CHWN, or a row-major matrix of rows by channels. The
     epilogue's tensor operands have its dtype and layout and are the inputs from
     `first_tensor_input` on; channel operands are float32. work_group: work-items of a work-group.
+    of_zeros: whether the epilogue is applied to zeros, whatever output 0 holds; then the identity
+    has a launch, too.
     """
-    if epilogue.expression.is_identity or output.size == 0:
+    if output.size == 0 or (epilogue.expression.is_identity and not of_zeros):
         return []
     channels, inner = output.shape[1], _inner(output)
     no_channels = "channel" not in epilogue.operands
@@ -37,6 +40,7 @@ def epilogue_pass_launches(epilogue: Epilogue, weights: Weights, device: Device,
     kernel = device.compile(KernelSource.of(_SOURCE, "epilogue_pass", {
         "HALVES": int(output.dtype == "float16"),
         "VECTOR": vector,
+        "OF_ZEROS": int(of_zeros),
         "WORK_GROUP_SIZE": work_group,
         **epilogue_macros(epilogue, tensor_dtype=output.dtype, one_channel=one_channel),
     }))

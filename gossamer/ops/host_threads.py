@@ -34,11 +34,9 @@ def thread_configs(multiply_adds: int | None = None) -> list[Config]:
     """Returns the configs that differ in the number of threads, the default one first.
 
     multiply_adds: those of one product at any batch size; None where that depends on the batch
-    size, whose configs are to be the same at all. Where BLAS has one thread there is nothing to
-    set.
+    size, whose configs are to be the same at all. They do not depend on the threads that BLAS has
+    here, so that a plan that was saved with more of them or fewer means the same.
     """
-    if blas.threads() == 1:
-        return [()]
     one, every = ((THREADS, ONE),), ((THREADS, ALL),)
     if multiply_adds is not None and multiply_adds <= _SERIAL:
         return [one]

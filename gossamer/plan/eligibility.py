@@ -10,6 +10,7 @@ from gossamer.errors import InputError, UnsupportedError
 from gossamer.ops.algorithm import Algorithm, Problem, Variant
 from gossamer.ops.host_threads import ONE, Threads, of_threads
 from gossamer.ops.registry import OPS
+from gossamer.ops.zero_weights import ZeroWeights
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer
 
@@ -61,6 +62,8 @@ def eligibility(layer: Layer, device: Device, policy: Policy = ANY,
     """Returns the algorithms that can compute the layer on the device, else those of the host;
     the device of these; and the reason for each of the device's other algorithms.
 
+    Of a layer without any weight left that is the one that multiplies nothing.
+
     policy: its `only` is the name of an algorithm that alone is returned where it is among them,
     and without which an algorithm that is computed by name only is left out;
     its `sparse_threshold` is a sparsity above which only algorithms that skip zeros are returned,
@@ -87,13 +90,24 @@ def eligibility(layer: Layer, device: Device, policy: Policy = ANY,
             forced = [algorithm for algorithm in able if algorithm.name == policy.only]
             reasons.update({algorithm.name: f"{policy.only} is forced" for algorithm in able
                             if forced and algorithm.name != policy.only})
-            able = forced or able
+            able = forced or _without_weights(able, reasons)
             if policy.sparse_threshold is not None and layer.density is not None:
                 able = _sparse_or_dense(able, 1 - layer.density, policy.sparse_threshold, reasons)
             return able, layer_device, reasons
     raise UnsupportedError(
         f"{layer.source or layer.name}: nothing computes {layer.problem.describe()}: "
         + "; ".join(f"{name}: {reason}" for name, reason in reasons.items()))
+
+
+def _without_weights(able: list[Algorithm], reasons: dict[str, str]) -> list[Algorithm]:
+    """Returns the algorithm for layers without any weight left where it is among the able ones,
+    and adds the reason for the others; else all."""
+    alone: list[Algorithm] = [algorithm for algorithm in able
+                              if isinstance(algorithm, ZeroWeights)]
+    if alone:
+        reasons.update({algorithm.name: "no weight is left to multiply by" for algorithm in able
+                        if algorithm not in alone})
+    return alone or able
 
 
 def _forced(layer: Layer, device: Device, name: str, refusal_reason: Refusal

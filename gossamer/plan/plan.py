@@ -125,7 +125,8 @@ class Plan:
         """Read a plan that save() wrote.
 
         Nothing is measured: batch sizes that were not planned take the choices of the nearest one
-        that was, and report() says so.
+        that was, and report() says so. A plan of the host holds for any number of processors and
+        threads; report() warns where the number is another one.
 
         Parameters
         ----------
@@ -161,10 +162,10 @@ class Plan:
                 raise DeviceError(f"{path}: was made for {name} ({description}): {error}") from None
         opened_device = device if isinstance(device, Device) else find(device)
         with plan_file.checked(path):
-            plan_file.check_device(path, head, opened_device)
+            notices = plan_file.check_device(path, head, opened_device)
             plan_file.check_algorithms(path, head, used_algorithms(plain, opened_device))
             plan = cls(graph, opened_device, Policy(strict=strict or head["strict"]),
-                       choices=StoredChoices(path, plain))
+                       choices=StoredChoices(path, plain, notices))
             for batch in plan.planned_batches:
                 plan.program(batch)
         return plan
@@ -233,7 +234,8 @@ class Plan:
         Raises
         ------
         InputError
-            If the number, shape or dtype of the inputs, or of `out`, is wrong.
+            If the number, shape or dtype of the inputs, or of `out`, is wrong, or the plan is
+            closed.
         UnsupportedError
             If the plan is strict and the device cannot run a layer.
         DeviceError
@@ -299,7 +301,7 @@ class Plan:
         ------
         InputError
             If the number, shape, dtype or place of the inputs or of `out` is wrong, if their
-            memory overlaps, or if there are no images.
+            memory overlaps, if there are no images, or if the plan is closed.
         UnsupportedError
             If the plan is strict and the device cannot run a layer.
         DeviceError
@@ -371,12 +373,14 @@ class Plan:
 
         Raises
         ------
+        InputError
+            If the plan is closed.
         UnsupportedError
             If the plan is strict and the device cannot run a layer.
         DeviceError
             If the device fails or has too little memory.
         """
-        self.device.check_usable()
+        self._calls.check_usable()
         program = self.program(batch)
         return Context(self.graph.name, program, self.device, stream)
 
@@ -511,12 +515,14 @@ class Plan:
         report = make_report(planned.program, self.device, self._timings.get(batch),
                              self._end_to_end.get(batch), planned.comparison, planned.accuracy,
                              contexts[0].builds if contexts else None)
-        report.notes.extend([*planned.notes, *format_lines(self.graph)])
+        warnings = [] if self._choices is None else [*self._choices.notices]
         if self.tuner is not None:
-            report.notes.extend(self.tuner.notices)
+            warnings += self.tuner.notices
             report = replace(report, tuning=self.tuner.profile.summary())
         if scattered := scatter_notice(self._timings.get(batch, ()), self.device):
-            report.notes.append(scattered)
+            warnings.append(scattered)
+        report.notes.extend([*planned.notes, *format_lines(self.graph), *warnings])
+        report.warnings.extend(warnings)
         copies = sum(context.foreign_copies for context in contexts)
         if copies:
             report.notes.append(f"arrays of other libraries cost {copies} copies within the "
@@ -526,8 +532,8 @@ class Plan:
     def close(self) -> None:
         """Free the memory on the device that calls of the plan have taken.
 
-        A later call takes it anew. Contexts from `context` keep theirs. `with plan:` closes it at
-        the end.
+        Later calls are errors. Bound calls and contexts from `context` keep their memory and go
+        on. `with plan:` closes it at the end.
 
         Raises
         ------

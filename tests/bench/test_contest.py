@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -217,12 +219,36 @@ def test_a_fast_result_of_less_precision_is_wrong(case: Case) -> None:
     assert "not computed in fp16" in contest.run(case, PEAKS, STAMP).failed["peer"]
 
 
-def test_rows_whose_times_scatter_say_so(case: Case,
-                                                monkeypatch: pytest.MonkeyPatch) -> None:
-    own_only = dataclasses.replace(case, contenders={"gossamer": case.contenders["gossamer"]})
-    quiet = contest.run(own_only, PEAKS, STAMP)
-    monkeypatch.setattr("gossamer.measure.SCATTERED", 0.0)
-    spoilt = contest.run(own_only, PEAKS, STAMP)
-    assert quiet.notice == "" and [row.notice for row in quiet.rows] == [""]
-    assert "from quartile to quartile" in spoilt.notice
-    assert [row.notice for row in spoilt.rows] == [spoilt.notice]
+@pytest.mark.parametrize(("p75_us", "scatters"), [(12.4, False), (12.6, True)])
+def test_a_contender_whose_times_scatter_is_named(case: Case, monkeypatch: pytest.MonkeyPatch,
+                                                  p75_us: float, scatters: bool) -> None:
+    monkeypatch.setattr(contest, "interleave", lambda tasks, **options: [
+        Timing(11.0, 10.0, p75_us, 20), Timing(11.0, 10.9, 11.1, 20)])
+    case = dataclasses.replace(case, contenders={
+        "peer": lambda: [wrong(0.0)], "gossamer": lambda: [wrong(0.0, "gossamer")]})
+    result = contest.run(case, PEAKS, STAMP)
+    assert [row.notice for row in result.rows] == [result.notice] * 2
+    assert result.notice.startswith(
+        "times scatter from quartile to quartile, of peer by 26%: another run may give another "
+        "ratio") is scatters
+    assert bool(result.notice) is scatters
+
+
+def test_a_contender_is_sampled_in_its_own_context(case: Case) -> None:
+    is_inside = [False]
+    seen: list[bool] = []
+
+    @contextmanager
+    def around() -> Iterator[None]:
+        is_inside.append(True)
+        yield
+        is_inside.append(False)
+
+    ready = dataclasses.replace(wrong(0.0).make(), around=around,
+                                work=lambda stream: seen.append(is_inside[-1]))
+    contest.run(dataclasses.replace(case, contenders={
+        "peer": lambda: [Alternative("only", lambda: ready)]}), PEAKS, STAMP)
+    warm_up = seen.index(True)
+    assert len(seen) > warm_up > 0 and all(seen[warm_up:])
+    assert not is_inside[-1]
+

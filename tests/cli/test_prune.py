@@ -31,8 +31,8 @@ def test_the_table_and_the_file(network, target):
     lines = succeeds("prune", network, "--sparsity", "0.5", "-o", target).stdout.splitlines()
     assert lines[0].split() == ["layer", "op", "shape", "weights", "density", "before", "after",
                                 "note"]
-    assert lines[1].split()[:5] == ["first", "Conv", "4x3x3x3", "108", "100.0%"]
-    assert lines[2].split()[:5] == ["Gemm_y", "Gemm", "5x4", "20", "100.0%"]
+    assert lines[1].split()[:5] == ["first", "Conv", "4x3x3x3", "108", "100%"]
+    assert lines[2].split()[:5] == ["Gemm_y", "Gemm", "5x4", "20", "100%"]
     assert lines[3] == ("2 layers: density 100.00% before, 50.00% after; 64 of 128 weights are "
                         "zero, 0 were before")
     assert lines[4] == (f"written: {target}, an ONNX file: the graph of {network} with its weights "
@@ -154,7 +154,7 @@ def test_a_network_of_the_zoo(target):
                      target).stdout.splitlines()
     assert lines[-2].startswith(f"written: {target}, an ONNX file: the graph of mobilenet_v2 ")
     (classifier,) = [line for line in lines if line.startswith("classifier.1 ")]
-    assert classifier.split()[1:] == ["Gemm", "1000x1280", "1280000", "100.0%", "50.0%"]
+    assert classifier.split()[1:] == ["Gemm", "1000x1280", "1280000", "100%", "50%"]
     x = np.random.default_rng(0).standard_normal((1, 3, 224, 224)).astype(np.float32)
     dense, pruned = (gossamer.compile(str(model), "host")(x) for model in ("mobilenet_v2", target))
     assert dense.shape == pruned.shape and not np.array_equal(dense, pruned)

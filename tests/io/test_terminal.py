@@ -43,3 +43,16 @@ def test_narrow_terminals_lose_spare_columns(monkeypatch, capsys, columns, headi
 def test_pipes_get_every_column(capsys):
     terminal.print_table({key: key for key in ROW}, [ROW], spare=("config", "layer"))
     assert capsys.readouterr().out.splitlines()[0].split() == list(ROW)
+
+
+@pytest.mark.parametrize(("columns", "moves"), [(90, False), (60, True), (40, True)])
+def test_in_narrow_terminals_reasons_follow_the_table_uncut(monkeypatch, capsys, columns, moves):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    rows = [ROW, {"layer": "conv2", "us": "1.0"}]
+    terminal.print_table({key: key for key in ROW}, rows, spare=("config",), below="why")
+    printed = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
+    heading, _, _, *below = printed.splitlines()
+    assert ("why" not in heading.split()) is moves
+    assert below[:1] == (["conv1: 12.5 us against 10.0 us"] if moves else [])
+    assert "why" not in "".join(below)

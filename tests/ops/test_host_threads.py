@@ -43,9 +43,9 @@ def test_one_thread_comes_first_and_small_products_have_no_other() -> None:
     assert thread_configs(2**18) == thread_configs(0) == [ONE]
 
 
-def test_nothing_is_set_where_blas_has_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_configs_are_the_same_where_blas_has_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blas, "threads", lambda: 1)
-    assert thread_configs() == thread_configs(2**30) == [()]
+    assert thread_configs() == [ONE, EVERY] and thread_configs(2**18) == [ONE]
 
 
 @pytest.mark.usefixtures("eight")

@@ -163,6 +163,20 @@ def test_a_wrong_input_leaves_the_plan_working(plan: Plan) -> None:
     assert_close(plan(x), expected(x))
 
 
+def test_a_closed_plan_refuses_calls(quick_device: Device, tmp_path: Path) -> None:
+    x = images(2)
+    with compiled(small(), quick_device, tmp_path) as plan:
+        context = plan.context(2)
+        call = plan.bind(x)
+    for use in (lambda: plan(x), lambda: plan(x[:0]), lambda: plan.bind(x),
+                lambda: plan.context(1), lambda: plan.profile(2)):
+        with pytest.raises(InputError, match="test: the plan is closed; make another one"):
+            use()
+    assert_close(call(), expected(x))
+    assert_close(context.run({"x": x})["y"], expected(x))
+    assert plan.report(2).rows
+
+
 class Foreign:
     """An array in host memory of a library that supports DLPack."""
 
@@ -174,6 +188,14 @@ class Foreign:
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return self.array.__dlpack_device__()
+
+
+def test_a_tensor_that_requires_a_gradient_is_told_so(plan: Plan) -> None:
+    class Tensor(Foreign):
+        requires_grad = True
+
+    with pytest.raises(InputError, match=r"requires a gradient.*give x.detach\(\)"):
+        plan(Tensor(images(2)))
 
 
 def test_arrays_of_other_libraries_in_host_memory(plan: Plan) -> None:

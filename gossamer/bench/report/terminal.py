@@ -9,7 +9,7 @@ from gossamer.bench.peaks import Peaks
 from gossamer.bench.report.tables import COLUMNS, cells, us
 from gossamer.bench.report.views import views_of
 from gossamer.io import terminal
-from gossamer.io.text import bytes_text, human
+from gossamer.io.text import bytes_text, human, share_text
 
 
 def print_peaks(device_name: str, description: str, peaks: Peaks) -> None:
@@ -33,7 +33,7 @@ def print_result(result: Result, said: set[str] | None = None) -> None:
     said = set() if said is None else said
     case = result.case
     print(f"\n{case.name}, batch {case.batch}: {human(case.flops)}FLOP, "
-          f"{bytes_text(case.least_bytes)} at least, density {case.density:.0%}, "
+          f"{bytes_text(case.least_bytes)} at least, density {share_text(case.density)}, "
           f"took {result.seconds:.1f} s")
     for view in views_of(result.rows):
         light = "" if view.light is None else f", speed of light {us(view.light)} us"

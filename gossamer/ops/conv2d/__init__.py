@@ -24,10 +24,12 @@ from gossamer.ops.conv2d.vendor.cudnn import Cudnn
 from gossamer.ops.conv2d.vendor.im2col_cublas import Im2colCublas
 from gossamer.ops.conv2d.vendor.im2col_cusparse import Im2colCusparse
 from gossamer.ops.op import Op
+from gossamer.ops.zero_weights import ZeroConvolution
 
 OP = Op("conv2d", Conv2dProblem, reference,
         (Depthwise(), WideGemm(), Im2colGemm(), PointwiseMma(), ImplicitGemmMma(),
          FewChannelsMma(), Winograd(), Cudnn(), Im2colCublas(), DirectSparse(),
          DirectSparseTable(), DirectSparseCompiled(), DirectSparseMma(), DirectSparsePixels(),
          Im2colCusparse(), BitTensorCore(), WidePopcount(), Popcount(), HostDepthwise(),
-         HostIm2col(), SparseIm2col(), HostPopcount(), PublishedConvolution()))
+         HostIm2col(), SparseIm2col(), HostPopcount(), PublishedConvolution(),
+         ZeroConvolution()))

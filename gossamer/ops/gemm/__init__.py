@@ -14,8 +14,9 @@ from gossamer.ops.gemm.published import PublishedGemm
 from gossamer.ops.gemm.reference import reference
 from gossamer.ops.gemm.sparse import SparseGemm, SparseRows
 from gossamer.ops.op import Op
+from gossamer.ops.zero_weights import ZeroProduct
 
 OP = Op("gemm", GemmProblem, reference,
         (WideProduct(), FewRows(), TiledGemm(), LargeGemm(), MmaGemm(), CublasGemm(), SparseRows(),
          HostGemm(), SparseGemm(), HostPopcountGemm(), BitTensorCoreGemm(), WidePopcountGemm(),
-         PopcountGemm(), PublishedGemm()))
+         PopcountGemm(), PublishedGemm(), ZeroProduct()))

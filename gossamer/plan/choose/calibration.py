@@ -13,6 +13,7 @@ from gossamer.accuracy import normalised_error
 from gossamer.errors import InputError
 from gossamer.model.batch_axis import along_batch
 from gossamer.model.graph import Graph, as_called
+from gossamer.plan.measurement import counted
 from gossamer.plan.program import Program, Step
 from gossamer.plan.run.binding import batch_of
 from gossamer.plan.tune.reference import Arrays, reference
@@ -35,8 +36,8 @@ class Accuracy:
     held_back: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        text = (f"error {self.error:.1e} on {self.images} calibration images, "
-                f"{len(self.less_precise)} layers in less than float32")
+        text = (f"error {self.error:.1e} on {counted(self.images, 'calibration image')}, "
+                f"{counted(len(self.less_precise), 'layer')} in less than float32")
         if self.held_back:
             text += f", {len(self.held_back)} held back in float32 for the tolerance"
         if self.tolerance is not None and not self.error <= self.tolerance:

@@ -43,6 +43,8 @@ from gossamer.plan.tune.tuner import Tuner
 MEASURED = "measured choice"
 DENSE_ONLY = "dense algorithms only"
 """The name of the plan without algorithms that skip zeros."""
+WHEREVER = " wherever it can"
+"""What follows an algorithm in the name of the plan that takes it wherever it can be used."""
 _FLOATS_ONLY = "floats only"
 _FIRST_CONFIGS = "the first configs of each algorithm"
 _FIRST_OF = {"quick": EFFORTS["quick"], "normal": EFFORTS["quick"], "max": EFFORTS["normal"]}
@@ -219,7 +221,7 @@ def _restrictions(chosen: Program, device: Device, tuner: Tuner
     if any(len(kinds) == 2 for kinds in on_bits.values()):
         yield _FLOATS_ONLY, FLOATS
     for name in dict.fromkeys(name for dense in several for name in dense):
-        yield f"{name} wherever it can", wherever(name)
+        yield name + WHEREVER, wherever(name)
     first = first_configs(chosen.measured, _FIRST_OF[tuner.effort])
     measured = {known.layer.name: known for known in chosen.measured}
     # where all steps are among the first, the choice among these is the same

@@ -21,6 +21,7 @@ from gossamer.plan.measurement import candidate_key
 from gossamer.plan.program import Layer, Program, Step
 from gossamer.plan.region import find_regions, with_regions
 from gossamer.plan.store.keys import libraries, problem_key, source_hash
+from gossamer.plan.store.plan_file import again
 from gossamer.tensor import Format, TensorSpec
 
 Stored = Mapping[str, Any]
@@ -61,11 +62,13 @@ def used_algorithms(plain: StoredPrograms, device: Device) -> dict[str, Any]:
 
 
 class StoredChoices:
-    """The choices of a saved plan, by batch size."""
+    """The choices of a saved plan, by batch size. notices: sentences for the user on how this
+    machine differs from the one where they were made."""
 
-    def __init__(self, path: Path, plain: StoredPrograms) -> None:
+    def __init__(self, path: Path, plain: StoredPrograms, notices: Sequence[str] = ()) -> None:
         self.path = path
         self.plain = plain
+        self.notices = notices
         self._choices = {int(batch): {(step["layer"], step["inserted"]): step
                                       for step in program["steps"]}
                          for batch, program in plain.items()}
@@ -105,7 +108,7 @@ class StoredChoices:
                    and (planned or isinstance(_restored(step, region, device, exact=False),
                                               LayerChoice))]
         if planned:
-            _check_regions(self.path, choices.values(), regions)
+            _check_regions(self.path, choices.values(), regions, device)
 
         def decide(builder: ProgramBuilder, layer: Layer) -> LayerChoice:
             step = choices.get((layer.name, layer.inserted))
@@ -115,7 +118,7 @@ class StoredChoices:
                 return restored
             if planned:
                 raise InputError(f"{self.path}: {layer.source or layer.name} cannot be computed "
-                                 f"as planned: {restored}; compile the network again")
+                                 f"as planned: {restored}; {again(self.path, device.name)}")
             if not layer.inserted:
                 unfit.append(layer.name)
             return _first(layer, device, step["algorithm"] if step else "")
@@ -133,14 +136,15 @@ class StoredChoices:
         return program, [note]
 
 
-def _check_regions(path: Path, steps: Iterable[Stored], regions: Sequence[Layer]) -> None:
+def _check_regions(path: Path, steps: Iterable[Stored], regions: Sequence[Layer],
+                   device: Device) -> None:
     """Raises InputError where the network has no longer a region that was planned."""
     names = {region.name for region in regions}
     for step in steps:
         if step["covers"] and step["layer"] not in names:
             raise InputError(f"{path}: {step['layer']} cannot be computed as planned: "
-                             f"{step['algorithm']} computes no such region; compile the network "
-                             "again")
+                             f"{step['algorithm']} computes no such region; "
+                             f"{again(path, device.name)}")
 
 
 def _ratio(a: int, b: int) -> float:

@@ -7,52 +7,36 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from gossamer.io.text import bytes_text, human, share_text
+from gossamer.plan.measurement import counted
+from gossamer.plan.report.headline import headline
+from gossamer.plan.report.page_style import STYLE
 from gossamer.plan.report.report import Report, seconds_text
+from gossamer.plan.report.zeros import break_even_text
 
 WHY_SLOWER = "why below 1"
 """Heading of the column that says why a layer is slower than with the best dense algorithm."""
-_STYLE = """
-:root { color-scheme: light dark; font: 15px/1.5 system-ui, sans-serif;
-  --taken: #17804a; --other: #8a8a8a; --line: #8886; }
-@media (prefers-color-scheme: dark) { :root { --taken: #35c27c; --other: #9a9a9a; } }
-body { margin: 1.5em auto; max-width: 90em; padding: 0 1em; overflow-wrap: anywhere; }
-h1 { margin-bottom: 0; }
-.scroll { overflow-x: auto; margin: 1em 0; }
-table { border-collapse: collapse; font-size: 92%; overflow-wrap: normal; }
-th, td { text-align: left; padding: .2em .6em; border-bottom: 1px solid var(--line);
-  vertical-align: top; }
-td { min-width: 3em; max-width: 30em; }
-td:nth-child(2) { min-width: 9em; }
-.why { padding-left: 1.2em; opacity: .8; }
-td.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-tr.taken { font-weight: 600; }
-.legend span { display: inline-block; width: 1.6em; height: .8em; margin: 0 .4em 0 1em; }
-.legend span:first-child { margin-left: 0; }
-.row { border-bottom: 1px solid var(--line); padding: .4em 0; }
-summary { cursor: pointer; }
-summary .name, div > .name { font-weight: 600; }
-.bar { display: grid; grid-template-columns: minmax(8em, 2fr) minmax(0, 3fr); gap: .8em;
-  align-items: center; }
-.bar .value { font-variant-numeric: tabular-nums; }
-.fill { height: .9em; min-width: 3px; border-radius: 2px; background: var(--taken); }
-.other .fill, .legend .other { background: var(--other); }
-.legend .taken { background: var(--taken); }
-@media (max-width: 700px) { .bar { grid-template-columns: 1fr; gap: 0; margin-bottom: .3em; } }
-"""
-
-
+BREAK_EVEN = "zeros win below"
+"""Heading of the column of densities below which skipping zeros is expected to be faster."""
 def page(facts: Mapping[str, Any], reports: Sequence[Report]) -> str:
-    """Returns the page for the reports of a measured plan, one for each batch size. facts: a
-    mapping with the keys model, device, description, effort, precision, measured and reused."""
+    """Returns the page for the reports of a measured plan, one for each batch size.
+
+    facts: a mapping with the keys model, device, description, effort, precision, measured and
+    reused (numbers of candidates), version (of gossamer), date, parameters (numbers in the
+    network's constants) and model_bytes (of the model's file; None where it has none).
+    """
     title = Path(facts["model"]).name
+    size = "" if facts["model_bytes"] is None else f", file of {bytes_text(facts['model_bytes'])}"
     return "\n".join([
         "<!doctype html>", '<html lang="en">', '<meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>{escape(title)}</title>", f"<style>{_STYLE}</style>",
+        f"<title>{escape(title)}</title>", f"<style>{STYLE}</style>",
         f"<h1>{escape(title)}</h1>",
-        _paragraph(f"on {facts['device']} ({facts['description']}), {facts['precision']}, effort "
-                   f"{facts['effort']}: {facts['measured']} candidates measured, "
-                   f"{facts['reused']} from the cache"),
+        _paragraph(f"{human(facts['parameters'])} parameters{size}; on {facts['device']} "
+                   f"({facts['description']}), {facts['precision']}"),
+        _paragraph(f"gossamer {facts['version']}, {facts['date']}, effort {facts['effort']}: "
+                   f"{counted(facts['measured'], 'candidate')} measured, {facts['reused']} from "
+                   "the cache"),
         *(_section(report) for report in reports), "</html>", ""])
 
 
@@ -94,29 +78,40 @@ def build_text(built: Mapping[str, Any]) -> str:
 
 def _section(report: Report) -> str:
     longest = max((_longest(row) for row in report.rows), default=0.0)
-    time = "" if report.end_to_end_us is None else f": {report.end_to_end_us:.1f} us end to end"
-    if report.end_to_end_cached:
-        time += " (from the cache)"
+    facts = [note for note in report.notes if note not in report.warnings]
+    lines = [report.shares_line, *report.zeros_lines, report.forms_line, report.build_line, *facts]
     return "\n".join([
-        f"<h2>batch {report.batch}{time}</h2>", *map(_paragraph, report.notes),
+        f"<h2>batch {report.batch}</h2>", *_headline(report),
+        *(f'<p class="warning"><strong>Notice:</strong> {escape(warning)}</p>'
+          for warning in report.warnings),
         *([_plans(report.plans)] if report.plans else []),
-        *([_paragraph(report.shares_line)] if report.shares else []),
-        *(_paragraph(line) for line in (report.zeros_line, report.forms_line, report.build_line)
-          if line),
+        *(_paragraph(line) for line in lines if line),
         "<h3>Layers</h3>",
         _legend("the algorithm taken", "the best dense one, where that is another"),
         _paragraph("A bar is the time alone. A layer opens to why its algorithm was taken."),
         *(_layer(row, longest, _anchor(report, index)) for index, row in enumerate(report.rows)),
-        "<h3>All numbers</h3>",
-        _table(["layer", "problem", "density", "algorithm", "config", "us", "quartiles",
-                "dense us", "speed-up", *([WHY_SLOWER] if _any_slower(report) else []), "error",
-                "build", "MiB"],
-               [_numbers(row, _anchor(report, index), _any_slower(report))
-                for index, row in enumerate(report.rows)])])
+        "<h3>All numbers</h3>", _all_numbers(report)])
 
 
-def _any_slower(report: Report) -> bool:
-    return any(row.get("speedup_reason") for row in report.rows)
+def _headline(report: Report) -> list[str]:
+    """Returns the few numbers that matter most, as tiles."""
+    tiles = headline(report)
+    if not tiles:
+        return []
+    return ['<div class="headline">',
+            *(f'<div><div class="large">{escape(tile.number)}</div>{escape(tile.meaning)}</div>'
+              for tile in tiles), "</div>"]
+
+
+def _all_numbers(report: Report) -> str:
+    """Returns the table with a row for each layer."""
+    slower = any(row.get("speedup_reason") for row in report.rows)
+    with_zeros = any(break_even_text(row) for row in report.rows)
+    headings = ["layer", "problem", "density", "algorithm", "config", "us", "quartiles",
+                "dense us", "speed-up", *([WHY_SLOWER] if slower else []),
+                *([BREAK_EVEN] if with_zeros else []), "error", "build", "MiB"]
+    return _table(headings, [_numbers(row, _anchor(report, index), slower, with_zeros)
+                             for index, row in enumerate(report.rows)])
 
 
 def _anchor(report: Report, index: int) -> str:
@@ -145,7 +140,8 @@ def _plans(plans: Sequence[Mapping[str, Any]]) -> str:
 def _layer(row: Mapping[str, Any], longest: float, anchor: str) -> str:
     """Returns a layer's bars, which open to why its algorithm was taken."""
     median, dense = row.get("median_us"), row.get("best_dense_us")
-    bars = _bar(with_precision(row), median, longest, True)
+    density = f", density {_density(row)}" if _density(row) else ""
+    bars = _bar(with_precision(row), median, longest, True, density)
     if dense is not None and dense != median:
         speedup = row.get("speedup")
         bars += _bar("best dense", dense, longest, False,
@@ -159,19 +155,25 @@ def _layer(row: Mapping[str, Any], longest: float, anchor: str) -> str:
                       f'<div id="{anchor}">', _candidates(row), "</div></details>"])
 
 
-def _numbers(row: Mapping[str, Any], anchor: str, with_reason: bool) -> str:
-    """Returns a layer's row in the table of all numbers, linked to why it is so."""
+def _numbers(row: Mapping[str, Any], anchor: str, with_reason: bool,
+             with_zeros: bool) -> list[str]:
+    """Returns the cells of a layer's row in the table of all numbers, linked to why it is so."""
     median, dense = row.get("median_us"), row.get("best_dense_us")
-    density = "" if row["density"] is None else f"{row['density']:.0%}"
     speedup = row.get("speedup")
-    return "<tr>" + "".join([
+    return [
         f'<td><a href="#{anchor}">{escape(row["layer"])}</a></td>', _text(row["problem"]),
-        _number(density), _text(with_precision(row)),
+        _number(_density(row)), _whole(with_precision(row)),
         _text(row["config"]), _number(time_text(median)), _number(quartiles_text(row)),
         _number(time_text(dense)), _number("" if speedup is None else f"{speedup:.2f}"),
         *([_text(row.get("speedup_reason") or "")] if with_reason else []),
+        *([_number(break_even_text(row))] if with_zeros else []),
         _number(error_text(row.get("error"))), _number(build_text(row)),
-        _number(_mebibytes(row["device_bytes"])), "</tr>"])
+        _number(_mebibytes(row["device_bytes"]))]
+
+
+def _density(row: Mapping[str, Any]) -> str:
+    """Returns the share of a layer's nonzero weights as text; "" where it has no weights."""
+    return "" if row["density"] is None else share_text(row["density"])
 
 
 def _candidates(row: Mapping[str, Any]) -> str:
@@ -185,19 +187,20 @@ def _candidates(row: Mapping[str, Any]) -> str:
         name = f"{candidate['algorithm']} {candidate['config']}".strip()
         bars.append(_bar(name, candidate["median_us"], longest, taken) or _value(name))
         bars.append(f'<div class="why">{escape(candidate["reason"])}</div>')
-        lines.append(f'<tr{" class=taken" if taken else ""}>' + "".join([
-            _text(candidate["algorithm"]), _text(candidate["config"]),
+        lines.append([
+            _whole(candidate["algorithm"]), _text(candidate["config"]),
             _number(time_text(candidate["median_us"])), _number(quartiles_text(candidate)),
             _number(time_text(candidate["cold_us"])), _number(error_text(candidate["error"])),
             _text(" ".join(candidate["layouts"])), _text(candidate["precision"]),
-            _number(build_text(candidate)), _number(_mebibytes(candidate["device_bytes"])),
-            "</tr>"]))
+            _number(build_text(candidate)), _number(_mebibytes(candidate["device_bytes"]))])
     named = {candidate["algorithm"] for candidate in candidates}
     bars += [f'<div>{escape(name)}</div><div class="why">{escape(reason)}</div>'
              for name, reason in row["rejected"].items() if name not in named]
     return "\n".join([*bars, _table(
         ["algorithm", "config", "us", "quartiles", "cold us", "error", "layouts",
-         "precision", "build", "MiB"], lines)])
+         "precision", "build", "MiB"], lines,
+        next((index for index, candidate in enumerate(candidates)
+              if candidate["reason"] == "taken"), -1))])
 
 
 def _mebibytes(nbytes: int | None) -> str:
@@ -208,10 +211,16 @@ def _longest(row: Mapping[str, Any]) -> float:
     return max(row.get("median_us") or 0.0, row.get("best_dense_us") or 0.0)
 
 
-def _table(headings: Sequence[str], rows: Sequence[str]) -> str:
-    return "\n".join(['<div class="scroll"><table>',
-                      "<tr>" + "".join(f"<th>{heading}</th>" for heading in headings) + "</tr>",
-                      *rows, "</table></div>"])
+def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], taken: int = -1) -> str:
+    """Returns a table. rows: the cells of each row as HTML, which name their columns where a narrow
+    screen has no room for the line of headings. taken: number of the row that is stressed."""
+    lines = ["<table>", "<thead><tr>" + "".join(f"<th>{heading}</th>" for heading in headings)
+             + "</tr></thead>", "<tbody>"]
+    for index, cells in enumerate(rows):
+        named = [cell.replace("<td", f'<td data-name="{heading}"', 1)
+                 for heading, cell in zip(headings, cells, strict=True)]
+        lines.append(f'<tr{" class=taken" if index == taken else ""}>{"".join(named)}</tr>')
+    return "\n".join([*lines, "</tbody></table>"])
 
 
 def _paragraph(text: str) -> str:
@@ -220,6 +229,11 @@ def _paragraph(text: str) -> str:
 
 def _text(value: str) -> str:
     return f"<td>{escape(value)}</td>"
+
+
+def _whole(value: str) -> str:
+    """Returns a cell whose words are not broken."""
+    return f'<td class="whole">{escape(value)}</td>'
 
 
 def _number(value: str) -> str:

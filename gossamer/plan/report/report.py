@@ -18,13 +18,12 @@ from gossamer.plan.prepare import BuildCost
 from gossamer.plan.program import Program, Step
 from gossamer.plan.report.forms import LayerForm, form_of, forms_line
 from gossamer.plan.report.memory import MemoryUse, memory_use
+from gossamer.plan.report.zeros import FEW_ZEROS, break_even_line, reason_lines, zero_columns
 
 OURS, HOST, BETWEEN = "our kernels", "on the host", "between layers"
 _WHEN_TEXT = {"measured": "when measured", "now": "now"}
 _SLOWEST = 3
 """Number of slowest layers to build that are named."""
-_FEW_ZEROS = 0.9
-"""Density up to which a network is reported on for its zeros even where none are skipped."""
 
 
 @dataclass(frozen=True)
@@ -36,17 +35,21 @@ class Report:
     rows: one dict for each step, in order. Its keys are layer, layers (the names of the layers that
     a region covers, or the one name), op, problem, density, algorithm, config, precision (EXACT for
     exact products of signs), form (a LayerForm as a dict, None where the step is no convolution or
-    product with weights), layout, device, flops, skips_zeros and rejected (for each other algorithm
-    why it was not taken). The cost of preparing the step is in build_s (seconds to pack weights and
-    to generate and compile kernels), build_when ("measured" for a time from when the candidates
-    were measured, "now" for a time of this plan), build_cached (whether a kernel was in the disk
-    cache) and device_bytes (packed weights and code on the device); they are None where they are
-    not known. Profiled steps have median_us, p25_us, p75_us and share. Steps whose candidates were
-    measured have these too, and cold_us, error, best_dense_us, speedup over that, speedup_reason
-    (why the best dense algorithm was not taken where it is faster alone, else "") and candidates:
-    one dict each, with its times or the reason why it is excluded.
+    product with weights), layout, device, flops, skips_zeros, rejected (for each other algorithm
+    why it was not taken), and what zero_columns() returns. The cost of preparing the step is in
+    build_s (seconds to pack weights and to generate and compile kernels), build_when ("measured"
+    for a time from when the candidates were measured, "now" for a time of this plan), build_cached
+    (whether a kernel was in the disk cache) and device_bytes (packed weights and code on the
+    device); they are None where they are not known. Profiled steps have median_us, p25_us, p75_us
+    and share. Steps whose candidates were measured have these too, and cold_us, error,
+    best_dense_us, speedup over that, speedup_reason (why the best dense algorithm was not taken
+    where it is faster alone, else "") and candidates: one dict each, with its times or the reason
+    why it is excluded.
 
-    notes: sentences for the user. end_to_end_us: microseconds of one execution, with inputs and
+    notes: sentences for the user. warnings: those of the notes that say that something is not as it
+    may be expected: layers on the host, times that scatter, a plan that was made elsewhere.
+
+    end_to_end_us: microseconds of one execution, with inputs and
     outputs on the device. end_to_end_cached: whether that time was read from the cache.
 
     plans: where the measured choice was compared with baseline plans, one dict for each plan with
@@ -72,6 +75,7 @@ class Report:
     batch: int
     rows: list[dict[str, Any]]
     notes: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
     end_to_end_us: float | None = None
     end_to_end_cached: bool = False
     plans: list[dict[str, Any]] = field(default_factory=list)
@@ -122,7 +126,7 @@ class Report:
         only 52.0 us', without times that were not measured; "" for a network without zeros."""
         weighted = [row for row in self.rows if row["density"] is not None]
         sparse = [row for row in weighted if row["skips_zeros"]]
-        if not sparse and all(row["density"] > _FEW_ZEROS for row in weighted):
+        if not sparse and all(row["density"] > FEW_ZEROS for row in weighted):
             return ""
         text = (f"zeros are skipped in {len(sparse)} of {counted(len(weighted), 'layer')} "
                 "with weights")
@@ -137,6 +141,18 @@ class Report:
             text += (f"; the network takes {self.end_to_end_us:.1f} us, with {DENSE_ONLY} "
                      f"{medians[0]:.1f} us")
         return text
+
+    @property
+    def zeros_lines(self) -> list[str]:
+        """The zeros_line, a line for each kind of layer whose zeros are not skipped with the
+        reason, one on layers without any weight left, and what the break-even densities mean."""
+        if not self.zeros_line:
+            return []
+        empty = sum(row["density"] == 0 and row["skips_zeros"] for row in self.rows)
+        return [self.zeros_line,
+                *([f"{counted(empty, 'layer')} without any weight left: only what bias, activation "
+                   "and sums make of zeros is computed"] if empty else []),
+                *reason_lines(self.rows), *filter(None, [break_even_line(self.rows)])]
 
     @property
     def forms_line(self) -> str:
@@ -173,7 +189,7 @@ class Report:
         if self.shares:
             text.append(self.shares_line)
         memory_line = "" if self.memory is None else f"memory: {self.memory}"
-        text += [line for line in (self.zeros_line, self.forms_line, memory_line, self.build_line)
+        text += [line for line in (*self.zeros_lines, self.forms_line, memory_line, self.build_line)
                  if line]
         text += [f"{row['plan']}: {row['outcome']}" for row in self.plans]
         return "\n".join([*text, *self.notes])
@@ -203,8 +219,10 @@ def make_report(program: Program, device: Device, timings: Sequence[Timing] | No
         for row, timing in zip(rows, timings, strict=True):
             row.update(median_us=timing.median_us, p25_us=timing.p25_us, p75_us=timing.p75_us,
                        share=timing.median_us / total)
-    notes = _notes(program, device) + ([str(accuracy)] if accuracy else [])
+    where = _where(program, device)
+    notes = [where, *([str(accuracy)] if accuracy else [])]
     report = Report(device.name, program.batch, rows, notes,
+                    [where] if program.host_steps(device) else [],
                     plans=comparison.plans if comparison else [], accuracy=accuracy,
                     memory=None if builds is None else memory_use(program, builds))
     if end_to_end is None or end_to_end.timing is None:
@@ -245,6 +263,7 @@ def _row(step: Step, why: str, built: BuildCost | None) -> dict[str, Any]:
         "flops": step.problem.flops,
         "skips_zeros": not step.algorithm.dense,
         "rejected": dict(step.rejected),
+        **zero_columns(step),
         **_built(step, built),
         **(_measured(step, why) if step.candidates else {}),
     }
@@ -303,19 +322,20 @@ def _candidate(candidate: Candidate, taken: Candidate, why: str) -> dict[str, An
     }
 
 
-def _notes(program: Program, device: Device) -> list[str]:
+def _where(program: Program, device: Device) -> str:
     """Returns the note on where the network's layers and the changes of layout run."""
     host_steps = program.host_steps(device)
     count = sum(_layer_count(step) for step in program.steps)
     if not host_steps:
-        return [f"{device.name} ran all {count} layers" if count != 1
-                else f"{device.name} ran the one layer"]
+        return (f"{device.name} ran all {count} layers" if count != 1
+                else f"{device.name} ran the one layer")
     layers = sum(_layer_count(step) for step in host_steps)
     changes = sum(step.layer.inserted for step in host_steps)
     listed = "; ".join(f"{step.layer.name} ({'; '.join(step.rejected.values())})"
                        for step in host_steps)
-    return [f"{device.name} ran {count - layers} of {count} layers; {layers}"
-            + (f" and {changes} changes of layout" if changes else "") + f" on host: {listed}"]
+    return (f"{device.name} ran {count - layers} of {counted(count, 'layer')}; {layers}"
+            + (f" and {counted(changes, 'change')} of layout" if changes else "")
+            + f" on host: {listed}")
 
 
 def _layer_count(step: Step) -> int:

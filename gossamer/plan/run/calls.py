@@ -54,11 +54,12 @@ class Calls:
         self.last_batch: int | None = None
         self._batches: dict[Hashable, int] = {}
         """The batch size of NumPy arrays, by the shapes and dtypes that were checked."""
+        self._is_closed = False
 
     def __call__(self, inputs: tuple[Any, ...], named: Mapping[str, Any], out: Any,
                  stream: Any) -> Any:
         """Returns the outputs of a call; see `Plan.__call__`."""
-        self._device.check_usable()
+        self.check_usable()
         form = None
         if out is None and stream is None and not named:
             form = form_of(inputs)
@@ -95,13 +96,13 @@ class Calls:
     def bound(self, inputs: tuple[Any, ...], named: Mapping[str, Any], out: Any,
               stream: Any) -> BoundCall:
         """Returns a bound call; see `Plan.bind`."""
-        self._device.check_usable()
+        self.check_usable()
         return bind(self._graph, self._device, self._first_context,
                     self._in_order(inputs, named), out, stream)
 
     def page_locked(self, batch: int) -> tuple[np.ndarray, ...]:
         """Returns arrays for the inputs in page-locked memory; see `Plan.pinned`."""
-        self._device.check_usable()
+        self.check_usable()
         if batch < 1:
             raise InputError(f"batch is {batch}, expected 1 or more")
         shapes = resolve(self._network, batch).shapes
@@ -111,8 +112,17 @@ class Calls:
         return tuple(page_locked_array(self._device, spec.stored_shape, spec.stored_dtype)
                      for spec in specs)
 
+    def check_usable(self) -> None:
+        """Raises InputError where the plan was closed, and DeviceError where the process was forked
+        after its device was opened."""
+        if self._is_closed:
+            raise InputError(f"{self._graph.name}: the plan is closed; make another one, or call "
+                             "it before plan.close() or the end of its with block")
+        self._device.check_usable()
+
     def close(self) -> None:
-        """Forgets all contexts, whose memory is freed."""
+        """Forgets all contexts, whose memory is freed, and refuses further calls."""
+        self._is_closed = True
         if self.contexts.all():
             self._device.synchronize()
         self.contexts.clear()

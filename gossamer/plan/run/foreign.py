@@ -20,8 +20,11 @@ def is_foreign(array: Any) -> bool:
 def on_host(array: Any) -> np.ndarray:
     """Returns a foreign array in host memory as a NumPy array over the same memory.
 
-    Raises InputError where it lies elsewhere.
+    Raises InputError where it lies elsewhere, or is a tensor that requires a gradient.
     """
+    if getattr(array, "requires_grad", False):
+        raise InputError("an input is a tensor that requires a gradient, which a plan does not "
+                         "compute; give x.detach()")
     try:
         return np.from_dlpack(array)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:

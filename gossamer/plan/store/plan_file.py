@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import math
+import shlex
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -24,15 +25,23 @@ from gossamer.io.output_files import replacing
 from gossamer.model.graph import RETURNED, Graph, Node, ValueInfo
 from gossamer.model.input_format import InputFormat
 from gossamer.model.metadata import fields_of, metadata_of
+from gossamer.plan.measurement import counted
 from gossamer.version import PACKAGE_VERSION
 
 SUFFIX = ".plan"
 FORMAT = "gossamer plan"
 VERSION = 8
-_AGAIN = f"compile the network again (gossamer compile MODEL -o FILE{SUFFIX})"
 _BAD = (ArithmeticError, AssertionError, AttributeError, EOFError, LookupError,
         NotImplementedError, RuntimeError, TypeError, ValueError, zipfile.BadZipFile, zlib.error)
 """Errors that can occur while a file is read that is damaged, or that save() did not write."""
+
+
+def again(path: Path, device: str = "") -> str:
+    """Returns what to do with a plan that does not hold any more, for a message. device: name of
+    the device that it was made for, "" where that is not known."""
+    words = ["gossamer", "compile", "MODEL", *(["--device", device] if device else []),
+             "-o", str(path)]
+    return f"compile the network again (`{shlex.join(words)}`)"
 
 
 def header(device: Device, strict: bool, algorithms: Mapping[str, Any]) -> dict[str, Any]:
@@ -65,7 +74,7 @@ def read(path: Path) -> tuple[dict[str, Any], Graph, dict[str, Any]]:
     try:
         with open(path, "rb") as file, checked(path):
             if file.read(2) != b"PK":
-                raise InputError(f"{path}: is no plan that gossamer saved; {_AGAIN}")
+                raise InputError(f"{path}: is no plan that gossamer saved; {again(path)}")
             with zipfile.ZipFile(file) as archive:
                 head = _header(path, archive)
                 arrays = [_array(archive, index)
@@ -85,53 +94,65 @@ def checked(path: Path) -> Iterator[None]:
         yield
     except _BAD as error:
         raise InputError(f"{path}: is corrupt or cut short ({type(error).__name__}: {error}); "
-                         f"{_AGAIN}") from error
+                         f"{again(path)}") from error
 
 
-def check_device(path: Path, head: Mapping[str, Any], device: Device) -> None:
-    """Raises InputError unless the plan was made on such a device, with this driver."""
+def check_device(path: Path, head: Mapping[str, Any], device: Device) -> list[str]:
+    """Raises InputError unless the plan was made on such a device, with this driver.
+
+    Returns sentences on differences with which the plan still holds: NumPy computes the same on
+    the host with other numbers of processors and of threads, as containers have them.
+    """
     here = header(device, False, {})
-    for key in ("api", "description", "compute_units"):
+    compiles = device.compiles
+    for key in ("api", "description", *(["compute_units"] if compiles else [])):
         if head["device"][key] != here["device"][key]:
             text = "{description} ({api}, {compute_units} compute units)"
             planned, present = (text.format_map(side["device"]) for side in (head, here))
             raise InputError(f"{path}: was made for {planned}, {device.name} is {present}: its "
-                             f"times do not hold there; {_AGAIN}")
-    for key in ("driver", "toolkit"):
+                             f"times do not hold there; {again(path, device.name)}")
+    for key in ("driver", *(["toolkit"] if compiles else [])):
         if head["made_by"][key] != here["made_by"][key]:
             raise InputError(f"{path}: was made with {key} {head['made_by'][key] or 'none'}, now "
-                             f"it is {here['made_by'][key] or 'none'}; {_AGAIN}")
+                             f"it is {here['made_by'][key] or 'none'}; {again(path, device.name)}")
+    planned, present = (f"{counted(side['device']['compute_units'], 'processor')}, "
+                        f"{side['made_by']['toolkit']}" for side in (head, here))
+    if planned == present:
+        return []
+    return [f"{path}: was made with {planned}, here it has {present}: its results hold, "
+            f"but another choice may be faster here; to measure, {again(path, device.name)}"]
 
 
 def check_algorithms(path: Path, head: Mapping[str, Any], algorithms: Mapping[str, Any]) -> None:
     """Raises InputError unless the algorithms of the plan and the libraries that they call are
     those it was made with, as a config may mean something else in another version. algorithms:
     those of the plan as they are here, as for header()."""
-    planned = head["made_by"]["algorithms"]
+    planned, device = head["made_by"]["algorithms"], str(head["device"]["name"])
     for name, here in algorithms.items():
         there = planned[name]
         for library in sorted({*there["libraries"], *here["libraries"]}):
             versions = [side["libraries"].get(library, "none") for side in (there, here)]
             if versions[0] != versions[1]:
                 raise InputError(f"{path}: was made with {library} {versions[0]}, now it is "
-                                 f"{versions[1]}; {_AGAIN}")
+                                 f"{versions[1]}; {again(path, device)}")
         if there["source"] != here["source"]:
-            raise InputError(f"{path}: was made before gossamer's {name} was changed; {_AGAIN}")
+            raise InputError(f"{path}: was made before gossamer's {name} was changed; "
+                             f"{again(path, device)}")
 
 
 def _header(path: Path, archive: zipfile.ZipFile) -> dict[str, Any]:
     if "plan.json" not in archive.namelist():
-        raise InputError(f"{path}: is no plan that gossamer saved; {_AGAIN}")
+        raise InputError(f"{path}: is no plan that gossamer saved; {again(path)}")
     head = json.loads(_content(archive, "plan.json"))
     if not isinstance(head, dict) or head.get("format") != FORMAT:
-        raise InputError(f"{path}: is no plan that gossamer saved; {_AGAIN}")
+        raise InputError(f"{path}: is no plan that gossamer saved; {again(path)}")
     if head["version"] != VERSION:
         age = "a newer" if head["version"] > VERSION else "an older"
         raise InputError(f"{path}: was written by {age} gossamer (plan format "
-                         f"{head['version']}, this one reads {VERSION}); {_AGAIN}")
+                         f"{head['version']}, this one reads {VERSION}); {again(path)}")
     if head["made_by"]["gossamer"] != PACKAGE_VERSION:
         raise InputError(f"{path}: was made by gossamer {head['made_by']['gossamer']}, this is "
-                         f"{PACKAGE_VERSION}; {_AGAIN}")
+                         f"{PACKAGE_VERSION}; {again(path)}")
     return head
 
 

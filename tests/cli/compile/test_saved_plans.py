@@ -12,6 +12,7 @@ from click.testing import Result
 from PIL import Image
 
 import gossamer
+from gossamer.device import blas
 from gossamer.plan.tune.tuner import Tuner
 from tests.cli.compile.command import Run, compile_
 from tests.plan.small import assert_close, expected, images
@@ -31,6 +32,20 @@ def test_run_takes_a_saved_plan(run: Run, network: Path, tmp_path: Path,
     y = np.load(tmp_path / "y.npy")
     assert_close(y, expected(x))
     np.testing.assert_array_equal(y, gossamer.Plan.load(tmp_path / "small.plan")(x))
+
+
+def test_a_plan_of_other_threads_runs_with_a_notice(
+        run: Run, network: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = tmp_path / "small.plan"
+    monkeypatch.setattr(blas, "threads", lambda: 2)
+    assert compile_(run, network, "-o", plan).exit_code == 0
+    np.save(tmp_path / "x.npy", images(1))
+    monkeypatch.setattr(blas, "threads", lambda: 1)
+    result = run("run", plan, "--input", tmp_path / "x.npy")
+    assert result.exit_code == 0, result.output
+    assert f"notice: {plan}: was made with " in result.stderr
+    assert f"`gossamer compile MODEL --device host -o {plan}`" in result.stderr
+    assert "was made with" not in result.stdout and "host ran all" in result.stdout
 
 
 def test_run_prepares_photos_as_the_network_and_its_plan_say(run: Run, network: Path,

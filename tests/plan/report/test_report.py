@@ -27,8 +27,8 @@ from tests.model.onnx_models import model, runtime, save, weights
 from tests.plan.small import assert_close, compiled, expected, images, small
 
 COLUMNS = {"layer", "layers", "op", "problem", "density", "algorithm", "config", "precision",
-           "form", "layout", "device", "flops", "skips_zeros", "rejected", "build_s", "build_when",
-           "build_cached", "device_bytes"}
+           "form", "layout", "device", "flops", "skips_zeros", "rejected", "kind", "best_sparse_us",
+           "break_even", "zeros_reason", "build_s", "build_when", "build_cached", "device_bytes"}
 TIMES = {"median_us", "p25_us", "p75_us", "share"}
 
 

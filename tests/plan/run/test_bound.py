@@ -252,7 +252,8 @@ def test_known_calls_check_the_form_of_each_tensor(on_cuda: Plan, torch: Any) ->
         on_cuda(x.clone().requires_grad_())
     assert_close(on_cuda(x[:2]).cpu().numpy(), expected(images(BATCH))[:2])
     on_cuda.close()
-    assert_close(on_cuda(x).cpu().numpy(), expected(images(BATCH)))
+    with pytest.raises(InputError, match="the plan is closed"):
+        on_cuda(x)
 
 
 def test_many_bound_calls_take_no_memory(on_cuda: Plan, torch: Any) -> None:

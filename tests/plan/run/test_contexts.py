@@ -105,14 +105,25 @@ def test_a_first_context_that_cannot_be_made_is_an_error_each_time(
     assert_close(plan(images(2)), expected(images(2)))
 
 
-def test_a_plan_that_is_closed_during_calls(plan: Plan) -> None:
+def test_a_plan_that_is_closed_during_calls_ends_them_whole_or_refuses_them(plan: Plan) -> None:
+    begins_to_close = threading.Event()
+    refused: list[int] = []
+
     def call(seed: int) -> None:
-        for _ in range(20):
-            assert_close(plan(images(2, seed)), expected(images(2, seed)))
-            if not seed:
+        for calls_made in range(20):
+            if not seed and calls_made == 5:
+                begins_to_close.set()
                 plan.close()
+            try:
+                y = plan(images(2, seed))
+            except InputError as error:
+                assert "the plan is closed" in str(error) and begins_to_close.is_set()
+                refused.append(seed)
+                return
+            assert_close(y, expected(images(2, seed)))
 
     in_threads(4, call)
+    assert 0 in refused
 
 
 def test_the_number_of_contexts_is_checked(plan: Plan) -> None:

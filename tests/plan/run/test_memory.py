@@ -84,12 +84,11 @@ def test_activations_of_a_deep_network_take_the_room_of_a_few(device: Device,
     assert 2 * value <= plan.memory["activations"] <= 3 * value
 
 
-def test_a_closed_plan_has_no_memory_and_runs_again(quick_device: Device, tmp_path: Path) -> None:
+def test_a_closed_plan_has_no_memory(quick_device: Device, tmp_path: Path) -> None:
     with compiled(small(), quick_device, tmp_path) as plan:
-        before = plan(images(2))
+        plan(images(2))
         assert plan.memory["activations"] > 0
     assert plan.memory == {"weights": 0, "activations": 0, "workspace": 0}
-    np.testing.assert_array_equal(plan(images(2)), before)
 
 
 def test_weights_are_shared_between_batches_and_contexts(quick_device: Device,

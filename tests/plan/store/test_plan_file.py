@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import json
 import random
+import re
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import pytest
 from onnx import helper
 
 import gossamer
+from gossamer.device import blas
 from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.errors import GossamerError, InputError
@@ -250,15 +253,54 @@ def test_a_save_that_fails_leaves_the_old_file(file: Path, monkeypatch: pytest.M
 
 @pytest.mark.parametrize(("part", "key", "message"), [
     ("device", "description", r"was made for other \(host, .*, host is "),
-    ("device", "compute_units", r"was made for .* \(host, other compute units\), host is "),
     ("made_by", "driver", "was made with driver other, now it is "),
-    ("made_by", "toolkit", "was made with toolkit other, now it is BLAS with"),
     ("made_by", "gossamer", "was made by gossamer other, this is "),
 ])
 def test_a_plan_made_elsewhere_is_refused(file: Path, part: str, key: str, message: str) -> None:
     rewrite(file, "plan.json", lambda head: {**head, part: {**head[part], key: "other"}})
     with pytest.raises(InputError, match=f"small.plan: {message}.*compile the network again"):
         Plan.load(file)
+
+
+@pytest.mark.parametrize(("part", "key", "message"), [
+    ("device", "compute_units", r"was made for .*, other compute units\), {name} is "),
+    ("made_by", "toolkit", "was made with toolkit other, now it is "),
+])
+def test_a_plan_of_kernels_is_refused_beside_other_units_and_compilers(
+        quick_device: Device, tmp_path: Path, part: str, key: str, message: str) -> None:
+    if not quick_device.compiles:
+        pytest.skip("the host compiles no kernels")
+    path = tmp_path / "small.plan"
+    gossamer.compile(str(save(small(), tmp_path)), quick_device).save(path)
+    rewrite(path, "plan.json", lambda head: {**head, part: {**head[part], key: "other"}})
+    message = message.format(name=quick_device.name)
+    with pytest.raises(InputError, match=f"small.plan: {message}.*again .`gossamer compile MODEL "
+                                         f"--device {quick_device.name} -o .*small.plan`"):
+        Plan.load(path)
+
+
+@pytest.mark.parametrize("threads", [1, "all"])
+@pytest.mark.parametrize(("made_with", "runs_with"), [(2, 1), (1, 2)])
+def test_a_plan_of_the_host_holds_for_other_numbers_of_threads(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int | str, made_with: int,
+        runs_with: int) -> None:
+    host, path = find("host"), tmp_path / "small.plan"
+
+    def processors(number: int) -> None:
+        monkeypatch.setattr(blas, "threads", lambda: number)
+        monkeypatch.setattr(host, "limits", replace(host.limits, compute_units=number))
+
+    processors(made_with)
+    gossamer.compile(str(save(small(), tmp_path)), "host", threads=threads).save(path)
+    assert Plan.load(path).report().warnings == []
+    processors(runs_with)
+    loaded, x = Plan.load(path), images(2)
+    assert_close(loaded(x), expected(x))
+    (warning,) = loaded.report().warnings
+    assert warning in loaded.report().notes
+    assert re.match(rf".*small.plan: was made with {made_with} processors?, BLAS with {made_with} "
+                    rf"threads?, here it has {runs_with} processors?, ", warning)
+    assert "`gossamer compile MODEL --device host -o " in warning
 
 
 def changed(file: Path, **what: Any) -> None:
@@ -293,7 +335,8 @@ def test_a_plan_of_another_library_is_refused(file: Path, monkeypatch: pytest.Mo
     plan_file_without_check(file).save(file)
     assert Plan.load(file).planned_batches == [1]
     monkeypatch.setattr(HostIm2col, "version", lambda self, device: here)
-    with pytest.raises(InputError, match=f"small.plan: was made with Abacus {message}; compile"):
+    with pytest.raises(InputError, match=f"small.plan: was made with Abacus {message}; compile "
+                                         "the network again .`gossamer compile MODEL --device "):
         Plan.load(file)
 
 

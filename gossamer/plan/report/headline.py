@@ -1,0 +1,53 @@
+"""The few numbers of a report that matter most."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gossamer.ops.registry import OPS
+from gossamer.plan.choose.refine import DENSE_ONLY, WHEREVER
+from gossamer.plan.report.report import Report
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A number with its unit, and what it means."""
+
+    number: str
+    meaning: str
+
+
+def headline(report: Report) -> list[Tile]:
+    """Returns the time of the whole network, and how many times as long the best dense plan and the
+    best plan of one library take, as far as they are known."""
+    time = report.end_to_end_us
+    if not time:
+        return []
+    cached = ", from the cache" if report.end_to_end_cached else ""
+    tiles = [Tile(_duration(time), f"end to end{cached}: {report.batch / time * 1e6:,.0f} a second"
+                  if report.batch else f"end to end{cached}")]
+    times = {plan["plan"]: plan["median_us"] for plan in report.plans if plan["median_us"]}
+    if DENSE_ONLY in times:
+        tiles.append(Tile(f"{times[DENSE_ONLY] / time:.2f} x", "as fast as the best dense plan ("
+                          f"{_duration(times[DENSE_ONLY])})"))
+    tiles += [Tile("not timed", f"the best dense plan ({plan['outcome']})") for plan in report.plans
+              if plan["plan"] == DENSE_ONLY and not plan["median_us"]]
+    single = {name.removesuffix(WHEREVER): median for name, median in times.items()
+              if name.endswith(WHEREVER)}
+    libraries = {algorithm.name: algorithm.vendor for op in OPS.values()
+                 for algorithm in op.algorithms if algorithm.vendor}
+    for kind, names in (("library", single.keys() & libraries),
+                        ("algorithm", single.keys() - libraries)):
+        if names:
+            best = min(names, key=single.__getitem__)
+            tiles.append(Tile(
+                f"{single[best] / time:.2f} x", f"as fast as the best plan of one {kind} wherever "
+                f"it can ({libraries.get(best, best)}, {_duration(single[best])})"))
+    return tiles
+
+
+def _duration(microseconds: float) -> str:
+    """Returns a time of three digits with its unit."""
+    if microseconds >= 1e6:
+        return f"{microseconds / 1e6:.3g} s"
+    return (f"{microseconds / 1e3:.3g} ms" if microseconds >= 1e3 else f"{microseconds:.3g} us")

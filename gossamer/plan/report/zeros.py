@@ -1,0 +1,129 @@
+"""Says what zeros among weights bring to a plan: where they are skipped, why not elsewhere, and
+below which density skipping them would pay."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gossamer.io.text import share_text
+from gossamer.ops.algorithm import Problem
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.registry import OPS
+from gossamer.plan.measurement import counted
+from gossamer.plan.program import Step
+
+FEW_ZEROS = 0.9
+"""Density up to which a layer is reported on for its zeros even where none are skipped."""
+_NOT_TRIED = "not tried: "
+
+Row = Mapping[str, Any]
+"""A row of a report."""
+
+
+def zero_columns(step: Step) -> dict[str, Any]:
+    """Returns the columns of a report's row about the zeros among a layer's weights.
+
+    kind: the kind of layer in words. best_sparse_us: the time of the fastest candidate that skips
+    zeros, None where none has a time. break_even: as break_even() returns it. zeros_reason: why
+    zeros are not skipped, "" where they are, or are few.
+    """
+    sparse = [candidate for candidate in step.candidates if not candidate.algorithm.dense]
+    times = [min((candidate.cost for candidate in step.candidates
+                  if candidate.algorithm.dense is dense), default=math.inf)
+             for dense in (False, True)]
+    best_sparse, best_dense = times
+    density = step.layer.density
+    return {
+        "kind": _kind(step.problem),
+        "best_sparse_us": best_sparse if math.isfinite(best_sparse) else None,
+        "break_even": break_even(density, best_sparse, best_dense),
+        "zeros_reason": "" if density is None or density > FEW_ZEROS or not step.algorithm.dense
+        else _reason(step, best_sparse, best_dense, bool(sparse)),
+    }
+
+
+def break_even(density: float | None, sparse_us: float, dense_us: float) -> float | None:
+    """Returns the density at which an algorithm that skips zeros would take as long as the dense
+    one, if its time were proportional to the number of nonzeros; None where that is not known.
+
+    density: share of nonzero weights with which it took sparse_us microseconds. A part of that time
+    does not fall with the nonzeros, so that the true density is lower where sparse_us is more than
+    dense_us, and higher where it is less.
+    """
+    if not density or not (0 < sparse_us < math.inf and 0 < dense_us < math.inf):
+        return None
+    return min(density * dense_us / sparse_us, 1.0)
+
+
+def reason_lines(rows: Sequence[Row]) -> list[str]:
+    """Returns a line for each kind of layer whose zeros are not skipped, with the reasons."""
+    kinds: dict[str, dict[str, list[Row]]] = {}
+    for row in rows:
+        if row.get("zeros_reason"):
+            kinds.setdefault(row["kind"], {}).setdefault(row["zeros_reason"], []).append(row)
+    return [f"zeros are not skipped in {kind}s: " + "; ".join(
+        f"in {counted(len(group), 'layer')} {reason}{_comparison(group)}"
+        for reason, group in reasons.items()) for kind, reasons in kinds.items()]
+
+
+def break_even_line(rows: Sequence[Row]) -> str:
+    """Returns what the column of break-even densities means; "" where it is empty."""
+    if all(row.get("break_even") is None for row in rows):
+        return ""
+    return ("zeros win below: an estimate, as if the time of the algorithm that skips zeros fell "
+            "with their number alone; the true density is lower where it lost, higher where it won")
+
+
+def break_even_text(row: Row) -> str:
+    """Returns the density of a row below which zeros would win, as text; "" where there is none."""
+    value = row.get("break_even")
+    return "" if value is None else share_text(value)
+
+
+_SLOWER = "the best algorithm that skips them"
+_FASTER = "what skips them is faster alone, but the plan is faster without"
+
+
+def _reason(step: Step, sparse_us: float, dense_us: float, any_measured: bool) -> str:
+    """Returns why a layer with zeros has a dense algorithm, without numbers of this layer alone."""
+    if math.isfinite(sparse_us) and math.isfinite(dense_us):
+        return _SLOWER if sparse_us >= dense_us else _FASTER
+    names = {algorithm.name for algorithm in OPS[step.layer.op].algorithms if not algorithm.dense}
+    reasons = {name: reason for name, reason in step.rejected.items() if name in names}
+    if any(reason.startswith(_NOT_TRIED) for reason in reasons.values()):
+        return "what skips them was not tried, as it is expected to be slower"
+    if not step.candidates and any(reason.startswith("comes after ") for reason in
+                                   reasons.values()):
+        return "nothing was measured, as `gossamer compile` or an effort does"
+    texts: dict[str, list[str]] = {}
+    for name, reason in reasons.items():
+        texts.setdefault(reason, []).append(name)
+    return ", and ".join(f"{', '.join(named)} cannot ({reason})"
+                         for reason, named in texts.items()) or "no algorithm skips them"
+
+
+def _comparison(group: Sequence[Row]) -> str:
+    """Returns how many times as long as the dense algorithm what skips zeros takes, where that was
+    measured and lost."""
+    if group[0]["zeros_reason"] != _SLOWER:
+        return ""
+    ratios = [row["best_sparse_us"] / row["best_dense_us"] for row in group]
+    return (f" takes {_span(f'{min(ratios):.3g}', f'{max(ratios):.3g}')} times as long as the best "
+            "dense one, and is expected to win below a density of "
+            + _span(*(share_text(pick(row["break_even"] for row in group if row["break_even"]))
+                      for pick in (min, max))))
+
+
+def _span(low: str, high: str) -> str:
+    return low if low == high else f"{low} to {high}"
+
+
+def _kind(problem: Problem) -> str:
+    """Returns the kind of a layer in words that an s makes plural, such as '3x3 convolution'."""
+    if not isinstance(problem, Conv2dProblem):
+        return "product" if problem.op == "gemm" else "layer"
+    size = "x".join(map(str, problem.kernel))
+    grouped = "depthwise " if problem.is_depthwise else "grouped " if problem.groups > 1 else ""
+    return f"{grouped}{size} convolution"

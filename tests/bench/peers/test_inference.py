@@ -1,0 +1,42 @@
+"""Tests of the peers of inference on the processor."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from gossamer.bench.peers import inference
+from gossamer.bench.suites.networks import input_of
+from gossamer.device.registry import find
+from tests.bench.networks import tiny
+
+BINDS = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"),
+                           reason="the system does not bind threads to processors")
+
+
+@BINDS
+def test_a_bound_thread_is_free_again() -> None:
+    before = os.sched_getaffinity(0)
+    first = min(before)
+    with pytest.raises(KeyError), inference._bound([first]):
+        assert os.sched_getaffinity(0) == {first}
+        raise KeyError
+    assert os.sched_getaffinity(0) == before
+    with inference._bound([]):
+        assert os.sched_getaffinity(0) == before
+
+
+@BINDS
+def test_threads_of_onnxruntime_have_processors_of_their_own() -> None:
+    pytest.importorskip("onnxruntime")
+    network, host = tiny(), find("host")
+    (alternative,) = inference.onnxruntime(network, input_of(network, 2), host, ["fp32"])
+    tasks = set(os.listdir("/proc/self/task"))
+    ready = alternative.make()
+    bound = [os.sched_getaffinity(int(task)) for task in
+             set(os.listdir("/proc/self/task")) - tasks]
+    with ready.around():
+        bound.append(os.sched_getaffinity(0))
+    processors = sorted(os.sched_getaffinity(0))[:host.limits.compute_units]
+    assert sorted(map(sorted, bound)) == [[processor] for processor in processors]

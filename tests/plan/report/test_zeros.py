@@ -1,0 +1,94 @@
+"""Tests of what a report says on zeros among weights."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gossamer
+from gossamer.device.registry import find
+from gossamer.plan.plan import Plan
+from gossamer.plan.report.report import Report
+from gossamer.plan.report.zeros import break_even, break_even_line, reason_lines
+from gossamer.plan.store.tuning_cache import TuningCache
+from gossamer.plan.tune.tuner import Tuner
+from tests.plan.small import save, small
+
+SLOWER = "the best algorithm that skips them"
+
+
+@pytest.mark.parametrize(("density", "sparse_us", "dense_us", "expected"), [
+    (0.1, 40.0, 10.0, 0.025), (0.1, 10.0, 40.0, 0.4), (0.5, 10.0, 40.0, 1.0),
+    (None, 1.0, 1.0, None), (0.0, 1.0, 1.0, None), (0.1, math.inf, 1.0, None),
+    (0.1, 1.0, math.inf, None), (0.1, 0.0, 1.0, None), (0.1, 1.0, 0.0, None)])
+def test_the_time_of_nonzeros_is_extrapolated(density: float | None, sparse_us: float,
+                                              dense_us: float, expected: float | None) -> None:
+    assert break_even(density, sparse_us, dense_us) == (
+        None if expected is None else pytest.approx(expected))
+
+
+def row(kind: str, reason: str, sparse_us: float | None = None, dense_us: float = 10.0,
+        density: float = 0.1) -> dict[str, Any]:
+    known = None if sparse_us is None else break_even(density, sparse_us, dense_us)
+    return {"kind": kind, "zeros_reason": reason, "best_sparse_us": sparse_us,
+            "best_dense_us": dense_us, "break_even": known, "density": density,
+            "skips_zeros": not reason}
+
+
+def test_each_kind_of_layer_has_a_line() -> None:
+    rows = [row("3x3 convolution", SLOWER, 25.0), row("3x3 convolution", SLOWER, 40.0),
+            row("3x3 convolution", "what skips them was not tried"), row("product", ""),
+            row("1x1 convolution", SLOWER, 12.0)]
+    assert reason_lines(rows) == [
+        "zeros are not skipped in 3x3 convolutions: in 2 layers the best algorithm that skips them "
+        "takes 2.5 to 4 times as long as the best dense one, and is expected to win below a "
+        "density of 2% to 4%; in 1 layer what skips them was not tried",
+        "zeros are not skipped in 1x1 convolutions: in 1 layer the best algorithm that skips them "
+        "takes 1.2 times as long as the best dense one, and is expected to win below a density of "
+        "8%"]
+    assert break_even_line(rows).startswith("zeros win below: an estimate")
+    assert break_even_line([row("product", "")]) == ""
+
+
+def test_layers_without_weights_are_counted() -> None:
+    rows = [row("product", "", density=0.0), row("product", "", density=0.2)]
+    assert Report("host", 1, rows).zeros_lines[1] == (
+        "1 layer without any weight left: only what bias, activation and sums make of zeros is "
+        "computed")
+
+
+def pruned(folder: Path) -> Any:
+    graph = gossamer.load(str(save(small(), folder)))
+    for name, array in graph.constants.items():
+        if array.ndim > 1:
+            kept = np.random.default_rng(0).random(array.shape) < 0.5
+            graph.constants[name] = array * kept
+    return graph
+
+
+def test_a_plan_that_measures_says_below_which_density_zeros_win(tmp_path: Path) -> None:
+    host = find("host")
+    plan = Plan(pruned(tmp_path), host, tuner=Tuner(
+        host, "quick", cache=TuningCache(host, tmp_path / "tuning")))
+    report = plan.report(1)
+    weighted = [row for row in report.rows if row["density"] is not None]
+    assert len(weighted) > 2
+    for each in weighted:
+        times = {dense: [candidate["median_us"] for candidate in each["candidates"]
+                         if candidate["algorithm"].startswith("sparse") is not dense
+                         and candidate["median_us"]] for dense in (True, False)}
+        assert each["best_sparse_us"] == min(times[False], default=None)
+        if times[False] and times[True]:
+            assert each["break_even"] == pytest.approx(min(
+                1.0, each["density"] * min(times[True]) / min(times[False])))
+        assert bool(each["zeros_reason"]) is not each["skips_zeros"]
+    assert all(line in str(report).splitlines() for line in report.zeros_lines)
+
+
+def test_a_plan_that_measures_nothing_says_so(tmp_path: Path) -> None:
+    lines = gossamer.compile(pruned(tmp_path), "host").report(1).zeros_lines
+    assert "nothing was measured" in lines[1] and "zeros win below" not in " ".join(lines)
