@@ -107,8 +107,18 @@ class UnsupportedError(ModelError):
     """A valid model that uses an op, attribute or shape gossamer does not compute."""
 
 
-class InputError(GossamerError):
-    """A wrong input: array shape or dtype, image file, option value."""
+class InputError(GossamerError, ValueError):
+    """A wrong input: array shape or dtype, image file, option value.
+
+    It is a ValueError as well, which scikit-learn and other libraries expect of wrong data.
+    """
+
+
+class NotFittedError(InputError):
+    """An MLP that is used before it is trained.
+
+    It is scikit-learn's NotFittedError as well where a program has imported scikit-learn.
+    """
 
 
 class DeviceError(GossamerError):
@@ -147,6 +157,13 @@ class GossamerWarning(UserWarning):
 
     Such conditions are NaN weights, a cache that cannot be written, or layers that ran on another
     device than requested.
+    """
+
+
+class ConvergenceWarning(GossamerWarning):
+    """A warning that training used up its epochs while it still improved.
+
+    It is scikit-learn's ConvergenceWarning as well where a program has imported scikit-learn.
     """
 
 

@@ -62,7 +62,7 @@ def _table(path: Path, label: str, limit: int | None) -> tuple[np.ndarray, str]:
                 return np.loadtxt(chain(lines, filled), np.dtype(fields), comments=None,
                                   delimiter=delimiter, quotechar='"', max_rows=limit,
                                   ndmin=1), delimiter
-            except UnicodeDecodeError:
+            except (InputError, UnicodeDecodeError):
                 raise
             except ValueError as error:
                 fault = str(error)

@@ -149,6 +149,8 @@ def _checked(path: Path) -> Iterator[None]:
     InputError."""
     try:
         yield
+    except InputError:
+        raise
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError,
             ValueError) as error:
         raise InputError(f"{path}: the checkpoint holds what gossamer does not write "
