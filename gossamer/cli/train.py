@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +13,7 @@ from gossamer.cli.options import DeviceOption, JsonOption
 from gossamer.cli.train_data import DataOptions, TrainingData
 from gossamer.cli.train_output import EpochReporter
 from gossamer.device.registry import find
-from gossamer.errors import InputError, TrainingError
+from gossamer.errors import ConvergenceWarning, InputError, TrainingError
 from gossamer.io import terminal
 from gossamer.ops.backprop.problem import ACTIVATIONS, LOSSES
 from gossamer.plan.policy import EFFORTS
@@ -82,8 +83,9 @@ def train(
                             "10 epochs, in order; other options change it.")] = False,
     seed: Annotated[int, typer.Option(min=0, help="Of weights, order and split.")] = 0,
     validation: Annotated[str | None, typer.Option(
-        metavar="FILE|0.1", help="Samples to test on and not train on: another file or folder, or "
-                                 "a share of DATA (default: what DATA keeps apart, if any).")
+        metavar="FILE|0.1", help="Samples that choose the epoch and are not trained on: another "
+                                 "file or folder, or a share of DATA. Without it the last epoch "
+                                 "is kept, and tested on what DATA keeps apart, if any.")
         ] = None,
     label: Annotated[str, typer.Option(help="Column of a .csv file's labels: first, last.")
                      ] = "first",
@@ -151,9 +153,12 @@ def train(
         train_options.settle(mlp, data.shape)
         train_data.check(mlp, data)
         if validation is None or demo:
-            mlp.set_params(keep="last")  # what DATA keeps apart is tested on and chooses no epoch
+            mlp.set_params(keep="last")  # so that what DATA keeps apart chooses no epoch
         head = train_output.head(mlp, training_device, data)
-        reporter.begin_training(head, data.held_out is not None, data.shape)
+        role = train_output.role(mlp, data)
+        reporter.begin_training(head, role, data.shape)
+        if epochs is not None:  # whoever gives their number need not hear that more may do better
+            warnings.simplefilter("ignore", ConvergenceWarning)
         _fit(mlp, data, reporter, checkpoint, resume)
         facts = train_output.facts(mlp, training_device, data, reporter)
     written, faults = train_output.write(mlp, data.preparation, facts, outputs, data.examples)

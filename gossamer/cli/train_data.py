@@ -79,8 +79,8 @@ class TrainingData:
         return DataShape(rows, inputs, len(self.training.names) if labelled else 1, labelled)
 
     @property
-    def tested(self) -> Dataset:
-        """The samples on which the trained network is tested."""
+    def scored(self) -> Dataset:
+        """The samples that the trained network's score is of."""
         return self.training if self.held_out is None else self.held_out
 
 

@@ -333,8 +333,8 @@ class MLP(Predictor):
         state.check()
         if settings.patience is not None and not (state.reached or state.out_of_patience):
             warnings.warn(f"training did not converge: of {settings.epochs} epochs one of the last "
-                          f"{settings.patience} was still an improvement; try more epochs, or a "
-                          "higher learning_rate",
+                          f"{settings.patience} was still an improvement; more of them may do "
+                          "better",
                           shared_with_scikit_learn(ConvergenceWarning), stacklevel=2)
         return self
 
@@ -386,6 +386,7 @@ class MLP(Predictor):
         data = given_samples(self, x, y, sample_weight, known_classes)
         if before is not None:
             self._check_width(data.x)
+            data = replace(data, names=getattr(self, "feature_names_in_", None))
         settings = Settings.of(self, data.shape)
         if before is None:
             data = trainable(settings, data, device_of(self))

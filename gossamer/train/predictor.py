@@ -247,7 +247,7 @@ def become(mlp: Predictor, state: TrainState, data: Samples, training: TrainLoop
     mlp.n_features_in_ = state.settings.sizes[0]
     if data.names is not None:
         mlp.feature_names_in_ = data.names
-    elif hasattr(mlp, "feature_names_in_") and state.epochs_done:
+    elif hasattr(mlp, "feature_names_in_"):
         del mlp.feature_names_in_
     if training is not None:
         mlp.device_, mlp.algorithm_ = training.device.name, training.algorithm
