@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from rich.progress import Progress as Bar
 
 from gossamer.cli.train_data import TrainingData
 from gossamer.device.base import Device
-from gossamer.errors import InputError
+from gossamer.errors import InputError, cut
 from gossamer.io.output_files import replacing
 from gossamer.io.text import human, shape_text
 from gossamer.train import MLP, Preparation, Progress
@@ -164,8 +165,11 @@ def head(mlp: MLP, trained_on: Device, data: TrainingData) -> Head:
     kinds = f"{mlp.sizes[-1]} classes" if training.labelled else "numbers to learn"
     data_line = (f"data: {len(training.x)} samples of {training.source}, {kinds}"
                  + "".join(f", {step}" for step in steps))
+    texts = [f"{column.name or index}: {cut(', '.join(column.values))}"
+             for index, column in enumerate(preparation.columns, 1) if column.values is not None]
+    text_lines = [f"texts that became zeros and ones: {'; '.join(texts)}"] if texts else []
     return lambda device, algorithm: [
-        data_line, f"network: {_title(mlp.get_params())}",
+        data_line, *text_lines, f"network: {_title(mlp.get_params())}",
         f"device: {device} ({trained_on.description}), algorithm {algorithm}"]
 
 
@@ -187,7 +191,7 @@ def facts(mlp: MLP, trained_on: Device, data: TrainingData,
         "held_out": None if held_out is None else held_out.source,
         "held_out_samples": 0 if held_out is None else len(held_out.x), "prepared": {
             "scale": preparation.scale, "threshold": preparation.threshold,
-            "pad": preparation.pad},
+            "pad": preparation.pad, "columns": [asdict(column) for column in preparation.columns]},
         "settings": settings, "device": mlp.device_, "description": trained_on.description,
         "algorithm": mlp.algorithm_, "seconds_read": reporter.seconds_read,
         "seconds_trained": sum(len(training.x) / row["samples_per_second"]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gossamer.errors import InputError, NotFittedError
+from gossamer.model.metadata import Column
 from gossamer.train.data.matrix import check_feature_names, matrix
 from gossamer.train.data.preparation import Preparation
 from gossamer.train.data.samples import Samples, check_kind, samples
@@ -168,13 +170,14 @@ class Predictor(Estimator):
 
         network = self._network()
         return onnx_file.graph(network.layers, network.activations, onnx_file.model_metadata(
-            network.activations, getattr(self, "classes_", None)))
+            network.activations, getattr(self, "classes_", None), self._with_columns(None)))
 
     def save_onnx(self, path: str | Path, preparation: Preparation | None = None) -> None:
         """Write the network to an ONNX file.
 
         The file has the input x (N, inputs) and the output y (N, outputs), both float32. The
-        labels are in its metadata, as JSON under the key `classes`.
+        labels are in its metadata, as JSON under the key `classes`, and the names of a data
+        frame's columns under `columns`.
 
         Parameters
         ----------
@@ -194,7 +197,7 @@ class Predictor(Estimator):
 
         network = self._network()
         model = onnx_file.model(network.layers, network.activations, onnx_file.model_metadata(
-            network.activations, getattr(self, "classes_", None), preparation))
+            network.activations, getattr(self, "classes_", None), self._with_columns(preparation)))
         if preparation:
             preparation_nodes.put_before(model, preparation)
         onnx_file.write(Path(path), model)
@@ -206,6 +209,14 @@ class Predictor(Estimator):
                 f"this {type(self).__name__} is not trained yet: call fit first")
         return TrainedNetwork.with_layers(self._state.settings, [
             (weight.T, bias) for weight, bias in zip(self.coefs_, self.intercepts_, strict=True)])
+
+    def _with_columns(self, preparation: Preparation | None) -> Preparation:
+        """Return a preparation whose columns are those of the data frame that was trained on, where
+        it says none and does not change them."""
+        preparation = preparation or Preparation()
+        names = () if preparation.columns or preparation.pad else getattr(
+            self, "feature_names_in_", ())
+        return replace(preparation, columns=preparation.columns or tuple(map(Column, names)))
 
     def _outputs(self, x: Any) -> np.ndarray:
         return self._network().outputs(self._inputs(x))
