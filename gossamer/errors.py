@@ -107,10 +107,14 @@ class UnsupportedError(ModelError):
     """A valid model that uses an op, attribute or shape gossamer does not compute."""
 
 
-class InputError(GossamerError, ValueError):
-    """A wrong input: array shape or dtype, image file, option value.
+class InputError(GossamerError):
+    """A wrong input: array shape or dtype, image file, option value."""
 
-    It is a ValueError as well, which scikit-learn and other libraries expect of wrong data.
+
+class ArrayError(InputError, ValueError):
+    """A wrong array of samples, labels or weights that an MLP is given.
+
+    It is a ValueError as well, which scikit-learn expects of wrong data.
     """
 
 

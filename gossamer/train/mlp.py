@@ -13,7 +13,7 @@ import numpy as np
 
 from gossamer.device.base import Device
 from gossamer.device.registry import find
-from gossamer.errors import ConvergenceWarning, GossamerError, InputError
+from gossamer.errors import ArrayError, ConvergenceWarning, GossamerError, InputError
 from gossamer.train.data.matrix import check_feature_names
 from gossamer.train.data.samples import Samples, validation_samples
 from gossamer.train.data.scaling import Scaling
@@ -393,10 +393,10 @@ class MLP(Predictor):
             state = TrainState.start(settings)
         else:
             if hasattr(self, "classes_") != (data.classes is not None):
-                raise InputError("y holds labels in one call and numbers in another: expected the "
+                raise ArrayError("y holds labels in one call and numbers in another: expected the "
                                  "same kind as before")
             if before.settings.sizes != settings.sizes:
-                raise InputError(f"sizes {settings.sizes}: what is trained has "
+                raise ArrayError(f"sizes {settings.sizes}: what is trained has "
                                  f"{before.settings.sizes}; call fit to begin anew")
             data = trainable(settings, data, device_of(self), self._scaling)
             state = before.under(settings)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gossamer.errors import InputError, NotFittedError
+from gossamer.errors import ArrayError, NotFittedError
 from gossamer.model.metadata import Column
 from gossamer.train.data.matrix import check_feature_names, matrix
 from gossamer.train.data.preparation import Preparation
@@ -145,10 +145,10 @@ class Predictor(Estimator):
             return determination(network.outputs(data.x), data.targets, data.weights)
         predictions, labels = self.predict(x), np.asarray(y).reshape(-1)
         if len(labels) != len(predictions):
-            raise InputError(f"x has {len(predictions)} rows, y {len(labels)} labels: expected "
+            raise ArrayError(f"x has {len(predictions)} rows, y {len(labels)} labels: expected "
                              "as many")
         if len(predictions) == 0:
-            raise InputError("x has no rows: expected at least one sample")
+            raise ArrayError("x has no rows: expected at least one sample")
         check_kind(labels, self.classes_, "")
         weights = None if sample_weight is None else checked_weights(sample_weight, len(labels))
         return float(np.average(predictions == labels, weights=weights))
@@ -211,8 +211,10 @@ class Predictor(Estimator):
             (weight.T, bias) for weight, bias in zip(self.coefs_, self.intercepts_, strict=True)])
 
     def _with_columns(self, preparation: Preparation | None) -> Preparation:
-        """Return a preparation whose columns are those of the data frame that was trained on, where
-        it says none and does not change them."""
+        """Return a preparation with the columns of the data frame that was trained on.
+
+        Its own columns stay, and what it pads has none.
+        """
         preparation = preparation or Preparation()
         names = () if preparation.columns or preparation.pad else getattr(
             self, "feature_names_in_", ())
@@ -231,7 +233,7 @@ class Predictor(Estimator):
 
     def _check_width(self, inputs: np.ndarray) -> None:
         if inputs.shape[1] != self.n_features_in_:
-            raise InputError(f"X has {inputs.shape[1]} features, but {type(self).__name__} is "
+            raise ArrayError(f"X has {inputs.shape[1]} features, but {type(self).__name__} is "
                              f"expecting {self.n_features_in_} features as input")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gossamer.device.base import Device
-from gossamer.errors import GossamerWarning, InputError
+from gossamer.errors import ArrayError, GossamerWarning, InputError
 from gossamer.train.data.samples import TASKS, Samples, samples
 from gossamer.train.data.scaling import Scaling
 from gossamer.train.data.weights import with_classes
@@ -33,7 +33,7 @@ def given_samples(mlp: Any, x: Any, y: Any, sample_weight: Any = None,
     if mlp.class_weight is None:
         return data
     if data.labels is None or data.classes is None:
-        raise InputError("class_weight: y holds numbers to learn; expected labels")
+        raise ArrayError("class_weight: y holds numbers to learn; expected labels")
     return replace(data, weights=with_classes(data.weights, mlp.class_weight, data.labels,
                                               data.classes))
 

@@ -76,7 +76,7 @@ def _numbers(path: Path, label: str, limit: int | None,
                 table = np.loadtxt(chain(lines, filled), np.dtype(fields), comments=None,
                                    delimiter=layout.delimiter, quotechar='"', max_rows=limit,
                                    ndmin=1)
-            except (InputError, UnicodeDecodeError):
+            except UnicodeDecodeError:
                 raise
             except ValueError as error:
                 fault = str(error)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from gossamer.errors import GossamerWarning, InputError, cut, quoted
+from gossamer.errors import ArrayError, GossamerWarning, cut, quoted
 
 _ROWS = 65536
 """Number of rows that are checked for infinite numbers at once."""
@@ -28,25 +28,25 @@ def matrix(values: Any, columns: int | None, what: str) -> np.ndarray:
     names = feature_names(values)
     array = values.toarray() if scipy.sparse.issparse(values) else np.asarray(values)
     if array.dtype.kind == "c":
-        raise InputError(f"Complex data not supported: {what} is of type {array.dtype}, expected "
+        raise ArrayError(f"Complex data not supported: {what} is of type {array.dtype}, expected "
                          "real numbers")
     if array.ndim != 2:
         width = "columns" if columns is None else columns
-        raise InputError(f"{what} has shape {array.shape}: expected (rows, {width}). Reshape your "
+        raise ArrayError(f"{what} has shape {array.shape}: expected (rows, {width}). Reshape your "
                          f"data, such as {what.split()[-1]}.reshape(-1, "
                          f"{1 if columns is None else columns})")
     if array.dtype.kind in "OUS":
         numbers = _numbers(array, what, names)
         array = numbers if array.dtype.kind == "O" else array
     if array.dtype.kind not in "biuf":
-        raise InputError(f"{what} is of type {array.dtype}: expected numbers, which "
+        raise ArrayError(f"{what} is of type {array.dtype}: expected numbers, which "
                          ".astype(float) makes of texts")
     if array.shape[1] == 0:
-        raise InputError(f"{what} has no columns, 0 feature(s) (shape={array.shape}) while a "
+        raise ArrayError(f"{what} has no columns, 0 feature(s) (shape={array.shape}) while a "
                          "minimum of 1 is required.")
     if columns is not None and array.shape[1] != columns:
         end = "begin" if what.endswith("x") else "end"
-        raise InputError(f"{what} has {array.shape[1]} columns, sizes {end} with {columns}: "
+        raise ArrayError(f"{what} has {array.shape[1]} columns, sizes {end} with {columns}: "
                          "expected as many")
     with np.errstate(over="ignore"):
         rows = np.ascontiguousarray(array, np.float32)
@@ -55,7 +55,7 @@ def matrix(values: Any, columns: int | None, what: str) -> np.ndarray:
         if not finite.all():
             row, column = np.argwhere(~finite)[0]
             row += first
-            raise InputError(f"{what} has {array[row, column]} in row {row}, "
+            raise ArrayError(f"{what} has {array[row, column]} in row {row}, "
                              f"{_column(column, names)}: expected finite float32 numbers, neither "
                              "NaN nor infinite")
     return rows
@@ -98,7 +98,7 @@ def check_feature_names(x: Any, names: np.ndarray | None, what: str) -> None:
         faults = [f"Feature names must be in the same order as they were in fit: column {place} "
                   f"is {quoted(given[place])} and was {quoted(names[place])}; "
                   f"{what.split()[-1]}[mlp.feature_names_in_] puts them in order"]
-    raise InputError("The feature names should match those that were passed during fit. "
+    raise ArrayError("The feature names should match those that were passed during fit. "
                      + "; ".join(faults))
 
 
@@ -114,7 +114,7 @@ def _numbers(array: np.ndarray, what: str, names: np.ndarray | None) -> np.ndarr
             try:
                 float(value)
             except ValueError:
-                raise InputError(f"{place}: expected numbers; scikit-learn's OneHotEncoder makes "
+                raise ArrayError(f"{place}: expected numbers; scikit-learn's OneHotEncoder makes "
                                  "numbers of texts") from None
             except TypeError:
                 raise TypeError(f"{place}: the argument must be a string or a real number"

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gossamer.device.base import Buffer, Device
-from gossamer.errors import InputError, quoted
+from gossamer.errors import ArrayError, quoted
 from gossamer.tensor import TensorSpec, pack
 from gossamer.train.data.matrix import check_feature_names, feature_names, matrix
 from gossamer.train.data.scaling import UNSCALED, Scaling
@@ -123,21 +123,21 @@ def samples(x: Any, y: Any, sizes: tuple[int, ...], classes: np.ndarray | None =
     columns, outputs = (sizes[0], sizes[-1]) if sizes else (None, None)
     inputs = matrix(x, columns, f"{what}x")
     if len(inputs) == 0:
-        raise InputError(f"{what}x has no rows: expected at least one sample")
+        raise ArrayError(f"{what}x has no rows: expected at least one sample")
     if y is None:
-        raise InputError(f"training requires y to be passed, but the target {what}y is None")
+        raise ArrayError(f"training requires y to be passed, but the target {what}y is None")
     y = _array_of(y, what)
     rows = len(inputs)
     if y.ndim == 0 or len(y) != rows:
         length = "is one value" if y.ndim == 0 else f"has {len(y)}"
-        raise InputError(f"{what}x has {rows} rows, {what}y {length}: expected as many")
+        raise ArrayError(f"{what}x has {rows} rows, {what}y {length}: expected as many")
     weights = None if sample_weight is None else checked_weights(sample_weight, rows)
     if _are_labels(y, outputs, task, what):
         labelled = _labelled(inputs, y, outputs, classes, what, weights)
         return replace(labelled, names=feature_names(x))
     if y.ndim == 1:
         if outputs is not None and outputs > 1:
-            raise InputError(f"{what}y is one number a row, of type {y.dtype}, where sizes end in "
+            raise ArrayError(f"{what}y is one number a row, of type {y.dtype}, where sizes end in "
                              f"{outputs}: give integer labels (y.astype(int)) to classify, or "
                              f"targets of shape ({rows}, {outputs})")
         y = y[:, None]
@@ -152,7 +152,7 @@ def _array_of(y: Any, what: str) -> np.ndarray:
         return array
     for place, value in np.ndenumerate(array):
         if not isinstance(value, Real | np.bool_):
-            raise InputError(f"Unknown label type: {what}y has {quoted(value)} in row {place[0]}, "
+            raise ArrayError(f"Unknown label type: {what}y has {quoted(value)} in row {place[0]}, "
                              "expected texts alone, or numbers alone")
     return np.array(array.tolist())
 
@@ -163,7 +163,7 @@ def _are_labels(y: np.ndarray, outputs: int | None, task: str | None, what: str)
         isinstance(value, str) for value in y.flat))
     if task == "regression":
         if are_texts:
-            raise InputError(f"{what}y holds texts: expected numbers, for the task is regression")
+            raise ArrayError(f"{what}y holds texts: expected numbers, for the task is regression")
         return False
     if task == "classification":
         if y.dtype.kind == "f" and (y.ndim == 1 or y.shape[1:] == (1,)):
@@ -171,7 +171,7 @@ def _are_labels(y: np.ndarray, outputs: int | None, task: str | None, what: str)
             fractions = ~(np.isfinite(y) & (y == np.rint(y)))
             if fractions.any():
                 row = int(np.argmax(fractions))
-                raise InputError(f"{what}y is continuous, with {y.flat[row]} in row {row}: "
+                raise ArrayError(f"{what}y is continuous, with {y.flat[row]} in row {row}: "
                                  "expected whole numbers or texts as labels, neither NaN nor "
                                  "infinite, for the task is classification")
         return True
@@ -185,11 +185,11 @@ def validation_samples(pair: tuple[Any, Any], sizes: tuple[int, ...], data: Samp
     """Returns the checked pair (x, y) to validate on, scaled as the training data are. Raises
     InputError where y is of another kind than that of the training data."""
     if not isinstance(pair, tuple | list) or len(pair) != 2:
-        raise InputError("validation: expected a pair of x and y")
+        raise ArrayError("validation: expected a pair of x and y")
     check_feature_names(pair[0], data.names, "validation x")
     validation_data = samples(*pair, sizes, data.classes, "validation ", task)
     if (validation_data.labels is None) != (data.labels is None):
-        raise InputError("validation y holds labels and y numbers, or the other way round: "
+        raise ArrayError("validation y holds labels and y numbers, or the other way round: "
                          "expected the same kind")
     return validation_data.scaled(data.scaling)
 
@@ -200,7 +200,7 @@ def _labelled(inputs: np.ndarray, y: np.ndarray, outputs: int | None,
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     if y.ndim != 1:
-        raise InputError(f"{what}y has shape {y.shape}: expected one label a row, or targets of "
+        raise ArrayError(f"{what}y has shape {y.shape}: expected one label a row, or targets of "
                          f"shape ({len(y)}, {'outputs' if outputs is None else outputs})")
     if y.dtype.kind == "f":
         y = y.astype(np.int64)
@@ -214,7 +214,7 @@ def _labelled(inputs: np.ndarray, y: np.ndarray, outputs: int | None,
     wrong = classes[labels] != y
     if wrong.any():
         row = int(np.argmax(wrong))
-        raise InputError(f"{what}y has the label {y[row].item()!r} in row {row}: expected one of "
+        raise ArrayError(f"{what}y has the label {y[row].item()!r} in row {row}: expected one of "
                          f"{listed(classes)}")
     one_hot = np.eye(len(classes), dtype=np.float32)[labels]
     return Samples(inputs, one_hot, labels, classes, weights)
@@ -228,11 +228,11 @@ def found_classes(y: np.ndarray, outputs: int | None) -> np.ndarray:
     if outputs is None:
         classes = np.unique(y)
         if len(classes) < 2:
-            raise InputError(f"y has the label {classes[0].item()!r} in all {len(y)} rows, one "
+            raise ArrayError(f"y has the label {classes[0].item()!r} in all {len(y)} rows, one "
                              "class: expected two classes or more")
         return classes
     if outputs == 1:
-        raise InputError("y holds labels, and sizes end in 1: expected an output for each class, "
+        raise ArrayError("y holds labels, and sizes end in 1: expected an output for each class, "
                          "or floats (y.astype(float)) for one that is a number")
     if y.dtype.kind in "iu" and y.min() >= 0 and y.max() < outputs:
         return np.arange(outputs, dtype=y.dtype)
@@ -241,17 +241,17 @@ def found_classes(y: np.ndarray, outputs: int | None) -> np.ndarray:
         return classes
     if y.dtype.kind in "iu":
         row = int(np.argmax((y < 0) | (y >= outputs)))
-        raise InputError(f"y has the label {y[row]} in row {row}: sizes end in {outputs}, which "
+        raise ArrayError(f"y has the label {y[row]} in row {row}: sizes end in {outputs}, which "
                          f"takes labels 0 to {outputs - 1}, or {outputs} different ones; y has "
                          f"{len(classes)}")
-    raise InputError(f"y has {len(classes)} different labels, sizes end in {outputs}: expected as "
+    raise ArrayError(f"y has {len(classes)} different labels, sizes end in {outputs}: expected as "
                      f"many; they are {listed(classes)}")
 
 
 def check_kind(y: np.ndarray, classes: np.ndarray, what: str) -> None:
     """Raises InputError where labels are texts and classes are numbers, or the other way round."""
     if (y.dtype.kind in "USO") != (classes.dtype.kind in "USO"):
-        raise InputError(f"{what}y is of type {y.dtype}, the classes are {listed(classes)}: "
+        raise ArrayError(f"{what}y is of type {y.dtype}, the classes are {listed(classes)}: "
                          "expected labels of the same kind")
 
 

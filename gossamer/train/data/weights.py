@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gossamer.errors import InputError, quoted
+from gossamer.errors import ArrayError, quoted
 
 BALANCED = "balanced"
 
@@ -16,13 +16,13 @@ def checked_weights(sample_weight: Any, rows: int) -> np.ndarray:
     """Returns the weights of so many rows, divided by their mean, as float32."""
     weights = np.asarray(sample_weight)
     if weights.dtype.kind not in "biuf" or weights.shape != (rows,):
-        raise InputError(f"sample_weight has shape {weights.shape} and type {weights.dtype}: "
+        raise ArrayError(f"sample_weight has shape {weights.shape} and type {weights.dtype}: "
                          f"expected one number for each of the {rows} rows")
     weights = weights.astype(np.float64)
     wrong = ~(np.isfinite(weights) & (weights >= 0))
     if wrong.any():
         row = int(np.argmax(wrong))
-        raise InputError(f"sample_weight has {weights[row]:g} in row {row}: expected finite "
+        raise ArrayError(f"sample_weight has {weights[row]:g} in row {row}: expected finite "
                          "numbers of 0 or more")
     return _of_mean_1(weights, "sample_weight is zero in every row: expected a number above 0")
 
@@ -47,14 +47,14 @@ def with_classes(weights: np.ndarray | None, class_weight: Any, labels: np.ndarr
         for label, weight in class_weight.items():
             places = np.flatnonzero(classes == label)
             if not len(places):
-                raise InputError(f"class_weight has the label {quoted(label)}, which no class "
+                raise ArrayError(f"class_weight has the label {quoted(label)}, which no class "
                                  "has; expected labels that y holds")
             if not isinstance(weight, int | float | np.number) or not 0 <= weight < np.inf:
-                raise InputError(f"class_weight {quoted(weight)} of the label {quoted(label)}: "
+                raise ArrayError(f"class_weight {quoted(weight)} of the label {quoted(label)}: "
                                  "expected a finite number of 0 or more")
             by_class[places] = weight
     else:
-        raise InputError(f"class_weight {quoted(class_weight)}: expected 'balanced', a mapping "
+        raise ArrayError(f"class_weight {quoted(class_weight)}: expected 'balanced', a mapping "
                          "from label to weight, or None")
     of_rows = by_class[labels] * (1 if weights is None else weights.astype(np.float64))
     return _of_mean_1(of_rows, "class_weight leaves every row the weight zero: expected a weight "
@@ -64,5 +64,5 @@ def with_classes(weights: np.ndarray | None, class_weight: Any, labels: np.ndarr
 def _of_mean_1(weights: np.ndarray, all_zero: str) -> np.ndarray:
     """Returns weights divided by their mean, as float32. all_zero: the message where they are 0."""
     if not weights.any():
-        raise InputError(all_zero)
+        raise ArrayError(all_zero)
     return (weights / weights.mean()).astype(np.float32)

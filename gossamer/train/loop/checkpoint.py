@@ -149,8 +149,6 @@ def _checked(path: Path) -> Iterator[None]:
     InputError."""
     try:
         yield
-    except InputError:
-        raise
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError,
             ValueError) as error:
         raise InputError(f"{path}: the checkpoint holds what gossamer does not write "
