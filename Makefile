@@ -47,7 +47,7 @@ CONTRACTS := $(addprefix gossamer/, __init__.py errors.py plan/api.py plan/plan.
 	device/base.py device/optional.py device/limits.py device/source.py device/registry.py \
 	ops/algorithm.py ops/op.py ops/weights.py ops/launch.py \
 	detect/detector.py detect/box.py detect/drawing.py \
-	train/__init__.py train/mlp.py train/many.py train/data/preparation.py train/loop/progress.py)
+	train/__init__.py train/mlp.py train/predictor.py train/many.py train/data/preparation.py train/loop/progress.py)
 
 .PHONY: demo test lint bench fuzz fuzz-plans classes soak pocl
 

@@ -111,6 +111,20 @@ class InputError(GossamerError):
     """A wrong input: array shape or dtype, image file, option value."""
 
 
+class ArrayError(InputError, ValueError):
+    """A wrong array of samples, labels or weights that an MLP is given.
+
+    It is a ValueError as well, which scikit-learn expects of wrong data.
+    """
+
+
+class NotFittedError(InputError):
+    """An MLP that is used before it is trained.
+
+    It is scikit-learn's NotFittedError as well where a program has imported scikit-learn.
+    """
+
+
 class DeviceError(GossamerError):
     """A device that is absent, unusable, or failed while working."""
 
@@ -147,6 +161,13 @@ class GossamerWarning(UserWarning):
 
     Such conditions are NaN weights, a cache that cannot be written, or layers that ran on another
     device than requested.
+    """
+
+
+class ConvergenceWarning(GossamerWarning):
+    """A warning that training used up its epochs while it still improved.
+
+    It is scikit-learn's ConvergenceWarning as well where a program has imported scikit-learn.
     """
 
 

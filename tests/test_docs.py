@@ -8,6 +8,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from gossamer.model.readers import registry
@@ -51,6 +52,18 @@ def test_readme_in_python(cat):
                          check=True)
     assert run.stdout.startswith("[285] ")
     assert "features.1.conv.0.0" in run.stdout and "end to end" in run.stdout
+
+
+def test_readme_in_scikit_learn(tmp_path):
+    pytest.importorskip("sklearn")
+    rows = np.random.default_rng(0).random((60, 5))
+    labels = np.arange(60) % 3
+    np.savetxt(tmp_path / "samples.csv", np.column_stack([labels, rows + labels[:, None]]),
+               delimiter=",", header="label,a,b,c,d,e", comments="")
+    code = _python_of(ROOT / "README.md", "GridSearchCV")
+    run = subprocess.run([sys.executable, "-W", "ignore", "-c", code], cwd=tmp_path,
+                         capture_output=True, text=True, check=True)
+    assert "{'mlp__hidden': (" in run.stdout
 
 
 def test_training_page_trains_in_python(tmp_path):

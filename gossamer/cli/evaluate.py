@@ -17,6 +17,7 @@ from gossamer.cli.options import (
     DeviceOption,
     GreyOption,
     JsonOption,
+    LabelOption,
     LabelsOption,
     MeanOption,
     PlanArgument,
@@ -53,8 +54,7 @@ def evaluate(
     device: DeviceOption = None,
     batch: Annotated[int | None, typer.Option(min=1, help="Samples at once (32).")] = None,
     labels: LabelsOption = None,
-    label: Annotated[str, typer.Option(help="Column of a .csv file's labels: first, last.")
-                     ] = "first",
+    label: LabelOption = "first",
     limit: Annotated[int | None, typer.Option(
         min=1, help="Take so many samples at most.")] = None,
     shape: ShapeOption = None,

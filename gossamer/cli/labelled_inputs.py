@@ -21,6 +21,7 @@ from gossamer.io import terminal
 from gossamer.io.labels.reader import class_names
 from gossamer.io.text import shape_text
 from gossamer.train.data import image_folders, sources
+from gossamer.train.data.columns import CellRules, encoded
 
 if TYPE_CHECKING:
     from gossamer.model.graph import Graph
@@ -114,8 +115,9 @@ def _photos(model: str, graph: Graph, folder: Path, limit: int | None, options: 
 
 def _numbers(model: str, graph: Graph, path: Path, label: str, limit: int | None,
              batch: int | None) -> LabelledInputs:
-    training, test = sources.load(path, label=label, limit=limit)
-    dataset, shape = test or training, graph.inputs[0].shape[1:]
+    columns = graph.metadata.columns
+    training, test = sources.load(path, label=label, limit=limit, cells=CellRules(known=columns))
+    dataset, shape = encoded(test or training, columns), graph.inputs[0].shape[1:]
     numbers = dataset.x.shape[1]
     if None in shape or math.prod(size or 1 for size in shape) != numbers or (
             graph.inputs[0].dtype != "float32"):

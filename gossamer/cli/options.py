@@ -28,6 +28,9 @@ StrictOption = Annotated[bool, typer.Option(
     "--strict", help="Fail when a layer cannot run on the device.")]
 LabelsOption = Annotated[Path | None, typer.Option(
     metavar="FILE", help="Names of the classes, one a line.")]
+LabelOption = Annotated[str, typer.Option(
+    metavar="NAME|N", help="Column of a .csv file's labels: its name in the first line, its number "
+                           "from 1, first, or last.")]
 PreprocessOption = Annotated[str | None, typer.Option(
     help=f"How photos are prepared: {', '.join(PRESETS)}.")]
 SizeOption = Annotated[str | None, typer.Option(help="Height x width: 224 or 224x320.")]

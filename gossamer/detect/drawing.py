@@ -9,20 +9,21 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from gossamer.detect.box import Box
+from gossamer.detect.label_places import Area, places
 
 _GOLDEN = 0.618034
 """Step of the hue from class to class, by which any few classes get colours far apart."""
 
 
 def draw_boxes(image: np.ndarray, boxes: Sequence[Box]) -> np.ndarray:
-    """Draw boxes with the names of their classes and their scores.
+    """Draw boxes with the names of their classes and their scores, none of which hides another.
 
     Parameters
     ----------
     image : array of uint8, shape (height, width, 3)
         The photo, in RGB.
     boxes : sequence of Box
-        The boxes; those of highest score are drawn last.
+        The boxes; those of highest score are drawn last, and have their labels nearest.
 
     Returns
     -------
@@ -34,19 +35,26 @@ def draw_boxes(image: np.ndarray, boxes: Sequence[Box]) -> np.ndarray:
     height, width = image.shape[:2]
     line = max(round(min(height, width) / 250), 1)
     font = ImageFont.load_default(size=max(min(height, width) / 40, 10))
-    for box in sorted(boxes, key=lambda box: box.score):
+    best_first = sorted(boxes, key=lambda box: -box.score)
+    areas = [_inside(box, width, height) for box in best_first]
+    for box, area in reversed([*zip(best_first, areas, strict=True)]):
+        draw.rectangle(area, outline=_colour(box.class_index), width=line)
+    texts = [f"{box.name} {box.score:.0%}" for box in best_first]
+    sizes = [(right + 2 * line, bottom + line) for _, _, right, bottom in (
+        draw.textbbox((0, 0), text, font=font) for text in texts)]
+    labels = places(areas, sizes, width, height)
+    for box, text, label in zip(best_first, texts, labels, strict=True):
         colour = _colour(box.class_index)
-        left, right = (float(np.clip(edge, 0, width - 1)) for edge in (box.left, box.right))
-        top, bottom = (float(np.clip(edge, 0, height - 1)) for edge in (box.top, box.bottom))
-        draw.rectangle((left, top, max(right, left), max(bottom, top)), outline=colour, width=line)
-        text = f"{box.name} {box.score:.0%}"
-        _, _, text_width, text_height = draw.textbbox((0, 0), text, font=font)
-        text_left = max(min(left, width - text_width - 2 * line), 0)
-        text_top = top - text_height - line if top >= text_height + line else top
-        draw.rectangle((text_left, text_top, text_left + text_width + 2 * line,
-                        text_top + text_height + line), fill=colour)
-        draw.text((text_left + line, text_top), text, fill=_ink(colour), font=font)
+        draw.rectangle((*label[:2], label.right - 1, label.bottom - 1), fill=colour)
+        draw.text((label.left + line, label.top), text, fill=_ink(colour), font=font)
     return np.asarray(photo)
+
+
+def _inside(box: Box, width: int, height: int) -> Area:
+    """Return the part of a box on a photo of this width and height, of a pixel at least."""
+    left, right = (float(np.clip(edge, 0, width - 1)) for edge in (box.left, box.right))
+    top, bottom = (float(np.clip(edge, 0, height - 1)) for edge in (box.top, box.bottom))
+    return Area(left, top, max(right, left), max(bottom, top))
 
 
 def _colour(class_index: int) -> tuple[int, int, int]:

@@ -15,6 +15,21 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class Column:
+    """A column of the table that a network was trained on.
+
+    name: its heading; empty where there was none.
+    fill: the number that stands for an empty cell; None where there must be none.
+    values: the texts that its cells may be, for each of which the network has an input that is 1
+    where the cell is that text, else 0; None where the column holds numbers, one input.
+    """
+
+    name: str
+    fill: float | None = None
+    values: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
 class ModelMetadata:
     """The meaning of a network's numbers, where its file tells it.
 
@@ -30,6 +45,8 @@ class ModelMetadata:
     objects adjusts.
     detector: how boxes are decoded from the outputs; None for a network that detects nothing, or
     does not say how.
+    columns: the columns of the table that the network was trained on, in the order of its inputs;
+    empty where that is unknown.
     """
 
     classes: tuple[str, ...] = ()
@@ -39,6 +56,7 @@ class ModelMetadata:
     preprocessing: Preprocessing | None = None
     anchors: tuple[tuple[float, float], ...] = ()
     detector: DetectorMetadata | None = None
+    columns: tuple[Column, ...] = ()
 
 
 def fields_of(metadata: ModelMetadata) -> dict[str, Any]:
@@ -55,7 +73,8 @@ def metadata_of(fields: Mapping[str, Any]) -> ModelMetadata:
         tuple(fields["classes"]), fields["independent_scores"],
         None if picture is None else (picture[0], picture[1]), fields["brightness"],
         None if preprocessing is None else preprocessing_of(preprocessing),
-        anchors, None if detector is None else detector_of(detector, len(anchors)))
+        anchors, None if detector is None else detector_of(detector, len(anchors)),
+        columns_of(fields.get("columns", ())))
 
 
 def preprocessing_of(fields: Any) -> Preprocessing:
@@ -83,6 +102,24 @@ def anchors_of(value: Any) -> tuple[tuple[float, float], ...]:
             _is_numbers(pair) and len(pair) == 2 for pair in value):
         raise ValueError(f"anchors {quoted(value)}: expected pairs of width and height")
     return tuple((width, height) for width, height in value)
+
+
+def columns_of(value: Any) -> tuple[Column, ...]:
+    """Returns the columns that JSON values tell. Raises ValueError where they are no list of them,
+    each with a name, and perhaps a number that fills gaps or a list of texts."""
+    if not isinstance(value, list | tuple):
+        raise ValueError(f"{quoted(value)} are no columns")
+    columns = []
+    for entry in value:
+        if not isinstance(entry, Mapping) or not {"name"} <= {*entry} <= {"name", "fill", "values"}:
+            raise ValueError(f"{quoted(entry)} is no column")
+        name, fill, values = (entry.get(key) for key in ("name", "fill", "values"))
+        if not isinstance(name, str) or not (fill is None or is_number(fill)) or not (
+                values is None or (isinstance(values, list | tuple) and all(
+                    isinstance(text, str) for text in values))):
+            raise ValueError(f"{quoted(entry)} is no column")
+        columns.append(Column(name, fill, None if values is None else tuple(values)))
+    return tuple(columns)
 
 
 def is_number(value: Any) -> TypeGuard[float]:

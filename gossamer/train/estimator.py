@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
-from typing import Any, Self
+import sys
+from collections.abc import Callable, Hashable
+from types import MethodType
+from typing import Any, Self, TypeVar, cast
 
 from gossamer.errors import InputError
+
+_Class = TypeVar("_Class", bound=Exception)
+
+_OF_SCIKIT_LEARN = {
+    "hidden_layer_sizes": "hidden", "random_state": "seed", "max_iter": "epochs",
+    "learning_rate_init": "learning_rate", "alpha": "weight_decay", "solver": "optimiser",
+    "batch_size": "batch", "n_iter_no_change": "patience", "out_activation": "output",
+    "early_stopping": "validation=(x, y) of fit()", "verbose": "on_epoch of fit()",
+    "validation_fraction": "validation=(x, y) of fit()", "warm_start": "partial_fit()"}
+"""For parameters of scikit-learn's networks what gossamer calls the same."""
 
 
 class Estimator:
@@ -20,8 +34,7 @@ class Estimator:
         defaults = self._defaults()
         for name, value in params.items():
             if name not in defaults:
-                raise InputError(f"{type(self).__name__} has no parameter {name!r}: expected one "
-                                 f"of {', '.join(defaults)}")
+                raise self._unknown(name)
             setattr(self, name, value)
         return self
 
@@ -31,19 +44,78 @@ class Estimator:
                    if repr(value) != repr(defaults[name])]
         return f"{type(self).__name__}({', '.join(changed)})"
 
+    @property
+    def _learns_numbers(self) -> bool:
+        """Whether this was trained on numbers, or is to be."""
+        is_trained = hasattr(self, "_state")
+        return (is_trained and not hasattr(self, "classes_")) or (
+            getattr(self, "task", None) == "regression")
+
+    def __sklearn_is_fitted__(self) -> bool:
+        """Returns whether this is trained."""
+        return hasattr(self, "_state")
+
     def __sklearn_tags__(self) -> Any:
-        from sklearn.utils import ClassifierTags, RegressorTags, Tags, TargetTags
+        from sklearn.utils import ClassifierTags, InputTags, RegressorTags, Tags, TargetTags
 
         # without a task it may become either by training; scikit-learn then decides by y as well
-        is_trained = hasattr(self, "_state")
-        is_regressor = (is_trained and not hasattr(self, "classes_")) or (
-            getattr(self, "task", None) == "regression")
-        return Tags("regressor" if is_regressor else "classifier", TargetTags(required=True),
+        is_regressor = self._learns_numbers
+        return Tags("regressor" if is_regressor else "classifier",
+                    TargetTags(required=True, multi_output=is_regressor),
                     classifier_tags=None if is_regressor else ClassifierTags(),
-                    regressor_tags=RegressorTags() if is_regressor else None)
+                    regressor_tags=RegressorTags() if is_regressor else None,
+                    input_tags=InputTags(sparse=True))
 
     @classmethod
     def _defaults(cls) -> dict[str, Any]:
         """Returns the default value of each parameter of the constructor."""
         return {name: parameter.default
-                for name, parameter in inspect.signature(cls).parameters.items()}
+                for name, parameter in inspect.signature(cls).parameters.items()
+                if parameter.kind is not parameter.VAR_KEYWORD}
+
+    @classmethod
+    def _unknown(cls, name: str) -> InputError:
+        """Returns the error for a parameter that this does not have."""
+        own = _OF_SCIKIT_LEARN.get(name)
+        return InputError(f"{cls.__name__} has no parameter {name!r}: " + (
+            f"expected one of {', '.join(cls._defaults())}" if own is None else
+            f"what scikit-learn calls so is {own} here"))
+
+
+class classifiers_only:
+    """A decorator of methods that an estimator lacks which learns numbers: there the attribute
+    raises an InputError that is an AttributeError too, by which scikit-learn knows that."""
+
+    def __init__(self, method: Callable[..., Any]) -> None:
+        self.__doc__ = method.__doc__
+        self._method = method
+
+    def __get__(self, estimator: Estimator | None, owner: type) -> Any:
+        if estimator is None:
+            return self._method
+        if estimator._learns_numbers:
+            raise _NotOfNumbers(f"{self._method.__name__}: this network was trained on numbers, or "
+                                "is to be; expected one that is trained on labels")
+        return MethodType(self._method, estimator)
+
+
+class _NotOfNumbers(InputError, AttributeError):
+    """A method that a network which learns numbers does not have."""
+
+
+def shared_with_scikit_learn(own: type[_Class]) -> type[_Class]:
+    """Returns a class of errors or warnings or, where a program has imported scikit-learn, its
+    subclass that is scikit-learn's class of the same name as well, so that what catches or filters
+    that one finds gossamer's."""
+    theirs = getattr(sys.modules.get("sklearn.exceptions"), own.__name__, None)
+    both: type[_Class] = own if theirs is None else _subclass(cast(Hashable, own), theirs)
+    return both
+
+
+@functools.cache
+def _subclass(own: Any, theirs: Any) -> Any:
+    def reduced(error: Exception) -> tuple[type, tuple[Any, ...]]:
+        return own, error.args  # pickle finds classes by name, and this one has none
+
+    return type(own.__name__, (own, theirs), {
+        "__module__": own.__module__, "__doc__": own.__doc__, "__reduce__": reduced})

@@ -18,9 +18,10 @@ from gossamer.errors import GossamerError, InputError, TrainingError
 from gossamer.ops.backprop.problem import BackpropProblem
 from gossamer.train.loop.checkpoint import Throttle
 from gossamer.train.loop.train_loop import TrainLoop
-from gossamer.train.mlp import MLP, become, device_of
+from gossamer.train.mlp import MLP, device_of
 from gossamer.train.network import TrainedNetwork
 from gossamer.train.network_entry import GivenData, NetworkEntry, entries_of, open_checkpoint
+from gossamer.train.predictor import become
 
 
 @dataclass(frozen=True)

@@ -2,40 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from gossamer.device.base import Device
 from gossamer.device.registry import find
-from gossamer.errors import GossamerError, InputError
-from gossamer.train.data.preparation import Preparation
-from gossamer.train.data.samples import (
-    Samples,
-    check_kind,
-    checked_weights,
-    matrix,
-    samples,
-    validation_samples,
-)
+from gossamer.errors import ArrayError, ConvergenceWarning, GossamerError, InputError
+from gossamer.train.data.matrix import check_feature_names
+from gossamer.train.data.samples import Samples, validation_samples
 from gossamer.train.data.scaling import Scaling
-from gossamer.train.estimator import Estimator
+from gossamer.train.data.weights import BALANCED
+from gossamer.train.estimator import shared_with_scikit_learn
 from gossamer.train.loop.checkpoint import Checkpointer, Throttle
 from gossamer.train.loop.progress import OnEpoch, Progress
 from gossamer.train.loop.schedule import Schedule
 from gossamer.train.loop.settings import Settings, given_sizes
 from gossamer.train.loop.train_loop import TrainLoop
 from gossamer.train.loop.train_state import TrainState
-from gossamer.train.network import TrainedNetwork, determination
+from gossamer.train.network import TrainedNetwork
+from gossamer.train.predictor import Predictor, become
 from gossamer.train.training_data import digest_of, given_samples, trainable
-
-if TYPE_CHECKING:
-    from gossamer.model.graph import Graph
-
 
 PUBLISHED: dict[str, Any] = {
     "activation": "sigmoid", "loss": "squared_error", "optimiser": "sgd", "learning_rate": 0.3,
@@ -44,7 +36,7 @@ PUBLISHED: dict[str, Any] = {
 """The settings of the published training where they differ from those of MLP."""
 
 
-class MLP(Estimator):
+class MLP(Predictor):
     """A fully connected network, trained by back-propagation on one device.
 
     The class follows the conventions of scikit-learn: it tells classes apart as its MLPClassifier
@@ -60,7 +52,12 @@ class MLP(Estimator):
         Number of units of each hidden layer, where `sizes` is empty; None is one layer of 100.
     task : {"classification", "regression"} or None
         What y holds: a label for each sample, or numbers to learn. With None integers, booleans
-        and strings are labels, and floats are numbers.
+        and strings are labels, and floats are numbers; a warning says so where these are a few
+        whole numbers, which may be meant as labels.
+    class_weight : mapping, "balanced" or None
+        Weight of each label, by which the losses of its samples are multiplied (1 where a label is
+        left out); "balanced" makes all classes weigh alike. Together with those of `sample_weight`
+        the weights are divided by their mean.
     activation : {"relu", "sigmoid", "tanh"}
         Activation of the hidden layers.
     output : {"linear", "sigmoid", "tanh"} or None
@@ -111,7 +108,9 @@ class MLP(Estimator):
     seed : int or None
         Seed of the initial parameters and of the orders; None takes another one each time.
     device : str, Device or None
-        Device that trains: "cuda:0", "opencl:0", "host", or None for the best device.
+        Device that trains: "cuda:0", "opencl:0", "host", or None for the best device: CUDA, else
+        an OpenCL GPU, else the host. A processor trains by OpenCL only where that is named, which
+        a warning advises against where NumPy trains faster.
     effort : {"quick", "normal", "max"} or None
         Effort at which all algorithms are measured, to take the fastest. That takes seconds to
         minutes at the first network of these sizes on this device with data about as dense.
@@ -119,6 +118,9 @@ class MLP(Estimator):
         taken (see Notes).
     algorithm : str or None
         Name of the algorithm to take.
+    **unknown
+        No other parameter is taken; for those of scikit-learn's networks the error names the one
+        here.
 
     Attributes
     ----------
@@ -136,6 +138,8 @@ class MLP(Estimator):
         Labels in the order of the outputs; missing after a regression.
     n_features_in_ : int
         Number of inputs.
+    feature_names_in_ : numpy.ndarray
+        Names of the columns of x, of shape (n_features_in_,); missing where x had none.
     validation_scores_ : list of float
         Score on the validation data after each epoch of the last fit: the accuracy, or R^2.
     device_ : str
@@ -162,6 +166,7 @@ class MLP(Estimator):
     kept_epoch_: int
     classes_: np.ndarray
     n_features_in_: int
+    feature_names_in_: np.ndarray
     validation_scores_: list[float]
     device_: str
     algorithm_: str
@@ -169,7 +174,9 @@ class MLP(Estimator):
     _scaling: Scaling
 
     def __init__(self, sizes: Sequence[int] = (), *, hidden: Sequence[int] | None = None,
-                 task: str | None = None, activation: str = "relu", output: str | None = None,
+                 task: str | None = None,
+                 class_weight: Mapping[Any, float] | str | None = None,
+                 activation: str = "relu", output: str | None = None,
                  loss: str | None = None, optimiser: str = "adam",
                  learning_rate: float | None = None, schedule: Schedule = "constant",
                  momentum: float = 0.0, weight_decay: float = 0.0, batch: int | None = None,
@@ -177,10 +184,14 @@ class MLP(Estimator):
                  patience: int | None = 10, keep: str = "best", shuffle: bool = True,
                  standardise: bool = False, scale_targets: bool = True, initial: str = "glorot",
                  seed: int | None = 0, device: str | Device | None = None,
-                 effort: str | None = None, algorithm: str | None = None) -> None:
+                 effort: str | None = None, algorithm: str | None = None,
+                 **unknown: Any) -> None:
+        for name in unknown:
+            raise self._unknown(name)
         self.sizes = sizes
         self.hidden = hidden
         self.task = task
+        self.class_weight = class_weight
         self.activation = activation
         self.output = output
         self.loss = loss
@@ -241,7 +252,8 @@ class MLP(Estimator):
         Parameters
         ----------
         x : array_like of float, shape (n, inputs)
-            Samples; float32 is trained on.
+            Samples; float32 is trained on. The names of a data frame's columns are kept, and
+            checked afterwards; a sparse matrix of SciPy becomes dense.
         y : array_like, shape (n,) or (n, outputs)
             One integer or string label for each sample to classify, or float targets; targets of
             a single output may have the shape (n,).
@@ -271,6 +283,11 @@ class MLP(Estimator):
             If training diverges; the network is then as it was before that epoch.
         OutOfMemoryError
             If the device has no room.
+
+        Warns
+        -----
+        ConvergenceWarning
+            If all epochs were trained and `patience` found no end.
         """
         data = given_samples(self, x, y, sample_weight)
         settings = Settings.of(self, data.shape)
@@ -314,6 +331,11 @@ class MLP(Estimator):
         if checkpointer:
             checkpointer.write(state)
         state.check()
+        if settings.patience is not None and not (state.reached or state.out_of_patience):
+            warnings.warn(f"training did not converge: of {settings.epochs} epochs one of the last "
+                          f"{settings.patience} was still an improvement; more of them may do "
+                          "better",
+                          shared_with_scikit_learn(ConvergenceWarning), stacklevel=2)
         return self
 
     def partial_fit(self, x: Any, y: Any, classes: Any = None,
@@ -356,17 +378,25 @@ class MLP(Estimator):
             if sizes and len(known_classes) != sizes[-1]:
                 raise InputError(f"classes has {len(known_classes)} different labels, sizes end in "
                                  f"{sizes[-1]}: expected as many")
+        if self.class_weight == BALANCED:
+            raise InputError("class_weight 'balanced': partial_fit does not know how often each "
+                             "class will come; give a mapping from label to weight")
+        if before is not None:
+            check_feature_names(x, getattr(self, "feature_names_in_", None), "x")
         data = given_samples(self, x, y, sample_weight, known_classes)
+        if before is not None:
+            self._check_width(data.x)
+            data = replace(data, names=getattr(self, "feature_names_in_", None))
         settings = Settings.of(self, data.shape)
         if before is None:
             data = trainable(settings, data, device_of(self))
             state = TrainState.start(settings)
         else:
             if hasattr(self, "classes_") != (data.classes is not None):
-                raise InputError("y holds labels in one call and numbers in another: expected the "
+                raise ArrayError("y holds labels in one call and numbers in another: expected the "
                                  "same kind as before")
             if before.settings.sizes != settings.sizes:
-                raise InputError(f"sizes {settings.sizes}: what is trained has "
+                raise ArrayError(f"sizes {settings.sizes}: what is trained has "
                                  f"{before.settings.sizes}; call fit to begin anew")
             data = trainable(settings, data, device_of(self), self._scaling)
             state = before.under(settings)
@@ -378,155 +408,6 @@ class MLP(Estimator):
         become(self, state, data, training)
         state.check()
         return self
-
-    def predict(self, x: Any) -> np.ndarray:
-        """Predict labels or, for regression, numbers; compile to_graph() to do so on a device.
-
-        Parameters
-        ----------
-        x : array_like of float, shape (n, inputs)
-            Samples.
-
-        Returns
-        -------
-        numpy.ndarray
-            The label with the largest output for each sample, of shape (n,); for regression the
-            outputs, float32 of shape (n, outputs), or (n,) where there is one output.
-
-        Raises
-        ------
-        InputError
-            If the network is not trained yet, or x is wrong.
-        """
-        y = self._outputs(x)
-        if hasattr(self, "classes_"):
-            return self.classes_[y.argmax(axis=1)]
-        return y[:, 0] if y.shape[1] == 1 else y
-
-    def predict_proba(self, x: Any) -> np.ndarray:
-        """Predict the probability of each class.
-
-        Parameters
-        ----------
-        x : array_like of float, shape (n, inputs)
-            Samples.
-
-        Returns
-        -------
-        numpy.ndarray
-            Float32 of shape (n, classes): the softmax outputs with the loss "cross_entropy",
-            otherwise the outputs, with 0 for negative ones, divided by their sum.
-
-        Raises
-        ------
-        InputError
-            If the network is not trained yet or was trained on numbers, or x is wrong.
-        """
-        if not hasattr(self, "classes_"):
-            raise InputError("predict_proba: this network was trained on numbers; expected one "
-                             "trained on labels")
-        y = self._outputs(x)
-        if self._state.settings.loss == "cross_entropy":
-            return y
-        y = np.maximum(y, 0)
-        total = y.sum(axis=1, keepdims=True)
-        return np.where(total > 0, y / np.where(total > 0, total, 1), np.float32(1 / y.shape[1]))
-
-    def score(self, x: Any, y: Any, sample_weight: Any = None) -> float:
-        """Evaluate the predictions for samples.
-
-        Parameters
-        ----------
-        x : array_like of float, shape (n, inputs)
-            Samples.
-        y : array_like, shape (n,) or (n, outputs)
-            Right labels, or targets.
-        sample_weight : array_like of float, shape (n,), optional
-            Weight of each sample, 0 or more.
-
-        Returns
-        -------
-        float
-            The share of labels that predict() gets right; for regression the coefficient of
-            determination R^2, averaged over the outputs.
-
-        Raises
-        ------
-        InputError
-            If the network is not trained yet, or x or y are wrong.
-        """
-        network = self._network()
-        if not hasattr(self, "classes_"):
-            data = samples(x, y, network.sizes, task=self.task, sample_weight=sample_weight)
-            return determination(network.outputs(data.x), data.targets, data.weights)
-        predictions, labels = self.predict(x), np.asarray(y).reshape(-1)
-        if len(labels) != len(predictions):
-            raise InputError(f"x has {len(predictions)} rows, y {len(labels)} labels: expected "
-                             "as many")
-        if len(predictions) == 0:
-            raise InputError("x has no rows: expected at least one sample")
-        check_kind(labels, self.classes_, "")
-        weights = None if sample_weight is None else checked_weights(sample_weight, len(labels))
-        return float(np.average(predictions == labels, weights=weights))
-
-    def to_graph(self) -> Graph:
-        """Return the network as a graph, which gossamer.compile() takes.
-
-        Returns
-        -------
-        Graph
-            The network from the input x (N, inputs) to the output y (N, outputs), both float32.
-
-        Raises
-        ------
-        InputError
-            If the network is not trained yet.
-        """
-        from gossamer.train.export import onnx_file
-
-        network = self._network()
-        return onnx_file.graph(network.layers, network.activations, onnx_file.model_metadata(
-            network.activations, getattr(self, "classes_", None)))
-
-    def save_onnx(self, path: str | Path, preparation: Preparation | None = None) -> None:
-        """Write the network to an ONNX file.
-
-        The file has the input x (N, inputs) and the output y (N, outputs), both float32. The
-        labels are in its metadata, as JSON under the key `classes`.
-
-        Parameters
-        ----------
-        path : str or Path
-            Name of the file, which ends in .onnx.
-        preparation : Preparation, optional
-            Steps that were applied to the samples before fit(). The file begins with them, and
-            takes samples that are not prepared.
-
-        Raises
-        ------
-        InputError
-            If the network is not trained yet, the preparation does not end in its inputs, or the
-            file cannot be written.
-        """
-        from gossamer.train.export import onnx_file, preparation_nodes
-
-        network = self._network()
-        model = onnx_file.model(network.layers, network.activations, onnx_file.model_metadata(
-            network.activations, getattr(self, "classes_", None), preparation))
-        if preparation:
-            preparation_nodes.put_before(model, preparation)
-        onnx_file.write(Path(path), model)
-
-    def _network(self) -> TrainedNetwork:
-        """Return the network with the parameters in coefs_ and intercepts_."""
-        if not hasattr(self, "_state"):
-            raise InputError("this MLP is not trained yet: call fit first")
-        return TrainedNetwork.with_layers(self._state.settings, [
-            (weight.T, bias) for weight, bias in zip(self.coefs_, self.intercepts_, strict=True)])
-
-    def _outputs(self, x: Any) -> np.ndarray:
-        network = self._network()
-        return network.outputs(matrix(x, network.sizes[0], "x"))
 
 
 def _progress(training: TrainLoop, state: TrainState, data: Samples, seconds: float) -> Progress:
@@ -546,32 +427,3 @@ def _progress(training: TrainLoop, state: TrainState, data: Samples, seconds: fl
 def device_of(mlp: MLP) -> Device:
     """Return the device that the network is to be trained on."""
     return mlp.device if isinstance(mlp.device, Device) else find(mlp.device)
-
-
-def become(mlp: MLP, state: TrainState, data: Samples, training: TrainLoop | None) -> None:
-    """Give a training state to an MLP, as its attributes.
-
-    Parameters
-    ----------
-    mlp : MLP
-        The network that changes.
-    state : TrainState
-        Its training state.
-    data : Samples
-        The samples that it was trained on.
-    training : TrainLoop or None
-        Loop that trained it; None where the state comes from a checkpoint alone.
-    """
-    mlp._state, mlp._scaling = state, data.scaling
-    layers = data.scaling.folded(TrainedNetwork.kept_of(state).layers)
-    mlp.coefs_ = [weight.T.copy() for weight, _ in layers]
-    mlp.intercepts_ = [bias.copy() for _, bias in layers]
-    mlp.loss_curve_, mlp.n_iter_ = list(state.curve), state.epochs_done
-    mlp.kept_epoch_ = state.kept_epoch
-    mlp.n_features_in_ = state.settings.sizes[0]
-    if training is not None:
-        mlp.device_, mlp.algorithm_ = training.device.name, training.algorithm
-    if data.classes is not None:
-        mlp.classes_ = data.classes
-    elif hasattr(mlp, "classes_"):
-        del mlp.classes_

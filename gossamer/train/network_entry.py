@@ -68,9 +68,10 @@ class NetworkEntry:
 
 
 _Scaled = dict[tuple[bool, bool, str, int | None], tuple[Samples, Samples | None]]
-GivenData = dict[tuple[int | None, int | None, str | None], tuple[Samples, _Scaled]]
-"""Samples as they are given, by the numbers of inputs and outputs that are expected and by task;
-and scaled samples to train on and to validate on, by what decides how they are scaled."""
+GivenData = dict[tuple[int | None, int | None, str | None, str], tuple[Samples, _Scaled]]
+"""Samples as they are given, by the numbers of inputs and outputs that are expected, by task and by
+the weights of classes; and scaled samples to train on and to validate on, by what decides how they
+are scaled."""
 
 
 def entries_of(index: int, config: MLP | Mapping[str, Any], x: Any, y: Any, sample_weight: Any,
@@ -88,7 +89,8 @@ def entries_of(index: int, config: MLP | Mapping[str, Any], x: Any, y: Any, samp
         raise InputError(f"is a {type(config).__name__}: expected an MLP, or a dict of its "
                          "parameters")
     given = given_sizes(mlp)
-    ends = (given[0], given[-1], mlp.task) if given else (None, None, mlp.task)
+    weight = repr(mlp.class_weight)
+    ends = (given[0], given[-1], mlp.task, weight) if given else (None, None, mlp.task, weight)
     if ends not in data:
         data[ends] = given_samples(mlp, x, y, sample_weight), {}
     given_data, scaled_data = data[ends]

@@ -3,24 +3,51 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from gossamer.device.base import Device
-from gossamer.errors import InputError
+from gossamer.errors import ArrayError, GossamerWarning, InputError
 from gossamer.train.data.samples import TASKS, Samples, samples
 from gossamer.train.data.scaling import Scaling
+from gossamer.train.data.weights import with_classes
 from gossamer.train.loop import memory
 from gossamer.train.loop.settings import Settings, given_sizes
+
+_MOST_LABELS = 20
+"""The most different whole numbers that may be labels which came as floats."""
 
 
 def given_samples(mlp: Any, x: Any, y: Any, sample_weight: Any = None,
                   classes: np.ndarray | None = None) -> Samples:
-    """Returns the checked samples that an MLP is given, as samples() does."""
+    """Returns the checked samples that an MLP is given, as samples() does, weighted by class as the
+    MLP says. Warns where numbers to learn may be meant as labels."""
     if mlp.task not in (None, *TASKS):
         raise InputError(f"task {mlp.task!r}: expected one of {', '.join(TASKS)}, or None")
-    return samples(x, y, given_sizes(mlp), classes, task=mlp.task, sample_weight=sample_weight)
+    data = samples(x, y, given_sizes(mlp), classes, task=mlp.task, sample_weight=sample_weight)
+    if data.labels is None and mlp.task is None:
+        _tell_of_labels(data.targets)
+    if mlp.class_weight is None:
+        return data
+    if data.labels is None or data.classes is None:
+        raise ArrayError("class_weight: y holds numbers to learn; expected labels")
+    return replace(data, weights=with_classes(data.weights, mlp.class_weight, data.labels,
+                                              data.classes))
+
+
+def _tell_of_labels(targets: np.ndarray) -> None:
+    """Warns where the numbers to learn are a few whole numbers, one a row."""
+    if targets.shape[1] != 1 or not (targets == np.rint(targets)).all():
+        return
+    count = len(np.unique(targets))
+    if 1 < count <= _MOST_LABELS and 2 * count <= len(targets):
+        warnings.warn(
+            f"y holds floats, which are learnt as numbers, though they are {count} different whole "
+            "numbers: if they are labels, give y.astype(int) or task='classification'; "
+            "task='regression' says that they are numbers", GossamerWarning, stacklevel=4)
 
 
 def trainable(settings: Settings, data: Samples, device: Device,

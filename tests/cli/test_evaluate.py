@@ -131,3 +131,31 @@ def test_outputs_that_are_no_scores(tmp_path):
     line = fails(2, "evaluate", network, tmp_path / "s.npz", *DEVICE)
     assert line.endswith("output 'c' is 2x4x8x8 float32: no score for each class, which evaluate "
                          "counts")
+
+
+def test_tables_are_made_numbers_as_those_trained_on(tmp_path):
+    """A column found by its name, gaps and texts are those of training, in a plan too."""
+    rng = np.random.default_rng(0)
+    rows = [(city, age, "yes" if age + 30 * (city == "Oslo") > 40 else "no")
+            for city, age in zip(rng.choice(["Oslo", "Rome"], 200), rng.uniform(0, 80, 200),
+                                 strict=True)]
+    rows[7] = ("", rows[7][1], rows[7][2])
+    (tmp_path / "t.csv").write_text("\n".join(
+        ["city,age,buys", *(f"{city},{age},{buys}" for city, age, buys in rows), "Rome,,no"]))
+    (tmp_path / "later.csv").write_text("\n".join(
+        ["age,buys,city", *(f"{age},{buys},{city}" for city, age, buys in rows), ",no,Rome"]))
+    network, plan = tmp_path / "m.onnx", tmp_path / "m.plan"
+    text = succeeds("train", tmp_path / "t.csv", "--label", "buys", "--impute", "zero",
+                    "--one-hot", "--standardise", "--lr", "0.01", "-o", network, *DEVICE).stdout
+    assert "\ntexts that became zeros and ones: city: Oslo, Rome\n" in text
+    trained = float(text.splitlines()[-1].split()[2].rstrip("%"))
+    assert trained > 90
+    succeeds("compile", network, "-o", plan, *DEVICE)
+    for model in (network, plan):
+        found = json.loads(succeeds("evaluate", model, tmp_path / "later.csv", "--label", "2",
+                                    "--json").stdout)
+        assert round(100 * found["top1"], 2) == trained and found["samples"] == 201
+    (tmp_path / "other.csv").write_text("years,buys,city\n3,no,Rome\n")
+    assert fails(2, "evaluate", network, tmp_path / "other.csv", "--label", "buys").endswith(
+        "has no column 'age', which the network was trained on; has the column 'years', which it "
+        "was not trained on")

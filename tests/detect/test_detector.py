@@ -229,3 +229,14 @@ def test_boxes_are_drawn_in_the_colour_of_their_class() -> None:
     assert drawn[55, 20].tolist() != drawn[99, 60].tolist() != [128] * 3
     assert drawn[55, 40].tolist() == [128] * 3
     assert (draw_boxes(image, []) == image).all()
+
+
+def test_labels_of_one_place_are_all_seen() -> None:
+    """Of boxes with the same outline only the labels show the colours of all but the best."""
+    image = np.full((200, 240, 3), 128, np.uint8)
+    boxes = [gossamer.detect.box.Box(name, index, 0.9 - index / 10, 60, 60, 180, 160)
+             for index, name in enumerate(["cat", "dog", "cow"])]
+    outlines = [draw_boxes(image, [box])[110, 60] for box in boxes]
+    drawn = draw_boxes(image, boxes)
+    assert (drawn[110, 60] == outlines[0]).all()
+    assert min((drawn == outline).all(axis=2).sum() for outline in outlines) > 150

@@ -13,7 +13,7 @@ from gossamer.io.images import PRESETS, Preprocessing
 from gossamer.model.builder import GraphBuilder
 from gossamer.model.detector_metadata import DetectionHead, DetectorMetadata
 from gossamer.model.graph import Graph
-from gossamer.model.metadata import ModelMetadata, fields_of, metadata_of
+from gossamer.model.metadata import Column, ModelMetadata, fields_of, metadata_of
 from gossamer.model.onnx_writer import to_onnx
 
 FULL = ModelMetadata(
@@ -21,7 +21,8 @@ FULL = ModelMetadata(
     Preprocessing((3, 4), 5, "bgr", 1 / 255, (0.1, 0.2, 1 / 3), (1.5, 2.0, 0.3), "signed8"),
     ((10, 13.25), (1 / 3, 30)),
     DetectorMetadata((DetectionHead("yolo", (1, 0), 1.05, True, True), DetectionHead("region")), 2,
-                     "stretch", 0.1, 0.9, "diounms", 1 / 3))
+                     "stretch", 0.1, 0.9, "diounms", 1 / 3),
+    (Column("age", 1 / 3), Column("city", None, ("Oslo", "Rome")), Column("")))
 """Metadata in which nothing is as by default."""
 
 HUGE = 10**400
@@ -52,6 +53,10 @@ def test_metadata_travels_with_the_network(metadata: ModelMetadata, tmp_path: Pa
     ("preprocessing", '{"channels": "cmyk"}'), ("preprocessing", '{"mean": ["a"]}'),
     ("preprocessing", '{"std": [0]}'), ("preprocessing", '{"scale": NaN}'),
     ("preprocessing", '{"resize": true}'), ("preprocessing", "[" * 100_000),
+    *(("columns", text) for text in (
+        '"age"', '["age"]', '[{"fill": 1}]', '[{"name": 1}]', '[{"name": "a", "fill": "1"}]',
+        '[{"name": "a", "values": [1]}]', '[{"name": "a", "mean": 1}]', '{"name": "a"}',
+        f'[{{"name": "a", "fill": {HUGE}}}]')),
     ("anchors", "[10, 13]"), ("anchors", "[[1, 2, 3]]"), ("anchors", '[["a", "b"]]'),
     ("anchors", '{"a": 1}'), ("anchors", "[[1, NaN]]"), ("anchors", f"[[{HUGE}, 1]]"),
     *(("detector", text) for text in (

@@ -314,7 +314,7 @@ def test_what_is_not_trained_says_so() -> None:
 
 def test_a_wrong_input_of_predict(blobs: Blobs) -> None:
     mlp = MLP.published((4, 3), epochs=1, device="host").fit(*blobs)
-    with pytest.raises(InputError, match="x has 3 columns, sizes begin with 4"):
+    with pytest.raises(InputError, match="X has 3 features, but MLP is expecting 4 features"):
         mlp.predict(blobs[0][:, :3])
     with pytest.raises(InputError, match="x has 2 rows, y 1 labels"):
         mlp.score(blobs[0][:2], [1])

@@ -6,6 +6,7 @@ import copy
 import pickle
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ import pytest
 
 from gossamer.device.base import Device
 from gossamer.device.registry import find
+from gossamer.errors import ConvergenceWarning, GossamerWarning, InputError, NotFittedError
 from gossamer.train import MLP
+from tests.train.frames import Frame
 
 Blobs = tuple[np.ndarray, np.ndarray]
 
@@ -105,3 +108,108 @@ def _classifies(mlp: MLP) -> bool:
     from sklearn.base import is_classifier
 
     return bool(is_classifier(mlp))
+
+
+def test_a_data_frame_keeps_its_names(blobs: Blobs) -> None:
+    names = ["a", "b", "c", "d"]
+    frame = Frame(names, blobs[0])
+    mlp = MLP(hidden=(8,), learning_rate=0.05, device="host").fit(frame, blobs[1])
+    assert mlp.feature_names_in_.tolist() == names
+    np.testing.assert_array_equal(mlp.predict(frame), mlp.predict(frame[names]))
+    reordered = frame[names[::-1]]
+    for method in (mlp.predict, mlp.predict_proba):
+        with pytest.raises(InputError, match="must be in the same order as they were in fit"):
+            method(reordered)
+    for use in (lambda: mlp.score(reordered, blobs[1]),
+                lambda: mlp.partial_fit(reordered, blobs[1]),
+                lambda: mlp.fit(frame, blobs[1], validation=(reordered, blobs[1]))):
+        with pytest.raises(InputError, match="The feature names should match those"):
+            use()
+    mlp.fit(*blobs)
+    assert not hasattr(mlp, "feature_names_in_")
+
+
+def test_frames_of_pandas(blobs: Blobs) -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(blobs[0], columns=["a", "b", "c", "d"])
+    labels = pandas.Series(blobs[1]).map({0: "x", 1: "y", 2: "z"})
+    mlp = MLP(hidden=(8,), learning_rate=0.05, device="host").fit(frame, labels)
+    assert mlp.score(frame, labels) > 0.9
+    with pytest.raises(InputError, match=r"x\[mlp.feature_names_in_\] puts them in order"):
+        mlp.predict(frame[["b", "a", "c", "d"]])
+    assert mlp.score(frame[["b", "a", "c", "d"]][mlp.feature_names_in_], labels) > 0.9
+
+
+@pytest.mark.parametrize(("name", "own"), [
+    ("random_state", "seed"), ("max_iter", "epochs"), ("hidden_layer_sizes", "hidden"),
+    ("alpha", "weight_decay"), ("early_stopping", r"validation=\(x, y\) of fit\(\)")])
+def test_parameters_of_scikit_learn_name_the_own_ones(name: str, own: str) -> None:
+    message = f"MLP has no parameter '{name}': what scikit-learn calls so is {own} here"
+    with pytest.raises(InputError, match=message):
+        MLP(**{name: 1})
+    with pytest.raises(InputError, match=message):
+        MLP().set_params(**{name: 1})
+
+
+def test_logarithms_of_probabilities(blobs: Blobs) -> None:
+    mlp = MLP(hidden=(8,), learning_rate=0.05, device="host").fit(*blobs)
+    np.testing.assert_array_equal(mlp.predict_log_proba(blobs[0]),
+                                  np.log(mlp.predict_proba(blobs[0])))
+    with np.errstate(divide="raise"):  # a probability of 0 is no fault
+        assert np.isneginf(mlp.predict_log_proba(blobs[0] * 1e4)).any()
+
+
+def test_what_learns_numbers_has_no_probabilities(blobs: Blobs) -> None:
+    assert hasattr(MLP(), "predict_proba") and not hasattr(MLP(task="regression"), "predict_proba")
+    mlp = MLP(hidden=(4,), epochs=1, device="host").fit(blobs[0], blobs[0][:, 0])
+    for name in ("predict_proba", "predict_log_proba"):
+        assert not hasattr(mlp, name)
+        with pytest.raises(InputError, match=f"{name}: this network was trained on numbers"):
+            getattr(mlp, name)
+
+
+def test_a_few_whole_floats_may_be_labels(blobs: Blobs) -> None:
+    x, labels = blobs
+    mlp = MLP(hidden=(4,), epochs=1, device="host")
+    with pytest.warns(GossamerWarning, match="they are 3 different whole numbers: if they are lab"):
+        mlp.fit(x, labels.astype(float))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", GossamerWarning)
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        mlp.fit(x, labels)
+        mlp.fit(x, np.arange(len(x)) * 1.0)
+        mlp.fit(x, labels + 0.5)
+        mlp.set_params(task="regression").fit(x, labels.astype(float))
+
+
+def test_training_that_does_not_converge_warns(blobs: Blobs) -> None:
+    mlp = MLP(hidden=(4,), epochs=2, device="host")
+    with pytest.warns(ConvergenceWarning, match="of 2 epochs one of the last 10 was still an"):
+        mlp.fit(*blobs)
+    exceptions = pytest.importorskip("sklearn.exceptions")
+    with pytest.warns(exceptions.ConvergenceWarning):
+        mlp.fit(*blobs)
+    for settings in ({"patience": None}, {"patience": 3, "epochs": 500, "learning_rate": 0.05}):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", ConvergenceWarning)
+            mlp.set_params(**settings).fit(*blobs)
+
+
+def test_errors_are_those_of_scikit_learn_too(blobs: Blobs) -> None:
+    exceptions = pytest.importorskip("sklearn.exceptions")
+    with pytest.raises(exceptions.NotFittedError) as untrained:
+        MLP().predict(blobs[0])
+    assert isinstance(untrained.value, NotFittedError)
+    stored = pickle.loads(pickle.dumps(untrained.value))
+    assert type(stored) is NotFittedError and str(stored) == str(untrained.value)
+    with pytest.raises(ValueError, match="x has 4 rows, y has 3"):
+        MLP().fit(blobs[0][:4], [0, 1, 2])
+
+
+def test_sparse_samples(blobs: Blobs) -> None:
+    sparse = pytest.importorskip("scipy.sparse")
+    mlp = MLP(hidden=(8,), epochs=3, device="host").fit(*blobs)
+    of_sparse = MLP(hidden=(8,), epochs=3, device="host").fit(sparse.csr_matrix(blobs[0]), blobs[1])
+    np.testing.assert_array_equal(of_sparse.coefs_[0], mlp.coefs_[0])
+    np.testing.assert_array_equal(of_sparse.predict(sparse.coo_array(blobs[0])),
+                                  mlp.predict(blobs[0]))

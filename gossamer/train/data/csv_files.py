@@ -1,11 +1,11 @@
-"""Labelled samples in csv files: each row is a sample, its first or last cell the label."""
+"""Labelled samples in csv files: each row is a sample, one of its cells the label."""
 
 from __future__ import annotations
 
 import csv
 import warnings
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -13,174 +13,189 @@ import numpy as np
 
 from gossamer.errors import InputError, cut, quoted
 from gossamer.io.packed import opened_lines
+from gossamer.model.metadata import Column
+from gossamer.train.data.columns import GAP_HINT, TEXT_HINT, CellRules, is_gap, parsed
+from gossamer.train.data.csv_layout import FIRST, CsvLayout, OddSample, first_sample, is_number
 from gossamer.train.data.dataset import Dataset, are_pixels, picture_shape
 
 _LONGEST_LABEL, _GREATEST_LABEL = 63, 2.0**53
 _GREATEST = float(np.finfo(np.float32).max)
-_HEADINGS = ("label", "class", "target", "y", "digit", "species")
-"""Words by which the heading of the label column is known where other headings are numbers."""
 _NO_LABEL = ("", "nan")
 _NUMBERS = (np.int32, np.float32)
 """Types that cells are read as, in turn: a file of whole numbers is read several times as fast."""
 
 
-def read(path: Path, label: str, limit: int | None, numbers: bool = False) -> Dataset:
+def read(path: Path, label: str, limit: int | None, numbers: bool = False,
+         cells: CellRules | None = None) -> Dataset:
     """Returns the samples of a csv file, whose cells are separated by commas, semicolons or tabs.
     A first line with words where numbers should be is a heading. Labels that are whole numbers
     become int64.
 
-    label: "first" or "last", the column of the labels.
+    label: the column of the labels, "first", "last", a number from 1, or a name in the heading.
     limit: largest number of samples that are read; None for all.
     numbers: whether that column holds numbers to learn, which become float64.
+    cells: what cells may be that are no numbers; None takes numbers alone.
     Raises InputError with line and column of the first wrong cell.
     """
-    table, delimiter = _table(path, label, limit)
-    x = np.ascontiguousarray(table["x"], np.float32)
-    texts = np.strings.strip(table["label"])
-    if not np.isfinite(x).all() or np.isin(np.strings.lower(texts), _NO_LABEL).any():
-        raise _first_fault(path, label, delimiter, "has cells that are empty or NaN")
-    if np.strings.str_len(table["label"]).max() > _LONGEST_LABEL:
+    cells = cells or CellRules()
+    table = None if cells.needs_texts else _numbers(path, label, limit, cells)
+    if table is None:
+        x, texts, layout, columns = _cells(path, label, limit, cells)
+    else:
+        x, texts, layout = table
+        columns = cells.named(layout.names, x.shape[1])
+    if np.isin(np.strings.lower(texts), _NO_LABEL).any():
+        raise _first_fault(path, label, "has labels that are empty or NaN")
+    if np.strings.str_len(texts).max() > _LONGEST_LABEL:
         raise InputError(f"{path}: has labels of more than {_LONGEST_LABEL} characters")
-    shape = picture_shape(x.shape[1])
-    y = _targets(path, label, texts) if numbers else _labels(path, label, texts)
-    return Dataset(x, y, shape, are_pixels(x, shape), str(path))
+    order = cells.order(path, columns, x.shape[1])
+    if order != list(range(x.shape[1])):
+        x, columns = x[:, order], tuple(columns[place] for place in order)
+    are_numbers = all(column.values is None for column in columns) and not np.isnan(x).any()
+    shape = picture_shape(x.shape[1]) if are_numbers else None
+    pixels = are_pixels(x, shape)
+    y = _targets(path, layout, texts) if numbers else _labels(path, layout, texts)
+    return Dataset(x, y, shape, pixels, str(path), () if pixels else columns)
 
 
-def _table(path: Path, label: str, limit: int | None) -> tuple[np.ndarray, str]:
-    """Returns an array of samples, each with its label as text and its numbers as x; and the
-    delimiter of cells."""
+def _numbers(path: Path, label: str, limit: int | None,
+             cells: CellRules) -> tuple[np.ndarray, np.ndarray, CsvLayout] | None:
+    """Returns the numbers of all samples, their labels as texts, and the layout. Where a cell is no
+    finite number it returns None if the rules take others, else it raises InputError."""
     for number in _NUMBERS:
         with opened_lines(path) as file, warnings.catch_warnings():
             # NumPy before 2.3 warns where it takes 2 for 2.5
             warnings.filterwarnings("error", r"loadtxt\(\): Parsing an integer")
             filled = (line for line in file if not line.isspace())
-            lines, delimiter, columns = _first_sample(path, filled, label)
-            cell = ("label", f"U{_LONGEST_LABEL + 1}")
-            numbers = ("x", number, (columns - 1,))
-            fields = [cell, numbers] if label == "first" else [numbers, cell]
+            lines, layout = _first_sample(path, filled, label)
+            before, after = layout.label, layout.width - layout.label - 1
+            fields = [("before", number, (before,)), ("label", f"U{_LONGEST_LABEL + 1}", ()),
+                      ("after", number, (after,))]
+            fields = [field for field in fields if field[2] != (0,)]
             try:
-                return np.loadtxt(chain(lines, filled), np.dtype(fields), comments=None,
-                                  delimiter=delimiter, quotechar='"', max_rows=limit,
-                                  ndmin=1), delimiter
+                table = np.loadtxt(chain(lines, filled), np.dtype(fields), comments=None,
+                                   delimiter=layout.delimiter, quotechar='"', max_rows=limit,
+                                   ndmin=1)
             except UnicodeDecodeError:
                 raise
             except ValueError as error:
                 fault = str(error)
-    raise _first_fault(path, label, delimiter, fault)
+                continue
+        parts = [table[name] for name, _, shape in fields if shape]
+        x = np.ascontiguousarray(
+            parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1), np.float32)
+        if np.isfinite(x).all():
+            return x, np.strings.strip(table["label"]), layout
+        fault = "has cells that are empty or NaN"
+        break
+    if cells.takes_others:
+        return None
+    raise _first_fault(path, label, fault)
 
 
-def _first_sample(path: Path, filled: Iterator[str], label: str) -> tuple[list[str], str, int]:
-    """Returns the lines of the first sample, after any heading; the delimiter; and the number of
-    columns."""
-    first = next(filled, None)
-    if first is None:
-        raise InputError(f"{path}: is empty, expected a line a sample")
-    delimiter = max(",;\t", key=first.count)
-    lines, cells = _row(path, chain([first], filled), delimiter)
-    if len(cells) < 2:
-        raise InputError(f"{path}: line 1 has one cell, expected a label and numbers with commas "
-                         "between")
-    if not _is_heading(cells, label):
-        return lines, delimiter, len(cells)
-    lines, sample_cells = _row(path, filled, delimiter)
-    if not lines:
-        raise InputError(f"{path}: has a heading and no samples")
-    if len(sample_cells) != len(cells):
-        raise _first_fault(path, label, delimiter, "its first sample has not the cells of its "
-                                                   "heading")
-    return lines, delimiter, len(sample_cells)
+def _cells(path: Path, label: str, limit: int | None, cells: CellRules) -> tuple[
+        np.ndarray, np.ndarray, CsvLayout, tuple[Column, ...]]:
+    """Returns the numbers of all samples, as parsed() gives them, their labels as texts, the
+    layout, and the columns."""
+    with opened_lines(path) as file:
+        _, layout = _first_sample(path, (line for line in file if not line.isspace()), label)
+    rows, texts, lines = [], [], []
+    with opened_lines(path) as file:
+        reader = csv.reader(file, delimiter=layout.delimiter)
+        try:
+            samples = (row for row in reader if any(cell.strip() for cell in row))
+            for row in islice(samples, 1 if layout.headings else 0,
+                              None if limit is None else limit + bool(layout.headings)):
+                if len(row) != layout.width:
+                    raise _first_fault(path, label, "has lines of unlike lengths")
+                text, numbers = layout.split(row)
+                rows.append(numbers)
+                texts.append(text.strip()[:_LONGEST_LABEL + 1])
+                lines.append(reader.line_num)
+        except csv.Error as error:
+            raise InputError(f"{path}: {error}") from None
+    columns = cells.named(layout.names, layout.width - 1) or (Column(""),) * (layout.width - 1)
+    cells.order(path, columns, len(columns))  # an absent column is said before a wrong cell
+    x, columns = parsed(rows, columns, cells, lambda row, column, fault: InputError(
+        f"{path}: {layout.place(lines[row], column)} {fault}"))
+    return x, np.array(texts), layout, columns
 
 
-def _is_heading(cells: list[str], label: str) -> bool:
-    """Says whether the first line is a heading."""
-    label_cell, numbers = _split_row(cells, label)
-    return not _is_number(label_cell) and (label_cell.strip().lower() in _HEADINGS
-                                           or not any(map(_is_number, numbers)))
+def _first_sample(path: Path, filled: Iterator[str], label: str) -> tuple[list[str], CsvLayout]:
+    try:
+        return first_sample(path, filled, label)
+    except OddSample:
+        raise _first_fault(path, label, "its first sample has not the cells of its heading"
+                           ) from None
 
 
-def _labels(path: Path, label: str, texts: np.ndarray) -> np.ndarray:
+def _labels(path: Path, layout: CsvLayout, texts: np.ndarray) -> np.ndarray:
     """Returns the labels as int64 where all of them are whole numbers, otherwise as texts."""
     distinct, places = np.unique(texts, return_inverse=True)
-    if not all(map(_is_number, distinct)):
+    if not all(map(is_number, distinct)):
         return texts
     values = [float(text) for text in distinct]
     for text, value in zip(distinct, values, strict=True):
         if not value.is_integer() or abs(value) > _GREATEST_LABEL:
-            other_column = "last" if label == "first" else "first"
-            raise InputError(f"{path}: the {label} column has {cut(text)}, expected labels of "
-                             f"classes; are they in the {other_column} column? `train --task "
-                             "regression` learns numbers")
+            other = ("are they in another column, which --label names?"
+                     if 0 < layout.label < layout.width - 1 else
+                     f"are they in the {'last' if layout.label == 0 else FIRST} column?")
+            raise InputError(f"{path}: {layout.label_place} has {cut(text)}, expected labels of "
+                             f"classes; {other} `train --task regression` learns numbers")
     return np.array(values).astype(np.int64)[places]
 
 
-def _targets(path: Path, label: str, texts: np.ndarray) -> np.ndarray:
+def _targets(path: Path, layout: CsvLayout, texts: np.ndarray) -> np.ndarray:
     """Returns the column of numbers to learn as float64."""
     for text in np.unique(texts):
-        if not _is_number(text) or not abs(float(text)) <= _GREATEST:
-            raise InputError(f"{path}: the {label} column has {str(text)!r}, expected a number to "
-                             "learn; --label says which column they are in")
+        if not is_number(text) or not abs(float(text)) <= _GREATEST:
+            raise InputError(f"{path}: {layout.label_place} has {str(text)!r}, expected a number "
+                             "to learn; --label says which column they are in")
     return texts.astype(np.float64)
 
 
-def _first_fault(path: Path, label: str, delimiter: str, otherwise: str) -> InputError:
+def _first_fault(path: Path, label: str, otherwise: str) -> InputError:
     """Returns the error for a file that cannot be read, which is searched cell by cell for the
     first wrong one; without any the error says `otherwise`."""
     with opened_lines(path) as file:
+        lines = (line for line in file)
+        first = next((line for line in lines if not line.isspace()), "")
+        delimiter = max(",;\t", key=first.count)
+    with opened_lines(path) as file:
         try:
-            fault = next(_faults(csv.reader(file, delimiter=delimiter), label), otherwise)
+            fault = next(_faults(path, csv.reader(file, delimiter=delimiter), label, delimiter),
+                         otherwise)
         except csv.Error as error:
             fault = str(error)
     return InputError(f"{path}: {fault}")
 
 
-def _faults(reader: Any, label: str) -> Iterator[str]:
+def _faults(path: Path, reader: Any, label: str, delimiter: str) -> Iterator[str]:
     """Yields what is wrong with the rows of a csv reader, with line and column."""
-    width = 0
+    layout: CsvLayout | None = None
     for row in reader:
         if not any(cell.strip() for cell in row):
             continue
-        if width and len(row) != width:
-            yield f"line {reader.line_num} has {len(row)} cells, the lines before it have {width}"
-        if not width and _is_heading(row, label):
-            width = len(row)
-            continue
-        width = len(row)
-        label_cell, numbers = _split_row(row, label)
+        line = reader.line_num
+        if layout is None:
+            layout = CsvLayout.of(path, row, delimiter, label)
+            if layout.headings:
+                continue
+        if len(row) != layout.width:
+            yield f"line {line} has {len(row)} cells, the lines before it have {layout.width}"
+            return
+        label_cell, numbers = layout.split(row)
         if label_cell.strip().lower() in _NO_LABEL:
-            yield f"line {reader.line_num}: the label is {label_cell.strip() or 'empty'}"
-        for column, cell in enumerate(numbers, 2 if label == "first" else 1):
-            if not _is_number(cell) or not abs(float(cell)) <= _GREATEST:
-                may_be_label = (label == "first" and column == width and cell.strip()
-                                and not _is_number(cell) and _is_number(label_cell))
-                hint = "; are labels in the last column?" if may_be_label else ""
-                yield (f"line {reader.line_num}, column {column} is {quoted(cell)}, expected a "
-                       f"finite number{hint}")
-
-
-def _row(path: Path, lines: Iterator[str], delimiter: str) -> tuple[list[str], list[str]]:
-    """Returns the lines of the next row, several where a quoted cell has line breaks, and its
-    cells."""
-    row_lines: list[str] = []
-
-    def recorded_lines() -> Iterator[str]:
-        for line in lines:
-            row_lines.append(line)
-            yield line
-
-    try:
-        return row_lines, next(csv.reader(recorded_lines(), delimiter=delimiter), [])
-    except csv.Error as error:
-        raise InputError(f"{path}: {error}") from None
-
-
-def _split_row(row: list[str], label: str) -> tuple[str, list[str]]:
-    """Returns the cell of the label, and those of the numbers."""
-    return (row[0], row[1:]) if label == "first" else (row[-1], row[:-1])
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return "_" not in text
+            yield f"line {line}: the label is {label_cell.strip() or 'empty'}"
+        for index, cell in enumerate(numbers):
+            if is_gap(cell):
+                yield (f"{layout.place(line, index)} is {quoted(cell) if cell.strip() else 'empty'}"
+                       f", expected a finite number{GAP_HINT}")
+            elif not is_number(cell):
+                may_be_label = (layout.label == 0 and index == len(numbers) - 1
+                                and is_number(label_cell))
+                hint = "; are labels in the last column?" if may_be_label else TEXT_HINT
+                yield (f"{layout.place(line, index)} is {quoted(cell)}, expected a finite number"
+                       f"{hint}")
+            elif not abs(float(cell)) <= _GREATEST:
+                yield f"{layout.place(line, index)} is {quoted(cell)}, expected a finite number"

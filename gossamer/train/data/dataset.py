@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gossamer.errors import InputError
+from gossamer.model.metadata import Column
 from gossamer.train.data.preparation import WHITE, Preparation
 
 _LEAST_SIDE = 8
@@ -23,6 +24,8 @@ class Dataset:
     shape: height and width of a sample that is a picture; None for others.
     pixels: True where the numbers are grey levels, 0 to 255.
     source: text that says where the samples come from.
+    columns: what is known of the columns of x; empty where that is nothing. Until encoded() has
+    made numbers of all of them, a gap is NaN, and a text the index of its value in its column.
     """
 
     x: np.ndarray
@@ -30,6 +33,7 @@ class Dataset:
     shape: tuple[int, int] | None
     pixels: bool
     source: str
+    columns: tuple[Column, ...] = ()
 
     @property
     def labelled(self) -> bool:

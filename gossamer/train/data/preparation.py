@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gossamer.errors import InputError
+from gossamer.model.metadata import Column
 
 WHITE = 255.0
 """The largest grey level, which stands for white."""
@@ -33,6 +34,9 @@ class Preparation:
         can also be given a picture file.
     brightness : float, optional
         Mean grey level of the samples, which shows whether a picture has to be inverted.
+    columns : tuple of Column
+        Columns of the table that the samples were made of before these steps. A network's file
+        keeps them, so that `gossamer evaluate` makes numbers of other tables alike.
     """
 
     scale: bool = False
@@ -41,6 +45,7 @@ class Preparation:
     shape: tuple[int, int] | None = None
     grey: bool = False
     brightness: float | None = None
+    columns: tuple[Column, ...] = ()
 
     def __call__(self, x: np.ndarray, source: str = "x") -> np.ndarray:
         """Apply the steps to samples.

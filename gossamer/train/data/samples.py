@@ -5,18 +5,17 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from numbers import Real
 from typing import Any
 
 import numpy as np
 
 from gossamer.device.base import Buffer, Device
-from gossamer.errors import InputError
+from gossamer.errors import ArrayError, quoted
 from gossamer.tensor import TensorSpec, pack
+from gossamer.train.data.matrix import check_feature_names, feature_names, matrix
 from gossamer.train.data.scaling import UNSCALED, Scaling
-
-_ROWS = 65536
-"""Number of rows that are checked for infinite numbers at once."""
-
+from gossamer.train.data.weights import checked_weights
 
 TASKS = ("classification", "regression")
 
@@ -45,6 +44,7 @@ class Samples:
     classes: (outputs,) label of each class; None for regression.
     weights: (n,) float32, the weight of each row, 1 on average; None where all are alike.
     scaling: how x and the targets differ from what the user gave.
+    names: (inputs,) name of each column of x; None where they have none.
     """
 
     x: np.ndarray
@@ -53,6 +53,7 @@ class Samples:
     classes: np.ndarray | None = None
     weights: np.ndarray | None = None
     scaling: Scaling = UNSCALED
+    names: np.ndarray | None = None
     _uploaded: dict[tuple[str, TensorSpec, str, int], Buffer] = field(
         default_factory=dict, repr=False, compare=False)
 
@@ -122,22 +123,38 @@ def samples(x: Any, y: Any, sizes: tuple[int, ...], classes: np.ndarray | None =
     columns, outputs = (sizes[0], sizes[-1]) if sizes else (None, None)
     inputs = matrix(x, columns, f"{what}x")
     if len(inputs) == 0:
-        raise InputError(f"{what}x has no rows: expected at least one sample")
-    y = np.asarray(y)
+        raise ArrayError(f"{what}x has no rows: expected at least one sample")
+    if y is None:
+        raise ArrayError(f"training requires y to be passed, but the target {what}y is None")
+    y = _array_of(y, what)
     rows = len(inputs)
     if y.ndim == 0 or len(y) != rows:
         length = "is one value" if y.ndim == 0 else f"has {len(y)}"
-        raise InputError(f"{what}x has {rows} rows, {what}y {length}: expected as many")
+        raise ArrayError(f"{what}x has {rows} rows, {what}y {length}: expected as many")
     weights = None if sample_weight is None else checked_weights(sample_weight, rows)
     if _are_labels(y, outputs, task, what):
-        return _labelled(inputs, y, outputs, classes, what, weights)
+        labelled = _labelled(inputs, y, outputs, classes, what, weights)
+        return replace(labelled, names=feature_names(x))
     if y.ndim == 1:
         if outputs is not None and outputs > 1:
-            raise InputError(f"{what}y is one number a row, of type {y.dtype}, where sizes end in "
+            raise ArrayError(f"{what}y is one number a row, of type {y.dtype}, where sizes end in "
                              f"{outputs}: give integer labels (y.astype(int)) to classify, or "
                              f"targets of shape ({rows}, {outputs})")
         y = y[:, None]
-    return Samples(inputs, matrix(y, outputs, f"{what}y"), weights=weights)
+    return Samples(inputs, matrix(y, outputs, f"{what}y"), weights=weights,
+                   names=feature_names(x))
+
+
+def _array_of(y: Any, what: str) -> np.ndarray:
+    """Returns labels or targets as an array, which holds objects only where all are texts."""
+    array = np.asarray(y)
+    if array.dtype.kind != "O" or all(isinstance(value, str) for value in array.flat):
+        return array
+    for place, value in np.ndenumerate(array):
+        if not isinstance(value, Real | np.bool_):
+            raise ArrayError(f"Unknown label type: {what}y has {quoted(value)} in row {place[0]}, "
+                             "expected texts alone, or numbers alone")
+    return np.array(array.tolist())
 
 
 def _are_labels(y: np.ndarray, outputs: int | None, task: str | None, what: str) -> bool:
@@ -146,33 +163,21 @@ def _are_labels(y: np.ndarray, outputs: int | None, task: str | None, what: str)
         isinstance(value, str) for value in y.flat))
     if task == "regression":
         if are_texts:
-            raise InputError(f"{what}y holds texts: expected numbers, for the task is regression")
+            raise ArrayError(f"{what}y holds texts: expected numbers, for the task is regression")
         return False
     if task == "classification":
-        if y.dtype.kind == "f" and not (np.isfinite(y).all() and (y == np.rint(y)).all()):
-            raise InputError(f"{what}y has numbers with fractions: expected whole numbers or texts "
-                             "as labels, for the task is classification")
+        if y.dtype.kind == "f" and (y.ndim == 1 or y.shape[1:] == (1,)):
+            # NaN differs from itself, and so is no label as well
+            fractions = ~(np.isfinite(y) & (y == np.rint(y)))
+            if fractions.any():
+                row = int(np.argmax(fractions))
+                raise ArrayError(f"{what}y is continuous, with {y.flat[row]} in row {row}: "
+                                 "expected whole numbers or texts as labels, neither NaN nor "
+                                 "infinite, for the task is classification")
         return True
     if y.dtype.kind in "biu" and y.ndim == 2 and y.shape[1] > 1:
         return outputs is not None and y.shape[1] != outputs
     return are_texts or y.dtype.kind in "biu"
-
-
-def checked_weights(sample_weight: Any, rows: int) -> np.ndarray:
-    """Returns the weights of so many rows, divided by their mean, as float32."""
-    weights = np.asarray(sample_weight)
-    if weights.dtype.kind not in "biuf" or weights.shape != (rows,):
-        raise InputError(f"sample_weight has shape {weights.shape} and type {weights.dtype}: "
-                         f"expected one number for each of the {rows} rows")
-    weights = weights.astype(np.float64)
-    wrong = ~(np.isfinite(weights) & (weights >= 0))
-    if wrong.any():
-        row = int(np.argmax(wrong))
-        raise InputError(f"sample_weight has {weights[row]:g} in row {row}: expected finite "
-                         "numbers of 0 or more")
-    if not weights.any():
-        raise InputError("sample_weight is 0 in every row: expected a number above 0")
-    return (weights / weights.mean()).astype(np.float32)
 
 
 def validation_samples(pair: tuple[Any, Any], sizes: tuple[int, ...], data: Samples,
@@ -180,40 +185,13 @@ def validation_samples(pair: tuple[Any, Any], sizes: tuple[int, ...], data: Samp
     """Returns the checked pair (x, y) to validate on, scaled as the training data are. Raises
     InputError where y is of another kind than that of the training data."""
     if not isinstance(pair, tuple | list) or len(pair) != 2:
-        raise InputError("validation: expected a pair of x and y")
+        raise ArrayError("validation: expected a pair of x and y")
+    check_feature_names(pair[0], data.names, "validation x")
     validation_data = samples(*pair, sizes, data.classes, "validation ", task)
     if (validation_data.labels is None) != (data.labels is None):
-        raise InputError("validation y holds labels and y numbers, or the other way round: "
+        raise ArrayError("validation y holds labels and y numbers, or the other way round: "
                          "expected the same kind")
     return validation_data.scaled(data.scaling)
-
-
-def matrix(values: Any, columns: int | None, what: str) -> np.ndarray:
-    """Returns values as (rows, columns) float32, all of them finite. Raises InputError that says
-    what is wrong; `what` names the values in it. columns: None where any number is right."""
-    array = np.asarray(values)
-    end = "begin" if what.endswith("x") else "end"
-    if array.dtype.kind not in "biuf":
-        raise InputError(f"{what} is of type {array.dtype}: expected numbers")
-    if array.ndim != 2:
-        width = "columns" if columns is None else columns
-        raise InputError(f"{what} has shape {array.shape}: expected (rows, {width}), such as "
-                         f"{what.split()[-1]}.reshape(-1, {1 if columns is None else columns})")
-    if array.shape[1] == 0:
-        raise InputError(f"{what} has no columns: expected one or more")
-    if columns is not None and array.shape[1] != columns:
-        raise InputError(f"{what} has {array.shape[1]} columns, sizes {end} with {columns}: "
-                         "expected as many")
-    with np.errstate(over="ignore"):
-        rows = np.ascontiguousarray(array, np.float32)
-    for first in range(0, len(rows), _ROWS):
-        finite = np.isfinite(rows[first:first + _ROWS])
-        if not finite.all():
-            row, column = np.argwhere(~finite)[0]
-            row += first
-            raise InputError(f"{what} has {array[row, column]} in row {row}, column {column}: "
-                             "expected finite float32 numbers")
-    return rows
 
 
 def _labelled(inputs: np.ndarray, y: np.ndarray, outputs: int | None,
@@ -222,7 +200,7 @@ def _labelled(inputs: np.ndarray, y: np.ndarray, outputs: int | None,
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     if y.ndim != 1:
-        raise InputError(f"{what}y has shape {y.shape}: expected one label a row, or targets of "
+        raise ArrayError(f"{what}y has shape {y.shape}: expected one label a row, or targets of "
                          f"shape ({len(y)}, {'outputs' if outputs is None else outputs})")
     if y.dtype.kind == "f":
         y = y.astype(np.int64)
@@ -236,7 +214,7 @@ def _labelled(inputs: np.ndarray, y: np.ndarray, outputs: int | None,
     wrong = classes[labels] != y
     if wrong.any():
         row = int(np.argmax(wrong))
-        raise InputError(f"{what}y has the label {y[row].item()!r} in row {row}: expected one of "
+        raise ArrayError(f"{what}y has the label {y[row].item()!r} in row {row}: expected one of "
                          f"{listed(classes)}")
     one_hot = np.eye(len(classes), dtype=np.float32)[labels]
     return Samples(inputs, one_hot, labels, classes, weights)
@@ -250,11 +228,11 @@ def found_classes(y: np.ndarray, outputs: int | None) -> np.ndarray:
     if outputs is None:
         classes = np.unique(y)
         if len(classes) < 2:
-            raise InputError(f"y has the label {classes[0].item()!r} in all {len(y)} rows: "
-                             "expected two classes or more")
+            raise ArrayError(f"y has the label {classes[0].item()!r} in all {len(y)} rows, one "
+                             "class: expected two classes or more")
         return classes
     if outputs == 1:
-        raise InputError("y holds labels, and sizes end in 1: expected an output for each class, "
+        raise ArrayError("y holds labels, and sizes end in 1: expected an output for each class, "
                          "or floats (y.astype(float)) for one that is a number")
     if y.dtype.kind in "iu" and y.min() >= 0 and y.max() < outputs:
         return np.arange(outputs, dtype=y.dtype)
@@ -263,17 +241,17 @@ def found_classes(y: np.ndarray, outputs: int | None) -> np.ndarray:
         return classes
     if y.dtype.kind in "iu":
         row = int(np.argmax((y < 0) | (y >= outputs)))
-        raise InputError(f"y has the label {y[row]} in row {row}: sizes end in {outputs}, which "
+        raise ArrayError(f"y has the label {y[row]} in row {row}: sizes end in {outputs}, which "
                          f"takes labels 0 to {outputs - 1}, or {outputs} different ones; y has "
                          f"{len(classes)}")
-    raise InputError(f"y has {len(classes)} different labels, sizes end in {outputs}: expected as "
+    raise ArrayError(f"y has {len(classes)} different labels, sizes end in {outputs}: expected as "
                      f"many; they are {listed(classes)}")
 
 
 def check_kind(y: np.ndarray, classes: np.ndarray, what: str) -> None:
     """Raises InputError where labels are texts and classes are numbers, or the other way round."""
     if (y.dtype.kind in "USO") != (classes.dtype.kind in "USO"):
-        raise InputError(f"{what}y is of type {y.dtype}, the classes are {listed(classes)}: "
+        raise ArrayError(f"{what}y is of type {y.dtype}, the classes are {listed(classes)}: "
                          "expected labels of the same kind")
 
 

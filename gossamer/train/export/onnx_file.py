@@ -24,17 +24,19 @@ Layers = Sequence[tuple[np.ndarray, np.ndarray]]
 def model_metadata(activations: Sequence[str], classes: np.ndarray | None,
                    preparation: Preparation | None = None) -> ModelMetadata:
     """Returns the metadata of a network: the names of the classes, whether the outputs are scores,
-    and the form of the inputs where they are a grey picture.
+    and the form of the inputs where they are a grey picture or the columns of a table.
 
     classes: label of each output; None for regression.
     """
     picture_preparation = preparation if preparation and preparation.grey else Preparation()
     picture, brightness = picture_preparation.shape, picture_preparation.brightness
+    columns = preparation.columns if preparation else ()
     if classes is None:
-        return ModelMetadata(picture=picture, brightness=brightness)
+        return ModelMetadata(picture=picture, brightness=brightness, columns=columns)
     names = tuple(name.decode(errors="replace") if isinstance(name, bytes) else str(name)
                   for name in classes.tolist())
-    return ModelMetadata(names, activations[-1] != "softmax", picture, brightness)
+    return ModelMetadata(names, activations[-1] != "softmax", picture, brightness,
+                         columns=columns)
 
 
 def graph(layers: Layers, activations: Sequence[str], model_metadata: ModelMetadata) -> Graph:

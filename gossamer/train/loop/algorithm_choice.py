@@ -82,7 +82,22 @@ def choose(problem: BackpropProblem, device: Device, effort: str | None,
             f"{device.name} cannot train {problem.describe()} ({reason_text}); the host does",
             GossamerWarning, stacklevel=4)
     choices = _expected(problem, choices)
-    return choices[0] if effort is None else _fastest(problem, choices, effort)
+    if effort is not None:
+        return _fastest(problem, choices, effort)
+    if algorithm is None:
+        _tell_of_slow_processor(choices[0])
+    return choices[0]
+
+
+def _tell_of_slow_processor(choice: AlgorithmChoice) -> None:
+    """Warns where OpenCL trains on a processor by another algorithm than exact blocking: what each
+    step costs there is many times what NumPy takes (docs/notes/training.md)."""
+    device = choice.device
+    if (device.compiles and device.on_processors and not device.is_simulator
+            and not isinstance(choice.algorithm, Blocked)):
+        warnings.warn(f"{device.name} is a processor, on which {choice.algorithm.name} trains many "
+                      "times as slowly as NumPy does: leave the device out, or give 'host'",
+                      GossamerWarning, stacklevel=5)
 
 
 def _expected(problem: BackpropProblem,

@@ -96,14 +96,14 @@ def test_words_for_classes(model, tmp_path):
     digits = save_csv(tmp_path / "digits.csv", LABELS[:2] + 1)
     facts = json.loads(succeeds(*train(path, model, "--validation", digits, "--epochs", "20",
                                       "--json")).stdout)
-    assert facts["classes"] == ["1", "2", "A"] and (facts["tested"], facts["right"]) == (2, 2)
+    assert facts["classes"] == ["1", "2", "A"] and (facts["scored"], facts["right"]) == (2, 2)
 
 
 def test_validation_with_what_keeps_some_apart(samples, model, tmp_path):
     np.savez(tmp_path / "x.npz", x_train=X, y_train=LABELS, x_test=X[:7], y_test=LABELS[:7])
     facts = json.loads(succeeds(*train(samples, model, "--validation", tmp_path / "x.npz",
                                       "--json")).stdout)
-    assert facts["tested"] == 7
+    assert facts["scored"] == 7
 
 
 def test_training_that_diverges(samples, model, tmp_path):
@@ -183,7 +183,7 @@ def test_demo(tmp_path, monkeypatch):
     assert sorted(path.name for path in folder.iterdir()) == [
         "curve.png", "model.onnx", "report.json", "samples.npy"]
     facts = json.loads((folder / "report.json").read_text())
-    assert facts["samples"] == facts["tested"] == 1500
+    assert facts["samples"] == facts["scored"] == 1500
     assert facts["settings"]["sizes"] == [1024, 32, 10]
     assert facts["accuracy"] > 0.6
     some = np.load(folder / "samples.npy")

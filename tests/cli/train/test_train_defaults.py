@@ -43,12 +43,15 @@ def test_the_best_epoch_is_kept_and_said(tmp_path):
     assert "\nstopped: 3 epochs brought no improvement\n" in text
     assert "\nkept: epoch " in text
     assert "; the accuracy on samples that chose no epoch may be lower\n" in text
+    assert "  validation accuracy  samples/s\n" in text
+    assert text.splitlines()[-1].startswith("validation accuracy: ")
     facts = json.loads(succeeds(*words, "--json").stdout)
+    assert facts["scored_as"] == "validation"
     assert facts["kept_epoch"] == facts["epochs_done"] - 3
     best = max(row["held_out_accuracy"] for row in facts["rows"])
     assert facts["accuracy"] == best
     last = json.loads(succeeds(*words, "--keep", "last", "--json").stdout)
-    assert last["kept_epoch"] == last["epochs_done"]
+    assert last["kept_epoch"] == last["epochs_done"] and last["scored_as"] == "test"
 
 
 def test_samples_to_test_on_choose_no_epoch(tmp_path):
@@ -89,7 +92,7 @@ def test_numbers_are_learnt(tmp_path):
                           tmp_path / "m.onnx", "--report", tmp_path / "r.json", "--curve",
                           tmp_path / "c.png", *HOST)
         head, *_, last = result.stdout.splitlines()
-        assert head.endswith("numbers to learn") and last.startswith("test R^2: 0.9")
+        assert head.endswith("numbers to learn") and last.startswith("validation R^2: 0.9")
         facts = json.loads((tmp_path / "r.json").read_text())
         assert facts["accuracy"] > 0.9 and facts["classes"] is facts["right"] is None
         assert facts["settings"]["sizes"] == [9, 100, 1]

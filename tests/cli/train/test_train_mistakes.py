@@ -39,7 +39,9 @@ from tests.cli.train.small import LABELS, X, save_csv, train
     (["--pad", "4x4"], "SAMPLES: its samples are 9 numbers and no pictures"),
     (["--binarise"], "SAMPLES: has numbers from -0."),
     (["--scale"], "SAMPLES: has numbers from -0."),
-    (["--label", "middle"], "label column 'middle': expected first or last"),
+    (["--label", "middle"], "SAMPLES: label column 'middle': its first line names no columns; "
+                            "expected a number from 1 to 10, first or last"),
+    (["--impute", "mode"], "--impute mode: expected one of mean, median, zero"),
     (["--label", "last"], "SAMPLES: the last column has "),
     (["--validation", "2"], "--validation 2: expected a share of the samples, above 0 and below 1"),
     (["--validation", ""], "--validation : expected a share of the samples"),

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 
 from gossamer.errors import InputError
-from gossamer.train.data import csv_files, sources
+from gossamer.train.data import csv_files
 from tests.train.data_files import csv, fault, read
 
 WHOLE = st.sampled_from(["0", "255", "-3", "+7", " 5 ", '"9"', "007", "-0", "2147483647",
@@ -59,12 +59,19 @@ def test_grey_levels_are_recognised(tmp_path, values, shape, pixels):
     ("5,1,2\n0,3\n", "line 2 has 2 cells, the lines before it have 3"),
     ("label,a,b\n5,1,2\n\n0,3,4,5\n", "line 4 has 4 cells, the lines before it have 3"),
     ("label,a,b,c\n5,1,2\n", "line 2 has 3 cells, the lines before it have 4"),
-    ("5,1,2\n0,x,3\n", "line 2, column 2 is 'x', expected a finite number"),
+    ("5,1,2\n0,x,3\n", "line 2, column 2 is 'x', expected a finite number; --label says which "
+                       "column the labels are in, `train --one-hot` makes numbers of texts"),
+    ("label,age,city\n5,1,2\n0,2,Oslo\n", "line 3, column 'city' is 'Oslo', expected a finite "
+                                          "number; are labels in the last column?"),
     ("5,1,2\n0,3,x\n", "line 2, column 3 is 'x', expected a finite number; are labels in the last "
                        "column?"),
-    ("a,1,two\nb,3,4\n", "line 1, column 3 is 'two', expected a finite number"),
-    ("5,1,2\n0,3,\n", "line 2, column 3 is '', expected a finite number"),
-    ("5,1,2\n0,nan,4\n", "line 2, column 2 is 'nan', expected a finite number"),
+    ("a,1,two\nb,3,4\n", "line 1, column 3 is 'two', expected a finite number; --label says "
+                         "which column the labels are in, `train --one-hot` makes numbers of "
+                         "texts"),
+    ("5,1,2\n0,3,\n", "line 2, column 3 is empty, expected a finite number; `train --impute mean` "
+                      "fills such cells (or median, zero)"),
+    ("label,age,b\n5,1,2\n0,nan,4\n", "line 3, column 'age' is 'nan', expected a finite number; "
+                                      "`train --impute mean` fills such cells (or median, zero)"),
     ("5,1,2\n0,3,-inf\n", "line 2, column 3 is '-inf', expected a finite number"),
     ("5,1,2\n0,3,1e99\n", "line 2, column 3 is '1e99', expected a finite number"),
     ("5,1,2\n,3,4\n", "line 2: the label is empty"),
@@ -84,9 +91,30 @@ def test_wrong_csv(tmp_path, content, expected):
 
 def test_wrong_csv_with_labels_last(tmp_path):
     path = csv(tmp_path, "1,2,5\n3,x,0\n")
-    assert fault(path, label="last") == "line 2, column 2 is 'x', expected a finite number"
-    with pytest.raises(InputError, match="label column 'middle': expected first or last"):
-        sources.load(path, label="middle")
+    assert fault(path, label="last") == (
+        "line 2, column 2 is 'x', expected a finite number; --label says which column the labels "
+        "are in, `train --one-hot` makes numbers of texts")
+
+
+@pytest.mark.parametrize("label", ["species", "2"])
+def test_labels_in_any_column(tmp_path, label):
+    data = read(csv(tmp_path, "length,species,width\n1,setosa,2\n3,virginica,4.5\n"), label=label)
+    assert data.x.tolist() == [[1, 2], [3, 4.5]] and data.y.tolist() == ["setosa", "virginica"]
+    assert [column.name for column in data.columns] == ["length", "width"]
+
+
+@pytest.mark.parametrize("content, label, expected", [
+    ("a,b,c\n1,2,3\n", "d", "label column 'd': expected a name in the first line (a, b, c), a "
+                            "number from 1 to 3, first or last"),
+    ("a,a,c\n1,2,3\n", "a", "label column 'a': several columns have that name"),
+    ("a,b,c\n1,2,3\n", "4", "label column 4: expected a number from 1 to the 3 columns, the name "
+                            "of a column, first or last"),
+    ("a,b,c\n1,,3\n", "b", "line 2: the label is empty"),
+    ("a,b,c\n1,2.5,3\n", "b", "the column 'b' has 2.5, expected labels of classes; are they in "
+                              "another column, which --label names? `train --task regression` "
+                              "learns numbers")])
+def test_labels_in_no_column(tmp_path, content, label, expected):
+    assert fault(csv(tmp_path, content), label=label) == expected
 
 
 def test_packed_files_that_are_cut(tmp_path):

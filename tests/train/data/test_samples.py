@@ -27,11 +27,12 @@ def _with(row: int, column: int, value: float) -> np.ndarray:
     (X, Y[:5], "x has 6 rows, y has 5: expected as many"),
     (X, 3, "x has 6 rows, y is one value: expected as many"),
     (X[:0], Y[:0], "x has no rows: expected at least one sample"),
-    (X[0], Y, "x has shape (2,): expected (rows, 2), such as x.reshape(-1, 2)"),
+    (X[0], Y, "x has shape (2,): expected (rows, 2). Reshape your data, such as "
+              "x.reshape(-1, 2)"),
     (X.reshape(6, 2, 1), Y, "x has shape (6, 2, 1): expected (rows, 2)"),
     (np.ones((6, 3)), Y, "x has 3 columns, sizes begin with 2: expected as many"),
     (X.astype(str), Y, "x is of type <U32: expected numbers"),
-    (X * 1j, Y, "x is of type complex128: expected numbers"),
+    (X * 1j, Y, "Complex data not supported: x is of type complex128, expected real numbers"),
     (X, [0, 1, 2, 3, 1, 7], "y has the label 3 in row 3: sizes end in 3, which takes labels 0 to "
                             "2, or 3 different ones; y has 5"),
     (X, [-1, 0, 1, 2, 0, 1], "y has the label -1 in row 0"),
@@ -42,7 +43,8 @@ def _with(row: int, column: int, value: float) -> np.ndarray:
     (X, np.full((6, 2), 0.5), "y has 2 columns, sizes end with 3: expected as many"),
     (X, np.where(np.eye(6, 3) > 0, np.nan, 0), "y has nan in row 0, column 0"),
     (X, np.ones((6, 3, 1)), "y has shape (6, 3, 1): expected (rows, 3)"),
-    (X, np.full((6, 3), None), "y is of type object: expected numbers"),
+    (X, np.full((6, 3), None), "Unknown label type: y has None in row 0, expected texts alone, or "
+                               "numbers alone"),
     (X, np.tile(Y[:, None], (1, 2)), "y has shape (6, 2): expected one label a row, or targets of "
                                      "shape (6, 3)")])
 def test_wrong_data(x: Any, y: Any, message: str) -> None:

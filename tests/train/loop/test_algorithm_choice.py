@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from gossamer.device.base import Device
 from gossamer.device.host import HostDevice
 from gossamer.device.registry import find
+from gossamer.errors import GossamerWarning
 from gossamer.ops.backprop.host import NumpyBackprop
 from gossamer.ops.backprop.problem import DENSITIES, BackpropProblem
 from gossamer.ops.registry import OPS
@@ -48,10 +50,30 @@ def test_on_an_nvidia_gpu(sizes: tuple[int, ...], settings: dict[str, Any],
     ((784, 300, 100, 10), {}, ("blocked", "launches"))])
 def test_on_a_processor_through_opencl(sizes: tuple[int, ...], settings: dict[str, Any],
                                        expected: tuple[str, str | None]) -> None:
-    device = RecordingDevice()
-    device.limits = replace(device.limits, subgroup_size=1, shared_bytes=2**20,
-                            shared_bytes_opt_in=2**20, mma=False)
-    assert _chosen(device, sizes, settings) == expected
+    assert _chosen(_OpenClProcessor(), sizes, settings) == expected
+
+
+def test_a_processor_that_trains_slowly_through_opencl_is_told_of() -> None:
+    device = _OpenClProcessor()
+    with pytest.warns(GossamerWarning, match="is a processor, on which persistent trains many "
+                                             "times as slowly as NumPy does: leave the device"):
+        choose(BackpropProblem((784, 128, 10), 100, 100), device, None, None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        choose(BackpropProblem(PUBLISHED, 100, 100), device, None, None)
+        choose(BackpropProblem((784, 128, 10), 100, 100), device, None, "persistent")
+        choose(BackpropProblem((784, 128, 10), 100, 100), RecordingDevice(), None, None)
+
+
+class _OpenClProcessor(RecordingDevice):
+    """A processor that OpenCL computes on."""
+
+    on_processors = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.limits = replace(self.limits, subgroup_size=1, shared_bytes=2**20,
+                              shared_bytes_opt_in=2**20, mma=False)
 
 
 def _chosen(device: Device, sizes: tuple[int, ...],

@@ -9,6 +9,8 @@ photos are prepared.
 anchors: JSON list of [width, height], in pixels of the input.
 detector: JSON object of the fields of a `DetectorMetadata` of gossamer.model.detector_metadata,
 which says how boxes are decoded from the outputs.
+columns: JSON list of objects, one a column of the table that the network was trained on, with its
+name, the number that fills an empty cell, and the texts (values) that its cells may be.
 names: names of the classes as Ultralytics' exporters write them, a dict or, in older files, a list
 as Python prints it; read where there are no `classes`.
 """
@@ -25,10 +27,17 @@ from typing import Any, TypeVar
 import onnx
 
 from gossamer.model.detector_metadata import detector_of
-from gossamer.model.metadata import ModelMetadata, anchors_of, is_number, preprocessing_of
+from gossamer.model.metadata import (
+    ModelMetadata,
+    anchors_of,
+    columns_of,
+    is_number,
+    preprocessing_of,
+)
 
 CLASSES, OUTPUTS, PICTURE = "classes", "outputs", "picture"
 PREPROCESSING, ANCHORS, DETECTOR = "preprocessing", "anchors", "detector"
+COLUMNS = "columns"
 _SCORES = "scores"
 _Value = TypeVar("_Value")
 
@@ -46,7 +55,8 @@ def read(model: onnx.ModelProto) -> ModelMetadata:
     return ModelMetadata(tuple(map(str, names)), texts.get(OUTPUTS) == _SCORES, shape,
                          float(brightness) if is_number(brightness) else None,
                          _valid(preprocessing_of, texts.get(PREPROCESSING)), anchors,
-                         _valid(partial(detector_of, anchors=len(anchors)), texts.get(DETECTOR)))
+                         _valid(partial(detector_of, anchors=len(anchors)), texts.get(DETECTOR)),
+                         _valid(columns_of, texts.get(COLUMNS)) or ())
 
 
 def entries(metadata: ModelMetadata) -> Mapping[str, str]:
@@ -68,6 +78,10 @@ def entries(metadata: ModelMetadata) -> Mapping[str, str]:
         texts[ANCHORS] = json.dumps(metadata.anchors)
     if metadata.detector is not None:
         texts[DETECTOR] = json.dumps(asdict(metadata.detector))
+    if metadata.columns:
+        texts[COLUMNS] = json.dumps([
+            {key: value for key, value in asdict(column).items() if value is not None}
+            for column in metadata.columns])
     return texts
 
 

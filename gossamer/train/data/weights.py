@@ -1,0 +1,68 @@
+"""Weights of samples: those that a user gives, and those of classes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from gossamer.errors import ArrayError, quoted
+
+BALANCED = "balanced"
+
+
+def checked_weights(sample_weight: Any, rows: int) -> np.ndarray:
+    """Returns the weights of so many rows, divided by their mean, as float32."""
+    weights = np.asarray(sample_weight)
+    if weights.dtype.kind not in "biuf" or weights.shape != (rows,):
+        raise ArrayError(f"sample_weight has shape {weights.shape} and type {weights.dtype}: "
+                         f"expected one number for each of the {rows} rows")
+    weights = weights.astype(np.float64)
+    wrong = ~(np.isfinite(weights) & (weights >= 0))
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise ArrayError(f"sample_weight has {weights[row]:g} in row {row}: expected finite "
+                         "numbers of 0 or more")
+    return _of_mean_1(weights, "sample_weight is zero in every row: expected a number above 0")
+
+
+def with_classes(weights: np.ndarray | None, class_weight: Any, labels: np.ndarray,
+                 classes: np.ndarray) -> np.ndarray:
+    """Returns the weights of rows, each multiplied by that of its class, and divided by their mean,
+    as float32.
+
+    weights: (n,) weights of the rows; None where all are alike.
+    class_weight: a mapping from label to weight, in which those that are left out have 1; or
+    "balanced", with which all classes that occur weigh alike.
+    labels: (n,) index of each row's class.
+    classes: the label of each class.
+    Raises InputError where a weight cannot be, or belongs to no class.
+    """
+    if isinstance(class_weight, str) and class_weight == BALANCED:
+        counts = np.bincount(labels, minlength=len(classes))
+        by_class = len(labels) / np.maximum(counts, 1)
+    elif isinstance(class_weight, Mapping):
+        by_class = np.ones(len(classes))
+        for label, weight in class_weight.items():
+            places = np.flatnonzero(classes == label)
+            if not len(places):
+                raise ArrayError(f"class_weight has the label {quoted(label)}, which no class "
+                                 "has; expected labels that y holds")
+            if not isinstance(weight, int | float | np.number) or not 0 <= weight < np.inf:
+                raise ArrayError(f"class_weight {quoted(weight)} of the label {quoted(label)}: "
+                                 "expected a finite number of 0 or more")
+            by_class[places] = weight
+    else:
+        raise ArrayError(f"class_weight {quoted(class_weight)}: expected 'balanced', a mapping "
+                         "from label to weight, or None")
+    of_rows = by_class[labels] * (1 if weights is None else weights.astype(np.float64))
+    return _of_mean_1(of_rows, "class_weight leaves every row the weight zero: expected a weight "
+                               "above 0 for a class that y holds")
+
+
+def _of_mean_1(weights: np.ndarray, all_zero: str) -> np.ndarray:
+    """Returns weights divided by their mean, as float32. all_zero: the message where they are 0."""
+    if not weights.any():
+        raise ArrayError(all_zero)
+    return (weights / weights.mean()).astype(np.float32)

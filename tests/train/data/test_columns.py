@@ -1,0 +1,106 @@
+"""Gaps and texts in tables: what is read, what is learnt of them, and how others are encoded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gossamer.errors import GossamerWarning, InputError
+from gossamer.model.metadata import Column
+from gossamer.train.data import csv_files, sources
+from gossamer.train.data.columns import CellRules, encoded, learnt
+from gossamer.train.data.dataset import Dataset
+
+TABLE = "buys,age,city\nyes,30,Oslo\nno,,Rome\nyes,50,NA\nno,70,Oslo\n"
+BOTH = CellRules("mean", one_hot=True)
+
+
+def _read(folder: Path, text: str, cells: CellRules, **options: Any) -> Dataset:
+    (folder / "t.csv").write_text(text)
+    return csv_files.read(folder / "t.csv", options.pop("label", "first"), None, cells=cells)
+
+
+@pytest.mark.parametrize(("impute", "fill"), [("mean", 50), ("median", 50), ("zero", 0)])
+def test_gaps_and_texts_become_numbers(tmp_path: Path, impute: str, fill: float) -> None:
+    data = _read(tmp_path, TABLE, CellRules(impute, one_hot=True))
+    columns = learnt(data, impute)
+    assert columns == (Column("age", fill), Column("city", None, ("Oslo", "Rome")))
+    assert encoded(data, columns).x.tolist() == [
+        [30, 1, 0], [fill, 0, 1], [50, 0, 0], [70, 1, 0]]
+
+
+def test_only_samples_trained_on_are_learnt_from(tmp_path: Path) -> None:
+    data = _read(tmp_path, TABLE, BOTH)
+    columns = learnt(data.rows(slice(2, 4)), "median")
+    assert columns == (Column("age", 60), Column("city", None, ("Oslo",)))
+    with pytest.warns(GossamerWarning, match=r"t.csv: 1 samples have texts like 'Rome' in the "
+                                             r"column 'city', which no sample trained on has"):
+        assert encoded(data, columns).x.tolist() == [[30, 1], [60, 0], [50, 0], [70, 1]]
+
+
+def test_later_samples_are_encoded_as_those_trained_on(tmp_path: Path) -> None:
+    columns = (Column("age", 50), Column("city", None, ("7", "Rome")), Column("rate"))
+    rules = CellRules(known=columns)
+    # the columns are found by their names, and texts that look like numbers stay texts
+    data = _read(tmp_path, "rate,city,buys,age\n1,7,no,\n2,7,no,3\n", rules, label="buys")
+    assert encoded(data, columns).x.tolist() == [[50, 1, 0, 1], [3, 1, 0, 2]]
+    nameless = _read(tmp_path, "1,,Rome,5\n0,2,7,6\n", rules)
+    assert encoded(nameless, columns).x.tolist() == [[50, 0, 1, 5], [2, 1, 0, 6]]
+
+
+@pytest.mark.parametrize(("text", "expected"), [
+    ("y,b,a\n1,2,3\n0,4,5\n", [[3, 2], [5, 4]]), ("1,2,3\n0,4,5\n", [[2, 3], [4, 5]])])
+def test_columns_of_numbers_alone_are_found_by_their_names(tmp_path: Path, text: str,
+                                                           expected: list[list[float]]) -> None:
+    columns = (Column("a"), Column("b"))
+    assert encoded(_read(tmp_path, text, CellRules(known=columns)), columns).x.tolist() == expected
+
+
+@pytest.mark.parametrize(("text", "cells", "message"), [
+    (TABLE, CellRules("mean"), "line 2, column 'city' is 'Oslo', expected a finite number; "
+                               "--label says"),
+    (TABLE, CellRules(one_hot=True), "line 3, column 'age' is empty, expected a value; `train "
+                                     "--impute mean` fills such cells"),
+    ("1,x,5\n0,,6\n", CellRules(one_hot=True), "line 2, column 2 is empty, expected a value"),
+    (TABLE, CellRules(known=(Column("age", 1), Column("town", None, ("Oslo",)))),
+     "has no column 'town', which the network was trained on; has the column 'city', which it was "
+     "not trained on"),
+    (TABLE, CellRules(known=(Column("age", 1), Column("city"))),
+     "line 2, column 'city' is 'Oslo', expected a finite number, as in the samples trained on"),
+    ("1,2,3\n", CellRules(known=(Column("", 1),)),
+     "has 2 columns besides the label, the network was trained on 1"),
+    ("y,a\n" + "".join(f"1,t{index}\n" for index in range(1001)), CellRules(one_hot=True),
+     "line 2, column 'a' holds one of 1001 different texts, expected 1000 at most")])
+def test_cells_that_are_not_taken(tmp_path: Path, text: str, cells: CellRules,
+                                  message: str) -> None:
+    with pytest.raises(InputError) as error:
+        _read(tmp_path, text, cells)
+    assert message in str(error.value)
+
+
+def test_a_column_without_a_number_cannot_be_filled(tmp_path: Path) -> None:
+    data = _read(tmp_path, "y,a,b\n1,,2\n0,,3\n", CellRules("mean"))
+    with pytest.raises(InputError, match=r"column 1 \('a'\) is empty in every sample"):
+        learnt(data, "mean")
+
+
+def test_a_complete_table_has_its_columns_filled_later(tmp_path: Path) -> None:
+    data = _read(tmp_path, "1,2,3\n0,4,5\n", CellRules("mean"))
+    assert learnt(data, "mean") == (Column("", 3), Column("", 4))
+
+
+def test_test_files_of_a_folder_have_the_columns_trained_on(tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text("y,a,b\n1,Oslo,3\n0,Rome,5\n")
+    (tmp_path / "test.csv").write_text("y,b,a\n1,2,Rome\n")
+    training, test = sources.load(tmp_path, cells=BOTH)
+    assert test is not None
+    assert encoded(test, learnt(training, "mean")).x.tolist() == [[0, 1, 2]]
+
+
+def test_other_files_have_no_columns(tmp_path: Path) -> None:
+    np.savez(tmp_path / "s.npz", x=np.ones((2, 2)), y=[0, 1])
+    with pytest.raises(InputError, match="--impute and --one-hot are for "):
+        sources.load(tmp_path / "s.npz", cells=BOTH)
