@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -28,6 +28,7 @@ from gossamer.plan.report.report import Report, make_report
 from gossamer.plan.run.bound import BoundCall
 from gossamer.plan.run.calls import Calls
 from gossamer.plan.run.context import Context
+from gossamer.plan.run.stream import PlanParts, ResultStream
 from gossamer.plan.store import plan_file
 from gossamer.plan.tune.tuner import Tuner
 
@@ -355,6 +356,42 @@ class Plan:
         if number < 1:
             raise InputError(f"contexts is {number}, expected 1 or more")
         self._calls.contexts.most = number
+
+    def stream(self, batches: Iterable[Any], depth: int = 3, *,
+               errors: str = "raise") -> ResultStream:
+        """Compute many batches, one after another, and return an iterator of their results.
+
+        A thread reads the batches ahead; meanwhile others are copied to the device, computed, and
+        copied back. At most `2 * depth` batches are in memory, however slowly results are taken.
+
+        Parameters
+        ----------
+        batches : iterable
+            The batches in order, of any sizes: an array for a network of one input, a tuple or list
+            of arrays by position, or a mapping of names to arrays, as for `plan(x)`. The arrays of
+            a batch must not be changed before its result was taken.
+        depth : int, default 3
+            How many batches the device has at once, each with memory of its own. On processors
+            one batch is computed at a time.
+        errors : {"raise", "return"}, default "raise"
+            What becomes of a batch that fails: its error is raised in its place, after which
+            iteration may go on with the next one, or is returned in place of its result.
+
+        Returns
+        -------
+        ResultStream
+            An iterator of the results, each as `plan(x)` returns it, in the order of the batches.
+            An error of a batch names its number from 0. What the iterator of the batches raises
+            comes after the results of all before it, and ends the stream.
+
+        Raises
+        ------
+        InputError
+            If `batches` is no iterable of batches, or another argument is wrong.
+        """
+        self.device.check_usable()
+        return ResultStream(PlanParts(self.graph, self.device, self.context, self), batches,
+                            depth, errors)
 
     def context(self, batch: int, stream: Any = None) -> Context:
         """Make a context: buffers of its own for one execution at a time, with shared weights.
