@@ -201,6 +201,8 @@ class _Pipeline:
                 del item
         except BaseException as error:
             last = error
+        # a generator of the caller ends here, in the thread in which it has run
+        self._iterator = iter(())
         self._entries.put(last)
         for _ in self._workers:
             self._tasks.put(None)

@@ -46,6 +46,35 @@ def read(path: Path, label: str, limit: int | None, numbers: bool = False) -> Da
     return Dataset(x, y, shape, are_pixels(x, shape), str(path))
 
 
+def read_inputs(path: Path, numbers: int,
+                label: str) -> tuple[np.ndarray, list[str] | None]:
+    """Returns the inputs of a network from a csv file, float32 of shape (rows, numbers), and the
+    text of the label of each; None where the file has as many columns as the network takes numbers.
+
+    label: "first" or "last", the column of the labels in a file that has one column more.
+    Raises InputError with line and column of the first wrong cell, and for other numbers of
+    columns.
+    """
+    with opened_lines(path) as file:
+        filled = (line for line in file if not line.isspace())
+        columns = _first_sample(path, filled, label)[2]
+    if columns not in (numbers, numbers + 1):
+        raise InputError(f"{path}: has {columns} columns, expected {numbers} numbers a row, or a "
+                         "label and these")
+    table, delimiter = _table(path, label, None)
+    x, labels = np.ascontiguousarray(table["x"], np.float32), np.strings.strip(table["label"])
+    if not np.isfinite(x).all():
+        raise _first_fault(path, label, delimiter, "has cells that are empty or NaN")
+    if columns > numbers:
+        return x, labels.tolist()
+    for row, text in enumerate(labels.tolist(), 1):
+        if not _is_number(text) or not abs(float(text)) <= _GREATEST:
+            raise InputError(f"{path}: row {row}, column {1 if label == 'first' else columns} is "
+                             f"{quoted(text)}, expected a finite number")
+    column = labels.astype(np.float32)[:, None]
+    return np.concatenate([column, x] if label == "first" else [x, column], axis=1), None
+
+
 def _table(path: Path, label: str, limit: int | None) -> tuple[np.ndarray, str]:
     """Returns an array of samples, each with its label as text and its numbers as x; and the
     delimiter of cells."""
