@@ -4,9 +4,7 @@ the samples of CSV files."""
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +19,7 @@ from gossamer.device.host import processors
 from gossamer.errors import InputError
 from gossamer.io import terminal
 from gossamer.io.images import load_image
-from gossamer.io.picture_files import pictures_in
+from gossamer.io.picture_files import pictures_in, side_by_side
 from gossamer.io.text import shape_text
 from gossamer.plan.measurement import counted
 from gossamer.train.data import csv_files
@@ -120,27 +118,10 @@ def _pictures(model: str, graph: Graph, sources: Sequence[str], options: PhotoOp
         return values.reshape(-1) if is_flat else values
 
     def chunks(indices: Sequence[int]) -> Iterator[Chunk]:
-        ahead = size + 2 * processors()
-        return _chunked(zip(indices, _side_by_side(read, [files[index] for index in indices],
-                                                   ahead), strict=True), size)
+        pictures = side_by_side(read, [files[index] for index in indices], processors(), size)
+        return _chunked(zip(indices, pictures, strict=True), size)
 
     return RowInputs("file", files, None, size, chunks)
-
-
-def _side_by_side(read: Callable[[str], np.ndarray | str], files: Iterable[str],
-                  ahead: int) -> Iterator[np.ndarray | str]:
-    """Yields what is read of files, in their order. Threads read as many files ahead."""
-    waiting: deque[Future[np.ndarray | str]] = deque()
-    pool = ThreadPoolExecutor(processors(), "gossamer-pictures")
-    try:
-        for file in files:
-            waiting.append(pool.submit(read, file))
-            if len(waiting) > ahead:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 def _chunked(pictures: Iterable[tuple[int, np.ndarray | str]], batch: int) -> Iterator[Chunk]:

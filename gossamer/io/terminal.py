@@ -50,7 +50,7 @@ def print_table(columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]],
     moved = below if sum(full.values()) + _GAP * (len(full) - 1) > console.width else ""
     full.pop(moved, None)
     may_cut = [key for key in columns if not _numeric(cells[key])]
-    widths = _widths(full, may_cut, spare, console.width)
+    widths = _widths(full, may_cut, [key for key in spare if key in columns], console.width)
     right = {key for key in widths if _numeric(cells[key])}
 
     def joined(texts: Mapping[str, str]) -> str:
