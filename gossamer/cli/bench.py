@@ -231,8 +231,9 @@ def _measure(names: list[str], case_parts: str | None, models: list[Path], data:
         peaks = measure_peaks(device, precisions)
     named = {name for names in peers.values() for name in names}
     is_choice_only = by_themselves is not None and {UNFUSED}.issuperset(by_themselves)
-    tuner = tuners(device, effort, status.update,
-                   choice_only=is_choice_only and named.isdisjoint(vendors()))
+    tuner = tuners(device, effort, status.update, choice_only=all(
+        item.is_called for item in items) or (
+            is_choice_only and named.isdisjoint(vendors())))
     if output_format == "text":
         report.print_peaks(device.name, device.description, peaks)
     for item in items:
