@@ -52,7 +52,8 @@ class RowInputs:
 
     key: what their names are called. names: their files or numbers. labels: their labels, of a CSV
     file that has some. batch: how many run at once at most.
-    chunks: function that reads those of the given numbers.
+    chunks: function that reads those of the given numbers. graph: the network with the form in
+    which it takes them.
     """
 
     key: str
@@ -60,6 +61,7 @@ class RowInputs:
     labels: Sequence[str] | None
     batch: int
     chunks: Callable[[Sequence[int]], Iterator[Chunk]]
+    graph: Graph
 
 
 def is_table(name: str) -> bool:
@@ -74,13 +76,14 @@ def make_rows(sources: Sequence[str]) -> bool:
 
 
 def row_inputs(model: str, graph: Graph, sources: Sequence[str], options: PhotoOptions,
-               batch: int | None, label: str) -> RowInputs:
+               batch: int | None, label: str, *, is_planned: bool) -> RowInputs:
     """Returns the inputs of folders and picture files, or of one CSV file. model: the network as
-    the command line names it. Raises InputError where there are none, or where they do not fit the
+    the command line names it. is_planned: whether there is a plan, which says how it takes them.
+    Raises InputError where there are none, or where they do not fit the
     network."""
     tables = [name for name in sources if is_table(name)]
     if not tables:
-        return _pictures(model, graph, sources, options, batch)
+        return _pictures(model, graph, sources, options, batch, is_planned=is_planned)
     if len(sources) > 1:
         raise InputError(f"{tables[0]}: is a table of samples; give it alone")
     if options.names():
@@ -90,7 +93,7 @@ def row_inputs(model: str, graph: Graph, sources: Sequence[str], options: PhotoO
 
 
 def _pictures(model: str, graph: Graph, sources: Sequence[str], options: PhotoOptions,
-              batch: int | None) -> RowInputs:
+              batch: int | None, *, is_planned: bool) -> RowInputs:
     files: list[str] = []
     others = 0
     for source in sources:
@@ -108,20 +111,19 @@ def _pictures(model: str, graph: Graph, sources: Sequence[str], options: PhotoOp
     files = list(dict.fromkeys(files))
     prepare = photo_options.preprocessing(model, graph, options)
     size = _batch(graph, batch, len(files))
-    is_flat = len(graph.inputs[0].shape) == 2
+    graph = graph if is_planned else photo_options.taking_photos(graph, prepare)
 
     def read(file: str) -> np.ndarray | str:
         try:
-            values = prepare(load_image(file))
+            return photo_options.as_taken(prepare, graph.inputs[0], load_image(file))
         except InputError as error:
             return str(error).removeprefix(f"{file}: ")
-        return values.reshape(-1) if is_flat else values
 
     def chunks(indices: Sequence[int]) -> Iterator[Chunk]:
         pictures = side_by_side(read, [files[index] for index in indices], processors(), size)
         return _chunked(zip(indices, pictures, strict=True), size)
 
-    return RowInputs("file", files, None, size, chunks)
+    return RowInputs("file", files, None, size, chunks, graph)
 
 
 def _chunked(pictures: Iterable[tuple[int, np.ndarray | str]], batch: int) -> Iterator[Chunk]:
@@ -157,6 +159,8 @@ def _samples(model: str, graph: Graph, path: Path, batch: int | None, label: str
         terminal.notice(f"{path}: its {label} column is taken as labels, as it has one more than "
                         "the network takes numbers")
     x = numbers.reshape(len(numbers), *(size or 1 for size in shape))
+    if info.given is not None:
+        x = info.given.arranged(x)
     size = _batch(graph, batch, len(x))
 
     def chunks(indices: Sequence[int]) -> Iterator[Chunk]:
@@ -164,7 +168,7 @@ def _samples(model: str, graph: Graph, path: Path, batch: int | None, label: str
             part = list(indices[start:start + size])
             yield [Entry(index) for index in part], x[part]
 
-    return RowInputs("sample", range(len(x)), labels, size, chunks)
+    return RowInputs("sample", range(len(x)), labels, size, chunks, graph)
 
 
 def _batch(graph: Graph, batch: int | None, rows: int) -> int:

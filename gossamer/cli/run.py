@@ -91,8 +91,9 @@ def run(
                        or Path(output or "").suffix in run_rows.OWN_SUFFIXES):
         rows = run_rows.RowOptions(output, resume, labels, top)
         run_rows.check(rows, graph, [model, *filter(None, [weights]), *photos])
-        inputs_of_rows = row_inputs.row_inputs(model, graph, photos, options, batch, label)
-        run_rows.run_rows(model, graph, saved_plan, inputs_of_rows, rows, device, strict=strict,
+        inputs_of_rows = row_inputs.row_inputs(model, graph, photos, options, batch, label,
+                                               is_planned=saved_plan is not None)
+        run_rows.run_rows(model, saved_plan, inputs_of_rows, rows, device, strict=strict,
                           table=table, as_json=as_json)
         return
     output_path = None

@@ -67,7 +67,7 @@ def check(options: RowOptions, graph: Graph, files_read: Sequence[str]) -> None:
     output_files.check_place(options.option_text, path, files_read)
 
 
-def run_rows(model: str, graph: Graph, saved_plan: Plan | None, inputs: RowInputs,
+def run_rows(model: str, saved_plan: Plan | None, inputs: RowInputs,
              options: RowOptions, device: str | None, *, strict: bool, table: bool,
              as_json: bool) -> None:
     """Runs a network on the inputs and writes a row for each, in their order; prints what ran where
@@ -80,7 +80,7 @@ def run_rows(model: str, graph: Graph, saved_plan: Plan | None, inputs: RowInput
     else:
         rows = _Shown(inputs.key, documents if as_json else None)
     left = [index for index, name in enumerate(inputs.names) if str(name) not in rows.done]
-    plan = saved_plan or gossamer.compile(graph, device=device, strict=strict)
+    plan = saved_plan or gossamer.compile(inputs.graph, device=device, strict=strict)
     if not as_json:
         print(f"device: {plan.device.name} ({plan.device.description})")
     loop = _Loop(model, plan, inputs, options)

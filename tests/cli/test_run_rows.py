@@ -16,6 +16,8 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from PIL import Image
 
+import gossamer
+from gossamer import InputFormat
 from gossamer.cli import row_files
 from tests.cli.command_line import QUIET_MAIN, fails, save_network, succeeds
 from tests.tolerances import normalised_error, tolerance
@@ -204,6 +206,19 @@ def test_pictures_of_many_sizes_run_in_batches_of_one_size(tmp_path):
             folder / f"{index}.png")
     line = fails(2, *_command(net, folder, "-o", tmp_path / "rows.jsonl"))
     assert "open" in line and not (tmp_path / "rows.jsonl").exists()
+
+
+def test_a_plan_of_a_network_takes_pictures_in_its_own_form(tiny, folder, tmp_path):
+    rows = {}
+    for name, form in (("bytes", InputFormat("uint8", "NHWC", scale=1 / 255)), ("floats", None)):
+        plan = gossamer.compile(str(tiny), "host", inputs=form)
+        plan.save(tmp_path / f"{name}.plan")
+        succeeds("run", tmp_path / f"{name}.plan", folder, "--preprocess", "unit",
+                 "-o", tmp_path / f"{name}.npy")
+        rows[name] = np.load(tmp_path / f"{name}.npy")
+    readable = ~np.isnan(rows["floats"]).any(axis=1)
+    assert readable.sum() == 40
+    np.testing.assert_allclose(rows["bytes"][readable], rows["floats"][readable], rtol=1e-4)
 
 
 def test_rows_on_stdout(tiny, folder):

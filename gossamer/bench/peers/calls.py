@@ -16,12 +16,20 @@ from gossamer.device.registry import find
 
 TENSORS, ARRAYS, BYTES = "tensors", "arrays", "bytes"
 """What calls are given: float tensors of torch on the GPU, float32 NumPy arrays, or NumPy arrays of
-uint8. Results come back to where the inputs are."""
+uint8, pictures in NHWC as they are decoded, which are divided by 255. Results come back to where
+the inputs are."""
+BYTE_SCALE = 1 / 255
 KINDS = (TENSORS, ARRAYS, BYTES)
 
 CalledPeer = Callable[[PeerNetwork, np.ndarray, Device, str, str, int], CalledContender]
 """Function that returns a peer ready to be called with an input of a kind, on a device, in a
 precision, by several threads. Raises AbsentError."""
+
+
+def normalised(x: np.ndarray) -> np.ndarray:
+    """Returns bytes as the network takes them, in float32 and NCHW."""
+    values = x.transpose(0, 3, 1, 2) if x.ndim == 4 else x
+    return np.ascontiguousarray(values) * np.float32(BYTE_SCALE)
 
 
 def onnxruntime(network: PeerNetwork, x: np.ndarray, device: Device, precision: str, kind: str,
@@ -44,10 +52,10 @@ def onnxruntime(network: PeerNetwork, x: np.ndarray, device: Device, precision: 
     name = network.graph.inputs[0].name
 
     def call() -> object:
-        return session.run(None, {name: x.astype(np.float32, copy=False)})
+        return session.run(None, {name: x if kind == ARRAYS else normalised(x)})
 
     return CalledContender("onnxruntime", host, lambda: call, lambda value: value[0],
-                           "NCHW" if x.ndim == 4 else "row",
+                           "row" if x.ndim != 4 else "NCHW" if kind == ARRAYS else "NHWC",
                            f"CPU, {host.limits.compute_units} threads")
 
 

@@ -11,7 +11,7 @@ import torch
 from gossamer.bench.call_contest import CalledContender
 from gossamer.bench.call_times import Call
 from gossamer.bench.contender import AbsentError, PeerNetwork
-from gossamer.bench.peers.calls import TENSORS
+from gossamer.bench.peers.calls import BYTE_SCALE, BYTES, TENSORS, normalised
 from gossamer.bench.peers.torch_networks import folded
 from gossamer.bench.peers.torch_peers import FLAGS
 from gossamer.device.base import Device
@@ -37,7 +37,7 @@ def called(name: str, network: PeerNetwork, x: np.ndarray, device: Device, preci
     if threads > 1 and name in (GRAPH, "torch-compile:reduce-overhead"):
         raise AbsentError("a CUDA graph has one input in memory, and serves one thread")
     place = torch.device("cuda", device.index) if on_cuda else torch.device("cpu")
-    run, source = _prepared(name, network, x, place, precision)
+    run, source = _prepared(name, network, x if kind != BYTES else normalised(x), place, precision)
     static = source if name == GRAPH else None
 
     def queued(given: torch.Tensor) -> Any:
@@ -55,6 +55,11 @@ def called(name: str, network: PeerNetwork, x: np.ndarray, device: Device, preci
         else:
             def call() -> Any:
                 given = torch.from_numpy(x)
+                if kind == BYTES:
+                    # the GPU normalises
+                    given = given.to(place)
+                    given = given.permute(0, 3, 1, 2) if given.ndim == 4 else given
+                    given = given.to(source.dtype) * BYTE_SCALE
                 if static is None:
                     given = given.to(place).to(source.dtype).contiguous(
                         memory_format=_format(source))

@@ -18,7 +18,15 @@ import numpy as np
 from gossamer.bench.call_contest import CallCase, CalledContender
 from gossamer.bench.call_times import Call, Load
 from gossamer.bench.contender import OWN, AbsentError, PeerNetwork
-from gossamer.bench.peers.calls import ARRAYS, BYTES, CALLED_PEERS, KINDS, TENSORS
+from gossamer.bench.peers.calls import (
+    ARRAYS,
+    BYTE_SCALE,
+    BYTES,
+    CALLED_PEERS,
+    KINDS,
+    TENSORS,
+    normalised,
+)
 from gossamer.bench.suites.networks import input_of, plans_of, precision_of, whole_network
 from gossamer.bench.work import Case, Files, Item, Setting
 from gossamer.device.base import Device
@@ -26,6 +34,9 @@ from gossamer.device.host import processors
 from gossamer.errors import InputError
 from gossamer.io.images import PRESETS, Preprocessing, load_image
 from gossamer.io.picture_files import pictures_in, side_by_side
+from gossamer.model.formats import with_formats
+from gossamer.model.graph import Graph
+from gossamer.model.input_format import InputFormat
 from gossamer.plan.plan import Plan
 
 LATENCY, THROUGHPUT = "latency", "throughput"
@@ -80,7 +91,7 @@ def latency_case(make: NetworkMaker, batch: int, kind: str, load: Load,
         raise AbsentError("torch is not installed: pip install torch")
     network = make(batch)
     x = _input(network, batch, kind)
-    plans = plans_of(network.graph, batch, setting)
+    plans = plans_of(_graph(network, kind), batch, setting)
     called: dict[str, Callable[[], CalledContender]] = {}
     for plan in plans:
         precision = precision_of(plan.program(batch))
@@ -95,7 +106,7 @@ def throughput_case(make: NetworkMaker, batch: int, kind: str, load: Load,
     """Makes the case of many batches of one array, whose transfers count."""
     network = make(batch)
     x = _input(network, batch, kind)
-    plans = plans_of(network.graph, batch, setting)
+    plans = plans_of(_graph(network, kind), batch, setting)
     bus = _copy_rate(setting.device)
     called: dict[str, Callable[[], CalledContender]] = {}
     batches = 1
@@ -125,16 +136,18 @@ def folder_case(make: NetworkMaker, batch: int, folder: Path, load: Load,
     prepare = _preparation(network)
 
     def batches() -> Any:
-        pictures = side_by_side(lambda file: prepare(load_image(file)), files, processors(), batch)
+        pictures = side_by_side(lambda file: prepare.pixels(load_image(file)), files, processors(),
+                                batch)
         while part := list(itertools.islice(pictures, batch)):
             yield np.stack(part)
 
+    graph = with_formats(network.graph, InputFormat.from_metadata(prepare), None)
     first = next(batches())
     start = time.perf_counter()
     for _ in batches():
         pass
     decoding = len(files) / (time.perf_counter() - start)
-    plans = plans_of(network.graph, batch, setting)
+    plans = plans_of(graph, batch, setting)
     bus = _copy_rate(setting.device)
     called: dict[str, Callable[[], CalledContender]] = {}
     for plan in plans:
@@ -143,22 +156,34 @@ def folder_case(make: NetworkMaker, batch: int, folder: Path, load: Load,
         precision = precision_of(plan.program(batch))
         called[f"{OWN} {precision}"] = partial(
             _streamed, OWN, plan, batches, len(files) / len(first), shares, precision)
-    return _case(THROUGHPUT, f"{network.name}/pictures", network, first, plans, called, load)
+    values = np.stack([prepare(load_image(file)) for file in files[:len(first)]])
+    return _case(THROUGHPUT, f"{network.name}/pictures", network, values, plans, called, load)
 
 
 def _case(suite: str, name: str, network: PeerNetwork, x: np.ndarray, plans: Sequence[Plan],
           called: dict[str, Callable[[], CalledContender]], load: Load) -> CallCase:
-    case: Case = whole_network(suite, name, network.graph, x.astype(np.float32),
-                               plans[0].layers(len(x)), {})
+    values = x if x.dtype == np.float32 else normalised(x)
+    case: Case = whole_network(suite, name, network.graph, values, plans[0].layers(len(x)), {})
     return CallCase(**vars(case) | {"called": called, "load": load})
 
 
 def _input(network: PeerNetwork, batch: int, kind: str) -> np.ndarray:
-    """Returns an input: numbers from a normal distribution, or bytes."""
+    """Returns an input: numbers from a normal distribution, or bytes, of pictures as they are
+    decoded."""
     x = input_of(network, batch)
     if kind != BYTES:
         return x
-    return np.random.default_rng(0).integers(0, 256, x.shape, np.uint8)
+    shape = x.transpose(0, 2, 3, 1).shape if x.ndim == 4 else x.shape
+    return np.random.default_rng(0).integers(0, 256, shape, np.uint8)
+
+
+def _graph(network: PeerNetwork, kind: str) -> Graph:
+    """Returns the network as it takes the inputs of a kind."""
+    if kind != BYTES:
+        return network.graph
+    given = InputFormat("uint8", "NHWC" if len(network.graph.inputs[0].shape) == 4 else "NCHW",
+                        scale=BYTE_SCALE)
+    return with_formats(network.graph, given, None)
 
 
 def _preparation(network: PeerNetwork) -> Preprocessing:
@@ -169,6 +194,10 @@ def _preparation(network: PeerNetwork) -> Preprocessing:
     if graph.inputs[0].shape[1] == 1:
         prepare = replace(PRESETS["unit"], channels="grey")
     return prepare.fitted(graph.inputs[0].shape)
+
+
+def _layout(x: np.ndarray, kind: str) -> str:
+    return "row" if x.ndim != 4 else "NHWC" if kind == BYTES else "NCHW"
 
 
 def _add_peers(called: dict[str, Callable[[], CalledContender]], network: PeerNetwork,
@@ -188,7 +217,7 @@ def _own_call(name: str, plan: Plan, x: np.ndarray, kind: str, bound: bool,
     """Returns calls of a plan that end with their results complete."""
     plan.contexts = max(plan.contexts, load.threads)
     precision = precision_of(plan.program(len(x)))
-    layout = "NCHW" if x.ndim == 4 else "row"
+    layout = _layout(x, kind)
     if kind != TENSORS:
         def new_call() -> Call:
             return plan.bind(x) if bound else lambda: plan(x)
@@ -243,16 +272,17 @@ def _a_second(batch: int, us: float) -> str:
 
 def _own_stream(name: str, plan: Plan, x: np.ndarray, batches: int, shares: _Shares,
                 precision: str) -> CalledContender:
+    kind = BYTES if x.dtype == np.uint8 else ARRAYS
     if name != ONE_BY_ONE:
         return _streamed(name, plan, lambda: itertools.repeat(x, batches), batches, shares,
-                         precision)
-    single = CalledContender(name, plan.device, lambda: lambda: plan(x), _first,
-                             "NCHW" if x.ndim == 4 else "row", "plan(x) in a loop", precision)
+                         precision, _layout(x, kind))
+    single = CalledContender(name, plan.device, lambda: lambda: plan(x), _first, _layout(x, kind),
+                             "plan(x) in a loop", precision)
     return replace(_repeated(single, batches, len(x)), described=shares.text)
 
 
 def _streamed(name: str, plan: Plan, batches: Callable[[], Any], runs: float, shares: _Shares,
-              precision: str) -> CalledContender:
+              precision: str, layout: str = "NHWC") -> CalledContender:
     """Returns a stream of some batches as one call. Its output is that of the first batch."""
     def call() -> object:
         first = None
@@ -260,7 +290,7 @@ def _streamed(name: str, plan: Plan, batches: Callable[[], Any], runs: float, sh
             first = result if first is None else first
         return first
 
-    return CalledContender(name, plan.device, lambda: call, _first, "NCHW",
+    return CalledContender(name, plan.device, lambda: call, _first, layout,
                            f"stream of {math.ceil(runs)} batches", precision, runs, shares.text)
 
 

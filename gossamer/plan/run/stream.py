@@ -17,8 +17,8 @@ import numpy as np
 
 from gossamer.device.base import Device
 from gossamer.errors import GossamerError, InputError, OutOfMemoryError
-from gossamer.model.graph import Graph
-from gossamer.plan.run.binding import batch_of, in_order
+from gossamer.model.graph import Graph, as_called
+from gossamer.plan.run.binding import as_called_for, batch_of, in_order
 from gossamer.plan.run.context import Context
 from gossamer.plan.run.foreign import as_taken, is_foreign, like_on_host, on_host
 
@@ -115,13 +115,15 @@ class ResultStream(Iterator[Any]):
 class PlanParts:
     """What a stream needs of its plan.
 
-    context_of: makes a context of a batch size on a stream of the device. call: computes the
-    outputs where an input is empty.
+    network: the plan's graph. graph: the same with inputs and outputs in the forms of callers'
+    arrays. context_of: makes a context of a batch size on a stream of the device. call: computes
+    the outputs where an input is empty.
     """
 
-    def __init__(self, graph: Graph, device: Device, context_of: Callable[[int, Any], Context],
+    def __init__(self, network: Graph, device: Device, context_of: Callable[[int, Any], Context],
                  call: Callable[..., Any]) -> None:
-        self.graph = graph
+        self.network = network
+        self.graph = as_called(network)
         self.device = device
         self.context_of = context_of
         self.call = call
@@ -294,7 +296,8 @@ class _Lanes:
 def _checked(plan: PlanParts, item: Any, stream: Any) -> Compute:
     """Returns the function that computes a batch. Raises InputError where it does not fit the
     network. stream: the stream after whose present work arrays on the device are ready."""
-    inputs = in_order(plan.graph, tuple(item) if isinstance(item, (tuple, list)) else (item,), {})
+    inputs = as_called_for(plan.network, in_order(
+        plan.graph, tuple(item) if isinstance(item, (tuple, list)) else (item,), {}))
     if inputs and is_foreign(inputs[0]) and plan.device.holds(inputs[0]):
         return _on_device(plan, inputs, stream)
     return _on_host(plan, inputs)

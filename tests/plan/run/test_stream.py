@@ -17,15 +17,18 @@ import numpy as np
 import pytest
 from onnx import helper
 
+import gossamer
+from gossamer import InputFormat
 from gossamer.device.base import Device
 from gossamer.device.opencl import OpenCLDevice
 from gossamer.device.registry import find
 from gossamer.errors import DeviceError, InputError, OutOfMemoryError
 from gossamer.plan.plan import Plan
 from tests.conftest import working_devices
-from tests.model.onnx_models import model
+from tests.model.onnx_models import model, save
 from tests.plan.later_device import LaterDevice
 from tests.plan.small import assert_close, compiled, expected, images, small
+from tests.tolerances import normalised_error
 
 
 def _device(name: str) -> Device:
@@ -79,6 +82,21 @@ def test_batches_that_convert_without_loss(plan: Plan, dtype: str) -> None:
     turned = [np.asfortranarray(batch) for batch in batches]
     for x, y in zip(batches * 2, plan.stream(batches + turned), strict=True):
         assert_close(y, expected(x.astype(np.float32)))
+
+
+@pytest.mark.parametrize("name", ["host", "pocl"])
+def test_batches_in_the_form_that_the_plan_takes(name: str, tmp_path: Path) -> None:
+    plan = gossamer.compile(str(save(small(), tmp_path)), _device(name), output_dtype="float16",
+                            inputs=InputFormat("uint8", "NHWC", scale=1 / 255, mean=0.5))
+    pixels = [np.random.default_rng(seed).integers(0, 256, (2, 6, 5, 3), np.uint8)
+              for seed in range(4)]
+    turned = [np.ascontiguousarray(x.transpose(0, 3, 1, 2)) for x in pixels]
+    for x, y in zip(pixels * 2, plan.stream([*pixels, *turned, pixels[0][:0]]), strict=False):
+        assert y.dtype == np.float16
+        right = expected(x.transpose(0, 3, 1, 2) * np.float32(1 / 255) - np.float32(0.5))
+        assert normalised_error(y.astype(np.float32), right) < 2e-3
+    with pytest.raises(InputError, match="batch 0: input 'x' has dtype float32, expected uint8"):
+        next(plan.stream([pixels[0].astype(np.float32)]))
 
 
 def test_several_inputs_by_position_and_by_name(tmp_path: Path) -> None:
