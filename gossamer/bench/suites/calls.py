@@ -112,7 +112,7 @@ def throughput_case(make: NetworkMaker, batch: int, kind: str, load: Load,
     batches = 1
     for plan in plans:
         precision, kernels_us = precision_of(plan.program(batch)), plan.end_to_end(batch).median_us
-        batches = round(min(max(_SAMPLE_US / kernels_us, 4), _MOST_BATCHES))
+        batches = round(min(max(_SAMPLE_US / kernels_us, 2), _MOST_BATCHES))
         arrays = {OWN: x, ONE_BY_ONE: x}
         if setting.device.locks_pages:
             locked = setting.device.page_locked(x.nbytes).view(x.dtype).reshape(x.shape)
