@@ -388,9 +388,10 @@ class Plan:
         Raises
         ------
         InputError
-            If `batches` is no iterable of batches, or another argument is wrong.
+            If `batches` is no iterable of batches, if another argument is wrong, or if the plan is
+            closed.
         """
-        self.device.check_usable()
+        self._calls.check_usable()
         return ResultStream(PlanParts(self.graph, self.device, self.context, self), batches,
                             depth, errors)
 

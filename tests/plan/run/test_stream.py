@@ -267,6 +267,12 @@ def test_a_stream_of_nothing(plan: Plan) -> None:
     assert list(plan.stream([])) == []
 
 
+def test_a_closed_plan_makes_no_stream(plan: Plan) -> None:
+    plan.close()
+    with pytest.raises(InputError, match="the plan is closed"):
+        plan.stream([images(1)])
+
+
 _INTERRUPTED = """
 import itertools, sys
 import numpy as np
