@@ -75,6 +75,20 @@ class Task:
     around: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
+def called(call: Callable[[], object], *, repeats: int = 50, budget_us: float = 1e5) -> Timing:
+    """Returns the time of a call that returns when its result is complete, by the clock, one call
+    after another. budget_us: time after which no further call is made, of which there are two at
+    least."""
+    samples: list[float] = []
+    begin = before = time.perf_counter()
+    while len(samples) < 2 or (len(samples) < repeats and 1e6 * (before - begin) < budget_us):
+        call()
+        after = time.perf_counter()
+        samples.append(1e6 * (after - before))
+        before = after
+    return Timing.of(samples)
+
+
 def measure(device: Device, works: Sequence[Work], *, repeats: int = 20,
             sample_us: float = 200.0, budget_us: float = 2e6) -> list[Timing]:
     """Returns the times of each work on one device, in the order of `works`; see `interleave`."""

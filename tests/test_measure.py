@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -69,3 +70,17 @@ def test_threads_that_compute_are_waited_for(monkeypatch: pytest.MonkeyPatch, bu
     monkeypatch.setattr(time, "process_time", lambda: 0.5 * min(len(slept), busy_pauses))
     wait_for_rest()
     assert len(slept) == pauses
+
+
+def test_calls_are_timed_until_the_budget_is_spent(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+
+    def call() -> None:
+        nonlocal now
+        now += 0.001
+
+    monkeypatch.setattr(measure, "time", SimpleNamespace(perf_counter=lambda: now))
+    timing = measure.called(call, budget_us=7500)
+    assert timing.repeats == 8 and timing.median_us == pytest.approx(1000)
+    assert measure.called(call, budget_us=1).repeats == 2
+    assert measure.called(call, repeats=5).repeats == 5

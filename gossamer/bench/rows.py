@@ -11,7 +11,7 @@ import platform
 import subprocess
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -36,7 +36,8 @@ class ResultRow:
     speed_of_light_us: lower bound on the time by the device's peak rates, None where the
     precision's rate is not known. device: API that the contender ran through. machine: name of
     the chip. run_id: identifier that all rows of a run share. notice: what spoilt the times, such
-    as other programs on the processors; "" where nothing is known to have.
+    as other programs on the processors; "" where nothing is known to have. tail: of calls that were
+    timed one by one the times that few exceed, such as "p99_us", and how many there were.
     """
 
     suite: str
@@ -60,6 +61,7 @@ class ResultRow:
     run_id: str
     date: str
     notice: str = ""
+    tail: dict[str, float] = field(default_factory=dict)
 
     @property
     def share_of_light(self) -> float | None:
@@ -69,13 +71,16 @@ class ResultRow:
         return None if light is None or light > self.median_us else light / self.median_us
 
 
-KEYS = tuple(field.name for field in fields(ResultRow))
+KEYS = tuple(member.name for member in fields(ResultRow))
+_OPTIONAL = {"notice", "tail"}
+"""The fields that a line leaves out where they are empty."""
 _TEXT, _TEXT_OR_NULL, _TEXTS = "a text", "a text or null", "texts by name"
+_NUMBERS = "finite numbers of 0 or more by name"
 _WHOLE, _TIME = "a whole number of 0 or more", "a finite number above 0"
 _NUMBER, _NUMBER_OR_NULL = "a finite number of 0 or more", "a finite number of 0 or more, or null"
 _EXPECTED = {**dict.fromkeys(KEYS, _TEXT), "batch": _WHOLE, "median_us": _TIME, "p25_us": _NUMBER,
              "p75_us": _NUMBER, "error": _NUMBER, "speed_of_light_us": _NUMBER_OR_NULL,
-             "density": _NUMBER, "versions": _TEXTS, "commit": _TEXT_OR_NULL}
+             "density": _NUMBER, "versions": _TEXTS, "commit": _TEXT_OR_NULL, "tail": _NUMBERS}
 """The type of each field of a row."""
 
 
@@ -150,7 +155,7 @@ def read_rows(path: Path) -> list[ResultRow]:
             values = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise InputError(f"{path}: line {number} is not JSON: {error}") from None
-        if not isinstance(values, dict) or {*values, "notice"} != set(KEYS):
+        if not isinstance(values, dict) or {*values, *_OPTIONAL} != set(KEYS):
             raise InputError(f"{path}: line {number} is no result row; expected the keys "
                              f"{', '.join(KEYS)}")
         for key, value in values.items():
@@ -168,6 +173,9 @@ def _is_valid(key: str, value: Any) -> bool:
         return isinstance(value, str)
     if expected == _TEXTS:
         return isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
+    if expected == _NUMBERS:
+        return isinstance(value, dict) and all(
+            is_number(number) and number >= 0 for number in value.values())
     if expected == _TEXT_OR_NULL:
         return value is None or isinstance(value, str)
     if expected == _WHOLE:
@@ -212,7 +220,8 @@ def csv_bytes(rows: Sequence[ResultRow]) -> bytes:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([*KEYS, "share_of_light"])
     for row in rows:
-        values = {**_plain(row), "versions": json.dumps(row.versions)}
+        values = {**_plain(row), "versions": json.dumps(row.versions),
+                  "tail": json.dumps(row.tail) if row.tail else ""}
         share = row.share_of_light
         writer.writerow([*(values[key] for key in KEYS), "" if share is None else f"{share:.6g}"])
     return text.getvalue().encode()
@@ -221,7 +230,7 @@ def csv_bytes(rows: Sequence[ResultRow]) -> bytes:
 def append_rows(path: Path, rows: Sequence[ResultRow]) -> None:
     """Adds all rows to a file or none, and makes the file and its folder where they are absent.
     Two processes may append to one file. Raises InputError when it cannot be written."""
-    lines = "".join(json.dumps(_without_empty_notice(row), allow_nan=False) + "\n"
+    lines = "".join(json.dumps(_without_empty(row), allow_nan=False) + "\n"
                     for row in rows)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -248,12 +257,13 @@ def replace_bytes(path: Path, data: bytes) -> None:
 def _plain(row: ResultRow) -> dict[str, Any]:
     """The row's fields, with floats to six digits."""
     return {key: float(f"{value:.6g}") if isinstance(value, float) else value
-            for key, value in asdict(row).items()}
+            for key, value in asdict(replace(row, tail={
+                name: float(f"{number:.6g}") for name, number in row.tail.items()})).items()}
 
 
-def _without_empty_notice(row: ResultRow) -> dict[str, Any]:
+def _without_empty(row: ResultRow) -> dict[str, Any]:
     """The row's fields as a line of a file has them."""
-    return {key: value for key, value in _plain(row).items() if key != "notice" or value}
+    return {key: value for key, value in _plain(row).items() if key not in _OPTIONAL or value}
 
 
 @contextlib.contextmanager

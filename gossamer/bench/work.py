@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from gossamer.bench.call_times import Load
 from gossamer.bench.contender import OWN, Alternative
 from gossamer.device.base import Device
 from gossamer.plan.program import Layer
@@ -87,7 +88,8 @@ class Item:
     sparsity: function that returns the share of zeros among the weights, None where that is not
     known before the case is made. is_tuning: whether the time of planning is measured, with the
     effort in the item's name. is_ladder: whether the case has the rungs of the published ladder,
-    which are compared with peers only where these are named.
+    which are compared with peers only where these are named. is_called: whether the times are those
+    of calls, by the clock.
     """
 
     suite: str
@@ -99,19 +101,23 @@ class Item:
     sparsity: Callable[[], float] | None = None
     is_tuning: bool = False
     is_ladder: bool = False
+    is_called: bool = False
 
 
 @dataclass(frozen=True)
 class Files:
     """The files and efforts that the command line names, for suites that ask for them.
 
-    models: ONNX files of networks. data: folder of published sparse weights. efforts: those whose
-    planning is timed; empty for the suite's own.
+    models: files of networks, or names of the zoo's. data: folder of published sparse weights.
+    efforts: those whose planning is timed; empty for the suite's own. loads: how calls that are
+    timed follow one another. images: folder of pictures that are run.
     """
 
     models: tuple[Path, ...] = ()
     data: Path | None = None
     efforts: tuple[str, ...] = ()
+    loads: tuple[Load, ...] = (Load(),)
+    images: Path | None = None
 
 
 def least_work(layer: Layer) -> tuple[int, int]:

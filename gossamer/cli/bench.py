@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import sys
 import time
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 from rich.console import Console
 
+from gossamer.cli.bench_network import bench_network
 from gossamer.cli.options import DeviceOption, JsonOption
 from gossamer.errors import InputError
 from gossamer.io import terminal
@@ -19,6 +21,7 @@ from gossamer.model.readers import registry
 from gossamer.ops.algorithm import PRECISIONS
 
 if TYPE_CHECKING:
+    from gossamer.bench.call_times import Load
     from gossamer.bench.rows import ResultRow
     from gossamer.bench.work import Item
     from gossamer.device.base import Device
@@ -29,11 +32,14 @@ def bench(
         metavar="SUITE...", help="mobilenet, mobilenet-blocks, ladder, conv-layers, "
                                  "pointwise-layers, gemm, darknet, darknet-layers, published, "
                                  "binary-layers, networks, sparse-layers, sparse-networks, "
-                                 "binary-networks, tuning, backprop, train-many")] = None,
+                                 "binary-networks, tuning, latency, throughput, backprop, "
+                                 "train-many; or a network alone, for one table of its calls"
+        )] = None,
     model: Annotated[list[Path] | None, typer.Option(
         metavar="FILE", help=f"A network for the suites networks, sparse-networks, "
-                             f"binary-networks and tuning: {registry.descriptions()}; may be "
-                             "repeated.")] = None,
+                             f"binary-networks, tuning, latency and throughput: "
+                             f"{registry.descriptions()}; may be repeated, and may stand behind "
+                             "the suite without --model.")] = None,
     data: Annotated[Path | None, typer.Option(
         metavar="FOLDER", help="The published sparse weights that sparse-layers, "
                                "sparse-networks and tuning measure; benchmarks/README.md lists "
@@ -62,7 +68,15 @@ def bench(
                                    "suite has).")] = None,
     effort: Annotated[str | None, typer.Option(
         help="quick, normal or max: how much is tried before gossamer's choice (default: normal; "
-             "of tuning: quick and normal).")] = None,
+             "of tuning: quick and normal; of a network alone: quick).")] = None,
+    threads: Annotated[str, typer.Option(
+        metavar="N,N", help="How many threads call at once in latency.")] = "1",
+    rate: Annotated[float | None, typer.Option(
+        help="Calls a second in latency, at their times (default: one after another).")] = None,
+    seconds: Annotated[float, typer.Option(
+        help="Seconds for which each contender is called in latency and throughput.")] = 2.0,
+    images: Annotated[Path | None, typer.Option(
+        metavar="FOLDER", help="Pictures that throughput runs too.")] = None,
     output: Annotated[Path | None, typer.Option(
         "--output", "-o", metavar="FILE.jsonl", help="Append the result rows to this file.")
     ] = None,
@@ -98,9 +112,16 @@ def bench(
         raise InputError("--into goes with --table PATH")
     if figures is not None:
         raise InputError("--figures goes with --table PATH")
-    rows = _measure(suites or [], case, model or [], data, sparsity, device, batch, precision,
+    names, models = _split(suites or [])
+    models += model or []
+    loads = _loads(threads, rate, seconds)
+    if models and not names:
+        bench_network(models, device, _batches(batch), _precisions(precision), against,
+                      effort or "quick", loads[0], as_json=as_json)
+        return
+    rows = _measure(names, case, models, data, sparsity, device, batch, precision,
                     against, forced, effort, output, commit,
-                    "json" if as_json else "markdown" if as_markdown else "text")
+                    "json" if as_json else "markdown" if as_markdown else "text", loads, images)
     _write_files(rows, csv, plot, sys.stderr if as_json or as_markdown else sys.stdout)
 
 
@@ -170,11 +191,13 @@ def _tables(path: Path, suites: Sequence[str], case: str | None, into: Path | No
 def _measure(names: list[str], case_parts: str | None, models: list[Path], data: Path | None,
              sparsity: float | None, device_name: str | None, batch: str, precision: str,
              against: str | None, forced: str | None, effort: str | None, output: Path | None,
-             commit: str | None, output_format: str) -> list[ResultRow]:
+             commit: str | None, output_format: str, loads: Sequence[Load],
+             images: Path | None) -> list[ResultRow]:
     """Measures the cases of the suites and returns their rows, which are printed as text, JSON or
     Markdown."""
-    from gossamer.bench import contest
-    from gossamer.bench.contender import UNFUSED
+    from gossamer.bench import call_contest, contest
+    from gossamer.bench.call_contest import CallCase
+    from gossamer.bench.contender import UNFUSED, AbsentError
     from gossamer.bench.peaks import measure_peaks
     from gossamer.bench.peers.inference import release, vendors
     from gossamer.bench.report import tables
@@ -187,7 +210,8 @@ def _measure(names: list[str], case_parts: str | None, models: list[Path], data:
 
     if effort is not None and effort not in EFFORTS:
         raise InputError(f"--effort {effort}: expected {', '.join(EFFORTS)}")
-    items = select(names, _batches(batch), case_parts, models, data, sparsity, effort)
+    items = select(names, _batches(batch), case_parts, models, data, sparsity, effort, loads,
+                   images)
     effort = effort or "normal"
     precisions = _precisions(precision)
     if output is not None:
@@ -207,18 +231,26 @@ def _measure(names: list[str], case_parts: str | None, models: list[Path], data:
         peaks = measure_peaks(device, precisions)
     named = {name for names in peers.values() for name in names}
     is_choice_only = by_themselves is not None and {UNFUSED}.issuperset(by_themselves)
-    tuner = tuners(device, effort, status.update,
-                   choice_only=is_choice_only and named.isdisjoint(vendors()))
+    tuner = tuners(device, effort, status.update, choice_only=all(
+        item.is_called for item in items) or (
+            is_choice_only and named.isdisjoint(vendors())))
     if output_format == "text":
         report.print_peaks(device.name, device.description, peaks)
     for item in items:
         start = time.perf_counter()
         with status:
             status.update(f"{item.name}, batch {item.batch}: weights, input, reference")
-            case = item.make(Setting(device, tuner, peers[_kind(item)], precisions, effort))
-            if by_themselves is not None:
-                case = case.with_forced(by_themselves)
-            result = contest.run(case, peaks, stamp, status.update)
+            try:
+                case = item.make(Setting(device, tuner, peers[_kind(item)], precisions, effort))
+            except AbsentError as reason:
+                terminal.notice(f"absent: {item.name}: {reason}")
+                continue
+            if isinstance(case, CallCase):
+                result = call_contest.run(case, stamp, status.update)
+            else:
+                if by_themselves is not None:
+                    case = case.with_forced(by_themselves)
+                result = contest.run(case, peaks, stamp, status.update)
         result.seconds = time.perf_counter() - start
         rows += result.rows
         if output is not None:
@@ -253,6 +285,33 @@ def _tell_of_spoilt(rows: Sequence[ResultRow]) -> None:
         terminal.notice(line)
 
 
+def _split(words: Sequence[str]) -> tuple[list[str], list[Path]]:
+    """Returns the suites among the arguments, and the networks."""
+    from gossamer.bench.suites.catalogue import SUITES
+    from gossamer.model import zoo
+
+    networks = [word for word in words if word not in SUITES
+                and (word in zoo.MODELS or registry.reader_of(word))]
+    return [word for word in words if word not in networks], list(map(Path, networks))
+
+
+def _loads(threads: str, rate: float | None, seconds: float) -> list[Load]:
+    """Returns how calls follow one another, for each number of threads."""
+    from gossamer.bench.call_times import Load
+
+    try:
+        counts = [int(part) for part in threads.split(",")]
+    except ValueError:
+        counts = [0]
+    if min(counts) < 1:
+        raise InputError(f"--threads {threads}: expected numbers of 1 or more, like 1,4")
+    if rate is not None and not 0 < rate < math.inf:
+        raise InputError(f"--rate {rate:g}: expected calls a second, more than 0")
+    if not 0 < seconds < math.inf:
+        raise InputError(f"--seconds {seconds:g}: expected more than 0")
+    return [Load(count, rate, seconds) for count in dict.fromkeys(counts)]
+
+
 def _batches(text: str) -> list[int]:
     """Returns the batch sizes that --batch gives."""
     try:
@@ -277,6 +336,8 @@ def _kind(item: Item) -> str:
     """Returns what decides which peers run an item."""
     if item.is_training:
         return "training"
+    if item.is_called:
+        return "called"
     if item.is_ladder:
         return "ladder"
     return "tuning" if item.is_tuning else "layer" if item.is_layer else "network"
@@ -306,6 +367,7 @@ def _chosen(option: str, kind: str, text: str, known: Sequence[str]) -> list[str
 def _peers(text: str | None, device: Device, items: Sequence[Item]) -> dict[str, tuple[str, ...]]:
     """Returns the peers that --against names, or the defaults, for each kind of item."""
     from gossamer.bench.peers import training_peers
+    from gossamer.bench.peers.calls import CALLED_PEERS
     from gossamer.bench.peers.inference import PEERS, defaults, vendors
     from gossamer.bench.suites import tuning
 
@@ -313,13 +375,15 @@ def _peers(text: str | None, device: Device, items: Sequence[Item]) -> dict[str,
     if text is None:
         by_default = {"training": lambda: training_peers.defaults(device),
                       "tuning": lambda: tuning.PEERS,
+                      "called": lambda: CALLED_PEERS,
                       "ladder": lambda: (),
                       "layer": lambda: defaults(device, True),
                       "network": lambda: defaults(device, False)}
         return {kind: tuple(by_default[kind]()) for kind in kinds}
     inference = [*PEERS, *vendors()]
     peers_of = {"training": list(training_peers.TRAINING_PEERS), "tuning": list(tuning.PEERS),
-                "ladder": inference, "layer": inference, "network": inference}
+                "called": list(CALLED_PEERS),
+                **dict.fromkeys(("ladder", "layer", "network"), inference)}
     chosen = _chosen("--against", "peer", text, list(dict.fromkeys(
         name for kind in kinds for name in peers_of[kind])))
     return {kind: tuple(name for name in chosen if name in peers_of[kind]) for kind in kinds}

@@ -110,6 +110,20 @@ def _check_normalisation(info: ValueInfo, prepare: Preprocessing, options: Photo
                          "compile it again")
 
 
+def as_taken(prepare: Preprocessing, info: ValueInfo, image: np.ndarray) -> np.ndarray:
+    """Returns one photo as an input takes it, without the batch. image: the photo as load_image()
+    returns it."""
+    given = info.given
+    if given is not None and (given.changes_values or given.dtype == "uint8"):
+        # the device normalises
+        values = prepare.pixels(image).transpose(2, 0, 1)
+    else:
+        values = prepare(image)
+    if len(info.shape) == 2 and values.size == info.shape[1]:
+        values = values.reshape(-1)
+    return values if given is None else given.arranged(values[None])[0]
+
+
 def photo_batches(paths: Sequence[str], batch: int, prepare: Preprocessing,
                   info: ValueInfo) -> Iterator[tuple[np.ndarray, ...]]:
     """Yields the prepared photos, `batch` at a time, as an input takes them."""

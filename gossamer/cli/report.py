@@ -22,6 +22,8 @@ def print_report(report: Any) -> None:
     print(f"end to end, batch {report.batch}: {report.end_to_end_us:.1f} us")
     if report.shares:
         print(report.shares_line)
+    if report.call_line:
+        print(report.call_line)
 
 
 def print_notes(report: Any, said: Collection[str] = ()) -> None:
@@ -42,7 +44,8 @@ def evaluate_hint(model: object) -> str:
 def report_dict(report: Any) -> dict[str, Any]:
     """Returns a plan's report as plain data."""
     return {"device": report.device, "batch": report.batch, "end_to_end_us": report.end_to_end_us,
-            "end_to_end_cached": report.end_to_end_cached, "shares": dict(report.shares),
+            "end_to_end_cached": report.end_to_end_cached, "call_us": report.call_us,
+            "shares": dict(report.shares),
             "build_s": report.build_s, "device_bytes": report.device_bytes,
             "accuracy": None if report.accuracy is None else asdict(report.accuracy),
             "memory": None if report.memory is None else asdict(report.memory),

@@ -10,13 +10,14 @@ import numpy as np
 import typer
 
 import gossamer
-from gossamer.cli import run_output
+from gossamer.cli import row_inputs, run_output, run_rows
 from gossamer.cli.arguments import load_graph, load_plan
 from gossamer.cli.options import (
     BgrOption,
     DeviceOption,
     GreyOption,
     JsonOption,
+    LabelOption,
     LabelsOption,
     MeanOption,
     PlanArgument,
@@ -43,7 +44,8 @@ if TYPE_CHECKING:
 def run(
     model: PlanArgument,
     photos: Annotated[list[str] | None, typer.Argument(
-        metavar="[FILE]...", help="Photos, as with --image.")] = None,
+        metavar="[FILE]...", help="Photos, as with --image; folders of them; or a .csv file of "
+                                  "samples.")] = None,
     image: Annotated[list[str] | None, typer.Option(
         metavar="FILE...", help="Photos to run it on.")] = None,
     array: Annotated[list[str] | None, typer.Option(
@@ -51,7 +53,12 @@ def run(
         help="An array of inputs, the batch first; one for each of several inputs, or a .npz "
              "file with their names.")] = None,
     output: Annotated[str | None, typer.Option(
-        metavar="Y.npy", help="Write the outputs here (.npz when there are several).")] = None,
+        "--output", "-o", metavar="FILE",
+        help="Write the outputs here: .npy (.npz when there are several); a row for each photo or "
+             "sample: .jsonl, .csv, .parquet.")] = None,
+    resume: Annotated[bool, typer.Option(
+        "--resume", help="Continue the rows of a .jsonl or .csv file that is there.")] = False,
+    label: LabelOption = "first",
     device: DeviceOption = None,
     batch: Annotated[int | None, typer.Option(
         min=1, help="Inputs at once (default: one photo, or all of --input; all photos where "
@@ -79,12 +86,21 @@ def run(
     _check_sources(photos, arrays, labels)
     saved_plan = load_plan(model, device, shape, weights, strict)
     graph = load_graph(model, shape, weights) if saved_plan is None else saved_plan.graph
+    options = PhotoOptions(preprocess, size, resize, scale, mean, std, bgr, grey)
+    if not arrays and (resume or row_inputs.make_rows(photos)
+                       or Path(output or "").suffix in run_rows.OWN_SUFFIXES):
+        rows = run_rows.RowOptions(output, resume, labels, top)
+        run_rows.check(rows, graph, [model, *filter(None, [weights]), *photos])
+        inputs_of_rows = row_inputs.row_inputs(model, graph, photos, options, batch, label,
+                                               is_planned=saved_plan is not None)
+        run_rows.run_rows(model, saved_plan, inputs_of_rows, rows, device, strict=strict,
+                          table=table, as_json=as_json)
+        return
     output_path = None
     if output is not None:
         files_read = [model, *filter(None, [weights]), *photos,
                       *(text.rpartition("=")[2] for text in arrays)]
         output_path = output_files.check(output, len(graph.outputs), files_read)
-    options = PhotoOptions(preprocess, size, resize, scale, mean, std, bgr, grey)
     if photos:
         inputs = photo_inputs(model, graph, photos, options, batch,
                               is_planned=saved_plan is not None)

@@ -31,7 +31,7 @@ def notice(message: object, kind: str = "notice") -> None:
 
 def print_json(value: Any) -> None:
     """Prints one JSON document; numbers that JSON lacks (NaN, infinity) become null."""
-    print(json.dumps(_plain(value), indent=2, allow_nan=False))
+    print(json.dumps(plain(value), indent=2, allow_nan=False))
 
 
 def print_table(columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]],
@@ -50,7 +50,7 @@ def print_table(columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]],
     moved = below if sum(full.values()) + _GAP * (len(full) - 1) > console.width else ""
     full.pop(moved, None)
     may_cut = [key for key in columns if not _numeric(cells[key])]
-    widths = _widths(full, may_cut, spare, console.width)
+    widths = _widths(full, may_cut, [key for key in spare if key in columns], console.width)
     right = {key for key in widths if _numeric(cells[key])}
 
     def joined(texts: Mapping[str, str]) -> str:
@@ -113,14 +113,14 @@ def _cell(value: Any) -> str:
     return str(value)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Returns the value in types that JSON has."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, np.generic):
-        return _plain(value.item())
+        return plain(value.item())
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

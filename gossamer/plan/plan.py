@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -13,7 +13,7 @@ from gossamer import debug
 from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.errors import DeviceError, InputError, UnsupportedError
-from gossamer.measure import Timing, scatter_notice
+from gossamer.measure import Timing, called, scatter_notice
 from gossamer.model.formats import format_lines
 from gossamer.model.graph import Graph, ValueInfo, as_called
 from gossamer.model.passes.optimise import optimise
@@ -28,6 +28,7 @@ from gossamer.plan.report.report import Report, make_report
 from gossamer.plan.run.bound import BoundCall
 from gossamer.plan.run.calls import Calls
 from gossamer.plan.run.context import Context
+from gossamer.plan.run.stream import PlanParts, ResultStream
 from gossamer.plan.store import plan_file
 from gossamer.plan.tune.tuner import Tuner
 
@@ -85,6 +86,7 @@ class Plan:
         self._calls = Calls(self.graph, device, self.context, self.program)
         self._timings: dict[int, list[Timing]] = {}
         self._end_to_end: dict[int, EndToEnd] = {}
+        self._call_us: dict[int, float] = {}
         self._lock = threading.RLock()
 
     def __repr__(self) -> str:
@@ -356,6 +358,43 @@ class Plan:
             raise InputError(f"contexts is {number}, expected 1 or more")
         self._calls.contexts.most = number
 
+    def stream(self, batches: Iterable[Any], depth: int = 3, *,
+               errors: str = "raise") -> ResultStream:
+        """Compute many batches, one after another, and return an iterator of their results.
+
+        A thread reads the batches ahead; meanwhile others are copied to the device, computed, and
+        copied back. At most `2 * depth` batches are in memory, however slowly results are taken.
+
+        Parameters
+        ----------
+        batches : iterable
+            The batches in order, of any sizes: an array for a network of one input, a tuple or list
+            of arrays by position, or a mapping of names to arrays, as for `plan(x)`. The arrays of
+            a batch must not be changed before its result was taken.
+        depth : int, default 3
+            How many batches the device has at once, each with memory of its own. On processors
+            one batch is computed at a time.
+        errors : {"raise", "return"}, default "raise"
+            What becomes of a batch that fails: its error is raised in its place, after which
+            iteration may go on with the next one, or is returned in place of its result.
+
+        Returns
+        -------
+        ResultStream
+            An iterator of the results, each as `plan(x)` returns it, in the order of the batches.
+            An error of a batch names its number from 0. What the iterator of the batches raises
+            comes after the results of all before it, and ends the stream.
+
+        Raises
+        ------
+        InputError
+            If `batches` is no iterable of batches, if another argument is wrong, or if the plan is
+            closed.
+        """
+        self._calls.check_usable()
+        return ResultStream(PlanParts(self.graph, self.device, self.context, self), batches,
+                            depth, errors)
+
     def context(self, batch: int, stream: Any = None) -> Context:
         """Make a context: buffers of its own for one execution at a time, with shared weights.
 
@@ -440,7 +479,7 @@ class Plan:
         return self._planner.layers(batch)
 
     def profile(self, batch: int | None = None) -> Report:
-        """Measure the time of every step, and of one execution from end to end.
+        """Measure the time of every step, of one execution from end to end, and of a call.
 
         Parameters
         ----------
@@ -450,12 +489,18 @@ class Plan:
         Returns
         -------
         Report
-            The report with these times in microseconds, as the device's events give them.
+            The report with these times in microseconds, as the device's events give them, and that
+            of a call with NumPy arrays by the clock.
         """
         batch = self._batch_or_last(batch)
         context = self._default_context(batch)
         self._end_to_end[batch] = EndToEnd(context.end_to_end())
         self._timings[batch] = context.profile()
+        if batch and debug.level() < 2:
+            inputs = self._calls.page_locked(batch)
+            for array in inputs:
+                array[...] = 0
+            self._call_us[batch] = called(lambda: self(*inputs)).median_us
         return self.report(batch)
 
     def end_to_end(self, batch: int | None = None) -> Timing:
@@ -515,6 +560,7 @@ class Plan:
         report = make_report(planned.program, self.device, self._timings.get(batch),
                              self._end_to_end.get(batch), planned.comparison, planned.accuracy,
                              contexts[0].builds if contexts else None)
+        report = replace(report, call_us=self._call_us.get(batch))
         warnings = [] if self._choices is None else [*self._choices.notices]
         if self.tuner is not None:
             warnings += self.tuner.notices

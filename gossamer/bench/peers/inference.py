@@ -53,7 +53,7 @@ def onnxruntime(network: PeerNetwork, x: np.ndarray, device: Device,
             options.add_session_config_entry(
                 "session.intra_op_thread_affinities",
                 ";".join(str(processor + 1) for processor in processors[1:]))
-        session = runtime.InferenceSession(_onnx_bytes(network), options,
+        session = runtime.InferenceSession(onnx_bytes(network), options,
                                            providers=["CPUExecutionProvider"])
         binding = session.io_binding()
         binding.bind_cpu_input(network.graph.inputs[0].name, x)
@@ -89,7 +89,7 @@ def opencv(network: PeerNetwork, x: np.ndarray, device: Device,
 
     def make() -> ReadyContender:
         cv2.setNumThreads(host.limits.compute_units)
-        reader = cv2.dnn.readNetFromONNX(np.frombuffer(_onnx_bytes(network), np.uint8))
+        reader = cv2.dnn.readNetFromONNX(np.frombuffer(onnx_bytes(network), np.uint8))
         reader.setInput(x)
         results: list[np.ndarray] = []
 
@@ -139,7 +139,7 @@ def _bound(processors: Sequence[int]) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def _onnx_bytes(network: PeerNetwork) -> bytes:
+def onnx_bytes(network: PeerNetwork) -> bytes:
     """The network's ONNX file."""
     return (to_onnx(network.graph).SerializeToString() if network.onnx is None
             else network.onnx())

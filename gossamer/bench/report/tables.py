@@ -24,8 +24,8 @@ from gossamer.bench.suites.tuning import SUITE as TUNING
 from gossamer.errors import InputError
 
 COLUMNS = {"contender": "contender", "median": "median us", "quartiles": "quartiles us",
-           "speed": "speed", "error": "error", "share": "of light", "layout": "layout",
-           "config": "config"}
+           "p99": "p99 us", "p99.9": "p99.9 us", "speed": "speed", "error": "error",
+           "share": "of light", "layout": "layout", "config": "config"}
 _API = {"cuda": "CUDA", "opencl": "OpenCL", "host": "the host"}
 _POINTWISE_MMA = f"{OWN}:pointwise_mma"
 _MARK = re.compile(r"(<!-- bench:[\w-]+(?: summary)? -->|<!-- /bench -->)")
@@ -39,10 +39,20 @@ def cells(view: View) -> list[dict[str, str]]:
         lines.append({
             "contender": view.name(row), "median": us(row.median_us),
             "quartiles": f"{us(row.p25_us)} to {us(row.p75_us)}",
+            **{name: us(row.tail[f"{name}_us"]) if f"{name}_us" in row.tail else ""
+               for name in ("p99", "p99.9")},
             "speed": "" if speed is None else f"{speed:.2f}", "error": f"{row.error:.1e}",
             "share": "" if share is None else f"{share:.1%}",
             "layout": row.layout, "config": row.config})
     return lines
+
+
+def columns(shown: Sequence[View]) -> dict[str, str]:
+    """Returns the headings of a table of views, by column: percentiles where calls were timed one
+    by one."""
+    has_tails = any(row.tail for view in shown for row in view.rows)
+    return {key: heading for key, heading in COLUMNS.items()
+            if has_tails or key not in ("p99", "p99.9")}
 
 
 def us(value: float) -> str:
@@ -62,8 +72,9 @@ def markdown(rows: Sequence[ResultRow], suite: str | None = None) -> str:
     texts = []
     for (network, _, precision, machine, api), group in sorted(tables.items()):
         lines = [f"**{network}, {precision}, {through(machine, api)}**, {_dates(group)}", "",
-                 *table_lines(["case", "batch", *COLUMNS.values()], [
-                     [view.first.case, str(view.first.batch), *line.values()]
+                 *table_lines(["case", "batch", *columns(group).values()], [
+                     [view.first.case, str(view.first.batch),
+                      *(line[key] for key in columns(group))]
                      for view in sorted(group, key=_case) for line in cells(view)])]
         texts.append("\n".join(lines))
     return "\n\n".join([*texts, *summary_lines(rows, suite)])

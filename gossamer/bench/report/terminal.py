@@ -6,7 +6,7 @@ from typing import Any
 
 from gossamer.bench.contest import Result
 from gossamer.bench.peaks import Peaks
-from gossamer.bench.report.tables import COLUMNS, cells, us
+from gossamer.bench.report.tables import cells, columns, us
 from gossamer.bench.report.views import views_of
 from gossamer.io import terminal
 from gossamer.io.text import bytes_text, human, share_text
@@ -38,7 +38,7 @@ def print_result(result: Result, said: set[str] | None = None) -> None:
     for view in views_of(result.rows):
         light = "" if view.light is None else f", speed of light {us(view.light)} us"
         print(f"{view.precision}{light}")
-        terminal.print_table(COLUMNS, cells(view), spare=("config", "layout", "quartiles"))
+        terminal.print_table(columns([view]), cells(view), spare=("config", "layout", "quartiles"))
     for kind, reasons in (("absent", result.absent), ("failed", result.failed)):
         for name, reason in reasons.items():
             line = f"{kind}: {name}: {reason}"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
 
+from gossamer.bench.call_times import Load
 from gossamer.bench.contender import PeerNetwork
 from gossamer.bench.ladder.rungs import SUITE as LADDER
 from gossamer.bench.layer_tables import (
@@ -25,6 +27,7 @@ from gossamer.bench.layer_tables import (
 from gossamer.bench.suites.binary_layers import binary_case as binary_layer
 from gossamer.bench.suites.binary_networks import SUITE as BINARY_NETWORKS
 from gossamer.bench.suites.binary_networks import binary_case, binary_networks
+from gossamer.bench.suites.calls import LATENCY, THROUGHPUT, latency_items, throughput_items
 from gossamer.bench.suites.ladder import ladder_case
 from gossamer.bench.suites.layers import convolution, layer_case, linear
 from gossamer.bench.suites.mobile_networks import MOBILE_NETWORKS, inverted_residual
@@ -183,6 +186,33 @@ def binary_layers(batch: int, files: Files) -> list[Item]:
     return [item(layer) for layer in BINARY]
 
 
+def latency(batch: int, files: Files) -> list[Item]:
+    """Returns calls of networks, from the call to its result: those of the files, or
+    MobileNetV2."""
+    return [item for name, make in _called_networks(files)
+            for item in latency_items(name, make, batch, files)]
+
+
+def throughput(batch: int, files: Files) -> list[Item]:
+    """Returns many batches of networks with their transfers: those of the files, or MobileNetV2."""
+    return [item for name, make in _called_networks(files)
+            for item in throughput_items(name, make, batch, files)]
+
+
+def _called_networks(files: Files) -> list[tuple[str, Callable[[int], PeerNetwork]]]:
+    """Returns the name of each network, and the function that makes it with a module of torch."""
+    def make(path: Path, batch: int) -> PeerNetwork:
+        if str(path) == "mobilenet_v2":
+            return _mobilenet(str(path))
+        if str(path) in zoo.MODELS:
+            return in_torch(str(path), zoo.build(str(path)), batch)
+        network = _file_network(path)
+        return replace(in_torch(network.name, network.graph, batch), onnx=network.onnx)
+
+    return [(registry.stem(path), partial(make, path))
+            for path in files.models or (Path("mobilenet_v2"),)]
+
+
 def _forced(suite: str, name: str, network: Callable[[], PeerNetwork], batch: int) -> Item:
     """A network that is also run by plans that force one algorithm."""
     return Item(suite, name, batch, lambda setting: network_case(
@@ -225,14 +255,16 @@ def _file_network(path: Path) -> PeerNetwork:
 
 def select(names: Sequence[str], batches: Sequence[int], parts: str | None = None,
            models: Sequence[Path] = (), data: Path | None = None,
-           sparsity: float | None = None, effort: str | None = None) -> list[Item]:
+           sparsity: float | None = None, effort: str | None = None,
+           loads: Sequence[Load] = (Load(),), images: Path | None = None) -> list[Item]:
     """Returns the cases of the suites at the batch sizes, each once; the batch sizes of a case
     follow one another.
 
     parts: comma-separated parts of the names of the cases to return (see named). models: files
-    that the suites `networks`, `sparse-networks`, `binary-networks` and `tuning` measure. data:
-    folder of published sparse weights. sparsity: least sparsity of the layers that `sparse-layers`
-    measures. effort: the one that `tuning` measures; several for None.
+    that the suites of networks and of calls measure. data: folder of published sparse weights.
+    sparsity: least sparsity of the layers that `sparse-layers` measures. effort: the one that
+    `tuning` measures; several for None. loads: how the calls of `latency` follow one another.
+    images: folder of pictures that `throughput` runs.
     Raises InputError for an unknown suite, a suite that lacks its files, where no case has such a
     name, and for files that no suite takes or whose cases would have the same name.
     """
@@ -242,9 +274,12 @@ def select(names: Sequence[str], batches: Sequence[int], parts: str | None = Non
                        if registry.reader_of(name))
         raise InputError(f"no suite {', '.join(map(repr, unknown)) or 'given'}; there are: "
                          f"{', '.join(SUITES)}{hint}")
-    if models and not {"networks", "sparse-networks", BINARY_NETWORKS, "tuning"} & set(names):
+    if models and not {"networks", "sparse-networks", BINARY_NETWORKS, "tuning", LATENCY,
+                       THROUGHPUT} & set(names):
         raise InputError(f"--model {models[0]}: goes with the suite networks, sparse-networks, "
-                         f"{BINARY_NETWORKS} or tuning")
+                         f"{BINARY_NETWORKS}, tuning, {LATENCY} or {THROUGHPUT}")
+    if images is not None and THROUGHPUT not in names:
+        raise InputError(f"--images {images}: goes with the suite {THROUGHPUT}")
     if data is not None and not {"sparse-layers", "sparse-networks", "tuning"} & set(names):
         raise InputError(f"--data {data}: goes with the suite sparse-layers, sparse-networks or "
                          "tuning")
@@ -258,7 +293,7 @@ def select(names: Sequence[str], batches: Sequence[int], parts: str | None = Non
         if stems.count(stem) > 1:
             raise InputError(f"--model {path}: there is another file for the case {stem!r}; "
                              "rename one")
-    files = Files(tuple(models), data, () if effort is None else (effort,))
+    files = Files(tuple(models), data, () if effort is None else (effort,), tuple(loads), images)
     items = {(item.suite, item.name, item.batch): item
              for name in names for batch in batches for item in SUITES[name](batch, files)}
     order = list(dict.fromkeys((item.suite, item.name) for item in items.values()))
@@ -294,5 +329,5 @@ SUITES: dict[str, Suite] = {"mobilenet": mobilenet, "mobilenet-blocks": mobilene
                             "published": published, "binary-layers": binary_layers,
                             "networks": networks, "sparse-layers": sparse_layers,
                             "sparse-networks": pruned_networks, BINARY_NETWORKS: binary,
-                            "tuning": tuning,
+                            "tuning": tuning, LATENCY: latency, THROUGHPUT: throughput,
                             "backprop": backprop, "train-many": train_many}

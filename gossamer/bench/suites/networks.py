@@ -66,13 +66,13 @@ def network_case(suite: str, network: PeerNetwork, batch: int, setting: Setting,
     """
     graph = network.graph
     x = input_of(network, batch) if x is None else x
-    plans = _plans(graph, batch, setting, between_layers=between_layers)
+    plans = plans_of(graph, batch, setting, between_layers=between_layers)
     contenders: dict[str, Callable[[], list[Alternative]]] = {
         OWN: lambda: [own(plan, x, described=described) for plan in plans]}
 
     def restricted(contender: str, policy: Policy) -> list[Alternative]:
         return [own(plan, x, contender, described)
-                for plan in _plans(graph, batch, setting, policy, between_layers)]
+                for plan in plans_of(graph, batch, setting, policy, between_layers)]
 
     def forced(contender: str, name: str) -> list[Alternative]:
         return restricted(contender, Policy(only=name))
@@ -144,7 +144,7 @@ def _most_error(graph: Graph) -> dict[str, float]:
     return {"fp32": MOST_ERROR["fp32"], "tf32": most, "fp16": most}
 
 
-def _plans(graph: Graph, batch: int, setting: Setting, policy: Policy = ANY,
+def plans_of(graph: Graph, batch: int, setting: Setting, policy: Policy = ANY,
            between_layers: bool = False) -> list[Plan]:
     """One plan for each precision that the fastest plans use, the most precise first.
 
@@ -164,7 +164,7 @@ def _plans(graph: Graph, batch: int, setting: Setting, policy: Policy = ANY,
         # ops other than these have algorithms of the same names
         if only is None or any(step.algorithm.name == only and step.layer.op in _FORCED_OPS
                                for step in steps):
-            plans[_precision(plan.program(batch))] = plan
+            plans[precision_of(plan.program(batch))] = plan
         else:
             reason = next((step.rejected[only] for step in steps if only in step.rejected
                            and step.layer.op in _FORCED_OPS), "none is of its kind")
@@ -180,7 +180,7 @@ def _notes(plans: Sequence[Plan], batch: int) -> tuple[str, ...]:
         if plan.program(batch).host_steps(plan.device)))
 
 
-def _precision(program: Program) -> str:
+def precision_of(program: Program) -> str:
     """The precision of the least precise layer."""
     return max((step.variant.precision for step in program.steps), key=PRECISIONS.index,
                default="fp32")
@@ -192,7 +192,7 @@ def own(plan: Plan, x: np.ndarray, contender: str = OWN,
     device has graphs. described: what the row says of the context beside the algorithms."""
     device, batch = plan.device, len(x)
     program = plan.program(batch)
-    precision = _precision(program)
+    precision = precision_of(program)
 
     def make() -> ReadyContender:
         context = plan.context(batch)

@@ -14,8 +14,24 @@ import numpy as np
 from gossamer.errors import InputError, cut, quoted
 from gossamer.io.packed import opened_lines
 from gossamer.model.metadata import Column
-from gossamer.train.data.columns import GAP_HINT, TEXT_HINT, CellRules, is_gap, parsed
-from gossamer.train.data.csv_layout import FIRST, CsvLayout, OddSample, first_sample, is_number
+from gossamer.plan.measurement import counted
+from gossamer.train.data.columns import (
+    GAP_HINT,
+    TEXT_HINT,
+    CellRules,
+    encoded,
+    is_gap,
+    parsed,
+)
+from gossamer.train.data.csv_layout import (
+    FIRST,
+    LAST,
+    NONE,
+    CsvLayout,
+    OddSample,
+    first_sample,
+    is_number,
+)
 from gossamer.train.data.dataset import Dataset, are_pixels, picture_shape
 
 _LONGEST_LABEL, _GREATEST_LABEL = 63, 2.0**53
@@ -37,25 +53,60 @@ def read(path: Path, label: str, limit: int | None, numbers: bool = False,
     cells: what cells may be that are no numbers; None takes numbers alone.
     Raises InputError with line and column of the first wrong cell.
     """
-    cells = cells or CellRules()
+    x, texts, layout, columns = _table(path, label, limit, cells or CellRules())
+    if np.isin(np.strings.lower(texts), _NO_LABEL).any():
+        raise _first_fault(path, label, "has labels that are empty or NaN")
+    if np.strings.str_len(texts).max() > _LONGEST_LABEL:
+        raise InputError(f"{path}: has labels of more than {_LONGEST_LABEL} characters")
+    are_numbers = all(column.values is None for column in columns) and not np.isnan(x).any()
+    shape = picture_shape(x.shape[1]) if are_numbers else None
+    pixels = are_pixels(x, shape)
+    y = _targets(path, layout, texts) if numbers else _labels(path, layout, texts)
+    return Dataset(x, y, shape, pixels, str(path), () if pixels else columns)
+
+
+def read_inputs(path: Path, numbers: int, label: str,
+                known: tuple[Column, ...] = ()) -> tuple[np.ndarray, list[str] | None]:
+    """Returns the inputs of a network from a csv file, float32 of shape (rows, numbers), and the
+    text of the label of each; None where the file has no column more than the network takes.
+
+    label: the column of the labels in a file that has one column more, as for read().
+    known: the columns that the network was trained on; empty where it does not say.
+    Raises InputError with line and column of the first wrong cell, and for other numbers of
+    columns.
+    """
+    expected = len(known) or numbers
+    with opened_lines(path) as file:
+        filled = (line for line in file if not line.isspace())
+        width = _first_sample(path, filled, NONE)[1].width
+    if width not in (expected, expected + 1):
+        cells = "columns" if known else "numbers"
+        raise InputError(f"{path}: has {counted(width, 'column')}, expected {expected} {cells} a "
+                         "row, or a label and these")
+    has_labels = width > expected
+    if not has_labels and label not in (FIRST, LAST):
+        raise InputError(f"{path}: label column {quoted(label)}: the file has no column more than "
+                         "the network takes, so no labels")
+    x, texts, _, columns = _table(path, label if has_labels else NONE, None,
+                                  CellRules(known=known))
+    data = Dataset(x, np.zeros(len(x), np.int64), None, False, str(path), columns)
+    return encoded(data, known).x, texts.tolist() if has_labels else None
+
+
+def _table(path: Path, label: str, limit: int | None, cells: CellRules) -> tuple[
+        np.ndarray, np.ndarray, CsvLayout, tuple[Column, ...]]:
+    """Returns the numbers of all samples in the order of the known columns, their labels as texts,
+    the layout, and the columns."""
     table = None if cells.needs_texts else _numbers(path, label, limit, cells)
     if table is None:
         x, texts, layout, columns = _cells(path, label, limit, cells)
     else:
         x, texts, layout = table
         columns = cells.named(layout.names, x.shape[1])
-    if np.isin(np.strings.lower(texts), _NO_LABEL).any():
-        raise _first_fault(path, label, "has labels that are empty or NaN")
-    if np.strings.str_len(texts).max() > _LONGEST_LABEL:
-        raise InputError(f"{path}: has labels of more than {_LONGEST_LABEL} characters")
     order = cells.order(path, columns, x.shape[1])
     if order != list(range(x.shape[1])):
         x, columns = x[:, order], tuple(columns[place] for place in order)
-    are_numbers = all(column.values is None for column in columns) and not np.isnan(x).any()
-    shape = picture_shape(x.shape[1]) if are_numbers else None
-    pixels = are_pixels(x, shape)
-    y = _targets(path, layout, texts) if numbers else _labels(path, layout, texts)
-    return Dataset(x, y, shape, pixels, str(path), () if pixels else columns)
+    return x, texts, layout, columns
 
 
 def _numbers(path: Path, label: str, limit: int | None,
@@ -68,9 +119,11 @@ def _numbers(path: Path, label: str, limit: int | None,
             warnings.filterwarnings("error", r"loadtxt\(\): Parsing an integer")
             filled = (line for line in file if not line.isspace())
             lines, layout = _first_sample(path, filled, label)
-            before, after = layout.label, layout.width - layout.label - 1
+            before, after = layout.beside_label
             fields = [("before", number, (before,)), ("label", f"U{_LONGEST_LABEL + 1}", ()),
                       ("after", number, (after,))]
+            if layout.label is None:
+                del fields[1]
             fields = [field for field in fields if field[2] != (0,)]
             try:
                 table = np.loadtxt(chain(lines, filled), np.dtype(fields), comments=None,
@@ -85,7 +138,9 @@ def _numbers(path: Path, label: str, limit: int | None,
         x = np.ascontiguousarray(
             parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1), np.float32)
         if np.isfinite(x).all():
-            return x, np.strings.strip(table["label"]), layout
+            texts = (np.zeros(len(x), "U1") if layout.label is None
+                     else np.strings.strip(table["label"]))
+            return x, texts, layout
         fault = "has cells that are empty or NaN"
         break
     if cells.takes_others:
@@ -114,7 +169,8 @@ def _cells(path: Path, label: str, limit: int | None, cells: CellRules) -> tuple
                 lines.append(reader.line_num)
         except csv.Error as error:
             raise InputError(f"{path}: {error}") from None
-    columns = cells.named(layout.names, layout.width - 1) or (Column(""),) * (layout.width - 1)
+    count = sum(layout.beside_label)
+    columns = cells.named(layout.names, count) or (Column(""),) * count
     cells.order(path, columns, len(columns))  # an absent column is said before a wrong cell
     x, columns = parsed(rows, columns, cells, lambda row, column, fault: InputError(
         f"{path}: {layout.place(lines[row], column)} {fault}"))
@@ -138,7 +194,7 @@ def _labels(path: Path, layout: CsvLayout, texts: np.ndarray) -> np.ndarray:
     for text, value in zip(distinct, values, strict=True):
         if not value.is_integer() or abs(value) > _GREATEST_LABEL:
             other = ("are they in another column, which --label names?"
-                     if 0 < layout.label < layout.width - 1 else
+                     if all(layout.beside_label) else
                      f"are they in the {'last' if layout.label == 0 else FIRST} column?")
             raise InputError(f"{path}: {layout.label_place} has {cut(text)}, expected labels of "
                              f"classes; {other} `train --task regression` learns numbers")
@@ -185,7 +241,7 @@ def _faults(path: Path, reader: Any, label: str, delimiter: str) -> Iterator[str
             yield f"line {line} has {len(row)} cells, the lines before it have {layout.width}"
             return
         label_cell, numbers = layout.split(row)
-        if label_cell.strip().lower() in _NO_LABEL:
+        if layout.label is not None and label_cell.strip().lower() in _NO_LABEL:
             yield f"line {line}: the label is {label_cell.strip() or 'empty'}"
         for index, cell in enumerate(numbers):
             if is_gap(cell):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gossamer.errors import InputError, cut, quoted
 
-FIRST, LAST = "first", "last"
+FIRST, LAST, NONE = "first", "last", "none"
 _HEADINGS = ("label", "class", "target", "y", "digit", "species")
 """Words by which the heading of the label column is known where other headings are numbers."""
 _LISTED = 20
@@ -23,23 +23,27 @@ class CsvLayout:
 
     delimiter: what separates them.
     width: number of cells of a sample.
-    label: index of the label's cell.
+    label: index of the label's cell; None where samples have no label.
     headings: the cells of the heading; empty where there is none.
     """
 
     delimiter: str
     width: int
-    label: int
+    label: int | None
     headings: tuple[str, ...] = ()
 
     @staticmethod
     def of(path: Path, cells: Sequence[str], delimiter: str, label: str) -> CsvLayout:
         """Returns the layout of a file, given the cells of its first line.
 
-        label: "first", "last", a number from 1, or a name in the heading.
+        label: "first", "last", a number from 1, or a name in the heading; "none" for samples
+        without labels.
         Raises InputError where there is no such column.
         """
         names = tuple(cell.strip() for cell in cells)
+        if label == NONE:
+            return CsvLayout(delimiter, len(cells), None,
+                             () if any(map(is_number, names)) else names)
         if label in (FIRST, LAST):
             place = 0 if label == FIRST else len(cells) - 1
         elif label.isascii() and label.isdigit():
@@ -65,11 +69,19 @@ class CsvLayout:
     @property
     def names(self) -> tuple[str, ...]:
         """The names of the columns of numbers; empty where there is no heading."""
+        if self.label is None:
+            return self.headings
         return (*self.headings[:self.label], *self.headings[self.label + 1:])
+
+    @property
+    def beside_label(self) -> tuple[int, int]:
+        """How many cells lie before and after that of the label."""
+        return (0, self.width) if self.label is None else (self.label, self.width - self.label - 1)
 
     @property
     def label_place(self) -> str:
         """The words for the label's column in a message."""
+        assert self.label is not None
         if self.headings:
             return f"the column {quoted(self.headings[self.label])}"
         if self.label in (0, self.width - 1):
@@ -78,6 +90,8 @@ class CsvLayout:
 
     def split(self, row: Sequence[str]) -> tuple[str, list[str]]:
         """Returns the cell of the label of a sample, and those of its numbers."""
+        if self.label is None:
+            return "", [*row]
         return row[self.label], [*row[:self.label], *row[self.label + 1:]]
 
     def place(self, line: int, index: int) -> str:
@@ -85,7 +99,8 @@ class CsvLayout:
         among those of numbers."""
         if self.headings:
             return f"line {line}, column {quoted(self.names[index])}"
-        return f"line {line}, column {index + 1 + (index >= self.label)}"
+        is_after = self.label is not None and index >= self.label
+        return f"line {line}, column {index + 1 + is_after}"
 
 
 def first_sample(path: Path, filled: Iterator[str], label: str) -> tuple[list[str], CsvLayout]:
@@ -99,7 +114,7 @@ def first_sample(path: Path, filled: Iterator[str], label: str) -> tuple[list[st
         raise InputError(f"{path}: is empty, expected a line a sample")
     delimiter = max(",;\t", key=first.count)
     lines, cells = _row(path, chain([first], filled), delimiter)
-    if len(cells) < 2:
+    if len(cells) < 2 and label != NONE:
         raise InputError(f"{path}: line 1 has one cell, expected a label and numbers with commas "
                          "between")
     layout = CsvLayout.of(path, cells, delimiter, label)

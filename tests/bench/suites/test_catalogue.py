@@ -13,6 +13,7 @@ import pytest
 from gossamer.bench import contest, layer_tables
 from gossamer.bench.contender import AbsentError, PeerNetwork
 from gossamer.bench.layer_tables import distinct_convolutions
+from gossamer.bench.peers.calls import KINDS
 from gossamer.bench.peers.inference import PEERS
 from gossamer.bench.reference import reference
 from gossamer.bench.rows import Stamp
@@ -75,6 +76,7 @@ def test_cases_are_distinct_and_squares_have_no_batch_size() -> None:
                      "gemm": 2 * len(products) - squares, "tuning": 8, "binary-networks": 8,
                      "darknet-layers": 2 * len(layers), "published": 2 * 6 * len(normalised),
                      "binary-layers": 2 * len(layer_tables.BINARY),
+                     "latency": 2 * len(KINDS), "throughput": 4,
                      "backprop": len(BACKPROP), "train-many": len(MANY)}
 
 

@@ -165,7 +165,10 @@ def test_profile_fills_in_the_times(plan: Plan, quick_device: Device) -> None:
     assert report.shares.keys() <= {"on the host" if quick_device.name == "host" else "our kernels",
                                     "between layers"}
     assert "end to end on" in str(report) and report.shares_line in str(report)
+    assert report.call_us is not None and report.call_us > 0
+    assert report.call_line and report.call_line in str(report)
     assert plan.report(2) == report
+    assert plan.report(3).call_us is None and plan.report(3).call_line == ""
     assert plan.report(3).end_to_end_us is None
     assert_close(plan(images(2)), expected(images(2)))
 
@@ -219,6 +222,15 @@ def test_shares_are_told_in_one_line() -> None:
     line = "of 196.0 us end to end: 83% our kernels, 17% cuDNN, less than 1% between layers"
     assert report.shares_line == line
     assert str(report).splitlines()[1:] == ["end to end on cuda:0, batch 1: 196.0 us", line]
+
+
+def test_what_a_call_costs_besides_its_kernels_is_told_in_one_line() -> None:
+    line = ("a call with NumPy arrays takes 210.0 us, 146.0 us more than its kernels: checks, "
+            "copies and launches")
+    report = Report("cuda:0", 1, [], end_to_end_us=64.0, call_us=210.0)
+    assert report.call_line == line and line in str(report).splitlines()
+    # the two are not measured at once
+    assert " 0.0 us more" in Report("host", 1, [], end_to_end_us=64.0, call_us=60.0).call_line
 
 
 def test_a_report_tells_of_scattered_times_in_its_own_profile(

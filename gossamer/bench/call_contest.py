@@ -1,0 +1,126 @@
+"""Runs one case of calls: every contender is prepared and checked, and then called in turn with
+the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from gossamer.accuracy import normalised_error
+from gossamer.bench.call_times import Call, CallTimes, Load, in_turn
+from gossamer.bench.contender import OWN, AbsentError
+from gossamer.bench.contest import Result
+from gossamer.bench.rows import ResultRow, Stamp, machine, now
+from gossamer.bench.work import Case
+from gossamer.device.base import Device
+from gossamer.errors import DeviceLostError, GossamerError
+from gossamer.measure import Timing, scatter_notice
+
+_WARM_UP = 5
+"""Single calls before a contender is checked; of loops over many batches there is one."""
+
+
+@dataclass(frozen=True)
+class CalledContender:
+    """A contender that is called as its users call it.
+
+    new_call: makes a call for the thread that it is called in. output: returns the result of a
+    call. runs: executions of one call, where it is a loop over many batches; None for a single one.
+    described: what the row says beside the setting, by the microseconds of one execution.
+    """
+
+    contender: str
+    device: Device
+    new_call: Callable[[], Call]
+    output: Callable[[Any], np.ndarray]
+    layout: str
+    config: str
+    precision: str = "fp32"
+    runs: float | None = None
+    described: Callable[[float], str] = lambda us: ""
+
+
+@dataclass(frozen=True)
+class CallCase(Case):
+    """A case whose contenders are called.
+
+    called: functions by contender that prepare one; they may raise AbsentError. load: how the calls
+    follow one another.
+    """
+
+    called: Mapping[str, Callable[[], CalledContender]] = field(default_factory=dict)
+    load: Load = field(default_factory=Load)
+
+
+def run(case: CallCase, stamp: Stamp, note: Callable[[str], None] = lambda text: None) -> Result:
+    """Measures a case of calls.
+
+    note: called with a line on what is being done. A contender that is absent or fails is listed
+    with the reason. Raises GossamerError when gossamer itself fails.
+    """
+    result = Result(case)
+    ready: list[tuple[CalledContender, float]] = []
+    # torch.compile goes first, as in gossamer.bench.contest
+    for name in sorted(case.called, key=lambda name: not name.startswith("torch-compile")):
+        note(f"{case.name}, batch {case.batch}: {name}")
+        try:
+            contender = case.called[name]()
+            ready.append((contender, _checked(case, contender)))
+        except AbsentError as reason:
+            result.absent[name] = str(reason)
+        except DeviceLostError:
+            raise
+        except Exception as failure:
+            _failed(result, name, failure)
+    note(f"{case.name}, batch {case.batch}: timing")
+    timed = in_turn([contender.new_call for contender, _ in ready], case.load)
+    rounds: list[Timing] = []
+    for (contender, error), times in zip(ready, timed, strict=True):
+        if isinstance(times, Exception):
+            _failed(result, contender.contender, times)
+            continue
+        rounds.append(Timing.of(times.rounds))
+        result.rows.append(_row(case, contender, error, times, case.load, stamp))
+    if ready:
+        result.notice = scatter_notice(rounds, ready[0][0].device)
+    result.rows.sort(key=lambda row: row.median_us)
+    return result
+
+
+def _checked(case: Case, contender: CalledContender) -> float:
+    """Warms a contender up, and returns the error of its output. Raises ValueError where the output
+    is wrong."""
+    call = contender.new_call()
+    for _ in range(_WARM_UP if contender.runs is None else 1):
+        value = call()
+    output = contender.output(value)[:len(case.expected)]
+    error = normalised_error(output, case.expected)
+    if not error <= case.most_error[contender.precision]:
+        raise ValueError(f"its error is {error:.2g}: the result is wrong or not computed in "
+                         f"{contender.precision}")
+    return error
+
+
+def _failed(result: Result, name: str, error: Exception) -> None:
+    if name.split()[0].partition(":")[0] == OWN:
+        raise error if isinstance(error, GossamerError) else RuntimeError(
+            f"{name} failed at {result.case.name}: {error}") from error
+    text = next(iter(str(error).strip().splitlines()), "")
+    result.failed[name] = f"{type(error).__name__}: {text}"
+
+
+def _row(case: Case, contender: CalledContender, error: float, times: CallTimes, load: Load,
+         stamp: Stamp) -> ResultRow:
+    timing, runs = times.timing, contender.runs or 1
+    us, is_single = timing.median_us / runs, contender.runs is None
+    config = "; ".join(filter(None, (
+        contender.described(us), contender.config,
+        *((str(load), times.histogram()) if is_single else ()))))
+    return ResultRow(case.suite, case.name, contender.contender, contender.device.api,
+                     contender.precision, contender.layout, config, case.batch, us,
+                     timing.p25_us / runs, timing.p75_us / runs, error, None, case.density,
+                     machine(contender.device), stamp.versions, stamp.command, stamp.commit,
+                     stamp.run_id, now(), tail=times.tail if is_single else {})

@@ -1,0 +1,188 @@
+"""Times of calls by the clock, as their callers see them: from the call to its result."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gossamer.measure import Timing
+
+Call = Callable[[], object]
+"""A call that returns when its result is complete."""
+
+ROUNDS = 5
+"""Rounds in which contenders are measured in turn."""
+_MOST_SAMPLES = 2**21
+_SPIN_S = 2e-4
+"""Seconds before a call of a given rate is due in which the clock is watched, as sleeping is not
+that exact."""
+_BARS = " \N{LOWER ONE EIGHTH BLOCK}\N{LOWER ONE QUARTER BLOCK}\N{LOWER THREE EIGHTHS BLOCK}" \
+        "\N{LOWER HALF BLOCK}\N{LOWER FIVE EIGHTHS BLOCK}\N{LOWER THREE QUARTERS BLOCK}" \
+        "\N{LOWER SEVEN EIGHTHS BLOCK}\N{FULL BLOCK}"
+
+
+@dataclass(frozen=True)
+class Load:
+    """How calls follow one another.
+
+    threads: how many threads call at once. rate: calls a second of all threads, each at its time
+    whether those before it have ended or not; None where each thread calls again when its call has
+    ended. seconds: length of the measurement, over all rounds.
+    """
+
+    threads: int = 1
+    rate: float | None = None
+    seconds: float = 2.0
+
+    def __str__(self) -> str:
+        loop = "closed loop" if self.rate is None else f"{self.rate:g} calls a second"
+        return loop + (f", {self.threads} threads" if self.threads > 1 else "")
+
+
+@dataclass(frozen=True)
+class CallTimes:
+    """Microseconds of the calls of one contender, and of its rounds.
+
+    samples: the time of each call; of a given rate from when it was due. rounds: the median of each
+    round. elapsed_s: seconds of all rounds.
+    """
+
+    samples: np.ndarray
+    rounds: Sequence[float]
+    elapsed_s: float
+
+    @property
+    def timing(self) -> Timing:
+        """The median and the quartiles of all calls."""
+        low, median, high = np.quantile(self.samples, [0.25, 0.5, 0.75])
+        return Timing(float(median), float(low), float(high), len(self.samples))
+
+    @property
+    def tail(self) -> dict[str, float]:
+        """The percentiles that few calls exceed, in microseconds, and how many calls there were."""
+        p99, p999 = np.quantile(self.samples, [0.99, 0.999])
+        return {"p99_us": float(p99), "p99.9_us": float(p999), "max_us": float(self.samples.max()),
+                "calls": float(len(self.samples)),
+                "calls_a_second": len(self.samples) / self.elapsed_s}
+
+    def histogram(self, columns: int = 24) -> str:
+        """Returns the share of calls by their time, in columns of equal ratio, as text."""
+        low, high = (float(np.quantile(self.samples, share)) for share in (0, 0.999))
+        edges = np.geomspace(low, max(high, low * 1.01), columns + 1)
+        counts = np.histogram(self.samples.clip(low, edges[-1]), edges)[0]
+        # a column with one call is seen
+        levels = np.ceil(counts * (len(_BARS) - 1) / counts.max()).astype(int)
+        return f"{low:.4g} us {''.join(_BARS[level] for level in levels)} {edges[-1]:.4g} us"
+
+
+def in_turn(contenders: Sequence[Callable[[], Call]], load: Load) -> list[CallTimes | Exception]:
+    """Returns the times of contenders' calls, which are measured in turn in several rounds, or the
+    error that one raised.
+
+    contenders: functions that make a call for a thread, in that thread.
+    """
+    samples: list[list[np.ndarray]] = [[] for _ in contenders]
+    elapsed = [0.0] * len(contenders)
+    errors: dict[int, Exception] = {}
+    for _ in range(ROUNDS):
+        for index, new_call in enumerate(contenders):
+            if index in errors:
+                continue
+            start = time.perf_counter()
+            try:
+                samples[index].append(_round(new_call, load))
+            except Exception as error:
+                errors[index] = error
+            elapsed[index] += time.perf_counter() - start
+    return [errors.get(index) or CallTimes(
+                np.concatenate(parts), [float(np.median(part)) for part in parts], elapsed[index])
+            for index, parts in enumerate(samples)]
+
+
+def _round(new_call: Callable[[], Call], load: Load) -> np.ndarray:
+    """Returns the microseconds of the calls of one round."""
+    threads = [_Caller(new_call) for _ in range(load.threads)]
+    ready = threading.Barrier(load.threads)
+    due = _dues(load)
+    for thread in threads[1:]:
+        thread.start(ready, load.seconds / ROUNDS, due)
+    # torch's own CUDA graphs belong to the thread that has compiled them
+    threads[0].run(ready, load.seconds / ROUNDS, due)
+    parts = [thread.samples() for thread in threads]
+    return np.concatenate(parts) / 1e3
+
+
+def _dues(load: Load) -> Iterator[float] | None:
+    """Returns the seconds from the start at which calls are due, which all threads share."""
+    if load.rate is None:
+        return None
+    rate = load.rate
+    return map(lambda index: index / rate, itertools.count())
+
+
+class _Caller:
+    """One of the threads that call for a while."""
+
+    def __init__(self, new_call: Callable[[], Call]) -> None:
+        self._new_call = new_call
+        self._samples = array("q")
+        self._error: Exception | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self, ready: threading.Barrier, seconds: float, due: Iterator[float] | None) -> None:
+        """Calls in a thread of its own."""
+        self._thread = threading.Thread(target=self.run, args=(ready, seconds, due))
+        self._thread.start()
+
+    def samples(self) -> np.ndarray:
+        """Returns the nanoseconds of the calls, when the thread has ended. Raises what a call
+        raised."""
+        if self._thread is not None:
+            self._thread.join()
+        if self._error is not None:
+            raise self._error
+        return np.frombuffer(self._samples, np.int64).astype(np.float64)
+
+    def run(self, ready: threading.Barrier, seconds: float, due: Iterator[float] | None) -> None:
+        """Calls in the present thread."""
+        try:
+            call = self._new_call()
+            call()
+            ready.wait()
+            if due is None:
+                self._closed(call, seconds)
+            else:
+                self._at_times(call, seconds, due)
+        except threading.BrokenBarrierError:
+            pass
+        except Exception as error:
+            self._error = error
+            ready.abort()
+
+    def _closed(self, call: Call, seconds: float) -> None:
+        clock, add = time.perf_counter_ns, self._samples.append
+        before = clock()
+        end = before + int(seconds * 1e9)
+        while before < end and len(self._samples) < _MOST_SAMPLES:
+            call()
+            after = clock()
+            add(after - before)
+            before = after
+
+    def _at_times(self, call: Call, seconds: float, due: Iterator[float]) -> None:
+        clock = time.perf_counter_ns
+        start = clock()
+        while (at := next(due)) < seconds:
+            at_ns = start + int(at * 1e9)
+            if (left := (at_ns - clock()) / 1e9) > _SPIN_S:
+                time.sleep(left - _SPIN_S)
+            while clock() < at_ns:
+                pass
+            call()
+            self._samples.append(clock() - at_ns)

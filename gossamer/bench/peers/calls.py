@@ -1,0 +1,83 @@
+"""The peers of calls: each is called as its users call it, from its input to its complete
+result."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+
+import numpy as np
+
+from gossamer.bench.call_contest import CalledContender
+from gossamer.bench.contender import AbsentError, PeerNetwork
+from gossamer.bench.peers.inference import onnx_bytes
+from gossamer.device.base import Device
+from gossamer.device.registry import find
+
+TENSORS, ARRAYS, BYTES = "tensors", "arrays", "bytes"
+"""What calls are given: float tensors of torch on the GPU, float32 NumPy arrays, or NumPy arrays of
+uint8, pictures in NHWC as they are decoded, which are divided by 255. Results come back to where
+the inputs are."""
+BYTE_SCALE = 1 / 255
+KINDS = (TENSORS, ARRAYS, BYTES)
+
+CalledPeer = Callable[[PeerNetwork, np.ndarray, Device, str, str, int], CalledContender]
+"""Function that returns a peer ready to be called with an input of a kind, on a device, in a
+precision, by several threads. Raises AbsentError."""
+
+
+def normalised(x: np.ndarray) -> np.ndarray:
+    """Returns bytes as the network takes them, in float32 and NCHW."""
+    values = x.transpose(0, 3, 1, 2) if x.ndim == 4 else x
+    return np.ascontiguousarray(values) * np.float32(BYTE_SCALE)
+
+
+def onnxruntime(network: PeerNetwork, x: np.ndarray, device: Device, precision: str, kind: str,
+                threads: int) -> CalledContender:
+    """Returns ONNX Runtime on all cores of the processor. Raises AbsentError."""
+    if kind == TENSORS:
+        raise AbsentError("takes arrays of the host: it is compared on the processor")
+    if precision != "fp32":
+        raise AbsentError("compared in fp32 only")
+    if importlib.util.find_spec("onnxruntime") is None:
+        raise AbsentError("not installed: pip install onnxruntime")
+    import onnxruntime as runtime
+
+    host = find("host")
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = host.limits.compute_units
+    options.log_severity_level = 3
+    session = runtime.InferenceSession(onnx_bytes(network), options,
+                                       providers=["CPUExecutionProvider"])
+    name = network.graph.inputs[0].name
+
+    def call() -> object:
+        return session.run(None, {name: x if kind == ARRAYS else normalised(x)})
+
+    return CalledContender("onnxruntime", host, lambda: call, lambda value: value[0],
+                           "row" if x.ndim != 4 else "NCHW" if kind == ARRAYS else "NHWC",
+                           f"CPU, {host.limits.compute_units} threads")
+
+
+def _torch(name: str) -> CalledPeer:
+    """The peer of this name in torch_calls, which is imported when it is first used."""
+    def peer(network: PeerNetwork, x: np.ndarray, device: Device, precision: str, kind: str,
+             threads: int) -> CalledContender:
+        if network.torch is None:
+            raise AbsentError(f"{network.name} is not written down in PyTorch")
+        if importlib.util.find_spec("torch") is None:
+            raise AbsentError("torch is not installed: pip install torch")
+        from gossamer.bench.peers import torch_calls
+
+        return torch_calls.called(name, network, x, device, precision, kind, threads)
+
+    return peer
+
+
+CALLED_PEERS: dict[str, CalledPeer] = {
+    "torch-eager": _torch("torch-eager"),
+    "torch-compile": _torch("torch-compile"),
+    "torch-compile:reduce-overhead": _torch("torch-compile:reduce-overhead"),
+    "torch-compile-graph": _torch("torch-compile-graph"),
+    "onnxruntime": onnxruntime,
+}

@@ -1,0 +1,138 @@
+"""PyTorch as its users call it: eagerly, compiled, and compiled in a CUDA graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from gossamer.bench.call_contest import CalledContender
+from gossamer.bench.call_times import Call
+from gossamer.bench.contender import AbsentError, PeerNetwork
+from gossamer.bench.peers.calls import BYTE_SCALE, BYTES, TENSORS, normalised
+from gossamer.bench.peers.torch_networks import folded
+from gossamer.bench.peers.torch_peers import FLAGS
+from gossamer.device.base import Device
+from gossamer.device.registry import find
+
+GRAPH = "torch-compile-graph"
+"""The peer whose compiled module is captured in one CUDA graph by hand."""
+_MODES = {"torch-compile": None, GRAPH: None, "torch-compile:reduce-overhead": "reduce-overhead"}
+"""Modes of torch.compile; None is the one that users get who name none."""
+_WARM_UP = 3
+
+
+def called(name: str, network: PeerNetwork, x: np.ndarray, device: Device, precision: str,
+           kind: str, threads: int) -> CalledContender:
+    """Returns a peer ready to be called; see gossamer.bench.peers.calls. Raises AbsentError."""
+    on_cuda = device.runs_cuda_libraries
+    if on_cuda and not torch.cuda.is_available():
+        raise AbsentError("this torch sees no CUDA device: install a build for CUDA")
+    if not on_cuda and name != "torch-eager":
+        raise AbsentError("compared on CUDA only, where it makes kernels for the GPU")
+    if not on_cuda and precision == "tf32":
+        raise AbsentError("the processor has no TF32")
+    if threads > 1 and name in (GRAPH, "torch-compile:reduce-overhead"):
+        raise AbsentError("a CUDA graph has one input in memory, and serves one thread")
+    place = torch.device("cuda", device.index) if on_cuda else torch.device("cpu")
+    run, source = _prepared(name, network, x if kind != BYTES else normalised(x), place, precision)
+    static = source if name == GRAPH else None
+
+    def queued(given: torch.Tensor) -> Any:
+        FLAGS.use(precision)
+        if static is not None and given is not static:
+            static.copy_(given)
+        return run(source if static is not None else given)
+
+    def new_call() -> Call:
+        if kind == TENSORS:
+            def call() -> Any:
+                result = queued(source)
+                torch.cuda.current_stream(place).synchronize()
+                return result
+        else:
+            def call() -> Any:
+                given = torch.from_numpy(x)
+                if kind == BYTES:
+                    # the GPU normalises
+                    given = given.to(place)
+                    given = given.permute(0, 3, 1, 2) if given.ndim == 4 else given
+                    given = given.to(source.dtype) * BYTE_SCALE
+                if static is None:
+                    given = given.to(place).to(source.dtype).contiguous(
+                        memory_format=_format(source))
+                result = queued(given)
+                return _first(result).float().cpu().numpy()
+        return call
+
+    mode = _MODES.get(name)
+    config = ("batch norm folded" if name == "torch-eager" else f"mode {mode or 'default'}")
+    layout = "NHWC" if source.ndim == 4 and _format(source) is torch.channels_last else (
+        "NCHW" if source.ndim == 4 else "row")
+    return CalledContender(name, device if on_cuda else find("host"), new_call, _output, layout,
+                           config + (", one CUDA graph" if name == GRAPH else ""), precision)
+
+
+def _prepared(name: str, network: PeerNetwork, x: np.ndarray, place: torch.device,
+              precision: str) -> tuple[Callable[[torch.Tensor], Any], torch.Tensor]:
+    """Returns the function that runs the network, and the input on its device. In float16 images
+    are in NHWC, as PyTorch advises."""
+    assert network.torch is not None
+    FLAGS.use(precision)
+    dtype = torch.float16 if precision == "fp16" else torch.float32
+    order = torch.channels_last if x.ndim == 4 and precision == "fp16" else torch.contiguous_format
+    module = network.torch(network.graph.constants)
+    # torch.compile makes faster code of batch norms that are not folded
+    module = (folded(module) if name == "torch-eager" else module).to(place, dtype)
+    if order is torch.channels_last:
+        module = module.to(memory_format=order)
+    source = torch.from_numpy(x).to(place).to(dtype).contiguous(memory_format=order)
+    if name == "torch-eager":
+        return torch.inference_mode()(module), source
+    mode = _MODES[name]
+    compiled = torch.compile(module, mode=mode) if mode else torch.compile(module)
+    run = torch.no_grad()(compiled)
+    for _ in range(_WARM_UP):
+        run(source)
+    return (_captured(run, source) if name == GRAPH else run), source
+
+
+def _captured(run: Callable[[torch.Tensor], Any],
+              source: torch.Tensor) -> Callable[[torch.Tensor], Any]:
+    """Returns a function that replays one execution on the source, from a CUDA graph."""
+    side = torch.cuda.Stream(source.device)
+    side.wait_stream(torch.cuda.current_stream(source.device))
+    with torch.cuda.stream(side):
+        for _ in range(_WARM_UP):
+            run(source)
+    torch.cuda.synchronize(source.device)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=side):
+        result = run(source)
+
+    def replay(given: torch.Tensor) -> Any:
+        graph.replay()
+        return result
+
+    return replay
+
+
+def _format(source: torch.Tensor) -> torch.memory_format:
+    if source.ndim == 4 and source.is_contiguous(memory_format=torch.channels_last) and (
+            not source.is_contiguous()):
+        return torch.channels_last
+    return torch.contiguous_format
+
+
+def _first(result: Any) -> torch.Tensor:
+    first: torch.Tensor = result[0] if isinstance(result, (tuple, list)) else result
+    return first
+
+
+def _output(value: Any) -> np.ndarray:
+    if isinstance(value, np.ndarray):
+        return value
+    array: np.ndarray = _first(value).float().cpu().numpy()
+    return array

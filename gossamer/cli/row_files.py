@@ -1,0 +1,374 @@
+"""Files of the rows of `run`: JSON lines and CSV grow row by row and can be continued, .npy and
+Parquet appear when they are complete."""
+
+from __future__ import annotations
+
+import abc
+import csv
+import io
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+import numpy as np
+
+from gossamer.errors import InputError
+from gossamer.io import atomic, output_files, terminal
+
+GROWING = (".jsonl", ".csv")
+"""Suffixes of the files that can be continued."""
+SUFFIXES = (*GROWING, ".npy", ".parquet")
+_STAY = "; the rows before stay, and --resume continues them"
+_MOST_COLUMNS = 4096
+"""The most numbers of a row that get a column each in a CSV file."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a network says of one input.
+
+    name: the input's file or number. label: its label in a CSV file; None where it has none.
+    error: why the input could not be read; "" where it was. classes: the best classes, as
+    best_classes() returns them; None where the network scores none. outputs: its part of every
+    output, by name.
+    """
+
+    name: str | int
+    label: str | None = None
+    error: str = ""
+    classes: Sequence[Mapping[str, Any]] | None = None
+    outputs: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    def document(self, key: str) -> dict[str, Any]:
+        """Returns the row as JSON has it. key: what the name is called."""
+        result: dict[str, Any] = {key: self.name}
+        if self.label is not None:
+            result["label"] = self.label
+        if self.error:
+            result["error"] = self.error
+        elif self.classes is not None:
+            result["classes"] = self.classes
+        else:
+            result["outputs"] = {name: _numbers(values) for name, values in self.outputs.items()}
+        return result
+
+    def columns(self, key: str) -> dict[str, Any]:
+        """Returns the row as tables have it: outputs are flat arrays. key: as for document()."""
+        result: dict[str, Any] = {key: self.name}
+        if self.label is not None:
+            result["label"] = self.label
+        result["error"] = self.error or None
+        if self.classes is None:
+            return result | {name: values.reshape(-1) for name, values in self.outputs.items()}
+        for rank, line in enumerate(self.classes, 1):
+            result |= {f"{name}_{rank}": value for name, value in line.items()}
+        return result
+
+
+def _numbers(values: np.ndarray) -> Any:
+    """Returns an array as nested lists, with no more digits than its numbers have."""
+    if values.dtype in (np.float32, np.float16):
+        values = values.astype(str).astype(np.float64)
+    return values.tolist()
+
+
+def check(path: Path, option_text: str, outputs: int) -> None:
+    """Raises InputError where no file of rows can be written under this name. outputs: how many the
+    network has."""
+    output_files.check_named(option_text, path, SUFFIXES)
+    if path.suffix == ".npy" and outputs > 1:
+        raise InputError(f"{option_text}: the network has {outputs} outputs; .jsonl and .parquet "
+                         "hold several")
+    if path.suffix == ".parquet" and find_spec("pyarrow") is None:
+        raise InputError(f"{option_text}: needs pyarrow: pip install pyarrow; .jsonl and .csv "
+                         "need nothing more")
+
+
+def open_rows(path: Path, option_text: str, key: str, *, resume: bool) -> RowFile:
+    """Returns the file of rows of a name that check() has passed. key: what the names of rows are
+    called. resume: whether a file that is there is continued."""
+    if path.suffix in GROWING:
+        kind = JsonLines if path.suffix == ".jsonl" else CsvLines
+        return kind(path, option_text, key, resume=resume)
+    return (NumpyFile if path.suffix == ".npy" else ParquetFile)(path, option_text, key)
+
+
+class RowFile(abc.ABC):
+    """A file that takes rows. It is a context manager, which completes the file at the end.
+
+    done: the names of the rows that it has already, as text.
+    """
+
+    def __init__(self, path: Path, option_text: str, key: str) -> None:
+        self._path = path
+        self._option_text = option_text
+        self._key = key
+        self.done: set[str] = set()
+
+    @abc.abstractmethod
+    def write(self, rows: Sequence[Row], count: int) -> None:
+        """Adds rows. count: how many rows there will be in all. Raises InputError where they cannot
+        be written."""
+
+    def __enter__(self) -> RowFile:
+        return self
+
+    @abc.abstractmethod
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        """Completes the file, or leaves what the kind of file leaves where the body failed."""
+
+    @contextmanager
+    def _named_errors(self, then: str = "") -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise InputError(f"{self._option_text}: cannot be written: "
+                             f"{error.strerror or error}{then}") from None
+
+
+class _Lines(RowFile):
+    """A file of text that grows by whole rows. A process that ends early leaves the rows until
+    then, of which the last may be cut off; that one is removed when the file is continued."""
+
+    def __init__(self, path: Path, option_text: str, key: str, *, resume: bool) -> None:
+        super().__init__(path, option_text, key)
+        self._stack = ExitStack()
+        self._file: IO[str] | None = None
+        self._mode = "w"
+        if resume and path.exists():
+            self._mode = "a"
+            self._continue()
+
+    def _continue(self) -> None:
+        with self._named_errors():
+            text = self._path.read_bytes().decode("utf-8", "surrogateescape")
+        whole = self._whole(text)
+        self.done = self._names(whole)
+        if whole != text:
+            with self._named_errors(), atomic.replacing(self._path) as file:
+                file.write(whole.encode("utf-8", "surrogateescape"))
+
+    def _append(self, text: str) -> None:
+        with self._named_errors(_STAY):
+            if self._file is None:
+                # names of files may be no UTF-8
+                self._file = self._stack.enter_context(self._path.open(
+                    self._mode, encoding="utf-8", newline="", errors="surrogateescape"))
+            self._file.write(text)
+            self._file.flush()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        with self._named_errors(_STAY):
+            self._stack.close()
+
+    @abc.abstractmethod
+    def _whole(self, text: str) -> str:
+        """Returns the text of a file without a row at its end that was cut off."""
+
+    @abc.abstractmethod
+    def _names(self, text: str) -> set[str]:
+        """Returns the names of the rows. Raises InputError for a file of other rows."""
+
+    def _other_rows(self, line: int, expected: str) -> InputError:
+        return InputError(f"{self._option_text}: --resume continues rows of this command, line "
+                          f"{line} is none: expected {expected}; leave --resume out to write the "
+                          "file anew")
+
+
+class JsonLines(_Lines):
+    """A JSON object a row and line."""
+
+    def write(self, rows: Sequence[Row], count: int) -> None:
+        self._append("".join(json.dumps(terminal.plain(row.document(self._key))) + "\n"
+                             for row in rows))
+
+    def _whole(self, text: str) -> str:
+        return text[:text.rfind("\n") + 1]
+
+    def _names(self, text: str) -> set[str]:
+        names = set()
+        for number, line in enumerate(text.splitlines(), 1):
+            try:
+                names.add(str(json.loads(line)[self._key]))
+            except (ValueError, KeyError, TypeError, RecursionError):
+                raise self._other_rows(number, f"a JSON object with {self._key!r}") from None
+        return names
+
+
+class CsvLines(_Lines):
+    """A table under a line of headings, which the first row that could be read gives."""
+
+    def __init__(self, path: Path, option_text: str, key: str, *, resume: bool) -> None:
+        self._headings: list[str] = []
+        self._waiting: list[dict[str, Any]] = []
+        super().__init__(path, option_text, key, resume=resume)
+
+    def write(self, rows: Sequence[Row], count: int) -> None:
+        for row in rows:
+            columns = {name: value for column, values in row.columns(self._key).items()
+                       for name, value in _cells(column, values)}
+            if len(columns) > _MOST_COLUMNS:
+                raise InputError(f"{self._option_text}: a row has {len(columns)} numbers, a table "
+                                 f"takes {_MOST_COLUMNS}; .npy and .jsonl take any number")
+            self._waiting.append(columns)
+            if not row.error:
+                self._check_headings(list(columns))
+        if self._headings:
+            self._write_waiting()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        if error is None and self._waiting:
+            self._check_headings(list(self._waiting[0]))
+            self._write_waiting()
+        super().__exit__(kind, error, trace)
+
+    def _check_headings(self, names: list[str]) -> None:
+        if not self._headings:
+            self._headings = names
+            self._waiting.insert(0, dict(zip(names, names, strict=True)))
+        elif names != self._headings:
+            raise self._other_rows(1, f"the headings {','.join(names[:8])}")
+
+    def _write_waiting(self) -> None:
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerows([row.get(name) for name in self._headings] for row in self._waiting)
+        self._append(text.getvalue())
+        self._waiting.clear()
+
+    def _whole(self, text: str) -> str:
+        end = text.rfind("\n") + 1
+        # a line break within a quoted cell ends no row
+        while text.count('"', 0, end) % 2:
+            end = text.rfind("\n", 0, end - 1) + 1
+        return text[:end]
+
+    def _names(self, text: str) -> set[str]:
+        rows = csv.reader(io.StringIO(text, newline=""))
+        self._headings = next(rows, [])
+        if text and self._headings[:1] != [self._key]:
+            raise self._other_rows(1, f"a first column {self._key!r}")
+        return {row[0] for row in rows if row}
+
+
+def _cells(column: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yields the columns of a value: one, or for an array of several numbers one for each."""
+    if not isinstance(value, np.ndarray):
+        yield column, value
+    elif value.size == 1:
+        yield column, _numbers(value)[0]
+    else:
+        for index, number in enumerate(_numbers(value)):
+            yield f"{column}_{index}", number
+
+
+class NumpyFile(RowFile):
+    """The rows of the one output as an array, with NaN where an input could not be read. It is
+    written while the rows come, and appears when it is complete."""
+
+    def __init__(self, path: Path, option_text: str, key: str) -> None:
+        super().__init__(path, option_text, key)
+        self._stack = ExitStack()
+        self._file: IO[bytes] | None = None
+        self._empty: np.ndarray | None = None
+        self._waiting = 0
+
+    def write(self, rows: Sequence[Row], count: int) -> None:
+        with self._named_errors():
+            for row in rows:
+                if row.error and self._empty is None:
+                    self._waiting += 1
+                    continue
+                values = None if row.error else next(iter(row.outputs.values()))
+                file, empty = self._begun(values, count)
+                file.write(empty.tobytes() if values is None else
+                           np.ascontiguousarray(values).tobytes())
+
+    def _begun(self, values: np.ndarray | None, count: int) -> tuple[IO[bytes], np.ndarray]:
+        """Returns the file after its header, and a row for an input that could not be read."""
+        if self._file is None or self._empty is None:
+            assert values is not None
+            if not np.issubdtype(values.dtype, np.floating) and self._waiting:
+                raise self._no_nan(values.dtype)
+            self._empty = np.full_like(values, np.nan if values.dtype.kind == "f" else 0)
+            self._file = self._stack.enter_context(
+                output_files.replacing(self._path, self._option_text))
+            header = {"descr": np.lib.format.dtype_to_descr(values.dtype),
+                      "fortran_order": False, "shape": (count, *values.shape)}
+            np.lib.format.write_array_header_2_0(self._file, header)
+            self._file.write(self._empty.tobytes() * self._waiting)
+        if values is None and self._empty.dtype.kind != "f":
+            raise self._no_nan(self._empty.dtype)
+        return self._file, self._empty
+
+    def _no_nan(self, dtype: np.dtype) -> InputError:
+        return InputError(f"{self._option_text}: an input could not be read, and its row cannot be "
+                          f"NaN in {dtype}; .jsonl and .csv say which")
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self._stack.__exit__(kind, error, trace)
+
+
+class ParquetFile(RowFile):
+    """A table of Parquet, in which an output is a list of numbers. It is written while the rows
+    come, and appears when it is complete."""
+
+    def __init__(self, path: Path, option_text: str, key: str) -> None:
+        super().__init__(path, option_text, key)
+        self._stack = ExitStack()
+        self._writer: Any = None
+        self._waiting: list[dict[str, Any]] = []
+
+    def write(self, rows: Sequence[Row], count: int) -> None:
+        self._waiting += [row.columns(self._key) for row in rows]
+        complete = [row.columns(self._key) for row in rows if not row.error]
+        if complete or self._writer is not None:
+            self._write_waiting(complete[:1])
+
+    def _write_waiting(self, first: Sequence[Mapping[str, Any]]) -> None:
+        import pyarrow
+        from pyarrow import parquet
+
+        with self._named_errors():
+            if self._writer is None:
+                schema = pyarrow.schema([(name, _parquet_type(name, value))
+                                         for name, value in first[0].items()])
+                file = self._stack.enter_context(
+                    output_files.replacing(self._path, self._option_text))
+                self._writer = parquet.ParquetWriter(file, schema)
+            self._writer.write_table(pyarrow.Table.from_pylist(
+                self._waiting, schema=self._writer.schema))
+        self._waiting.clear()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        try:
+            if error is None and self._waiting:
+                self._write_waiting(self._waiting)
+            if self._writer is not None and error is None:
+                with self._named_errors():
+                    self._writer.close()
+        except BaseException as failure:
+            self._stack.__exit__(type(failure), failure, failure.__traceback__)
+            raise
+        self._stack.__exit__(kind, error, trace)
+
+
+def _parquet_type(name: str, value: Any) -> Any:
+    """Returns Arrow's type of a column, by a value of it."""
+    import pyarrow
+
+    if isinstance(value, np.ndarray):
+        return pyarrow.list_(pyarrow.from_numpy_dtype(value.dtype))
+    if isinstance(value, bool | int):
+        return pyarrow.int64()
+    return pyarrow.float64() if isinstance(value, float) else pyarrow.string()

@@ -1,0 +1,176 @@
+"""The inputs of `run` that make a row each: pictures of folders, which several threads read, and
+the samples of CSV files."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gossamer.cli import photo_options
+from gossamer.cli.arguments import has_batch, input_names
+from gossamer.cli.photo_options import PhotoOptions
+from gossamer.cli.run_inputs import batch_size
+from gossamer.device.host import processors
+from gossamer.errors import InputError, quoted
+from gossamer.io import terminal
+from gossamer.io.images import load_image
+from gossamer.io.picture_files import pictures_in, side_by_side
+from gossamer.io.text import shape_text
+from gossamer.plan.measurement import counted
+from gossamer.train.data import csv_files
+from gossamer.train.data.csv_layout import FIRST, LAST
+
+if TYPE_CHECKING:
+    from gossamer.model.graph import Graph
+
+_BATCH = 32
+_TABLES = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One input of a batch, or one that could not be read.
+
+    index: its number among all inputs. error: why it could not be read; "" where it was.
+    """
+
+    index: int
+    error: str = ""
+
+
+Chunk = tuple[list[Entry], np.ndarray | None]
+"""Inputs in their order, and the array of those that could be read; None where none could."""
+
+
+@dataclass(frozen=True)
+class RowInputs:
+    """Inputs that make a row each.
+
+    key: what their names are called. names: their files or numbers. labels: their labels, of a CSV
+    file that has some. batch: how many run at once at most.
+    chunks: function that reads those of the given numbers. graph: the network with the form in
+    which it takes them.
+    """
+
+    key: str
+    names: Sequence[str | int]
+    labels: Sequence[str] | None
+    batch: int
+    chunks: Callable[[Sequence[int]], Iterator[Chunk]]
+    graph: Graph
+
+
+def is_table(name: str) -> bool:
+    """Whether the name is that of a CSV file."""
+    return name.lower().endswith(_TABLES)
+
+
+def make_rows(sources: Sequence[str]) -> bool:
+    """Whether the FILE arguments of `run` are inputs that make a row each: folders or a CSV
+    file."""
+    return any(is_table(name) or Path(name).is_dir() for name in sources)
+
+
+def row_inputs(model: str, graph: Graph, sources: Sequence[str], options: PhotoOptions,
+               batch: int | None, label: str, *, is_planned: bool) -> RowInputs:
+    """Returns the inputs of folders and picture files, or of one CSV file. model: the network as
+    the command line names it. is_planned: whether there is a plan, which says how it takes them.
+    Raises InputError where there are none, or where they do not fit the
+    network."""
+    tables = [name for name in sources if is_table(name)]
+    if not tables:
+        return _pictures(model, graph, sources, options, batch, is_planned=is_planned)
+    if len(sources) > 1:
+        raise InputError(f"{tables[0]}: is a table of samples; give it alone")
+    if options.names():
+        raise InputError(f"{options.names()[0]}: is for photos; the numbers of {tables[0]} are "
+                         "taken as they are")
+    return _samples(model, graph, Path(tables[0]), batch, label)
+
+
+def _pictures(model: str, graph: Graph, sources: Sequence[str], options: PhotoOptions,
+              batch: int | None, *, is_planned: bool) -> RowInputs:
+    files: list[str] = []
+    others = 0
+    for source in sources:
+        path = Path(source)
+        if path.is_dir():
+            pictures, ignored = pictures_in(path)
+            files += map(str, pictures)
+            others += ignored
+        elif path.exists():
+            files.append(source)
+        else:
+            raise InputError(f"{source}: no such file or folder")
+    if others:
+        terminal.notice(f"{counted(others, 'file')} left out: no pictures by their names")
+    files = list(dict.fromkeys(files))
+    prepare = photo_options.preprocessing(model, graph, options)
+    size = _batch(graph, batch, len(files))
+    graph = graph if is_planned else photo_options.taking_photos(graph, prepare)
+
+    def read(file: str) -> np.ndarray | str:
+        try:
+            return photo_options.as_taken(prepare, graph.inputs[0], load_image(file))
+        except InputError as error:
+            return str(error).removeprefix(f"{file}: ")
+
+    def chunks(indices: Sequence[int]) -> Iterator[Chunk]:
+        pictures = side_by_side(read, [files[index] for index in indices], processors(), size)
+        return _chunked(zip(indices, pictures, strict=True), size)
+
+    return RowInputs("file", files, None, size, chunks, graph)
+
+
+def _chunked(pictures: Iterable[tuple[int, np.ndarray | str]], batch: int) -> Iterator[Chunk]:
+    """Yields pictures in batches of one shape. What could not be read counts in no batch."""
+    entries: list[Entry] = []
+    arrays: list[np.ndarray] = []
+    for index, picture in pictures:
+        if isinstance(picture, str):
+            entries.append(Entry(index, picture))
+            continue
+        if arrays and (len(arrays) == batch or arrays[0].shape != picture.shape):
+            yield entries, np.stack(arrays)
+            entries, arrays = [], []
+        entries.append(Entry(index))
+        arrays.append(picture)
+    if entries:
+        yield entries, np.stack(arrays) if arrays else None
+
+
+def _samples(model: str, graph: Graph, path: Path, batch: int | None, label: str) -> RowInputs:
+    if len(graph.inputs) > 1:
+        raise InputError(f"{model}: takes the inputs {input_names(graph)}, and a table is one; "
+                         "give --input NAME=X.npy for each")
+    info = graph.inputs[0]
+    shape = info.shape[1:]
+    if None in shape or info.dtype != "float32":
+        raise InputError(f"{path}: {model} takes {shape_text(info.shape)} {info.dtype}, a row of a "
+                         "table is a fixed number of float32")
+    numbers, labels = csv_files.read_inputs(path, math.prod(size or 1 for size in shape), label,
+                                            graph.metadata.columns)
+    if labels is not None:
+        column = f"{label} column" if label in (FIRST, LAST) else f"column {quoted(label)}"
+        terminal.notice(f"{path}: its {column} is taken as labels, as it has one more than the "
+                        "network takes numbers")
+    x = numbers.reshape(len(numbers), *(size or 1 for size in shape))
+    if info.given is not None:
+        x = info.given.arranged(x)
+    size = _batch(graph, batch, len(x))
+
+    def chunks(indices: Sequence[int]) -> Iterator[Chunk]:
+        for start in range(0, len(indices), size):
+            part = list(indices[start:start + size])
+            yield [Entry(index) for index in part], x[part]
+
+    return RowInputs("sample", range(len(x)), labels, size, chunks, graph)
+
+
+def _batch(graph: Graph, batch: int | None, rows: int) -> int:
+    return batch_size(graph, batch, rows, _BATCH if has_batch(graph) else 1)

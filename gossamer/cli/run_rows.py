@@ -1,0 +1,270 @@
+"""The verb `run` on folders of pictures and on tables: a row for each input."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import gossamer
+from gossamer.cli import row_files
+from gossamer.cli.progress import input_bar
+from gossamer.cli.report import print_report
+from gossamer.cli.row_files import Row, RowFile
+from gossamer.cli.row_inputs import Chunk, Entry, RowInputs
+from gossamer.errors import InputError, one_line
+from gossamer.io import output_files, terminal
+from gossamer.io.labels.reader import class_names
+from gossamer.io.text import shape_text
+from gossamer.model import outputs as network_outputs
+
+if TYPE_CHECKING:
+    from gossamer.model.graph import Graph
+    from gossamer.plan.plan import Plan
+
+
+OWN_SUFFIXES = (".jsonl", ".csv", ".parquet")
+"""Suffixes of files of rows alone."""
+
+
+@dataclass(frozen=True)
+class RowOptions:
+    """The options of `run` that concern rows.
+
+    output: the file of rows; None for stdout. resume: whether it is continued. labels: the file of
+    the classes' names. top: how many classes a row has.
+    """
+
+    output: str | None
+    resume: bool
+    labels: Path | None
+    top: int
+
+    @property
+    def option_text(self) -> str:
+        return f"--output {self.output}"
+
+
+def check(options: RowOptions, graph: Graph, files_read: Sequence[str]) -> None:
+    """Raises InputError, before any work, where rows cannot be written as the options say."""
+    if options.output is None:
+        if options.resume:
+            raise InputError("--resume: goes with --output FILE.jsonl or FILE.csv, which it "
+                             "continues")
+        return
+    path = Path(options.output)
+    row_files.check(path, options.option_text, len(graph.outputs))
+    if options.resume and path.suffix not in row_files.GROWING:
+        raise InputError(f"--resume: {options.output} is written whole; only "
+                         f"{' and '.join(row_files.GROWING)} files are continued")
+    output_files.check_place(options.option_text, path, files_read)
+
+
+def run_rows(model: str, saved_plan: Plan | None, inputs: RowInputs,
+             options: RowOptions, device: str | None, *, strict: bool, table: bool,
+             as_json: bool) -> None:
+    """Runs a network on the inputs and writes a row for each, in their order; prints what ran where
+    and how many a second. Raises InputError where no input can be read, or rows cannot be written.
+    """
+    documents: list[dict[str, Any]] = []
+    if options.output is not None:
+        rows = row_files.open_rows(Path(options.output), options.option_text, inputs.key,
+                                   resume=options.resume)
+    else:
+        rows = _Shown(inputs.key, documents if as_json else None)
+    left = [index for index, name in enumerate(inputs.names) if str(name) not in rows.done]
+    plan = saved_plan or gossamer.compile(inputs.graph, device=device, strict=strict)
+    if not as_json:
+        print(f"device: {plan.device.name} ({plan.device.description})")
+    loop = _Loop(model, plan, inputs, options)
+    with rows:
+        loop.run(rows, left)
+    report = plan.profile(inputs.batch) if table else None
+    summary = loop.summary(len(inputs.names) - len(left))
+    if as_json:
+        terminal.print_json({"model": model, "device": plan.device.name,
+                             "description": plan.device.description, "batch": inputs.batch,
+                             **summary, "output": options.output, "results": documents})
+        return
+    if report is not None:
+        print_report(report)
+    print(_text(inputs.key, summary))
+    if options.output is not None:
+        print(f"written: {options.output}")
+
+
+class _Loop:
+    """The inputs' way through the plan.
+
+    unreadable: the error of each input that could not be read, after its name. broken: the inputs
+    for which an output is not finite. seconds: time from the first input to the last row.
+    """
+
+    def __init__(self, model: str, plan: Plan, inputs: RowInputs, options: RowOptions) -> None:
+        self._model = model
+        self._plan = plan
+        self._inputs = inputs
+        self._options = options
+        self._entries: deque[list[Entry]] = deque()
+        self._last: list[Entry] = []
+        self._is_checked = False
+        self._names: Sequence[str] | None = None
+        self.unreadable: list[str] = []
+        self.broken: list[str] = []
+        self.computed = 0
+        self.seconds = 0.0
+
+    def run(self, rows: RowFile, left: Sequence[int]) -> None:
+        """Writes the rows of the inputs of these numbers."""
+        start = time.perf_counter()
+        count = len(self._inputs.names)
+        with input_bar() as bar, self._plan.stream(self._arrays(self._inputs.chunks(left))
+                                                   ) as results:
+            task = bar.add_task(f"running on {self._plan.device.name}", total=len(left))
+            for result in results:
+                made = self._rows(self._entries.popleft(), result)
+                rows.write(made, count)
+                seconds = time.perf_counter() - start
+                bar.update(task, advance=len(made), description=(
+                    f"{_rate(self.computed / seconds)} a second on {self._plan.device.name}"))
+            if self._last:
+                rows.write(self._rows(self._last, None), count)
+        self.seconds = time.perf_counter() - start
+        if left and len(self.unreadable) == count:
+            raise InputError(f"{self.unreadable[0]}; none of {count} can be read")
+        for what, names in (("cannot be read", self.unreadable),
+                            ("have an output with NaN or infinite numbers", self.broken)):
+            if names:
+                terminal.notice(f"{len(names)} of {len(left)} {what}, as the rows say: {names[0]}"
+                                f"{', ...' if len(names) > 1 else ''}", "warning")
+
+    def summary(self, before: int) -> dict[str, Any]:
+        """Returns the numbers of the run. before: rows that the file had already."""
+        return {"rows": self.computed + len(self.unreadable), "unreadable": len(self.unreadable),
+                "rows_before": before, "seconds": self.seconds,
+                "a_second": self.computed / self.seconds if self.computed else 0.0}
+
+    def _arrays(self, chunks: Iterator[Chunk]) -> Iterator[np.ndarray]:
+        """Yields the arrays of the chunks, and keeps which inputs they are."""
+        for entries, array in chunks:
+            if array is None:
+                self._last = entries
+            else:
+                self._entries.append(entries)
+                yield array
+
+    def _rows(self, entries: Sequence[Entry], result: Any) -> list[Row]:
+        """Returns the rows of inputs. result: the outputs of those that could be read."""
+        graph, count = self._plan.graph, sum(not entry.error for entry in entries)
+        arrays = result if isinstance(result, tuple) else () if result is None else (result,)
+        outputs = {info.name: array for info, array in zip(graph.outputs, arrays, strict=False)}
+        for output, array in outputs.items():
+            if array.ndim == 0 or len(array) != count:
+                raise InputError(f"{self._model}: output {output!r} is {shape_text(array.shape)} "
+                                 f"for {count} inputs, and has no row for each; give --input X.npy")
+        if outputs:
+            self._check(outputs[graph.outputs[0].name], count)
+        broken = {row for array in outputs.values()
+                  for row in network_outputs.broken_rows(array, count)}
+        rows: list[Row] = []
+        position = 0
+        for entry in entries:
+            name: str | int = self._inputs.names[entry.index]
+            label = None if self._inputs.labels is None else self._inputs.labels[entry.index]
+            if entry.error:
+                self.unreadable.append(f"{name}: {entry.error}")
+                rows.append(Row(name, label, entry.error))
+                continue
+            own = {output: array[position] for output, array in outputs.items()}
+            if position in broken:
+                self.broken.append(str(name))
+            rows.append(self._row(name, label, own, position in broken))
+            position += 1
+        self.computed += count
+        return rows
+
+    def _row(self, name: str | int, label: str | None, outputs: dict[str, np.ndarray],
+             is_broken: bool) -> Row:
+        if is_broken:
+            return Row(name, label, "an output has NaN or infinite numbers", outputs=outputs)
+        classes = None
+        if self._classifies:
+            scores = outputs[self._plan.graph.outputs[0].name]
+            classes = [
+                {name: float(f"{value:.7g}") if isinstance(value, float) else value
+                 for name, value in line.items()}
+                for line in network_outputs.best_classes(
+                    scores, self._options.top, self._names,
+                    self._plan.graph.metadata.independent_scores)]
+        return Row(name, label, classes=classes, outputs=outputs)
+
+    def _check(self, scores: np.ndarray, count: int) -> None:
+        """Decides, by the first scores, whether the network tells classes apart, and what these are
+        called. Raises InputError where --labels does not fit."""
+        if self._is_checked:
+            return
+        graph, labels = self._plan.graph, self._options.labels
+        metadata, self._is_checked = graph.metadata, True
+        self._classifies = metadata.detector is None and bool(
+            self._inputs.key == "file" or labels or metadata.classes) and (
+            network_outputs.is_class_scores(scores, count))
+        if self._classifies:
+            self._names = class_names(labels, scores.shape[1], metadata.classes)
+        elif labels:
+            raise InputError(f"--labels {labels}: output {graph.outputs[0].name!r} is "
+                             f"{shape_text(scores.shape)} {scores.dtype}: no score for each class; "
+                             "leave --labels out")
+
+
+class _Shown(RowFile):
+    """Rows on stdout: a line each, or all in one list."""
+
+    def __init__(self, key: str, documents: list[dict[str, Any]] | None) -> None:
+        super().__init__(Path(), "", key)
+        self._documents = documents
+
+    def write(self, rows: Sequence[Row], count: int) -> None:
+        if self._documents is not None:
+            self._documents += [row.document(self._key) for row in rows]
+            return
+        for row in rows:
+            print(f"{one_line(str(row.name))}: {_said(row)}")
+        sys.stdout.flush()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        pass
+
+
+def _said(row: Row) -> str:
+    if row.error:
+        return row.error
+    if row.classes is None:
+        return ", ".join(f"{name} {np.array2string(values.reshape(-1), threshold=8, precision=5)}"
+                         for name, values in row.outputs.items())
+    best = row.classes[0]
+    number = (f"score {best['score']:.4f}" if "score" in best
+              else f"{best['probability']:.2%}")
+    return f"{number} {one_line(best['name'] or 'class ' + str(best['class']))}"
+
+
+def _rate(a_second: float) -> str:
+    return f"{a_second:,.0f}" if a_second >= 10 else f"{a_second:.3g}"
+
+
+def _text(key: str, summary: dict[str, Any]) -> str:
+    what = "pictures" if key == "file" else "samples"
+    text = (f"{summary['rows']} {what} in {summary['seconds']:.1f} s, "
+            f"{_rate(summary['a_second'])} a second")
+    if summary["unreadable"]:
+        text += f"; {summary['unreadable']} could not be read"
+    if summary["rows_before"]:
+        text += f"; {summary['rows_before']} rows were there already"
+    return text

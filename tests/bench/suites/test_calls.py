@@ -1,0 +1,185 @@
+"""The suites of calls, and the table of one network."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from PIL import Image
+from typer.testing import CliRunner
+
+from gossamer.bench import call_contest, peaks
+from gossamer.bench.call_contest import CallCase, CalledContender
+from gossamer.bench.call_times import Load
+from gossamer.bench.contender import OWN, AbsentError
+from gossamer.bench.report.tables import markdown
+from gossamer.bench.rows import Stamp, append_rows, csv_bytes, read_rows
+from gossamer.bench.suites.calls import BOUND, ONE_BY_ONE
+from gossamer.cli.app import app
+from gossamer.device.registry import find
+from gossamer.errors import DeviceError
+from tests.bench.conftest import PEAKS
+from tests.cli.command_line import save_network
+from tests.conftest import working_devices
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(peaks, "measure_peaks", lambda device, precisions: PEAKS)
+    monkeypatch.setattr("gossamer.bench.suites.calls._COPIED_BYTES", 2**16)
+    monkeypatch.setattr("gossamer.bench.suites.calls._SAMPLE_US", 1e3)
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Path:
+    path: Path = save_network(tmp_path / "tiny.onnx")
+    return path
+
+
+@pytest.fixture(params=["host", "opencl:0"])
+def device_name(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    if name != "host" and "pocl" not in working_devices():
+        pytest.skip("PoCL does not work here")
+    return name
+
+
+def bench(*words: object) -> Any:
+    result = CliRunner().invoke(app, ["bench", *map(str, words), "--seconds", "0.05",
+                                      "--effort", "quick"])
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def test_calls_from_arrays_and_bytes(tiny: Path, tmp_path: Path) -> None:
+    rows_file = tmp_path / "rows.jsonl"
+    result = bench("latency", tiny, "--device", "host", "--batch", "1", "--threads", "1,2",
+                   "-o", rows_file)
+    rows = read_rows(rows_file)
+    assert {row.case for row in rows} == {"tiny/arrays", "tiny/arrays/2-threads", "tiny/bytes",
+                                          "tiny/bytes/2-threads"}
+    for case in {row.case for row in rows}:
+        assert {OWN, BOUND, "onnxruntime"} <= {row.contender for row in rows if row.case == case}
+    for row in rows:
+        assert row.median_us <= row.tail["p99_us"] <= row.tail["p99.9_us"] <= row.tail["max_us"]
+        assert "closed loop" in row.config and " us" in row.config
+        assert ("2 threads" in row.config.split("closed loop")[1]) == ("2-threads" in row.case)
+    if find_spec("torch") is None:
+        assert "absent: torch-compile: torch is not installed" in result.stdout
+    assert "notice: absent: tiny/tensors: host holds no tensors" in result.stderr
+    assert "p99.9 us" in result.stdout and "| p99 us | p99.9 us |" in markdown(rows)
+    (line,) = csv.DictReader(io.StringIO(csv_bytes(rows[:1]).decode()))
+    assert json.loads(line["tail"]) == rows[0].tail
+
+
+def test_throughput_of_arrays_bytes_and_pictures(tiny: Path, tmp_path: Path) -> None:
+    folder, rows_file = tmp_path / "photos", tmp_path / "rows.jsonl"
+    folder.mkdir()
+    for index in range(7):
+        pixels = np.random.default_rng(index).integers(0, 256, (9, 9, 3), np.uint8)
+        Image.fromarray(pixels).save(folder / f"{index}.png")
+    bench("throughput", tiny, "--device", "host", "--batch", "3", "--images", folder, "-o",
+          rows_file)
+    rows = {(row.case, row.contender): row for row in read_rows(rows_file)}
+    assert {OWN, ONE_BY_ONE, "onnxruntime"} <= {name for case, name in rows
+                                                if case == "tiny/arrays"}
+    for (case, name), row in rows.items():
+        assert row.batch == 3 and not row.tail
+        a_second = float(row.config.split(" images a second")[0].replace(",", ""))
+        assert a_second == pytest.approx(3e6 / row.median_us, rel=1e-3)
+        if name.startswith(OWN):
+            assert "kernels alone" in row.config and "GB/s" in row.config
+        assert ("decoded alone" in row.config) == (case == "tiny/pictures")
+
+
+def test_one_table_of_a_network(tiny: Path, device_name: str) -> None:
+    result = bench(tiny, "--device", device_name, "--batch", "1,4", "--against",
+                   "onnxruntime,torch-eager,torch-compile")
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith(f"{tiny} on {device_name} (")
+    assert "p50 us, batch 1" in lines[1] and "images a second, batch 4" in lines[1]
+    names = [line.split()[0] for line in lines[2:] if not line.startswith("absent")]
+    assert sorted(names) == sorted([OWN, BOUND, ONE_BY_ONE, "onnxruntime"])
+    absent = [line for line in lines if line.startswith("absent: ")]
+    assert len(absent) == 1 and "torch-compile" in absent[0]
+    document = json.loads(bench(tiny, "--device", device_name, "--batch", "1,4", "--against",
+                                "onnxruntime", "--json").stdout)
+    by_name = {line["contender"]: line for line in document["contenders"]}
+    assert set(by_name) == {OWN, BOUND, ONE_BY_ONE, "onnxruntime"}
+    assert by_name[OWN]["p50_us"] <= by_name[OWN]["p99_us"] and by_name[OWN]["a_second"] > 0
+    assert document["latency_batch"] == 1 and document["throughput_batch"] == 4
+
+
+def test_a_network_that_runs_at_another_batch_size_only(tmp_path: Path) -> None:
+    nodes = [helper.make_node("ReduceSum", ["x", "axes"], ["y"])]
+    graph = helper.make_graph(
+        nodes, "sums", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3, 4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 3, 4])],
+        [numpy_helper.from_array(np.array([0], np.int64), "axes")])
+    path = tmp_path / "sums.onnx"
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    path.write_bytes(model.SerializeToString())
+    result = CliRunner().invoke(app, ["bench", str(path), "--device", "host"])
+    assert result.exit_code == 2
+    assert "the file is written for batch 2 and does not run at 1" in result.stderr
+
+
+@pytest.mark.parametrize("words, message", [
+    (("latency", "absent.onnx"), "absent.onnx"),
+    (("latency", "--threads", "0"), "--threads 0: expected numbers of 1 or more, like 1,4"),
+    (("latency", "--rate", "0"), "--rate 0: expected calls a second, more than 0"),
+    (("latency", "--seconds", "0"), "--seconds 0: expected more than 0"),
+    (("latency", "--images", "."), "--images .: goes with the suite throughput"),
+    (("gemm", "mobilenet_v2"), "--model mobilenet_v2: goes with the suite networks"),
+    (("mobilenet_v2", "yolov4-tiny"), "yolov4-tiny: one network makes a table"),
+    (("nothing",), "no suite 'nothing'; there are: "),
+    (("mobilenet_v2", "--against", "jax"), "no peer 'jax'; expected some of torch-eager"),
+])
+def test_wrong_words(words: tuple[str, ...], message: str) -> None:
+    result = CliRunner().invoke(app, ["bench", *words, "--device", "host"])
+    assert result.exit_code == 2 and message in result.stderr, result.output
+
+
+def _case(called: dict[str, Any]) -> CallCase:
+    return CallCase("calls", "tiny", 1, 1, 1, 1.0, np.ones((1, 2)), {}, called=called,
+                    load=Load(seconds=0.01))
+
+
+def _contender(name: str, value: float) -> Any:
+    return lambda: CalledContender(name, find("host"), lambda: lambda: np.full((1, 2), value),
+                                   lambda y: y, "row", "")
+
+
+def _absent() -> CalledContender:
+    raise AbsentError("not installed")
+
+
+def test_wrong_and_absent_peers_are_listed(tmp_path: Path) -> None:
+    stamp = Stamp.of(find("host"), "a test")
+    result = call_contest.run(_case({OWN: _contender(OWN, 1), "wrong": _contender("wrong", 2),
+                                     "away": _absent}), stamp)
+    assert [row.contender for row in result.rows] == [OWN]
+    assert result.absent == {"away": "not installed"}
+    assert "the result is wrong" in result.failed["wrong"]
+    append_rows(tmp_path / "rows.jsonl", result.rows)
+    (row,) = read_rows(tmp_path / "rows.jsonl")
+    assert row.tail["p99_us"] == pytest.approx(result.rows[0].tail["p99_us"], rel=1e-5)
+
+
+def test_an_error_of_gossamer_ends_the_case() -> None:
+    def failing() -> CalledContender:
+        raise DeviceError("a kernel failed")
+
+    stamp = Stamp.of(find("host"), "a test")
+    with pytest.raises(DeviceError, match="a kernel failed"):
+        call_contest.run(_case({BOUND: failing}), stamp)
+    with pytest.raises(RuntimeError, match="gossamer failed at tiny: its error is"):
+        call_contest.run(_case({OWN: _contender(OWN, 2)}), stamp)
