@@ -26,6 +26,7 @@ from gossamer.model.batch_axis import along_batch
 from gossamer.model.graph import Graph
 from gossamer.ops.algorithm import PRECISIONS
 from gossamer.ops.registry import OPS
+from gossamer.ops.zero_weights import ZeroWeights
 from gossamer.plan.eligibility import ANY
 from gossamer.plan.plan import Plan
 from gossamer.plan.policy import Policy
@@ -130,10 +131,12 @@ def whole_network(suite: str, name: str, graph: Graph, x: np.ndarray, layers: Se
 
 
 def _forced_algorithms(ops: Collection[str]) -> list[str]:
-    """The names of gossamer's own algorithms for those of these ops that take a network's time."""
+    """The names of gossamer's own algorithms for those of these ops that take a network's time,
+    but for the one that computes nothing."""
     return list(dict.fromkeys(algorithm.name for op in _FORCED_OPS if op in ops
                               for algorithm in OPS[op].algorithms
-                              if not (algorithm.vendor or algorithm.by_name_only)))
+                              if not (algorithm.vendor or algorithm.by_name_only
+                                      or isinstance(algorithm, ZeroWeights))))
 
 
 def _most_error(graph: Graph) -> dict[str, float]:

@@ -27,7 +27,8 @@ def test_each_precision_has_a_table(result: Result, capsys: pytest.CaptureFixtur
     own = next(row for row in result.rows if row.contender == "gossamer")
     other = dataclasses.replace(own, contender="peer", precision="fp16", median_us=1.0,
                                 speed_of_light_us=None)
-    terminal.print_result(dataclasses.replace(result, rows=[own, other], absent={}, failed={}))
+    terminal.print_result(dataclasses.replace(result, rows=[own, other], absent={}, failed={},
+                                               notice=""))
     lines = [line.split()[:2] for line in capsys.readouterr().out.splitlines()[2:]]
     assert [line[0] for line in lines] == [
         "fp32,", "contender", "gossamer", "fp16", "contender", "peer", "gossamer"]
