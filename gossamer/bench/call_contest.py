@@ -5,42 +5,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
-
-import numpy as np
 
 from gossamer.accuracy import normalised_error
-from gossamer.bench.call_times import Call, CallTimes, Load, in_turn
-from gossamer.bench.contender import OWN, AbsentError
+from gossamer.bench.call_times import CallTimes, Load, in_turn
+from gossamer.bench.contender import OWN, AbsentError, CalledContender
 from gossamer.bench.contest import Result
 from gossamer.bench.rows import ResultRow, Stamp, machine, now
 from gossamer.bench.work import Case
-from gossamer.device.base import Device
 from gossamer.errors import DeviceLostError, GossamerError
 from gossamer.measure import Timing, scatter_notice
 
 _WARM_UP = 5
 """Single calls before a contender is checked; of loops over many batches there is one."""
-
-
-@dataclass(frozen=True)
-class CalledContender:
-    """A contender that is called as its users call it.
-
-    new_call: makes a call for the thread that it is called in. output: returns the result of a
-    call. runs: executions of one call, where it is a loop over many batches; None for a single one.
-    described: what the row says beside the setting, by the microseconds of one execution.
-    """
-
-    contender: str
-    device: Device
-    new_call: Callable[[], Call]
-    output: Callable[[Any], np.ndarray]
-    layout: str
-    config: str
-    precision: str = "fp32"
-    runs: float | None = None
-    described: Callable[[float], str] = lambda us: ""
 
 
 @dataclass(frozen=True)

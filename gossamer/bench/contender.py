@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from gossamer.bench.call_times import Call
 from gossamer.device.base import Device
 from gossamer.measure import Timing, Work
 from gossamer.model.graph import Graph
@@ -93,6 +94,26 @@ class TimedContender:
     layout: str
     config: str
     precision: str
+
+
+@dataclass(frozen=True)
+class CalledContender:
+    """A contender that is called as its users call it.
+
+    new_call: makes a call for the thread that it is called in. output: returns the result of a
+    call. runs: executions of one call, where it is a loop over many batches; None for a single one.
+    described: what the row says beside the setting, by the microseconds of one execution.
+    """
+
+    contender: str
+    device: Device
+    new_call: Callable[[], Call]
+    output: Callable[[Any], np.ndarray]
+    layout: str
+    config: str
+    precision: str = "fp32"
+    runs: float | None = None
+    described: Callable[[float], str] = lambda us: ""
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,8 @@ def _results(model: Path, device: Device, batches: Sequence[int], precisions: tu
     from gossamer.bench import call_contest
     from gossamer.bench.call_contest import CallCase
     from gossamer.bench.contender import AbsentError
-    from gossamer.bench.peers.calls import ARRAYS, CALLED_PEERS, TENSORS
+    from gossamer.bench.peers.call_inputs import ARRAYS, TENSORS
+    from gossamer.bench.peers.calls import CALLED_PEERS
     from gossamer.bench.peers.inference import release
     from gossamer.bench.rows import Stamp
     from gossamer.bench.suites.calls import LATENCY, THROUGHPUT

@@ -8,28 +8,15 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gossamer.bench.call_contest import CalledContender
-from gossamer.bench.contender import AbsentError, PeerNetwork
+from gossamer.bench.contender import AbsentError, CalledContender, PeerNetwork
+from gossamer.bench.peers.call_inputs import ARRAYS, TENSORS, normalised
 from gossamer.bench.peers.inference import onnx_bytes
 from gossamer.device.base import Device
 from gossamer.device.registry import find
 
-TENSORS, ARRAYS, BYTES = "tensors", "arrays", "bytes"
-"""What calls are given: float tensors of torch on the GPU, float32 NumPy arrays, or NumPy arrays of
-uint8, pictures in NHWC as they are decoded, which are divided by 255. Results come back to where
-the inputs are."""
-BYTE_SCALE = 1 / 255
-KINDS = (TENSORS, ARRAYS, BYTES)
-
 CalledPeer = Callable[[PeerNetwork, np.ndarray, Device, str, str, int], CalledContender]
 """Function that returns a peer ready to be called with an input of a kind, on a device, in a
 precision, by several threads. Raises AbsentError."""
-
-
-def normalised(x: np.ndarray) -> np.ndarray:
-    """Returns bytes as the network takes them, in float32 and NCHW."""
-    values = x.transpose(0, 3, 1, 2) if x.ndim == 4 else x
-    return np.ascontiguousarray(values) * np.float32(BYTE_SCALE)
 
 
 def onnxruntime(network: PeerNetwork, x: np.ndarray, device: Device, precision: str, kind: str,

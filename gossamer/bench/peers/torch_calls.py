@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from gossamer.bench.call_contest import CalledContender
 from gossamer.bench.call_times import Call
-from gossamer.bench.contender import AbsentError, PeerNetwork
-from gossamer.bench.peers.calls import BYTE_SCALE, BYTES, TENSORS, normalised
+from gossamer.bench.contender import AbsentError, CalledContender, PeerNetwork
+from gossamer.bench.peers.call_inputs import BYTE_SCALE, BYTES, TENSORS, normalised
 from gossamer.bench.peers.torch_networks import folded
 from gossamer.bench.peers.torch_peers import FLAGS
 from gossamer.device.base import Device

@@ -15,18 +15,18 @@ from typing import Any
 
 import numpy as np
 
-from gossamer.bench.call_contest import CallCase, CalledContender
+from gossamer.bench.call_contest import CallCase
 from gossamer.bench.call_times import Call, Load
-from gossamer.bench.contender import OWN, AbsentError, PeerNetwork
-from gossamer.bench.peers.calls import (
+from gossamer.bench.contender import OWN, AbsentError, CalledContender, PeerNetwork
+from gossamer.bench.peers.call_inputs import (
     ARRAYS,
     BYTE_SCALE,
     BYTES,
-    CALLED_PEERS,
     KINDS,
     TENSORS,
     normalised,
 )
+from gossamer.bench.peers.calls import CALLED_PEERS
 from gossamer.bench.suites.networks import input_of, plans_of, precision_of, whole_network
 from gossamer.bench.work import Case, Files, Item, Setting
 from gossamer.device.base import Device

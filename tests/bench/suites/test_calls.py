@@ -16,9 +16,9 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from gossamer.bench import call_contest, peaks
-from gossamer.bench.call_contest import CallCase, CalledContender
+from gossamer.bench.call_contest import CallCase
 from gossamer.bench.call_times import Load
-from gossamer.bench.contender import OWN, AbsentError
+from gossamer.bench.contender import OWN, AbsentError, CalledContender
 from gossamer.bench.report.tables import markdown
 from gossamer.bench.rows import Stamp, append_rows, csv_bytes, read_rows
 from gossamer.bench.suites.calls import BOUND, ONE_BY_ONE

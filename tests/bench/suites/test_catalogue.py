@@ -13,7 +13,7 @@ import pytest
 from gossamer.bench import contest, layer_tables
 from gossamer.bench.contender import AbsentError, PeerNetwork
 from gossamer.bench.layer_tables import distinct_convolutions
-from gossamer.bench.peers.calls import KINDS
+from gossamer.bench.peers.call_inputs import KINDS
 from gossamer.bench.peers.inference import PEERS
 from gossamer.bench.reference import reference
 from gossamer.bench.rows import Stamp

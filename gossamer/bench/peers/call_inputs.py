@@ -1,0 +1,18 @@
+"""The kinds of inputs that calls are given."""
+
+from __future__ import annotations
+
+import numpy as np
+
+TENSORS, ARRAYS, BYTES = "tensors", "arrays", "bytes"
+"""What calls are given: float tensors of torch on the GPU, float32 NumPy arrays, or NumPy arrays of
+uint8, pictures in NHWC as they are decoded, which are divided by 255. Results come back to where
+the inputs are."""
+BYTE_SCALE = 1 / 255
+KINDS = (TENSORS, ARRAYS, BYTES)
+
+
+def normalised(x: np.ndarray) -> np.ndarray:
+    """Returns bytes as the network takes them, in float32 and NCHW."""
+    values = x.transpose(0, 3, 1, 2) if x.ndim == 4 else x
+    return np.ascontiguousarray(values) * np.float32(BYTE_SCALE)
