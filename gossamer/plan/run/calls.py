@@ -62,6 +62,9 @@ class Calls:
         self.check_usable()
         form = None
         if out is None and stream is None and not named:
+            if inputs and type(inputs[0]) is np.ndarray and (
+                    outputs := self._staged(inputs)) is not None:
+                return outputs[0] if len(outputs) == 1 else outputs
             form = form_of(inputs)
             known = self.contexts.known.get(form)
             if known is not None and not debug.logger.isEnabledFor(logging.DEBUG) and (
@@ -138,17 +141,26 @@ class Calls:
         self.last_batch = batch
         return self.contexts.first(batch)
 
+    def _staged(self, inputs: tuple[Any, ...]) -> tuple[np.ndarray, ...] | None:
+        """Returns the outputs for NumPy arrays of known shapes and dtypes, by the graph that was
+        captured for such calls; None where there is none."""
+        batch = self._batches.get(_form_on_host(inputs))
+        if batch is None or debug.logger.isEnabledFor(logging.DEBUG):
+            return None
+        self.last_batch = batch
+        with self.contexts.taken(batch) as context:
+            return context.run_staged(inputs)
+
     def _on_host(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         arrays = [on_host(array) if is_foreign(array) else array for array in inputs]
-        form = tuple([(array.shape, array.dtype) if type(array) is np.ndarray else None
-                      for array in arrays])
-        batch = None if None in form else self._batches.get(form)
+        form = _form_on_host(arrays)
+        batch = self._batches.get(form)
         named: dict[str, np.ndarray] = {}
         if batch is None:
             batch = batch_of(self._graph, arrays)
             if any(array.size == 0 for array in arrays):
                 named = self._empty_outputs(batch)
-            if not named:
+            if not named and form is not None:
                 if len(self._batches) >= _MOST_FORMS:
                     self._batches.clear()
                 self._batches[form] = batch
@@ -207,3 +219,10 @@ class Calls:
                                        info.returned_dtype or static.dtypes[info.name])
                    for info in self._network.outputs}
         return {} if any(array.size for array in outputs.values()) else outputs
+
+
+def _form_on_host(arrays: Sequence[Any]) -> Hashable | None:
+    """Returns what identifies the checks that a call with NumPy arrays needs; None for others."""
+    if any([type(array) is not np.ndarray for array in arrays]):
+        return None
+    return tuple([(array.shape, array.dtype) for array in arrays])

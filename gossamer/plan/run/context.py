@@ -118,6 +118,21 @@ class Context:
                                 steps=self._run_steps if is_graph else None, stream=self.stream)
         return dict(results)
 
+    def run_staged(self, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...] | None:
+        """Returns the outputs for arrays of shapes and dtypes that run_checked() has computed, by a
+        graph that copies them through page-locked memory; None where there is no such graph."""
+        staged = self._transfers.staged
+        if staged is None:
+            return None
+        with self._lock:
+            if self.last_stream is not self.stream:
+                self._follow(self.stream)
+            for target, array in zip(staged.inputs, arrays, strict=True):
+                target[...] = array
+            staged.replay()
+            self.device.synchronize(self.stream)
+            return tuple([output.copy() for output in staged.outputs])
+
     def run_on_device(self, inputs: Mapping[str, Buffer], outputs: Mapping[str, Buffer],
                       stream: Any) -> None:
         """Executes the program on arrays in the device's memory, in the stream's order. Inputs at

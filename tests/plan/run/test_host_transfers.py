@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import helper
 
 from gossamer.device.base import Buffer, Device
 from gossamer.device.host import HostDevice
 from gossamer.device.registry import find
 from gossamer.errors import InputError
 from gossamer.plan.run.host_transfers import HostTransfers, TransferGraph
+from tests.model.onnx_models import model
 from tests.plan.small import assert_close, compiled, expected, images, small
 
 
@@ -110,6 +112,12 @@ def test_copies_are_part_of_a_graph_from_the_second_call_on() -> None:
     # memory of a caller who may free it is in a graph of bound calls only
     assert len(graphs) == 2 and replays == [0, 1] * 3
     assert bound.arrays[0] is pinned
+    staged = transfers.staged
+    assert staged is not None
+    staged.inputs[0][...] = 7
+    staged.replay()
+    device.synchronize()
+    np.testing.assert_array_equal(staged.outputs[0], np.full(10, 7, np.float32))
 
 
 def test_a_plan_gives_arrays_for_its_inputs(quick_device: Device, tmp_path: Path) -> None:
@@ -132,6 +140,22 @@ def test_a_gpu_reads_page_locked_memory_in_place(cuda: Device, tmp_path: Path) -
         x[...] = images(3, seed)
         assert_close(plan(x), expected(images(3, seed)))
         assert_close(call(), expected(images(3, seed)))
+
+
+def test_calls_of_known_shapes_keep_their_inputs_and_outputs_apart(cuda: Device,
+                                                                  tmp_path: Path) -> None:
+    proto = model([helper.make_node("Relu", ["b"], ["q"], "relu"),
+                   helper.make_node("Add", ["a", "b"], ["p"], "add")],
+                  {"a": ["N", 3], "b": ["N", 3]}, {"p": 2, "q": 2})
+    plan = compiled(proto, cuda, tmp_path, strict=True)
+    rng = np.random.default_rng(0)
+    for _ in range(6):
+        a, b = rng.standard_normal((2, 4, 3), np.float32)
+        for given in ((a, b), (np.asfortranarray(a), b), (a.astype(np.float16), b)):
+            p, q = plan(*given)
+            np.testing.assert_allclose(p, np.float32(given[0]) + b, rtol=1e-6)
+            np.testing.assert_array_equal(q, np.maximum(b, 0))
+    assert plan._calls.contexts.of(4)[0]._transfers.staged is not None
 
 
 def test_large_arrays_reach_a_gpu_in_pieces(cuda: Device) -> None:
