@@ -24,16 +24,18 @@ if TYPE_CHECKING:
     from gossamer.plan.plan import Plan
 
 
-def load_graph(model: str, shapes: list[str] | None, weights: str | None = None) -> Graph:
-    """Returns the graph of the MODEL argument with the --shape and --weights options, and prints
-    its warnings."""
+def load_graph(model: str, shapes: list[str] | None, weights: str | None = None,
+               outputs: list[str] | None = None) -> Graph:
+    """Returns the graph of the MODEL argument with the --shape, --weights and --outputs options,
+    and prints its warnings."""
     if not model:
         raise InputError(f"MODEL: the name is empty; expected {expected_models()}")
     if weights == "":
         raise InputError("--weights: the name is empty; expected a file of weights")
     if model not in zoo.MODELS and Path(model).is_dir():
         raise InputError(f"{model}: is a folder, expected {expected_models()}")
-    graph = gossamer.load(model, weights=weights)
+    names = [name for text in outputs for name in text.split(",")] if outputs else None
+    graph = gossamer.load(model, weights=weights, outputs=names)
     for warning in graph.warnings:
         terminal.notice(warning, "warning")
     graph = with_input_shapes(graph, shapes or [])
@@ -42,7 +44,7 @@ def load_graph(model: str, shapes: list[str] | None, weights: str | None = None)
 
 
 def load_plan(model: str, device: str | None, shapes: list[str] | None, weights: str | None,
-              strict: bool) -> Plan | None:
+              strict: bool, outputs: list[str] | None = None) -> Plan | None:
     """Returns the plan that the MODEL argument names and prints its warnings, or returns None where
     it names a network. Raises InputError where options go with networks only."""
     if not model.endswith(SUFFIX):
@@ -53,6 +55,9 @@ def load_plan(model: str, device: str | None, shapes: list[str] | None, weights:
     if weights is not None:
         raise InputError(f"--weights {weights}: a saved plan has its weights; give it to `gossamer "
                          "compile`")
+    if outputs:
+        raise InputError(f"--outputs {outputs[0]}: the outputs of a saved plan are settled; give "
+                         "it to `gossamer compile`")
     plan = gossamer.Plan.load(model, device, strict=strict)
     for warning in plan.graph.warnings:
         terminal.notice(warning, "warning")

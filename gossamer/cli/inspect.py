@@ -9,7 +9,13 @@ from typing import Annotated, Any
 import typer
 
 from gossamer.cli.arguments import load_graph
-from gossamer.cli.options import JsonOption, ModelArgument, ShapeOption, WeightsOption
+from gossamer.cli.options import (
+    JsonOption,
+    ModelArgument,
+    OutputsOption,
+    ShapeOption,
+    WeightsOption,
+)
 from gossamer.io import terminal
 from gossamer.io.text import human, share_text
 from gossamer.model.formats import format_lines
@@ -24,11 +30,12 @@ def inspect(
     batch: Annotated[int, typer.Option(min=0, help="Images at once.")] = 1,
     shape: ShapeOption = None,
     weights: WeightsOption = None,
+    outputs: OutputsOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show the nodes of a network's file: shapes, parameters, FLOPs and density, and which layers
     bits can compute."""
-    graph = load_graph(model, shape, weights)
+    graph = load_graph(model, shape, weights, outputs)
     rows = [asdict(row) for row in summarise(resolve(graph, batch))]
     forms = forms_of_layers(graph, batch)
     for row in rows:

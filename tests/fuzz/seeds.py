@@ -102,7 +102,19 @@ def onnx_files() -> list[bytes]:
         {"x": ["N", 1, 3, 3], "m": ["N", 4]}, {"y": 1, "i": 2},
         {"scales": np.array([1, 1, 2, 2], np.float32), "w": weights(3, 4), "c1": weights(3)},
         opset=9)
-    return [proto.SerializeToString() for proto in (small(), with_metadata, layout, layers, old)]
+    oldest = model(
+        [node("Add", ["c", "c"], ["y"], "sum"),
+         node("BatchNormalization", ["b", "s", "s", "s", "v"], ["c"], "norm", spatial=1),
+         node("Upsample", ["a"], ["b"], "up", scales=[1.0, 1.0, 2.0, 2.0], mode="nearest"),
+         node("Relu", ["x"], ["a"], "relu")],
+        {"x": ["N", 2, 3, 3]}, {"y": 4}, {"s": np.ones(2, np.float32), "v": np.ones(2, np.float32)},
+        opset=7)
+    newest = model(
+        [node("SpaceToDepth", ["x"], ["a"], "blocks", blocksize=2, mode="DCR"),
+         node("Cast", ["a"], ["y"], "cast", to=TensorProto.FLOAT, round_mode="up")],
+        {"x": ["N", 2, 4, 4]}, {"y": 4}, opset=onnx.defs.onnx_opset_version())
+    return [proto.SerializeToString() for proto in (
+        small(), with_metadata, layout, layers, old, oldest, newest)]
 
 
 def external_files() -> list[dict[str, bytes]]:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
+from gossamer.model.readers.onnx.reader import NEWEST_OPSET
 from tests.model.onnx_models import OPSETS, Input, compare, single, weights
 
 IMAGE = Input((2, 4, 7, 6))
@@ -162,8 +163,8 @@ def cases(*tables: dict[str, list[tuple[tuple[Any, ...], dict[str, Any]]]],
 
 
 @pytest.mark.parametrize(("op", "opset", "arguments", "attributes"), [
-    *cases(CONV, PRODUCTS, UNARY, NORMALISATIONS, opsets=(9, 17, 21)),
-    *cases(POOLS, BINARY, MOVES, opsets=(9, 13, 21)),
+    *cases(CONV, PRODUCTS, UNARY, NORMALISATIONS, opsets=(9, 17, NEWEST_OPSET)),
+    *cases(POOLS, BINARY, MOVES, opsets=(9, 13, NEWEST_OPSET)),
     *cases(CEIL, opsets=(11, 21)),
 ])
 def test_op(op: str, opset: int, arguments: tuple[Any, ...], attributes: dict[str, Any],
@@ -352,3 +353,15 @@ def test_cast(kind: str, source: str, tmp_path: Path) -> None:
 def test_integer_arithmetic_stays_exact(tmp_path: Path) -> None:
     large = Input((3, 5), 2**40, 2**50, "int64")
     compare(*single("Add", (large, ints(1)), 17, types={"y0": TensorProto.INT64}), tmp_path)
+
+
+def test_what_opset_9_has_changed(tmp_path: Path) -> None:
+    compare(*single("Upsample", (IMAGE,), 7, scales=[1.0, 1.0, 2.0, 3.0], mode="nearest"), tmp_path)
+    channels = IMAGE.shape[1]
+    statistics = [weights(channels), weights(channels), weights(channels),
+                  np.abs(weights(channels)) + 1]
+    compare(*single("BatchNormalization", (IMAGE, *statistics), 7, spatial=1), tmp_path)
+
+
+def test_operators_that_opset_7_has_not_changed_are_read_from_older_ones(tmp_path: Path) -> None:
+    compare(*single("Conv", (IMAGE, weights(2, IMAGE.shape[1], 3, 3)), 6), tmp_path)

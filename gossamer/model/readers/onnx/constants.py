@@ -96,6 +96,12 @@ def load_external_data(model: onnx.ModelProto, path: Path) -> None:
         del tensor.external_data[:]
 
 
+def external_file(model: onnx.ModelProto) -> str | None:
+    """Returns the name of a file in which some of a model's data lie; None where all are in it."""
+    return next((ExternalDataInfo(tensor).location for tensor in _tensors(model.graph)
+                 if uses_external_data(tensor)), None)
+
+
 def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
     """Yields the tensors of a graph: its initializers, and those that its nodes hold."""
     yield from graph.initializer

@@ -178,7 +178,8 @@ def _prelu(node: OnnxNode) -> None:
 
 def _cast(node: OnnxNode) -> None:
     target = node.attribute("to")
-    node.attribute("saturate")
+    for of_other_types in ("saturate", "round_mode"):
+        node.attribute(of_other_types)
     x = node.required(0)
     if target == TensorProto.BOOL:
         composer = Composer()

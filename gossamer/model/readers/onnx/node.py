@@ -16,6 +16,7 @@ from gossamer.model.compose import Composer
 from gossamer.model.graph import Graph, Node
 from gossamer.model.opset.registry import inputs_to_attributes
 from gossamer.model.readers.onnx.constants import as_float32, to_array
+from gossamer.model.readers.onnx.order import source
 
 _FIELDS = {AttributeProto.FLOAT: "f", AttributeProto.INT: "i", AttributeProto.STRING: "s",
            AttributeProto.TENSOR: "t", AttributeProto.GRAPH: "g", AttributeProto.FLOATS: "floats",
@@ -23,7 +24,7 @@ _FIELDS = {AttributeProto.FLOAT: "f", AttributeProto.INT: "i", AttributeProto.ST
            AttributeProto.TENSORS: "tensors", AttributeProto.GRAPHS: "graphs",
            AttributeProto.SPARSE_TENSOR: "sparse_tensor"}
 """The field of an attribute that holds a value of each type."""
-_NEWEST_OPSET = 21
+_NEWEST_OPSET = onnx.defs.onnx_opset_version()
 
 
 @functools.cache
@@ -69,7 +70,7 @@ class OnnxNode:
         self.opset = opset
         self.graph = graph
         first_output = next(iter(self.outputs), "")
-        self.source = f"{quoted(self.op)[1:-1]} {quoted(proto.name or first_output)}"
+        self.source = source(proto)
         self._name = proto.name or f"{self.op}_{first_output}"
         self._attributes: dict[str, Any] = {}
         self._check_form(proto)

@@ -1,8 +1,8 @@
-"""Reads ONNX files of opset 9 to 21 into graphs."""
+"""Reads ONNX files into graphs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +11,8 @@ from google.protobuf.message import DecodeError
 from onnx import TensorProto
 
 from gossamer.errors import InputError, ModelError, UnsupportedError, first_line, quoted
-from gossamer.io.packed import opened
+from gossamer.io.packed import opened, unpacked
+from gossamer.model.choose_outputs import chosen
 from gossamer.model.graph import Graph, Node, UniqueNames, ValueInfo
 from gossamer.model.input_format import InputFormat
 from gossamer.model.opset.state import MALFORMED
@@ -20,52 +21,77 @@ from gossamer.model.readers.onnx import metadata
 from gossamer.model.readers.onnx.constants import (
     ConstantFolder,
     as_float32,
+    external_file,
     load_external_data,
     to_array,
 )
-from gossamer.model.readers.onnx.elementwise import ELEMENTWISE, TYPES
+from gossamer.model.readers.onnx.elementwise import ELEMENTWISE, TYPES, Converter
 from gossamer.model.readers.onnx.layers import LAYERS
 from gossamer.model.readers.onnx.layout import LAYOUT
 from gossamer.model.readers.onnx.node import OnnxNode
 from gossamer.model.readers.onnx.normalisation import NORMALISATIONS
+from gossamer.model.readers.onnx.order import in_order
 from gossamer.model.readers.onnx.qonnx import CONVERTERS as QONNX
 
-OPSETS = range(9, 22)
+OLDEST_OPSET = 7
+"""The oldest opset that is read whole. From older ones those operators are read that this one has
+left as they were."""
+NEWEST_OPSET = onnx.defs.onnx_opset_version()
+"""The newest opset that the installed onnx defines."""
 
 _QUANTISED = frozenset(("QuantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul",
                         "ConvInteger", "MatMulInteger"))
 """Operators that only networks of integers have."""
 
-_CONVERTERS = {**ELEMENTWISE, **LAYERS, **LAYOUT, **NORMALISATIONS}
+_CONVERTERS: dict[str, Converter] = {**ELEMENTWISE, **LAYERS, **LAYOUT, **NORMALISATIONS}
 
 _CHOOSING = frozenset(("NonMaxSuppression", "TopK", "EfficientNMS_TRT", "BatchedNMS_TRT",
                        "BatchedNMSDynamic_TRT"))
 """Operators by which exported detectors choose among their boxes."""
 
 
-def load_onnx(path: str | Path) -> Graph:
-    """Returns the graph of an .onnx or .onnx.gz file.
+def load_onnx(model: str | Path | bytes | onnx.ModelProto,
+              outputs: Sequence[str] | None = None) -> Graph:
+    """Returns the graph of an .onnx or .onnx.gz file, of its content, or of a model in memory.
 
-    Raises InputError when the file is absent; ModelError when it is truncated, is not ONNX or
-    is malformed; UnsupportedError for ops, attributes or opsets that gossamer does not compute.
+    outputs: names of the outputs that are wanted, in their order; None for all. What only others
+    need is not read.
+    Raises InputError when the file is absent or has no such output; ModelError when it is
+    truncated, is not ONNX or is malformed; UnsupportedError for ops, attributes or opsets that
+    gossamer does not compute.
     """
-    path = Path(path)
-    model = read_model(path)
-    file = str(path)
-    versions = {entry.domain: entry.version for entry in model.opset_import}
-    opset = versions.get("", versions.get("ai.onnx"))
-    if opset is None:
-        raise ModelError(f"{file}: names no ONNX opset; export the model again")
-    if opset not in OPSETS:
-        raise UnsupportedError(f"{file}: opset {opset} is outside {OPSETS[0]} to {OPSETS[-1]}; "
-                               "export with an opset_version among these")
-    graph = Graph(model.graph.name or path.name.split(".")[0], [], [], [], {}, file,
-                  metadata=metadata.read(model))
-    _load_constants(model.graph, graph)
-    _load_interface(model.graph, graph)
-    _load_nodes(model.graph, graph, opset)
+    if isinstance(model, str | Path):
+        path = Path(model)
+        file, name, proto = str(path), path.name.split(".")[0], read_model(path)
+    elif isinstance(model, bytes):
+        file, name = "ONNX bytes", "network"
+        proto = _in_memory(_parsed(unpacked(model, file, ModelError), file), file)
+    elif isinstance(model, onnx.ModelProto):
+        file, name = "ONNX model", "network"
+        proto = _in_memory(model, file)
+    else:
+        raise InputError(f"cannot load a {type(model).__name__}: expected an onnx.ModelProto")
+    opset = _opset(proto, file)
+    graph = Graph(proto.graph.name or name, [], [], [], {}, file, metadata=metadata.read(proto))
+    _load_constants(proto.graph, graph)
+    _load_interface(proto.graph, graph, outputs)
+    _load_nodes(proto.graph, graph, opset)
     warn_of_broken_weights(graph)
     return graph
+
+
+def _opset(model: onnx.ModelProto, file: str) -> int:
+    """Returns the opset of ONNX's own operators. Raises ModelError where the file names none, and
+    UnsupportedError where the installed onnx does not know it."""
+    versions = {entry.domain: entry.version for entry in model.opset_import}
+    opset = versions.get("", versions.get("ai.onnx"))
+    if opset is None or opset < 1:
+        raise ModelError(f"{file}: names no ONNX opset; export the model again")
+    if opset > NEWEST_OPSET:
+        raise UnsupportedError(f"{file}: opset {opset} is newer than {NEWEST_OPSET}, the newest "
+                               f"that the installed onnx {onnx.__version__} knows; pip install "
+                               "--upgrade onnx, or export with an older opset_version")
+    return opset
 
 
 def read_model(path: Path) -> onnx.ModelProto:
@@ -76,15 +102,7 @@ def read_model(path: Path) -> onnx.ModelProto:
         raise InputError(f"cannot read {path}: {reason}")
     with opened(path, ModelError) as file:
         data = file.read()
-    expected = "expected an ONNX model; is it truncated, or another kind of file?"
-    try:
-        model = onnx.load_model_from_string(data)
-    except DecodeError as error:
-        raise ModelError(f"{path}: not readable ({first_line(error)}); {expected}") from None
-    if not model.ir_version or not model.graph.output:
-        raise ModelError(f"{path}: holds no network; {expected}")
-    if (damaged := next(_damaged_texts(model.graph), None)) is not None:
-        raise ModelError(f"{path}: the name {quoted(damaged)} is no text in UTF-8; {expected}")
+    model = _checked(_parsed(data, str(path)), str(path))
     try:
         load_external_data(model, path)
     except InputError:
@@ -93,6 +111,35 @@ def read_model(path: Path) -> onnx.ModelProto:
         # onnx raises types of its own here, and OSError
         raise ModelError(f"{path}: its external data cannot be read ({first_line(error)}); put the "
                          "data file beside the model") from None
+    return model
+
+
+_EXPECTED = "expected an ONNX model; is it truncated, or another kind of file?"
+
+
+def _parsed(data: bytes, file: str) -> onnx.ModelProto:
+    try:
+        return onnx.load_model_from_string(data)
+    except DecodeError as error:
+        raise ModelError(f"{file}: not readable ({first_line(error)}); {_EXPECTED}") from None
+
+
+def _checked(model: onnx.ModelProto, file: str) -> onnx.ModelProto:
+    """Returns the model. Raises ModelError where it holds no network or a name is no text."""
+    if not model.ir_version or not model.graph.output:
+        raise ModelError(f"{file}: holds no network; {_EXPECTED}")
+    if (damaged := next(_damaged_texts(model.graph), None)) is not None:
+        raise ModelError(f"{file}: the name {quoted(damaged)} is no text in UTF-8; {_EXPECTED}")
+    return model
+
+
+def _in_memory(model: onnx.ModelProto, file: str) -> onnx.ModelProto:
+    """Returns a model that came without a path. Raises the errors of _checked(), and InputError
+    where data lie in another file, which nothing says where to look for."""
+    _checked(model, file)
+    if (location := external_file(model)) is not None:
+        raise InputError(f"{file}: its weights lie in another file, {quoted(location)}; give the "
+                         "path of the model, or read it with onnx.load, which loads them")
     return model
 
 
@@ -132,9 +179,9 @@ def _load_constants(proto: onnx.GraphProto, graph: Graph) -> None:
                               f"{quoted(name)}); gossamer computes with them as float32")
 
 
-def _load_interface(proto: onnx.GraphProto, graph: Graph) -> None:
+def _load_interface(proto: onnx.GraphProto, graph: Graph, outputs: Sequence[str] | None) -> None:
     """Adds inputs and outputs to the graph. A first dimension that all inputs share counts as the
-    batch."""
+    batch. outputs: as for load_onnx()."""
     seen = set(graph.constants)
     for value in proto.input:
         if value.name in graph.constants:
@@ -147,7 +194,8 @@ def _load_interface(proto: onnx.GraphProto, graph: Graph) -> None:
                              "with one")
         seen.add(value.name)
         graph.inputs.append(info)
-    graph.outputs = [_value_info(value, graph, "output") for value in proto.output]
+    graph.outputs = [_value_info(value, graph, "output")
+                     for value in chosen(proto.output, outputs, graph.file)]
     leading = {info.shape[0] if len(info.shape) > 1 else None for info in graph.inputs}
     if len(leading) == 1 and (batch := leading.pop()) is not None:
         graph.fixed_batch = batch
@@ -187,20 +235,16 @@ def _free_batch(info: ValueInfo, batch: int) -> ValueInfo:
 def _load_nodes(proto: onnx.GraphProto, graph: Graph, opset: int) -> None:
     """Converts the file's nodes in order. Raises UnsupportedError, which names the first nodes that
     no converter takes."""
-    used = {name for node in proto.node for name in node.input}
+    nodes = in_order(proto, [info.name for info in graph.outputs], graph.file)
+    used = {name for node in nodes for name in node.input}
     used |= {info.name for info in graph.outputs}
-    later = {name: node for node in proto.node for name in node.output}
     available = set(graph.constants) | {info.name for info in graph.inputs}
     unknown = []
     folder = ConstantFolder(opset)
-    for entry in proto.node:
+    for entry in nodes:
         node = OnnxNode(entry, opset, graph, used)
         for name in entry.input:
             if name and name not in available:
-                if name in later:
-                    maker = f"{quoted(later[name].op_type)[1:-1]} {quoted(later[name].name)}"
-                    raise node.error(f"reads {quoted(name)} before {maker} makes it: the nodes are "
-                                     "unsorted or form a cycle; export the model again")
                 raise node.error(f"reads {quoted(name)}, which no input, initializer or node "
                                  "provides")
         for name in filter(None, entry.output):
@@ -211,8 +255,7 @@ def _load_nodes(proto: onnx.GraphProto, graph: Graph, opset: int) -> None:
             graph.constants.update((name, result) for name, result
                                    in zip(entry.output, results, strict=False) if name)
             continue
-        converter = _CONVERTERS.get(entry.op_type) if entry.domain in ("", "ai.onnx") else (
-            QONNX.get((entry.domain, entry.op_type)))
+        converter = _converter(entry, opset)
         if converter is None:
             unknown.append(f"{node.source} of domain {quoted(entry.domain or 'ai.onnx')}")
             continue
@@ -236,6 +279,22 @@ def _load_nodes(proto: onnx.GraphProto, graph: Graph, opset: int) -> None:
             raise ModelError(f"{graph.file}: output {quoted(info.name)} is made by no node")
     _cast_truth_outputs(graph)
     _unique_names(graph)
+
+
+def _converter(node: onnx.NodeProto, opset: int) -> Converter | None:
+    """Returns the converter of a node; None where there is none, or none for so old an opset."""
+    if node.domain not in ("", "ai.onnx"):
+        return QONNX.get((node.domain, node.op_type))
+    if opset < OLDEST_OPSET and not _is_as_in(node.op_type, opset, OLDEST_OPSET):
+        return None
+    return _CONVERTERS.get(node.op_type)
+
+
+def _is_as_in(op: str, opset: int, other: int) -> bool:
+    """Returns whether an operator has the same definition in two opsets."""
+    return onnx.defs.has(op, opset) and onnx.defs.has(op, other) and (
+        onnx.defs.get_schema(op, opset).since_version
+        == onnx.defs.get_schema(op, other).since_version)
 
 
 def _advice(proto: onnx.GraphProto) -> str:
