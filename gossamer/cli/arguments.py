@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 import gossamer
-from gossamer.errors import InputError, quoted
+from gossamer.errors import GossamerWarning, InputError, quoted
 from gossamer.io import terminal
 from gossamer.io.arrays import read_arrays
 from gossamer.io.text import shape_text
@@ -35,7 +36,10 @@ def load_graph(model: str, shapes: list[str] | None, weights: str | None = None,
     if model not in zoo.MODELS and Path(model).is_dir():
         raise InputError(f"{model}: is a folder, expected {expected_models()}")
     names = [name for text in outputs for name in text.split(",")] if outputs else None
-    graph = gossamer.load(model, weights=weights, outputs=names)
+    with warnings.catch_warnings():
+        # they are printed below, however Python is told to show them
+        warnings.simplefilter("ignore", GossamerWarning)
+        graph = gossamer.load(model, weights=weights, outputs=names)
     for warning in graph.warnings:
         terminal.notice(warning, "warning")
     graph = with_input_shapes(graph, shapes or [])

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gossamer.errors import InputError, first_line, quoted
+from gossamer.errors import GossamerWarning, InputError, first_line, quoted
 from gossamer.model.choose_outputs import with_outputs
 from gossamer.model.graph import Graph
 from gossamer.model.readers import registry
@@ -46,11 +47,27 @@ def load(model: Any, *more_files: str | Path, weights: str | Path | None = None,
     ModelError
         If a file cannot be read, or holds what gossamer does not compute.
 
+    Warns
+    -----
+    GossamerWarning
+        If the file holds numbers that are narrowed, such as float64, or that are NaN; the graph
+        keeps these texts as `warnings`.
+
     Examples
     --------
     >>> import gossamer
     >>> graph = gossamer.load("mobilenet_v2")
     """
+    graph = _loaded(model, more_files, weights, outputs)
+    if graph is not model:
+        for warning in graph.warnings:
+            warnings.warn(warning, GossamerWarning, stacklevel=2)
+    return graph
+
+
+def _loaded(model: Any, more_files: Sequence[str | Path], weights: str | Path | None,
+            outputs: Sequence[str] | None) -> Graph:
+    """Return the network as `load` does, which says its warnings."""
     if any(kind.__module__.split(".")[:2] == ["torch", "nn"] for kind in type(model).__mro__):
         raise InputError(f"cannot load a {type(model).__name__}, a module of PyTorch: export it by "
                          "torch.onnx.export(module.eval(), (example_input,), 'model.onnx'), and "

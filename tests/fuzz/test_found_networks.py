@@ -34,9 +34,9 @@ def test_long_chains_are_merged_in_parts(tmp_path: Path) -> None:
     assert sum(lengths) == count
 
 
-def test_a_model_in_memory_is_not_quoted() -> None:
-    message = refusal(lambda: gossamer.load(small()), InputError)  # type: ignore[arg-type]
-    assert "cannot load a ModelProto" in message and len(message) < 200
+def test_a_part_of_a_model_is_not_quoted() -> None:
+    message = refusal(lambda: gossamer.load(small().graph), InputError)
+    assert "cannot load a GraphProto" in message and len(message) < 200
 
 
 def test_long_names_are_cut(tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def test_loops_in_a_file_are_not_run(tmp_path: Path) -> None:
          helper.make_tensor_value_info("go", TensorProto.BOOL, [])],
         [helper.make_tensor_value_info("go_on", TensorProto.BOOL, [])])
     proto = model([helper.make_node("Loop", ["count", "go"], ["n"], "loop", body=body),
-                   helper.make_node("Relu", ["x"], ["y"])], {"x": ("N", 4)}, {"y": None},
+                   helper.make_node("Relu", ["x"], ["y"])], {"x": ("N", 4)}, {"y": None, "n": None},
                   {"count": np.array(2**62), "go": np.array(True)})
     assert "does not compute Loop 'loop'" in refusal(lambda: gossamer.load(save(proto, tmp_path)))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 from onnx import helper
 
 import gossamer
-from gossamer.errors import GossamerError, InputError, ModelError
+from gossamer.errors import GossamerError, GossamerWarning, InputError, ModelError
 from gossamer.model.graph import Graph
 from tests.model.onnx_models import model, save, weights
 
@@ -60,7 +61,7 @@ def test_a_model_in_memory_is_left_as_it_is() -> None:
     (3, "cannot load a int: expected"),
     (onnx.GraphProto(), "cannot load a GraphProto: expected an onnx.ModelProto"),
     (onnx.ModelProto(), "ONNX model: holds no network"),
-])
+], ids=["no ONNX", "empty", "damaged", "text", "number", "graph only", "no graph"])
 def test_what_is_no_model_is_refused(form: object, text: str) -> None:
     with pytest.raises(GossamerError, match=text):
         gossamer.load(form)
@@ -116,3 +117,55 @@ def test_nodes_come_in_any_order() -> None:
     proto.graph.node.extend(nodes)
     graph: Graph = gossamer.load(proto)
     assert [node.name for node in graph.nodes] == ["first", "second"]
+
+
+def float64_network() -> onnx.ModelProto:
+    return model([helper.make_node("Mul", ["x", "w"], ["y"])], {"x": ("N", 4)}, {"y": 2},
+                 {"w": weights(4).astype(np.float64)},
+                 types=dict.fromkeys("xy", onnx.TensorProto.DOUBLE))
+
+
+def test_narrowing_is_said_once() -> None:
+    with pytest.warns(GossamerWarning) as caught:
+        graph = gossamer.load(float64_network())
+    texts = [str(warning.message) for warning in caught]
+    assert texts == graph.warnings and len(texts) == 3
+    assert "1 weights are float64 (first: 'w')" in texts[0]
+    assert caught[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        gossamer.compile(graph, "host")
+
+
+def test_a_size_of_0_is_no_open_dimension() -> None:
+    proto = model([helper.make_node("Relu", ["x"], ["y"])], {"x": ("N", 0, 3)}, {"y": 3})
+    assert gossamer.load(proto).inputs[0].shape == (None, 0, 3)
+    assert gossamer.compile(proto, "host")(np.empty((2, 0, 3), np.float32)).shape == (2, 0, 3)
+    negative = model([helper.make_node("Relu", ["x"], ["y"])], {"x": ("N", -1, 3)}, {"y": 3})
+    assert gossamer.load(negative).inputs[0].shape == (None, None, 3)
+
+
+def chain(count: int, megabytes: int) -> onnx.ModelProto:
+    """Returns a network whose weight is made of constants, each larger than the limit's
+    256 MiB divided by `count`, one after another."""
+    size = megabytes * 2**18
+    nodes = [helper.make_node("Expand", ["one", "shape"], ["w0"])]
+    nodes += [helper.make_node("Neg", [f"w{index}"], [f"w{index + 1}"]) for index in range(count)]
+    nodes += [helper.make_node("Reshape", [f"w{count}", "form"], ["w"]),
+              helper.make_node("Conv", ["x", "w"], ["y"], "conv")]
+    return model(nodes, {"x": ("N", 1, 1, 1)}, {"y": 4},
+                 {"one": np.ones(1, np.float32), "shape": np.array([size]),
+                  "form": np.array([size, 1, 1, 1])})
+
+
+def test_constants_that_are_read_no_more_do_not_count() -> None:
+    graph = gossamer.load(chain(6, 30))
+    assert graph.constants["w"].nbytes == 30 * 2**20 and "w3" not in graph.constants
+
+
+def test_constants_beyond_the_limit_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ModelError, match=r"Conv 'conv': the weight comes from 'w', a constant that "
+                                         r"would be computed from others.*set GOSSAMER_MAX_BYTES"):
+        gossamer.load(chain(1, 140))
+    monkeypatch.setenv("GOSSAMER_MAX_BYTES", "2G")
+    gossamer.load(chain(1, 140))

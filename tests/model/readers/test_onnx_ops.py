@@ -365,3 +365,22 @@ def test_what_opset_9_has_changed(tmp_path: Path) -> None:
 
 def test_operators_that_opset_7_has_not_changed_are_read_from_older_ones(tmp_path: Path) -> None:
     compare(*single("Conv", (IMAGE, weights(2, IMAGE.shape[1], 3, 3)), 6), tmp_path)
+
+
+@pytest.mark.parametrize(("base", "exponent"), [("int64", "float32"), ("int32", "int64"),
+                                                ("float32", "int32"), ("float32", "float32")])
+def test_a_power_has_the_dtype_of_its_base(base: str, exponent: str, tmp_path: Path) -> None:
+    kinds = {"y0": TensorProto.INT64 if base == "int64" else TensorProto.INT32}
+    proto, feeds = single("Pow", (Input((2, 5), 0, 4, base), Input((2, 5), 0, 3, exponent)), 17,
+                          types={} if base == "float32" else kinds)
+    compare(proto, feeds, tmp_path)
+
+
+def test_an_exponent_of_one_half_keeps_integers(tmp_path: Path) -> None:
+    compare(*single("Pow", (Input((2, 5), 0, 99, "int64"), np.float32(0.5)), 17,
+                    types={"y0": TensorProto.INT64}), tmp_path)
+
+
+def test_cast_like(tmp_path: Path) -> None:
+    compare(*single("CastLike", (IMAGE, ints(1)), 17, types={"y0": TensorProto.INT64}), tmp_path)
+    compare(*single("CastLike", (IMAGE, MATRIX), 17), tmp_path)

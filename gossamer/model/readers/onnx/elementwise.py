@@ -52,14 +52,19 @@ def _variadic(c: Composer, values: list[int], node: OnnxNode, function: str) -> 
     return total
 
 
-def _pow(c: Composer, values: list[int], node: OnnxNode) -> int:
-    exponent = node.optional_constant(1)
-    if exponent is not None and exponent.shape == ():
-        if exponent == 2:
-            return c.apply("mul", values[0], values[0])
-        if exponent == 0.5:
-            return c.apply("sqrt", values[0])
-    return c.apply("pow", *values)
+def _pow(node: OnnxNode) -> None:
+    """Converts Pow, whose result has the dtype of the base whatever that of the exponent is."""
+    c = Composer()
+    x, exponent = c.operand(node.required(0)), node.optional_constant(1)
+    if exponent is not None and exponent.shape == () and exponent == 2:
+        node.emit_expression(c, c.apply("mul", x, x))
+        return
+    if exponent is not None and exponent.shape == () and exponent == 0.5:
+        value = c.apply("sqrt", x)
+    else:
+        value = c.apply("pow", x, c.operand(node.required(1)))
+    power = node.emit_expression(c, value, "power")
+    node.emit("cast_like", [power, node.required(0)])
 
 
 def _elu(c: Composer, values: list[int], node: OnnxNode) -> int:
@@ -192,6 +197,12 @@ def _cast(node: OnnxNode) -> None:
     node.emit("cast", [x], dtype=TYPES[target])
 
 
+def _cast_like(node: OnnxNode) -> None:
+    for of_other_types in ("saturate", "round_mode"):
+        node.attribute(of_other_types)
+    node.emit("cast_like", [node.required(0), node.required(1)])
+
+
 ELEMENTWISE: dict[str, Converter] = {
     **{op: partial(_function, name=name) for op, name in {
         "Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "Less": "less",
@@ -204,10 +215,10 @@ ELEMENTWISE: dict[str, Converter] = {
     **{op: partial(_composed, formula=partial(_variadic, function=function))
        for op, function in {"Sum": "add", "Mean": "add", "Min": "min", "Max": "max"}.items()},
     **{op: partial(_composed, formula=formula) for op, formula in {
-        "Pow": _pow, "Elu": _elu, "Celu": _celu, "Selu": _selu, "Gelu": _gelu,
+        "Elu": _elu, "Celu": _celu, "Selu": _selu, "Gelu": _gelu,
         "Softsign": _softsign, "Softplus": _softplus, "Mish": _mish, "HardSwish": _hard_swish,
         "Reciprocal": _reciprocal, "Ceil": _ceil, "Xor": _xor,
     }.items()},
     "LeakyRelu": _leaky_relu, "HardSigmoid": _hard_sigmoid, "Clip": _clip, "PRelu": _prelu,
-    "Cast": _cast,
+    "Pow": _pow, "Cast": _cast, "CastLike": _cast_like,
 }

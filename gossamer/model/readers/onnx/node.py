@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,8 @@ from onnx import AttributeProto
 
 from gossamer.errors import ModelError, UnsupportedError, quoted
 from gossamer.expression import Expression
+from gossamer.io.limits import most_value_bytes, raised
+from gossamer.io.text import bytes_text
 from gossamer.model.compose import Composer
 from gossamer.model.graph import Graph, Node
 from gossamer.model.opset.registry import inputs_to_attributes
@@ -60,10 +62,11 @@ class OnnxNode:
 
     opset: version of ONNX's operators that the file uses.
     used: names of the values that some node reads or that are outputs of the graph.
+    too_large: constants that the limit on them keeps from being computed, as ConstantFolder says.
     """
 
     def __init__(self, proto: onnx.NodeProto, opset: int, graph: Graph,
-                 used: set[str]) -> None:
+                 used: Container[str], too_large: Mapping[str, int]) -> None:
         self.op = proto.op_type
         self.inputs = list(proto.input)
         self.outputs = list(proto.output)
@@ -81,6 +84,7 @@ class OnnxNode:
                 raise self.error(f"attribute {quoted(attribute.name)} is damaged: "
                                  f"{quoted(error)}") from error
         self._used = used
+        self._too_large = too_large
         self._asked: set[str] = set()
 
     def _check_form(self, proto: onnx.NodeProto) -> None:
@@ -150,6 +154,12 @@ class OnnxNode:
         """Returns the value of an input that must be a constant. what: what the input is, for
         messages. Raises UnsupportedError where the data decide it."""
         name = self.required(index)
+        if name in self._too_large:
+            needed = self._too_large[name]
+            raise self.unsupported(
+                f"{what} comes from {quoted(name)}, a constant that would be computed from others; "
+                f"together they take up to {bytes_text(needed)}, expected at most "
+                f"{bytes_text(most_value_bytes(0))}; where that is meant, set {raised(needed)}")
         if name not in self.graph.constants:
             raise self.unsupported(f"{what} comes from {quoted(name)}, which the data decides; "
                                    "expected a constant")

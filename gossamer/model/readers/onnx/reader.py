@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +31,7 @@ from gossamer.model.readers.onnx.layers import LAYERS
 from gossamer.model.readers.onnx.layout import LAYOUT
 from gossamer.model.readers.onnx.node import OnnxNode
 from gossamer.model.readers.onnx.normalisation import NORMALISATIONS
-from gossamer.model.readers.onnx.order import in_order
+from gossamer.model.readers.onnx.order import in_order, reads
 from gossamer.model.readers.onnx.qonnx import CONVERTERS as QONNX
 
 OLDEST_OPSET = 7
@@ -211,7 +212,8 @@ def _value_info(value: onnx.ValueInfoProto, graph: Graph, what: str) -> ValueInf
     if kind not in TYPES:
         raise UnsupportedError(f"{graph.file}: {what} {quoted(value.name)} has ONNX type {kind}; "
                                f"gossamer knows {', '.join(sorted(set(TYPES.values())))}")
-    shape = tuple(dim.dim_value if dim.dim_value > 0 else None for dim in tensor.shape.dim)
+    shape = tuple(dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else None
+                  for dim in tensor.shape.dim)
     labels = tuple(dim.dim_param for dim in tensor.shape.dim)
     if kind == TensorProto.FLOAT16:
         # numbers are float32 within the network, and as in the file outside
@@ -236,13 +238,13 @@ def _load_nodes(proto: onnx.GraphProto, graph: Graph, opset: int) -> None:
     """Converts the file's nodes in order. Raises UnsupportedError, which names the first nodes that
     no converter takes."""
     nodes = in_order(proto, [info.name for info in graph.outputs], graph.file)
-    used = {name for node in nodes for name in node.input}
-    used |= {info.name for info in graph.outputs}
+    used = Counter(name for node in nodes for name in reads(node))
+    used.update(info.name for info in graph.outputs)
     available = set(graph.constants) | {info.name for info in graph.inputs}
     unknown = []
-    folder = ConstantFolder(opset)
+    folder = ConstantFolder(opset, used)
     for entry in nodes:
-        node = OnnxNode(entry, opset, graph, used)
+        node = OnnxNode(entry, opset, graph, used, folder.too_large)
         for name in entry.input:
             if name and name not in available:
                 raise node.error(f"reads {quoted(name)}, which no input, initializer or node "
@@ -251,9 +253,7 @@ def _load_nodes(proto: onnx.GraphProto, graph: Graph, opset: int) -> None:
             if name in available:
                 raise node.error(f"makes {quoted(name)}, a name that is already taken")
             available.add(name)
-        if (results := folder.results(entry, graph.constants)) is not None:
-            graph.constants.update((name, result) for name, result
-                                   in zip(entry.output, results, strict=False) if name)
+        if folder.fold(entry, graph.constants):
             continue
         converter = _converter(entry, opset)
         if converter is None:
