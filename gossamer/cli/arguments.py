@@ -79,22 +79,33 @@ def with_input_shapes(graph: Graph, texts: Sequence[str]) -> Graph:
             shape = [int(part) for part in sizes.replace("x", ",").split(",")]
         except ValueError:
             raise InputError(f"--shape {text}: expected sizes like 3,224,224 or "
-                             f"{graph.inputs[0].name}=3,224,224") from None
-        name = name or graph.inputs[0].name
+                             f"{graph.network_inputs[0].name}=3,224,224") from None
+        name = name or graph.network_inputs[0].name
         if name in shapes:
             raise InputError(f"--shape {text}: input {quoted(name)} has a --shape already")
         shapes[name] = shape
     return with_shapes(graph, shapes)
 
 
+def check_numbers(graph: Graph) -> None:
+    """Raises InputError for a network that takes or gives what no file of arrays holds, such as
+    texts."""
+    for what, infos in (("takes", graph.network_inputs), ("gives", graph.network_outputs)):
+        for info in infos:
+            if not hasattr(np, info.dtype):
+                raise InputError(f"{graph.file}: {what} {quoted(info.name)}, a value of type "
+                                 f"{info.dtype}, which the command line neither reads nor writes; "
+                                 "call gossamer.compile(...) in Python")
+
+
 def has_batch(graph: Graph) -> bool:
     """Returns whether the network takes any number of inputs at once."""
-    return any(info.shape[:1] == (None,) for info in graph.inputs)
+    return any(info.shape[:1] == (None,) for info in graph.network_inputs)
 
 
 def input_names(graph: Graph) -> str:
     """Returns the names of the graph's inputs for a message."""
-    return ", ".join(repr(info.name) for info in graph.inputs)
+    return ", ".join(repr(info.name) for info in graph.network_inputs)
 
 
 def read_inputs(texts: Sequence[str], graph: Graph, option: str = "--input") -> list[np.ndarray]:
@@ -105,7 +116,7 @@ def read_inputs(texts: Sequence[str], graph: Graph, option: str = "--input") -> 
     """
     arrays: dict[str, tuple[str, np.ndarray]] = {}
     graph = as_called(graph)
-    names = [info.name for info in graph.inputs]
+    names = [info.name for info in graph.network_inputs]
     for text in texts:
         name, file = _name_and_file(text, graph, option)
         for inner, values in read_arrays(file, option).items():
@@ -130,7 +141,7 @@ def read_inputs(texts: Sequence[str], graph: Graph, option: str = "--input") -> 
 def _name_and_file(text: str, graph: Graph, option: str) -> tuple[str, str]:
     """Returns the input and the file of NAME=FILE; the name is empty where only a file is
     given."""
-    names = [info.name for info in graph.inputs]
+    names = [info.name for info in graph.network_inputs]
     name, equals, file = text.partition("=")
     if not equals or (name not in names and Path(text).exists()):
         name, file = "", text
@@ -146,7 +157,7 @@ def _check_arrays(graph: Graph, arrays: dict[str, tuple[str, np.ndarray]], optio
     """Raises InputError where an array does not have the shape, dtype or rows that its input
     takes. arrays: file and content by the input's name."""
     rows: tuple[str, int] | None = None
-    for info in graph.inputs:
+    for info in graph.network_inputs:
         file, values = arrays[info.name]
         batched = info.shape[:1] == (None,)
         if batched and values.ndim == 0:
@@ -177,4 +188,4 @@ def array_batches(arrays: Sequence[np.ndarray], graph: Graph, rows: int,
     time."""
     for start in range(0, max(rows, 1), max(batch, 1)):
         yield tuple(values[start : start + batch] if info.shape[:1] == (None,) else values
-                    for values, info in zip(arrays, graph.inputs, strict=True))
+                    for values, info in zip(arrays, graph.network_inputs, strict=True))

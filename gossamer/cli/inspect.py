@@ -22,6 +22,7 @@ from gossamer.model.formats import format_lines
 from gossamer.model.infer.resolve import resolve
 from gossamer.plan.measurement import counted
 from gossamer.plan.report.forms import forms_line, weights_line
+from gossamer.plan.report.onnx_parts import part_notes
 from gossamer.plan.report.summary import forms_of_layers, summarise
 
 
@@ -45,13 +46,15 @@ def inspect(
     totals = {"parameters": sum(row["parameters"] for row in rows),
               "flops": sum(row["flops"] for row in rows)}
     if as_json:
-        terminal.print_json({"model": model, "batch": batch, **totals, "rows": rows})
+        terminal.print_json({"model": model, "batch": batch, **totals, "rows": rows,
+                             "notes": part_notes(graph)})
         return
     line = forms_line(forms.values())
     _print_nodes(rows, with_form=bool(line))
     print(f"{counted(len(rows), 'node')}, {human(totals['parameters'])} parameters, "
           f"{human(totals['flops'])} FLOPs at batch {batch}")
-    for text in filter(None, (line, weights_line(forms.values()), *format_lines(graph))):
+    for text in filter(None, (line, weights_line(forms.values()), *format_lines(graph),
+                              *part_notes(graph))):
         print(text)
 
 

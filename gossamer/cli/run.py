@@ -10,7 +10,7 @@ import numpy as np
 import typer
 
 import gossamer
-from gossamer.cli import row_inputs, run_output, run_rows
+from gossamer.cli import arguments, row_inputs, run_output, run_rows
 from gossamer.cli.arguments import load_graph, load_plan
 from gossamer.cli.options import (
     BgrOption,
@@ -89,6 +89,7 @@ def run(
     saved_plan = load_plan(model, device, shape, weights, strict, outputs)
     graph = (load_graph(model, shape, weights, outputs) if saved_plan is None
              else saved_plan.graph)
+    arguments.check_numbers(graph)
     options = PhotoOptions(preprocess, size, resize, scale, mean, std, bgr, grey)
     if not arrays and (resume or row_inputs.make_rows(photos)
                        or Path(output or "").suffix in run_rows.OWN_SUFFIXES):
@@ -103,7 +104,7 @@ def run(
     if output is not None:
         files_read = [model, *filter(None, [weights]), *photos,
                       *(text.rpartition("=")[2] for text in arrays)]
-        output_path = output_files.check(output, len(graph.outputs), files_read)
+        output_path = output_files.check(output, len(graph.network_outputs), files_read)
     if photos:
         inputs = photo_inputs(model, graph, photos, options, batch,
                               is_planned=saved_plan is not None)
@@ -155,8 +156,9 @@ def _execute(model: str, saved_plan: Plan | None, inputs: RunInputs, device: str
             progress.update(task, description="timing the layers", total=None)
         report = plan.profile(inputs.batch) if table else plan.report()
     _tell_of_negatives(inverted)
-    outputs = {info.name: parts[0] if len(parts) == 1 else np.concatenate(parts)
-               for info, parts in zip(graph.outputs, zip(*results, strict=True), strict=True)}
+    names = [info.name for info in graph.network_outputs]
+    outputs = {name: parts[0] if len(parts) == 1 else np.concatenate(parts)
+               for name, parts in zip(names, zip(*results, strict=True), strict=True)}
     return plan, outputs, report
 
 

@@ -38,6 +38,9 @@ def with_outputs(graph: Graph, names: Sequence[str] | None) -> Graph:
     others need. Its inputs stay. Raises InputError as chosen() does."""
     if names is None:
         return graph
+    if graph.tail is not None:
+        raise InputError(f"{graph.file or graph.name}: its outputs are chosen where it is loaded: "
+                         "gossamer.load(..., outputs=[...])")
     outputs = chosen(graph.outputs, names, graph.file or graph.name)
     wanted = [info.name for info in outputs]
     nodes = live_nodes(graph.nodes, wanted)

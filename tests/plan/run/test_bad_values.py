@@ -32,6 +32,7 @@ def test_a_softmax_of_minus_infinity_is_nan_without_a_warning() -> None:
     np.testing.assert_array_equal(y, [[np.nan] * 3, [0.5, 0.5, 0]])
 
 
+@pytest.mark.usefixtures("without_onnxruntime")
 @pytest.mark.parametrize(("op", "kind", "text"), [
     ("Add", TensorProto.INT8, "Add 'layer': computes with int8; gossamer computes elements in"),
     ("MatMul", TensorProto.INT32, "MatMul 'layer': computes with int32"),

@@ -24,7 +24,9 @@ _FIELDS = {AttributeProto.FLOAT: "f", AttributeProto.INT: "i", AttributeProto.ST
            AttributeProto.TENSOR: "t", AttributeProto.GRAPH: "g", AttributeProto.FLOATS: "floats",
            AttributeProto.INTS: "ints", AttributeProto.STRINGS: "strings",
            AttributeProto.TENSORS: "tensors", AttributeProto.GRAPHS: "graphs",
-           AttributeProto.SPARSE_TENSOR: "sparse_tensor"}
+           AttributeProto.SPARSE_TENSOR: "sparse_tensor",
+           AttributeProto.SPARSE_TENSORS: "sparse_tensors", AttributeProto.TYPE_PROTO: "tp",
+           AttributeProto.TYPE_PROTOS: "type_protos"}
 """The field of an attribute that holds a value of each type."""
 _NEWEST_OPSET = onnx.defs.onnx_opset_version()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import onnx
 
@@ -31,25 +31,35 @@ def in_order(graph: onnx.GraphProto, outputs: Iterable[str], file: str) -> list[
         if index not in needed:
             needed.add(index)
             waiting += before[index]
-    readers: dict[int, list[int]] = {index: [] for index in needed}
+    ordered = stable_order(before, needed)
+    if len(ordered) < len(needed):
+        first = graph.node[min(needed.difference(ordered))]
+        raise ModelError(f"{file}: {source(first)}: needs its own result, or that of nodes that "
+                         "need their own: the nodes form a cycle; export the model again")
+    return [graph.node[index] for index in ordered]
+
+
+def stable_order(before: Sequence[Collection[int]], needed: Iterable[int]) -> list[int]:
+    """Returns numbers of nodes in an order in which they can be computed, the smallest first where
+    several can. Nodes of a cycle and behind one are left out.
+
+    before: for each node, those whose results it reads. needed: the nodes that are ordered.
+    """
     missing = {index: len(before[index]) for index in needed}
-    for index in needed:
+    readers: dict[int, list[int]] = {index: [] for index in missing}
+    for index in missing:
         for maker in before[index]:
             readers[maker].append(index)
-    ready = [index for index in needed if not missing[index]]
+    ready = [index for index in missing if not missing[index]]
     heapq.heapify(ready)
     ordered = []
     while ready:
         index = heapq.heappop(ready)
-        ordered.append(graph.node[index])
+        ordered.append(index)
         for reader in readers[index]:
             missing[reader] -= 1
             if not missing[reader]:
                 heapq.heappush(ready, reader)
-    if len(ordered) < len(needed):
-        first = graph.node[min(index for index in needed if missing[index])]
-        raise ModelError(f"{file}: {source(first)}: needs its own result, or that of nodes that "
-                         "need their own: the nodes form a cycle; export the model again")
     return ordered
 
 
@@ -58,6 +68,8 @@ def reads(node: onnx.NodeProto) -> Iterator[str]:
     outside included."""
     yield from filter(None, node.input)
     for attribute in node.attribute:
+        if attribute.type not in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS):
+            continue
         for graph in (attribute.g, *attribute.graphs):
             inner = {info.name for info in graph.input}
             inner.update(tensor.name for tensor in graph.initializer)

@@ -13,6 +13,7 @@ from onnx import TensorProto
 
 from gossamer.errors import InputError, ModelError, UnsupportedError, first_line, quoted
 from gossamer.io.packed import opened, unpacked
+from gossamer.model import host_library
 from gossamer.model.choose_outputs import chosen
 from gossamer.model.graph import Graph, Node, UniqueNames, ValueInfo
 from gossamer.model.input_format import InputFormat
@@ -27,11 +28,14 @@ from gossamer.model.readers.onnx.constants import (
     to_array,
 )
 from gossamer.model.readers.onnx.elementwise import ELEMENTWISE, TYPES, Converter
+from gossamer.model.readers.onnx.file_types import FileTypes, type_text
 from gossamer.model.readers.onnx.layers import LAYERS
 from gossamer.model.readers.onnx.layout import LAYOUT
 from gossamer.model.readers.onnx.node import OnnxNode
 from gossamer.model.readers.onnx.normalisation import NORMALISATIONS
 from gossamer.model.readers.onnx.order import in_order, reads
+from gossamer.model.readers.onnx.parts import Parts
+from gossamer.model.readers.onnx.probe import Probe
 from gossamer.model.readers.onnx.qonnx import CONVERTERS as QONNX
 
 OLDEST_OPSET = 7
@@ -75,8 +79,9 @@ def load_onnx(model: str | Path | bytes | onnx.ModelProto,
     opset = _opset(proto, file)
     graph = Graph(proto.graph.name or name, [], [], [], {}, file, metadata=metadata.read(proto))
     _load_constants(proto.graph, graph)
-    _load_interface(proto.graph, graph, outputs)
-    _load_nodes(proto.graph, graph, opset)
+    inputs = _load_interface(proto.graph, graph, outputs)
+    _load_nodes(proto, graph, inputs, opset)
+    _warn_of_narrowed(proto.graph, graph)
     warn_of_broken_weights(graph)
     return graph
 
@@ -85,8 +90,8 @@ def _opset(model: onnx.ModelProto, file: str) -> int:
     """Returns the opset of ONNX's own operators. Raises ModelError where the file names none, and
     UnsupportedError where the installed onnx does not know it."""
     versions = {entry.domain: entry.version for entry in model.opset_import}
-    opset = versions.get("", versions.get("ai.onnx"))
-    if opset is None or opset < 1:
+    opset = versions.get("", versions.get("ai.onnx", NEWEST_OPSET if versions else 0))
+    if opset < 1:
         raise ModelError(f"{file}: names no ONNX opset; export the model again")
     if opset > NEWEST_OPSET:
         raise UnsupportedError(f"{file}: opset {opset} is newer than {NEWEST_OPSET}, the newest "
@@ -180,21 +185,26 @@ def _load_constants(proto: onnx.GraphProto, graph: Graph) -> None:
                               f"{quoted(name)}); gossamer computes with them as float32")
 
 
-def _load_interface(proto: onnx.GraphProto, graph: Graph, outputs: Sequence[str] | None) -> None:
+def _load_interface(proto: onnx.GraphProto, graph: Graph, outputs: Sequence[str] | None
+                    ) -> list[ValueInfo]:
     """Adds inputs and outputs to the graph. A first dimension that all inputs share counts as the
-    batch. outputs: as for load_onnx()."""
+    batch. outputs: as for load_onnx(). Returns all inputs: those that are no tensors of numbers,
+    which only ONNX Runtime takes, are none of the graph's."""
     seen = set(graph.constants)
+    inputs = []
     for value in proto.input:
         if value.name in graph.constants:
             continue
         if value.name in seen:
             raise ModelError(f"{graph.file}: two inputs are named {quoted(value.name)}")
         info = _value_info(value, graph, "input")
-        if not value.type.tensor_type.HasField("shape"):
+        if _is_of_numbers(value) and not value.type.tensor_type.HasField("shape"):
             raise ModelError(f"{graph.file}: input {quoted(value.name)} has no shape; export it "
                              "with one")
         seen.add(value.name)
-        graph.inputs.append(info)
+        inputs.append(info)
+        if _is_of_numbers(value):
+            graph.inputs.append(info)
     graph.outputs = [_value_info(value, graph, "output")
                      for value in chosen(proto.output, outputs, graph.file)]
     leading = {info.shape[0] if len(info.shape) > 1 else None for info in graph.inputs}
@@ -202,16 +212,26 @@ def _load_interface(proto: onnx.GraphProto, graph: Graph, outputs: Sequence[str]
         graph.fixed_batch = batch
         graph.inputs = [_free_batch(info, batch) for info in graph.inputs]
         graph.outputs = [_free_batch(info, batch) for info in graph.outputs]
+    freed = {info.name: info for info in graph.inputs}
+    return [freed.get(info.name, info) for info in inputs]
+
+
+def _is_of_numbers(value: onnx.ValueInfoProto) -> bool:
+    """Returns whether a value is a tensor of numbers that gossamer knows."""
+    return value.type.HasField("tensor_type") and (
+        value.type.tensor_type.elem_type or TensorProto.FLOAT) in TYPES
 
 
 def _value_info(value: onnx.ValueInfoProto, graph: Graph, what: str) -> ValueInfo:
-    if not value.type.HasField("tensor_type"):
-        raise UnsupportedError(f"{graph.file}: {what} {quoted(value.name)} is not a tensor")
+    if not _is_of_numbers(value):
+        if not host_library.is_installed():
+            raise UnsupportedError(f"{graph.file}: {what} {quoted(value.name)} has ONNX type "
+                                   f"{type_text(value.type)}; gossamer knows tensors of "
+                                   f"{', '.join(sorted(set(TYPES.values())))}; "
+                                   f"{host_library.EXTRA}")
+        return ValueInfo(value.name, (), type_text(value.type))
     tensor = value.type.tensor_type
     kind = tensor.elem_type or TensorProto.FLOAT
-    if kind not in TYPES:
-        raise UnsupportedError(f"{graph.file}: {what} {quoted(value.name)} has ONNX type {kind}; "
-                               f"gossamer knows {', '.join(sorted(set(TYPES.values())))}")
     shape = tuple(dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else None
                   for dim in tensor.shape.dim)
     labels = tuple(dim.dim_param for dim in tensor.shape.dim)
@@ -220,11 +240,20 @@ def _value_info(value: onnx.ValueInfoProto, graph: Graph, what: str) -> ValueInf
         return (ValueInfo(value.name, shape, "float32", labels, InputFormat("float16"))
                 if what == "input" else ValueInfo(value.name, shape, "float32", labels,
                                                   returned_dtype="float16"))
-    if TYPES[kind] == "float32" and kind != TensorProto.FLOAT:
-        name = TensorProto.DataType.Name(kind).lower().replace("double", "float64")
-        graph.warnings.append(f"{graph.file}: {what} {quoted(value.name)} is {name}; gossamer "
-                              "takes and gives float32")
     return ValueInfo(value.name, shape, TYPES[kind], labels)
+
+
+def _warn_of_narrowed(proto: onnx.GraphProto, graph: Graph) -> None:
+    """Adds a warning for each input and output that has another floating-point type in the file."""
+    for what, infos, values in (("input", graph.network_inputs, proto.input),
+                                ("output", graph.network_outputs, proto.output)):
+        kinds = {value.name: value.type.tensor_type.elem_type for value in values}
+        for info in infos:
+            kind = kinds[info.name]
+            if info.dtype == "float32" and kind in (TensorProto.DOUBLE, TensorProto.BFLOAT16):
+                name = TensorProto.DataType.Name(kind).lower().replace("double", "float64")
+                graph.warnings.append(f"{graph.file}: {what} {quoted(info.name)} is {name}; "
+                                      "gossamer takes and gives float32")
 
 
 def _free_batch(info: ValueInfo, batch: int) -> ValueInfo:
@@ -234,19 +263,26 @@ def _free_batch(info: ValueInfo, batch: int) -> ValueInfo:
     return replace(info, shape=(None, *info.shape[1:]))
 
 
-def _load_nodes(proto: onnx.GraphProto, graph: Graph, opset: int) -> None:
-    """Converts the file's nodes in order. Raises UnsupportedError, which names the first nodes that
-    no converter takes."""
-    nodes = in_order(proto, [info.name for info in graph.outputs], graph.file)
+def _load_nodes(model: onnx.ModelProto, graph: Graph, inputs: Sequence[ValueInfo],
+                opset: int) -> None:
+    """Converts the file's nodes in order. What gossamer does not compute is left to ONNX Runtime
+    where that is installed and knows the operator's domain; else raises UnsupportedError, which
+    names the first of these nodes. inputs: all inputs of the network."""
+    nodes = in_order(model.graph, [info.name for info in graph.outputs], graph.file)
     used = Counter(name for node in nodes for name in reads(node))
     used.update(info.name for info in graph.outputs)
-    available = set(graph.constants) | {info.name for info in graph.inputs}
-    unknown = []
+    available = set(graph.constants) | {info.name for info in inputs}
+    unknown: list[str] = []
     folder = ConstantFolder(opset, used)
+    parts = Parts(graph, FileTypes(model, nodes)) if host_library.is_installed() else None
+    if parts is not None:
+        for value in model.graph.input:
+            if value.name not in graph.constants and not _is_of_numbers(value):
+                parts.add_input(value)
     for entry in nodes:
         node = OnnxNode(entry, opset, graph, used, folder.too_large)
-        for name in entry.input:
-            if name and name not in available:
+        for name in reads(entry):
+            if name not in available:
                 raise node.error(f"reads {quoted(name)}, which no input, initializer or node "
                                  "provides")
         for name in filter(None, entry.output):
@@ -255,30 +291,56 @@ def _load_nodes(proto: onnx.GraphProto, graph: Graph, opset: int) -> None:
             available.add(name)
         if folder.fold(entry, graph.constants):
             continue
-        converter = _converter(entry, opset)
-        if converter is None:
-            unknown.append(f"{node.source} of domain {quoted(entry.domain or 'ai.onnx')}")
-            continue
-        if not entry.output or not entry.output[0]:
-            raise node.error("its first output has no name")
-        if not unknown:
+        begin, converter = len(graph.nodes), _converter(entry, opset)
+        may_leave = parts is not None and parts.takes(entry)
+        reason = "" if parts is None else parts.reason(entry)
+        if converter is None and not reason:
+            reason = f"gossamer computes no {quoted(node.op)[1:-1]}"
+        if converter is not None and not reason and not unknown:
             try:
-                converter(node)
-            except MALFORMED as error:
-                raise node.error(f"is malformed: {quoted(error)}") from error
-            node.finish()
-            if (entry.domain, entry.op_type) in QONNX:
-                # quantised weights
-                folder.fold_last(graph)
+                _convert(node, converter, None if parts is None else parts.probe)
+                if (entry.domain, entry.op_type) in QONNX:
+                    # quantised weights
+                    folder.fold_last(graph)
+            except UnsupportedError as error:
+                if parts is None:
+                    raise UnsupportedError(f"{error}; {host_library.EXTRA}") from None
+                if not may_leave:
+                    raise
+                del graph.nodes[begin:]
+                reason = str(error).removeprefix(f"{graph.file}: {node.source}: ")
+        if reason and not may_leave:
+            unknown.append(f"{node.source} of domain {quoted(entry.domain or 'ai.onnx')}")
+        elif reason and parts is not None:
+            parts.leave(entry, reason)
+        elif parts is not None:
+            parts.computed(entry, graph.nodes[begin:])
     if unknown:
         more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
         raise UnsupportedError(f"{graph.file}: gossamer does not compute {', '.join(unknown[:3])}"
-                               f"{more}; {_advice(proto)}")
+                               f"{more}; {_advice(model.graph)}")
     for info in graph.outputs:
         if info.name not in available:
             raise ModelError(f"{graph.file}: output {quoted(info.name)} is made by no node")
+    if parts is not None:
+        parts.finish(inputs)
     _cast_truth_outputs(graph)
     _unique_names(graph)
+
+
+def _convert(node: OnnxNode, converter: Converter, probe: Probe | None) -> None:
+    """Adds what a node becomes to its graph. Raises UnsupportedError where gossamer does not
+    compute that, and ModelError where the node is malformed."""
+    if not node.outputs or not node.outputs[0]:
+        raise node.error("its first output has no name")
+    begin = len(node.graph.nodes)
+    try:
+        converter(node)
+    except MALFORMED as error:
+        raise node.error(f"is malformed: {quoted(error)}") from error
+    node.finish()
+    if probe is not None:
+        probe.add(node.graph.nodes[begin:])
 
 
 def _converter(node: onnx.NodeProto, opset: int) -> Converter | None:
@@ -300,11 +362,12 @@ def _is_as_in(op: str, opset: int, other: int) -> bool:
 def _advice(proto: onnx.GraphProto) -> str:
     """Returns what to do about operators that gossamer does not compute."""
     used = {entry.op_type for entry in proto.node}
+    extra = "" if host_library.is_installed() else f", or {host_library.EXTRA}"
     if used & _QUANTISED:
-        return "take the float32 model that it was quantised from"
+        return f"take the float32 model that it was quantised from{extra}"
     hint = (" (a detector without its own choice of boxes, which `gossamer detect` makes)"
             if used & _CHOOSING else "")
-    return f"export the model without them{hint}"
+    return f"export the model without them{hint}{extra}"
 
 
 def _cast_truth_outputs(graph: Graph) -> None:
