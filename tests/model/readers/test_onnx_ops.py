@@ -103,7 +103,8 @@ UNARY: dict[str, list[tuple[tuple[Any, ...], dict[str, Any]]]] = {
     **{op: [((IMAGE,), {})] for op in (
         "Relu", "LeakyRelu", "Sigmoid", "HardSigmoid", "HardSwish", "Tanh", "Exp", "Sign", "Abs",
         "Neg", "Floor", "Ceil", "Elu", "Softplus", "Reciprocal", "Mish", "Identity", "Dropout",
-        "Erf", "Celu", "Selu", "Gelu", "Softsign")},
+        "Erf", "Celu", "Selu", "Gelu", "Softsign", "Sin", "Cos", "Atan")},
+    "Tan": [((Input((2, 4, 5), -1.4, 1.4),), {})],
     **{op: [((Input((2, 4, 5), 0.1, 4),), {})] for op in ("Log", "Sqrt")},
     "PRelu": [((IMAGE, weights(4, 1, 1)), {}), ((MATRIX, weights(1)), {})],
 }

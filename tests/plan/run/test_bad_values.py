@@ -9,6 +9,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import gossamer
+from gossamer.device.base import Device
 from gossamer.errors import InputError, UnsupportedError
 from tests.model.onnx_models import model, weights
 
@@ -30,6 +31,22 @@ def test_a_softmax_of_minus_infinity_is_nan_without_a_warning() -> None:
         warnings.simplefilter("error")
         y = plan(np.array([[-np.inf] * 3, [0, 0, -np.inf]], np.float32))
     np.testing.assert_array_equal(y, [[np.nan] * 3, [0.5, 0.5, 0]])
+
+
+@pytest.mark.parametrize(("op", "attributes", "right"), [
+    ("IsNaN", {}, [True, False, False, False]), ("IsInf", {}, [False, True, True, False]),
+    ("IsInf", {"detect_negative": 0}, [False, True, False, False]),
+    ("IsInf", {"detect_positive": 0}, [False, False, True, False])])
+def test_values_that_are_no_numbers_are_found(op: str, attributes: dict[str, int],
+                                              right: list[bool], device: Device) -> None:
+    proto = model([helper.make_node(op, ["x"], ["found"], **attributes),
+                   helper.make_node("Where", ["found", "zero", "x"], ["y"])], {"x": ("N", 4)},
+                  {"found": 2, "y": 2}, {"zero": np.float32(0)}, types={"found": TensorProto.BOOL})
+    assert all(node.op != "onnx_part" for node in gossamer.load(proto).nodes)
+    x = np.array([[np.nan, np.inf, -np.inf, 3]], np.float32)
+    found, y = gossamer.compile(proto, device)(x)
+    np.testing.assert_array_equal(found, [right])
+    np.testing.assert_array_equal(y, np.where(found, 0, x))
 
 
 @pytest.mark.usefixtures("without_onnxruntime")

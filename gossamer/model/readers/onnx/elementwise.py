@@ -138,6 +138,20 @@ def _xor(c: Composer, values: list[int], node: OnnxNode) -> int:
     return c.apply("not", c.apply("equal", *[c.apply("not", value) for value in values]))
 
 
+def _is_nan(c: Composer, values: list[int], node: OnnxNode) -> int:
+    # nothing else differs from itself
+    return c.apply("not", c.apply("equal", values[0], values[0]))
+
+
+def _is_infinite(c: Composer, values: list[int], node: OnnxNode) -> int:
+    signs = [sign for sign, name in ((1, "detect_positive"), (-1, "detect_negative"))
+             if node.attribute(name, 1)]
+    if not signs:
+        raise node.unsupported("looks for neither of the infinities")
+    found = [c.apply("equal", values[0], c.constant(sign * math.inf)) for sign in signs]
+    return found[0] if len(found) == 1 else c.apply("or", *found)
+
+
 def _leaky_relu(node: OnnxNode) -> None:
     node.emit_elementwise(apply("leaky_relu", node.attribute("alpha", 0.01)), [node.required(0)])
 
@@ -209,7 +223,8 @@ ELEMENTWISE: dict[str, Converter] = {
         "LessOrEqual": "less_equal", "Greater": "greater", "GreaterOrEqual": "greater_equal",
         "Equal": "equal", "And": "and", "Or": "or", "Not": "not", "Where": "where",
         "Neg": "neg", "Abs": "abs", "Exp": "exp", "Log": "log", "Sqrt": "sqrt",
-        "Tanh": "tanh", "Erf": "erf", "Floor": "floor", "Round": "round", "Sigmoid": "sigmoid",
+        "Tanh": "tanh", "Sin": "sin", "Cos": "cos", "Tan": "tan", "Atan": "atan",
+        "Erf": "erf", "Floor": "floor", "Round": "round", "Sigmoid": "sigmoid",
         "Sign": "sign", "Relu": "relu",
     }.items()},
     **{op: partial(_composed, formula=partial(_variadic, function=function))
@@ -217,7 +232,8 @@ ELEMENTWISE: dict[str, Converter] = {
     **{op: partial(_composed, formula=formula) for op, formula in {
         "Elu": _elu, "Celu": _celu, "Selu": _selu, "Gelu": _gelu,
         "Softsign": _softsign, "Softplus": _softplus, "Mish": _mish, "HardSwish": _hard_swish,
-        "Reciprocal": _reciprocal, "Ceil": _ceil, "Xor": _xor,
+        "Reciprocal": _reciprocal, "Ceil": _ceil, "Xor": _xor, "IsNaN": _is_nan,
+        "IsInf": _is_infinite,
     }.items()},
     "LeakyRelu": _leaky_relu, "HardSigmoid": _hard_sigmoid, "Clip": _clip, "PRelu": _prelu,
     "Pow": _pow, "Cast": _cast, "CastLike": _cast_like,
