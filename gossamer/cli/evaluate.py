@@ -112,7 +112,7 @@ def _ranks(model: str, plan: Plan, samples: LabelledInputs,
             scores = result[0] if isinstance(result, tuple) else result
             rows = len(arrays[0])
             if not network_outputs.is_class_scores(scores, rows):
-                raise InputError(f"{model}: output {plan.graph.outputs[0].name!r} is "
+                raise InputError(f"{model}: output {plan.graph.network_outputs[0].name!r} is "
                                  f"{shape_text(scores.shape)} {scores.dtype}: no score for each "
                                  "class, which evaluate counts")
             if right is None:

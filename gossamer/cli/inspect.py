@@ -9,13 +9,20 @@ from typing import Annotated, Any
 import typer
 
 from gossamer.cli.arguments import load_graph
-from gossamer.cli.options import JsonOption, ModelArgument, ShapeOption, WeightsOption
+from gossamer.cli.options import (
+    JsonOption,
+    ModelArgument,
+    OutputsOption,
+    ShapeOption,
+    WeightsOption,
+)
 from gossamer.io import terminal
 from gossamer.io.text import human, share_text
 from gossamer.model.formats import format_lines
 from gossamer.model.infer.resolve import resolve
 from gossamer.plan.measurement import counted
 from gossamer.plan.report.forms import forms_line, weights_line
+from gossamer.plan.report.onnx_parts import part_notes
 from gossamer.plan.report.summary import forms_of_layers, summarise
 
 
@@ -24,11 +31,12 @@ def inspect(
     batch: Annotated[int, typer.Option(min=0, help="Images at once.")] = 1,
     shape: ShapeOption = None,
     weights: WeightsOption = None,
+    outputs: OutputsOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show the nodes of a network's file: shapes, parameters, FLOPs and density, and which layers
     bits can compute."""
-    graph = load_graph(model, shape, weights)
+    graph = load_graph(model, shape, weights, outputs)
     rows = [asdict(row) for row in summarise(resolve(graph, batch))]
     forms = forms_of_layers(graph, batch)
     for row in rows:
@@ -38,13 +46,15 @@ def inspect(
     totals = {"parameters": sum(row["parameters"] for row in rows),
               "flops": sum(row["flops"] for row in rows)}
     if as_json:
-        terminal.print_json({"model": model, "batch": batch, **totals, "rows": rows})
+        terminal.print_json({"model": model, "batch": batch, **totals, "rows": rows,
+                             "notes": part_notes(graph)})
         return
     line = forms_line(forms.values())
     _print_nodes(rows, with_form=bool(line))
     print(f"{counted(len(rows), 'node')}, {human(totals['parameters'])} parameters, "
           f"{human(totals['flops'])} FLOPs at batch {batch}")
-    for text in filter(None, (line, weights_line(forms.values()), *format_lines(graph))):
+    for text in filter(None, (line, weights_line(forms.values()), *format_lines(graph),
+                              *part_notes(graph))):
         print(text)
 
 

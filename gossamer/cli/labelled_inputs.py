@@ -85,7 +85,7 @@ def labelled_inputs(model: str, graph: Graph, data: str, label: str, limit: int 
     """Returns the samples of a file or folder. is_planned: whether there is a plan, which says how
     it takes them. Raises InputError where there are none, or where
     they do not fit the network."""
-    if len(graph.inputs) > 1:
+    if len(graph.network_inputs) > 1:
         raise InputError(f"{model}: takes the inputs {input_names(graph)}; evaluate runs networks "
                          "of one input")
     path = Path(data)
@@ -109,7 +109,7 @@ def _photos(model: str, graph: Graph, folder: Path, limit: int | None, options: 
     size = batch_size(graph, batch, len(files), _size_of_batches(graph))
     graph = graph if is_planned else photo_options.taking_photos(graph, prepare)
     batches = photo_options.photo_batches([str(file) for file, _ in files], size, prepare,
-                                          graph.inputs[0])
+                                          graph.network_inputs[0])
     return LabelledInputs([name for _, name in files], batches, size, str(folder), True, graph)
 
 
@@ -117,12 +117,13 @@ def _numbers(model: str, graph: Graph, path: Path, label: str, limit: int | None
              batch: int | None) -> LabelledInputs:
     columns = graph.metadata.columns
     training, test = sources.load(path, label=label, limit=limit, cells=CellRules(known=columns))
-    dataset, shape = encoded(test or training, columns), graph.inputs[0].shape[1:]
+    dataset, shape = encoded(test or training, columns), graph.network_inputs[0].shape[1:]
     numbers = dataset.x.shape[1]
     if None in shape or math.prod(size or 1 for size in shape) != numbers or (
-            graph.inputs[0].dtype != "float32"):
+            graph.network_inputs[0].dtype != "float32"):
+        info = graph.network_inputs[0]
         raise InputError(f"{path}: a sample has {numbers} numbers; {model} takes "
-                         f"{shape_text(graph.inputs[0].shape)} {graph.inputs[0].dtype}")
+                         f"{shape_text(info.shape)} {info.dtype}")
     stored = _stored_shape(path, "x_test" if test else None)
     if stored is not None and len(stored) > 1 and len(shape) > 1 and (
             _without_ones(stored) != _without_ones(shape)):

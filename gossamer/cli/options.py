@@ -18,6 +18,9 @@ ShapeOption = Annotated[list[str] | None, typer.Option(
     help="An input's shape without the batch, where the file leaves it open; may be repeated.")]
 WeightsOption = Annotated[str | None, typer.Option(
     metavar="FILE", help="The weights of a .cfg (default: the .weights file beside it).")]
+OutputsOption = Annotated[list[str] | None, typer.Option(
+    metavar="NAME[,NAME]", help="The outputs that are wanted (default: all); what only others need "
+                                "is not computed. May be repeated.")]
 PlanArgument = Annotated[str, typer.Argument(
     metavar="MODEL", help=f"A plan that `gossamer compile` saved ({SUFFIX}), "
                           f"{expected_models()}.")]

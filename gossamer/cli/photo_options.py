@@ -55,10 +55,10 @@ def preprocessing(model: str, graph: Graph, options: PhotoOptions) -> Preprocess
     The size is that of the network's input unless an option gives it. Raises InputError where
     photos prepared like this do not fit the network.
     """
-    if len(graph.inputs) > 1:
+    if len(graph.network_inputs) > 1:
         raise InputError(f"{model}: takes the inputs {input_names(graph)}, and photos are one; "
                          "give --input NAME=X.npy for each")
-    input_shape = graph.inputs[0].shape
+    input_shape = graph.network_inputs[0].shape
     size = _checked_size(options, model, input_shape)
     fields = _number_fields(options)
     base = _base(options, model, graph, bool(fields))
@@ -68,7 +68,7 @@ def preprocessing(model: str, graph: Graph, options: PhotoOptions) -> Preprocess
     try:
         prepare = replace(base, **fields)
         prepare = prepare.fitted((None, None, *size) if size else input_shape)
-        _check_photos_fit(prepare, model, graph.inputs[0])
+        _check_photos_fit(prepare, model, graph.network_inputs[0])
         prepare = prepare if options.resize is None else replace(prepare, resize=options.resize)
         _check_normalisation(graph.inputs[0], prepare, options)
     except InputError as error:

@@ -10,7 +10,7 @@ import numpy as np
 import typer
 
 import gossamer
-from gossamer.cli import row_inputs, run_output, run_rows
+from gossamer.cli import arguments, row_inputs, run_output, run_rows
 from gossamer.cli.arguments import load_graph, load_plan
 from gossamer.cli.options import (
     BgrOption,
@@ -20,6 +20,7 @@ from gossamer.cli.options import (
     LabelOption,
     LabelsOption,
     MeanOption,
+    OutputsOption,
     PlanArgument,
     PreprocessOption,
     ResizeOption,
@@ -67,6 +68,7 @@ def run(
     top: Annotated[int, typer.Option(min=1, help="How many classes to print.")] = 5,
     shape: ShapeOption = None,
     weights: WeightsOption = None,
+    outputs: OutputsOption = None,
     preprocess: PreprocessOption = None,
     size: SizeOption = None,
     resize: ResizeOption = None,
@@ -84,8 +86,10 @@ def run(
     # click gives an option one value: what follows a first --image FILE comes as arguments
     photos, arrays = [*(image or []), *(photos or [])], array or []
     _check_sources(photos, arrays, labels)
-    saved_plan = load_plan(model, device, shape, weights, strict)
-    graph = load_graph(model, shape, weights) if saved_plan is None else saved_plan.graph
+    saved_plan = load_plan(model, device, shape, weights, strict, outputs)
+    graph = (load_graph(model, shape, weights, outputs) if saved_plan is None
+             else saved_plan.graph)
+    arguments.check_numbers(graph)
     options = PhotoOptions(preprocess, size, resize, scale, mean, std, bgr, grey)
     if not arrays and (resume or row_inputs.make_rows(photos)
                        or Path(output or "").suffix in run_rows.OWN_SUFFIXES):
@@ -100,21 +104,21 @@ def run(
     if output is not None:
         files_read = [model, *filter(None, [weights]), *photos,
                       *(text.rpartition("=")[2] for text in arrays)]
-        output_path = output_files.check(output, len(graph.outputs), files_read)
+        output_path = output_files.check(output, len(graph.network_outputs), files_read)
     if photos:
         inputs = photo_inputs(model, graph, photos, options, batch,
                               is_planned=saved_plan is not None)
     else:
         inputs = array_inputs(model, graph, arrays, options, batch)
-    plan, outputs, report = _execute(model, saved_plan, inputs, device, strict, table)
-    answers = run_output.find_answers(outputs, inputs, graph, labels, top)
+    plan, results, report = _execute(model, saved_plan, inputs, device, strict, table)
+    answers = run_output.find_answers(results, inputs, graph, labels, top)
     if as_json:
-        run_output.print_json(model, plan, report, inputs, outputs, answers, table)
+        run_output.print_json(model, plan, report, inputs, results, answers, table)
     else:
-        run_output.print_results(plan, report, inputs, outputs, answers, table)
+        run_output.print_results(plan, report, inputs, results, answers, table)
     if output_path is not None:
         sys.stdout.flush()  # a command that fails leaves no file
-        output_files.write(output_path, output or "", outputs)
+        output_files.write(output_path, output or "", results)
         if not as_json:
             print(f"written: {output}")
 
@@ -152,8 +156,9 @@ def _execute(model: str, saved_plan: Plan | None, inputs: RunInputs, device: str
             progress.update(task, description="timing the layers", total=None)
         report = plan.profile(inputs.batch) if table else plan.report()
     _tell_of_negatives(inverted)
-    outputs = {info.name: parts[0] if len(parts) == 1 else np.concatenate(parts)
-               for info, parts in zip(graph.outputs, zip(*results, strict=True), strict=True)}
+    names = [info.name for info in graph.network_outputs]
+    outputs = {name: parts[0] if len(parts) == 1 else np.concatenate(parts)
+               for name, parts in zip(names, zip(*results, strict=True), strict=True)}
     return plan, outputs, report
 
 

@@ -47,7 +47,7 @@ def photo_inputs(model: str, graph: Graph, photos: list[str], options: PhotoOpti
     prepare = photo_options.preprocessing(model, graph, options)
     size = batch_size(graph, batch, len(photos), 1)
     graph = graph if is_planned else photo_options.taking_photos(graph, prepare)
-    batches = photo_options.photo_batches(photos, size, prepare, graph.inputs[0])
+    batches = photo_options.photo_batches(photos, size, prepare, graph.network_inputs[0])
     return RunInputs(photos, size, batches, True, graph)
 
 
@@ -60,7 +60,7 @@ def array_inputs(model: str, graph: Graph, texts: list[str], options: PhotoOptio
                         "is")
     arrays = arguments.read_inputs(texts, graph)
     if arguments.has_batch(graph):
-        rows = next(len(values) for values, info in zip(arrays, graph.inputs, strict=True)
+        rows = next(len(values) for values, info in zip(arrays, graph.network_inputs, strict=True)
                     if info.shape[:1] == (None,))
         names = [f"{texts[0]}[{index}]" for index in range(rows)]
         size = batch_size(graph, batch, rows, rows)

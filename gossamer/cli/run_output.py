@@ -32,7 +32,7 @@ def find_answers(outputs: Mapping[str, np.ndarray], inputs: RunInputs, graph: Gr
     An input whose scores are not all finite has no best classes. Raises InputError when labels
     are given and do not fit.
     """
-    first, metadata = graph.outputs[0].name, graph.metadata
+    first, metadata = graph.network_outputs[0].name, graph.metadata
     scores = outputs[first]
     classify = metadata.detector is None and bool(
         inputs.are_photos or labels or metadata.classes) and (
@@ -75,7 +75,7 @@ def print_results(plan: Plan, report: Any, inputs: RunInputs, outputs: Mapping[s
     if table:
         print_report(report)
     _print_answers(answers or [], None if inputs.are_photos else _MOST_ANSWERS)
-    scored = plan.graph.outputs[0].name if answers is not None else None
+    scored = plan.graph.network_outputs[0].name if answers is not None else None
     for name, values in outputs.items():
         if name != scored:
             print(_output_line(name, network_outputs.summary(values)))

@@ -31,13 +31,25 @@ def opened(path: Path, damaged: type[GossamerError] = InputError) -> Iterator[IO
             packed = file.read(2) == _GZIP
             file.seek(0)
             if packed:
-                _check(path, file)
+                _check(str(path), file)
             with gzip.open(file) if packed else file as content:
                 yield cast(IO[bytes], content)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise damaged(f"{path}: is cut short or damaged ({error})") from None
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
+
+
+def unpacked(data: bytes, what: str, damaged: type[GossamerError] = InputError) -> bytes:
+    """Returns data, unpacked where their first bytes are those of gzip. what: what they are, for
+    messages. Raises the errors of opened()."""
+    if data[:2] != _GZIP:
+        return data
+    try:
+        _check(what, io.BytesIO(data))
+        return gzip.decompress(data)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise damaged(f"{what}: is cut short or damaged ({error})") from None
 
 
 def whole(path: Path) -> bytes:
@@ -72,7 +84,7 @@ def _lines(path: Path, text: IO[str]) -> Iterator[str]:
         yield line
 
 
-def _check(path: Path, file: IO[bytes]) -> None:
+def _check(what: str, file: IO[bytes]) -> None:
     """Raises InputError where a packed file unpacks to too much. It is unpacked once to be
     measured, since it need not tell the truth about its size, and nothing of that is kept."""
     packed = file.seek(0, io.SEEK_END)
@@ -82,5 +94,5 @@ def _check(path: Path, file: IO[bytes]) -> None:
         while chunk := content.read(_CHUNK):
             unpacked += len(chunk)
             if unpacked > limit:
-                check_unpacked(str(path), unpacked, packed)
+                check_unpacked(what, unpacked, packed)
     file.seek(0)

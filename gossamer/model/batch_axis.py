@@ -28,6 +28,8 @@ def along_batch(graph: Graph, batch: int) -> tuple[str | None, set[str]]:
     """Returns the node that mixes a batch, as text, or None; and, where there is none, the names
     of the outputs that have one or several rows for each input. The other outputs are the same
     whatever the batch is."""
+    if graph.tail is not None:
+        return "the end of the network, which ONNX Runtime computes, may mix a batch", set()
     statics: list[StaticGraph] = []
     refusal = ""
     for size in dict.fromkeys((*_PROBES, batch, graph.fixed_batch or 1)):

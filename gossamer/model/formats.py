@@ -18,6 +18,9 @@ def with_formats(graph: Graph, inputs: InputFormat | Mapping[str, InputFormat] |
                  output_dtype: str | None) -> Graph:
     """Returns the graph with the formats that `gossamer.compile` is given; None leaves those of the
     file. Raises InputError where they do not fit the graph."""
+    if graph.tail is not None and (inputs is not None or output_dtype is not None):
+        raise InputError(f"{graph.name} ends in what ONNX Runtime computes: it takes and gives "
+                         "arrays as its file says; leave inputs and output_dtype out")
     if inputs is not None:
         formats = _by_name(graph, inputs)
         for info in graph.inputs:

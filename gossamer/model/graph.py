@@ -68,6 +68,24 @@ class ValueInfo:
         return replace(self, dtype=self.returned_dtype or self.dtype, returned_dtype="")
 
 
+@dataclass(frozen=True)
+class Tail:
+    """The end of a network, which ONNX Runtime computes from the results of all other nodes: what
+    the data decide the shape of, and what is no tensor of numbers.
+
+    model: the bytes of its ONNX model. constants: inputs of the model that are the same in each
+    call, by their numbers. reads: names of the other inputs in their order, each an output of the
+    graph or an input of the network. inputs, outputs: all inputs and outputs of the network, of
+    which a text or a list of tensors has a dtype that names it, such as "string".
+    """
+
+    model: np.ndarray
+    constants: dict[int, np.ndarray]
+    reads: tuple[str, ...]
+    inputs: list[ValueInfo]
+    outputs: list[ValueInfo]
+
+
 @dataclass(repr=False)
 class Graph:
     """A network: nodes in execution order, constants by name.
@@ -75,6 +93,8 @@ class Graph:
     file: path of the file it was read from, for messages.
     fixed_batch: the only batch size that the file was written for, or None; the inputs' first
     dimensions are None all the same, and resolve() rewrites the shapes that repeat it.
+    tail: the end of the network, where its outputs are not all made by the nodes; the graph's
+    outputs are then those of the nodes, and values that the tail reads.
     """
 
     name: str
@@ -86,6 +106,17 @@ class Graph:
     warnings: list[str] = field(default_factory=list)
     fixed_batch: int | None = None
     metadata: ModelMetadata = field(default_factory=ModelMetadata)
+    tail: Tail | None = None
+
+    @property
+    def network_inputs(self) -> list[ValueInfo]:
+        """What the network takes, whatever computes its outputs."""
+        return self.inputs if self.tail is None else self.tail.inputs
+
+    @property
+    def network_outputs(self) -> list[ValueInfo]:
+        """What the network gives, whatever computes it."""
+        return self.outputs if self.tail is None else self.tail.outputs
 
     def __repr__(self) -> str:
         """Returns one line with the name, the sizes, the inputs and the outputs."""
@@ -112,8 +143,12 @@ class StaticGraph:
 
 def as_called(graph: Graph) -> Graph:
     """Returns the graph with inputs and outputs in the shapes and dtypes of callers' arrays."""
+    tail = graph.tail
+    if tail is not None:
+        tail = replace(tail, inputs=[info.called for info in tail.inputs],
+                       outputs=[info.called for info in tail.outputs])
     return replace(graph, inputs=[info.called for info in graph.inputs],
-                   outputs=[info.called for info in graph.outputs])
+                   outputs=[info.called for info in graph.outputs], tail=tail)
 
 
 def add_constant(graph: Graph, names: set[str], name: str, array: np.ndarray) -> str:

@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 import os
+import warnings
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from gossamer.errors import InputError, quoted
+from gossamer.errors import GossamerWarning, InputError, first_line, quoted
+from gossamer.model.choose_outputs import with_outputs
 from gossamer.model.graph import Graph
 from gossamer.model.readers import registry
 
 
-def load(model: str | Path, *more_files: str | Path, weights: str | Path | None = None) -> Graph:
-    """Load a network from files or from the zoo.
+def load(model: Any, *more_files: str | Path, weights: str | Path | None = None,
+         outputs: Sequence[str] | None = None) -> Graph:
+    """Load a network from files, from memory or from the zoo.
 
     Parameters
     ----------
-    model : str or Path
+    model : str, Path, bytes, file object, onnx.ModelProto or Graph
         A model file, whose kind its suffix tells: an ONNX file (.onnx or .onnx.gz), or a Darknet
-        network (.cfg). Or the name of a network of the zoo.
+        network (.cfg). Or the name of a network of the zoo. Or an ONNX model in memory: its bytes,
+        a binary file that is open for reading, or the model as onnx.load returns it. A graph stays
+        as it is but for its outputs.
     *more_files : str or Path
         The other files of a model that consists of several, such as its weights. Those that are
         left out are looked for beside the first, under its name.
     weights : str or Path, optional
         The file of the weights of a Darknet network, as the second of the files.
+    outputs : sequence of str, optional
+        Names of the outputs that are wanted, in this order; by default all. What only others need
+        is not computed.
 
     Returns
     -------
@@ -32,37 +42,81 @@ def load(model: str | Path, *more_files: str | Path, weights: str | Path | None 
     Raises
     ------
     InputError
-        If a file is absent, the kind of file or the name is unknown, or there are more files than
-        a model of this kind has.
+        If a file is absent, the kind of file or the name is unknown, there are more files than a
+        model of this kind has, or the network has no output of a name.
     ModelError
         If a file cannot be read, or holds what gossamer does not compute.
+
+    Warns
+    -----
+    GossamerWarning
+        If the file holds numbers that are narrowed, such as float64, or that are NaN; the graph
+        keeps these texts as `warnings`.
 
     Examples
     --------
     >>> import gossamer
     >>> graph = gossamer.load("mobilenet_v2")
     """
+    graph = _loaded(model, more_files, weights, outputs)
+    if graph is not model:
+        for warning in graph.warnings:
+            warnings.warn(warning, GossamerWarning, stacklevel=2)
+    return graph
+
+
+def _loaded(model: Any, more_files: Sequence[str | Path], weights: str | Path | None,
+            outputs: Sequence[str] | None) -> Graph:
+    """Return the network as `load` does, which says its warnings."""
     if any(kind.__module__.split(".")[:2] == ["torch", "nn"] for kind in type(model).__mro__):
         raise InputError(f"cannot load a {type(model).__name__}, a module of PyTorch: export it by "
                          "torch.onnx.export(module.eval(), (example_input,), 'model.onnx'), and "
                          "give 'model.onnx'")
     if not isinstance(model, str | os.PathLike):
-        raise InputError(f"cannot load a {type(model).__name__}: expected the name of a file or of "
-                         "a network of the zoo; save an ONNX model with onnx.save first")
+        further = more_files if weights is None else (*more_files, weights)
+        return _from_memory(model, further, outputs)
     name = str(model)
     reader = registry.reader_of(name)
     files = [Path(file) for file in more_files]
     if weights is not None:
         files = _with_weights(name, reader, files, Path(weights))
     if reader is not None:
-        return reader.read(*reader.files(Path(model), files))
+        paths = reader.files(Path(model), files)
+        if reader.chooses_outputs:
+            return reader.read(*paths, outputs=outputs)
+        return with_outputs(reader.read(*paths), outputs)
     if isinstance(model, str) and not Path(model).suffix and "/" not in model:
         from gossamer.model import zoo
 
         if files:
             raise InputError(f"{name}: a network of the zoo takes no files; leave out {files[0]}")
-        return zoo.build(model)
+        return with_outputs(zoo.build(model), outputs)
     raise InputError(f"cannot load {quoted(name)}: expected {expected_models()}{_hint(name)}")
+
+
+def _from_memory(model: Any, files: Sequence[str | Path],
+                 outputs: Sequence[str] | None) -> Graph:
+    """Return the network of a graph, or of an ONNX model in memory."""
+    if files:
+        raise InputError(f"a {type(model).__name__} takes no further files; leave out {files[0]}")
+    if isinstance(model, Graph):
+        return with_outputs(model, outputs)
+    if hasattr(model, "read"):
+        try:
+            model = model.read()
+        except (OSError, ValueError) as error:
+            raise InputError(f"cannot read the file object: {first_line(error)}") from None
+        if not isinstance(model, bytes):
+            raise InputError("the file object gives text, expected bytes; open it in mode 'rb'")
+    if isinstance(model, bytearray | memoryview):
+        model = bytes(model)
+    if isinstance(model, bytes) or hasattr(model, "SerializeToString"):
+        from gossamer.model.readers.onnx.reader import load_onnx
+
+        return load_onnx(model, outputs)
+    raise InputError(f"cannot load a {type(model).__name__}: expected the name of a file or of a "
+                     "network of the zoo, an ONNX model as bytes, file object or onnx.ModelProto, "
+                     "or a Graph")
 
 
 def expected_models() -> str:

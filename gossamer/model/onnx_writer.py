@@ -197,7 +197,8 @@ _COMPARISONS = {"less": "Less", "less_equal": "LessOrEqual", "greater": "Greater
 """The operators of comparisons, whose results are truth values in ONNX."""
 _OPERATORS = {"add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "pow": "Pow", "min": "Min",
               "max": "Max", "neg": "Neg", "abs": "Abs", "exp": "Exp", "log": "Log", "sqrt": "Sqrt",
-              "relu": "Relu", "sigmoid": "Sigmoid", "tanh": "Tanh", "erf": "Erf", "clip": "Clip",
+              "relu": "Relu", "sigmoid": "Sigmoid", "tanh": "Tanh", "sin": "Sin",
+              "cos": "Cos", "tan": "Tan", "atan": "Atan", "erf": "Erf", "clip": "Clip",
               "leaky_relu": "LeakyRelu"}
 
 _RULES: dict[str, Callable[[Node, dict[str, Any]], list[onnx.NodeProto]]] = {

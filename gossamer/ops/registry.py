@@ -5,8 +5,8 @@ from importlib import import_module
 from gossamer.ops.op import Op
 
 _NAMES = ("backprop", "batch_norm", "batch_statistics", "concat", "conv2d", "conv_transpose2d",
-          "copy", "elementwise", "gather", "gemm", "im2col", "matmul", "normalise", "pad", "pool",
-          "reduce", "region", "resize", "softmax")
+          "copy", "elementwise", "gather", "gemm", "im2col", "matmul", "normalise", "onnx_part",
+          "pad", "pool", "reduce", "region", "resize", "softmax")
 
 OPS: dict[str, Op] = {name: import_module(f"gossamer.ops.{name}").OP for name in _NAMES}
 

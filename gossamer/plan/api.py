@@ -8,15 +8,15 @@ from typing import Any
 from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.model.formats import with_formats
-from gossamer.model.graph import Graph
 from gossamer.model.infer.resolve import with_shapes
 from gossamer.model.input_format import InputFormat
 from gossamer.plan.plan import Plan
 from gossamer.plan.policy import Policy
 
 
-def compile(model: Graph | str, device: str | Device | None = None, *,
-            shapes: Mapping[str, Sequence[int]] | None = None, strict: bool = False,
+def compile(model: Any, device: str | Device | None = None, *,
+            shapes: Mapping[str, Sequence[int]] | None = None,
+            outputs: Sequence[str] | None = None, strict: bool = False,
             effort: str | None = None, precision: str = "fp32", calibration: Any = None,
             tolerance: float | None = None, only: str | None = None,
             sparse_threshold: float | None = None, budget: float | None = None,
@@ -27,14 +27,18 @@ def compile(model: Graph | str, device: str | Device | None = None, *,
 
     Parameters
     ----------
-    model : Graph or str
-        A graph from `gossamer.load`, or a file name or other text that `load` takes.
+    model : str, Path, bytes, file object, onnx.ModelProto or Graph
+        A graph from `gossamer.load`, or what that takes: a file name, the name of a network of the
+        zoo, or an ONNX model in memory.
     device : str or Device, optional
         The device, such as "cuda:0", "opencl:1" or "host"; by default a CUDA device, else an
         OpenCL GPU, else the host.
     shapes : mapping of str to sequence of int, optional
         Shapes, without the batch, of inputs whose file leaves other dimensions than the batch
         open, by the inputs' names.
+    outputs : sequence of str, optional
+        Names of the outputs that are wanted, in this order; by default all. What only others need
+        is not computed.
     strict : bool, default False
         Whether a layer that the device cannot run is an error instead of running on the host.
     effort : {"quick", "normal", "max"}, optional
@@ -95,8 +99,8 @@ def compile(model: Graph | str, device: str | Device | None = None, *,
     """
     from gossamer.model.load import load
 
-    graph = model if isinstance(model, Graph) else load(model)
-    graph = with_formats(with_shapes(graph, shapes or {}), inputs, output_dtype)
+    graph = with_shapes(load(model, outputs=outputs), shapes or {})
+    graph = with_formats(graph, inputs, output_dtype)
     examples = calibration
     if calibration is not None and not isinstance(calibration, (tuple, list)):
         examples = [calibration]

@@ -24,10 +24,12 @@ from gossamer.plan.choose.saved_options import StoredChoices, stored, used_algor
 from gossamer.plan.eligibility import ANY
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer, Program
+from gossamer.plan.report.onnx_parts import check_parts, part_notes
 from gossamer.plan.report.report import Report, make_report
 from gossamer.plan.run.bound import BoundCall
 from gossamer.plan.run.calls import Calls
 from gossamer.plan.run.context import Context
+from gossamer.plan.run.network_tail import TailCalls
 from gossamer.plan.run.stream import PlanParts, ResultStream
 from gossamer.plan.store import plan_file
 from gossamer.plan.tune.tuner import Tuner
@@ -83,11 +85,16 @@ class Plan:
         self._note = note
         self._planner = Planner(self.graph, device, tuner, choices, policy, self.calibration, note)
         self._planned: OrderedDict[int, Planned] = OrderedDict()
-        self._calls = Calls(self.graph, device, self.context, self.program)
+        self._calls = Calls(self.graph, device, self.context, self.program) if (
+            graph.tail is None) else TailCalls(self.graph, graph.tail, device, self.context,
+                                               self.program)
         self._timings: dict[int, list[Timing]] = {}
         self._end_to_end: dict[int, EndToEnd] = {}
         self._call_us: dict[int, float] = {}
         self._lock = threading.RLock()
+
+        if policy.strict and graph.tail is not None:
+            check_parts(graph)
 
     def __repr__(self) -> str:
         """Return the names of the network and the device."""
@@ -194,7 +201,7 @@ class Plan:
             Name, shape (None for the batch dimension) and dtype of each input, in order, as
             `plan(x)` takes it.
         """
-        return self._called.inputs
+        return self._called.network_inputs
 
     @property
     def outputs(self) -> list[ValueInfo]:
@@ -206,7 +213,7 @@ class Plan:
             Name, shape (None for the batch dimension) and dtype of each output, in order, as
             `plan(x)` returns it.
         """
-        return self._called.outputs
+        return self._called.network_outputs
 
     def __call__(self, *inputs: Any, out: Any = None, stream: Any = None, **named: Any) -> Any:
         """Compute the network's outputs.
@@ -392,6 +399,8 @@ class Plan:
             closed.
         """
         self._calls.check_usable()
+        if isinstance(self._calls, TailCalls):
+            raise self._calls.error("be streamed")
         return ResultStream(PlanParts(self.graph, self.device, self.context, self), batches,
                             depth, errors)
 
@@ -449,6 +458,8 @@ class Plan:
         with self._lock:
             if batch not in self._planned:
                 planned = self._planner.planned(batch)
+                if self.policy.strict:
+                    check_parts(self.graph)
                 host_steps = planned.program.host_steps(self.device)
                 if self.policy.strict and host_steps:
                     step = host_steps[0]
@@ -567,7 +578,8 @@ class Plan:
             report = replace(report, tuning=self.tuner.profile.summary())
         if scattered := scatter_notice(self._timings.get(batch, ()), self.device):
             warnings.append(scattered)
-        report.notes.extend([*planned.notes, *format_lines(self.graph), *warnings])
+        report.notes.extend([*planned.notes, *format_lines(self.graph),
+                             *part_notes(self.graph, report.rows), *warnings])
         report.warnings.extend(warnings)
         copies = sum(context.foreign_copies for context in contexts)
         if copies:

@@ -21,6 +21,7 @@ from tests.cli.command_line import (
     save_photo,
     succeeds,
 )
+from tests.onnx_parts import choosing, texts
 from tests.tolerances import normalised_error, tolerance
 
 
@@ -268,3 +269,39 @@ def test_mobilenet_names_the_cat(device):
     top = json.loads(result.stdout)["results"][0]["top"]
     assert len(top) == 5 and top[0]["name"] == "Egyptian cat"
     assert top[0]["probability"] > 0.5
+
+
+def test_outputs_are_chosen(tmp_path):
+    path = save_network(
+        tmp_path / "two.onnx", inputs=("N", 4), weights={},
+        nodes=[helper.make_node("Relu", ["x"], ["a"]), helper.make_node("Neg", ["a"], ["b"])],
+        outputs=(("a", ["N", 4]), ("b", ["N", 4])))
+    x = RNG.standard_normal((3, 4)).astype(np.float32)
+    np.save(tmp_path / "x.npy", x)
+    succeeds("run", path, "--device", "host", "--input", tmp_path / "x.npy", "--outputs", "b",
+             "--output", tmp_path / "y.npy")
+    np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), -np.maximum(x, 0))
+    result = succeeds("inspect", path, "--outputs", "a", "--json")
+    assert [row["op"] for row in json.loads(result.stdout)["rows"]] == ["elementwise"]
+    assert "has no output 'c'" in fails(2, "inspect", path, "--outputs", "a,c")
+    succeeds("compile", path, "--device", "host", "--effort", "quick", "--outputs", "b,a",
+             "-o", tmp_path / "two.plan")
+    assert "settled" in fails(2, "run", tmp_path / "two.plan", "--input",
+                              tmp_path / "x.npy", "--outputs", "b")
+
+
+def test_a_network_that_onnxruntime_ends(tmp_path):
+    onnx.save(choosing(), tmp_path / "choosing.onnx")
+    x = RNG.standard_normal((5, 4)).astype(np.float32)
+    np.save(tmp_path / "x.npy", x)
+    words = ("run", tmp_path / "choosing.onnx", "--device", "host", "--input", tmp_path / "x.npy")
+    result = succeeds(*words, "--output", tmp_path / "y.npz")
+    assert "ONNX Runtime computes 2 nodes: NonZero 'places'" in result.stdout
+    with np.load(tmp_path / "y.npz") as written:
+        np.testing.assert_array_equal(written["rows"], np.argwhere(written["scores"] > 0))
+    assert "strict allows gossamer's own layers only" in fails(2, *words, "--strict")
+    result = succeeds("inspect", tmp_path / "choosing.onnx")
+    assert "ONNX Runtime computes 2 nodes" in result.stdout
+    onnx.save(texts(), tmp_path / "texts.onnx")
+    assert "takes 'a', a value of type string, which the command line neither reads" in fails(
+        2, "run", tmp_path / "texts.onnx", "--input", tmp_path / "x.npy")

@@ -29,6 +29,7 @@ from tests.model.onnx_models import model, weights
 from tests.model.readers.darknet.interpreter import random_weights
 from tests.model.readers.darknet.networks import conv, head, net, section
 from tests.model.readers.darknet.test_reader import images_for
+from tests.onnx_parts import choosing, sampled, texts
 from tests.plan.small import small
 
 _RNG = np.random.default_rng(5)
@@ -102,7 +103,20 @@ def onnx_files() -> list[bytes]:
         {"x": ["N", 1, 3, 3], "m": ["N", 4]}, {"y": 1, "i": 2},
         {"scales": np.array([1, 1, 2, 2], np.float32), "w": weights(3, 4), "c1": weights(3)},
         opset=9)
-    return [proto.SerializeToString() for proto in (small(), with_metadata, layout, layers, old)]
+    oldest = model(
+        [node("Add", ["c", "c"], ["y"], "sum"),
+         node("BatchNormalization", ["b", "s", "s", "s", "v"], ["c"], "norm", spatial=1),
+         node("Upsample", ["a"], ["b"], "up", scales=[1.0, 1.0, 2.0, 2.0], mode="nearest"),
+         node("Relu", ["x"], ["a"], "relu")],
+        {"x": ["N", 2, 3, 3]}, {"y": 4}, {"s": np.ones(2, np.float32), "v": np.ones(2, np.float32)},
+        opset=7)
+    newest = model(
+        [node("SpaceToDepth", ["x"], ["a"], "blocks", blocksize=2, mode="DCR"),
+         node("Cast", ["a"], ["y"], "cast", to=TensorProto.FLOAT, round_mode="up")],
+        {"x": ["N", 2, 4, 4]}, {"y": 4}, opset=onnx.defs.onnx_opset_version())
+    return [proto.SerializeToString() for proto in (
+        small(), with_metadata, layout, layers, old, oldest, newest, sampled(), choosing(),
+        texts())]
 
 
 def external_files() -> list[dict[str, bytes]]:
@@ -138,12 +152,14 @@ def plan_files() -> list[bytes]:
     """Returns saved plans of the host."""
     contents = []
     with tempfile.TemporaryDirectory() as folder:
-        for index, proto in enumerate(onnx_files()[:3]):
+        networks = [*onnx_files()[:3], *(proto.SerializeToString()
+                                         for proto in (sampled(), choosing()))]
+        for index, proto in enumerate(networks):
             path = Path(folder) / f"{index}.onnx"
             path.write_bytes(proto)
             plan = gossamer.compile(str(path), "host")
-            shape = [2 if size is None else size for size in plan.graph.inputs[0].shape]
-            plan(np.zeros(shape, np.float32))
+            plan(*[np.zeros([2 if size is None else size for size in info.shape], np.float32)
+                   for info in plan.inputs])
             plan.save(path.with_suffix(".plan"))
             contents.append(path.with_suffix(".plan").read_bytes())
     return contents

@@ -114,11 +114,12 @@ def _prune(path: Path) -> None:
 
 def _run(plan: Plan) -> None:
     arrays = []
-    for info in plan.graph.inputs:
+    for info in plan.inputs:
         shape = [2 if size is None else size for size in info.shape]
         if np.prod(shape, dtype=float) > _MOST_INPUT:
             return
-        arrays.append(np.zeros(shape, info.dtype))
+        is_of_numbers = hasattr(np, info.dtype)
+        arrays.append(np.zeros(shape, info.dtype) if is_of_numbers else np.full(2, "a", object))
     plan(*arrays)
     str(plan.report())
 

@@ -267,7 +267,7 @@ def test_integers_wrap_round_in_their_dtype(make: Callable[[GraphBuilder], str],
 
 
 @pytest.mark.parametrize(("dtype", "expected"), [
-    ("int8", integers(-128, 127)), ("uint8", integers(0, 255)), ("uint16", integers(0, 300)),
+    ("uint8", integers(0, 255)), ("int32", integers(0, 300)),
     ("bool", integers(0, 1)), ("int64", integers(0, 300))])
 def test_facts_of_casts(dtype: str, expected: ValueFacts) -> None:
     build = GraphBuilder("test")

@@ -44,7 +44,7 @@ def test_layers_that_move_numbers(layer: Layer) -> None:
 
 
 @pytest.mark.parametrize("name", ["neg", "abs", "exp", "log", "sqrt", "tanh", "erf", "sigmoid",
-                                  "relu", "leaky_relu", "clip"])
+                                  "relu", "leaky_relu", "clip", "sin", "cos", "tan", "atan"])
 def test_functions(name: str) -> None:
     constants = {"leaky_relu": (0.1,), "clip": (0.2, 0.9)}.get(name, ())
     assert FUNCTIONS[name].arity == 1

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gossamer.device.base import Device
+from gossamer.errors import InputError
 from gossamer.ops.gather.problem import GatherProblem
 from gossamer.tensor import default_spec
 from tests.ops.harness import check, op_of, random_array
@@ -38,8 +39,19 @@ def test_dtypes(device: Device, dtype: str) -> None:
 def test_indices_beyond_the_ends_stay_inside(device: Device) -> None:
     problem = GatherProblem(default_spec((3,)), default_spec((4,), "int64"), 0)
     inputs = [np.array([5, 6, 7], np.float32), np.array([-9, 2**40, 3, -3])]
-    check(problem, device, inputs=inputs)
+    if device.compiles:
+        check(problem, device, inputs=inputs)
+    else:
+        with pytest.raises(InputError, match=r"index -9 is outside dimension 0 of shape \[3\]"):
+            check(problem, device, inputs=inputs)
     assert op_of(problem).reference(problem, inputs, {})[0].tolist() == [5, 7, 7, 5]
+
+
+@pytest.mark.parametrize("length", [1, 2, 5])
+def test_example_indices_are_in_range(length: int) -> None:
+    problem = GatherProblem(default_spec((3, length)), default_spec((50,), "int64"), 1)
+    _, indices = problem.example_inputs(np.random.default_rng(0))
+    assert set(indices.tolist()) == set(range(min(length, 2)))
 
 
 def test_nothing_to_take_is_refused() -> None:

@@ -195,7 +195,8 @@ def test_conv_transpose2d(groups: int) -> None:
 _BINARY = {"add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "pow": "Pow", "min": "Min",
            "max": "Max", "prelu": "PRelu"}
 _UNARY = {"neg": "Neg", "abs": "Abs", "exp": "Exp", "log": "Log", "sqrt": "Sqrt", "tanh": "Tanh",
-          "erf": "Erf", "floor": "Floor", "sigmoid": "Sigmoid", "sign": "Sign", "relu": "Relu"}
+          "erf": "Erf", "floor": "Floor", "sigmoid": "Sigmoid", "sign": "Sign", "relu": "Relu",
+          "sin": "Sin", "cos": "Cos", "tan": "Tan", "atan": "Atan"}
 _COMPARISONS = {"less": "Less", "less_equal": "LessOrEqual", "greater": "Greater",
                 "greater_equal": "GreaterOrEqual", "equal": "Equal"}
 

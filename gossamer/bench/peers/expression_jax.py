@@ -46,7 +46,8 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "greater_equal": _truth(jnp.greater_equal), "equal": _truth(jnp.equal),
     "and": _truth(jnp.logical_and), "or": _truth(jnp.logical_or), "not": _truth(jnp.logical_not),
     "where": _where, "neg": jnp.negative, "abs": jnp.abs, "exp": jnp.exp, "log": jnp.log,
-    "sqrt": jnp.sqrt, "tanh": jnp.tanh, "erf": jax.scipy.special.erf, "floor": jnp.floor,
+    "sqrt": jnp.sqrt, "tanh": jnp.tanh, "sin": jnp.sin, "cos": jnp.cos, "tan": jnp.tan,
+    "atan": jnp.arctan, "erf": jax.scipy.special.erf, "floor": jnp.floor,
     "round": jnp.rint, "sigmoid": jax.nn.sigmoid, "sign": jnp.sign, "relu": jax.nn.relu,
     "clip": jnp.clip, "leaky_relu": _slope_below_zero, "prelu": _slope_below_zero,
     "hard_sigmoid": _hard_sigmoid, "constant": lambda value: value}

@@ -57,6 +57,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div, "pow": torch.pow,
     "min": _least, "max": _greatest, "neg": torch.neg, "abs": torch.abs,
     "exp": torch.exp, "log": torch.log, "sqrt": torch.sqrt, "tanh": torch.tanh,
+    "sin": torch.sin, "cos": torch.cos, "tan": torch.tan, "atan": torch.atan,
     "erf": torch.erf, "floor": torch.floor, "round": torch.round, "sigmoid": torch.sigmoid,
     "sign": torch.sign, "relu": torch.relu, "clip": torch.clamp,
     "leaky_relu": functional.leaky_relu, "hard_sigmoid": _hard_sigmoid,

@@ -11,6 +11,7 @@ from gossamer.expression import Expression
 from gossamer.model.graph import Graph, Node, StaticGraph, ValueInfo
 from gossamer.model.infer.images_apart import images_apart
 from gossamer.model.infer.visit import visit
+from gossamer.model.opset.elementwise import COMPUTED
 from gossamer.model.opset.state import InferenceState
 
 
@@ -110,9 +111,12 @@ def _run(state: InferenceState) -> StaticGraph:
             raise ModelError(f"{state.graph.file}: output {quoted(info.name)} is declared as "
                              f"{info.dtype}, its node makes {made}; export the model again")
         if info.name in state.aliases:
-            state.nodes.append(Node("elementwise", f"{info.name}.copy",
-                                    [state.aliases.pop(info.name)], [info.name],
-                                    {"expression": Expression(1)}))
+            source = state.aliases.pop(info.name)
+            # elements that are not computed with are copied all the same
+            op, attributes = ("elementwise", {"expression": Expression(1)}) if (
+                made in COMPUTED) else (
+                    "expand", {"shape": state.shapes[info.name]})
+            state.nodes.append(Node(op, f"{info.name}.copy", [source], [info.name], attributes))
     nodes = live_nodes(state.nodes, [info.name for info in state.graph.outputs])
     used = {name for node in nodes for name in node.inputs}
     used |= {info.name for info in state.graph.outputs}

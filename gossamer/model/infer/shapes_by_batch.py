@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from gossamer.errors import GossamerError
+from gossamer.errors import GossamerError, UnsupportedError
 from gossamer.model.graph import Graph, ValueInfo
 from gossamer.model.infer.visit import visit
 from gossamer.model.opset.state import InferenceState, Shape
@@ -82,7 +82,8 @@ class ShapesByBatch:
 
 def shapes_by_batch(graph: Graph) -> ShapesByBatch:
     """Infers the graph's shapes at two batch sizes; dimensions that the file leaves open are 256
-    in the first and 384 in the second."""
+    in the first and 384 in the second. Raises UnsupportedError for what is not computed at any
+    size, such as an op in a dtype."""
     data_dependent = _data_dependent(graph)
     batches = (2, 3) if graph.fixed_batch is None else (graph.fixed_batch, graph.fixed_batch + 1)
     states: list[InferenceState] = []
@@ -97,7 +98,9 @@ def shapes_by_batch(graph: Graph) -> ShapesByBatch:
         try:
             for node in graph.nodes:
                 visit(state, node)
-        except GossamerError:
+        except GossamerError as error:
+            if isinstance(error, UnsupportedError) and not states:
+                raise
             # a file that cannot leave its own batch size is known by that one
             return ShapesByBatch(states if graph.fixed_batch else [], data_dependent,
                                  graph.inputs)

@@ -27,8 +27,9 @@ def visit(state: InferenceState, node: Node) -> None:
             raise state.error(node, f"reads {quoted(name)}, which nothing provides")
     if definition.attribute_inputs and not inputs_to_attributes(node, state.known):
         unknown = next(n for n in node.inputs[1:] if n and n not in state.known)
-        raise state.error(node, f"depends for its shape on {quoted(unknown)}, which the data "
-                                "decides; gossamer needs shapes that follow from the input's shape")
+        raise state.unsupported(node, f"depends for its shape on {quoted(unknown)}, which the data "
+                                      "decides; gossamer needs shapes that follow from the input's "
+                                      "shape")
     if definition.float_only and not all(name in state.known for name in node.inputs):
         for name in node.inputs:
             if name and state.dtypes[name] != "float32":

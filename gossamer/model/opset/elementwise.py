@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from gossamer.expression import DISCONTINUOUS
 from gossamer.facts import REAL, ValueFacts, integers
 from gossamer.model.graph import Node, StaticGraph
-from gossamer.model.opset.definition import define
+from gossamer.model.opset.definition import define, resolved
 from gossamer.model.opset.expression_facts import expression_facts
 from gossamer.model.opset.mixing import broadcasts_across_images
 from gossamer.model.opset.state import InferenceState
@@ -19,6 +19,21 @@ _RANGES = {"bool": (0, 1), **{
     np.dtype(kind).name: (int(np.iinfo(kind).min), int(np.iinfo(kind).max))
     for kind in (np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64)}}
 """The smallest and largest value of each dtype that is not float32."""
+
+
+COMPUTED = ("float32", "int32", "int64", "uint8", "bool")
+"""The dtypes in which elements are computed and to which they are cast. Values that follow from
+shapes have any dtype."""
+
+
+def _check_dtypes(state: InferenceState, node: Node, dtypes: Iterable[str]) -> None:
+    """Raises UnsupportedError where a node computes with the data in another dtype."""
+    if all(name in state.known for name in node.inputs):
+        return
+    for dtype in dtypes:
+        if dtype not in COMPUTED:
+            raise state.unsupported(node, f"computes with {dtype}; gossamer computes elements in "
+                                          f"{', '.join(COMPUTED)}")
 
 
 def _elementwise_shape(state: InferenceState, node: Node) -> None:
@@ -30,6 +45,7 @@ def _elementwise_shape(state: InferenceState, node: Node) -> None:
     except ValueError:
         text = " and ".join(str(list(s)) for s in shapes)
         raise state.error(node, f"shapes {text} do not broadcast") from None
+    _check_dtypes(state, node, (state.dtypes[name] for name in node.inputs))
     steps = node.attributes["expression"].steps
     conditions = {step.arguments[0] for step in steps if step.function == "where"}
     conditions -= {value for step in steps
@@ -79,7 +95,13 @@ def _cast_shape(state: InferenceState, node: Node) -> None:
     if state.dtypes[x] == dtype and x not in state.known:
         state.alias(node)
     else:
+        _check_dtypes(state, node, (state.dtypes[x], dtype))
         state.cast(node, x, node.outputs, dtype)
+
+
+def _cast_like_shape(state: InferenceState, node: Node) -> None:
+    node.attributes = {"dtype": state.dtypes[node.inputs.pop()]}
+    _cast_shape(state, node)
 
 
 def _cast(attributes: dict[str, Any], arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -120,4 +142,7 @@ DEFINITIONS = (
     define("cast", text="x; dtype",
            shape=_cast_shape, evaluate=_cast, mixes=broadcasts_across_images, passes_values=True,
            jumps=_cast_jumps, facts=_cast_facts, float_only=False, attribute_inputs=()),
+    define("cast_like", text="x, the value whose dtype it is cast to; no attributes",
+           shape=_cast_like_shape, evaluate=resolved, mixes=resolved, passes_values=True,
+           jumps=_cast_jumps, facts=resolved, float_only=False, attribute_inputs=()),
 )

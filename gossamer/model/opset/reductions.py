@@ -26,6 +26,9 @@ def _reduce_shape(state: InferenceState, node: Node) -> None:
     elif axes is None:
         axes = range(len(shape))
     axes = tuple(sorted(state.axis(node, axis, len(shape)) for axis in axes))
+    if node.attributes["kind"] == "max" and not all(shape[axis] for axis in axes):
+        raise state.unsupported(node, f"takes the greatest of no elements: its input has shape "
+                                      f"{list(shape)}")
     keepdims = node.attributes["keepdims"]
     result = [1 if axis in axes else size for axis, size in enumerate(shape)
               if keepdims or axis not in axes]

@@ -10,6 +10,7 @@ from gossamer.model.graph import Node
 from gossamer.model.opset import (
     elementwise,
     normalisation,
+    onnx_part,
     parts,
     products,
     reductions,
@@ -34,7 +35,7 @@ def by_name(definitions: Iterable[OpDef]) -> dict[str, OpDef]:
 OPSET = by_name(
     definition
     for module in (products, normalisation, windows, elementwise, reductions, shapes, parts,
-                   shape_arithmetic)
+                   onnx_part, shape_arithmetic)
     for definition in module.DEFINITIONS)
 
 

@@ -18,11 +18,11 @@ def _shape_shape(state: InferenceState, node: Node) -> None:
 
 
 def _known_inputs(state: InferenceState, node: Node) -> list[np.ndarray]:
-    """Returns the values of all inputs. Raises ModelError where the data decide one."""
+    """Returns the values of all inputs. Raises UnsupportedError where the data decide one."""
     for name in node.inputs:
         if name not in state.known:
-            raise state.error(node, f"depends on {name!r}, which the data decides; expected a "
-                                    "value that follows from the input's shape")
+            raise state.unsupported(node, f"depends on {name!r}, which the data decides; expected "
+                                          "a value that follows from the input's shape")
     return [state.known[name] for name in node.inputs]
 
 

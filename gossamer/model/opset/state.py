@@ -12,6 +12,7 @@ import numpy as np
 from gossamer.errors import ModelError, UnsupportedError
 from gossamer.io.limits import most_value_bytes, raised
 from gossamer.io.text import bytes_text
+from gossamer.model import host_library
 from gossamer.model.graph import Graph, Node, names_of, unused_name
 
 Shape = tuple[int, ...]
@@ -59,7 +60,9 @@ class InferenceState:
         return ModelError(f"{file}: {node.source or node.name}: {text}")
 
     def unsupported(self, node: Node, text: str) -> UnsupportedError:
-        return UnsupportedError(str(self.error(node, text)))
+        """Returns an error about what gossamer does not compute."""
+        extra = "" if host_library.is_installed() else f"; {host_library.EXTRA}"
+        return UnsupportedError(f"{self.error(node, text)}{extra}")
 
     def emit(self, node: Node, result: Sequence[int], *, op: str | None = None,
              inputs: Sequence[str] | None = None, outputs: Sequence[str] | None = None,

@@ -77,7 +77,7 @@ def _pool_shape(state: InferenceState, node: Node) -> None:
     attributes = dict(node.attributes)
     attributes.pop("auto_pad", None)
     if math.prod(attributes["kernel"]) > MOST_TAPS:
-        raise state.unsupported(node, f"kernel {list(attributes['kernel'])} has more than "
+        raise state.error(node, f"kernel {list(attributes['kernel'])} has more than "
                                       f"{MOST_TAPS} elements; gossamer pools up to that")
     attributes["pads"], size = window(state, node, attributes["kernel"], attributes["ceil_mode"])
     state.emit(node, (n, c, *size), **attributes)

@@ -93,8 +93,11 @@ def drop_casts(graph: Graph, shapes: ShapesByBatch) -> None:
     """Removes casts to the dtype that a value has already, such as those of truth values to
     floats."""
     for node in graph.nodes:
-        if node.op == "cast" and shapes.dtype(node.inputs[0]) == node.attributes["dtype"]:
-            node.op, node.attributes = "identity", {}
+        if node.op not in ("cast", "cast_like"):
+            continue
+        dtype = shapes.dtype(node.inputs[0])
+        if dtype and dtype == (node.attributes.get("dtype") or shapes.dtype(node.inputs[-1])):
+            node.op, node.inputs, node.attributes = "identity", node.inputs[:1], {}
     drop_identities(graph)
 
 

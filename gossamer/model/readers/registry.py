@@ -46,6 +46,9 @@ class Reader:
     suffixes: tuple[str, ...]
     read: Callable[..., Graph]
     further: tuple[FurtherFile, ...] = ()
+    chooses_outputs: bool = False
+    """Whether `read` takes the names of the outputs that are wanted as `outputs` (None for all), so
+    that what only others need is not even read."""
     read_onnx: Callable[[Path], onnx.ModelProto] | None = None
 
     @property
@@ -77,10 +80,10 @@ class Reader:
         return files
 
 
-def _onnx_graph(path: Path) -> Graph:
+def _onnx_graph(path: Path, outputs: Sequence[str] | None = None) -> Graph:
     from gossamer.model.readers.onnx.reader import load_onnx
 
-    return load_onnx(path)
+    return load_onnx(path, outputs)
 
 
 def _onnx_model(path: Path) -> onnx.ModelProto:
@@ -96,7 +99,8 @@ def _darknet_graph(cfg: Path, weights: Path) -> Graph:
 
 
 READERS: tuple[Reader, ...] = (
-    Reader("an ONNX file", (".onnx", ".onnx.gz"), _onnx_graph, read_onnx=_onnx_model),
+    Reader("an ONNX file", (".onnx", ".onnx.gz"), _onnx_graph, chooses_outputs=True,
+           read_onnx=_onnx_model),
     Reader("a Darknet network", (".cfg",), _darknet_graph, (FurtherFile("weights", ".weights"),)),
 )
 """All kinds of model files; where suffixes of several fit a name, the longest counts."""

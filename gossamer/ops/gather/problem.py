@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+
 from gossamer.ops.algorithm import Problem
 from gossamer.tensor import TensorSpec, default_spec
 
@@ -15,8 +17,9 @@ class GatherProblem(Problem):
     """The gathering output[a..., i..., b...] = data[a..., indices[i...], b...] along an axis.
 
     axis: index from 0. indices: spec of the indices, int32 or int64; negative ones count from the
-    end, and out-of-range ones select the nearest slice. constants: numbers of the operands, data
-    (0) and indices (1), that are constants, stored in the weights as `operand0` and `operand1`.
+    end. Out-of-range ones select the nearest slice on devices, which cannot say so; the host
+    refuses them. constants: numbers of the operands, data (0) and indices (1), that are constants,
+    stored in the weights as `operand0` and `operand1`.
     Raises ValueError for an invalid axis or dtype, and for slices of an empty axis.
     """
 
@@ -57,6 +60,13 @@ class GatherProblem(Problem):
     @property
     def least_bytes(self) -> int:
         return 2 * self.outputs[0].nbytes + self.indices.nbytes
+
+    def example_inputs(self, rng: np.random.Generator) -> list[np.ndarray]:
+        """Returns inputs whose indices are in range."""
+        arrays = super().example_inputs(rng)
+        if 1 not in self.constants:
+            arrays[-1] = np.minimum(arrays[-1], max(self.data.shape[self.axis] - 1, 0))
+        return arrays
 
     def describe(self) -> str:
         return f"{self.indices} along {self.axis} of {self.data}"

@@ -92,7 +92,8 @@ class NetworkCandidates:
 
     def _refusal_of_own(self, algorithm: Algorithm, problem: Problem,
                         device: Device) -> str | None:
-        if device is self._device and (algorithm.vendor or not algorithm.dense):
+        is_asked_later = algorithm.vendor and device.compiles
+        if device is self._device and (is_asked_later or not algorithm.dense):
             return "is measured later"
         return self._tuner.refusal_reason(algorithm, problem, device)
 

@@ -3,6 +3,7 @@ are the only code that makes problems from nodes."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -12,12 +13,14 @@ from gossamer.errors import UnsupportedError
 from gossamer.model.facts import derive
 from gossamer.model.graph import Node, StaticGraph
 from gossamer.model.opset.definition import OpDef
+from gossamer.model.opset.onnx_part import nodes_of
 from gossamer.model.opset.registry import OPSET
 from gossamer.ops.batch_norm.problem import BatchNormProblem
 from gossamer.ops.concat.problem import ConcatProblem
 from gossamer.ops.copy import problem as copy_problem
 from gossamer.ops.elementwise.problem import cast
 from gossamer.ops.gather.problem import GatherProblem
+from gossamer.ops.onnx_part.problem import MODEL, OnnxPartProblem
 from gossamer.ops.pad.problem import PadProblem
 from gossamer.ops.pool.problem import PoolProblem
 from gossamer.ops.reduce.problem import ReduceProblem
@@ -190,6 +193,20 @@ def _softmax(state: LowerState, node: Node) -> None:
               node.inputs[:1])
 
 
+def _onnx_part(state: LowerState, node: Node) -> None:
+    model = node.attributes["model"]
+    data = model.tobytes()
+    constants = {index: array for index, name in enumerate(node.inputs)
+                 if (array := state.weight(name)) is not None}
+    problem = OnnxPartProblem(
+        tuple(state.spec(name) for name in node.inputs),
+        tuple(state.spec(name) for name in node.outputs), tuple(constants), len(data),
+        hashlib.sha256(data).hexdigest(), nodes_of(model))
+    state.add(node, problem, [name for index, name in enumerate(node.inputs)
+                              if index not in constants],
+              {MODEL: model, **{f"operand{index}": array for index, array in constants.items()}})
+
+
 def _gather(state: LowerState, node: Node) -> None:
     data, indices = node.inputs
     source = state.spec(data)
@@ -209,6 +226,7 @@ _RULES: dict[str, Callable[[LowerState, Node], Any]] = {
     "gemm": gemm,
     "matmul": matmul,
     "pad": _pad,
+    "onnx_part": _onnx_part,
     "pool": _pool,
     "reduce": _reduce,
     "reshape": _reshape,

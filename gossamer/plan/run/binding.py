@@ -19,10 +19,11 @@ from gossamer.tensor import AXES, BFLOAT16
 
 def check_count(graph: Graph, inputs: Sequence[Any]) -> None:
     """Raises InputError unless there are as many inputs as the graph takes."""
-    if len(inputs) != len(graph.inputs):
-        names = ", ".join(repr(info.name) for info in graph.inputs)
-        raise InputError(f"{graph.name} takes {counted(len(graph.inputs), 'input')} ({names}), "
-                         f"got {len(inputs)}")
+    expected = graph.network_inputs
+    if len(inputs) != len(expected):
+        names = ", ".join(repr(info.name) for info in expected)
+        raise InputError(f"{graph.name} takes {counted(len(expected), 'input')} ({names}), got "
+                         f"{len(inputs)}")
 
 
 def in_order(graph: Graph, inputs: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -34,7 +35,7 @@ def in_order(graph: Graph, inputs: Sequence[Any], named: Mapping[str, Any]) -> t
     if not named:
         check_count(graph, inputs)
         return tuple(inputs)
-    names = [info.name for info in graph.inputs]
+    names = [info.name for info in graph.network_inputs]
     if inputs or set(named) != set(names):
         given = [f"{len(inputs)} without a name"] if inputs else []
         raise InputError(f"{graph.name} takes the inputs {', '.join(map(quoted, names))}, got "

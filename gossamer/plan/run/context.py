@@ -418,9 +418,12 @@ class Context:
         buffers = self._buffers
 
         def work(stream: Any) -> None:
-            step.algorithm.launch(state, [buffers.of(value) for value in step.inputs],
-                                  [buffers.of(value) for value in step.outputs],
-                                  buffers.workspace, stream)
+            try:
+                step.algorithm.launch(state, [buffers.of(value) for value in step.inputs],
+                                      [buffers.of(value) for value in step.outputs],
+                                      buffers.workspace, stream)
+            except InputError as error:
+                raise _of_layer(step, error) from None
 
         return step, state, work
 
@@ -428,6 +431,11 @@ class Context:
 def _is_idle(step: Step) -> bool:
     """Whether there is nothing to compute."""
     return step.in_place or all(spec.size == 0 for spec in step.variant.outputs)
+
+
+def _of_layer(step: Step, error: InputError) -> InputError:
+    """Returns the error that a layer has with the values that it gets, with the layer's name."""
+    return InputError(f"{step.layer.source or step.layer.name}: {error}")
 
 
 def _host_work(step: Step, state: State, device: Device, inputs: Sequence[Buffer],
@@ -442,7 +450,10 @@ def _host_work(step: Step, state: State, device: Device, inputs: Sequence[Buffer
     def work(stream: Any) -> None:
         for copy, buffer in zip(host_inputs, inputs, strict=True):
             device.read(buffer, host_array(copy, (copy.nbytes,), np.uint8), stream)
-        step.algorithm.launch(state, host_inputs, host_outputs, workspace)
+        try:
+            step.algorithm.launch(state, host_inputs, host_outputs, workspace)
+        except InputError as error:
+            raise _of_layer(step, error) from None
         for copy, buffer in zip(host_outputs, outputs, strict=True):
             device.write(buffer, host_array(copy, (copy.nbytes,), np.uint8), stream)
 

@@ -22,7 +22,7 @@ from gossamer.errors import InputError, quoted
 from gossamer.expression import Expression, ExpressionStep
 from gossamer.io import npy
 from gossamer.io.output_files import replacing
-from gossamer.model.graph import RETURNED, Graph, Node, ValueInfo
+from gossamer.model.graph import RETURNED, Graph, Node, Tail, ValueInfo
 from gossamer.model.input_format import InputFormat
 from gossamer.model.metadata import fields_of, metadata_of
 from gossamer.plan.measurement import counted
@@ -30,7 +30,7 @@ from gossamer.version import PACKAGE_VERSION
 
 SUFFIX = ".plan"
 FORMAT = "gossamer plan"
-VERSION = 8
+VERSION = 9
 _BAD = (ArithmeticError, AssertionError, AttributeError, EOFError, LookupError,
         NotImplementedError, RuntimeError, TypeError, ValueError, zipfile.BadZipFile, zlib.error)
 """Errors that can occur while a file is read that is damaged, or that save() did not write."""
@@ -204,15 +204,20 @@ def _encode_graph(graph: Graph, arrays: _Arrays) -> dict[str, Any]:
             name: _encode(value, arrays) for name, value in node.attributes.items()}}
             for node in graph.nodes],
         "constants": [[name, arrays.index(array)] for name, array in graph.constants.items()],
+        "tail": None if graph.tail is None else {
+            "model": arrays.index(graph.tail.model),
+            "constants": [[number, arrays.index(array)]
+                          for number, array in graph.tail.constants.items()],
+            "reads": list(graph.tail.reads),
+            "inputs": [asdict(info) for info in graph.tail.inputs],
+            "outputs": [asdict(info) for info in graph.tail.outputs]},
     }
 
 
 def _decode_graph(plain: dict[str, Any], arrays: list[np.ndarray]) -> Graph:
-    inputs, outputs = ([_decode_info(info) for info in plain[key]]
-                       for key in ("inputs", "outputs"))
+    inputs, outputs = (_infos(plain[key]) for key in ("inputs", "outputs"))
     for info in (*inputs, *outputs):
-        if not all(size is None or (type(size) is int and size >= 0) for size in info.shape) or (
-                np.dtype(info.dtype).kind not in "biuf" or not isinstance(info.name, str)):
+        if np.dtype(info.dtype).kind not in "biuf":
             raise ValueError(f"an input or output is {quoted(info)}")
     nodes = [Node(**{**node, "attributes": {
         name: _decode(value, arrays) for name, value in node["attributes"].items()}})
@@ -220,7 +225,24 @@ def _decode_graph(plain: dict[str, Any], arrays: list[np.ndarray]) -> Graph:
     return Graph(plain["name"], inputs, outputs, nodes,
                  {name: arrays[index] for name, index in plain["constants"]},
                  warnings=plain["warnings"], fixed_batch=plain["fixed_batch"],
-                 metadata=metadata_of(plain["metadata"]))
+                 metadata=metadata_of(plain["metadata"]), tail=_tail(plain["tail"], arrays))
+
+
+def _infos(plain: list[dict[str, Any]]) -> list[ValueInfo]:
+    infos = [_decode_info(info) for info in plain]
+    for info in infos:
+        if not all(size is None or (type(size) is int and size >= 0) for size in info.shape) or (
+                not isinstance(info.name, str) or not isinstance(info.dtype, str)):
+            raise ValueError(f"an input or output is {quoted(info)}")
+    return infos
+
+
+def _tail(plain: dict[str, Any] | None, arrays: list[np.ndarray]) -> Tail | None:
+    if plain is None:
+        return None
+    return Tail(arrays[plain["model"]],
+                {int(number): arrays[index] for number, index in plain["constants"]},
+                tuple(plain["reads"]), _infos(plain["inputs"]), _infos(plain["outputs"]))
 
 
 def _decode_info(plain: dict[str, Any]) -> ValueInfo:

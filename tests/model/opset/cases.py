@@ -10,6 +10,7 @@ import numpy as np
 from gossamer.expression import Expression, ExpressionStep, apply, identity
 from gossamer.model.graph import Graph, Node, StaticGraph, ValueInfo
 from gossamer.model.infer.resolve import resolve
+from tests.onnx_parts import sine
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,7 @@ CASES: dict[str, list[NodeCase]] = {
     "slice": [NodeCase((_IMAGE,), {"starts": (-1, 1), "ends": (-9, 3), "axes": (2, -1),
                                    "steps": (-2, 1)})],
     "gather": [NodeCase((_IMAGE, np.array([[2, -1], [0, 1]])), {"axis": 1})],
+    "onnx_part": [NodeCase(((2, 3),), {"model": sine()})],
     "pad": [NodeCase((_IMAGE,), {"pads": (0, 0, 1, 2, 0, 0, 0, 1), "mode": "edge"})],
     "resize": [NodeCase((_IMAGE,), {"scales": (1, 1, 2, 1.5), "mode": "nearest",
                                     "coordinates": "asymmetric", "nearest_mode": "floor"})],

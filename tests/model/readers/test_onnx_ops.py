@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
+from gossamer.model.readers.onnx.reader import NEWEST_OPSET
 from tests.model.onnx_models import OPSETS, Input, compare, single, weights
 
 IMAGE = Input((2, 4, 7, 6))
@@ -102,7 +103,8 @@ UNARY: dict[str, list[tuple[tuple[Any, ...], dict[str, Any]]]] = {
     **{op: [((IMAGE,), {})] for op in (
         "Relu", "LeakyRelu", "Sigmoid", "HardSigmoid", "HardSwish", "Tanh", "Exp", "Sign", "Abs",
         "Neg", "Floor", "Ceil", "Elu", "Softplus", "Reciprocal", "Mish", "Identity", "Dropout",
-        "Erf", "Celu", "Selu", "Gelu", "Softsign")},
+        "Erf", "Celu", "Selu", "Gelu", "Softsign", "Sin", "Cos", "Atan")},
+    "Tan": [((Input((2, 4, 5), -1.4, 1.4),), {})],
     **{op: [((Input((2, 4, 5), 0.1, 4),), {})] for op in ("Log", "Sqrt")},
     "PRelu": [((IMAGE, weights(4, 1, 1)), {}), ((MATRIX, weights(1)), {})],
 }
@@ -162,8 +164,8 @@ def cases(*tables: dict[str, list[tuple[tuple[Any, ...], dict[str, Any]]]],
 
 
 @pytest.mark.parametrize(("op", "opset", "arguments", "attributes"), [
-    *cases(CONV, PRODUCTS, UNARY, NORMALISATIONS, opsets=(9, 17, 21)),
-    *cases(POOLS, BINARY, MOVES, opsets=(9, 13, 21)),
+    *cases(CONV, PRODUCTS, UNARY, NORMALISATIONS, opsets=(9, 17, NEWEST_OPSET)),
+    *cases(POOLS, BINARY, MOVES, opsets=(9, 13, NEWEST_OPSET)),
     *cases(CEIL, opsets=(11, 21)),
 ])
 def test_op(op: str, opset: int, arguments: tuple[Any, ...], attributes: dict[str, Any],
@@ -352,3 +354,34 @@ def test_cast(kind: str, source: str, tmp_path: Path) -> None:
 def test_integer_arithmetic_stays_exact(tmp_path: Path) -> None:
     large = Input((3, 5), 2**40, 2**50, "int64")
     compare(*single("Add", (large, ints(1)), 17, types={"y0": TensorProto.INT64}), tmp_path)
+
+
+def test_what_opset_9_has_changed(tmp_path: Path) -> None:
+    compare(*single("Upsample", (IMAGE,), 7, scales=[1.0, 1.0, 2.0, 3.0], mode="nearest"), tmp_path)
+    channels = IMAGE.shape[1]
+    statistics = [weights(channels), weights(channels), weights(channels),
+                  np.abs(weights(channels)) + 1]
+    compare(*single("BatchNormalization", (IMAGE, *statistics), 7, spatial=1), tmp_path)
+
+
+def test_operators_that_opset_7_has_not_changed_are_read_from_older_ones(tmp_path: Path) -> None:
+    compare(*single("Conv", (IMAGE, weights(2, IMAGE.shape[1], 3, 3)), 6), tmp_path)
+
+
+@pytest.mark.parametrize(("base", "exponent"), [("int64", "float32"), ("int32", "int64"),
+                                                ("float32", "int32"), ("float32", "float32")])
+def test_a_power_has_the_dtype_of_its_base(base: str, exponent: str, tmp_path: Path) -> None:
+    kinds = {"y0": TensorProto.INT64 if base == "int64" else TensorProto.INT32}
+    proto, feeds = single("Pow", (Input((2, 5), 0, 4, base), Input((2, 5), 0, 3, exponent)), 17,
+                          types={} if base == "float32" else kinds)
+    compare(proto, feeds, tmp_path)
+
+
+def test_an_exponent_of_one_half_keeps_integers(tmp_path: Path) -> None:
+    compare(*single("Pow", (Input((2, 5), 0, 99, "int64"), np.float32(0.5)), 17,
+                    types={"y0": TensorProto.INT64}), tmp_path)
+
+
+def test_cast_like(tmp_path: Path) -> None:
+    compare(*single("CastLike", (IMAGE, ints(1)), 17, types={"y0": TensorProto.INT64}), tmp_path)
+    compare(*single("CastLike", (IMAGE, MATRIX), 17), tmp_path)

@@ -188,6 +188,7 @@ def test_split_with_parts_that_nobody_reads(device: Device, tmp_path: Path) -> N
     ("BatchNormalization", (IMAGE, fixed(4), weights(4), weights(4), np.abs(weights(4))),
      "scale"),
 ])
+@pytest.mark.usefixtures("without_onnxruntime")
 def test_weights_that_the_data_decides_are_refused(op: str, arguments: tuple[Any, ...],
                                                    message: str, tmp_path: Path) -> None:
     proto, _ = single(op, arguments, 17)

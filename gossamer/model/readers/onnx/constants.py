@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +41,8 @@ loops, decodes pictures and matches patterns, which no file may ask for."""
 _SHRINKING = frozenset(("Compress", "NonZero"))
 """Folded ops whose results have a shape that the values decide, and which is bounded by the
 input's."""
+_LONG = (TensorProto.INT64, TensorProto.UINT64, TensorProto.DOUBLE)
+"""Types of eight bytes."""
 _MOST_RANK = 32
 _MOST_PARAMETERS = 1024
 """Elements of the largest constant that shape inference is told: shapes, axes and repeats."""
@@ -96,6 +98,12 @@ def load_external_data(model: onnx.ModelProto, path: Path) -> None:
         del tensor.external_data[:]
 
 
+def external_file(model: onnx.ModelProto) -> str | None:
+    """Returns the name of a file in which some of a model's data lie; None where all are in it."""
+    return next((ExternalDataInfo(tensor).location for tensor in _tensors(model.graph)
+                 if uses_external_data(tensor)), None)
+
+
 def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
     """Yields the tensors of a graph: its initializers, and those that its nodes hold."""
     yield from graph.initializer
@@ -119,34 +127,65 @@ def _item_bits(tensor: onnx.TensorProto) -> int:
 class ConstantFolder:
     """Computes nodes whose inputs are all constants, with ONNX's reference implementation.
 
-    What all of them make is bounded before it is computed: see gossamer.io.limits.
+    What all of them keep is bounded before it is computed: see gossamer.io.limits.
+
+    reads: for each value, how many nodes of the file read it.
+    too_large: for each result that the limit keeps from being computed, or that is made of such a
+    one, how many bytes the limit would have to be.
     """
 
-    def __init__(self, opset: int) -> None:
+    def __init__(self, opset: int, reads: Mapping[str, int]) -> None:
         self._opset = opset
-        self._bytes_left = most_value_bytes(0)
+        self._limit = self._bytes_left = most_value_bytes(0)
+        self._reads = dict(reads)
+        self._sizes: dict[str, int] = {}
+        self.too_large: dict[str, int] = {}
 
-    def results(self, node: onnx.NodeProto,
-                constants: dict[str, np.ndarray]) -> list[np.ndarray] | None:
+    def fold(self, node: onnx.NodeProto, constants: dict[str, np.ndarray]) -> bool:
+        """Adds the results of a node to the constants where they are known, and drops those that
+        only this node has read. Returns whether it has."""
+        results = self._results(node, constants)
+        if results is None:
+            return False
+        for name, result in zip(node.output, results, strict=False):
+            if name:
+                constants[name] = result
+                self._sizes[name] = result.nbytes
+        for name in filter(None, node.input):
+            self._reads[name] -= 1
+            if not self._reads[name] and name in self._sizes:
+                self._bytes_left += self._sizes.pop(name)
+                del constants[name]
+        return True
+
+    def _results(self, node: onnx.NodeProto,
+                 constants: dict[str, np.ndarray]) -> list[np.ndarray] | None:
         """Returns the results of a node; None where they are not known, too large, or cannot be
         computed, which is left to the node's converter and its messages."""
         inputs = [name for name in node.input if name]
         if node.op_type not in _FOLDED or node.domain not in ("", "ai.onnx"):
             return None
         if any(name not in constants for name in inputs):
+            of_large = [self.too_large[name] for name in inputs if name in self.too_large]
+            if of_large and all(name in constants or name in self.too_large for name in inputs):
+                self.too_large.update(dict.fromkeys(node.output, max(of_large)))
             return None
         if not inputs and node.op_type != "Constant":
             return None
         try:
             arrays = {name: constants[name] for name in inputs}
-            if not self._is_bounded(node, arrays):
+            size = self._most_bytes(node, arrays)
+            if size > self._bytes_left:
+                if math.isfinite(size):
+                    needed = self._limit - self._bytes_left + int(size)
+                    self.too_large.update(dict.fromkeys(node.output, needed))
                 return None
             evaluator = ReferenceEvaluator(node, opsets={"": self._opset})
             results = [as_float32(np.asarray(result)) for result in evaluator.run(None, arrays)]
         except Exception:
             return None
         self._bytes_left -= sum(array.nbytes for array in results)
-        return results if self._bytes_left >= 0 else None
+        return results
 
     def fold_last(self, graph: Graph) -> None:
         """Computes the last node of a graph, which a converter has made, where it is element-wise
@@ -165,13 +204,13 @@ class ConstantFolder:
             graph.constants[node.outputs[0]] = result
             del graph.nodes[-1]
 
-    def _is_bounded(self, node: onnx.NodeProto, arrays: dict[str, np.ndarray]) -> bool:
-        """Returns whether the results, as ONNX's shape inference tells them, fit what is left of
-        the memory that constants may take."""
+    def _most_bytes(self, node: onnx.NodeProto, arrays: dict[str, np.ndarray]) -> float:
+        """Returns how many bytes the results of a node take at most, as ONNX's shape inference
+        tells them; infinity where it does not."""
         if node.op_type == "Constant":
-            return True
+            return 0  # it is in the file
         if node.op_type in _SHRINKING:
-            return sum(array.size for array in arrays.values()) * _MOST_RANK <= self._bytes_left
+            return sum(array.size for array in arrays.values()) * _MOST_RANK
         types = {name: onnx.helper.make_tensor_type_proto(
             onnx.helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
             for name, array in arrays.items()}
@@ -180,12 +219,13 @@ class ConstantFolder:
         schema = onnx.defs.get_schema(node.op_type, self._opset, "")
         outputs = infer_node_outputs(schema, node, types, values,
                                      opset_imports=[onnx.helper.make_opsetid("", self._opset)])
-        return sum(map(_bytes_of, outputs.values())) <= self._bytes_left
+        return sum(map(_bytes_of, outputs.values()))
 
 
 def _bytes_of(inferred: onnx.TypeProto) -> float:
-    """Returns the bytes of a result, with eight for each element; infinity where its shape is not
-    known."""
+    """Returns the bytes of a result, four or eight for each element; infinity where its shape is
+    not known."""
     tensor = inferred.tensor_type
+    item = 8 if tensor.elem_type in _LONG else 4
     sizes = [dim.dim_value if dim.HasField("dim_value") else math.inf for dim in tensor.shape.dim]
-    return 8 * math.prod(sizes) if tensor.HasField("shape") else math.inf
+    return item * math.prod(sizes) if tensor.HasField("shape") else math.inf

@@ -52,14 +52,19 @@ def _variadic(c: Composer, values: list[int], node: OnnxNode, function: str) -> 
     return total
 
 
-def _pow(c: Composer, values: list[int], node: OnnxNode) -> int:
-    exponent = node.optional_constant(1)
-    if exponent is not None and exponent.shape == ():
-        if exponent == 2:
-            return c.apply("mul", values[0], values[0])
-        if exponent == 0.5:
-            return c.apply("sqrt", values[0])
-    return c.apply("pow", *values)
+def _pow(node: OnnxNode) -> None:
+    """Converts Pow, whose result has the dtype of the base whatever that of the exponent is."""
+    c = Composer()
+    x, exponent = c.operand(node.required(0)), node.optional_constant(1)
+    if exponent is not None and exponent.shape == () and exponent == 2:
+        node.emit_expression(c, c.apply("mul", x, x))
+        return
+    if exponent is not None and exponent.shape == () and exponent == 0.5:
+        value = c.apply("sqrt", x)
+    else:
+        value = c.apply("pow", x, c.operand(node.required(1)))
+    power = node.emit_expression(c, value, "power")
+    node.emit("cast_like", [power, node.required(0)])
 
 
 def _elu(c: Composer, values: list[int], node: OnnxNode) -> int:
@@ -133,6 +138,20 @@ def _xor(c: Composer, values: list[int], node: OnnxNode) -> int:
     return c.apply("not", c.apply("equal", *[c.apply("not", value) for value in values]))
 
 
+def _is_nan(c: Composer, values: list[int], node: OnnxNode) -> int:
+    # nothing else differs from itself
+    return c.apply("not", c.apply("equal", values[0], values[0]))
+
+
+def _is_infinite(c: Composer, values: list[int], node: OnnxNode) -> int:
+    signs = [sign for sign, name in ((1, "detect_positive"), (-1, "detect_negative"))
+             if node.attribute(name, 1)]
+    if not signs:
+        raise node.unsupported("looks for neither of the infinities")
+    found = [c.apply("equal", values[0], c.constant(sign * math.inf)) for sign in signs]
+    return found[0] if len(found) == 1 else c.apply("or", *found)
+
+
 def _leaky_relu(node: OnnxNode) -> None:
     node.emit_elementwise(apply("leaky_relu", node.attribute("alpha", 0.01)), [node.required(0)])
 
@@ -178,7 +197,8 @@ def _prelu(node: OnnxNode) -> None:
 
 def _cast(node: OnnxNode) -> None:
     target = node.attribute("to")
-    node.attribute("saturate")
+    for of_other_types in ("saturate", "round_mode"):
+        node.attribute(of_other_types)
     x = node.required(0)
     if target == TensorProto.BOOL:
         composer = Composer()
@@ -191,22 +211,30 @@ def _cast(node: OnnxNode) -> None:
     node.emit("cast", [x], dtype=TYPES[target])
 
 
+def _cast_like(node: OnnxNode) -> None:
+    for of_other_types in ("saturate", "round_mode"):
+        node.attribute(of_other_types)
+    node.emit("cast_like", [node.required(0), node.required(1)])
+
+
 ELEMENTWISE: dict[str, Converter] = {
     **{op: partial(_function, name=name) for op, name in {
         "Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "Less": "less",
         "LessOrEqual": "less_equal", "Greater": "greater", "GreaterOrEqual": "greater_equal",
         "Equal": "equal", "And": "and", "Or": "or", "Not": "not", "Where": "where",
         "Neg": "neg", "Abs": "abs", "Exp": "exp", "Log": "log", "Sqrt": "sqrt",
-        "Tanh": "tanh", "Erf": "erf", "Floor": "floor", "Round": "round", "Sigmoid": "sigmoid",
+        "Tanh": "tanh", "Sin": "sin", "Cos": "cos", "Tan": "tan", "Atan": "atan",
+        "Erf": "erf", "Floor": "floor", "Round": "round", "Sigmoid": "sigmoid",
         "Sign": "sign", "Relu": "relu",
     }.items()},
     **{op: partial(_composed, formula=partial(_variadic, function=function))
        for op, function in {"Sum": "add", "Mean": "add", "Min": "min", "Max": "max"}.items()},
     **{op: partial(_composed, formula=formula) for op, formula in {
-        "Pow": _pow, "Elu": _elu, "Celu": _celu, "Selu": _selu, "Gelu": _gelu,
+        "Elu": _elu, "Celu": _celu, "Selu": _selu, "Gelu": _gelu,
         "Softsign": _softsign, "Softplus": _softplus, "Mish": _mish, "HardSwish": _hard_swish,
-        "Reciprocal": _reciprocal, "Ceil": _ceil, "Xor": _xor,
+        "Reciprocal": _reciprocal, "Ceil": _ceil, "Xor": _xor, "IsNaN": _is_nan,
+        "IsInf": _is_infinite,
     }.items()},
     "LeakyRelu": _leaky_relu, "HardSigmoid": _hard_sigmoid, "Clip": _clip, "PRelu": _prelu,
-    "Cast": _cast,
+    "Pow": _pow, "Cast": _cast, "CastLike": _cast_like,
 }

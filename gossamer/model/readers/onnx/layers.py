@@ -207,6 +207,7 @@ def _matmul(node: OnnxNode) -> None:
 def _batch_norm(node: OnnxNode) -> None:
     """Converts BatchNormalization. With training_mode it normalises by the statistics of its input,
     of which and of the stored ones its further outputs are a mixture."""
+    node.only("spatial", 1)
     training = bool(node.only("training_mode", 0, 1))
     momentum = node.attribute("momentum", 0.9)
     if not training:

@@ -58,6 +58,7 @@ def _blocks(node: OnnxNode) -> None:
         attributes["mode"] = node.only("mode", "DCR", "CRD")
         node.emit("depth_to_space", [node.required(0)], **attributes)
     else:
+        node.only("mode", "DCR")
         node.emit("space_to_depth", [node.required(0)], **attributes)
 
 
@@ -94,14 +95,20 @@ def _pad(node: OnnxNode) -> None:
 
 
 def _resize(node: OnnxNode) -> None:
-    """Converts Resize and Upsample. Upsample and the Resize of opset 10 take scales only and
-    measure coordinates from the corner; opset 10 rounds down when enlarging and up when
-    shrinking."""
+    """Converts Resize and Upsample. Upsample, whose scales are an attribute before opset 9, and the
+    Resize of opset 10 take scales only and measure coordinates from the corner; opset 10 rounds
+    down when enlarging and up when shrinking."""
     mode = node.only("mode", "nearest", "linear", "bilinear")
     attributes = {"mode": "linear" if mode == "bilinear" else mode}
     if node.op == "Upsample" or node.opset < 11:
         attributes["coordinates"] = "asymmetric"
         attributes["nearest_mode"] = "floor" if node.op == "Upsample" else "simple"
+        if node.op == "Upsample" and node.opset < 9:
+            scales = node.attribute("scales")
+            if not scales:
+                raise node.error("attribute scales is missing")
+            node.emit("resize", [node.required(0)], scales=tuple(scales), sizes=None, **attributes)
+            return
         node.emit("resize", [node.required(0), node.required(1)], **attributes)
         return
     attributes["coordinates"] = node.only("coordinate_transformation_mode", "half_pixel",
@@ -151,6 +158,7 @@ def _constant_of_shape(node: OnnxNode) -> None:
 
 
 def _range(node: OnnxNode) -> None:
+    node.attribute("stash_type")  # says how float16 is summed up, which is float32 here
     node.emit("range", [node.required(i) for i in range(3)])
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,18 +12,23 @@ from onnx import AttributeProto
 
 from gossamer.errors import ModelError, UnsupportedError, quoted
 from gossamer.expression import Expression
+from gossamer.io.limits import most_value_bytes, raised
+from gossamer.io.text import bytes_text
 from gossamer.model.compose import Composer
 from gossamer.model.graph import Graph, Node
 from gossamer.model.opset.registry import inputs_to_attributes
 from gossamer.model.readers.onnx.constants import as_float32, to_array
+from gossamer.model.readers.onnx.order import source
 
 _FIELDS = {AttributeProto.FLOAT: "f", AttributeProto.INT: "i", AttributeProto.STRING: "s",
            AttributeProto.TENSOR: "t", AttributeProto.GRAPH: "g", AttributeProto.FLOATS: "floats",
            AttributeProto.INTS: "ints", AttributeProto.STRINGS: "strings",
            AttributeProto.TENSORS: "tensors", AttributeProto.GRAPHS: "graphs",
-           AttributeProto.SPARSE_TENSOR: "sparse_tensor"}
+           AttributeProto.SPARSE_TENSOR: "sparse_tensor",
+           AttributeProto.SPARSE_TENSORS: "sparse_tensors", AttributeProto.TYPE_PROTO: "tp",
+           AttributeProto.TYPE_PROTOS: "type_protos"}
 """The field of an attribute that holds a value of each type."""
-_NEWEST_OPSET = 21
+_NEWEST_OPSET = onnx.defs.onnx_opset_version()
 
 
 @functools.cache
@@ -59,17 +64,18 @@ class OnnxNode:
 
     opset: version of ONNX's operators that the file uses.
     used: names of the values that some node reads or that are outputs of the graph.
+    too_large: constants that the limit on them keeps from being computed, as ConstantFolder says.
     """
 
     def __init__(self, proto: onnx.NodeProto, opset: int, graph: Graph,
-                 used: set[str]) -> None:
+                 used: Container[str], too_large: Mapping[str, int]) -> None:
         self.op = proto.op_type
         self.inputs = list(proto.input)
         self.outputs = list(proto.output)
         self.opset = opset
         self.graph = graph
         first_output = next(iter(self.outputs), "")
-        self.source = f"{quoted(self.op)[1:-1]} {quoted(proto.name or first_output)}"
+        self.source = source(proto)
         self._name = proto.name or f"{self.op}_{first_output}"
         self._attributes: dict[str, Any] = {}
         self._check_form(proto)
@@ -80,6 +86,7 @@ class OnnxNode:
                 raise self.error(f"attribute {quoted(attribute.name)} is damaged: "
                                  f"{quoted(error)}") from error
         self._used = used
+        self._too_large = too_large
         self._asked: set[str] = set()
 
     def _check_form(self, proto: onnx.NodeProto) -> None:
@@ -149,6 +156,12 @@ class OnnxNode:
         """Returns the value of an input that must be a constant. what: what the input is, for
         messages. Raises UnsupportedError where the data decide it."""
         name = self.required(index)
+        if name in self._too_large:
+            needed = self._too_large[name]
+            raise self.unsupported(
+                f"{what} comes from {quoted(name)}, a constant that would be computed from others; "
+                f"together they take up to {bytes_text(needed)}, expected at most "
+                f"{bytes_text(most_value_bytes(0))}; where that is meant, set {raised(needed)}")
         if name not in self.graph.constants:
             raise self.unsupported(f"{what} comes from {quoted(name)}, which the data decides; "
                                    "expected a constant")

@@ -1,8 +1,9 @@
-"""Reads ONNX files of opset 9 to 21 into graphs."""
+"""Reads ONNX files into graphs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,9 @@ from google.protobuf.message import DecodeError
 from onnx import TensorProto
 
 from gossamer.errors import InputError, ModelError, UnsupportedError, first_line, quoted
-from gossamer.io.packed import opened
+from gossamer.io.packed import opened, unpacked
+from gossamer.model import host_library
+from gossamer.model.choose_outputs import chosen
 from gossamer.model.graph import Graph, Node, UniqueNames, ValueInfo
 from gossamer.model.input_format import InputFormat
 from gossamer.model.opset.state import MALFORMED
@@ -20,52 +23,81 @@ from gossamer.model.readers.onnx import metadata
 from gossamer.model.readers.onnx.constants import (
     ConstantFolder,
     as_float32,
+    external_file,
     load_external_data,
     to_array,
 )
-from gossamer.model.readers.onnx.elementwise import ELEMENTWISE, TYPES
+from gossamer.model.readers.onnx.elementwise import ELEMENTWISE, TYPES, Converter
+from gossamer.model.readers.onnx.file_types import FileTypes, type_text
 from gossamer.model.readers.onnx.layers import LAYERS
 from gossamer.model.readers.onnx.layout import LAYOUT
 from gossamer.model.readers.onnx.node import OnnxNode
 from gossamer.model.readers.onnx.normalisation import NORMALISATIONS
+from gossamer.model.readers.onnx.order import in_order, reads
+from gossamer.model.readers.onnx.parts import Parts
+from gossamer.model.readers.onnx.probe import Probe
 from gossamer.model.readers.onnx.qonnx import CONVERTERS as QONNX
 
-OPSETS = range(9, 22)
+OLDEST_OPSET = 7
+"""The oldest opset that is read whole. From older ones those operators are read that this one has
+left as they were."""
+NEWEST_OPSET = onnx.defs.onnx_opset_version()
+"""The newest opset that the installed onnx defines."""
 
 _QUANTISED = frozenset(("QuantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul",
                         "ConvInteger", "MatMulInteger"))
 """Operators that only networks of integers have."""
 
-_CONVERTERS = {**ELEMENTWISE, **LAYERS, **LAYOUT, **NORMALISATIONS}
+_CONVERTERS: dict[str, Converter] = {**ELEMENTWISE, **LAYERS, **LAYOUT, **NORMALISATIONS}
 
 _CHOOSING = frozenset(("NonMaxSuppression", "TopK", "EfficientNMS_TRT", "BatchedNMS_TRT",
                        "BatchedNMSDynamic_TRT"))
 """Operators by which exported detectors choose among their boxes."""
 
 
-def load_onnx(path: str | Path) -> Graph:
-    """Returns the graph of an .onnx or .onnx.gz file.
+def load_onnx(model: str | Path | bytes | onnx.ModelProto,
+              outputs: Sequence[str] | None = None) -> Graph:
+    """Returns the graph of an .onnx or .onnx.gz file, of its content, or of a model in memory.
 
-    Raises InputError when the file is absent; ModelError when it is truncated, is not ONNX or
-    is malformed; UnsupportedError for ops, attributes or opsets that gossamer does not compute.
+    outputs: names of the outputs that are wanted, in their order; None for all. What only others
+    need is not read.
+    Raises InputError when the file is absent or has no such output; ModelError when it is
+    truncated, is not ONNX or is malformed; UnsupportedError for ops, attributes or opsets that
+    gossamer does not compute.
     """
-    path = Path(path)
-    model = read_model(path)
-    file = str(path)
-    versions = {entry.domain: entry.version for entry in model.opset_import}
-    opset = versions.get("", versions.get("ai.onnx"))
-    if opset is None:
-        raise ModelError(f"{file}: names no ONNX opset; export the model again")
-    if opset not in OPSETS:
-        raise UnsupportedError(f"{file}: opset {opset} is outside {OPSETS[0]} to {OPSETS[-1]}; "
-                               "export with an opset_version among these")
-    graph = Graph(model.graph.name or path.name.split(".")[0], [], [], [], {}, file,
-                  metadata=metadata.read(model))
-    _load_constants(model.graph, graph)
-    _load_interface(model.graph, graph)
-    _load_nodes(model.graph, graph, opset)
+    if isinstance(model, str | Path):
+        path = Path(model)
+        file, name, proto = str(path), path.name.split(".")[0], read_model(path)
+    elif isinstance(model, bytes):
+        file, name = "ONNX bytes", "network"
+        proto = _in_memory(_parsed(unpacked(model, file, ModelError), file), file)
+    elif isinstance(model, onnx.ModelProto):
+        file, name = "ONNX model", "network"
+        proto = _in_memory(model, file)
+    else:
+        raise InputError(f"cannot load a {type(model).__name__}: expected an onnx.ModelProto")
+    opset = _opset(proto, file)
+    graph = Graph(proto.graph.name or name, [], [], [], {}, file, metadata=metadata.read(proto))
+    _load_constants(proto.graph, graph)
+    inputs = _load_interface(proto.graph, graph, outputs)
+    _load_nodes(proto, graph, inputs, opset)
+    _warn_of_narrowed(proto.graph, graph)
     warn_of_broken_weights(graph)
     return graph
+
+
+def _opset(model: onnx.ModelProto, file: str) -> int:
+    """Returns the opset of ONNX's own operators. Raises ModelError where the file names none, and
+    UnsupportedError where the installed onnx does not know it."""
+    versions = {entry.domain: entry.version for entry in model.opset_import}
+    opset = versions.get("", versions.get("ai.onnx", NEWEST_OPSET if versions else 0))
+    if opset < 1:
+        raise ModelError(f"{file}: names no ONNX opset; export the model again")
+    if opset > NEWEST_OPSET:
+        raise UnsupportedError(f"{file}: opset {opset} is newer than {NEWEST_OPSET}, the newest "
+                               f"that the installed onnx {onnx.__version__} knows; pip install "
+                               "--upgrade onnx, or export with an older opset_version")
+    return opset
 
 
 def read_model(path: Path) -> onnx.ModelProto:
@@ -76,15 +108,7 @@ def read_model(path: Path) -> onnx.ModelProto:
         raise InputError(f"cannot read {path}: {reason}")
     with opened(path, ModelError) as file:
         data = file.read()
-    expected = "expected an ONNX model; is it truncated, or another kind of file?"
-    try:
-        model = onnx.load_model_from_string(data)
-    except DecodeError as error:
-        raise ModelError(f"{path}: not readable ({first_line(error)}); {expected}") from None
-    if not model.ir_version or not model.graph.output:
-        raise ModelError(f"{path}: holds no network; {expected}")
-    if (damaged := next(_damaged_texts(model.graph), None)) is not None:
-        raise ModelError(f"{path}: the name {quoted(damaged)} is no text in UTF-8; {expected}")
+    model = _checked(_parsed(data, str(path)), str(path))
     try:
         load_external_data(model, path)
     except InputError:
@@ -93,6 +117,35 @@ def read_model(path: Path) -> onnx.ModelProto:
         # onnx raises types of its own here, and OSError
         raise ModelError(f"{path}: its external data cannot be read ({first_line(error)}); put the "
                          "data file beside the model") from None
+    return model
+
+
+_EXPECTED = "expected an ONNX model; is it truncated, or another kind of file?"
+
+
+def _parsed(data: bytes, file: str) -> onnx.ModelProto:
+    try:
+        return onnx.load_model_from_string(data)
+    except DecodeError as error:
+        raise ModelError(f"{file}: not readable ({first_line(error)}); {_EXPECTED}") from None
+
+
+def _checked(model: onnx.ModelProto, file: str) -> onnx.ModelProto:
+    """Returns the model. Raises ModelError where it holds no network or a name is no text."""
+    if not model.ir_version or not model.graph.output:
+        raise ModelError(f"{file}: holds no network; {_EXPECTED}")
+    if (damaged := next(_damaged_texts(model.graph), None)) is not None:
+        raise ModelError(f"{file}: the name {quoted(damaged)} is no text in UTF-8; {_EXPECTED}")
+    return model
+
+
+def _in_memory(model: onnx.ModelProto, file: str) -> onnx.ModelProto:
+    """Returns a model that came without a path. Raises the errors of _checked(), and InputError
+    where data lie in another file, which nothing says where to look for."""
+    _checked(model, file)
+    if (location := external_file(model)) is not None:
+        raise InputError(f"{file}: its weights lie in another file, {quoted(location)}; give the "
+                         "path of the model, or read it with onnx.load, which loads them")
     return model
 
 
@@ -132,49 +185,75 @@ def _load_constants(proto: onnx.GraphProto, graph: Graph) -> None:
                               f"{quoted(name)}); gossamer computes with them as float32")
 
 
-def _load_interface(proto: onnx.GraphProto, graph: Graph) -> None:
+def _load_interface(proto: onnx.GraphProto, graph: Graph, outputs: Sequence[str] | None
+                    ) -> list[ValueInfo]:
     """Adds inputs and outputs to the graph. A first dimension that all inputs share counts as the
-    batch."""
+    batch. outputs: as for load_onnx(). Returns all inputs: those that are no tensors of numbers,
+    which only ONNX Runtime takes, are none of the graph's."""
     seen = set(graph.constants)
+    inputs = []
     for value in proto.input:
         if value.name in graph.constants:
             continue
         if value.name in seen:
             raise ModelError(f"{graph.file}: two inputs are named {quoted(value.name)}")
         info = _value_info(value, graph, "input")
-        if not value.type.tensor_type.HasField("shape"):
+        if _is_of_numbers(value) and not value.type.tensor_type.HasField("shape"):
             raise ModelError(f"{graph.file}: input {quoted(value.name)} has no shape; export it "
                              "with one")
         seen.add(value.name)
-        graph.inputs.append(info)
-    graph.outputs = [_value_info(value, graph, "output") for value in proto.output]
+        inputs.append(info)
+        if _is_of_numbers(value):
+            graph.inputs.append(info)
+    graph.outputs = [_value_info(value, graph, "output")
+                     for value in chosen(proto.output, outputs, graph.file)]
     leading = {info.shape[0] if len(info.shape) > 1 else None for info in graph.inputs}
     if len(leading) == 1 and (batch := leading.pop()) is not None:
         graph.fixed_batch = batch
         graph.inputs = [_free_batch(info, batch) for info in graph.inputs]
         graph.outputs = [_free_batch(info, batch) for info in graph.outputs]
+    freed = {info.name: info for info in graph.inputs}
+    return [freed.get(info.name, info) for info in inputs]
+
+
+def _is_of_numbers(value: onnx.ValueInfoProto) -> bool:
+    """Returns whether a value is a tensor of numbers that gossamer knows."""
+    return value.type.HasField("tensor_type") and (
+        value.type.tensor_type.elem_type or TensorProto.FLOAT) in TYPES
 
 
 def _value_info(value: onnx.ValueInfoProto, graph: Graph, what: str) -> ValueInfo:
-    if not value.type.HasField("tensor_type"):
-        raise UnsupportedError(f"{graph.file}: {what} {quoted(value.name)} is not a tensor")
+    if not _is_of_numbers(value):
+        if not host_library.is_installed():
+            raise UnsupportedError(f"{graph.file}: {what} {quoted(value.name)} has ONNX type "
+                                   f"{type_text(value.type)}; gossamer knows tensors of "
+                                   f"{', '.join(sorted(set(TYPES.values())))}; "
+                                   f"{host_library.EXTRA}")
+        return ValueInfo(value.name, (), type_text(value.type))
     tensor = value.type.tensor_type
     kind = tensor.elem_type or TensorProto.FLOAT
-    if kind not in TYPES:
-        raise UnsupportedError(f"{graph.file}: {what} {quoted(value.name)} has ONNX type {kind}; "
-                               f"gossamer knows {', '.join(sorted(set(TYPES.values())))}")
-    shape = tuple(dim.dim_value if dim.dim_value > 0 else None for dim in tensor.shape.dim)
+    shape = tuple(dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else None
+                  for dim in tensor.shape.dim)
     labels = tuple(dim.dim_param for dim in tensor.shape.dim)
     if kind == TensorProto.FLOAT16:
         # numbers are float32 within the network, and as in the file outside
         return (ValueInfo(value.name, shape, "float32", labels, InputFormat("float16"))
                 if what == "input" else ValueInfo(value.name, shape, "float32", labels,
                                                   returned_dtype="float16"))
-    if TYPES[kind] == "float32" and kind != TensorProto.FLOAT:
-        name = TensorProto.DataType.Name(kind).lower().replace("double", "float64")
-        graph.warnings.append(f"{graph.file}: {what} {quoted(value.name)} is {name}; gossamer "
-                              "takes and gives float32")
     return ValueInfo(value.name, shape, TYPES[kind], labels)
+
+
+def _warn_of_narrowed(proto: onnx.GraphProto, graph: Graph) -> None:
+    """Adds a warning for each input and output that has another floating-point type in the file."""
+    for what, infos, values in (("input", graph.network_inputs, proto.input),
+                                ("output", graph.network_outputs, proto.output)):
+        kinds = {value.name: value.type.tensor_type.elem_type for value in values}
+        for info in infos:
+            kind = kinds[info.name]
+            if info.dtype == "float32" and kind in (TensorProto.DOUBLE, TensorProto.BFLOAT16):
+                name = TensorProto.DataType.Name(kind).lower().replace("double", "float64")
+                graph.warnings.append(f"{graph.file}: {what} {quoted(info.name)} is {name}; "
+                                      "gossamer takes and gives float32")
 
 
 def _free_batch(info: ValueInfo, batch: int) -> ValueInfo:
@@ -184,68 +263,111 @@ def _free_batch(info: ValueInfo, batch: int) -> ValueInfo:
     return replace(info, shape=(None, *info.shape[1:]))
 
 
-def _load_nodes(proto: onnx.GraphProto, graph: Graph, opset: int) -> None:
-    """Converts the file's nodes in order. Raises UnsupportedError, which names the first nodes that
-    no converter takes."""
-    used = {name for node in proto.node for name in node.input}
-    used |= {info.name for info in graph.outputs}
-    later = {name: node for node in proto.node for name in node.output}
-    available = set(graph.constants) | {info.name for info in graph.inputs}
-    unknown = []
-    folder = ConstantFolder(opset)
-    for entry in proto.node:
-        node = OnnxNode(entry, opset, graph, used)
-        for name in entry.input:
-            if name and name not in available:
-                if name in later:
-                    maker = f"{quoted(later[name].op_type)[1:-1]} {quoted(later[name].name)}"
-                    raise node.error(f"reads {quoted(name)} before {maker} makes it: the nodes are "
-                                     "unsorted or form a cycle; export the model again")
+def _load_nodes(model: onnx.ModelProto, graph: Graph, inputs: Sequence[ValueInfo],
+                opset: int) -> None:
+    """Converts the file's nodes in order. What gossamer does not compute is left to ONNX Runtime
+    where that is installed and knows the operator's domain; else raises UnsupportedError, which
+    names the first of these nodes. inputs: all inputs of the network."""
+    nodes = in_order(model.graph, [info.name for info in graph.outputs], graph.file)
+    used = Counter(name for node in nodes for name in reads(node))
+    used.update(info.name for info in graph.outputs)
+    available = set(graph.constants) | {info.name for info in inputs}
+    unknown: list[str] = []
+    folder = ConstantFolder(opset, used)
+    parts = Parts(graph, FileTypes(model, nodes)) if host_library.is_installed() else None
+    if parts is not None:
+        for value in model.graph.input:
+            if value.name not in graph.constants and not _is_of_numbers(value):
+                parts.add_input(value)
+    for entry in nodes:
+        node = OnnxNode(entry, opset, graph, used, folder.too_large)
+        for name in reads(entry):
+            if name not in available:
                 raise node.error(f"reads {quoted(name)}, which no input, initializer or node "
                                  "provides")
         for name in filter(None, entry.output):
             if name in available:
                 raise node.error(f"makes {quoted(name)}, a name that is already taken")
             available.add(name)
-        if (results := folder.results(entry, graph.constants)) is not None:
-            graph.constants.update((name, result) for name, result
-                                   in zip(entry.output, results, strict=False) if name)
+        if folder.fold(entry, graph.constants):
             continue
-        converter = _CONVERTERS.get(entry.op_type) if entry.domain in ("", "ai.onnx") else (
-            QONNX.get((entry.domain, entry.op_type)))
-        if converter is None:
-            unknown.append(f"{node.source} of domain {quoted(entry.domain or 'ai.onnx')}")
-            continue
-        if not entry.output or not entry.output[0]:
-            raise node.error("its first output has no name")
-        if not unknown:
+        begin, converter = len(graph.nodes), _converter(entry, opset)
+        may_leave = parts is not None and parts.takes(entry)
+        reason = "" if parts is None else parts.reason(entry)
+        if converter is None and not reason:
+            reason = f"gossamer computes no {quoted(node.op)[1:-1]}"
+        if converter is not None and not reason and not unknown:
             try:
-                converter(node)
-            except MALFORMED as error:
-                raise node.error(f"is malformed: {quoted(error)}") from error
-            node.finish()
-            if (entry.domain, entry.op_type) in QONNX:
-                # quantised weights
-                folder.fold_last(graph)
+                _convert(node, converter, None if parts is None else parts.probe)
+                if (entry.domain, entry.op_type) in QONNX:
+                    # quantised weights
+                    folder.fold_last(graph)
+            except UnsupportedError as error:
+                if parts is None:
+                    raise UnsupportedError(f"{error}; {host_library.EXTRA}") from None
+                if not may_leave:
+                    raise
+                del graph.nodes[begin:]
+                reason = str(error).removeprefix(f"{graph.file}: {node.source}: ")
+        if reason and not may_leave:
+            unknown.append(f"{node.source} of domain {quoted(entry.domain or 'ai.onnx')}")
+        elif reason and parts is not None:
+            parts.leave(entry, reason)
+        elif parts is not None:
+            parts.computed(entry, graph.nodes[begin:])
     if unknown:
         more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
         raise UnsupportedError(f"{graph.file}: gossamer does not compute {', '.join(unknown[:3])}"
-                               f"{more}; {_advice(proto)}")
+                               f"{more}; {_advice(model.graph)}")
     for info in graph.outputs:
         if info.name not in available:
             raise ModelError(f"{graph.file}: output {quoted(info.name)} is made by no node")
+    if parts is not None:
+        parts.finish(inputs)
     _cast_truth_outputs(graph)
     _unique_names(graph)
+
+
+def _convert(node: OnnxNode, converter: Converter, probe: Probe | None) -> None:
+    """Adds what a node becomes to its graph. Raises UnsupportedError where gossamer does not
+    compute that, and ModelError where the node is malformed."""
+    if not node.outputs or not node.outputs[0]:
+        raise node.error("its first output has no name")
+    begin = len(node.graph.nodes)
+    try:
+        converter(node)
+    except MALFORMED as error:
+        raise node.error(f"is malformed: {quoted(error)}") from error
+    node.finish()
+    if probe is not None:
+        probe.add(node.graph.nodes[begin:])
+
+
+def _converter(node: onnx.NodeProto, opset: int) -> Converter | None:
+    """Returns the converter of a node; None where there is none, or none for so old an opset."""
+    if node.domain not in ("", "ai.onnx"):
+        return QONNX.get((node.domain, node.op_type))
+    if opset < OLDEST_OPSET and not _is_as_in(node.op_type, opset, OLDEST_OPSET):
+        return None
+    return _CONVERTERS.get(node.op_type)
+
+
+def _is_as_in(op: str, opset: int, other: int) -> bool:
+    """Returns whether an operator has the same definition in two opsets."""
+    return onnx.defs.has(op, opset) and onnx.defs.has(op, other) and (
+        onnx.defs.get_schema(op, opset).since_version
+        == onnx.defs.get_schema(op, other).since_version)
 
 
 def _advice(proto: onnx.GraphProto) -> str:
     """Returns what to do about operators that gossamer does not compute."""
     used = {entry.op_type for entry in proto.node}
+    extra = "" if host_library.is_installed() else f", or {host_library.EXTRA}"
     if used & _QUANTISED:
-        return "take the float32 model that it was quantised from"
+        return f"take the float32 model that it was quantised from{extra}"
     hint = (" (a detector without its own choice of boxes, which `gossamer detect` makes)"
             if used & _CHOOSING else "")
-    return f"export the model without them{hint}"
+    return f"export the model without them{hint}{extra}"
 
 
 def _cast_truth_outputs(graph: Graph) -> None:

@@ -1,0 +1,92 @@
+"""Definition of the op that stands for nodes of an ONNX file, which ONNX Runtime computes."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import numpy_helper
+from onnx.shape_inference import infer_shapes
+
+from gossamer.errors import first_line
+from gossamer.model.graph import Node
+from gossamer.model.opset.definition import define, never_jumps, not_evaluated, nothing_known
+from gossamer.model.opset.images import Images
+from gossamer.model.opset.state import InferenceState
+
+_MOST_PARAMETERS = 1024
+"""Elements of the largest known value that shape inference is told: shapes, axes and repeats."""
+
+
+NODES = "nodes"
+"""The key of a part's metadata that holds its nodes: a JSON list of the nodes as messages name
+them, each with the reason why gossamer does not compute it."""
+
+
+def nodes_of(model: np.ndarray) -> tuple[tuple[str, str], ...]:
+    """Returns the file's nodes in a part, as messages name them, each with the reason why gossamer
+    does not compute it. model: the bytes of the part's model. Raises ValueError where it does not
+    name them."""
+    proto = _parsed(model)
+    texts = [entry.value for entry in proto.metadata_props if entry.key == NODES]
+    return tuple((str(source), str(reason)) for source, reason in json.loads("".join(texts)))
+
+
+def _parsed(model: np.ndarray) -> onnx.ModelProto:
+    """Returns the model of these bytes. Raises ValueError where they are none."""
+    try:
+        return onnx.load_model_from_string(model.tobytes())
+    except DecodeError:
+        raise ValueError("the model of a part is damaged") from None
+
+
+def _part_shape(state: InferenceState, node: Node) -> None:
+    """Takes the shapes of outputs from ONNX's shape inference, which knows of no shape that the
+    data decide."""
+    model = _parsed(node.attributes["model"])
+    for index, (info, name) in enumerate(zip(model.graph.input, node.inputs, strict=True)):
+        dtype = _dtype_of(info.type.tensor_type)
+        if state.dtypes[name] != dtype and name not in state.known:
+            # truth values may be numbers
+            name = node.inputs[index] = state.cast(
+                node, name, [state.new_name(node, f"operand{index}")], dtype)
+        known = state.known.get(name)
+        if known is not None and known.size <= _MOST_PARAMETERS:
+            model.graph.initializer.append(numpy_helper.from_array(known.astype(dtype), info.name))
+        info.type.tensor_type.ClearField("shape")
+        info.type.tensor_type.shape.SetInParent()
+        for size in state.shapes[name]:
+            info.type.tensor_type.shape.dim.add(dim_value=size)
+    try:
+        inferred = infer_shapes(model, data_prop=True)
+    except Exception as error:
+        raise state.error(node, f"has no shapes: {first_line(error)}") from None
+    shapes, dtypes = [], []
+    for info, name in zip(inferred.graph.output, node.outputs, strict=True):
+        tensor = info.type.tensor_type
+        sizes = [dim.dim_value if dim.HasField("dim_value") else -1 for dim in tensor.shape.dim]
+        if not tensor.HasField("shape") or min(sizes, default=0) < 0:
+            raise state.unsupported(node, f"makes {name!r}, whose shape the data decides")
+        shapes.append(tuple(sizes))
+        dtypes.append(_dtype_of(tensor))
+    state.emit(node, (), several=shapes, dtype=dtypes[0], model=node.attributes["model"])
+    state.dtypes.update(zip(node.outputs, dtypes, strict=True))
+
+
+def _dtype_of(tensor: onnx.TypeProto.Tensor) -> str:
+    return onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type).name
+
+
+def _part_mixes(images: Images, node: Node) -> str:
+    return "is computed by ONNX Runtime, of whose treatment of a batch nothing is known"
+
+
+DEFINITIONS = (
+    define("onnx_part",
+           text="values that cross into nodes of an ONNX file; model: those nodes as the bytes of "
+                "an ONNX model, whose inputs and outputs are the node's in their order",
+           shape=_part_shape, evaluate=not_evaluated, mixes=_part_mixes, passes_values=True,
+           jumps=never_jumps, facts=nothing_known, float_only=False, attribute_inputs=()),
+)

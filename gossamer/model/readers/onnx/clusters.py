@@ -1,0 +1,77 @@
+"""Clusters: which nodes are computed together, so that the others still have an order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+
+class Clusters:
+    """Groups of steps, each of which can be computed at once.
+
+    Steps are added in an order in which they can be computed. A group is connected, and no path
+    leads from it through other steps back into it.
+    """
+
+    def __init__(self) -> None:
+        self._reads: list[Sequence[str]] = []
+        self._makers: dict[str, int] = {}
+        self._group: dict[int, int] = {}
+        self._members: dict[int, list[int]] = {}
+
+    def add(self, reads: Iterable[str], makes: Iterable[str]) -> int:
+        """Adds a step, and returns its number."""
+        number = len(self._reads)
+        self._reads.append(tuple(dict.fromkeys(reads)))
+        self._makers.update(dict.fromkeys(makes, number))
+        return number
+
+    def join(self, step: int) -> None:
+        """Puts the last step into a group: that of the groups whose values it reads, joined to one
+        as far as that is possible, or one of its own."""
+        group = step
+        self._group[step], self._members[step] = step, [step]
+        for other in dict.fromkeys(self._group_of(name) for name in self._reads[step]):
+            if other is not None and not self._leads(other, group) and not self._leads(
+                    group, other):
+                for member in self._members.pop(other):
+                    self._group[member] = group
+                    self._members[group].append(member)
+        self._members[group].sort()
+
+    def group_of(self, step: int) -> int:
+        """Returns the group of a step that was joined."""
+        return self._group[step]
+
+    def groups(self) -> list[list[int]]:
+        """Returns the steps of each group, in order."""
+        return sorted(self._members.values())
+
+    def maker(self, name: str) -> int | None:
+        """Returns the step that makes a value; None where none does."""
+        return self._makers.get(name)
+
+    def _group_of(self, name: str) -> int | None:
+        maker = self._makers.get(name)
+        return None if maker is None else self._group.get(maker)
+
+    def _leads(self, first: int, second: int) -> bool:
+        """Returns whether a path leads from a group through other steps to another group."""
+        inside = {*self._members[first], *self._members[second]}
+        waiting = [maker for member in self._members[second] for maker in self._before(member)
+                   if maker not in inside]
+        seen: set[int] = set()
+        while waiting:
+            step = waiting.pop()
+            if step in seen:
+                continue
+            seen.add(step)
+            for other in self._members.get(self._group.get(step, -1), [step]):
+                for maker in self._before(other):
+                    if maker in self._members[first]:
+                        return True
+                    if maker not in inside:
+                        waiting.append(maker)
+        return False
+
+    def _before(self, step: int) -> list[int]:
+        return [self._makers[name] for name in self._reads[step] if name in self._makers]

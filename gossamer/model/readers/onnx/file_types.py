@@ -1,0 +1,118 @@
+"""What ONNX's own inference says of the values of a file: types, and shapes that no data decide."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+from onnx.shape_inference import infer_shapes
+
+from gossamer.model.readers.onnx.order import reads
+
+MOST_PARAMETERS = 1024
+"""Elements of the largest constant that inference is told, and that a part's model holds itself."""
+
+
+class FileTypes:
+    """The types that values have in a file, where they may be others than in gossamer's graph.
+
+    model: the file's model. nodes: those that are needed, in order.
+    """
+
+    def __init__(self, model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto]) -> None:
+        self.model = model
+        self._nodes = nodes
+        self.initializers = {tensor.name: tensor for tensor in model.graph.initializer}
+
+    @cached_property
+    def _inferred(self) -> dict[str, onnx.TypeProto]:
+        """The type of each value of the file, as far as ONNX knows it."""
+        graph = helper.make_graph([], "types", list(self.model.graph.input), [])
+        given = {info.name for info in graph.input}
+        for name, tensor in self.initializers.items():
+            if name not in given:
+                graph.input.append(helper.make_tensor_value_info(
+                    name, tensor.data_type, list(tensor.dims)))
+        graph.node.extend(self._nodes)
+        types = {info.name: info.type for info in (*graph.input, *self.model.graph.output)}
+        types.update(self._infer(graph))
+        return types
+
+    def elem_type(self, name: str) -> int:
+        """Returns ONNX's type of a tensor's elements in the file; 0 where it is not known."""
+        kind = self._inferred.get(name)
+        return kind.tensor_type.elem_type if kind is not None else 0
+
+    def value_info(self, name: str) -> onnx.ValueInfoProto:
+        """Returns a value with its type in the file, as far as it is known. Of a result the shape
+        is left out, which ONNX Runtime knows better."""
+        info = onnx.ValueInfoProto(name=name, type=self._inferred.get(name))
+        if info.type.HasField("tensor_type") and all(
+                name != given.name for given in self.model.graph.input):
+            info.type.tensor_type.ClearField("shape")
+        return info
+
+    def outputs_of(self, node: onnx.NodeProto, inputs: Mapping[str, onnx.TypeProto],
+                   known: Mapping[str, np.ndarray]) -> dict[str, onnx.TypeProto]:
+        """Returns the types of a node's outputs, as far as they are known.
+
+        inputs: types of the values that it reads, with the shapes of one size of the network.
+        known: values of those that follow from shapes and constants.
+        """
+        graph = helper.make_graph([node], "node", [], [])
+        for name in dict.fromkeys(reads(node)):
+            if name in inputs:
+                graph.input.append(onnx.ValueInfoProto(name=name, type=inputs[name]))
+            if name in known and known[name].size <= MOST_PARAMETERS:
+                graph.initializer.append(self.tensor(name, known[name]))
+        inferred = self._infer(graph)
+        return {name: inferred[name] for name in node.output if name in inferred}
+
+    def tensor(self, name: str, array: np.ndarray) -> onnx.TensorProto:
+        """Returns a value as the file has it: an initializer itself, or a value in the file's
+        type."""
+        if name in self.initializers:
+            return self.initializers[name]
+        kind = self.elem_type(name)
+        if kind and kind != TensorProto.STRING:
+            array = array.astype(helper.tensor_dtype_to_np_dtype(kind))
+        return numpy_helper.from_array(array, name)
+
+    def with_graph(self, graph: onnx.GraphProto) -> onnx.ModelProto:
+        """Returns a model of some nodes of the file, with the versions of operators and the
+        functions that the file has."""
+        model = onnx.ModelProto(ir_version=max(self.model.ir_version, 8), producer_name="gossamer")
+        model.graph.CopyFrom(graph)
+        model.opset_import.extend(self.model.opset_import)
+        model.functions.extend(self.model.functions)
+        return model
+
+    def _infer(self, graph: onnx.GraphProto) -> dict[str, onnx.TypeProto]:
+        try:
+            inferred = infer_shapes(self.with_graph(graph), data_prop=True)
+        except Exception:
+            # onnx raises types of its own for what it cannot infer; ONNX Runtime says what is wrong
+            return {}
+        return {info.name: info.type for info in inferred.graph.value_info}
+
+
+def known_shape(kind: onnx.TypeProto | None) -> tuple[int, ...] | None:
+    """Returns the shape of a tensor; None where it is not known, or where it is no tensor."""
+    if kind is None or not kind.HasField("tensor_type") or not kind.tensor_type.HasField("shape"):
+        return None
+    dims: Iterable[onnx.TensorShapeProto.Dimension] = kind.tensor_type.shape.dim
+    sizes = tuple(dim.dim_value if dim.HasField("dim_value") else -1 for dim in dims)
+    return None if min(sizes, default=0) < 0 else sizes
+
+
+def type_text(kind: onnx.TypeProto) -> str:
+    """Returns a type as messages name it: "string", "float16", or "sequence" and the like."""
+    if kind.HasField("tensor_type"):
+        number = kind.tensor_type.elem_type
+        known = number in TensorProto.DataType.values()
+        return TensorProto.DataType.Name(number).lower() if known else f"number {number}"
+    which = kind.WhichOneof("value")
+    return (which or "unknown").removesuffix("_type").replace("_", " ")

@@ -1,0 +1,85 @@
+"""The nodes of an ONNX graph that its outputs need, in an order in which they can be computed."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Collection, Iterable, Iterator, Sequence
+
+import onnx
+
+from gossamer.errors import ModelError, quoted
+
+
+def in_order(graph: onnx.GraphProto, outputs: Iterable[str], file: str) -> list[onnx.NodeProto]:
+    """Returns the nodes on which the outputs depend, each behind those whose results it reads. An
+    order in the file that is such an order is kept.
+
+    Raises ModelError where two nodes make one value, or where nodes form a cycle.
+    """
+    makers: dict[str, int] = {}
+    for index, node in enumerate(graph.node):
+        for name in filter(None, node.output):
+            if name in makers:
+                raise ModelError(f"{file}: {source(node)}: makes {quoted(name)}, a name that is "
+                                 "already taken")
+            makers[name] = index
+    before = [{makers[name] for name in reads(node) if name in makers} for node in graph.node]
+    needed: set[int] = set()
+    waiting = [makers[name] for name in outputs if name in makers]
+    while waiting:
+        index = waiting.pop()
+        if index not in needed:
+            needed.add(index)
+            waiting += before[index]
+    ordered = stable_order(before, needed)
+    if len(ordered) < len(needed):
+        first = graph.node[min(needed.difference(ordered))]
+        raise ModelError(f"{file}: {source(first)}: needs its own result, or that of nodes that "
+                         "need their own: the nodes form a cycle; export the model again")
+    return [graph.node[index] for index in ordered]
+
+
+def stable_order(before: Sequence[Collection[int]], needed: Iterable[int]) -> list[int]:
+    """Returns numbers of nodes in an order in which they can be computed, the smallest first where
+    several can. Nodes of a cycle and behind one are left out.
+
+    before: for each node, those whose results it reads. needed: the nodes that are ordered.
+    """
+    missing = {index: len(before[index]) for index in needed}
+    readers: dict[int, list[int]] = {index: [] for index in missing}
+    for index in missing:
+        for maker in before[index]:
+            readers[maker].append(index)
+    ready = [index for index in missing if not missing[index]]
+    heapq.heapify(ready)
+    ordered = []
+    while ready:
+        index = heapq.heappop(ready)
+        ordered.append(index)
+        for reader in readers[index]:
+            missing[reader] -= 1
+            if not missing[reader]:
+                heapq.heappush(ready, reader)
+    return ordered
+
+
+def reads(node: onnx.NodeProto) -> Iterator[str]:
+    """Yields the values that a node reads, those that the graphs of its attributes take from
+    outside included."""
+    yield from filter(None, node.input)
+    for attribute in node.attribute:
+        if attribute.type not in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS):
+            continue
+        for graph in (attribute.g, *attribute.graphs):
+            inner = {info.name for info in graph.input}
+            inner.update(tensor.name for tensor in graph.initializer)
+            inner.update(name for entry in graph.node for name in entry.output)
+            for name in (*(name for entry in graph.node for name in reads(entry)),
+                         *(info.name for info in graph.output)):
+                if name not in inner:
+                    yield name
+
+
+def source(node: onnx.NodeProto) -> str:
+    """Returns op and name of a node, as messages name it."""
+    return f"{quoted(node.op_type)[1:-1]} {quoted(node.name or next(iter(node.output), ''))}"

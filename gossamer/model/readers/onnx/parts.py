@@ -1,0 +1,307 @@
+"""Parts: the nodes of an ONNX file that gossamer does not compute, as models for ONNX Runtime."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Container, Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from gossamer.errors import UnsupportedError, quoted
+from gossamer.model.graph import Graph, Node, Tail, ValueInfo, names_of, unused_name
+from gossamer.model.opset.onnx_part import NODES
+from gossamer.model.readers.onnx.clusters import Clusters
+from gossamer.model.readers.onnx.elementwise import TYPES
+from gossamer.model.readers.onnx.file_types import MOST_PARAMETERS, FileTypes, known_shape
+from gossamer.model.readers.onnx.order import reads, source, stable_order
+from gossamer.model.readers.onnx.probe import Probe
+
+_DOMAINS = frozenset(("", "ai.onnx", "ai.onnx.ml", "com.microsoft"))
+"""The domains whose operators ONNX Runtime knows."""
+_REFUSED = frozenset(("EPContext", "ImageDecoder"))
+"""Operators that no file may ask for: one names another file, one decodes pictures."""
+
+
+class Parts:
+    """Nodes of a file that are left to ONNX Runtime.
+
+    Neighbours go together, and a value whose shape the data decide stays with all that read it.
+    """
+
+    def __init__(self, graph: Graph, types: FileTypes) -> None:
+        self._graph = graph
+        self._types = types
+        self.probe = Probe(graph)
+        self._clusters = Clusters()
+        self._nodes: list[onnx.NodeProto] = []
+        self._converted: dict[int, list[Node]] = {}
+        self._left: dict[int, str] = {}
+        self._inner: dict[str, onnx.TypeProto] = {}
+        self._functions = {(function.domain, function.name)
+                           for function in types.model.functions}
+
+    def reason(self, node: onnx.NodeProto) -> str:
+        """Returns why a node has to go with those whose values it reads; "" where it need not."""
+        for name in reads(node):
+            if name in self._inner:
+                return f"reads {quoted(name)}, whose shape or type gossamer does not know"
+        return ""
+
+    def computed(self, node: onnx.NodeProto, nodes: Sequence[Node]) -> None:
+        """Notes what a node has become in gossamer's graph."""
+        self._converted[self._add(node)] = list(nodes)
+
+    def takes(self, node: onnx.NodeProto) -> bool:
+        """Returns whether ONNX Runtime knows the domains of a node and of those within it."""
+        if node.op_type in _REFUSED or (
+                node.domain not in _DOMAINS and (node.domain, node.op_type) not in self._functions):
+            return False
+        return all(self.takes(inner) for attribute in node.attribute
+                   for graph in (attribute.g, *attribute.graphs) for inner in graph.node)
+
+    def leave(self, node: onnx.NodeProto, reason: str) -> None:
+        """Leaves a node to ONNX Runtime."""
+        step = self._add(node)
+        self._left[step] = reason
+        self._clusters.join(step)
+        kinds: dict[str, onnx.TypeProto] = {}
+        known: dict[str, np.ndarray] = {}
+        for name in reads(node):
+            if name in self._inner:
+                kinds[name] = self._inner[name]
+            elif (shape := self.probe.shape(name)) is not None:
+                kinds[name] = helper.make_tensor_type_proto(self._elem_type(name), shape)
+            if (value := self.probe.known(name)) is not None:
+                known[name] = value
+        outputs = self._types.outputs_of(node, kinds, known)
+        for name in filter(None, node.output):
+            kind = outputs.get(name, onnx.TypeProto())
+            shape = known_shape(kind)
+            if shape is None or kind.tensor_type.elem_type not in TYPES:
+                self._inner[name] = kind
+            else:
+                self.probe.add_value(name, shape, TYPES[kind.tensor_type.elem_type])
+
+    def add_input(self, info: onnx.ValueInfoProto) -> None:
+        """Adds an input of the network that is no tensor of numbers."""
+        self._inner[info.name] = info.type
+
+    def _add(self, node: onnx.NodeProto) -> int:
+        self._nodes.append(node)
+        return self._clusters.add(reads(node), filter(None, node.output))
+
+    def finish(self, inputs: Sequence[ValueInfo]) -> None:
+        """Puts the nodes that were left into the graph, as few parts as it allows, and what depends
+        on values that cannot leave their part into its tail.
+
+        inputs: all inputs of the network. Raises UnsupportedError for a node in the tail that ONNX
+        Runtime does not know.
+        """
+        if not self._left and len(inputs) == len(self._graph.inputs):
+            return
+        in_tail = self._steps_of_tail()
+        names = names_of(self._graph)
+        nodes = [node for step, nodes in self._converted.items() if step not in in_tail
+                 for node in nodes]
+        outputs = [info.name for info in self._graph.outputs]
+        groups = [[step for step in steps if step not in in_tail]
+                  for steps in self._clusters.groups()]
+        for number, steps in enumerate(filter(None, groups)):
+            read = {name for step in range(len(self._nodes)) if step not in steps
+                    for name in self._reads_of(step, step in in_tail)}.union(outputs)
+            members = [(self._nodes[step], self._left[step]) for step in steps]
+            nodes.append(self._part(f"part_{number}", members, read, names))
+        self._graph.nodes = in_reading_order(nodes)
+        if in_tail or len(inputs) > len(self._graph.inputs):
+            self._graph.tail = self._tail(sorted(in_tail), inputs)
+
+    def _steps_of_tail(self) -> set[int]:
+        """Returns the steps that depend on a value which cannot leave its part, and those that make
+        such a value for them."""
+        outputs = {info.name for info in self._graph.outputs}
+        readers: dict[str, list[int]] = {}
+        for step, node in enumerate(self._nodes):
+            for name in reads(node):
+                readers.setdefault(name, []).append(step)
+        waiting: list[int] = []
+        for name in self._inner:
+            maker = self._clusters.maker(name)
+            if maker is None:
+                waiting += readers.get(name, ())
+            elif name in outputs or any(
+                    self._group_of(reader) != self._group_of(maker)
+                    for reader in readers.get(name, ())):
+                waiting.append(maker)
+        found: set[int] = set()
+        while waiting:
+            step = waiting.pop()
+            if step in found:
+                continue
+            found.add(step)
+            for name in self._nodes[step].output:
+                waiting += readers.get(name, ())
+            for name in reads(self._nodes[step]):
+                maker = self._clusters.maker(name)
+                if name in self._inner and maker is not None:
+                    waiting.append(maker)
+        return found
+
+    def _group_of(self, step: int) -> int | None:
+        return self._clusters.group_of(step) if step in self._left else None
+
+    def _reads_of(self, step: int, as_in_file: bool) -> Iterable[str]:
+        """Returns what a step reads: the file's node, or what gossamer has made of it."""
+        if as_in_file or step in self._left:
+            return reads(self._nodes[step])
+        return (name for node in self._converted[step] for name in node.inputs)
+
+    def _tail(self, steps: Sequence[int], inputs: Sequence[ValueInfo]) -> Tail:
+        """Returns the tail of these steps, and makes what they read outputs of the graph."""
+        graph = self._graph
+        members = []
+        for step in steps:
+            node = self._nodes[step]
+            if not self.takes(node):
+                raise UnsupportedError(
+                    f"{graph.file}: {source(node)}: reads what only ONNX Runtime computes, which "
+                    f"does not know domain {quoted(node.domain)}")
+            members.append((node, self._left.get(step, "depends on values whose shape or type the "
+                                                       "data decide")))
+        made = {name for node, _ in members for name in node.output if name}
+        outputs = [info for info in graph.outputs
+                   if info.name in made or info.name in self._inner]
+        needed = {name for node in graph.nodes for name in node.inputs}
+        needed.update(info.name for info in graph.outputs if info not in outputs)
+        as_in_file = {info.name for info in graph.inputs if info.name not in needed} | made
+        graph.inputs = [info for info in graph.inputs if info.name in needed]
+        model, read = self._model("tail", members, [info.name for info in outputs],
+                                  names_of(graph), as_in_file)
+        constants = {index: graph.constants[name] for index, name in enumerate(read)
+                     if name in graph.constants}
+        reading = tuple(name for index, name in enumerate(read) if index not in constants)
+        tail = Tail(model, constants, reading, [self._typed(info, as_in_file) for info in inputs],
+                    [self._typed(info, as_in_file) for info in graph.outputs])
+        given = {info.name for info in inputs}
+        graph.outputs = [info for info in graph.outputs if info not in outputs]
+        there = {info.name for info in graph.outputs}
+        graph.outputs += [
+            ValueInfo(name, (None,) * len(self.probe.shape(name) or ()),
+                      self.probe.dtype(name) or TYPES.get(self._elem_type(name), "float32"))
+            for name in reading if name not in given and name not in there]
+        return tail
+
+    def _typed(self, info: ValueInfo, as_in_file: Container[str]) -> ValueInfo:
+        """Returns an input or output of the network, in the file's dtype where only the tail reads
+        or makes it."""
+        kind = self._types.elem_type(info.name)
+        if info.name not in as_in_file or kind not in TYPES:
+            return info
+        return replace(info, dtype=helper.tensor_dtype_to_np_dtype(kind).name, given=None,
+                       returned_dtype="")
+
+    def _elem_type(self, name: str) -> int:
+        """Returns ONNX's type of a value in the file, or of gossamer's where the file's is not
+        known."""
+        if kind := self._types.elem_type(name):
+            return kind
+        dtype = self.probe.dtype(name) or "float32"
+        return helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+
+    def _part(self, name: str, members: Sequence[tuple[onnx.NodeProto, str]],
+              read: Container[str], names: set[str]) -> Node:
+        """Returns the graph's node that stands for nodes of the file. read: what others read, and
+        the outputs."""
+        crossing = [value for node, _ in members for value in node.output
+                    if value and value in read]
+        model, inputs = self._model(name, members, crossing, names)
+        more = f" and {len(members) - 1} more" if len(members) > 1 else ""
+        return Node("onnx_part", name, inputs, crossing, {"model": model},
+                    f"{source(members[0][0])}{more}")
+
+    def _model(self, name: str, members: Sequence[tuple[onnx.NodeProto, str]],
+               crossing: Sequence[str], names: set[str],
+               as_in_file: Container[str] = ()) -> tuple[np.ndarray, list[str]]:
+        """Returns the bytes of the model of some nodes that makes these values, and the names of
+        what it takes. as_in_file: inputs and outputs that have the file's type and not that of
+        gossamer's graph."""
+        graph = helper.make_graph([], name, [], [])
+        made = {value for node, _ in members for value in node.output if value}
+        taken = made.union(*(reads(node) for node, _ in members))
+        inputs: list[str] = []
+        outside = [value for node, _ in members for value in reads(node)]
+        for value in dict.fromkeys([*outside, *crossing]):
+            if value not in made:
+                inputs += self._enter(graph, value, taken, names, value in as_in_file)
+        graph.node.extend(node for node, _ in members)
+        for value in crossing:
+            if value not in made:
+                # an input of the network that is its output too
+                graph.output.append(next(info for info in graph.input if info.name == value))
+                continue
+            kind = self._types.elem_type(value)
+            wanted = helper.np_dtype_to_tensor_dtype(np.dtype(TYPES.get(kind, "float32")))
+            if kind not in TYPES or kind == wanted or value in as_in_file:
+                graph.output.append(self._types.value_info(value))
+                continue
+            inner = unused_name(taken, f"{value}.as_number")
+            taken.add(inner)
+            graph.node.append(helper.make_node("Cast", [value], [inner], to=wanted))
+            graph.output.append(helper.make_tensor_value_info(inner, wanted, None))
+        model = self._types.with_graph(graph)
+        if not any(entry.domain in ("", "ai.onnx") for entry in model.opset_import):
+            model.opset_import.add(domain="", version=onnx.defs.onnx_opset_version())
+        model.metadata_props.add(key=NODES, value=json.dumps(
+            [[source(node), reason] for node, reason in members]))
+        data = model.SerializeToString(deterministic=True)
+        return np.frombuffer(data, np.uint8), inputs
+
+    def _enter(self, graph: onnx.GraphProto, value: str, taken: set[str],
+               names: set[str], as_in_file: bool) -> list[str]:
+        """Adds a value that nodes of a part read from outside to the part's model: a small constant
+        as it is in the file, another value as an input. Returns the names of the inputs."""
+        if value in self._inner:
+            graph.input.append(onnx.ValueInfoProto(name=value, type=self._inner[value]))
+            return [value]
+        kind = self._elem_type(value)
+        constant = self._graph.constants.get(value)
+        if constant is not None:
+            tensor = self._types.tensor(value, constant)
+            dtype = np.dtype(helper.tensor_dtype_to_np_dtype(kind)) if (
+                kind != TensorProto.STRING) else np.dtype(object)
+            if constant.size <= MOST_PARAMETERS or dtype.kind not in "biuf" or dtype.isbuiltin != 1:
+                graph.initializer.append(tensor)
+                return []
+            graph.input.append(helper.make_tensor_value_info(value, kind, None))
+            if dtype != constant.dtype:
+                # others read it in float32
+                value = unused_name(names, f"{value}.as_in_file")
+                names.add(value)
+                self._graph.constants[value] = onnx.numpy_helper.to_array(tensor)
+            return [value]
+        if as_in_file:
+            graph.input.append(self._types.value_info(value))
+            return [value]
+        dtype_here = self.probe.dtype(value) or TYPES.get(kind, "float32")
+        own = helper.np_dtype_to_tensor_dtype(np.dtype(dtype_here))
+        inner = value
+        if own != kind:
+            inner = unused_name(taken, f"{value}.as_number")
+            taken.add(inner)
+            graph.node.append(helper.make_node("Cast", [inner], [value], to=kind))
+        # with all shapes ONNX Runtime takes operators apart that are functions of others, and
+        # by the rank it refuses operators that would end the process
+        shape: Sequence[int | None] | None = self.probe.shape(value)
+        if shape is not None and not self.probe.is_only_size:
+            shape = [None] * len(shape)
+        graph.input.append(helper.make_tensor_value_info(inner, own, shape))
+        return [value]
+
+
+def in_reading_order(nodes: Sequence[Node]) -> list[Node]:
+    """Returns the nodes, each behind those whose results it reads."""
+    makers = {name: index for index, node in enumerate(nodes) for name in node.outputs}
+    before = [{makers[name] for name in node.inputs if name in makers} for node in nodes]
+    return [nodes[index] for index in stable_order(before, range(len(nodes)))]

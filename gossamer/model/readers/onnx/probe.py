@@ -1,0 +1,72 @@
+"""Probe: the shapes of a graph at one size while it is read, which show what gossamer computes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from gossamer.errors import GossamerError, UnsupportedError
+from gossamer.model.graph import Graph, Node
+from gossamer.model.infer.visit import visit
+from gossamer.model.opset.state import InferenceState, Shape
+
+_OPEN_SIZE = 256
+"""The size of dimensions beside the batch that a file leaves open."""
+
+
+class Probe:
+    """The shapes and dtypes of a graph's values at one batch size, as far as they are known.
+
+    The batch is that of the file, or 1. A value is not known where its node does not fit the sizes
+    that were taken for open dimensions.
+
+    is_only_size: whether the file leaves no dimension open, but for a batch that it fixes.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        inputs = [replace(info, shape=tuple(
+            _OPEN_SIZE if size is None and axis else size for axis, size in enumerate(info.shape)))
+            for info in graph.inputs]
+        self._graph = graph
+        self.is_only_size = not any(None in info.shape[1:] or (
+            None in info.shape[:1] and graph.fixed_batch is None) for info in graph.inputs)
+        self._state = InferenceState(replace(graph, inputs=inputs), graph.fixed_batch or 1)
+
+    def add(self, nodes: list[Node]) -> None:
+        """Adds nodes of the graph. Raises UnsupportedError for one that gossamer does not compute
+        at any size."""
+        for node in nodes:
+            for name in filter(None, node.inputs):
+                self._learn(name)
+            if any(name and name not in self._state.shapes for name in node.inputs):
+                continue
+            try:
+                visit(self._state, node)
+            except UnsupportedError:
+                raise
+            except GossamerError:
+                # the sizes do not fit, or the file is wrong, which resolve() says
+                continue
+
+    def add_value(self, name: str, shape: Shape, dtype: str) -> None:
+        """Adds a value that the data decide."""
+        self._state.shapes[name], self._state.dtypes[name] = shape, dtype
+
+    def shape(self, name: str) -> Shape | None:
+        self._learn(name)
+        return self._state.shapes.get(name)
+
+    def dtype(self, name: str) -> str | None:
+        self._learn(name)
+        return self._state.dtypes.get(name)
+
+    def known(self, name: str) -> np.ndarray | None:
+        """Returns a value that follows from shapes and constants; None for others."""
+        self._learn(name)
+        return self._state.known.get(name)
+
+    def _learn(self, name: str) -> None:
+        """Adds a constant that the graph has got meanwhile."""
+        if name not in self._state.shapes and name in self._graph.constants:
+            self._state.know(name, self._graph.constants[name])

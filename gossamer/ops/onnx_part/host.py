@@ -1,0 +1,72 @@
+"""ONNX Runtime on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import cast
+
+import numpy as np
+
+from gossamer.device.base import Device
+from gossamer.device.host import processors
+from gossamer.errors import InputError
+from gossamer.ops.algorithm import State, Variant
+from gossamer.ops.host_threads import ALL, ONE, THREADS
+from gossamer.ops.onnx_part.problem import MODEL, OnnxPartProblem
+from gossamer.ops.onnx_part.session import Session, is_installed
+from gossamer.ops.strided import HostAlgorithm
+from gossamer.ops.weights import Weights
+
+
+class OnnxRuntimePart(HostAlgorithm):
+    """Runs the nodes of a part as one model of ONNX Runtime."""
+
+    op = "onnx_part"
+    name = "onnxruntime"
+    vendor = "ONNX Runtime"
+
+    def version(self, device: Device) -> str:
+        if device.compiles or not is_installed():
+            return ""
+        import onnxruntime
+
+        return onnxruntime.__version__
+
+    def supports(self, problem: OnnxPartProblem, device: Device) -> str | None:
+        if device.compiles:
+            return "ONNX Runtime computes it on the host"
+        return None if is_installed() else "needs ONNX Runtime; pip install onnxruntime"
+
+    def variants(self, problem: OnnxPartProblem, device: Device) -> Iterable[Variant]:
+        return [Variant(((THREADS, threads),), problem.inputs, problem.outputs)
+                for threads in (ONE, ALL)]
+
+    def prepare(self, weights: Weights, problem: OnnxPartProblem, variant: Variant,
+                device: Device) -> State:
+        threads = 1 if variant[THREADS] == ONE else processors()
+        return State(problem, variant, device,
+                     data={"session": session_of(problem, weights.arrays, threads=threads)})
+
+    def compute(self, problem: OnnxPartProblem, inputs: Sequence[np.ndarray],
+                weights: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        session = cast(Session, weights["session"])
+        return checked(problem, session.run([np.asarray(array, order="C") for array in inputs]))
+
+
+def session_of(problem: OnnxPartProblem, weights: Mapping[str, np.ndarray], *, threads: int = 1,
+               optimised: bool = True) -> Session:
+    """Returns the session of a part. Raises UnsupportedError where ONNX Runtime has none."""
+    constants = {index: weights[f"operand{index}"] for index in problem.constants}
+    return Session(weights[MODEL].tobytes(), constants,
+                   shapes=[spec.shape for spec in problem.operands], threads=threads,
+                   optimised=optimised)
+
+
+def checked(problem: OnnxPartProblem, outputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Returns the outputs. Raises InputError where one does not have the shape that the plan was
+    made for."""
+    for spec, output in zip(problem.outputs, outputs, strict=True):
+        if output.shape != spec.shape:
+            raise InputError(f"ONNX Runtime makes a result of shape {list(output.shape)}, expected "
+                             f"{list(spec.shape)}")
+    return list(outputs)

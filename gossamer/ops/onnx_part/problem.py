@@ -1,0 +1,56 @@
+"""Nodes of an ONNX file as one problem."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from gossamer.ops.algorithm import Problem
+from gossamer.tensor import TensorSpec
+
+MODEL = "model"
+"""The name of the constant that holds the part's ONNX model, as bytes."""
+
+
+@dataclass(frozen=True)
+class OnnxPartProblem(Problem):
+    """Nodes of an ONNX file that are computed together.
+
+    operands: spec of each input of the part's model. constants: numbers of the operands that are
+    constants, stored in the weights as `operand<i>`; the model lies there as MODEL. results: spec
+    of each output. model_bytes, digest: size and SHA-256 hash of the model. nodes: the file's
+    nodes, as messages name them, each with the reason why gossamer does not compute it.
+    """
+
+    op: ClassVar[str] = "onnx_part"
+    operands: tuple[TensorSpec, ...]
+    results: tuple[TensorSpec, ...]
+    constants: tuple[int, ...]
+    model_bytes: int
+    digest: str
+    nodes: tuple[tuple[str, str], ...]
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        return tuple(spec for index, spec in enumerate(self.operands)
+                     if index not in self.constants)
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        return self.results
+
+    @property
+    def weight_shapes(self) -> Mapping[str, tuple[int, ...]]:
+        return {MODEL: (self.model_bytes,),
+                **{f"operand{index}": self.operands[index].shape for index in self.constants}}
+
+    @property
+    def flops(self) -> int:
+        return 0
+
+    def describe(self) -> str:
+        operators = list(dict.fromkeys(source.partition(" ")[0] for source, _ in self.nodes))
+        more = " ..." if len(operators) > 3 else ""
+        count = len(self.nodes)
+        return f"{', '.join(operators[:3])}{more} ({count} node{'s' * (count != 1)})"

@@ -1,0 +1,20 @@
+"""The reference of parts: ONNX Runtime without rewrites of the model, since no other library at
+hand computes every operator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from gossamer.ops.onnx_part.host import checked, session_of
+from gossamer.ops.onnx_part.problem import OnnxPartProblem
+
+
+def reference(problem: OnnxPartProblem, inputs: Sequence[np.ndarray],
+              weights: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    session = session_of(problem, weights, optimised=False)
+    arrays = [np.asarray(array, spec.dtype, order="C")
+              for array, spec in zip(inputs, problem.inputs, strict=True)]
+    return [array.astype(np.float64) if array.dtype.kind == "f" else array
+            for array in checked(problem, session.run(arrays))]

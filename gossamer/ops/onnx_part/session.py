@@ -1,0 +1,160 @@
+"""ONNX Runtime's sessions: models that are written from a checked graph, and run on the host."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError, EncodeError
+from onnx import TensorProto, numpy_helper
+
+from gossamer.errors import InputError, UnsupportedError, first_line, one_line
+
+_LOOPS = frozenset(("Loop", "Scan", "SequenceMap"))
+"""Operators that may run for ever, or for very long."""
+
+
+def is_installed() -> bool:
+    """Returns whether ONNX Runtime can be imported."""
+    return find_spec("onnxruntime") is not None
+
+
+class Session:
+    """A model that is ready to run with ONNX Runtime on the host.
+
+    model: the model's bytes. constants: values of inputs of the model that are the same in each
+    call, by the inputs' numbers. shapes: those of all inputs, where they are the same in each call.
+    threads: threads of an operator. optimised: whether ONNX Runtime may rewrite the model.
+    inputs, outputs: how many values a run takes and gives.
+    Raises UnsupportedError that says why ONNX Runtime does not run it.
+    """
+
+    def __init__(self, model: bytes, constants: Mapping[int, np.ndarray], *,
+                 shapes: Sequence[Sequence[int]] = (), threads: int = 1,
+                 optimised: bool = True) -> None:
+        import onnxruntime
+
+        proto = _checked(model)
+        inputs = list(proto.graph.input)
+        # operators that are functions of others are taken apart by their shapes
+        for info, shape in zip(inputs, shapes, strict=False):
+            info.type.tensor_type.ClearField("shape")
+            info.type.tensor_type.shape.SetInParent()
+            for size in shape:
+                info.type.tensor_type.shape.dim.add(dim_value=size)
+        proto.graph.initializer.extend(
+            numpy_helper.from_array(array, inputs[index].name)
+            for index, array in constants.items())
+        kept = [info for index, info in enumerate(inputs) if index not in constants]
+        del proto.graph.input[:]
+        proto.graph.input.extend(kept)
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        options.log_severity_level = 4
+        # threads that wait for work would take processors from the rest of the plan
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        if not optimised:
+            options.graph_optimization_level = (
+                onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL)
+        try:
+            self._session = onnxruntime.InferenceSession(
+                proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        except (EncodeError, ValueError):
+            raise UnsupportedError("takes more than 2 GiB, which no ONNX model in memory may"
+                                   ) from None
+        except Exception as error:
+            # ONNX Runtime's errors have no class of their own in common
+            raise UnsupportedError(f"ONNX Runtime does not compute it either: {_why(error)}"
+                                   ) from None
+        self._names = [info.name for info in kept]
+        self.inputs = len(kept)
+        self.outputs = len(proto.graph.output)
+        self._may_last = any(node.op_type in _LOOPS for node in _nodes(proto))
+
+    def run(self, inputs: Sequence[Any]) -> list[Any]:
+        """Returns the outputs for the inputs that are no constants, in the model's order. Ctrl-C
+        ends it, within loops too. Raises InputError that says what ONNX Runtime cannot compute."""
+        import onnxruntime
+
+        feeds = dict(zip(self._names, inputs, strict=True))
+        options = onnxruntime.RunOptions()
+        options.log_severity_level = 4
+        try:
+            if not self._may_last or threading.current_thread() is not threading.main_thread():
+                return self._session.run(None, feeds, options)
+            return self._run_beside(feeds, options)
+        except Exception as error:
+            raise InputError(f"ONNX Runtime: {_why(error)}") from None
+
+    def _run_beside(self, feeds: Mapping[str, Any], options: Any) -> list[Any]:
+        """Runs the model in another thread, so that this one can end it."""
+        future: Future[list[Any]] = Future()
+
+        def run() -> None:
+            try:
+                future.set_result(self._session.run(None, feeds, options))
+            except BaseException as error:
+                future.set_exception(error)
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        try:
+            return future.result()
+        except BaseException:
+            # an error of the model itself, or Ctrl-C
+            options.terminate = True
+            thread.join()
+            raise
+
+
+def _checked(model: bytes) -> onnx.ModelProto:
+    """Returns the model. Raises UnsupportedError for one that names another file, since anybody may
+    have written a saved plan."""
+    try:
+        proto = onnx.load_model_from_string(model)
+    except DecodeError:
+        raise UnsupportedError("the model of a part is damaged") from None
+    for tensor in _tensors(proto):
+        if tensor.data_location == TensorProto.EXTERNAL or tensor.external_data:
+            raise UnsupportedError("the model of a part names another file")
+    return proto
+
+
+def _nodes(proto: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+    """Yields the nodes of a model, those of functions and of inner graphs included."""
+    waiting = [*proto.graph.node, *(node for function in proto.functions for node in function.node)]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        for attribute in node.attribute:
+            waiting += (inner for graph in (attribute.g, *attribute.graphs) for inner in graph.node)
+
+
+def _tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    """Yields the tensors of a model, those of functions and of inner graphs included."""
+    graphs = [proto.graph]
+    for node in _nodes(proto):
+        for attribute in node.attribute:
+            yield from (attribute.t, *attribute.tensors)
+            for sparse in (attribute.sparse_tensor, *attribute.sparse_tensors):
+                yield from (sparse.values, sparse.indices)
+            graphs += (attribute.g, *attribute.graphs)
+    for graph in graphs:
+        yield from graph.initializer
+        for sparse in graph.sparse_initializer:
+            yield from (sparse.values, sparse.indices)
+
+
+def _why(error: Exception) -> str:
+    """Returns ONNX Runtime's reason without its number and the place in its source."""
+    text = one_line(str(error).strip()).rpartition("Status Message: ")[2]
+    text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : ", "", text)
+    text = re.sub(r"^/\S+:\d+ [^()]*\(.*?\)(?: (?:const|\[with [^\]]*\]))* ", "", text)
+    return first_line(ValueError(text.removesuffix("\\n")))

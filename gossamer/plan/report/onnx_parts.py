@@ -1,0 +1,47 @@
+"""What ONNX Runtime computes of a network, as sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from gossamer.errors import UnsupportedError
+from gossamer.model.graph import Graph
+from gossamer.model.opset.onnx_part import nodes_of
+from gossamer.plan.measurement import counted
+
+_MOST_NAMED = 3
+
+
+def part_notes(graph: Graph, rows: Iterable[Mapping[str, Any]] = ()) -> list[str]:
+    """Returns a sentence for each part of a network that ONNX Runtime computes, and for its tail,
+    with the nodes and why gossamer does not compute them.
+
+    rows: those of a report; where they have times, sentences say which share of them a part takes.
+    """
+    times = {row["layer"]: row.get("median_us") for row in rows}
+    total = sum(filter(None, times.values()))
+    notes = []
+    for node in graph.nodes:
+        if node.op == "onnx_part":
+            time = times.get(node.name)
+            share = f" ({time / total:.1%} of the layers' time)" if time and total else ""
+            notes.append(f"{node.name}{share}: ONNX Runtime computes "
+                         f"{_nodes(nodes_of(node.attributes['model']))} on the host")
+    if graph.tail is not None:
+        notes.append(f"the end of the network: ONNX Runtime computes "
+                     f"{_nodes(nodes_of(graph.tail.model))} on the host, behind the plan's layers")
+    return notes
+
+
+def check_parts(graph: Graph) -> None:
+    """Raises UnsupportedError for a network of which ONNX Runtime computes a part."""
+    if notes := part_notes(graph):
+        raise UnsupportedError(f"{graph.file or graph.name}: {notes[0]}, and strict allows "
+                               "gossamer's own layers only; leave strict out")
+
+
+def _nodes(nodes: Sequence[tuple[str, str]]) -> str:
+    named = ", ".join(f"{source} ({reason})" for source, reason in nodes[:_MOST_NAMED])
+    more = f" and {len(nodes) - _MOST_NAMED} more" if len(nodes) > _MOST_NAMED else ""
+    return f"{counted(len(nodes), 'node')}: {named}{more}"

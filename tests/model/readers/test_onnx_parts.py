@@ -1,0 +1,166 @@
+"""Nodes that gossamer does not compute are left to ONNX Runtime, in few parts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from onnx import TensorProto, helper
+
+import gossamer
+from gossamer.errors import ModelError, UnsupportedError
+from gossamer.model.graph import Graph
+from gossamer.model.infer.resolve import resolve
+from gossamer.model.opset.onnx_part import nodes_of
+from gossamer.model.readers.onnx.clusters import Clusters
+from tests.model.onnx_models import model, weights
+from tests.onnx_parts import choosing, counting, sampled, texts
+
+LINE = ("N", 4)
+
+
+def node(op: str, inputs: str, outputs: str, **attributes: Any) -> onnx.NodeProto:
+    """Returns a node that is named like its first output."""
+    return helper.make_node(op, inputs.split(), outputs.split(), outputs.split()[0], **attributes)
+
+
+def parts(graph: Graph) -> list[list[str]]:
+    """Returns the names of the nodes of each part of a graph."""
+    return [[source.split("'")[1] for source, _ in nodes_of(node.attributes["model"])]
+            for node in graph.nodes if node.op == "onnx_part"]
+
+
+def test_one_node_is_left() -> None:
+    graph = gossamer.load(sampled())
+    assert [node.op for node in graph.nodes] == ["conv2d", "onnx_part", "elementwise"]
+    part = graph.nodes[1]
+    assert nodes_of(part.attributes["model"]) == (
+        ("GridSample 'sample'", "gossamer computes no GridSample"),)
+    assert (part.inputs, part.outputs) == (["a", "grid"], ["b"])
+    assert resolve(graph, 2).shapes["b"] == (2, 4, 4, 4)
+
+
+@pytest.mark.usefixtures("without_onnxruntime")
+@pytest.mark.parametrize(("proto", "text"), [
+    (sampled(), r"does not compute GridSample 'sample' of domain 'ai.onnx'; .*pip install "
+                r"'gossamer\[onnxruntime\]'"),
+    (texts(), r"input 'a' has ONNX type string; .*pip install 'gossamer\[onnxruntime\]'")])
+def test_without_onnxruntime_it_is_refused(proto: onnx.ModelProto, text: str) -> None:
+    with pytest.raises(UnsupportedError, match=text):
+        gossamer.load(proto)
+
+
+def test_neighbours_go_together() -> None:
+    graph = gossamer.load(model(
+        [node("Sinh", "x", "a"), node("Cosh", "a", "b"), node("Relu", "x", "c"),
+         node("Asinh", "c", "d"), node("Sum", "b d", "y")], {"x": LINE}, {"y": 2}))
+    assert parts(graph) == [["a", "b"], ["d"]]
+
+
+def test_two_branches_become_one_part_where_they_meet() -> None:
+    graph = gossamer.load(model(
+        [node("Sinh", "x", "a"), node("Cosh", "x", "b"), node("Acosh", "c", "d"),
+         node("Mod", "a b", "c", fmod=1)], {"x": LINE}, {"d": 2}))
+    assert parts(graph) == [["a", "b", "c", "d"]]
+
+
+def test_a_part_does_not_depend_on_itself() -> None:
+    graph = gossamer.load(model(
+        [node("Sinh", "x", "a"), node("Relu", "a", "b"), node("Mod", "a b", "y", fmod=1)],
+        {"x": LINE}, {"y": 2}))
+    assert parts(graph) == [["a"], ["y"]]
+
+
+@given(st.data())
+def test_groups_have_an_order(data: st.DataObject) -> None:
+    clusters, joined = Clusters(), set()
+    reads: list[list[int]] = []
+    for step in range(data.draw(st.integers(1, 14))):
+        earlier = st.integers(0, step - 1) if step else st.nothing()
+        reads.append(data.draw(st.lists(earlier, max_size=3)) if step else [])
+        assert clusters.add([str(index) for index in reads[-1]], [str(step)]) == step
+        if data.draw(st.booleans()):
+            joined.add(step)
+            clusters.join(step)
+    group = {step: clusters.group_of(step) if step in joined else -1 - step
+             for step in range(len(reads))}
+    left = {of: {group[index] for step in group if group[step] == of for index in reads[step]}
+            - {of} for of in group.values()}
+    while left:
+        ready = [of for of, before in left.items() if not before & left.keys()]
+        assert ready, "groups wait for each other"
+        for of in ready:
+            del left[of]
+    assert sorted(step for steps in clusters.groups() for step in steps) == sorted(joined)
+
+
+@pytest.mark.parametrize(("proto", "reason"), [
+    (model([node("Conv", "x w", "y")], {"x": ("N", 2, 5, 5, 5)}, {"y": 5},
+           {"w": weights(2, 2, 3, 3, 3)}), "has 3 spatial dimensions; gossamer computes 1 or 2"),
+    (model([node("Conv", "x w", "y")], {"x": ("N", 2, 5, 5), "w": (2, 2, 3, 3)}, {"y": 4}),
+     "the weight comes from 'w', which the data decides; expected a constant"),
+    (model([node("Add", "x x", "y")], {"x": LINE}, {"y": 2},
+           types=dict.fromkeys("xy", TensorProto.INT16)),
+     "computes with int16; gossamer computes elements in float32, int32, int64, uint8, bool"),
+    (model([node("Add", "x w", "y", axis=1, broadcast=1)], {"x": ("N", 4, 2, 2)}, {"y": 4},
+           {"w": weights(4)}, opset=6), "gossamer computes no Add"),
+])
+def test_forms_and_dtypes_are_left_with_the_reason(proto: onnx.ModelProto, reason: str) -> None:
+    (part,) = gossamer.load(proto).nodes
+    ((_, why),) = nodes_of(part.attributes["model"])
+    assert why == reason
+
+
+def test_values_within_a_part_keep_the_dtype_of_the_file() -> None:
+    big = np.full(2000, 1 + 2**-40)
+    graph = gossamer.load(model(
+        [node("Cast", "x", "d", to=TensorProto.DOUBLE), node("Mod", "d w", "m", fmod=1),
+         node("Cast", "m", "y", to=TensorProto.FLOAT), node("Relu", "w", "unused")],
+        {"x": ("N", 2000)}, {"y": 2}, {"w": big}))
+    part = next(node for node in graph.nodes if node.op == "onnx_part")
+    assert graph.constants[part.inputs[1]].dtype == np.float64
+    x = np.full((1, 2000), 1, np.float32)
+    with pytest.warns(gossamer.GossamerWarning):
+        plan = gossamer.compile(model(
+            [node("Mod", "x w", "y", fmod=1)], {"x": ("N", 2000)}, {"y": 2}, {"w": big},
+            types=dict.fromkeys("xy", TensorProto.DOUBLE)), "host")
+    np.testing.assert_array_equal(plan(x), x)  # in float32 1 mod 1 would be 0
+
+
+def test_constants_that_inner_graphs_read_are_held() -> None:
+    np.testing.assert_array_equal(gossamer.compile(counting(5), "host")(np.zeros(2, np.float32)),
+                                  [5, 5])
+
+
+@pytest.mark.parametrize("inner", [False, True])
+def test_an_unknown_domain_is_refused(inner: bool) -> None:
+    warp = helper.make_node("Warp", ["x"], ["z"], "warp", domain="my.ops")
+    branch = helper.make_graph([warp], "branch", [], [helper.make_tensor_value_info(
+        "z", TensorProto.FLOAT, None)])
+    nodes = [helper.make_node("If", ["c"], ["y"], "choice", then_branch=branch, else_branch=branch)
+             ] if inner else [warp, node("Relu", "z", "y")]
+    proto = model(nodes, {"x": LINE, "c": ()}, {"y": 2}, types={"c": TensorProto.BOOL})
+    with pytest.raises(ModelError, match=r"Warp|choice"):
+        gossamer.load(proto)
+
+
+def test_shapes_that_the_data_decide_end_in_the_tail() -> None:
+    graph = gossamer.load(choosing())
+    assert graph.tail is not None
+    assert [info.name for info in graph.network_outputs] == ["rows", "scores"]
+    assert graph.outputs[0].name == "scores"
+    assert [source for source, _ in nodes_of(graph.tail.model)] == [
+        "NonZero 'places'", "Transpose 'rows'"]
+
+
+def test_a_shape_of_the_data_that_stays_within_a_part_needs_no_tail() -> None:
+    graph = gossamer.load(model(
+        [node("NonZero", "x", "places"), node("Size", "places", "n"),
+         node("Cast", "n", "f", to=TensorProto.FLOAT), node("Mul", "x f", "y")],
+        {"x": LINE}, {"y": 2}))
+    assert graph.tail is None
+    assert parts(graph) == [["places", "n"]]

@@ -1,0 +1,1 @@
+"""The backend tests of the installed onnx, run by gossamer and by ONNX Runtime."""

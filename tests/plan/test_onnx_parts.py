@@ -1,0 +1,172 @@
+"""Plans of networks of which ONNX Runtime computes a part."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper
+
+import gossamer
+from gossamer.device.base import Device
+from gossamer.errors import InputError, UnsupportedError
+from gossamer.ops.onnx_part import session
+from tests.model.onnx_models import model
+from tests.onnx_parts import bytes_of, choosing, counting, sampled, texts
+
+RNG = np.random.default_rng(2)
+X = RNG.standard_normal((2, 3, 8, 8)).astype(np.float32)
+GRID = RNG.uniform(-1, 1, (2, 4, 4, 2)).astype(np.float32)
+ROWS = RNG.standard_normal((5, 4)).astype(np.float32)
+
+
+def expected(proto: onnx.ModelProto, *inputs: np.ndarray) -> list[np.ndarray]:
+    session = onnxruntime.InferenceSession(proto.SerializeToString())
+    return session.run(None, dict(zip((info.name for info in proto.graph.input), inputs,
+                                      strict=True)))
+
+
+def test_a_part_in_the_middle(device: Device) -> None:
+    plan = gossamer.compile(sampled(), device)
+    np.testing.assert_allclose(plan(X, GRID), expected(sampled(), X, GRID)[0], rtol=1e-4,
+                               atol=1e-5)
+    report = plan.profile()
+    row = next(row for row in report.rows if row["op"] == "onnx_part")
+    assert (row["algorithm"], row["device"]) == ("onnxruntime", "host")
+    assert any("of the layers' time): ONNX Runtime computes 1 node: GridSample 'sample' (gossamer "
+               "computes no GridSample) on the host" in note for note in report.notes)
+
+
+def test_it_is_measured_and_saved(tmp_path: Path) -> None:
+    plan = gossamer.compile(sampled(), "host", effort="quick")
+    y = plan(X, GRID)
+    plan.save(tmp_path / "sampled.plan")
+    np.testing.assert_array_equal(gossamer.Plan.load(tmp_path / "sampled.plan")(X, GRID), y)
+
+
+@pytest.mark.parametrize("proto", [sampled(), choosing()], ids=["part", "tail"])
+def test_strict_refuses_it(proto: onnx.ModelProto) -> None:
+    with pytest.raises(UnsupportedError, match=r"ONNX Runtime computes .* strict allows"):
+        gossamer.compile(proto, "host", strict=True).program(1)
+
+
+def test_outputs_whose_shape_the_data_decide(device: Device, tmp_path: Path) -> None:
+    plan = gossamer.compile(choosing(), device)
+    assert [info.name for info in plan.outputs] == ["rows", "scores"]
+    for rows in (ROWS, -np.abs(ROWS), ROWS[:2]):
+        right = expected(choosing(), rows)
+        chosen, scores = plan(rows)
+        np.testing.assert_array_equal(chosen, right[0])
+        np.testing.assert_allclose(scores, right[1], rtol=1e-5, atol=1e-5)
+    assert "the end of the network: ONNX Runtime computes 2 nodes" in str(plan.report())
+    plan.save(tmp_path / "choosing.plan")
+    loaded = gossamer.Plan.load(tmp_path / "choosing.plan", device)
+    np.testing.assert_array_equal(loaded(x=ROWS)[0], plan(ROWS)[0])
+    with pytest.raises(InputError, match="cannot be bound: NonZero 'places'"):
+        plan.bind(ROWS)
+    with pytest.raises(InputError, match="cannot be streamed: NonZero 'places'"):
+        plan.stream([ROWS])
+    with pytest.raises(InputError, match="has shape 5x3"):
+        plan(ROWS[:, :3])
+
+
+def test_texts_and_sequences() -> None:
+    plan = gossamer.compile(texts(), "host")
+    x = np.array([[-1, 0, 2]], np.float32)
+    joined, y = plan(np.array(["a", "b"]), x)
+    assert joined.tolist() == ["a!", "b!"]
+    np.testing.assert_array_equal(y, np.maximum(x, 0))
+    with pytest.raises(InputError, match="input 'a' is an array of float32, expected texts"):
+        plan(x, x)
+    graph = helper.make_graph(
+        [helper.make_node("SplitToSequence", ["x"], ["s"], "split", axis=0)], "split",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 2])],
+        [helper.make_tensor_sequence_value_info("s", TensorProto.FLOAT, None)])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    parts = gossamer.compile(proto, "host")(ROWS[:, :2])
+    np.testing.assert_array_equal(np.concatenate(parts), ROWS[:, :2])
+
+
+def test_ctrl_c_ends_a_loop() -> None:
+    plan = gossamer.compile(counting(2**62), "host")
+    timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        plan(np.zeros(2, np.float32))
+    timer.join()
+
+
+def test_what_onnxruntime_refuses_too_is_said_in_one_line() -> None:
+    # the operator is defined by onnx and computed by nobody
+    proto = model([helper.make_node("ImageDecoder", ["x"], ["y"], "layer")], {"x": ("N",)},
+                  {"y": 3}, types=dict.fromkeys("xy", TensorProto.UINT8), opset=20)
+    with pytest.raises(UnsupportedError, match="ImageDecoder 'layer'"):
+        gossamer.load(proto)
+    wrong = bytes_of([helper.make_node("Sine", ["x"], ["y"])], ["x"], ["y"])
+    with pytest.raises(UnsupportedError, match=r"ONNX Runtime does not compute it either: .*Sine"):
+        session.Session(wrong.tobytes(), {})
+
+
+def test_values_that_it_cannot_take_name_the_node() -> None:
+    proto = model([helper.make_node("GatherElements", ["x", "i"], ["y"], "pick")],
+                  {"x": (2, 2), "i": (2, 2)}, {"y": 2}, types={"i": TensorProto.INT64})
+    plan = gossamer.compile(proto, "host")
+    with pytest.raises(InputError, match=r"GatherElements 'pick': ONNX Runtime: [^/]*"
+                                         r"Out of range value in index tensor"):
+        plan(np.zeros((2, 2), np.float32), np.full((2, 2), 7))
+
+
+def test_a_part_names_no_file() -> None:
+    proto = onnx.load_model_from_string(bytes_of(
+        [helper.make_node("Add", ["x", "w"], ["y"])], ["x"], ["y"]).tobytes())
+    tensor = proto.graph.initializer.add(name="w", data_type=TensorProto.FLOAT, dims=[2],
+                                         data_location=TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value="/etc/passwd")
+    with pytest.raises(UnsupportedError, match="names another file"):
+        session.Session(proto.SerializeToString(), {})
+    with pytest.raises(UnsupportedError, match="damaged"):
+        session.Session(b"\xff" * 9, {})
+
+
+def test_onnxruntime_is_looked_for_under_its_name() -> None:
+    assert session.is_installed() == (find_spec("onnxruntime") is not None)
+
+
+def test_without_onnxruntime_all_else_works(tmp_path: Path) -> None:
+    code = """
+import sys
+sys.modules["onnxruntime"] = None
+import numpy as np, onnx, gossamer
+x = np.array([[-1, 2]], np.float32)
+assert (gossamer.compile(sys.argv[1], "host")(x) == [[0, 2]]).all()
+try:
+    gossamer.compile(sys.argv[2], "host")
+except gossamer.GossamerError as error:
+    print(error)
+"""
+    known = model([helper.make_node("Relu", ["x"], ["y"])], {"x": ("N", 2)}, {"y": 2})
+    unknown = model([helper.make_node("Sinh", ["x"], ["y"], "s")], {"x": ("N", 2)}, {"y": 2})
+    for name, proto in (("known", known), ("unknown", unknown)):
+        onnx.save(proto, tmp_path / f"{name}.onnx")
+    result = subprocess.run([sys.executable, "-c", code, tmp_path / "known.onnx",
+                             tmp_path / "unknown.onnx"], text=True, capture_output=True, check=True)
+    assert "does not compute Sinh 's'" in result.stdout
+    assert "pip install 'gossamer[onnxruntime]'" in result.stdout
+
+
+def test_networks_without_parts_do_not_load_onnxruntime(tmp_path: Path) -> None:
+    proto = model([helper.make_node("Relu", ["x"], ["y"])], {"x": ("N", 2)}, {"y": 2})
+    onnx.save(proto, tmp_path / "known.onnx")
+    code = ("import sys, numpy as np, gossamer; "
+            "gossamer.compile(sys.argv[1], 'host')(np.zeros((1, 2), np.float32)); "
+            "assert 'onnxruntime' not in sys.modules")
+    subprocess.run([sys.executable, "-c", code, tmp_path / "known.onnx"], check=True)
