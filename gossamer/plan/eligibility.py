@@ -9,6 +9,7 @@ from gossamer.device.registry import find
 from gossamer.errors import InputError, UnsupportedError
 from gossamer.ops.algorithm import Algorithm, Problem, Variant
 from gossamer.ops.host_threads import ONE, Threads, of_threads
+from gossamer.ops.region.problem import RegionProblem
 from gossamer.ops.registry import OPS
 from gossamer.ops.zero_weights import ZeroWeights
 from gossamer.plan.policy import Policy
@@ -29,10 +30,17 @@ def refusal_reason(algorithm: Algorithm, problem: Problem, layer_device: Device)
     build; None where it can. A change of precision may compute in the float16 of its own specs."""
     if (reason := algorithm.supports(problem, layer_device)) is not None:
         return reason
-    has_half = any(spec.dtype == "float16" for spec in (*problem.inputs, *problem.outputs))
+    is_asked_for = is_change_of_precision(problem)
     return reason_not_allowed((variant for variant in algorithm.variants(problem, layer_device)
-                            if variant.precision == "fp32" or has_half), UNMEASURED_SECONDS,
+                            if variant.precision == "fp32" or is_asked_for), UNMEASURED_SECONDS,
                            "without an effort")
+
+
+def is_change_of_precision(problem: Problem) -> bool:
+    """Returns whether a problem reads or writes float16 because a layer or the caller asked for it.
+    A region does more than that: it computes layers, in the precision that the policy allows."""
+    return not isinstance(problem, RegionProblem) and any(
+        spec.dtype == "float16" for spec in (*problem.inputs, *problem.outputs))
 
 
 def reason_not_allowed(variants: Iterable[Variant], seconds: float, why: str) -> str | None:

@@ -11,6 +11,7 @@ import pytest
 
 from gossamer.model.builder import GraphBuilder
 from gossamer.model.formats import with_formats
+from gossamer.model.graph import Graph
 from gossamer.model.input_format import InputFormat
 from gossamer.ops.region.problem import RegionProblem
 from gossamer.plan.choose.assigner import Assigner, Choices
@@ -19,11 +20,11 @@ from gossamer.plan.choose.conversion_costs import ConversionCosts
 from gossamer.plan.choose.restriction import FREE, Restriction
 from gossamer.plan.plan import Plan
 from gossamer.plan.policy import Policy
-from gossamer.plan.program import Layer
+from gossamer.plan.program import Layer, Program
 from gossamer.plan.store.tuning_cache import TuningCache
 from gossamer.plan.tune.tuner import Tuner
 from gossamer.tensor import Format, TensorSpec
-from tests.simulated.algorithms import estimated_times, simulated
+from tests.simulated.algorithms import Times, drawn_times, estimated_times, simulated
 from tests.simulated.device import HARDWARE, SimulatedDevice
 from tests.simulated.plans import Case, check
 
@@ -46,11 +47,8 @@ def test_plans_of_random_networks_are_right(first: int) -> None:
             raise AssertionError(f"{case}: {error}") from error
 
 
-@pytest.mark.parametrize("given", [
-    InputFormat("uint8", "NHWC", scale=1 / 64, mean=(1, 2, 3)), InputFormat("uint8"),
-    InputFormat("float16", "NHWC")], ids=str)
-def test_the_kernel_of_the_first_layers_makes_the_image(given: InputFormat,
-                                                        tmp_path: Path) -> None:
+def _mobile() -> Graph:
+    """Returns the first layers of a mobile network."""
     build, rng = GraphBuilder("mobile"), np.random.default_rng(0)
 
     def convolved(x: str, *shape: int, stride: int = 1, groups: int = 1) -> str:
@@ -61,14 +59,36 @@ def test_the_kernel_of_the_first_layers_makes_the_image(given: InputFormat,
     y = build.apply("relu", convolved(build.input("x", (None, 3, 32, 32)), 16, 3, 3, 3, stride=2))
     y = convolved(build.apply("relu", convolved(y, 16, 1, 3, 3, groups=16)), 8, 16, 1, 1)
     build.output(y, (None, 8, 16, 16))
-    with simulated(estimated_times(0)):
+    return build.finish()
+
+
+def _program(given: InputFormat, precision: str, times: Times, folder: Path) -> Program:
+    """Returns the program of the first layers of a mobile network on a simulated H200."""
+    with simulated(times):
         device = SimulatedDevice(HARDWARE["h200"], side_by_side=False)
-        tuner = Tuner(device, "quick", precision="fp16", cache=TuningCache(device, tmp_path))
-        plan = Plan(with_formats(build.finish(), given, None), device, Policy("quick", "fp16"),
+        tuner = Tuner(device, "quick", precision=precision, cache=TuningCache(device, folder))
+        plan = Plan(with_formats(_mobile(), given, None), device, Policy("quick", precision),
                     tuner=tuner)
-        first = plan.program(1).steps[0]
+        return plan.program(1)
+
+
+@pytest.mark.parametrize("given", [
+    InputFormat("uint8", "NHWC", scale=1 / 64, mean=(1, 2, 3)), InputFormat("uint8"),
+    InputFormat("float16", "NHWC")], ids=str)
+def test_the_kernel_of_the_first_layers_makes_the_image(given: InputFormat,
+                                                        tmp_path: Path) -> None:
+    first = _program(given, "fp16", estimated_times(0), tmp_path).steps[0]
     assert first.algorithm.name == "stem_mma" and "input x" in first.layer.covers
     assert first.variant.inputs[0].format == given.format(4)
+
+
+def test_layers_of_halves_are_computed_in_the_precision_allowed(tmp_path: Path) -> None:
+    """The precision of what callers give says nothing of that of the layers that read it."""
+    for seed in range(6):
+        steps = _program(InputFormat("float16", "NHWC"), "fp32", drawn_times(seed),
+                         tmp_path / str(seed)).steps
+        assert {step.variant.precision for step in steps if step.layer.covers
+                or "conv2d" in step.layer.name} == {"fp32"}, seed
 
 
 def found(seeds: int = 20) -> bool:

@@ -12,7 +12,7 @@ from gossamer.device.base import Device
 from gossamer.ops.algorithm import Algorithm, Problem, Variant
 from gossamer.ops.host_threads import ONE, Threads, of_threads
 from gossamer.ops.registry import OPS
-from gossamer.plan.eligibility import reason_not_allowed
+from gossamer.plan.eligibility import is_change_of_precision, reason_not_allowed
 from gossamer.plan.measurement import CandidateKey, Measurement, candidate_key
 from gossamer.plan.policy import Effort
 from gossamer.plan.program import Layer
@@ -256,10 +256,8 @@ class Space:
         """Returns the variants whose precision is allowed."""
         key = (algorithm, problem, device.name)
         if key not in self._variants:
-            # a problem with float16 specs is a change of precision, which some layer asked for
-            has_half = any(spec.dtype == "float16" for spec in (*problem.inputs, *problem.outputs))
             self._variants[key] = _Listed(of_threads(
-                algorithm.variants(problem, device) if has_half
+                algorithm.variants(problem, device) if is_change_of_precision(problem)
                 else algorithm.variants_in(problem, device, self._asked_precisions(
                     algorithm, problem, device)), self._threads, device))
         return self._variants[key]
