@@ -147,7 +147,7 @@ class Sampler:
             self._profile.device_us += again
             once = min(once, again)
         if once > most_us:
-            return PreparedTask(execute, 1, once), once
+            return PreparedTask(execute, 1), once
         task = repeated(Task(device, work, as_in_plan=True), _SAMPLE_US, once)
         (timing,) = sampled([task], 1, _BUDGET_US)
         if isinstance(timing, Exception):
