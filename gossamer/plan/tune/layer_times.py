@@ -193,6 +193,7 @@ class Attempt:
     leader: the first config of its algorithm with the same formats and precision; None for that.
     is_required: whether the plan without measurements takes it, or it is the last.
     is_last: whether a layer has no other candidate that works, so that it is measured in any case.
+    is_more: whether its config is none of those that the effort has at first.
     before: an earlier result, which does not suffice.
     measured: the result.
     may_differ: whether the result may be another next time, so that it is not stored.
@@ -210,6 +211,7 @@ class Attempt:
     leader: Attempt | None = None
     is_required: bool = False
     is_last: bool = False
+    is_more: bool = False
     before: Measurement | None = None
     measured: Measurement | None = None
     may_differ: bool = False

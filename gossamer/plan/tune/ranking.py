@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from gossamer.plan.tune.cost import BuildCosts, Estimates
-from gossamer.plan.tune.layer_times import NEAR, Attempt, CandidateGroup, LayerTimes
+from gossamer.plan.tune.layer_times import Attempt, CandidateGroup, LayerTimes
 
 _ATTEMPT_SECONDS = 0.01
 """Seconds that measuring a candidate takes where building it takes none: those of a check and of
@@ -47,17 +47,18 @@ class Ranking:
     """The attempts that are left, in the order in which they are best measured.
 
     everything: whether attempts that cannot save anything are measured as well. worth: the share of
-    the network's time that a second of measuring must be expected to save. costs: what building
+    the network's time that a second of measuring must be expected to save. more_gain: the share
+    that a config must be expected to save which is none of the first ones. costs: what building
     takes. required_first: whether required attempts come before all others, whatever is expected of
     them.
     """
 
     def __init__(self, estimates: Estimates, costs: BuildCosts, *, everything: bool = False,
-                 worth: float = 0.0, required_first: bool = True) -> None:
+                 worth: float = 0.0, more_gain: float = 0.0, required_first: bool = True) -> None:
         self.costs = costs
         self._estimates = estimates
         self._everything = everything
-        self._worth = worth
+        self._worth, self._more_gain = worth, more_gain
         self._required_first = required_first
         self._layers: dict[LayerTimes, None] = {}
         self._left_of: Counter[CandidateGroup] = Counter()
@@ -128,13 +129,15 @@ class Ranking:
     def _not_worth_it(self, attempt: Attempt, score: float) -> Skip | None:
         """Returns a reason where an attempt is expected to save too little; None where it is not.
         """
-        if self._is_sure(attempt) or not self._worth:
+        if self._is_sure(attempt) or not (self._worth or attempt.is_more):
             return None
         total = sum(layer.best_us for layer in self._layers if not layer.parts)
-        if total == math.inf or score >= self._worth * total:
+        seconds = self._seconds(attempt)
+        least = max(self._worth, self._more_gain / seconds if attempt.is_more else 0.0)
+        if total == math.inf or score >= least * total:
             return None
         return Skip(f"too little is expected to be saved of the network's {total:.1f} us for "
-                    f"{self._seconds(attempt):.2f} s of building")
+                    f"{seconds:.2f} s of building")
 
     def _is_sure(self, attempt: Attempt) -> bool:
         """Returns whether an attempt is measured whatever is expected of it."""
@@ -173,17 +176,6 @@ class Ranking:
         """Forgets the time of an attempt that failed after it was measured."""
         for layer in attempt.group.layers:
             layer.forget(attempt)
-
-    def saving_us_of_configs(self, attempt: Attempt, layer: LayerTimes) -> float:
-        """Returns the time that another config of an attempt's algorithm is expected to save one of
-        its layers, from the ratios of configs that were measured for all layers; 0 where they are
-        not known, and for an attempt that is not near the layer's best."""
-        bound = (layer.bound(attempt, self._estimates) if layer.keeps_precisions
-                 else min(layer.best_us, layer.parts_us))
-        if attempt.time_us is None or attempt.time_us > NEAR * bound or layer.region_instead:
-            return 0.0
-        return self._estimates.saving_us_of_config(
-            attempt.algorithm, _first_us(attempt) or attempt.time_us, bound) or 0.0
 
     def _seconds(self, attempt: Attempt) -> float:
         """Returns the seconds that an attempt is expected to take."""
@@ -229,6 +221,9 @@ class Ranking:
                  self._estimates.saving_us_of_config(attempt.algorithm, first_us, bound))
         if known is not None:
             return known
+        if attempt.is_more:
+            # nothing promises that another config is of use
+            return 0.0
         return max(0.0, bound - self._expected_us(attempt),
                    _LIKELY * (bound - self.least_us(attempt)))
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -69,7 +68,7 @@ class Rules:
 
     samples: samples that a measurement needs to suffice.
     worth: share of the network's time that a second of measuring must be expected to save.
-    more_gain: share of it that more configs of an algorithm must be expected to save.
+    more_gain: share of it that one config more of an algorithm must be expected to save.
     everything: whether candidates that cannot be of use are measured too.
     keeps_precisions: whether a less precise candidate may not stand for a more precise one.
     required_first: whether what the plan without measurements takes is measured before all else.
@@ -115,7 +114,7 @@ class Search:
         costs = BuildCosts(processors() if device.builds_side_by_side else 1)
         self._ranking = Ranking(
             estimates, costs, everything=rules.everything, worth=rules.worth,
-            required_first=rules.required_first)
+            more_gain=rules.more_gain, required_first=rules.required_first)
         self._builds = CandidateBuilds(device, memory, profile, costs,
                                        None if workers is None else workers.pools)
         self._sampler = Sampler(device, memory, self._ranking, self._builds, rules.samples, profile,
@@ -126,6 +125,8 @@ class Search:
         self._attempts: list[Attempt] = []
         """The attempts for candidates of which nothing sufficient was known."""
         self._alike: dict[object, CandidateGroup] = {}
+        self._more: list[Attempt] = []
+        """The attempts for more configs than the effort has at first, for the second round."""
         self._followers: dict[Attempt, CandidateGroup] = {}
         """The attempts that wait for the layer that theirs is like, with that one's group."""
         self._start = self._stored = time.monotonic()
@@ -213,47 +214,52 @@ class Search:
         if not self._rules.everything:
             now = time.monotonic()
             self._until = now + max(_LEAST_MORE_SECONDS, _MORE * (now - self._start))
-        self._ranking.extend(self._of_followers())
+        self._ranking.extend([*self._of_followers(), *self._more])
+        self._more.clear()
         if not self._is_over():
             self._add(within(self.best_us))
-            self._add(self._more_configs(), are_more=True)
         self._round(())
         self._until = math.inf
 
-    def _add(self, requests: Sequence[Request], *, are_more: bool = False) -> None:
-        """Adds requests to the ranking. are_more: whether they are of more configs than the effort
-        has at first, of which the plan without measurements takes none."""
+    def _add(self, requests: Sequence[Request]) -> None:
+        """Adds requests to the ranking; more configs than the effort has at first wait."""
         self.elsewhere += [request for request in requests if request.device is not self._device]
         here = [request for request in requests if request.device is self._device]
         with self._profile.stage(LISTING):
-            new = self._listed(here, are_more)
+            new = self._listed(here)
             self._relate()
         attempts = [attempt for group, of_group in new.items()
                     for attempt in self._missing(group, of_group)]
         self._attempts += attempts
         self._begun(attempts)
         self._memory.reserve_workspace(attempt.variant for attempt in attempts)
-        self._ranking.extend(attempt for attempt in attempts if attempt not in self._followers)
+        attempts = [attempt for attempt in attempts if attempt not in self._followers]
+        self._more += [attempt for attempt in attempts if attempt.is_more]
+        self._ranking.extend(attempt for attempt in attempts if not attempt.is_more)
 
-    def _listed(self, requests: Iterable[Request],
-                are_more: bool) -> dict[CandidateGroup, list[Attempt]]:
+    def _listed(self, requests: Iterable[Request]) -> dict[CandidateGroup, list[Attempt]]:
         """Returns an attempt for each candidate that was not requested before, by the group of
         those that share measurements."""
         new: dict[CandidateGroup, list[Attempt]] = {}
         for request in requests:
             self._requests.append(request)
-            problem, is_first = request.problem, not (are_more or request.layer.covers)
+            problem, is_first = request.problem, not request.layer.covers
             times = self._times.setdefault(problem, LayerTimes(
                 request.layer.name, keeps_precisions=self._rules.keeps_precisions))
             for algorithm in request.algorithms:
                 timed = timed_problem(problem, algorithm)
+                first_configs = self._space.limits.configs_of(algorithm)
+                configs: set[object] = set()
                 for variant in self._space.buildable(algorithm, problem, self._device):
+                    configs.add(variant.config)
                     group = self._groups.setdefault(
                         timed, CandidateGroup(timed, request.layer, []))
                     group.join(times)
                     key = candidate_key(algorithm, variant)
                     if key not in group.attempts:
                         attempt = self._attempt(group, algorithm, variant)
+                        attempt.is_more = first_configs is not None and (
+                            len(configs) > first_configs)
                         group.add(attempt)
                         new.setdefault(group, []).append(attempt)
                     if is_first and (variant.precision == "fp32" or request.layer.inserted):
@@ -363,27 +369,6 @@ class Search:
                     is_final=not self._is_over())
         self._followers.clear()
         return taken
-
-    def _more_configs(self) -> list[Request]:
-        """Returns requests for more configs of dense algorithms that are among the fastest for a
-        layer, where these are expected to save enough. Of those that skip zeros, each would be
-        compiled for one layer only."""
-        layers = {request.layer.name: request.layer for request in self._requests}
-        known_us = [us for us in map(self.best_us, (
-            layer for layer in layers.values() if not layer.covers)) if us < math.inf]
-        least_us = self._rules.more_gain * sum(known_us)
-        counts = Counter(layer.problem for layer in layers.values())
-        count_of = {times: counts[problem] for problem, times in self._times.items()}
-        wanted = {(attempt.algorithm, attempt.group.problem)
-                  for group in self._groups.values() for attempt in group.attempts.values()
-                  if attempt.algorithm.dense and least_us < sum(
-                      count_of[times] * self._ranking.saving_us_of_configs(attempt, times)
-                      for times in group.layers)}
-        allowed = self._space.allow_more(wanted, self._device)
-        return [replace(request, algorithms=algorithms) for request in self._requests
-                if (algorithms := [
-                    algorithm for algorithm in request.algorithms
-                    if (algorithm, timed_problem(request.problem, algorithm)) in allowed])]
 
     def _required_instead(self) -> list[Attempt]:
         """Returns an attempt for each layer for which no candidate that was measured works, the

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import suppress
 
@@ -13,10 +13,8 @@ from gossamer.ops.algorithm import Algorithm, Problem, Variant
 from gossamer.ops.host_threads import ONE, Threads, of_threads
 from gossamer.ops.registry import OPS
 from gossamer.plan.eligibility import reason_not_allowed
-from gossamer.plan.measurement import CandidateKey, Measurement, candidate_key
 from gossamer.plan.policy import Effort
 from gossamer.plan.program import Layer
-from gossamer.plan.tune.alike import timed_problem
 from gossamer.plan.tune.measures import Request
 from gossamer.plan.tune.profile import LISTING, TuningProfile
 from gossamer.plan.tune.worker_pools import WorkerPools
@@ -35,15 +33,12 @@ class Space:
     limits: those of the effort, whose name is `effort`. precisions: those that are allowed.
     everything: whether candidates that cannot be of use are listed too. keeps_precisions: whether
     layers may have to be computed in float32 though float16 is faster. threads: BLAS threads of a
-    layer on the host. stored: returns the measurements of a problem's candidates that earlier
-    processes made on a device.
+    layer on the host.
     """
 
     def __init__(self, effort: str, limits: Effort, precisions: Sequence[str],
                  profile: TuningProfile, *, everything: bool, keeps_precisions: bool,
-                 threads: Threads = ONE,
-                 stored: Callable[[Problem, Device], Iterable[Measurement]] = lambda *_: ()
-                 ) -> None:
+                 threads: Threads = ONE) -> None:
         self.limits = limits
         self._precisions = precisions
         self._profile = profile
@@ -53,10 +48,7 @@ class Space:
         self._variants: dict[tuple[Algorithm, Problem, str], _Listed] = {}
         self._refusals: dict[tuple[Algorithm, Problem, str], str | None] = {}
         self._narrow: set[tuple[Problem, str]] = set()
-        self._stored = stored
-        self._known: dict[tuple[Algorithm, Problem, str], frozenset[CandidateKey]] = {}
         self._with_half: dict[tuple[Algorithm, Problem, str], bool] = {}
-        self._allowed_more: set[tuple[Algorithm, Problem, str]] = set()
         self.answers: Future[None] | None = None
         """It is done when the libraries of vendors have answered; None where nobody waits for that.
         """
@@ -195,18 +187,6 @@ class Space:
                 self._precise(algorithm, problem, device), self.limits.build_seconds, self.why)
         return self._refusals[key]
 
-    def allow_more(self, wanted: Iterable[tuple[Algorithm, Problem]],
-                   device: Device) -> set[tuple[Algorithm, Problem]]:
-        """Allows as many configs as the effort has at most of algorithms, each for the problem
-        under which its times are stored. Returns those that had fewer before."""
-        if self.limits.more_configs is None:
-            return set()
-        allowed = {(algorithm, timed) for algorithm, timed in wanted
-                   if not algorithm.vendor
-                   and (algorithm, timed, device.name) not in self._allowed_more}
-        self._allowed_more.update((*pair, device.name) for pair in allowed)
-        return allowed
-
     def buildable(self, algorithm: Algorithm, problem: Problem,
                   device: Device) -> Iterator[Variant]:
         """Yields the variants within the effort that do not take too long to build."""
@@ -215,41 +195,16 @@ class Space:
 
     def within_effort(self, algorithm: Algorithm, problem: Problem,
                       device: Device) -> Iterator[Variant]:
-        """Yields the variants of as many configs as the effort asks for, those before them that
-        would take too long to build, and those of further configs that were measured before."""
-        most = self.limits.configs_of(algorithm)
-        if self._allowed_more and (
-                algorithm, timed_problem(problem, algorithm), device.name) in self._allowed_more:
-            most = self.limits.more_configs
-        known = set(self._measured_before(algorithm, problem, device))
-        count = 0
+        """Yields the variants of as many configs as the effort has at most, and those before them
+        that would take too long to build."""
+        most, count = self.limits.most_configs_of(algorithm), 0
         for _, variants in itertools.groupby(self._precise(algorithm, problem, device),
                                              key=lambda variant: variant.config):
-            group = list(variants)
-            if most is None or count < most:
-                yield from group
-            elif count < (self.limits.more_configs or 0) and known:
-                yield from (variant for variant in group
-                            if candidate_key(algorithm, variant) in known)
-            else:
+            if most is not None and count >= most:
                 return
-            if known:
-                known.difference_update(candidate_key(algorithm, variant) for variant in group)
+            group = list(variants)
+            yield from group
             count += any(variant.build_seconds <= self.limits.build_seconds for variant in group)
-
-    def _measured_before(self, algorithm: Algorithm, problem: Problem,
-                         device: Device) -> Collection[CandidateKey]:
-        """Returns the keys of an algorithm's candidates that an earlier process measured, where
-        there may be more of them than the effort has at first."""
-        if self.limits.more_configs is None or algorithm.vendor or not algorithm.dense:
-            return ()
-        key = (algorithm, problem, device.name)
-        if key not in self._known:
-            self._known[key] = frozenset(
-                measured.candidate_key
-                for measured in self._stored(timed_problem(problem, algorithm), device)
-                if measured.algorithm == algorithm.name and not measured.not_tried)
-        return self._known[key]
 
     def _precise(self, algorithm: Algorithm, problem: Problem,
                  device: Device) -> Iterable[Variant]:

@@ -95,8 +95,7 @@ class Tuner:
         self._keeps_precisions = keeps_precisions
         self._space = Space(effort, self._limits, self.precisions, self.profile,
                             everything=self.everything, keeps_precisions=keeps_precisions,
-                            threads=threads,
-                            stored=lambda *of: self._results.on_disk(*of).values())
+                            threads=threads)
         self._memories: dict[str, CandidateMemory] = {}
         self._estimates: dict[str, Estimates] = {}
         self._workers = WorkerPools()
