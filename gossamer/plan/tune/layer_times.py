@@ -19,6 +19,8 @@ _ALONE = 1.25
 _CLEARLY_FASTER = {3: 0.5, 5: 0.6}
 """Ratio of a region's time to that of its layers alone from which on the layers are left to it, by
 the candidates of each layer that have a time."""
+_FASTER = 0.8
+"""That ratio from which on the regions within a region are left to it."""
 NEAR = 1.15
 """Ratio to the best known time up to which a candidate is timed more than once."""
 
@@ -40,7 +42,8 @@ class LayerTimes:
     bounds: what bound() returned since the last of these changed.
     tried: the candidates that have a time.
     parts: for a region, the times of its layers.
-    covered_by: for each layer with these times the regions that compute it and others in one step.
+    covered_by: for each layer or region with these times the regions that compute it and others in
+        one step.
     """
 
     name: str
@@ -65,14 +68,19 @@ class LayerTimes:
         return sum(part.best_us for part in self.parts) if self.parts else math.inf
 
     @property
+    def is_covered(self) -> bool:
+        """Whether a region computes each layer or region that has these times."""
+        return bool(self.covered_by) and all(self.covered_by)
+
+    @property
     def region_instead(self) -> LayerTimes | None:
         """A region that is so much faster than its layers alone, of which some candidates were
         tried, that this one is left to it; None unless there is one for each layer that has these
         times."""
         if self.keeps_precisions or not self.covered_by:
             return None
-        instead = [next((region for region in regions if region._is_clearly_faster), None)
-                   for regions in self.covered_by]
+        instead = [next((region for region in regions if region._is_clearly_faster or (
+            self.is_region and region._share < _FASTER)), None) for regions in self.covered_by]
         return instead[0] if all(instead) else None
 
     @property

@@ -25,7 +25,7 @@ from gossamer.plan.tune.build import CandidateBuilds
 from gossamer.plan.tune.cost import BuildCosts, Estimates
 from gossamer.plan.tune.digests import Digests
 from gossamer.plan.tune.layer_times import NEAR, Attempt, CandidateGroup, LayerTimes
-from gossamer.plan.tune.measures import BestUs, Request, Waves
+from gossamer.plan.tune.measures import Request, Waves
 from gossamer.plan.tune.memory import CandidateMemory
 from gossamer.plan.tune.profile import LISTING, STORING, TuningProfile
 from gossamer.plan.tune.ranking import ENDED, Ranking, Skip
@@ -125,36 +125,30 @@ class Search:
         self._attempts: list[Attempt] = []
         """The attempts for candidates of which nothing sufficient was known."""
         self._alike: dict[object, CandidateGroup] = {}
-        self._more: list[Attempt] = []
-        """The attempts for more configs than the effort has at first, for the second round."""
+        self._later: list[Attempt] = []
+        """The attempts that wait for the second round."""
         self._followers: dict[Attempt, CandidateGroup] = {}
         """The attempts that wait for the layer that theirs is like, with that one's group."""
         self._start = self._stored = time.monotonic()
         self._until = math.inf
 
-    def run(self, waves: Waves, within: Callable[[BestUs], Sequence[Request]]) -> None:
+    def run(self, waves: Waves) -> None:
         """Measures what is requested; the results are stored, those before an interrupt included.
 
-        waves: requests for the first round, of which the next are taken when as many candidates as
-        is of use are being built. within: returns the requests that are made after it.
+        waves: requests, of which the next are taken when as many candidates as is of use are being
+        built.
         """
         # the driver is not asked again at each call which context is current
         current = (self._device.current() if self._device.runs_cuda_libraries else nullcontext())
         try:
             with responsive(), current, self._builds.started():
                 self._round(waves)
-                self._second_round(within)
+                self._second_round()
                 while instead := self._required_instead():
                     self._ranking.extend(instead)
                     self._round(())
         finally:
             self._store()
-
-    def best_us(self, layer: Layer) -> float:
-        """Returns the best time of a layer or region that is known so far in microseconds; infinite
-        where none is."""
-        times = None if layer.problem is None else self._times.get(layer.problem)
-        return math.inf if times is None else times.best_us
 
     def _round(self, waves: Waves) -> None:
         """Measures what is left in the ranking, and what is requested meanwhile."""
@@ -209,20 +203,19 @@ class Search:
         self._progress(Progress(len(layers), len(known), sum(known), most, most - left,
                                 spent * left / max(1, most - left)))
 
-    def _second_round(self, within: Callable[[BestUs], Sequence[Request]]) -> None:
+    def _second_round(self) -> None:
         """Measures what the first round shows to be of use."""
         if not self._rules.everything:
             now = time.monotonic()
             self._until = now + max(_LEAST_MORE_SECONDS, _MORE * (now - self._start))
-        self._ranking.extend([*self._of_followers(), *self._more])
-        self._more.clear()
-        if not self._is_over():
-            self._add(within(self.best_us))
+        self._ranking.extend([*self._of_followers(), *self._later])
+        self._later.clear()
         self._round(())
         self._until = math.inf
 
     def _add(self, requests: Sequence[Request]) -> None:
-        """Adds requests to the ranking; more configs than the effort has at first wait."""
+        """Adds requests to the ranking; more configs than the effort has at first wait, and regions
+        that larger ones contain, which are requested before them."""
         self.elsewhere += [request for request in requests if request.device is not self._device]
         here = [request for request in requests if request.device is self._device]
         with self._profile.stage(LISTING):
@@ -234,8 +227,10 @@ class Search:
         self._begun(attempts)
         self._memory.reserve_workspace(attempt.variant for attempt in attempts)
         attempts = [attempt for attempt in attempts if attempt not in self._followers]
-        self._more += [attempt for attempt in attempts if attempt.is_more]
-        self._ranking.extend(attempt for attempt in attempts if not attempt.is_more)
+        later = [attempt for attempt in attempts if attempt.is_more or all(
+            times.is_region and times.is_covered for times in attempt.group.layers)]
+        self._later += later
+        self._ranking.extend(attempt for attempt in attempts if attempt not in later)
 
     def _listed(self, requests: Iterable[Request]) -> dict[CandidateGroup, list[Attempt]]:
         """Returns an attempt for each candidate that was not requested before, by the group of
@@ -278,20 +273,23 @@ class Search:
         inner = self._space.inner(self._requests, self._device)
         outer = {request.problem for request in self._requests if request.layer.name not in inner}
         times_of = {request.layer.name: self._times[request.problem] for request in self._requests}
-        covering: dict[str, list[LayerTimes]] = {}
+        covering: dict[str, list[Layer]] = {}
         for request in self._requests:
             parts = request.layer.covers
             if parts and all(part in times_of for part in parts):
                 times_of[request.layer.name].parts = [times_of[part] for part in parts]
                 for part in parts:
-                    covering.setdefault(part, []).append(times_of[request.layer.name])
+                    covering.setdefault(part, []).append(request.layer)
         for problem, times in self._times.items():
             times.is_inner = problem not in outer
             times.covered_by.clear()
             times.bounds.clear()
-        for name in {request.layer.name: None for request in self._requests
-                     if covering and not request.layer.covers}:
-            times_of[name].covered_by.append(covering.get(name, ()))
+        layers = {request.layer.name: request.layer for request in self._requests}
+        for name, layer in layers.items() if covering else ():
+            own = set(layer.computes)
+            times_of[name].covered_by.append([
+                times_of[region.name] for region in covering.get(layer.computes[0], ())
+                if own < set(region.covers)])
 
     def _missing(self, group: CandidateGroup, attempts: Sequence[Attempt]) -> list[Attempt]:
         """Returns those of a group's attempts of which nothing sufficient is known."""

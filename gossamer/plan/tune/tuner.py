@@ -27,7 +27,7 @@ from gossamer.plan.tune.cost import Estimates
 from gossamer.plan.tune.device_check import compile_ahead
 from gossamer.plan.tune.digests import Digests
 from gossamer.plan.tune.layer_times import Attempt
-from gossamer.plan.tune.measures import BestUs, Chosen, Request, Waves
+from gossamer.plan.tune.measures import Chosen, Request, Waves
 from gossamer.plan.tune.memory import CandidateMemory
 from gossamer.plan.tune.profile import TuningProfile
 from gossamer.plan.tune.rates import know_rates
@@ -171,24 +171,21 @@ class Tuner:
         for of_device in by_device.values():
             scope = [[problem_key(request.problem), *(each.name for each in request.algorithms)]
                      for request in of_device]
-            self._search(of_device[0].device, [of_device], lambda best_us: (), json.dumps(scope))
+            self._search(of_device[0].device, [of_device], json.dumps(scope))
 
-    def measure_network(self, waves: Waves, within: Callable[[BestUs], Sequence[Request]],
-                        scope: str) -> None:
+    def measure_network(self, waves: Waves, scope: str) -> None:
         """Measures the candidates of a network's layers and regions together.
 
         waves: requests, of which the next are made while the candidates of others are built.
-        within: returns the requests that are made when these have times. scope: identifies what is
-        requested.
+        scope: identifies what is requested.
         """
         self._compilers.enter_context(self.device.compilers(processors()))
         self._know_rates(self.device)
         compile_ahead(self.device)
-        self.measure_all(self._search(self.device, waves, within, scope))
+        self.measure_all(self._search(self.device, waves, scope))
         self._workers.end_on_device()
 
-    def _search(self, device: Device, waves: Waves, within: Callable[[BestUs], Sequence[Request]],
-                scope: str) -> list[Request]:
+    def _search(self, device: Device, waves: Waves, scope: str) -> list[Request]:
         """Searches on one device, and returns the requests of others."""
         self._know_rates(device)
         limits = self._limits
@@ -206,7 +203,7 @@ class Tuner:
                         begun=lambda attempts: self._announce(device, attempts),
                         progress=self._progress)
         try:
-            search.run(waves, within)
+            search.run(waves)
         finally:
             self.measured += search.measured
             self.reused += search.reused
