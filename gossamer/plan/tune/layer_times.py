@@ -24,6 +24,9 @@ _FASTER = 0.8
 NEAR = 1.15
 """Ratio to the best known time up to which a candidate is timed more than once."""
 
+_FOR_ALIKE = 2
+"""Configs that are measured of a layer that is like another one, the best of that one."""
+
 _Kind = tuple[tuple[Format, ...], str]
 """The formats and the precision of a candidate."""
 
@@ -168,12 +171,14 @@ class CandidateGroup:
     problem: the problem under which the times are stored.
     layer: the layer with whose constants they are measured.
     layers: those for which the times hold.
+    alike: the candidates of a layer that is like this one, where these wait for their times.
     attempts: one for each candidate, by its key.
     """
 
     problem: Problem
     layer: Layer
     layers: list[LayerTimes]
+    alike: CandidateGroup | None = None
     attempts: dict[CandidateKey, Attempt] = field(default_factory=dict)
     _leaders: dict[tuple, Attempt] = field(default_factory=dict)
 
@@ -183,6 +188,13 @@ class CandidateGroup:
             self.layers.append(times)
             for attempt in self.attempts.values():
                 times.learn(attempt)
+
+    def best(self) -> list[CandidateKey]:
+        """Returns the keys of the few fastest candidates, with which layers that are like this one
+        make do."""
+        timed = [attempt for attempt in self.attempts.values() if attempt.time_us is not None]
+        timed.sort(key=lambda attempt: attempt.time_us or 0.0)
+        return [attempt.key for attempt in timed[:_FOR_ALIKE]]
 
     def add(self, attempt: Attempt) -> None:
         """Adds an attempt, whose leader is the first one of its family."""

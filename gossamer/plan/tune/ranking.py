@@ -117,6 +117,10 @@ class Ranking:
         """Returns why an attempt cannot save anything; None where it may."""
         if self._is_sure(attempt):
             return None
+        alike = attempt.group.alike
+        if alike is not None and not attempt.is_required and (
+                best := alike.best()) and attempt.key not in best:
+            return Skip(f"not among the best for {alike.layer.name}, which is alike")
         regions = [layer.region_instead for layer in attempt.group.layers]
         if regions[0] is not None and all(regions):
             return Skip(f"{regions[0].name} takes {regions[0].best_us:.1f} us, its layers alone "

@@ -17,7 +17,7 @@ from gossamer.device.base import Device
 from gossamer.device.host import processors
 from gossamer.measure import Timing
 from gossamer.ops.algorithm import PRECISIONS, Algorithm, Problem, Variant
-from gossamer.plan.measurement import CandidateKey, Measurement, candidate_key
+from gossamer.plan.measurement import Measurement, candidate_key
 from gossamer.plan.prepare import Prepared, responsive
 from gossamer.plan.program import Layer
 from gossamer.plan.tune.alike import likeness, timed_problem
@@ -38,8 +38,6 @@ _MORE = 0.5
 """Share of the time of the first round that the second one may take."""
 _LEAST_MORE_SECONDS = 1.0
 """What the second round may take at least, so that a pause of the machine does not end it."""
-_FROM_ALIKE = 2
-"""Configs that are measured of a layer that is like another one, the best of that one."""
 _END: Sequence[Request] = []
 """It stands for the end of the waves."""
 _NOT_TRIED = "not tried: "
@@ -125,10 +123,9 @@ class Search:
         self._attempts: list[Attempt] = []
         """The attempts for candidates of which nothing sufficient was known."""
         self._alike: dict[object, CandidateGroup] = {}
+        """The first group of those whose layers are alike."""
         self._later: list[Attempt] = []
         """The attempts that wait for the second round."""
-        self._followers: dict[Attempt, CandidateGroup] = {}
-        """The attempts that wait for the layer that theirs is like, with that one's group."""
         self._start = self._stored = time.monotonic()
         self._until = math.inf
 
@@ -208,14 +205,15 @@ class Search:
         if not self._rules.everything:
             now = time.monotonic()
             self._until = now + max(_LEAST_MORE_SECONDS, _MORE * (now - self._start))
-        self._ranking.extend([*self._of_followers(), *self._later])
+        self._ranking.extend(self._later)
         self._later.clear()
         self._round(())
         self._until = math.inf
 
     def _add(self, requests: Sequence[Request]) -> None:
-        """Adds requests to the ranking; more configs than the effort has at first wait, and regions
-        that larger ones contain, which are requested before them."""
+        """Adds requests to the ranking. More configs than the effort has at first wait, layers that
+        are like another one, and regions that larger ones contain, which are requested before
+        them."""
         self.elsewhere += [request for request in requests if request.device is not self._device]
         here = [request for request in requests if request.device is self._device]
         with self._profile.stage(LISTING):
@@ -226,10 +224,10 @@ class Search:
         self._attempts += attempts
         self._begun(attempts)
         self._memory.reserve_workspace(attempt.variant for attempt in attempts)
-        attempts = [attempt for attempt in attempts if attempt not in self._followers]
-        later = [attempt for attempt in attempts if attempt.is_more or all(
-            times.is_region and times.is_covered for times in attempt.group.layers)]
-        self._later += later
+        later = {attempt for attempt in attempts
+                 if attempt.is_more or attempt.group.alike is not None or all(
+                     times.is_region and times.is_covered for times in attempt.group.layers)}
+        self._later += [attempt for attempt in attempts if attempt in later]
         self._ranking.extend(attempt for attempt in attempts if attempt not in later)
 
     def _listed(self, requests: Iterable[Request]) -> dict[CandidateGroup, list[Attempt]]:
@@ -325,9 +323,8 @@ class Search:
             return []
         kind = None if self._rules.everything else likeness(group.problem)
         if kind is not None and missing:
-            leader = self._alike.setdefault(kind, group)
-            if leader is not group:
-                self._followers.update(dict.fromkeys(missing, leader))
+            first = self._alike.setdefault(kind, group)
+            group.alike = None if first is group else first
         return missing
 
     def _suffices(self, stored: Measurement | None, group: CandidateGroup) -> bool:
@@ -347,26 +344,6 @@ class Search:
             attempt.algorithm, attempt.variant, Timing(0.0, 0.0, 0.0, self._rules.samples),
             error=0.0, weights=self._digests.of(attempt.group.layer))
         return attempt.measured
-
-    def _of_followers(self) -> list[Attempt]:
-        """Returns the attempts of layers that are like another one: the configs that are best for
-        that one."""
-        ranked: dict[CandidateGroup, list[CandidateKey]] = {}
-        for leader in set(self._followers.values()):
-            timed = [attempt for attempt in leader.attempts.values() if attempt.time_us is not None]
-            timed.sort(key=lambda attempt: attempt.time_us or math.inf)
-            ranked[leader] = [attempt.key for attempt in timed[:_FROM_ALIKE]]
-        taken = []
-        for attempt, leader in self._followers.items():
-            if attempt.is_required or not ranked[leader] or attempt.key in ranked[leader]:
-                attempt.leader = None
-                taken.append(attempt)
-            else:
-                self.skips[attempt] = Skip(
-                    f"not among the best for {leader.layer.name}, which is alike",
-                    is_final=not self._is_over())
-        self._followers.clear()
-        return taken
 
     def _required_instead(self) -> list[Attempt]:
         """Returns an attempt for each layer for which no candidate that was measured works, the
