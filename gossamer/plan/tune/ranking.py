@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from gossamer.plan.tune.cost import BuildCosts, Estimates
+from gossamer.plan.tune.cost import BuildCosts, Estimates, Ratios
 from gossamer.plan.tune.layer_times import Attempt, CandidateGroup, LayerTimes
 
 _ATTEMPT_SECONDS = 0.01
@@ -154,20 +154,25 @@ class Ranking:
 
     def least_us(self, attempt: Attempt) -> float:
         """Returns the time that an attempt takes at least."""
-        least = self._estimates.least_us(attempt.kind, attempt.model_us)
+        return max(ratios.least_us(us) for ratios, us in self._ratios(attempt))
+
+    def _ratios(self, attempt: Attempt) -> list[tuple[Ratios, float]]:
+        """Returns by which ratios to which times an attempt is judged: to that of its model, and to
+        that of the first config, where it is another one whose time is known."""
+        found = [(self._estimates.of_kind[attempt.kind], attempt.model_us)]
         if attempt.leader is not None and attempt.leader.time_us is not None:
-            least = max(least, self._estimates.least_us_of_config(attempt.algorithm,
-                                                                  attempt.leader.time_us))
-        return least
+            found.append((self._estimates.of_configs[attempt.algorithm.name],
+                          attempt.leader.time_us))
+        return found
 
     def learn(self, attempt: Attempt) -> None:
         """Remembers the time that was measured in an attempt."""
         if attempt.time_us is None:
             return
-        self._estimates.learn(attempt.kind, attempt.group.problem, attempt.model_us,
-                              attempt.time_us)
-        if attempt.leader is not None and attempt.leader.time_us is not None:
-            self._estimates.learn_config(attempt.algorithm, attempt.leader.time_us, attempt.time_us)
+        # the configs of one problem, on which an algorithm may be slow, say nothing of others
+        for (ratios, us), key in zip(self._ratios(attempt), (attempt.group.problem, attempt),
+                                     strict=False):
+            ratios.learn(key, us, attempt.time_us)
         for layer in attempt.group.layers:
             layer.learn(attempt)
 
@@ -212,27 +217,17 @@ class Ranking:
 
     def _expected_us(self, attempt: Attempt) -> float:
         """Returns the time that is expected of an attempt."""
-        expected = self._estimates.expected_us(attempt.kind, attempt.model_us)
-        return min(expected, _first_us(attempt) or expected)
+        return min(ratios.expected_us(us) for ratios, us in self._ratios(attempt))
 
     def _saving_us(self, attempt: Attempt, bound: float) -> float:
         """Returns the time that an attempt is expected to save where a bound is known: the average
         over what was measured of such candidates, or as long as that is little, some of the way
         down to the least time expected."""
-        first_us = _first_us(attempt)
-        known = (self._estimates.saving_us(attempt.kind, attempt.model_us, bound)
-                 if first_us is None else
-                 self._estimates.saving_us_of_config(attempt.algorithm, first_us, bound))
-        if known is not None:
+        ratios, us = self._ratios(attempt)[-1]
+        if (known := ratios.saving_us(us, bound)) is not None:
             return known
         if attempt.is_more:
             # nothing promises that another config is of use
             return 0.0
         return max(0.0, bound - self._expected_us(attempt),
                    _LIKELY * (bound - self.least_us(attempt)))
-
-
-def _first_us(attempt: Attempt) -> float | None:
-    """Returns the time of the first config of an attempt's family; None where it is not known, or
-    the attempt is the first."""
-    return None if attempt.leader is None else attempt.leader.time_us
