@@ -122,11 +122,10 @@ class Assigner:
     def _excluded(self, assigned: Assigned) -> bool:
         """Excludes what is wrong with the constants of the layers that it is assigned to; returns
         whether anything is."""
-        self._tuner.verify((node.layer, candidate, node.device)
-                           for node, candidate in assigned.taken)
+        checked = self._tuner.verified((node.layer, candidate, node.device)
+                                       for node, candidate in assigned.taken)
         wrong = False
-        for node, candidate in assigned.taken:
-            verified = self._tuner.verified(node.layer, candidate, node.device)
+        for (node, candidate), verified in zip(assigned.taken, checked, strict=True):
             if verified is not candidate:
                 node.candidates[node.candidates.index(candidate)] = verified
                 wrong = wrong or math.isinf(verified.cost)

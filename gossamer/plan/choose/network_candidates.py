@@ -73,10 +73,10 @@ class NetworkCandidates:
                 yield [Request(region, allowed, self._device)
                        for region in by_size[first:first + length]
                        if (allowed := self._region_eligibility(region)[0])]
-        while self._tuner.is_asking:
+        while self._tuner.space.is_asking:
             yield None
-        self._tuner.wait()
-        yield self._requests(layers, self._tuner.refusal_reason)
+        self._tuner.space.wait()
+        yield self._requests(layers, self._tuner.space.refusal_reason)
 
     @property
     def _is_restricted(self) -> bool:
@@ -95,11 +95,11 @@ class NetworkCandidates:
                         device: Device) -> str | None:
         if device is self._device and (algorithm.vendor or not algorithm.dense):
             return "is measured later"
-        return self._tuner.refusal_reason(algorithm, problem, device)
+        return self._tuner.space.refusal_reason(algorithm, problem, device)
 
     def _candidates_of(self, layer: Layer) -> MeasuredLayer:
         able, layer_device, reasons = eligibility(layer, self._device, self._policy,
-                                                  self._tuner.refusal_reason)
+                                                  self._tuner.space.refusal_reason)
         candidates = list(self._tuner.measure(layer, able, layer_device))
         policy = self._policy
         restricted = policy.only is not None or policy.sparse_threshold is not None
@@ -107,7 +107,7 @@ class NetworkCandidates:
             failures = {candidate.algorithm.name: candidate.measured.failure or ""
                         for candidate in candidates}
             able, layer_device, unrestricted_reasons = eligibility(
-                layer, self._device, refusal_reason=self._tuner.refusal_reason)
+                layer, self._device, refusal_reason=self._tuner.space.refusal_reason)
             able = [algorithm for algorithm in able if algorithm.name not in failures]
             if able:
                 candidates = list(self._tuner.measure(layer, able, layer_device))
@@ -124,10 +124,10 @@ class NetworkCandidates:
         layers = [self._layers[name] for name in region.covers]
         taken_alone = self._policy.only is not None and any(
             self._policy.only in {algorithm.name for algorithm in able_on(
-                layer.problem, self._device, self._tuner.refusal_reason)[0]}
+                layer.problem, self._device, self._tuner.space.refusal_reason)[0]}
             for layer in layers if layer.problem is not None)
         return region_eligibility(region, layers, self._device, self._policy,
-                                  self._tuner.refusal_reason, taken_alone)
+                                  self._tuner.space.refusal_reason, taken_alone)
 
     def _precise(self, layer: Layer, candidates: list[Candidate]) -> list[Candidate]:
         """Returns the candidates, of which those are excluded that are less precise than the layer

@@ -67,7 +67,8 @@ def end_to_end(name: str, programs: Sequence[Program], device: Device, tuner: Tu
     """
     keys = [_brief_key(program, device) if brief else program_key(program, device)
             for program in programs]
-    take = _timed_briefly if brief else partial(_timed, samples=tuner.samples, most_s=tuner.plans_s)
+    take = _timed_briefly if brief else partial(_timed, samples=tuner.limits.samples,
+                                                most_s=tuner.limits.plans_s)
     distinct = dict(zip(keys, programs, strict=True))
     stored = {key: timing for key in distinct if (timing := tuner.cache.get_plan(key)) is not None}
     known = {key: EndToEnd(timing, cached=True) for key, timing in stored.items()}

@@ -6,7 +6,7 @@ import math
 import statistics
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,6 @@ import numpy as np
 from gossamer.accuracy import LARGEST_ERROR
 from gossamer.device.base import Buffer, Device
 from gossamer.errors import CompilerEndedError, DeviceLostError, first_line
-from gossamer.ops import lru_cache
 from gossamer.ops.algorithm import Algorithm, Problem, State, Variant
 from gossamer.ops.registry import OPS
 from gossamer.ops.weights import Weights
@@ -34,8 +33,6 @@ _CHECKED = 2**22
 """Output values and operations up to which more than _CHECKED_IMAGES images are compared."""
 _COLD_SAMPLES = 5
 """Executions with cold caches, of whose times the median counts."""
-_DIGITS = 16
-"""Number of hexadecimal digits of a digest of weights."""
 _DRAWS = 8
 """How often inputs are drawn at most, where many results lie within rounding of a jump."""
 _ALIKE = 0.1
@@ -76,7 +73,7 @@ class CandidateSet:
         self.device = device
         self.memory = CandidateMemory(device) if memory is None else memory
         self.weights: Weights = layer.weights_on(device)
-        self.digest = self.weights.digest[:_DIGITS]
+        self.digest = layer.digest
         self._constants = layer.weights
         self._few, self._images = self._compared()
         self._arrays: list[np.ndarray] | None = None
@@ -356,11 +353,6 @@ def built_candidate(layer: Layer, weights: Weights, algorithm: Algorithm, varian
     what its check computes besides. built: what another process has built for it."""
     assert layer.problem is not None
     return build(algorithm, weights, layer.problem, variant, device, built)
-
-
-def digest(weights: Mapping[str, np.ndarray]) -> str:
-    """Returns hexadecimal digits that identify the values of a layer's constants."""
-    return lru_cache.digest(weights)[:_DIGITS]
 
 
 def does_not_run(failure: Exception) -> str:

@@ -23,7 +23,6 @@ from gossamer.plan.program import Layer
 from gossamer.plan.tune.alike import likeness, timed_problem
 from gossamer.plan.tune.build import CandidateBuilds
 from gossamer.plan.tune.cost import BuildCosts, Estimates
-from gossamer.plan.tune.digests import Digests
 from gossamer.plan.tune.layer_times import NEAR, Attempt, CandidateGroup, LayerTimes
 from gossamer.plan.tune.measures import Request, Waves
 from gossamer.plan.tune.memory import CandidateMemory
@@ -93,8 +92,8 @@ class Search:
     """
 
     def __init__(self, device: Device, rules: Rules, space: Space, results: Results,
-                 digests: Digests, estimates: Estimates, memory: CandidateMemory,
-                 workers: WorkerPools | None, profile: TuningProfile, timings: list[Timing], *,
+                 estimates: Estimates, memory: CandidateMemory, workers: WorkerPools | None,
+                 profile: TuningProfile, timings: list[Timing], *,
                  is_over: Callable[[], bool] = lambda: False,
                  begun: Callable[[Sequence[Attempt]], None] = lambda attempts: None,
                  progress: Callable[[Progress], None] = lambda progress: None) -> None:
@@ -106,8 +105,8 @@ class Search:
         self.reused = 0
         """Numbers of candidates that were measured, and whose measurements came from the cache."""
         self._device, self._rules, self._space = device, rules, space
-        self._results, self._digests = results, digests
-        self._estimates, self._memory, self._profile = estimates, memory, profile
+        self._results, self._estimates, self._memory, self._profile = (
+            results, estimates, memory, profile)
         self._is_over, self._begun, self._progress = is_over, begun, progress
         costs = BuildCosts(processors() if device.builds_side_by_side else 1)
         self._ranking = Ranking(
@@ -335,14 +334,14 @@ class Search:
             return stored.search == self._rules.key
         if stored.failure:
             # a candidate that was wrong with other weights may be right with these
-            return not (stored.wrong_numbers and stored.weights != self._digests.of(group.layer))
+            return not (stored.wrong_numbers and stored.weights != group.layer.digest)
         return stored.samples >= self._rules.samples
 
     def _no_time(self, attempt: Attempt) -> Measurement:
         """Returns the measurement of a candidate whose outputs are empty."""
         attempt.measured = Measurement.of(
             attempt.algorithm, attempt.variant, Timing(0.0, 0.0, 0.0, self._rules.samples),
-            error=0.0, weights=self._digests.of(attempt.group.layer))
+            error=0.0, weights=attempt.group.layer.digest)
         return attempt.measured
 
     def _required_instead(self) -> list[Attempt]:
@@ -389,34 +388,6 @@ class Search:
     def _left_out(self, attempt: Attempt, skip: Skip) -> Measurement:
         return replace(Measurement.of(attempt.algorithm, attempt.variant, not_tried=True,
                                       failure=_NOT_TRIED + skip.reason), search=self._rules.key)
-
-
-def measured_alone(layer: Layer, device: Device, pairs: Sequence[tuple[Algorithm, Variant]],
-                   samples: int, memory: CandidateMemory | None = None,
-                   profile: TuningProfile | None = None) -> list[Attempt]:
-    """Measures candidates of one layer, all of them, and returns their attempts in order."""
-    assert layer.problem is not None
-    memory = CandidateMemory(device) if memory is None else memory
-    profile = TuningProfile() if profile is None else profile
-    estimates = Estimates(device)
-    ranking = Ranking(estimates, costs := BuildCosts(), everything=True)
-    builds = CandidateBuilds(device, memory, profile, costs)
-    sampler = Sampler(device, memory, ranking, builds, samples, profile, [])
-    group = CandidateGroup(layer.problem, layer, [LayerTimes(layer.name)])
-    attempts = [Attempt(group, algorithm, variant,
-                        estimates.model_us(algorithm, layer.problem, variant))
-                for algorithm, variant in pairs]
-    memory.reserve_workspace(variant for _, variant in pairs)
-    with responsive(), builds.started():
-        for attempt in attempts:
-            builds.begin(attempt)
-        while builds.attempts:
-            if (done := builds.done()) is None:
-                builds.wait()
-            else:
-                sampler.try_(*done)
-        sampler.sample_left()
-    return attempts
 
 
 def _with_first_build(fresh: Measurement, before: Measurement | None) -> Measurement:

@@ -130,6 +130,11 @@ class Space:
                     work, f"the list of {algorithm.name} for {problem.describe()}")
         return elsewhere
 
+    @property
+    def is_asking(self) -> bool:
+        """Whether the libraries of vendors have not answered yet."""
+        return self.answers is not None and not self.answers.done()
+
     def wait(self) -> None:
         """Waits until the libraries of vendors have answered; raises what they raise."""
         if self.answers is not None:
@@ -180,7 +185,8 @@ class Space:
         return self._with_half[key]
 
     def refusal_reason(self, algorithm: Algorithm, problem: Problem, device: Device) -> str | None:
-        """Returns what Tuner.refusal_reason does."""
+        """Returns why an algorithm does not support a problem on a device, or has no variant whose
+        precision and build time are allowed; None where it has one."""
         key = (algorithm, problem, device.name)
         if key not in self._refusals:
             self._refusals[key] = algorithm.supports(problem, device) or reason_not_allowed(

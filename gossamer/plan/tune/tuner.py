@@ -13,7 +13,7 @@ from dataclasses import replace
 from gossamer.device.base import Device
 from gossamer.device.host import processors
 from gossamer.measure import Timing, scatter_notice
-from gossamer.ops.algorithm import PRECISIONS, Algorithm, Problem, Variant
+from gossamer.ops.algorithm import PRECISIONS, Algorithm, Problem
 from gossamer.ops.host_threads import ONE, Threads
 from gossamer.plan.candidate import Candidate
 from gossamer.plan.eligibility import reason_build_too_long
@@ -25,14 +25,13 @@ from gossamer.plan.store.tuning_cache import TuningCache
 from gossamer.plan.tune.alike import timed_problem
 from gossamer.plan.tune.cost import Estimates
 from gossamer.plan.tune.device_check import compile_ahead
-from gossamer.plan.tune.digests import Digests
 from gossamer.plan.tune.layer_times import Attempt
 from gossamer.plan.tune.measures import Chosen, Request, Waves
 from gossamer.plan.tune.memory import CandidateMemory
 from gossamer.plan.tune.profile import TuningProfile
 from gossamer.plan.tune.rates import know_rates
 from gossamer.plan.tune.results import Results
-from gossamer.plan.tune.search import Progress, Rules, Search, measured_alone
+from gossamer.plan.tune.search import Progress, Rules, Search
 from gossamer.plan.tune.space import Space
 from gossamer.plan.tune.verification import Verification
 from gossamer.plan.tune.worker_pools import WorkerPools
@@ -66,16 +65,11 @@ class Tuner:
                  all_vendor_configs: bool = False, threads: Threads = ONE) -> None:
         self.device = device
         self.effort = effort
-        self._limits = EFFORTS[effort]
+        self.limits = EFFORTS[effort]
         if all_vendor_configs:
-            self._limits = replace(self._limits, vendor_configs=None)
-        self.everything = all_vendor_configs or self._limits.everything
+            self.limits = replace(self.limits, vendor_configs=None)
+        self.everything = all_vendor_configs or self.limits.everything
         """Whether candidates that cannot be of use are measured too."""
-        self.samples = self._limits.samples
-        self.build_seconds = self._limits.build_seconds
-        self.plans_s = self._limits.plans_s
-        self.replacements = self._limits.replacements
-        self.replacement_gain = self._limits.replacement_gain
         self.precision = precision
         self.precisions = PRECISIONS[:PRECISIONS.index(precision) + 1]
         self.cache = TuningCache(device) if cache is None else cache
@@ -93,9 +87,10 @@ class Tuner:
         self._timings: list[Timing] = []
         self._progress = progress
         self._keeps_precisions = keeps_precisions
-        self._space = Space(effort, self._limits, self.precisions, self.profile,
-                            everything=self.everything, keeps_precisions=keeps_precisions,
-                            threads=threads)
+        self.space = Space(effort, self.limits, self.precisions, self.profile,
+                           everything=self.everything, keeps_precisions=keeps_precisions,
+                           threads=threads)
+        """The candidates that layers have."""
         self._memories: dict[str, CandidateMemory] = {}
         self._estimates: dict[str, Estimates] = {}
         self._workers = WorkerPools()
@@ -104,9 +99,7 @@ class Tuner:
         self._note = note
         self._known: dict[tuple[Problem, str, tuple[str, ...]], list[Candidate]] = {}
         self._results = Results(self.cache, device)
-        self._digests = Digests()
-        self._verification = Verification(self._results, self._digests, self.profile,
-                                          self._memory_of)
+        self._verification = Verification(self._results, self.profile, self._memory_of)
 
     def start(self) -> None:
         """Starts a plan, and the time that the budget allows for it. Candidates that were of no use
@@ -151,16 +144,7 @@ class Tuner:
     def ask(self, layers: Iterable[Layer], device: Device) -> None:
         """Begins to ask the libraries of vendors what they offer for layers, where the device
         builds side by side."""
-        self._space.ask(layers, device, self._workers)
-
-    @property
-    def is_asking(self) -> bool:
-        """Whether the libraries of vendors have not answered yet."""
-        return self._space.answers is not None and not self._space.answers.done()
-
-    def wait(self) -> None:
-        """Waits until the libraries of vendors have answered; raises what they raise."""
-        self._space.wait()
+        self.space.ask(layers, device, self._workers)
 
     def measure_all(self, requests: Sequence[Request]) -> None:
         """Measures the candidates of several layers together, so that measure() has them."""
@@ -188,15 +172,15 @@ class Tuner:
     def _search(self, device: Device, waves: Waves, scope: str) -> list[Request]:
         """Searches on one device, and returns the requests of others."""
         self._know_rates(device)
-        limits = self._limits
+        limits = self.limits
         # where many are built at once, what decides of others does not wait for a plan that a
         # budget may end with
-        rules = Rules(self.samples, limits.worth, limits.more_gain, self.everything,
+        rules = Rules(limits.samples, limits.worth, limits.more_gain, self.everything,
                       self._keeps_precisions,
                       self._budget_s is not None or not device.builds_side_by_side,
                       _digest(scope, self.effort, self.precision, self._keeps_precisions,
                               self.everything))
-        search = Search(device, rules, self._space, self._results, self._digests,
+        search = Search(device, rules, self.space, self._results,
                         self._estimates_of(device), self._memory_of(device),
                         self._workers if device is self.device else None, self.profile,
                         self._timings, is_over=lambda: self.is_over,
@@ -232,39 +216,24 @@ class Tuner:
         for algorithm in request.algorithms:
             known = self._results.of(timed_problem(request.problem, algorithm), request.device)
             if not all(candidate_key(algorithm, variant) in known for variant in
-                       self._space.buildable(algorithm, request.problem, request.device)):
+                       self.space.buildable(algorithm, request.problem, request.device)):
                 return False
         return True
 
     def _candidates(self, request: Request) -> list[Candidate]:
         """Returns the measured candidates of a layer."""
-        layer, problem, device = request.layer, request.problem, request.device
+        problem, device, most_s = request.problem, request.device, self.limits.build_seconds
         candidates = []
         for algorithm in request.algorithms:
-            timed = timed_problem(problem, algorithm)
-            results = self._results.of(timed, device)
-            for variant in self._space.within_effort(algorithm, problem, device):
-                if variant.build_seconds > self.build_seconds:
-                    reason = reason_build_too_long(variant, self.build_seconds, self._space.why)
+            results = self._results.of(timed_problem(problem, algorithm), device)
+            for variant in self.space.within_effort(algorithm, problem, device):
+                if variant.build_seconds > most_s:
+                    reason = reason_build_too_long(variant, most_s, self.space.why)
                     measured = Measurement.of(algorithm, variant, failure=reason)
                 else:
                     measured = results[candidate_key(algorithm, variant)]
-                    if measured.wrong_numbers and measured.weights != self._digests.of(layer):
-                        measured = self._with_own_weights(request, algorithm, variant, timed)
                 candidates.append(Candidate(algorithm, variant, measured))
         return candidates
-
-    def _with_own_weights(self, request: Request, algorithm: Algorithm, variant: Variant,
-                          timed: Problem) -> Measurement:
-        """Returns the measurement, with a layer's own weights, of a candidate that was wrong with
-        those of another layer."""
-        (attempt,) = measured_alone(request.layer, request.device, [(algorithm, variant)],
-                                    self.samples, self._memory_of(request.device), self.profile)
-        assert attempt.measured is not None
-        self.measured += 1
-        if not attempt.may_differ:
-            self._results.cache_of(request.device).put(timed, [attempt.measured])
-        return attempt.measured
 
     def conversion_us(self, problem: Problem, device: Device) -> float | None:
         """Returns the least time that a conversion can take, by an estimate; None where it has been
@@ -274,14 +243,10 @@ class Tuner:
         return self._estimates_of(device).least_conversion_us(problem.inputs[0],
                                                               problem.outputs[0])
 
-    def verify(self, chosen: Iterable[Chosen]) -> None:
-        """Checks several candidates together, so that verified() knows of them."""
-        self._verification.check(chosen)
-
-    def verified(self, layer: Layer, candidate: Candidate, device: Device) -> Candidate:
-        """Returns the candidate, excluded where it is wrong with the layer's own constants."""
-        failure = self._verification.failure(layer, candidate, device)
-        return candidate if failure is None else candidate.with_exclusion(failure)
+    def verified(self, chosen: Iterable[Chosen]) -> list[Candidate]:
+        """Returns the candidates, of which those are excluded that are wrong with the constants of
+        their layers."""
+        return self._verification.verified(chosen)
 
     def flush(self) -> None:
         """Writes the measurements that are not on disk yet."""
@@ -290,7 +255,7 @@ class Tuner:
     def release(self) -> None:
         """Frees the memory that holds inputs and outputs of the layers to be measured, and ends the
         processes that build."""
-        self._space.give_up()
+        self.space.give_up()
         # a second interrupt may end the wait for the others
         self._compilers.close()
         self._workers.close()
@@ -310,13 +275,8 @@ class Tuner:
 
     def _estimates_of(self, device: Device) -> Estimates:
         if device.name not in self._estimates:
-            self._estimates[device.name] = Estimates(device, self._limits.doubt)
+            self._estimates[device.name] = Estimates(device, self.limits.doubt)
         return self._estimates[device.name]
-
-    def refusal_reason(self, algorithm: Algorithm, problem: Problem, device: Device) -> str | None:
-        """Returns why an algorithm does not support a problem on a device, or has no variant whose
-        precision and build time are allowed; None where it has one."""
-        return self._space.refusal_reason(algorithm, problem, device)
 
 
 def _digest(*parts: object) -> str:

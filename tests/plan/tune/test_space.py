@@ -163,9 +163,9 @@ def test_an_error_of_a_library_is_raised_by_the_wait_though_it_has_ended_before(
     tuner = Tuner(find("host"), "quick")
     tuner.ask(LAYERS, find("host"))
     with pytest.raises(RuntimeError, match="the library fails"):
-        while tuner.is_asking:
+        while tuner.space.is_asking:
             time.sleep(0.01)
-        tuner.wait()
+        tuner.space.wait()
     tuner.release()
 
 
