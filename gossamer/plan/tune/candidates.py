@@ -76,9 +76,8 @@ class CandidateSet:
         self.digest = layer.digest
         self._constants = layer.weights
         self._few, self._images = self._compared()
-        self._arrays: list[np.ndarray] | None = None
-        """The inputs, where they were needed as a whole."""
-        self._drawn = False
+        self._seed = 0
+        """What the inputs are drawn with."""
         self._parts: list[_ContinuousPart] = []
         self._built_parts: dict[int, list[tuple[_ContinuousPart, State]]] = {}
         """It holds what the check of a state computes besides, by the identity of the state, as
@@ -176,21 +175,7 @@ class CandidateSet:
 
     def _compared_arrays(self) -> list[np.ndarray]:
         """Returns the inputs of the images that are compared."""
-        if self._arrays is None and self._images is not None:
-            few = self.memory.examples.of_images(self.problem, self._few, self._images)
-            if few is not None:
-                return few
-        arrays = self._all_arrays()
-        if self._images is None:
-            return arrays
-        return [array[self._images] if array.shape != spec.shape else array
-                for array, spec in zip(arrays, self._few.inputs, strict=True)]
-
-    def _all_arrays(self) -> list[np.ndarray]:
-        """Returns the inputs of all images."""
-        if self._arrays is None:
-            self._arrays = self.memory.examples.of(self.problem)
-        return self._arrays
+        return self.memory.examples.of(self.problem, self._seed, self._images)
 
     @QUIET
     def _reference(self, few: Problem) -> list[np.ndarray]:
@@ -210,20 +195,17 @@ class CandidateSet:
     def _draw_inputs(self) -> None:
         """Draws inputs again where too many results lie within rounding of a jump, and keeps those
         with the fewest such results."""
-        draws = [self._all_arrays()]
         shares = [self._doubtful_share()]
-        while shares[-1] > MOST_DOUBTFUL and len(draws) < _DRAWS:
-            if len(draws) > 1 and abs(shares[-1] - shares[0]) < _ALIKE * shares[0]:
+        while shares[-1] > MOST_DOUBTFUL and len(shares) < _DRAWS:
+            if len(shares) > 1 and abs(shares[-1] - shares[0]) < _ALIKE * shares[0]:
                 # thresholds at numbers that sums often take are near whatever is drawn
                 break
-            self._arrays = self.memory.examples.of(self.problem, seed=len(draws))
+            self._seed = len(shares)
             self._bounds.clear()
-            draws.append(self._arrays)
             shares.append(self._doubtful_share())
         best = shares.index(min(shares))
-        self._drawn = best > 0
-        if best != len(draws) - 1:
-            self._arrays = draws[best]
+        if best != self._seed:
+            self._seed = best
             self._bounds.clear()
 
     def _doubtful_share(self) -> float:
@@ -331,12 +313,7 @@ class CandidateSet:
     def _source(self, index: int, spec: TensorSpec) -> Buffer:
         buffers = self._sources.setdefault(spec, {})
         if index not in buffers:
-            examples, arrays = self.memory.examples, self._arrays
-            if self._drawn and arrays is not None:
-                buffers[index] = examples.uploaded(self.problem, index, arrays[index], spec)
-            else:
-                array = None if arrays is None else arrays[index]
-                buffers[index] = examples.buffer(self.problem, index, array, spec)
+            buffers[index] = self.memory.examples.buffer(self.problem, index, spec, self._seed)
         return buffers[index]
 
     def release(self) -> None:

@@ -31,7 +31,7 @@ class CandidateMemory:
     def __init__(self, device: Device) -> None:
         self.device = device
         self.on_device = DeviceCheck(device) if checks_in_memory(device) else None
-        self.examples = Examples(device, self.on_device)
+        self.examples = Examples(device)
         self._outputs: dict[int, Buffer] = {}
         self._guards: Buffer | None = None
         self._workspace: Buffer | None = None

@@ -169,7 +169,7 @@ def test_where_there_is_no_memory_inputs_of_other_layers_go(monkeypatch: pytest.
     examples = memory.examples
     other = layer(batch=4).problem
     assert other is not None
-    examples.buffer(other, 0, examples.of(other)[0], other.inputs[0])
+    examples.buffer(other, 0, other.inputs[0])
     refused = []
 
     def bounded(self: Device, nbytes: int, purpose: str, stream: Any = None) -> Buffer:
@@ -369,7 +369,7 @@ def _slow_to_build(*seconds: float) -> Stub:
 
 
 @pytest.mark.parametrize(("effort", "tried"), [
-    ("quick", [False, True, False, True]), ("normal", [False, True, True, True, True]),
+    ("quick", [False, True, False, True, False]), ("normal", [False, True, True, True, True]),
     ("max", [True] * 5)])
 def test_what_takes_longer_to_build_than_the_effort_allows_is_named(
         tuner: Callable[[str], Tuner], effort: str, tried: list[bool],
@@ -383,7 +383,7 @@ def test_what_takes_longer_to_build_than_the_effort_allows_is_named(
     assert [candidate.measured.failure is None for candidate in candidates] == tried
     assert effort_tuner.measured == sum(tried)
     if effort == "quick":
-        assert [candidate.measured.failure for candidate in candidates[::2]] == [
+        assert [candidate.measured.failure for candidate in candidates[:4:2]] == [
             "would take about 200 s to build, with effort quick at most 15 s are allowed",
             "would take about 60 s to build, with effort quick at most 15 s are allowed"]
 
