@@ -18,9 +18,9 @@ from gossamer.errors import CompilerEndedError, DeviceLostError, OutOfMemoryErro
 from gossamer.measure import PreparedTask, Task, Timing, repeated, sampled
 from gossamer.ops.algorithm import State
 from gossamer.plan.measurement import Measurement
-from gossamer.plan.prepare import BuildCost, Prepared
-from gossamer.plan.tune.build import CandidateBuilds
-from gossamer.plan.tune.candidates import CandidateSet, Work
+from gossamer.plan.prepare import BuildCost
+from gossamer.plan.tune.build import Built, CandidateBuilds
+from gossamer.plan.tune.candidates import BuiltCheck, CandidateSet, Work
 from gossamer.plan.tune.layer_times import NEAR, Attempt, CandidateGroup
 from gossamer.plan.tune.memory import CandidateMemory
 from gossamer.plan.tune.profile import CHECKING, TIMING, TuningProfile
@@ -92,7 +92,7 @@ class Sampler:
         for group in list(self._ready):
             self._sample(group)
 
-    def try_(self, attempt: Attempt, built: Callable[[], Prepared]) -> None:
+    def try_(self, attempt: Attempt, built: Callable[[], Built]) -> None:
         """Checks a candidate and takes the first sample of its time."""
         # a kernel of checks that fails is no failure of a candidate
         self._memory.compile_checks()
@@ -119,10 +119,10 @@ class Sampler:
             self._ready.setdefault(attempt.group, []).append(ready)
 
     def _timed_once(self, attempt: Attempt, candidates: CandidateSet, state: State,
-                    cost: BuildCost) -> _Ready:
+                    cost: BuildCost, check: BuiltCheck) -> _Ready:
         with self._profile.stage(CHECKING):
             start = time.monotonic()
-            work, error = candidates.checked(attempt.algorithm, attempt.variant, state)
+            work, error = candidates.checked(attempt.algorithm, attempt.variant, state, check)
             # some drivers compile at the first launch
             if attempt.compiles:
                 self._ranking.costs.learn_compiled(attempt.algorithm,

@@ -18,10 +18,10 @@ from gossamer.device.host import processors
 from gossamer.measure import Timing
 from gossamer.ops.algorithm import PRECISIONS, Algorithm, Problem, Variant
 from gossamer.plan.measurement import Measurement, candidate_key
-from gossamer.plan.prepare import Prepared, responsive
+from gossamer.plan.prepare import responsive
 from gossamer.plan.program import Layer
 from gossamer.plan.tune.alike import likeness, timed_problem
-from gossamer.plan.tune.build import CandidateBuilds
+from gossamer.plan.tune.build import Built, CandidateBuilds
 from gossamer.plan.tune.cost import BuildCosts, Estimates
 from gossamer.plan.tune.layer_times import NEAR, Attempt, CandidateGroup, LayerTimes
 from gossamer.plan.tune.measures import Request, Waves
@@ -179,7 +179,7 @@ class Search:
             else:
                 self.skips[attempt] = skip
 
-    def _try(self, attempt: Attempt, built: Callable[[], Prepared]) -> None:
+    def _try(self, attempt: Attempt, built: Callable[[], Built]) -> None:
         """Measures a candidate that is built, unless what was learnt meanwhile made it useless."""
         if (skip := self._ranking.skip(attempt)) is not None:
             self.skips[attempt] = skip

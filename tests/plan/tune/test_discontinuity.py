@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -122,24 +121,6 @@ def test_random_layers_on_a_device(tmp_path: Path, device: Device, seed: int) ->
         candidates = CandidateSet(layer, device)
         variant = next(iter(algorithm.variants(layer.problem, device)))
         assert candidates.built_check(algorithm, variant)() is None
-
-
-def test_what_a_check_computes_besides_lives_as_long_as_its_candidate(tmp_path: Path) -> None:
-    host = find("host")
-    layers = [layer for seed in range(9) for layer in _layers(seed, tmp_path)
-              if layer.problem is not None and has_jumps(layer.problem)]
-    built = 0
-    for layer in layers:
-        assert layer.problem is not None
-        candidates = CandidateSet(layer, host)
-        algorithm = next(algorithm for algorithm in OPS[layer.op].algorithms
-                         if algorithm.supports(layer.problem, host) is None)
-        state, _ = candidates.build(algorithm, next(iter(algorithm.variants(layer.problem, host))))
-        built += sum(map(len, candidates._built_parts.values()))
-        del state
-        gc.collect()
-        assert not candidates._built_parts
-    assert built
 
 
 def _without_a_tap(prepare: Callable[..., Any], seed: int) -> Callable[..., Any]:
