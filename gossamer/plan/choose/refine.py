@@ -124,7 +124,7 @@ class _Plans:
         self._name, self._device, self._tuner = name, device, tuner
         self._chooser, self._accurate, self._note = chooser, accurate, note
         chosen_us = chosen.cost_us or math.inf
-        self._most_us = math.inf if tuner.everything else _CLEARLY_SLOWER * chosen_us
+        self._most_us = math.inf if tuner.limits.everything else _CLEARLY_SLOWER * chosen_us
 
     def add(self, plan: str, restriction: Restriction, *, always: bool = False) -> None:
         """Makes a plan's program, unless the sum of its layers' times is clearly more."""
@@ -151,7 +151,7 @@ class _Plans:
         if assigned.cost_us >= self._most_us:
             return (f"its layers take at least {assigned.cost_us:.1f} us alone, those of the "
                     f"measured choice {chosen_us:.1f} us")
-        if restriction.only is None or self._tuner.everything:
+        if restriction.only is None or self._tuner.limits.everything:
             return ""
         names = {name for node in chosen.measured for name in node.layer.computes
                  if any(each.is_usable and restriction.admits(node, each)

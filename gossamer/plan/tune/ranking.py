@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from gossamer.plan.policy import Effort
 from gossamer.plan.tune.cost import BuildCosts, Estimates, Ratios
 from gossamer.plan.tune.layer_times import Attempt, CandidateGroup, LayerTimes
 
@@ -46,19 +47,15 @@ _TOO_LATE = Skip("the time for more configs was over")
 class Ranking:
     """The attempts that are left, in the order in which they are best measured.
 
-    everything: whether attempts that cannot save anything are measured as well. worth: the share of
-    the network's time that a second of measuring must be expected to save. more_gain: the share
-    that a config must be expected to save which is none of the first ones. costs: what building
-    takes. required_first: whether required attempts come before all others, whatever is expected of
-    them.
+    limits: those of the effort. costs: what building takes. required_first: whether required
+    attempts come before all others, whatever is expected of them.
     """
 
-    def __init__(self, estimates: Estimates, costs: BuildCosts, *, everything: bool = False,
-                 worth: float = 0.0, more_gain: float = 0.0, required_first: bool = True) -> None:
+    def __init__(self, estimates: Estimates, costs: BuildCosts, limits: Effort, *,
+                 required_first: bool = True) -> None:
         self.costs = costs
         self._estimates = estimates
-        self._everything = everything
-        self._worth, self._more_gain = worth, more_gain
+        self._limits = limits
         self._required_first = required_first
         self._layers: dict[LayerTimes, None] = {}
         self._left_of: Counter[CandidateGroup] = Counter()
@@ -133,11 +130,12 @@ class Ranking:
     def _not_worth_it(self, attempt: Attempt, score: float) -> Skip | None:
         """Returns a reason where an attempt is expected to save too little; None where it is not.
         """
-        if self._is_sure(attempt) or not (self._worth or attempt.is_more):
+        limits = self._limits
+        if self._is_sure(attempt) or not (limits.worth or attempt.is_more):
             return None
         total = sum(layer.best_us for layer in self._layers if not layer.parts)
         seconds = self._seconds(attempt)
-        least = max(self._worth, self._more_gain / seconds if attempt.is_more else 0.0)
+        least = max(limits.worth, limits.more_gain / seconds if attempt.is_more else 0.0)
         if total == math.inf or score >= least * total:
             return None
         return Skip(f"too little is expected to be saved of the network's {total:.1f} us for "
@@ -145,7 +143,7 @@ class Ranking:
 
     def _is_sure(self, attempt: Attempt) -> bool:
         """Returns whether an attempt is measured whatever is expected of it."""
-        return (self._everything or attempt.is_last
+        return (self._limits.everything or attempt.is_last
                 or (attempt.is_required and self._required_first))
 
     def bound(self, attempt: Attempt) -> float:

@@ -59,41 +59,21 @@ class Progress:
     seconds_left: float
 
 
-@dataclass(frozen=True)
-class Rules:
-    """What a search is held to.
-
-    samples: samples that a measurement needs to suffice.
-    worth: share of the network's time that a second of measuring must be expected to save.
-    more_gain: share of it that one config more of an algorithm must be expected to save.
-    everything: whether candidates that cannot be of use are measured too.
-    keeps_precisions: whether a less precise candidate may not stand for a more precise one.
-    required_first: whether what the plan without measurements takes is measured before all else.
-    key: identifies what is searched with which effort; what one search left out is left out by the
-    next one with the same key.
-    """
-
-    samples: int
-    worth: float
-    more_gain: float
-    everything: bool
-    keeps_precisions: bool
-    required_first: bool
-    key: str
-
-
 class Search:
     """The search among the candidates of layers on one device.
 
+    key: identifies what is searched with which effort; what one search left out is left out by the
+    next one with the same key.
+    required_first: whether what the plan without measurements takes is measured before all else.
     is_over: whether measuring is to end as soon as each layer has a time.
     begun: called with attempts before they join the ranking.
     progress: called after each attempt.
     timings: a list to which the samples of candidates near the best are added.
     """
 
-    def __init__(self, device: Device, rules: Rules, space: Space, results: Results,
+    def __init__(self, device: Device, space: Space, key: str, results: Results,
                  estimates: Estimates, memory: CandidateMemory, workers: WorkerPools | None,
-                 profile: TuningProfile, timings: list[Timing], *,
+                 profile: TuningProfile, timings: list[Timing], *, required_first: bool,
                  is_over: Callable[[], bool] = lambda: False,
                  begun: Callable[[Sequence[Attempt]], None] = lambda attempts: None,
                  progress: Callable[[Progress], None] = lambda progress: None) -> None:
@@ -104,18 +84,17 @@ class Search:
         self.measured = 0
         self.reused = 0
         """Numbers of candidates that were measured, and whose measurements came from the cache."""
-        self._device, self._rules, self._space = device, rules, space
+        self._device, self._space, self._key = device, space, key
+        self._limits = space.limits
         self._results, self._estimates, self._memory, self._profile = (
             results, estimates, memory, profile)
         self._is_over, self._begun, self._progress = is_over, begun, progress
         costs = BuildCosts(processors() if device.builds_side_by_side else 1)
-        self._ranking = Ranking(
-            estimates, costs, everything=rules.everything, worth=rules.worth,
-            more_gain=rules.more_gain, required_first=rules.required_first)
+        self._ranking = Ranking(estimates, costs, space.limits, required_first=required_first)
         self._builds = CandidateBuilds(device, memory, profile, costs,
                                        None if workers is None else workers.pools)
-        self._sampler = Sampler(device, memory, self._ranking, self._builds, rules.samples, profile,
-                                timings)
+        self._sampler = Sampler(device, memory, self._ranking, self._builds, space.limits.samples,
+                                profile, timings)
         self._requests: list[Request] = []
         self._groups: dict[Problem, CandidateGroup] = {}
         self._times: dict[Problem, LayerTimes] = {}
@@ -201,7 +180,7 @@ class Search:
 
     def _second_round(self) -> None:
         """Measures what the first round shows to be of use."""
-        if not self._rules.everything:
+        if not self._limits.everything:
             now = time.monotonic()
             self._until = now + max(_LEAST_MORE_SECONDS, _MORE * (now - self._start))
         self._ranking.extend(self._later)
@@ -237,7 +216,7 @@ class Search:
             self._requests.append(request)
             problem, is_first = request.problem, not request.layer.covers
             times = self._times.setdefault(problem, LayerTimes(
-                request.layer.name, keeps_precisions=self._rules.keeps_precisions))
+                request.layer.name, keeps_precisions=self._space.keeps_precisions))
             for algorithm in request.algorithms:
                 timed = timed_problem(problem, algorithm)
                 first_configs = self._space.limits.configs_of(algorithm)
@@ -320,7 +299,7 @@ class Search:
             self._results.keep(group.problem, self._device, [
                 self._no_time(attempt) for attempt in missing], on_disk=False)
             return []
-        kind = None if self._rules.everything else likeness(group.problem)
+        kind = None if self._limits.everything else likeness(group.problem)
         if kind is not None and missing:
             first = self._alike.setdefault(kind, group)
             group.alike = None if first is group else first
@@ -331,16 +310,16 @@ class Search:
         if stored is None:
             return False
         if stored.not_tried:
-            return stored.search == self._rules.key
+            return stored.search == self._key
         if stored.failure:
             # a candidate that was wrong with other weights may be right with these
             return not (stored.wrong_numbers and stored.weights != group.layer.digest)
-        return stored.samples >= self._rules.samples
+        return stored.samples >= self._limits.samples
 
     def _no_time(self, attempt: Attempt) -> Measurement:
         """Returns the measurement of a candidate whose outputs are empty."""
         attempt.measured = Measurement.of(
-            attempt.algorithm, attempt.variant, Timing(0.0, 0.0, 0.0, self._rules.samples),
+            attempt.algorithm, attempt.variant, Timing(0.0, 0.0, 0.0, self._limits.samples),
             error=0.0, weights=attempt.group.layer.digest)
         return attempt.measured
 
@@ -387,7 +366,7 @@ class Search:
 
     def _left_out(self, attempt: Attempt, skip: Skip) -> Measurement:
         return replace(Measurement.of(attempt.algorithm, attempt.variant, not_tried=True,
-                                      failure=_NOT_TRIED + skip.reason), search=self._rules.key)
+                                      failure=_NOT_TRIED + skip.reason), search=self._key)
 
 
 def _with_first_build(fresh: Measurement, before: Measurement | None) -> Measurement:

@@ -31,19 +31,18 @@ class Space:
     """The candidates of layers within an effort, in order of preference.
 
     limits: those of the effort, whose name is `effort`. precisions: those that are allowed.
-    everything: whether candidates that cannot be of use are listed too. keeps_precisions: whether
-    layers may have to be computed in float32 though float16 is faster. threads: BLAS threads of a
+    keeps_precisions: whether layers may have to be computed in float32 though float16 is faster, so
+    that a less precise candidate may not stand for a more precise one. threads: BLAS threads of a
     layer on the host.
     """
 
     def __init__(self, effort: str, limits: Effort, precisions: Sequence[str],
-                 profile: TuningProfile, *, everything: bool, keeps_precisions: bool,
+                 profile: TuningProfile, *, keeps_precisions: bool,
                  threads: Threads = ONE) -> None:
         self.limits = limits
         self._precisions = precisions
         self._profile = profile
-        self._everything = everything
-        self._keeps_precisions = keeps_precisions
+        self.keeps_precisions = keeps_precisions
         self._threads = threads
         self._variants: dict[tuple[Algorithm, Problem, str], _Listed] = {}
         self._refusals: dict[tuple[Algorithm, Problem, str], str | None] = {}
@@ -74,7 +73,7 @@ class Space:
         if len(asked) >= _FEW_LISTED:
             workers.start(device, {algorithm for algorithm, _ in asked})
             processes = workers.pools.get(True)
-        if not self._everything:
+        if not self.limits.everything:
             with self._profile.stage(LISTING):
                 self._note_narrow(listed, device)
         if self.answers is not None:
@@ -160,7 +159,7 @@ class Space:
         """Returns the names of the layers that can compute in float16, and whose inputs come from
         and whose outputs go to such layers only; and those of regions that can, whatever their
         neighbours."""
-        able = {request.layer.name for request in requests if not self._keeps_precisions and any(
+        able = {request.layer.name for request in requests if not self.keeps_precisions and any(
             self._has_half(algorithm, request.problem, device)
             for algorithm in request.algorithms)}
         writers = {name: request.layer.name for request in requests if not request.layer.covers

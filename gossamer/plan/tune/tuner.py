@@ -31,7 +31,7 @@ from gossamer.plan.tune.memory import CandidateMemory
 from gossamer.plan.tune.profile import TuningProfile
 from gossamer.plan.tune.rates import know_rates
 from gossamer.plan.tune.results import Results
-from gossamer.plan.tune.search import Progress, Rules, Search
+from gossamer.plan.tune.search import Progress, Search
 from gossamer.plan.tune.space import Space
 from gossamer.plan.tune.verification import Verification
 from gossamer.plan.tune.worker_pools import WorkerPools
@@ -67,9 +67,8 @@ class Tuner:
         self.effort = effort
         self.limits = EFFORTS[effort]
         if all_vendor_configs:
-            self.limits = replace(self.limits, vendor_configs=None)
-        self.everything = all_vendor_configs or self.limits.everything
-        """Whether candidates that cannot be of use are measured too."""
+            self.limits = replace(self.limits, vendor_configs=None, more_configs=None,
+                                  everything=True)
         self.precision = precision
         self.precisions = PRECISIONS[:PRECISIONS.index(precision) + 1]
         self.cache = TuningCache(device) if cache is None else cache
@@ -86,10 +85,8 @@ class Tuner:
         self._is_stopped = False
         self._timings: list[Timing] = []
         self._progress = progress
-        self._keeps_precisions = keeps_precisions
         self.space = Space(effort, self.limits, self.precisions, self.profile,
-                           everything=self.everything, keeps_precisions=keeps_precisions,
-                           threads=threads)
+                           keeps_precisions=keeps_precisions, threads=threads)
         """The candidates that layers have."""
         self._memories: dict[str, CandidateMemory] = {}
         self._estimates: dict[str, Estimates] = {}
@@ -172,18 +169,16 @@ class Tuner:
     def _search(self, device: Device, waves: Waves, scope: str) -> list[Request]:
         """Searches on one device, and returns the requests of others."""
         self._know_rates(device)
-        limits = self.limits
+        key = _digest(scope, self.effort, self.precision, self.space.keeps_precisions,
+                      self.limits.everything)
         # where many are built at once, what decides of others does not wait for a plan that a
         # budget may end with
-        rules = Rules(limits.samples, limits.worth, limits.more_gain, self.everything,
-                      self._keeps_precisions,
-                      self._budget_s is not None or not device.builds_side_by_side,
-                      _digest(scope, self.effort, self.precision, self._keeps_precisions,
-                              self.everything))
-        search = Search(device, rules, self.space, self._results,
+        required_first = self._budget_s is not None or not device.builds_side_by_side
+        search = Search(device, self.space, key, self._results,
                         self._estimates_of(device), self._memory_of(device),
                         self._workers if device is self.device else None, self.profile,
-                        self._timings, is_over=lambda: self.is_over,
+                        self._timings, required_first=required_first,
+                        is_over=lambda: self.is_over,
                         begun=lambda attempts: self._announce(device, attempts),
                         progress=self._progress)
         try:
@@ -238,7 +233,7 @@ class Tuner:
     def conversion_us(self, problem: Problem, device: Device) -> float | None:
         """Returns the least time that a conversion can take, by an estimate; None where it has been
         measured or shall be."""
-        if self.everything or self._results.of(problem, device):
+        if self.limits.everything or self._results.of(problem, device):
             return None
         return self._estimates_of(device).least_conversion_us(problem.inputs[0],
                                                               problem.outputs[0])

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from gossamer.device.base import Device
 from gossamer.ops.algorithm import Algorithm, Variant
+from gossamer.plan.policy import EFFORTS
 from gossamer.plan.prepare import responsive
 from gossamer.plan.program import Layer
 from gossamer.plan.tune.build import CandidateBuilds
@@ -24,7 +25,7 @@ def measured_alone(layer: Layer, device: Device, pairs: Sequence[tuple[Algorithm
     memory = CandidateMemory(device) if memory is None else memory
     profile = TuningProfile()
     estimates = Estimates(device)
-    ranking = Ranking(estimates, costs := BuildCosts(), everything=True)
+    ranking = Ranking(estimates, costs := BuildCosts(), EFFORTS["max"])
     builds = CandidateBuilds(device, memory, profile, costs)
     sampler = Sampler(device, memory, ranking, builds, samples, profile, [])
     group = CandidateGroup(layer.problem, layer, [LayerTimes(layer.name)])

@@ -97,7 +97,7 @@ LAYERS = [Layer(f"layer{index}", "conv2d", ["x"], [f"y{index}"], list(problem.ou
 
 def new_space() -> Space:
     return Space("quick", EFFORTS["quick"], ("fp32", "tf32"), TuningProfile(),
-                 everything=False, keeps_precisions=False)
+                 keeps_precisions=False)
 
 
 def ask(pools: Pools) -> None:
