@@ -7,7 +7,6 @@ get the samples that the effort asks for, interleaved with one another.
 from __future__ import annotations
 
 import gc
-import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -73,9 +72,6 @@ class Sampler:
         self._profile = profile
         self._timings = timings
         self._ready: dict[CandidateGroup, list[_Ready]] = {}
-        self._fastest: dict[CandidateGroup, _Ready] = {}
-        """The fastest candidates of groups of which all samples were taken, which are sampled again
-        beside those that come later."""
 
     def sample_settled(self, is_over: bool = False) -> bool:
         """Takes all samples of a group of whose candidates none is left, while others are built.
@@ -169,7 +165,6 @@ class Sampler:
     def _sample_all(self) -> None:
         """Takes all samples of the candidates that are kept, and frees their memory."""
         self.sample_left()
-        self._fastest.clear()
         self._memory.release()
         gc.collect()
 
@@ -182,8 +177,6 @@ class Sampler:
                 near.append(ready)
             elif ready.attempt.measured is not None:
                 ready.attempt.measured = replace(ready.attempt.measured, samples=self._samples)
-        if near and group in self._fastest:
-            near.append(self._fastest.pop(group))
         with self._profile.stage(TIMING):
             timings = sampled([ready.task for ready in near], self._samples, _BUDGET_US)
             sampled_ready = [ready for ready, timing in zip(near, timings, strict=True)
@@ -192,9 +185,6 @@ class Sampler:
             self._ranking.renew(group, [ready.attempt for ready in sampled_ready])
             for ready in sampled_ready:
                 self._measure_cold(candidates, ready)
-        if sampled_ready:
-            self._fastest[group] = min(
-                sampled_ready, key=lambda ready: ready.attempt.time_us or math.inf)
         candidates.release()
 
     def _keep_samples(self, candidates: CandidateSet, ready: _Ready,
