@@ -60,8 +60,8 @@ class NetworkCandidates:
     def _waves(self, layers: Sequence[Layer],
                regions: Sequence[Layer]) -> Iterator[Sequence[Request] | None]:
         """Yields what is requested: gossamer's own dense algorithms, then regions, whose tiles take
-        long to list, the largest first, and then what the libraries of vendors offer, which are
-        asked meanwhile, and what skips zeros."""
+        long to list, the largest first, and when the libraries of vendors have answered, which are
+        asked meanwhile, all algorithms."""
         if not self._is_restricted:
             yield [request for request in self._requests(layers, self._refusal_of_own)
                    if request.device is self._device]
@@ -75,7 +75,6 @@ class NetworkCandidates:
                        if (allowed := self._region_eligibility(region)[0])]
         while self._tuner.space.is_asking:
             yield None
-        self._tuner.space.wait()
         yield self._requests(layers, self._tuner.space.refusal_reason)
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
@@ -133,11 +133,11 @@ class CandidateBuilds:
         attempt = self._futures.pop(future)
         return attempt, self._building.pop(attempt)
 
-    def wait(self, other: Future[None] | None = None) -> None:
-        """Waits until a candidate is built, or the other future is done."""
+    def wait(self, others: Iterable[Future[Any]] = ()) -> None:
+        """Waits until a candidate is built, or one of the other futures is done that are not."""
         with self._profile.stage(WAITING):
-            futures: list[Future[Any]] = [*self._futures]
-            wait(futures if other is None else [*futures, other], return_when=FIRST_COMPLETED)
+            wait([*self._futures, *(other for other in others if not other.done())],
+                 return_when=FIRST_COMPLETED)
 
     def set_of(self, layer: Layer) -> CandidateSet:
         """Returns the inputs and expected outputs of a layer, which the first caller makes. Changes

@@ -145,7 +145,7 @@ class Search:
             elif not (is_left or self._builds.attempts):
                 break
             elif not self._sampler.sample_settled(self._is_over()):
-                self._builds.wait(self._space.answers if is_left else None)
+                self._builds.wait(self._space.answers if is_left else ())
         self._sampler.sample_left()
 
     def _begin(self) -> None:

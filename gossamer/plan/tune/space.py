@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from contextlib import suppress
+from concurrent.futures import Future
 
 from gossamer.device.base import Device
 from gossamer.ops.algorithm import Algorithm, Problem, Variant
@@ -14,11 +12,11 @@ from gossamer.ops.host_threads import ONE, Threads, of_threads
 from gossamer.ops.registry import OPS
 from gossamer.plan.eligibility import reason_not_allowed
 from gossamer.plan.policy import Effort
+from gossamer.plan.prepare import BuiltForms
 from gossamer.plan.program import Layer
 from gossamer.plan.tune.measures import Request
 from gossamer.plan.tune.profile import LISTING, TuningProfile
 from gossamer.plan.tune.worker_pools import WorkerPools
-from gossamer.plan.tune.workers import BuildHereError, BuildProcessError, BuildWorkers
 
 _FEW_LISTED = 8
 """Number of layers and libraries from which on processes are started for the libraries."""
@@ -48,98 +46,42 @@ class Space:
         self._refusals: dict[tuple[Algorithm, Problem, str], str | None] = {}
         self._narrow: set[tuple[Problem, str]] = set()
         self._with_half: dict[tuple[Algorithm, Problem, str], bool] = {}
-        self.answers: Future[None] | None = None
-        """It is done when the libraries of vendors have answered; None where nobody waits for that.
-        """
-        self._is_given_up = threading.Event()
+        self.answers: list[Future[BuiltForms]] = []
+        """They are done when the libraries of vendors that were asked in other processes have
+        answered, or have failed to."""
         self.why = f"with effort {effort}"
         """The words that say where the limit of the time for building comes from."""
 
     def ask(self, layers: Iterable[Layer], device: Device, workers: WorkerPools) -> None:
-        """Begins to ask the libraries of vendors what they offer for layers, and to list candidates
-        that skip zeros, of which there are many. `answers` is done when that is.
-
-        workers: processes that are started where there is much to ask and to build.
-        """
+        """Begins to ask the libraries of vendors that take long what they offer for layers, in
+        other processes, where there is much to ask and to build. What they answer is on disk when
+        `answers` are done. workers: the processes, which are started here."""
         listed = [layer for layer in layers if layer.problem is not None]
         asked = {(algorithm, _problem_of(layer)): None for layer in listed
                  for algorithm in OPS[layer.op].algorithms if algorithm.vendor}
-        slow = {(algorithm, _problem_of(layer)): None for layer in listed
-                for algorithm in OPS[layer.op].algorithms
-                if not algorithm.vendor and not algorithm.dense}
+        self.answers = []
         if not device.builds_side_by_side or not asked:
             return
-        processes = None
-        if len(asked) >= _FEW_LISTED:
+        with self._profile.stage(LISTING):
+            if not self.limits.everything:
+                self._note_narrow(listed, device)
+            if len(asked) < _FEW_LISTED:
+                return
             workers.start(device, {algorithm for algorithm, _ in asked})
             processes = workers.pools.get(True)
-        if not self.limits.everything:
-            with self._profile.stage(LISTING):
-                self._note_narrow(listed, device)
-        if self.answers is not None:
-            # a listing that was given up lists nothing more when another one begins
-            self.give_up()
-            with suppress(Exception):
-                self.answers.result()
-        self._is_given_up = threading.Event()
-        # their interfaces keep Python's interpreter, so that more threads would not be faster
-        pool = ThreadPoolExecutor(1)
-        self.answers = pool.submit(self._list, device, list(asked), list(slow), processes,
-                                   self._is_given_up)
-        pool.shutdown(wait=False)
-
-    def give_up(self) -> None:
-        """Ends the listing in the background, as nobody waits for it any more."""
-        self._is_given_up.set()
-
-    def _list(self, device: Device, asked: Sequence[tuple[Algorithm, Problem]],
-              slow: Sequence[tuple[Algorithm, Problem]], processes: BuildWorkers | None,
-              is_given_up: threading.Event) -> None:
-        """Lists what libraries offer, and slow algorithms of gossamer's own."""
-        with self._profile.stage(LISTING):
-            elsewhere = self._ask_elsewhere(device, asked, processes)
-            # what is listed in this process comes first, while libraries answer elsewhere
-            for algorithm, problem in sorted([*asked, *slow], key=lambda pair: pair in elsewhere):
-                if is_given_up.is_set():
-                    return
-                if (answer := elsewhere.get((algorithm, problem))) is not None:
-                    try:
-                        with suppress(BuildHereError, BuildProcessError):
-                            answer.result()
-                    except CancelledError:
-                        # the processes were closed: nobody waits for the list any more
-                        return
-                if self.refusal_reason(algorithm, problem, device) is None:
-                    # nobody waits for the libraries while the variants are used
-                    list(self.within_effort(algorithm, problem, device))
-
-    def _ask_elsewhere(self, device: Device, asked: Iterable[tuple[Algorithm, Problem]],
-                       processes: BuildWorkers | None
-                       ) -> dict[tuple[Algorithm, Problem], Future]:
-        """Lets other processes, where there are enough, ask the libraries that take long. Returns
-        the futures of that by algorithm and problem; the answers are on disk afterwards."""
-        if processes is None or processes.count < _LEAST_PROCESSES:
-            return {}
-        elsewhere = {}
-        for algorithm, problem in asked:
-            work = algorithm.listing_ahead(problem, device,
-                                           self._asked_precisions(algorithm, problem, device))
-            if work is not None:
-                elsewhere[algorithm, problem] = processes.do(
-                    work, f"the list of {algorithm.name} for {problem.describe()}")
-        return elsewhere
+            if processes is None or processes.count < _LEAST_PROCESSES:
+                return
+            for algorithm, problem in asked:
+                work = algorithm.listing_ahead(problem, device,
+                                               self._asked_precisions(algorithm, problem, device))
+                if work is not None:
+                    self.answers.append(processes.do(
+                        work, f"the list of {algorithm.name} for {problem.describe()}"))
 
     @property
     def is_asking(self) -> bool:
         """Whether the libraries of vendors have not answered yet."""
-        return self.answers is not None and not self.answers.done()
-
-    def wait(self) -> None:
-        """Waits until the libraries of vendors have answered; raises what they raise."""
-        if self.answers is not None:
-            with self._profile.stage(LISTING):
-                self.answers.result()
-            self.answers = None
+        return not all(answer.done() for answer in self.answers)
 
     def _note_narrow(self, layers: Sequence[Layer], device: Device) -> None:
         """Notes the problems of which the libraries of vendors are asked for float16 only: those of
@@ -232,24 +174,20 @@ class Space:
 
 
 class _Listed:
-    """The variants of an algorithm, each of which is listed when it is first asked for, by whatever
-    thread."""
+    """The variants of an algorithm, each of which is listed when it is first asked for."""
 
     def __init__(self, variants: Iterable[Variant]) -> None:
         self._left = iter(variants)
         self._known: list[Variant] = []
-        self._lock = threading.Lock()
 
     def __iter__(self) -> Iterator[Variant]:
         index = 0
         while True:
             if index == len(self._known):
-                with self._lock:
-                    if index == len(self._known):
-                        variant = next(self._left, None)
-                        if variant is None:
-                            return
-                        self._known.append(variant)
+                variant = next(self._left, None)
+                if variant is None:
+                    return
+                self._known.append(variant)
             yield self._known[index]
             index += 1
 

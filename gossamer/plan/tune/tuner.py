@@ -140,7 +140,7 @@ class Tuner:
 
     def ask(self, layers: Iterable[Layer], device: Device) -> None:
         """Begins to ask the libraries of vendors what they offer for layers, where the device
-        builds side by side."""
+        builds side by side and that takes long."""
         self.space.ask(layers, device, self._workers)
 
     def measure_all(self, requests: Sequence[Request]) -> None:
@@ -250,7 +250,6 @@ class Tuner:
     def release(self) -> None:
         """Frees the memory that holds inputs and outputs of the layers to be measured, and ends the
         processes that build."""
-        self.space.give_up()
         # a second interrupt may end the wait for the others
         self._compilers.close()
         self._workers.close()
