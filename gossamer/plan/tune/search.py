@@ -183,8 +183,8 @@ class Search:
         if not self._limits.everything:
             now = time.monotonic()
             self._until = now + max(_LEAST_MORE_SECONDS, _MORE * (now - self._start))
-        self._ranking.extend(self._later)
-        self._later.clear()
+        later, self._later = self._later, []
+        self._rank(later)
         self._round(())
         self._until = math.inf
 
@@ -199,14 +199,19 @@ class Search:
             self._relate()
         attempts = [attempt for group, of_group in new.items()
                     for attempt in self._missing(group, of_group)]
+        first: list[Attempt] = []
+        for attempt in attempts:
+            waits = attempt.is_more or attempt.group.alike is not None or all(
+                times.is_region and times.is_covered for times in attempt.group.layers)
+            (self._later if waits else first).append(attempt)
+        self._rank(first)
+
+    def _rank(self, attempts: Sequence[Attempt]) -> None:
+        """Adds attempts to the ranking."""
         self._attempts += attempts
         self._begun(attempts)
         self._memory.reserve_workspace(attempt.variant for attempt in attempts)
-        later = {attempt for attempt in attempts
-                 if attempt.is_more or attempt.group.alike is not None or all(
-                     times.is_region and times.is_covered for times in attempt.group.layers)}
-        self._later += [attempt for attempt in attempts if attempt in later]
-        self._ranking.extend(attempt for attempt in attempts if attempt not in later)
+        self._ranking.extend(attempts)
 
     def _listed(self, requests: Iterable[Request]) -> dict[CandidateGroup, list[Attempt]]:
         """Returns an attempt for each candidate that was not requested before, by the group of
