@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -121,13 +120,10 @@ def interleave(tasks: Sequence[Task], *, repeats: int = 20, sample_us: float = 2
 class PreparedTask:
     """A task after its warm-up. `sample` executes its work `count` times and returns the time of
     all together in microseconds.
-
-    once_us: microseconds of one execution in the warm-up.
     """
 
     sample: Callable[[], float]
     count: int
-    once_us: float
 
 
 def prepared(task: Task, sample_us: float) -> PreparedTask:
@@ -174,37 +170,28 @@ def repeated(task: Task, sample_us: float, once_us: float) -> PreparedTask:
     if device.limits.graph and task.captured:
         sample = device.timed_graph(work, count, as_in_plan=task.as_in_plan)
         sample()
-        return PreparedTask(sample, count, once_us)
+        return PreparedTask(sample, count)
 
     def repeat(stream: Any) -> None:
         for _ in range(count):
             work(stream)
 
-    return PreparedTask(partial(device.time, repeat), count, once_us)
+    return PreparedTask(partial(device.time, repeat), count)
 
 
-def sampled(tasks: Sequence[PreparedTask], repeats: int, budget_us: float,
-            hopeless: float = math.inf) -> list[Timing | Exception]:
+def sampled(tasks: Sequence[PreparedTask], repeats: int,
+            budget_us: float) -> list[Timing | Exception]:
     """Returns the times of each task, or the exception that it raised. Samples are interleaved.
 
     An exception ends the sampling of its task only. A negative time is dropped, and a task without
-    any other time has a DeviceError. A task has only one sample where it took more than `hopeless`
-    times as long as the fastest, both in its warm-up and in its first sample. Raises
-    DeviceLostError.
+    any other time has a DeviceError. Raises DeviceLostError.
     """
     samples: list[list[float]] = [[] for _ in tasks]
     failures: dict[int, Exception] = {}
-    dropped: set[int] = set()
     spent = 0.0
     for sampled_rounds in range(repeats):
-        if sampled_rounds == 1:
-            first = {index: times[0] for index, times in enumerate(samples) if times}
-            all_times = [*first.values(), *(task.once_us for task in tasks if task.once_us >= 0)]
-            slowest = hopeless * min(all_times, default=math.inf)
-            dropped = {index for index, time_us in first.items()
-                       if min(time_us, tasks[index].once_us) > slowest}
         for index, task in enumerate(tasks):
-            if index in failures or index in dropped:
+            if index in failures:
                 continue
             try:
                 elapsed = task.sample()

@@ -9,15 +9,7 @@ import pytest
 
 from gossamer import measure
 from gossamer.device.registry import find
-from gossamer.measure import (
-    PreparedTask,
-    Task,
-    Timing,
-    interleave,
-    sampled,
-    scatter_notice,
-    wait_for_rest,
-)
+from gossamer.measure import Task, Timing, interleave, scatter_notice, wait_for_rest
 
 
 def test_times_that_scatter_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,26 +20,6 @@ def test_times_that_scatter_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert scatter_notice([even, even, scattered], host) == ""
     assert scatter_notice([even, scattered, scattered], host).startswith(
         "the times on host scatter by 50% from quartile to quartile: ")
-
-
-@pytest.mark.parametrize(("once", "first", "hopeless", "repeats"), [
-    (50.0, 45.0, 4.0, 1),  # slow both times
-    (50.0, 39.0, 4.0, 3),  # slow in its warm-up alone
-    (30.0, 90.0, 4.0, 3),  # slow in its first sample alone, by a disturbance
-    (-1.0, 90.0, 4.0, 3),  # the clock ran backwards: nothing is known of its warm-up
-    (50.0, 45.0, float("inf"), 3),
-])
-def test_what_is_far_too_slow_is_sampled_once(once: float, first: float, hopeless: float,
-                                              repeats: int) -> None:
-    times = {"fast": iter([10.0, 10.0, 10.0]), "slow": iter([first, 80.0, 80.0])}
-
-    def task(name: str, once_us: float) -> PreparedTask:
-        return PreparedTask(lambda: next(times[name]), 1, once_us)
-
-    fast, slow = sampled([task("fast", 11.0), task("slow", once)], 3, 1e6, hopeless)
-    assert isinstance(fast, Timing) and isinstance(slow, Timing)
-    assert (fast.repeats, slow.repeats) == (3, repeats)
-    assert slow.median_us == (first if repeats == 1 else 80.0)
 
 
 def test_samples_apart_begin_at_rest_with_an_execution_that_is_not_timed(

@@ -53,6 +53,13 @@ class Effort:
         """
         return self.vendor_configs if algorithm.vendor else self.configs
 
+    def most_configs_of(self, algorithm: Algorithm) -> int | None:
+        """Returns the number of configs of an algorithm that are measured at most; None for all.
+        More than the first ones are those of dense algorithms alone: of one that skips zeros, each
+        would be compiled for one layer only."""
+        is_more = self.more_configs is not None and algorithm.dense and not algorithm.vendor
+        return self.more_configs if is_more else self.configs_of(algorithm)
+
 
 EFFORTS = {
     "quick": Effort(2, 4, 5, 15.0, doubt=0.1, worth=0.01, plans_s=0.3, more_configs=6,

@@ -5,15 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
 from gossamer.device.base import Device
 from gossamer.facts import ValueFacts
 from gossamer.ops.algorithm import Algorithm, Problem, Variant
+from gossamer.ops.lru_cache import digest
 from gossamer.ops.weights import Weights, WeightsStore
 from gossamer.plan.candidate import Candidate
 from gossamer.tensor import Format, TensorSpec
+
+_DIGITS = 16
+"""Number of hexadecimal digits of a digest of constants."""
 
 
 @dataclass
@@ -49,6 +54,11 @@ class Layer:
     def computes(self) -> tuple[str, ...]:
         """The names of the layers that this one computes: those of a region, else its own."""
         return self.covers or (self.name,)
+
+    @cached_property
+    def digest(self) -> str:
+        """Hexadecimal digits that identify the values of the layer's constants."""
+        return digest(self.weights)[:_DIGITS]
 
     def weights_on(self, device: Device) -> Weights:
         """Returns the layer's weights, to be packed for a device."""

@@ -11,8 +11,8 @@ import pytest
 from gossamer.device.registry import find
 from gossamer.ops.algorithm import State
 from gossamer.ops.conv2d.host import HostIm2col
-from gossamer.plan.tune.search import measured_alone
 from tests.plan.small import assert_close, compiled, expected, images, small
+from tests.plan.tune.alone import measured_alone
 from tests.plan.tune.test_candidates import layer
 
 HOST = find("host")

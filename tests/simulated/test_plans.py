@@ -14,7 +14,7 @@ from gossamer.model.formats import with_formats
 from gossamer.model.graph import Graph
 from gossamer.model.input_format import InputFormat
 from gossamer.ops.region.problem import RegionProblem
-from gossamer.plan.choose.assigner import Assigner, Choices
+from gossamer.plan.choose.assigner import Assigned, Assigner, Choices
 from gossamer.plan.choose.builder import ProgramBuilder
 from gossamer.plan.choose.conversion_costs import ConversionCosts
 from gossamer.plan.choose.restriction import FREE, Restriction
@@ -137,8 +137,9 @@ def test_a_format_that_is_mislabelled_is_found(planted: pytest.MonkeyPatch) -> N
 def test_a_region_that_covers_one_layer_too_many_is_found(planted: pytest.MonkeyPatch) -> None:
     choices = Assigner.choices
 
-    def too_many(self: Assigner, restriction: Restriction = FREE, why: str = "") -> Choices:
-        made = choices(self, restriction, why)
+    def too_many(self: Assigner, restriction: Restriction = FREE, why: str = "",
+                 first: Assigned | None = None) -> Choices:
+        made = choices(self, restriction, why, first)
         regions = []
         for region in made.regions:
             assert isinstance(region.problem, RegionProblem)

@@ -23,11 +23,7 @@ from gossamer.plan.choose.plan_assignment import (
     minimise,
 )
 from gossamer.plan.choose.reasons import region_reasons
-from gossamer.plan.choose.region_options import (
-    RegionOption,
-    forced_regions,
-    region_options,
-)
+from gossamer.plan.choose.region_options import forced_regions, region_options
 from gossamer.plan.choose.restriction import FREE, Restriction
 from gossamer.plan.eligibility import eligibility
 from gossamer.plan.policy import Policy
@@ -122,11 +118,10 @@ class Assigner:
     def _excluded(self, assigned: Assigned) -> bool:
         """Excludes what is wrong with the constants of the layers that it is assigned to; returns
         whether anything is."""
-        self._tuner.verify((node.layer, candidate, node.device)
-                           for node, candidate in assigned.taken)
+        checked = self._tuner.verified((node.layer, candidate, node.device)
+                                       for node, candidate in assigned.taken)
         wrong = False
-        for node, candidate in assigned.taken:
-            verified = self._tuner.verified(node.layer, candidate, node.device)
+        for (node, candidate), verified in zip(assigned.taken, checked, strict=True):
             if verified is not candidate:
                 node.candidates[node.candidates.index(candidate)] = verified
                 wrong = wrong or math.isinf(verified.cost)
@@ -206,14 +201,14 @@ class Assigner:
     def _options(self, restriction: Restriction) -> list[list[_Option]]:
         """Returns the options of every node: those of the layer alone, then those of regions."""
         by_name = {node.layer.name: node for node in self._nodes if isinstance(node, MeasuredLayer)}
-        region_nodes = {node.layer.name: node for node in self._regions}
         usable_of = {node.layer.name: restriction.of_region(
             node, [by_name[name] for name in node.layer.covers]) for node in self._regions}
-        of_regions: dict[str, list[RegionOption]] = {}
-        for region in (node.layer for node in self._regions):
-            layers = [self._layers[name] for name in region.covers]
-            for name, added in region_options(region, layers, usable_of[region.name]).items():
-                of_regions.setdefault(name, []).extend(added)
+        of_regions: dict[str, list[tuple[NodeOption, MeasuredLayer, Candidate]]] = {}
+        for region in self._regions:
+            layers = [self._layers[name] for name in region.layer.covers]
+            for name, option, candidate in region_options(region.layer, layers,
+                                                          usable_of[region.layer.name]):
+                of_regions.setdefault(name, []).append((option, region, candidate))
         only = self._policy.only or restriction.only
         forced = {name for region in forced_regions(
             [node.layer for node in self._regions],
@@ -227,15 +222,14 @@ class Assigner:
             alone: list[_Option] = [] if node.layer.name in forced else [
                 (NodeOption(candidate.cost, *candidate.formats), node, candidate)
                 for candidate in restriction.of_layer(node, self._usable(node, of_regions))]
-            result.append(alone + [
-                (option.option, region_nodes[option.region.name], option.candidate)
-                for option in of_regions.get(node.layer.name, ())
-                if node.layer.name not in forced or option.candidate.algorithm.name == only])
+            result.append([*alone, *(
+                option for option in of_regions.get(node.layer.name, ())
+                if node.layer.name not in forced or option[2].algorithm.name == only)])
         return result
 
     @staticmethod
-    def _usable(node: MeasuredLayer,
-                of_regions: Mapping[str, Sequence[RegionOption]]) -> list[Candidate]:
+    def _usable(node: MeasuredLayer, of_regions: Mapping[str, Sequence[_Option]]
+                ) -> list[Candidate]:
         """Returns the candidates of a layer that are not excluded. Raises GossamerError with the
         reasons where there are none, and no region has the layer."""
         if node.least_cost == math.inf and of_regions.get(node.layer.name):

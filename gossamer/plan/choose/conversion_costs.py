@@ -89,10 +89,10 @@ class ConversionCosts:
         assert layer.problem is not None
         specs = (*layer.problem.inputs, *layer.problem.outputs)
         if any(spec.format.is_packed for spec in specs):
-            able, _ = able_on(layer.problem, self._device, self._tuner.refusal_reason)
+            able, _ = able_on(layer.problem, self._device, self._tuner.space.refusal_reason)
             return Request(layer, able, self._device)
         able, layer_device, _ = eligibility(layer, self._device,
-                                            refusal_reason=self._tuner.refusal_reason)
+                                            refusal_reason=self._tuner.space.refusal_reason)
         return Request(layer, able, layer_device)
 
     def _measured(self, request: Request) -> float:

@@ -10,7 +10,6 @@ from gossamer.device.base import Device
 from gossamer.ops.algorithm import Algorithm, Problem
 from gossamer.plan.candidate import Candidate
 from gossamer.plan.choose.region_options import region_eligibility
-from gossamer.plan.choose.region_requests import RegionRequests
 from gossamer.plan.eligibility import Refusal, able_on, eligibility
 from gossamer.plan.in_place import in_place_candidates, layers_in_place
 from gossamer.plan.policy import Policy
@@ -39,9 +38,6 @@ class NetworkCandidates:
         self._policy = policy
         self._less_precise = less_precise
         self._layers = {layer.name: layer for layer in layers}
-        self._regions = RegionRequests(
-            regions, self._layers, device,
-            lambda region: self._region_eligibility(region, tuner.refusal_reason)[0])
         self._measure_together([layer for layer in layers if layer.problem is not None], regions)
         self.of_layers: list[MeasuredLayer | Layer] = [
             layer if layer.problem is None else self._candidates_of(layer) for layer in layers]
@@ -58,24 +54,28 @@ class NetworkCandidates:
         problems = [problem_key(layer.problem) for layer in (*layers, *regions)
                     if layer.problem is not None]
         self._tuner.measure_network(
-            self._waves(layers), self._regions.within,
+            self._waves(layers, regions),
             json.dumps([problems, policy.only, policy.sparse_threshold, dict(policy.force)]))
 
-    def _waves(self, layers: Sequence[Layer]) -> Iterator[Sequence[Request] | None]:
-        """Yields what is requested at first: gossamer's own dense algorithms, then the largest
-        regions, whose tiles take long to list, and then what the libraries of vendors offer, which
-        are asked meanwhile, and what skips zeros."""
+    def _waves(self, layers: Sequence[Layer],
+               regions: Sequence[Layer]) -> Iterator[Sequence[Request] | None]:
+        """Yields what is requested: gossamer's own dense algorithms, then regions, whose tiles take
+        long to list, the largest first, and when the libraries of vendors have answered, which are
+        asked meanwhile, all algorithms."""
         if not self._is_restricted:
             yield [request for request in self._requests(layers, self._refusal_of_own)
                    if request.device is self._device]
         self._tuner.ask(layers, self._device)
-        for part in self._regions.in_parts(_PARTS):
+        by_size = sorted(regions, key=lambda region: len(region.covers), reverse=True)
+        length = max(1, math.ceil(len(regions) / _PARTS))
+        for first in range(0, len(regions), length):
             if not self._tuner.is_over:
-                yield self._regions.largest(part)
-        while self._tuner.is_asking:
+                yield [Request(region, allowed, self._device)
+                       for region in by_size[first:first + length]
+                       if (allowed := self._region_eligibility(region)[0])]
+        while self._tuner.space.is_asking:
             yield None
-        self._tuner.wait()
-        yield self._requests(layers, self._tuner.refusal_reason)
+        yield self._requests(layers, self._tuner.space.refusal_reason)
 
     @property
     def _is_restricted(self) -> bool:
@@ -95,11 +95,11 @@ class NetworkCandidates:
         is_asked_later = algorithm.vendor and device.compiles
         if device is self._device and (is_asked_later or not algorithm.dense):
             return "is measured later"
-        return self._tuner.refusal_reason(algorithm, problem, device)
+        return self._tuner.space.refusal_reason(algorithm, problem, device)
 
     def _candidates_of(self, layer: Layer) -> MeasuredLayer:
         able, layer_device, reasons = eligibility(layer, self._device, self._policy,
-                                                  self._tuner.refusal_reason)
+                                                  self._tuner.space.refusal_reason)
         candidates = list(self._tuner.measure(layer, able, layer_device))
         policy = self._policy
         restricted = policy.only is not None or policy.sparse_threshold is not None
@@ -107,7 +107,7 @@ class NetworkCandidates:
             failures = {candidate.algorithm.name: candidate.measured.failure or ""
                         for candidate in candidates}
             able, layer_device, unrestricted_reasons = eligibility(
-                layer, self._device, refusal_reason=self._tuner.refusal_reason)
+                layer, self._device, refusal_reason=self._tuner.space.refusal_reason)
             able = [algorithm for algorithm in able if algorithm.name not in failures]
             if able:
                 candidates = list(self._tuner.measure(layer, able, layer_device))
@@ -116,25 +116,18 @@ class NetworkCandidates:
 
     def _measured_region(self, region: Layer) -> MeasuredLayer:
         """Returns a region with its candidates."""
-        larger = self._regions.left_to(region)
-        # the configs of what is not measured need not be listed
-        allowed, reasons = self._region_eligibility(
-            region, _unsupported if larger else self._tuner.refusal_reason)
-        if larger is not None:
-            reasons |= {algorithm.name: f"{larger.name} is faster with more layers"
-                        for algorithm in allowed}
-            allowed = []
+        allowed, reasons = self._region_eligibility(region)
         candidates = list(self._tuner.measure(region, allowed, self._device) if allowed else [])
         return MeasuredLayer(region, self._device, self._precise(region, candidates), reasons)
 
-    def _region_eligibility(self, region: Layer, refusal: Refusal
-                            ) -> tuple[list[Algorithm], dict[str, str]]:
+    def _region_eligibility(self, region: Layer) -> tuple[list[Algorithm], dict[str, str]]:
         layers = [self._layers[name] for name in region.covers]
         taken_alone = self._policy.only is not None and any(
             self._policy.only in {algorithm.name for algorithm in able_on(
-                layer.problem, self._device, self._tuner.refusal_reason)[0]}
+                layer.problem, self._device, self._tuner.space.refusal_reason)[0]}
             for layer in layers if layer.problem is not None)
-        return region_eligibility(region, layers, self._device, self._policy, refusal, taken_alone)
+        return region_eligibility(region, layers, self._device, self._policy,
+                                  self._tuner.space.refusal_reason, taken_alone)
 
     def _precise(self, layer: Layer, candidates: list[Candidate]) -> list[Candidate]:
         """Returns the candidates, of which those are excluded that are less precise than the layer
@@ -143,7 +136,3 @@ class NetworkCandidates:
             return candidates
         return [candidate if candidate.variant.precision == "fp32" else candidate.with_exclusion(
             "not in float32, which the tolerance asks for here") for candidate in candidates]
-
-
-def _unsupported(algorithm: Algorithm, problem: Problem, device: Device) -> str | None:
-    return algorithm.supports(problem, device)

@@ -30,9 +30,6 @@ _ABOUT_EQUAL = 1.01
 _BRIEF_SAMPLES = 3
 _SAMPLE_US, _BRIEF_SAMPLE_US = 1e4, 5e3
 
-TakeTimes = Callable[[Mapping[str, Task]], dict[str, Timing]]
-"""A function that returns the times of tasks."""
-
 
 @dataclass(frozen=True)
 class EndToEnd:
@@ -67,7 +64,8 @@ def end_to_end(name: str, programs: Sequence[Program], device: Device, tuner: Tu
     """
     keys = [_brief_key(program, device) if brief else program_key(program, device)
             for program in programs]
-    take = _timed_briefly if brief else partial(_timed, samples=tuner.samples, most_s=tuner.plans_s)
+    take = partial(_timed, samples=_BRIEF_SAMPLES, sample_us=_BRIEF_SAMPLE_US, most_s=0.0) if (
+        brief) else partial(_timed, samples=tuner.limits.samples, most_s=tuner.limits.plans_s)
     distinct = dict(zip(keys, programs, strict=True))
     stored = {key: timing for key in distinct if (timing := tuner.cache.get_plan(key)) is not None}
     known = {key: EndToEnd(timing, cached=True) for key, timing in stored.items()}
@@ -111,7 +109,8 @@ def _brief_key(program: Program, device: Device) -> str:
 
 
 def _timed_together(name: str, programs: Mapping[str, Program], missing: Collection[str],
-                    device: Device, take: TakeTimes) -> dict[str, EndToEnd]:
+                    device: Device, take: Callable[[Mapping[str, Task]], dict[str, Timing]]
+                    ) -> dict[str, EndToEnd]:
     """Returns the times of the programs that are in memory at once with the reasons of those that
     do not run. A program is left out where it did not get memory but may get it without the others.
     Those whose times are missing come first; where none of them runs, no other is timed. take:
@@ -136,24 +135,20 @@ def _timed_together(name: str, programs: Mapping[str, Program], missing: Collect
     return results
 
 
-def _timed(tasks: Mapping[str, Task], samples: int, most_s: float) -> dict[str, Timing]:
+def _timed(tasks: Mapping[str, Task], samples: int, most_s: float,
+           sample_us: float = _SAMPLE_US) -> dict[str, Timing]:
     """Returns the time of each task. Those that may be the fastest are timed again, with twice as
     many samples each time, until it is clear which is the fastest, or these seconds are over."""
     timings: dict[str, Timing] = {}
     pending, factor, start = list(tasks), 1, time.monotonic()
-    while pending and factor <= _MOST_SAMPLES and time.monotonic() - start < most_s:
+    while pending and factor <= _MOST_SAMPLES:
         fresh = interleave([tasks[key] for key in pending], repeats=factor * samples,
-                           sample_us=_SAMPLE_US, budget_us=factor * _BUDGET_US * len(pending))
+                           sample_us=sample_us, budget_us=factor * _BUDGET_US * len(pending))
         timings.update(zip(pending, fresh, strict=True))
+        if time.monotonic() - start >= most_s:
+            break
         pending, factor = _unclear(timings), 2 * factor
     return timings
-
-
-def _timed_briefly(tasks: Mapping[str, Task]) -> dict[str, Timing]:
-    """Returns the time of each task by a few samples."""
-    timings = interleave(list(tasks.values()), repeats=_BRIEF_SAMPLES,
-                         sample_us=_BRIEF_SAMPLE_US, budget_us=_BUDGET_US * len(tasks))
-    return dict(zip(tasks, timings, strict=True))
 
 
 def _unclear(timings: Mapping[str, Timing]) -> list[str]:

@@ -124,7 +124,7 @@ class _Plans:
         self._name, self._device, self._tuner = name, device, tuner
         self._chooser, self._accurate, self._note = chooser, accurate, note
         chosen_us = chosen.cost_us or math.inf
-        self._most_us = math.inf if tuner.everything else _CLEARLY_SLOWER * chosen_us
+        self._most_us = math.inf if tuner.limits.everything else _CLEARLY_SLOWER * chosen_us
 
     def add(self, plan: str, restriction: Restriction, *, always: bool = False) -> None:
         """Makes a plan's program, unless the sum of its layers' times is clearly more."""
@@ -151,7 +151,7 @@ class _Plans:
         if assigned.cost_us >= self._most_us:
             return (f"its layers take at least {assigned.cost_us:.1f} us alone, those of the "
                     f"measured choice {chosen_us:.1f} us")
-        if restriction.only is None or self._tuner.everything:
+        if restriction.only is None or self._tuner.limits.everything:
             return ""
         names = {name for node in chosen.measured for name in node.layer.computes
                  if any(each.is_usable and restriction.admits(node, each)
@@ -257,12 +257,13 @@ def _better(name: str, program: Program, chooser: Chooser, device: Device, tuner
                 first not in better or time.timing.median_us < better[first][0]):
             better[first] = time.timing.median_us, exchange
     layers = {known.layer.name: known.layer for known in program.measured}
-    found = [[(layers[layer], candidate, device) for layer, candidate in exchange.items()]
-             for _, exchange in better.values()]
-    tuner.verify(each for chosen in found for each in chosen)
-    return {layer.name: candidate for chosen in found
-            if all(tuner.verified(*each).is_usable for each in chosen)
-            for layer, candidate, _ in chosen}
+    found = {name: candidate for _, exchange in better.values()
+             for name, candidate in exchange.items()}
+    checked = dict(zip(found, tuner.verified(
+        (layers[name], candidate, device) for name, candidate in found.items()), strict=True))
+    return {name: candidate for _, exchange in better.values()
+            if all(checked[name].is_usable for name in exchange)
+            for name, candidate in exchange.items()}
 
 
 def _exchanges(program: Program, device: Device, tuner: Tuner) -> list[Exchange]:
@@ -276,12 +277,12 @@ def _exchanges(program: Program, device: Device, tuner: Tuner) -> list[Exchange]
             alike.setdefault(key, []).append(step)
     taken = {step.layer.name: step.candidate_of(measured[step.layer.name])
              for steps in alike.values() for step in steps}
-    least_us = tuner.replacement_gain * sum(candidate.cost for candidate in taken.values())
+    least_us = tuner.limits.replacement_gain * sum(candidate.cost for candidate in taken.values())
     savings = [(saving_us, exchange) for steps in alike.values()
                for saving_us, exchange in _of_steps(steps, taken, measured)
                if saving_us > least_us]
     return [exchange for _, exchange in
-            sorted(savings, key=lambda saving: -saving[0])[:tuner.replacements]]
+            sorted(savings, key=lambda saving: -saving[0])[:tuner.limits.replacements]]
 
 
 def _of_steps(steps: Sequence[Step], taken: Mapping[str, Candidate],

@@ -3,7 +3,7 @@ region, which go together."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gossamer.device.base import Device
@@ -34,15 +34,6 @@ class RegionFormat:
     region: str
     option: int
     written: Format | None
-
-
-@dataclass(frozen=True)
-class RegionOption:
-    """An option of one layer of a region, with the candidate that computes all of them."""
-
-    option: NodeOption
-    region: Layer
-    candidate: Candidate
 
 
 def region_eligibility(region: Layer, layers: Sequence[Layer], device: Device, policy: Policy,
@@ -84,10 +75,10 @@ def forced_otherwise(region: Layer, algorithm: Algorithm, policy: Policy) -> str
 
 
 def region_options(region: Layer, layers: Sequence[Layer], candidates: Sequence[Candidate]
-                   ) -> dict[str, list[RegionOption]]:
-    """Returns the options of each layer of a region by the layer's name: one for each combination
-    of formats and precision, with its fastest candidate, or an earlier one that is as fast."""
-    options: dict[str, list[RegionOption]] = {layer.name: [] for layer in layers}
+                   ) -> Iterator[tuple[str, NodeOption, Candidate]]:
+    """Yields the options of each layer of a region, each with the layer's name and the candidate
+    that computes all of them: one for each combination of formats and precision, with its fastest
+    candidate, or an earlier one that is as fast."""
     read_inside = {name for layer in layers for name in layer.inputs}
     for number, candidate in enumerate(_fastest(candidates)):
         inputs, outputs = candidate.formats
@@ -103,10 +94,9 @@ def region_options(region: Layer, layers: Sequence[Layer], candidates: Sequence[
         for index, layer in enumerate(layers):
             needs = tuple(entries[name] if name in entries else given(name)
                           for name in layer.inputs)
-            option = NodeOption(0.0 if index else candidate.cost, needs,
-                                tuple(given(name) for name in layer.outputs), of_region=True)
-            options[layer.name].append(RegionOption(option, region, candidate))
-    return options
+            yield layer.name, NodeOption(
+                0.0 if index else candidate.cost, needs,
+                tuple(given(name) for name in layer.outputs), of_region=True), candidate
 
 
 def _fastest(candidates: Sequence[Candidate]) -> list[Candidate]:

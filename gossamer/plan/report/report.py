@@ -21,6 +21,9 @@ from gossamer.plan.report.memory import MemoryUse, memory_use
 from gossamer.plan.report.zeros import FEW_ZEROS, break_even_line, reason_lines, zero_columns
 
 OURS, HOST, BETWEEN = "our kernels", "on the host", "between layers"
+_TIMES = ("median_us", "p25_us", "p75_us", "cold_us", "error")
+_BUILDING = ("build_s", "build_cached", "device_bytes")
+"""Fields of measurements that rows of steps and of candidates have as columns."""
 _WHEN_TEXT = {"measured": "when measured", "now": "now"}
 _SLOWEST = 3
 """Number of slowest layers to build that are named."""
@@ -289,12 +292,11 @@ def _built(step: Step, now: BuildCost | None) -> dict[str, Any]:
     the kernels are in the cache now."""
     measured = step.candidate_of(step.candidates).measured if step.candidates else None
     if measured is not None and measured.build_s is not None:
-        return {"build_s": measured.build_s, "build_when": "measured",
-                "build_cached": measured.build_cached, "device_bytes": measured.device_bytes}
+        return {"build_when": "measured", **{name: getattr(measured, name) for name in _BUILDING}}
     if now is not None:
         return {"build_s": now.seconds, "build_when": "now", "build_cached": now.from_cache,
                 "device_bytes": now.nbytes}
-    return dict.fromkeys(("build_s", "build_when", "build_cached", "device_bytes"))
+    return dict.fromkeys(("build_when", *_BUILDING))
 
 
 def _measured(step: Step, why: str) -> dict[str, Any]:
@@ -306,11 +308,7 @@ def _measured(step: Step, why: str) -> dict[str, Any]:
     comparable = math.isfinite(dense) and taken.cost > 0
     is_slower = best_dense is not None and comparable and dense < taken.cost
     return {
-        "median_us": taken.measured.median_us,
-        "p25_us": taken.measured.p25_us,
-        "p75_us": taken.measured.p75_us,
-        "cold_us": taken.measured.cold_us,
-        "error": taken.measured.error,
+        **{name: getattr(taken.measured, name) for name in _TIMES},
         "best_dense_us": dense if math.isfinite(dense) else None,
         "speedup": dense / taken.cost if comparable else None,
         "speedup_reason": why_not(best_dense, taken, why) if best_dense and is_slower else "",
@@ -325,14 +323,7 @@ def _candidate(candidate: Candidate, taken: Candidate, why: str) -> dict[str, An
         "config": measured.config,
         "layouts": [*measured.inputs, *measured.outputs],
         "precision": candidate.algorithm.stated_precision(candidate.variant),
-        "median_us": measured.median_us,
-        "p25_us": measured.p25_us,
-        "p75_us": measured.p75_us,
-        "cold_us": measured.cold_us,
-        "error": measured.error,
-        "build_s": measured.build_s,
-        "build_cached": measured.build_cached,
-        "device_bytes": measured.device_bytes,
+        **{name: getattr(measured, name) for name in (*_TIMES, *_BUILDING)},
         "reason": "taken" if candidate is taken else why_not(candidate, taken, why),
     }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
@@ -13,10 +13,10 @@ from typing import Any
 from gossamer.device import blas
 from gossamer.device.base import Device
 from gossamer.device.host import processors
-from gossamer.ops.algorithm import Problem
-from gossamer.plan.prepare import Prepared
+from gossamer.ops.algorithm import Problem, State
+from gossamer.plan.prepare import BuildCost
 from gossamer.plan.program import Layer
-from gossamer.plan.tune.candidates import CandidateSet, built_candidate
+from gossamer.plan.tune.candidates import BuiltCheck, CandidateSet, built_candidate
 from gossamer.plan.tune.cost import BuildCosts
 from gossamer.plan.tune.layer_times import Attempt
 from gossamer.plan.tune.memory import CandidateMemory
@@ -40,6 +40,10 @@ interpreter is wanted; more threads take longer for all of them together, and ke
 thread that times."""
 
 
+Built = tuple[State, BuildCost, BuiltCheck]
+"""A candidate ready to run, the cost of that, and what its check computes besides."""
+
+
 class CandidateBuilds:
     """The candidates that are built ahead on one device.
 
@@ -57,9 +61,9 @@ class CandidateBuilds:
         self._workers = workers
         self._sets: dict[tuple[str, Problem | None], Future[CandidateSet]] = {}
         self._references = threading.Semaphore(_REFERENCES)
-        self._building: dict[Attempt, Callable[[], Prepared]] = {}
+        self._building: dict[Attempt, Callable[[], Built]] = {}
         """The attempts, each with the function that returns what was built."""
-        self._futures: dict[Future[Prepared], Attempt] = {}
+        self._futures: dict[Future[Built], Attempt] = {}
         self._pool: ThreadPoolExecutor | None = None
 
     @contextmanager
@@ -117,7 +121,7 @@ class CandidateBuilds:
             del self._futures[future]
         return optional
 
-    def done(self) -> tuple[Attempt, Callable[[], Prepared]] | None:
+    def done(self) -> tuple[Attempt, Callable[[], Built]] | None:
         """Returns an attempt whose candidate is built, with a function that returns that or raises
         the error; None where none is done."""
         if self._pool is None:
@@ -129,11 +133,11 @@ class CandidateBuilds:
         attempt = self._futures.pop(future)
         return attempt, self._building.pop(attempt)
 
-    def wait(self, other: Future[None] | None = None) -> None:
-        """Waits until a candidate is built, or the other future is done."""
+    def wait(self, others: Iterable[Future[Any]] = ()) -> None:
+        """Waits until a candidate is built, or one of the other futures is done that are not."""
         with self._profile.stage(WAITING):
-            futures: list[Future[Any]] = [*self._futures]
-            wait(futures if other is None else [*futures, other], return_when=FIRST_COMPLETED)
+            wait([*self._futures, *(other for other in others if not other.done())],
+                 return_when=FIRST_COMPLETED)
 
     def set_of(self, layer: Layer) -> CandidateSet:
         """Returns the inputs and expected outputs of a layer, which the first caller makes. Changes
@@ -148,8 +152,8 @@ class CandidateBuilds:
                 made.set_exception(error)
         return known.result()
 
-    def build(self, attempt: Attempt) -> Prepared:
-        """Returns an attempt's candidate ready to run, and the cost of that."""
+    def build(self, attempt: Attempt) -> Built:
+        """Returns an attempt's candidate ready to run, the cost of that, and its check."""
         built = None
         layer, is_vendor = attempt.group.layer, bool(attempt.algorithm.vendor)
         # packed forms are shared as long as somebody holds the weights
@@ -169,5 +173,4 @@ class CandidateBuilds:
             # the thread that times needs it for what fails, too
             candidates = self.set_of(layer)
         with self._profile.stage(BUILDING_CHECKS):
-            candidates.build_check(attempt.algorithm, attempt.variant, prepared[0])
-        return prepared
+            return *prepared, candidates.build_check(attempt.algorithm, attempt.variant)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -27,11 +27,11 @@ recently built for are dropped first."""
 class Built(NamedTuple):
     """What a process has built.
 
-    forms: packed forms by name, None for those that need not be sent. seconds: processor seconds
-    that all but packing took. kernels: the kernels, as kernel_cache.hand_over returns them.
+    forms: packed forms by name. seconds: processor seconds that all but packing took. kernels: the
+    kernels, as kernel_cache.hand_over returns them.
     """
 
-    forms: Mapping[str, PackedArray | None]
+    forms: Mapping[str, PackedArray]
     seconds: float
     kernels: Mapping[str, bytes | None]
 
@@ -92,10 +92,10 @@ def start(make_device: Callable[[], Device]) -> None:
 
 
 def build(algorithm: Algorithm, problem: Problem, variant: Variant, layer: str, digest: str,
-          held: Collection[str], constants: Callable[[], Mapping[str, np.ndarray]]) -> Built:
-    """Builds a candidate. digest: hash of the constants of its layer. held: names of packed forms
-    that need not be sent. constants: returns the constants, and is called where they are not kept.
-    Raises NoProcessError where only the process that uses the device can build it."""
+          constants: Callable[[], Mapping[str, np.ndarray]]) -> Built:
+    """Builds a candidate. digest: hash of the constants of its layer. constants: returns the
+    constants, and is called where they are not kept. Raises NoProcessError where only the process
+    that uses the device can build it."""
     (device,) = _devices
     weights = _weights.of(digest, lambda: KeptWeights(constants(), device, layer, digest))
     weights.start_candidate()
@@ -106,8 +106,7 @@ def build(algorithm: Algorithm, problem: Problem, variant: Variant, layer: str, 
         raise NoProcessError(str(error)) from None
     seconds = max(time.process_time() - start - weights.packing_seconds, 0.0)
     seconds += max((launch.kernel.subprocess_seconds for launch in state.launches), default=0.0)
-    forms = {key: None if key in held else form
-             for key, form in weights.used.items() if form is not None}
+    forms = {key: form for key, form in weights.used.items() if form is not None}
     return Built(forms, seconds, kernel_cache.hand_over())
 
 

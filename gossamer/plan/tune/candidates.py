@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import threading
-import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +14,6 @@ import numpy as np
 from gossamer.accuracy import LARGEST_ERROR
 from gossamer.device.base import Buffer, Device
 from gossamer.errors import CompilerEndedError, DeviceLostError, first_line
-from gossamer.ops import lru_cache
 from gossamer.ops.algorithm import Algorithm, Problem, State, Variant
 from gossamer.ops.registry import OPS
 from gossamer.ops.weights import Weights
@@ -27,15 +25,13 @@ from gossamer.plan.tune.check import error_of
 from gossamer.plan.tune.device_check import handles
 from gossamer.plan.tune.discontinuity import MOST_DOUBTFUL, continuous_parts, has_jumps
 from gossamer.plan.tune.memory import CandidateMemory
-from gossamer.tensor import TensorSpec, pack
+from gossamer.tensor import TensorSpec
 
 _CHECKED_IMAGES = 3
 _CHECKED = 2**22
 """Output values and operations up to which more than _CHECKED_IMAGES images are compared."""
 _COLD_SAMPLES = 5
 """Executions with cold caches, of whose times the median counts."""
-_DIGITS = 16
-"""Number of hexadecimal digits of a digest of weights."""
 _DRAWS = 8
 """How often inputs are drawn at most, where many results lie within rounding of a jump."""
 _ALIKE = 0.1
@@ -63,6 +59,10 @@ class _ContinuousPart:
     expected: list[np.ndarray]
 
 
+BuiltCheck = list[tuple[_ContinuousPart, State]]
+"""What the check of a candidate computes besides it, ready to run."""
+
+
 class CandidateSet:
     """The candidates of a layer, which run on the same inputs with the layer's own constants.
 
@@ -76,16 +76,12 @@ class CandidateSet:
         self.device = device
         self.memory = CandidateMemory(device) if memory is None else memory
         self.weights: Weights = layer.weights_on(device)
-        self.digest = self.weights.digest[:_DIGITS]
+        self.digest = layer.digest
         self._constants = layer.weights
         self._few, self._images = self._compared()
-        self._arrays: list[np.ndarray] | None = None
-        """The inputs, where they were needed as a whole."""
-        self._drawn = False
+        self._seed = 0
+        """What the inputs are drawn with."""
         self._parts: list[_ContinuousPart] = []
-        self._built_parts: dict[int, list[tuple[_ContinuousPart, State]]] = {}
-        """It holds what the check of a state computes besides, by the identity of the state, as
-        long as the state lives."""
         self._bounds: dict[str, list[Bounds]] = {}
         self._bounds_lock = threading.Lock()
         self._jumps = has_jumps(self.problem)
@@ -95,32 +91,17 @@ class CandidateSet:
                 continuous_parts(self.problem), continuous_parts(self._few), strict=True)]
         self._expected = self._reference(self._few)
         self._expected_buffers: dict[int, Buffer] = {}
-        self._stored: dict[tuple[int, TensorSpec], np.ndarray | None] = {}
         self._sources: dict[TensorSpec, dict[int, Buffer]] = {}
 
     @QUIET
-    def build(self, algorithm: Algorithm, variant: Variant,
-              built: BuiltForms | None = None) -> Prepared:
-        """Returns a candidate ready to run with the layer's constants, and the cost of that.
-        built: what another process has built for it. What its check computes besides is built,
-        too, as other threads may build while the device checks and times."""
-        state, cost = build(algorithm, self.weights, self.problem, variant, self.device, built)
-        self.build_check(algorithm, variant, state)
-        return state, cost
-
-    @QUIET
-    def build_check(self, algorithm: Algorithm, variant: Variant, state: State) -> None:
-        """Builds what the check of a candidate computes besides it."""
+    def build_check(self, algorithm: Algorithm, variant: Variant) -> BuiltCheck:
+        """Returns what the check of a candidate computes besides it, ready to run: the problems
+        without jumps. Other threads may build while the device checks and times."""
         if self._jumps:
             self._bounds_of(variant.precision)
-        self._built_parts[id(state)] = list(self._parts_for(algorithm, variant))
-        weakref.finalize(state, self._built_parts.pop, id(state), None)
-
-    def _parts_for(self, algorithm: Algorithm,
-                   variant: Variant) -> Iterator[tuple[_ContinuousPart, State]]:
-        """Yields the problems without jumps by which a candidate is checked, ready to run."""
+        built: BuiltCheck = []
         if any(spec.format.is_packed for spec in variant.outputs):
-            return
+            return built
         for part in self._parts:
             if algorithm.supports(part.problem, self.device) is not None:
                 continue
@@ -131,25 +112,30 @@ class CandidateSet:
                 if not algorithm.vendor:
                     raise
                 continue
-            yield part, state
+            built.append((part, state))
+        return built
 
     @QUIET
     def built_check(self, algorithm: Algorithm, variant: Variant) -> Callable[[], str | None]:
         """Builds a candidate, and returns a function that runs it and returns why it may not be
         used with the layer's constants; None where it may."""
+        def built() -> tuple[State, BuiltCheck]:
+            state, _ = build(algorithm, self.weights, self.problem, variant, self.device)
+            return state, self.build_check(algorithm, variant)
+
         try:
             try:
-                state, _ = self.build(algorithm, variant)
+                state, check = built()
             except CompilerEndedError:
                 # the process that compiled may have ended for another reason
-                state, _ = self.build(algorithm, variant)
+                state, check = built()
         except Exception as error:  # it may fail in any way, which is reported
             reason = does_not_run(error)
             return lambda: reason
 
         def failure() -> str | None:
             try:
-                self.checked(algorithm, variant, state)
+                self.checked(algorithm, variant, state, check)
             except WrongNumbersError as wrong:
                 return str(wrong)
             except DeviceLostError:
@@ -179,21 +165,7 @@ class CandidateSet:
 
     def _compared_arrays(self) -> list[np.ndarray]:
         """Returns the inputs of the images that are compared."""
-        if self._arrays is None and self._images is not None:
-            few = self.memory.examples.of_images(self.problem, self._few, self._images)
-            if few is not None:
-                return few
-        arrays = self._all_arrays()
-        if self._images is None:
-            return arrays
-        return [array[self._images] if array.shape != spec.shape else array
-                for array, spec in zip(arrays, self._few.inputs, strict=True)]
-
-    def _all_arrays(self) -> list[np.ndarray]:
-        """Returns the inputs of all images."""
-        if self._arrays is None:
-            self._arrays = self.memory.examples.of(self.problem)
-        return self._arrays
+        return self.memory.examples.of(self.problem, self._seed, self._images)
 
     @QUIET
     def _reference(self, few: Problem) -> list[np.ndarray]:
@@ -213,20 +185,17 @@ class CandidateSet:
     def _draw_inputs(self) -> None:
         """Draws inputs again where too many results lie within rounding of a jump, and keeps those
         with the fewest such results."""
-        draws = [self._all_arrays()]
         shares = [self._doubtful_share()]
-        while shares[-1] > MOST_DOUBTFUL and len(draws) < _DRAWS:
-            if len(draws) > 1 and abs(shares[-1] - shares[0]) < _ALIKE * shares[0]:
+        while shares[-1] > MOST_DOUBTFUL and len(shares) < _DRAWS:
+            if len(shares) > 1 and abs(shares[-1] - shares[0]) < _ALIKE * shares[0]:
                 # thresholds at numbers that sums often take are near whatever is drawn
                 break
-            self._arrays = self.memory.examples.of(self.problem, seed=len(draws))
+            self._seed = len(shares)
             self._bounds.clear()
-            draws.append(self._arrays)
             shares.append(self._doubtful_share())
         best = shares.index(min(shares))
-        self._drawn = best > 0
-        if best != len(draws) - 1:
-            self._arrays = draws[best]
+        if best != self._seed:
+            self._seed = best
             self._bounds.clear()
 
     def _doubtful_share(self) -> float:
@@ -234,19 +203,19 @@ class CandidateSet:
         return max(limit.share for limit in self._bounds_of("fp32"))
 
     @QUIET
-    def checked(self, algorithm: Algorithm, variant: Variant, state: State) -> tuple[Work, float]:
+    def checked(self, algorithm: Algorithm, variant: Variant, state: State,
+                check: BuiltCheck) -> tuple[Work, float]:
         """Runs a candidate once and returns it as work, with its error. Raises WrongNumbersError
         where its numbers are wrong, where it wrote outside of its output or left a part of it
         unwritten, and whatever the candidate raises.
 
-        A candidate whose results jump is also compared with the jumps left out, where the
-        algorithm can compute that in the same variant.
+        check: what build_check() returned; a candidate whose results jump is also compared with the
+        jumps left out, where the algorithm can compute that in the same variant.
         """
-        parts = self._built_parts.pop(id(state), None)
         limits = self._bounds_of(variant.precision) if self._jumps else None
         work, error = self._compared_work(algorithm, variant, state, self._expected, limits)
         if error <= LARGEST_ERROR[variant.precision]:
-            for part, other in self._parts_for(algorithm, variant) if parts is None else parts:
+            for part, other in check:
                 _, off = self._compared_work(algorithm, variant, other, part.expected, None)
                 error = max(error, off)
         if not error <= LARGEST_ERROR[variant.precision]:
@@ -293,22 +262,8 @@ class CandidateSet:
             error = on_device.error_of(buffer, spec, self._expected_on_device(index), self._images)
             if error is not None:
                 return error
-        is_exact = expected is self._expected and (spec.format.is_packed or limits is not None)
         return error_of(buffer, spec, expected[index], self._images,
-                        None if limits is None else limits[index],
-                        self._stored_of(index, spec) if is_exact else None)
-
-    def _stored_of(self, index: int, spec: TensorSpec) -> np.ndarray | None:
-        """Returns the images of an expected output that are compared as a spec stores them; None
-        where images are not apart, or the spec cannot hold their values."""
-        if (index, spec) not in self._stored:
-            expected, form = self._expected[index], spec.format
-            fits = self._images is not None and form.images_are_apart and (
-                not form.is_packed or form.holds(expected))
-            self._stored[index, spec] = (
-                pack(expected, spec.first(len(expected)), check=False).view(np.uint8)
-                if fits else None)
-        return self._stored[index, spec]
+                        None if limits is None else limits[index])
 
     def _expected_on_device(self, index: int) -> Buffer:
         if index not in self._expected_buffers:
@@ -334,19 +289,13 @@ class CandidateSet:
     def _source(self, index: int, spec: TensorSpec) -> Buffer:
         buffers = self._sources.setdefault(spec, {})
         if index not in buffers:
-            examples, arrays = self.memory.examples, self._arrays
-            if self._drawn and arrays is not None:
-                buffers[index] = examples.uploaded(self.problem, index, arrays[index], spec)
-            else:
-                array = None if arrays is None else arrays[index]
-                buffers[index] = examples.buffer(self.problem, index, array, spec)
+            buffers[index] = self.memory.examples.buffer(self.problem, index, spec, self._seed)
         return buffers[index]
 
     def release(self) -> None:
         """Frees the inputs on the device that only this layer reads."""
         self._sources.clear()
         self._expected_buffers.clear()
-        self._stored.clear()
 
 
 @QUIET
@@ -356,11 +305,6 @@ def built_candidate(layer: Layer, weights: Weights, algorithm: Algorithm, varian
     what its check computes besides. built: what another process has built for it."""
     assert layer.problem is not None
     return build(algorithm, weights, layer.problem, variant, device, built)
-
-
-def digest(weights: Mapping[str, np.ndarray]) -> str:
-    """Returns hexadecimal digits that identify the values of a layer's constants."""
-    return lru_cache.digest(weights)[:_DIGITS]
 
 
 def does_not_run(failure: Exception) -> str:

@@ -1,29 +1,5 @@
 /* Kernels with which candidates are checked in the device's own memory. */
 
-/* Copies count of the floats in the source, of which there are as many as the period says and which
- * begin anew behind the last, into memory of four dimensions, of which the first is the outermost.
- * Sizes n and strides t are in elements; first is the index of the float with which the copy begins;
- * halves says whether the target has half the precision. */
-KERNEL void rearrange(const GLOBAL float *RESTRICT source, GLOBAL uchar *RESTRICT target,
-                      int halves, INT64 first, INT64 period, INT64 count, int n1, int n2, int n3,
-                      INT64 t0, INT64 t1, INT64 t2, INT64 t3)
-{
-    INT64 index = (INT64)GROUP_ID(0) * LOCAL_SIZE(0) + LOCAL_ID(0);
-    INT64 step = (INT64)GROUP_COUNT(0) * LOCAL_SIZE(0);
-    for (; index < count; index += step) {
-        INT64 i3 = index % n3, rest = index / n3;
-        INT64 i2 = rest % n2;
-        rest /= n2;
-        INT64 i1 = rest % n1, i0 = rest / n1;
-        INT64 to = i0 * t0 + i1 * t1 + i2 * t2 + i3 * t3;
-        float value = source[(first + index) % period];
-        if (halves)
-            STORE_HALF((GLOBAL HALF *)target, to, value);
-        else
-            ((GLOBAL float *)target)[to] = value;
-    }
-}
-
 #define LARGEST 3.402823466e+38f
 #define IS_FINITE(x) (fabs(x) <= LARGEST)
 #define IS_NAN(x) ((x) != (x))

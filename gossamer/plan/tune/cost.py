@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import bisect
 import math
+import statistics
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
 from gossamer.device.base import Device
@@ -25,8 +26,6 @@ _FEW = 6
 """Number of problems from which on the ratios of their best times to the model are relied on."""
 _UNKNOWN = 0.4
 """Least ratio of a measured time to the model of a kind of which little is known."""
-_OTHER_LAYOUT = 0.6
-"""Factor by which the least ratio of a layout may be below that of the best of all layouts."""
 _FEW_CONFIGS = 12
 """Number of pairs of configs from which on their ratios are relied on."""
 _MARGIN = 0.9
@@ -68,74 +67,69 @@ def rates_of(device: Device) -> Rates:
     return _PROCESSOR if device.on_processors else _GPU
 
 
-class _Ratios:
-    """Ratios of measured to expected times. doubt: the share of ratios that may be below what
-    `least` says."""
+class Ratios:
+    """Ratios of measured times to others that were known before, of which the least of each key
+    counts.
 
-    def __init__(self, doubt: float) -> None:
-        self._doubt = doubt
+    doubt: the share of ratios that may be below the one by which `least_us` judges. few: number of
+    keys from which on the ratios are relied on. unknown: the least ratio until then. most: the most
+    that the least ratio is taken for.
+    """
+
+    def __init__(self, doubt: float, few: int, unknown: float, most: float = math.inf) -> None:
+        self._doubt, self._few, self._unknown, self._most = doubt, few, unknown, most
+        self._of: dict[Hashable, float] = {}
         self._sorted: list[float] = []
-        self._logarithms = 0.0
 
-    def __len__(self) -> int:
-        return len(self._sorted)
+    def learn(self, key: Hashable, known_us: float, time_us: float) -> None:
+        """Remembers the ratio of a measured time to one that was known before, if it is the least
+        of its key."""
+        ratio = max(time_us, 1e-3) / max(known_us, 1e-3)
+        before = self._of.get(key)
+        if before is None or ratio < before:
+            if before is not None:
+                del self._sorted[bisect.bisect_left(self._sorted, before)]
+            self._of[key] = ratio
+            bisect.insort(self._sorted, ratio)
 
-    def add(self, ratio: float) -> None:
-        """Adds a ratio."""
-        bisect.insort(self._sorted, ratio)
-        self._logarithms += math.log(ratio)
+    def expected_us(self, known_us: float) -> float:
+        """Returns the product of a time with the geometric mean of the ratios, 1 without any."""
+        return known_us * (statistics.geometric_mean(self._sorted) if self._sorted else 1.0)
 
-    def remove(self, ratio: float) -> None:
-        """Removes a ratio that was added."""
-        del self._sorted[bisect.bisect_left(self._sorted, ratio)]
-        self._logarithms -= math.log(ratio)
+    def least_us(self, known_us: float) -> float:
+        """Returns the product of a time with a ratio below which no more than the share `doubt` of
+        the ratios are, with a margin."""
+        if len(self._sorted) < self._few:
+            return known_us * self._unknown
+        return known_us * _MARGIN * min(
+            self._most, self._sorted[int(self._doubt * len(self._sorted))])
 
-    @property
-    def mean(self) -> float:
-        """The geometric mean; 1 where there are no ratios."""
-        return math.exp(self._logarithms / max(1, len(self._sorted)))
-
-    @property
-    def least(self) -> float:
-        """A ratio below which no more than the share `doubt` of the ratios are, with a margin."""
-        return _MARGIN * self._sorted[int(self._doubt * len(self._sorted))]
-
-    def saving(self, us: float, bound_us: float) -> float:
+    def saving_us(self, known_us: float, bound_us: float) -> float | None:
         """Returns how far below a bound the products of a time with the ratios are on average,
-        where those that are above it count as 0."""
-        below = bisect.bisect_left(self._sorted, bound_us / us)
-        return sum(bound_us - us * ratio for ratio in self._sorted[:below]) / len(self._sorted)
-
-
-class _BestRatios(_Ratios):
-    """The least ratio of each problem."""
-
-    def __init__(self, doubt: float) -> None:
-        super().__init__(doubt)
-        self._of: dict[Problem, float] = {}
-
-    def learn(self, problem: Problem, ratio: float) -> None:
-        """Remembers a ratio if it is the least of its problem."""
-        known = self._of.get(problem)
-        if known is None or ratio < known:
-            if known is not None:
-                self.remove(known)
-            self._of[problem] = ratio
-            self.add(ratio)
+        where those that are above it count as 0; None where too little is known."""
+        if len(self._sorted) < self._few:
+            return None
+        below = bisect.bisect_left(self._sorted, bound_us / known_us)
+        return sum(bound_us - known_us * ratio for ratio in self._sorted[:below]) / len(
+            self._sorted)
 
 
 class Estimates:
-    """The estimates for candidates on one device. doubt: the share of candidates that may take less
-    than the least time that is expected of them."""
+    """The estimates for candidates on one device.
+
+    doubt: the share of candidates that may take less than the least time that is expected of them.
+    of_kind: the best times of the candidates of a kind to those of their models, by problem.
+    of_configs: the times of later configs of an algorithm to those of the first one, by its name.
+    """
 
     def __init__(self, device: Device, doubt: float = 0.0) -> None:
         self.device = device
         self._rates = rates_of(device)
         self._launch_us = max(self._rates.launch_us, device.queued_us)
         self._units = max(1, device.limits.compute_units)
-        self._ratios: dict[tuple, _BestRatios] = defaultdict(lambda: _BestRatios(doubt))
-        self._of_all_layouts: dict[tuple, _BestRatios] = defaultdict(lambda: _BestRatios(doubt))
-        self._of_configs: dict[str, _Ratios] = defaultdict(lambda: _Ratios(doubt))
+        self.of_kind: dict[Kind, Ratios] = defaultdict(lambda: Ratios(doubt, _FEW, _UNKNOWN))
+        self.of_configs: dict[str, Ratios] = defaultdict(
+            lambda: Ratios(doubt, _FEW_CONFIGS, self._rates.config, 1.0))
 
     def model_us(self, algorithm: Algorithm, problem: Problem, variant: Variant) -> float:
         """Returns the time that the algorithm's model with its launches, or else the floor,
@@ -163,50 +157,6 @@ class Estimates:
 
     def _moved_us(self, *specs: TensorSpec) -> float:
         return sum(spec.nbytes for spec in specs) / (self._rates.nbytes * self._units)
-
-    def expected_us(self, kind: Kind, model_us: float) -> float:
-        """Returns the time that is expected of the best candidate of a kind, from its model."""
-        ratios = self._ratios[kind] or self._of_all_layouts[kind[:2]]
-        return model_us * ratios.mean
-
-    def least_us(self, kind: Kind, model_us: float) -> float:
-        """Returns the time that a candidate of a kind takes at least."""
-        ratios, of_all_layouts = self._ratios[kind], self._of_all_layouts[kind[:2]]
-        if len(ratios) >= _FEW:
-            return model_us * ratios.least
-        if len(of_all_layouts) >= _FEW:
-            return model_us * _OTHER_LAYOUT * of_all_layouts.least
-        return model_us * _UNKNOWN
-
-    def least_us_of_config(self, algorithm: Algorithm, first_us: float) -> float:
-        """Returns the time that a later config of an algorithm takes at least, from that of the
-        first config with the same formats and precision."""
-        ratios = self._of_configs[algorithm.name]
-        return first_us * (min(ratios.least, _MARGIN) if len(ratios) >= _FEW_CONFIGS
-                           else self._rates.config)
-
-    def saving_us(self, kind: Kind, model_us: float, bound_us: float) -> float | None:
-        """Returns the time that the best candidate of a kind saves on average where a bound is
-        known already, from its model; None where too little is known of the kind."""
-        ratios = self._ratios[kind]
-        return ratios.saving(model_us, bound_us) if len(ratios) >= _FEW else None
-
-    def saving_us_of_config(self, algorithm: Algorithm, first_us: float,
-                            bound_us: float) -> float | None:
-        """Returns the time that a later config of an algorithm saves on average, from the time of
-        the first one; None where too little is known of the algorithm."""
-        ratios = self._of_configs[algorithm.name]
-        return ratios.saving(first_us, bound_us) if len(ratios) >= _FEW_CONFIGS else None
-
-    def learn(self, kind: Kind, problem: Problem, model_us: float, time_us: float) -> None:
-        """Remembers a measured time of a kind of candidates."""
-        ratio = max(time_us, 1e-3) / model_us
-        self._ratios[kind].learn(problem, ratio)
-        self._of_all_layouts[kind[:2]].learn(problem, ratio)
-
-    def learn_config(self, algorithm: Algorithm, first_us: float, time_us: float) -> None:
-        """Remembers the times of the first and of a later config of an algorithm."""
-        self._of_configs[algorithm.name].add(max(time_us, 1e-3) / max(first_us, 1e-3))
 
 
 class BuildCosts:

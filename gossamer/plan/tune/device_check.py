@@ -16,7 +16,7 @@ from gossamer.plan.tune.check import VALUES_OF_ERROR, largest_error
 from gossamer.tensor import TensorSpec
 
 _KERNELS = tuple(KernelSource.of(Path(__file__).with_name("check.cl"), name)
-                 for name in ("rearrange", "compare", "fill_with_guards"))
+                 for name in ("compare", "fill_with_guards"))
 _ITEMS = 256
 _MOST_GROUPS = 1024
 _BLOCKS = 64
@@ -27,8 +27,8 @@ _LEAST_SQUARES = 1e-24
 
 
 class DeviceCheck:
-    """The kernels that bring inputs into the format of a candidate and compare its output, on one
-    device. The memory for results is allocated once and grows."""
+    """The kernels that compare the outputs of candidates, on one device. The memory for results is
+    allocated once and grows."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
@@ -47,19 +47,8 @@ class DeviceCheck:
         """Fills memory, a multiple of four bytes, with the guard byte."""
         words = memory.nbytes // 4
         groups = min(_MOST_GROUPS, -(-words // _ITEMS))
-        _, _, fill = self._kernels
+        _, fill = self._kernels
         self._device.launch(fill, (groups,), (_ITEMS,), (memory, np.int64(words)))
-
-    def arrange(self, source: Buffer, first: int, target: Buffer, spec: TensorSpec) -> None:
-        """Copies float32 numbers, from number `first` of its memory on and again from number 0
-        behind the last, as a row-major array into memory of a spec that handles() allows."""
-        sizes, strides = _four(spec)
-        groups = min(_MOST_GROUPS * 16, -(-spec.size // _ITEMS))
-        rearrange, _, _ = self._kernels
-        self._device.launch(rearrange, (groups,), (_ITEMS,), (
-            source, target, int(spec.dtype == "float16"), np.int64(first),
-            np.int64(source.nbytes // 4), np.int64(spec.size), *sizes[1:],
-            *map(np.int64, strides)))
 
     def error_of(self, guarded: Buffer, spec: TensorSpec, expected: Buffer,
                  images: Sequence[int] | None) -> float | None:
@@ -78,7 +67,7 @@ class DeviceCheck:
         answer = self._room("answer", sums.nbytes)
         sizes, strides = _four(spec)
         image_stride = strides[_RANK - len(spec.shape)] if images is not None else 0
-        _, compare, _ = self._kernels
+        compare, _ = self._kernels
         device.launch(compare, (blocks, len(compared)), (_ITEMS, 1), (
             guarded, int(spec.dtype == "float16"), np.int64(device.alignment),
             np.int64(spec.nbytes), expected, self._list_of(compared), answer,
@@ -132,8 +121,8 @@ def compile_ahead(device: Device) -> None:
 
 
 def handles(spec: TensorSpec) -> bool:
-    """Returns whether tensors of a spec can be brought into their format, and compared, on the
-    device: floats without paddings, of at most four dimensions."""
+    """Returns whether tensors of a spec can be compared on the device: floats without paddings, of
+    at most four dimensions."""
     return (spec.dtype in ("float32", "float16") and len(spec.shape) <= _RANK and spec.size > 0
             and spec.nbytes == spec.size * spec.stored_dtype.itemsize)
 

@@ -19,8 +19,13 @@ _ALONE = 1.25
 _CLEARLY_FASTER = {3: 0.5, 5: 0.6}
 """Ratio of a region's time to that of its layers alone from which on the layers are left to it, by
 the candidates of each layer that have a time."""
+_FASTER = 0.8
+"""That ratio from which on the regions within a region are left to it."""
 NEAR = 1.15
 """Ratio to the best known time up to which a candidate is timed more than once."""
+
+_FOR_ALIKE = 2
+"""Configs that are measured of a layer that is like another one, the best of that one."""
 
 _Kind = tuple[tuple[Format, ...], str]
 """The formats and the precision of a candidate."""
@@ -40,7 +45,8 @@ class LayerTimes:
     bounds: what bound() returned since the last of these changed.
     tried: the candidates that have a time.
     parts: for a region, the times of its layers.
-    covered_by: for each layer with these times the regions that compute it and others in one step.
+    covered_by: for each layer or region with these times the regions that compute it and others in
+        one step.
     """
 
     name: str
@@ -65,14 +71,19 @@ class LayerTimes:
         return sum(part.best_us for part in self.parts) if self.parts else math.inf
 
     @property
+    def is_covered(self) -> bool:
+        """Whether a region computes each layer or region that has these times."""
+        return bool(self.covered_by) and all(self.covered_by)
+
+    @property
     def region_instead(self) -> LayerTimes | None:
         """A region that is so much faster than its layers alone, of which some candidates were
         tried, that this one is left to it; None unless there is one for each layer that has these
         times."""
         if self.keeps_precisions or not self.covered_by:
             return None
-        instead = [next((region for region in regions if region._is_clearly_faster), None)
-                   for regions in self.covered_by]
+        instead = [next((region for region in regions if region._is_clearly_faster or (
+            self.is_region and region._share < _FASTER)), None) for regions in self.covered_by]
         return instead[0] if all(instead) else None
 
     @property
@@ -160,12 +171,14 @@ class CandidateGroup:
     problem: the problem under which the times are stored.
     layer: the layer with whose constants they are measured.
     layers: those for which the times hold.
+    alike: the candidates of a layer that is like this one, where these wait for their times.
     attempts: one for each candidate, by its key.
     """
 
     problem: Problem
     layer: Layer
     layers: list[LayerTimes]
+    alike: CandidateGroup | None = None
     attempts: dict[CandidateKey, Attempt] = field(default_factory=dict)
     _leaders: dict[tuple, Attempt] = field(default_factory=dict)
 
@@ -175,6 +188,13 @@ class CandidateGroup:
             self.layers.append(times)
             for attempt in self.attempts.values():
                 times.learn(attempt)
+
+    def best(self) -> list[CandidateKey]:
+        """Returns the keys of the few fastest candidates, with which layers that are like this one
+        make do."""
+        timed = [attempt for attempt in self.attempts.values() if attempt.time_us is not None]
+        timed.sort(key=lambda attempt: attempt.time_us or 0.0)
+        return [attempt.key for attempt in timed[:_FOR_ALIKE]]
 
     def add(self, attempt: Attempt) -> None:
         """Adds an attempt, whose leader is the first one of its family."""
@@ -193,6 +213,7 @@ class Attempt:
     leader: the first config of its algorithm with the same formats and precision; None for that.
     is_required: whether the plan without measurements takes it, or it is the last.
     is_last: whether a layer has no other candidate that works, so that it is measured in any case.
+    is_more: whether its config is none of those that the effort has at first.
     before: an earlier result, which does not suffice.
     measured: the result.
     may_differ: whether the result may be another next time, so that it is not stored.
@@ -210,6 +231,7 @@ class Attempt:
     leader: Attempt | None = None
     is_required: bool = False
     is_last: bool = False
+    is_more: bool = False
     before: Measurement | None = None
     measured: Measurement | None = None
     may_differ: bool = False

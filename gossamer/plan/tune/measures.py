@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gossamer.device.base import Device
@@ -30,9 +30,6 @@ class Request:
         return self.layer.problem
 
 
-BestUs = Callable[[Layer], float]
-"""Returns the best time of a layer or region that is known so far in microseconds; infinite where
-none is."""
 Waves = Iterable[Sequence[Request] | None]
 """Requests that are made while others are measured; None as long as libraries are still asked."""
 

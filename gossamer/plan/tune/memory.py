@@ -15,7 +15,7 @@ from gossamer.plan.tune.examples import Examples
 from gossamer.tensor import TensorSpec
 
 _FILLED_AT_ONCE = 2**24
-"""Bytes of an output that are filled with the guard byte by one copy."""
+"""Bytes of an output that are filled with the guard byte at once."""
 
 
 class CandidateMemory:
@@ -31,9 +31,8 @@ class CandidateMemory:
     def __init__(self, device: Device) -> None:
         self.device = device
         self.on_device = DeviceCheck(device) if checks_in_memory(device) else None
-        self.examples = Examples(device, self.on_device)
+        self.examples = Examples(device)
         self._outputs: dict[int, Buffer] = {}
-        self._guards: Buffer | None = None
         self._workspace: Buffer | None = None
         self._cache_filler: tuple[Buffer, Buffer] | None = None
 
@@ -63,13 +62,10 @@ class CandidateMemory:
         if self.on_device is not None:
             self.on_device.fill_with_guards(self._outputs[index].view(0, rounded))
             return target
-        filled = min(nbytes, _FILLED_AT_ONCE)
-        if self._guards is None or self._guards.nbytes < filled:
-            self._guards = device.upload(np.full(filled, GUARD, np.uint8),
-                                         "what a candidate writes over")
+        guards = np.full(min(nbytes, _FILLED_AT_ONCE), GUARD, np.uint8)
         for first in range(0, nbytes, _FILLED_AT_ONCE):
             part = min(_FILLED_AT_ONCE, nbytes - first)
-            device.copy(target.view(first, part), self._guards, part)
+            device.write(target.view(first, part), guards[:part])
         return target
 
     def reserve_workspace(self, variants: Iterable[Variant]) -> None:
@@ -106,6 +102,6 @@ class CandidateMemory:
         """Frees the memory, so that whole programs have all of it."""
         self.examples.forget()
         self._outputs.clear()
-        self._guards = self._workspace = self._cache_filler = None
+        self._workspace = self._cache_filler = None
         if self.on_device is not None:
             self.on_device.release()

@@ -15,8 +15,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from gossamer.plan.tune.cost import BuildCosts, Estimates
-from gossamer.plan.tune.layer_times import NEAR, Attempt, CandidateGroup, LayerTimes
+from gossamer.plan.policy import Effort
+from gossamer.plan.tune.cost import BuildCosts, Estimates, Ratios
+from gossamer.plan.tune.layer_times import Attempt, CandidateGroup, LayerTimes
 
 _ATTEMPT_SECONDS = 0.01
 """Seconds that measuring a candidate takes where building it takes none: those of a check and of
@@ -46,18 +47,15 @@ _TOO_LATE = Skip("the time for more configs was over")
 class Ranking:
     """The attempts that are left, in the order in which they are best measured.
 
-    everything: whether attempts that cannot save anything are measured as well. worth: the share of
-    the network's time that a second of measuring must be expected to save. costs: what building
-    takes. required_first: whether required attempts come before all others, whatever is expected of
-    them.
+    limits: those of the effort. costs: what building takes. required_first: whether required
+    attempts come before all others, whatever is expected of them.
     """
 
-    def __init__(self, estimates: Estimates, costs: BuildCosts, *, everything: bool = False,
-                 worth: float = 0.0, required_first: bool = True) -> None:
+    def __init__(self, estimates: Estimates, costs: BuildCosts, limits: Effort, *,
+                 required_first: bool = True) -> None:
         self.costs = costs
         self._estimates = estimates
-        self._everything = everything
-        self._worth = worth
+        self._limits = limits
         self._required_first = required_first
         self._layers: dict[LayerTimes, None] = {}
         self._left_of: Counter[CandidateGroup] = Counter()
@@ -116,6 +114,10 @@ class Ranking:
         """Returns why an attempt cannot save anything; None where it may."""
         if self._is_sure(attempt):
             return None
+        alike = attempt.group.alike
+        if alike is not None and not attempt.is_required and (
+                best := alike.best()) and attempt.key not in best:
+            return Skip(f"not among the best for {alike.layer.name}, which is alike")
         regions = [layer.region_instead for layer in attempt.group.layers]
         if regions[0] is not None and all(regions):
             return Skip(f"{regions[0].name} takes {regions[0].best_us:.1f} us, its layers alone "
@@ -128,17 +130,20 @@ class Ranking:
     def _not_worth_it(self, attempt: Attempt, score: float) -> Skip | None:
         """Returns a reason where an attempt is expected to save too little; None where it is not.
         """
-        if self._is_sure(attempt) or not self._worth:
+        limits = self._limits
+        if self._is_sure(attempt) or not (limits.worth or attempt.is_more):
             return None
         total = sum(layer.best_us for layer in self._layers if not layer.parts)
-        if total == math.inf or score >= self._worth * total:
+        seconds = self._seconds(attempt)
+        least = max(limits.worth, limits.more_gain / seconds if attempt.is_more else 0.0)
+        if total == math.inf or score >= least * total:
             return None
         return Skip(f"too little is expected to be saved of the network's {total:.1f} us for "
-                    f"{self._seconds(attempt):.2f} s of building")
+                    f"{seconds:.2f} s of building")
 
     def _is_sure(self, attempt: Attempt) -> bool:
         """Returns whether an attempt is measured whatever is expected of it."""
-        return (self._everything or attempt.is_last
+        return (self._limits.everything or attempt.is_last
                 or (attempt.is_required and self._required_first))
 
     def bound(self, attempt: Attempt) -> float:
@@ -147,20 +152,25 @@ class Ranking:
 
     def least_us(self, attempt: Attempt) -> float:
         """Returns the time that an attempt takes at least."""
-        least = self._estimates.least_us(attempt.kind, attempt.model_us)
+        return max(ratios.least_us(us) for ratios, us in self._ratios(attempt))
+
+    def _ratios(self, attempt: Attempt) -> list[tuple[Ratios, float]]:
+        """Returns by which ratios to which times an attempt is judged: to that of its model, and to
+        that of the first config, where it is another one whose time is known."""
+        found = [(self._estimates.of_kind[attempt.kind], attempt.model_us)]
         if attempt.leader is not None and attempt.leader.time_us is not None:
-            least = max(least, self._estimates.least_us_of_config(attempt.algorithm,
-                                                                  attempt.leader.time_us))
-        return least
+            found.append((self._estimates.of_configs[attempt.algorithm.name],
+                          attempt.leader.time_us))
+        return found
 
     def learn(self, attempt: Attempt) -> None:
         """Remembers the time that was measured in an attempt."""
         if attempt.time_us is None:
             return
-        self._estimates.learn(attempt.kind, attempt.group.problem, attempt.model_us,
-                              attempt.time_us)
-        if attempt.leader is not None and attempt.leader.time_us is not None:
-            self._estimates.learn_config(attempt.algorithm, attempt.leader.time_us, attempt.time_us)
+        # the configs of one problem, on which an algorithm may be slow, say nothing of others
+        for (ratios, us), key in zip(self._ratios(attempt), (attempt.group.problem, attempt),
+                                     strict=False):
+            ratios.learn(key, us, attempt.time_us)
         for layer in attempt.group.layers:
             layer.learn(attempt)
 
@@ -173,17 +183,6 @@ class Ranking:
         """Forgets the time of an attempt that failed after it was measured."""
         for layer in attempt.group.layers:
             layer.forget(attempt)
-
-    def saving_us_of_configs(self, attempt: Attempt, layer: LayerTimes) -> float:
-        """Returns the time that another config of an attempt's algorithm is expected to save one of
-        its layers, from the ratios of configs that were measured for all layers; 0 where they are
-        not known, and for an attempt that is not near the layer's best."""
-        bound = (layer.bound(attempt, self._estimates) if layer.keeps_precisions
-                 else min(layer.best_us, layer.parts_us))
-        if attempt.time_us is None or attempt.time_us > NEAR * bound or layer.region_instead:
-            return 0.0
-        return self._estimates.saving_us_of_config(
-            attempt.algorithm, _first_us(attempt) or attempt.time_us, bound) or 0.0
 
     def _seconds(self, attempt: Attempt) -> float:
         """Returns the seconds that an attempt is expected to take."""
@@ -216,24 +215,17 @@ class Ranking:
 
     def _expected_us(self, attempt: Attempt) -> float:
         """Returns the time that is expected of an attempt."""
-        expected = self._estimates.expected_us(attempt.kind, attempt.model_us)
-        return min(expected, _first_us(attempt) or expected)
+        return min(ratios.expected_us(us) for ratios, us in self._ratios(attempt))
 
     def _saving_us(self, attempt: Attempt, bound: float) -> float:
         """Returns the time that an attempt is expected to save where a bound is known: the average
         over what was measured of such candidates, or as long as that is little, some of the way
         down to the least time expected."""
-        first_us = _first_us(attempt)
-        known = (self._estimates.saving_us(attempt.kind, attempt.model_us, bound)
-                 if first_us is None else
-                 self._estimates.saving_us_of_config(attempt.algorithm, first_us, bound))
-        if known is not None:
+        ratios, us = self._ratios(attempt)[-1]
+        if (known := ratios.saving_us(us, bound)) is not None:
             return known
+        if attempt.is_more:
+            # nothing promises that another config is of use
+            return 0.0
         return max(0.0, bound - self._expected_us(attempt),
                    _LIKELY * (bound - self.least_us(attempt)))
-
-
-def _first_us(attempt: Attempt) -> float | None:
-    """Returns the time of the first config of an attempt's family; None where it is not known, or
-    the attempt is the first."""
-    return None if attempt.leader is None else attempt.leader.time_us

@@ -7,7 +7,6 @@ get the samples that the effort asks for, interleaved with one another.
 from __future__ import annotations
 
 import gc
-import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -18,9 +17,9 @@ from gossamer.errors import CompilerEndedError, DeviceLostError, OutOfMemoryErro
 from gossamer.measure import PreparedTask, Task, Timing, repeated, sampled
 from gossamer.ops.algorithm import State
 from gossamer.plan.measurement import Measurement
-from gossamer.plan.prepare import BuildCost, Prepared
-from gossamer.plan.tune.build import CandidateBuilds
-from gossamer.plan.tune.candidates import CandidateSet, Work
+from gossamer.plan.prepare import BuildCost
+from gossamer.plan.tune.build import Built, CandidateBuilds
+from gossamer.plan.tune.candidates import BuiltCheck, CandidateSet, Work
 from gossamer.plan.tune.layer_times import NEAR, Attempt, CandidateGroup
 from gossamer.plan.tune.memory import CandidateMemory
 from gossamer.plan.tune.profile import CHECKING, TIMING, TuningProfile
@@ -73,9 +72,6 @@ class Sampler:
         self._profile = profile
         self._timings = timings
         self._ready: dict[CandidateGroup, list[_Ready]] = {}
-        self._fastest: dict[CandidateGroup, _Ready] = {}
-        """The fastest candidates of groups of which all samples were taken, which are sampled again
-        beside those that come later."""
 
     def sample_settled(self, is_over: bool = False) -> bool:
         """Takes all samples of a group of whose candidates none is left, while others are built.
@@ -92,7 +88,7 @@ class Sampler:
         for group in list(self._ready):
             self._sample(group)
 
-    def try_(self, attempt: Attempt, built: Callable[[], Prepared]) -> None:
+    def try_(self, attempt: Attempt, built: Callable[[], Built]) -> None:
         """Checks a candidate and takes the first sample of its time."""
         # a kernel of checks that fails is no failure of a candidate
         self._memory.compile_checks()
@@ -119,10 +115,10 @@ class Sampler:
             self._ready.setdefault(attempt.group, []).append(ready)
 
     def _timed_once(self, attempt: Attempt, candidates: CandidateSet, state: State,
-                    cost: BuildCost) -> _Ready:
+                    cost: BuildCost, check: BuiltCheck) -> _Ready:
         with self._profile.stage(CHECKING):
             start = time.monotonic()
-            work, error = candidates.checked(attempt.algorithm, attempt.variant, state)
+            work, error = candidates.checked(attempt.algorithm, attempt.variant, state, check)
             # some drivers compile at the first launch
             if attempt.compiles:
                 self._ranking.costs.learn_compiled(attempt.algorithm,
@@ -147,7 +143,7 @@ class Sampler:
             self._profile.device_us += again
             once = min(once, again)
         if once > most_us:
-            return PreparedTask(execute, 1, once), once
+            return PreparedTask(execute, 1), once
         task = repeated(Task(device, work, as_in_plan=True), _SAMPLE_US, once)
         (timing,) = sampled([task], 1, _BUDGET_US)
         if isinstance(timing, Exception):
@@ -169,7 +165,6 @@ class Sampler:
     def _sample_all(self) -> None:
         """Takes all samples of the candidates that are kept, and frees their memory."""
         self.sample_left()
-        self._fastest.clear()
         self._memory.release()
         gc.collect()
 
@@ -182,8 +177,6 @@ class Sampler:
                 near.append(ready)
             elif ready.attempt.measured is not None:
                 ready.attempt.measured = replace(ready.attempt.measured, samples=self._samples)
-        if near and group in self._fastest:
-            near.append(self._fastest.pop(group))
         with self._profile.stage(TIMING):
             timings = sampled([ready.task for ready in near], self._samples, _BUDGET_US)
             sampled_ready = [ready for ready, timing in zip(near, timings, strict=True)
@@ -192,9 +185,6 @@ class Sampler:
             self._ranking.renew(group, [ready.attempt for ready in sampled_ready])
             for ready in sampled_ready:
                 self._measure_cold(candidates, ready)
-        if sampled_ready:
-            self._fastest[group] = min(
-                sampled_ready, key=lambda ready: ready.attempt.time_us or math.inf)
         candidates.release()
 
     def _keep_samples(self, candidates: CandidateSet, ready: _Ready,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -18,15 +17,14 @@ from gossamer.device.base import Device
 from gossamer.device.host import processors
 from gossamer.measure import Timing
 from gossamer.ops.algorithm import PRECISIONS, Algorithm, Problem, Variant
-from gossamer.plan.measurement import CandidateKey, Measurement, candidate_key
-from gossamer.plan.prepare import Prepared, responsive
+from gossamer.plan.measurement import Measurement, candidate_key
+from gossamer.plan.prepare import responsive
 from gossamer.plan.program import Layer
 from gossamer.plan.tune.alike import likeness, timed_problem
-from gossamer.plan.tune.build import CandidateBuilds
+from gossamer.plan.tune.build import Built, CandidateBuilds
 from gossamer.plan.tune.cost import BuildCosts, Estimates
-from gossamer.plan.tune.digests import Digests
 from gossamer.plan.tune.layer_times import NEAR, Attempt, CandidateGroup, LayerTimes
-from gossamer.plan.tune.measures import BestUs, Request, Waves
+from gossamer.plan.tune.measures import Request, Waves
 from gossamer.plan.tune.memory import CandidateMemory
 from gossamer.plan.tune.profile import LISTING, STORING, TuningProfile
 from gossamer.plan.tune.ranking import ENDED, Ranking, Skip
@@ -39,8 +37,6 @@ _MORE = 0.5
 """Share of the time of the first round that the second one may take."""
 _LEAST_MORE_SECONDS = 1.0
 """What the second round may take at least, so that a pause of the machine does not end it."""
-_FROM_ALIKE = 2
-"""Configs that are measured of a layer that is like another one, the best of that one."""
 _END: Sequence[Request] = []
 """It stands for the end of the waves."""
 _NOT_TRIED = "not tried: "
@@ -63,41 +59,21 @@ class Progress:
     seconds_left: float
 
 
-@dataclass(frozen=True)
-class Rules:
-    """What a search is held to.
-
-    samples: samples that a measurement needs to suffice.
-    worth: share of the network's time that a second of measuring must be expected to save.
-    more_gain: share of it that more configs of an algorithm must be expected to save.
-    everything: whether candidates that cannot be of use are measured too.
-    keeps_precisions: whether a less precise candidate may not stand for a more precise one.
-    required_first: whether what the plan without measurements takes is measured before all else.
-    key: identifies what is searched with which effort; what one search left out is left out by the
-    next one with the same key.
-    """
-
-    samples: int
-    worth: float
-    more_gain: float
-    everything: bool
-    keeps_precisions: bool
-    required_first: bool
-    key: str
-
-
 class Search:
     """The search among the candidates of layers on one device.
 
+    key: identifies what is searched with which effort; what one search left out is left out by the
+    next one with the same key.
+    required_first: whether what the plan without measurements takes is measured before all else.
     is_over: whether measuring is to end as soon as each layer has a time.
     begun: called with attempts before they join the ranking.
     progress: called after each attempt.
     timings: a list to which the samples of candidates near the best are added.
     """
 
-    def __init__(self, device: Device, rules: Rules, space: Space, results: Results,
-                 digests: Digests, estimates: Estimates, memory: CandidateMemory,
-                 workers: WorkerPools | None, profile: TuningProfile, timings: list[Timing], *,
+    def __init__(self, device: Device, space: Space, key: str, results: Results,
+                 estimates: Estimates, memory: CandidateMemory, workers: WorkerPools | None,
+                 profile: TuningProfile, timings: list[Timing], *, required_first: bool,
                  is_over: Callable[[], bool] = lambda: False,
                  begun: Callable[[Sequence[Attempt]], None] = lambda attempts: None,
                  progress: Callable[[Progress], None] = lambda progress: None) -> None:
@@ -108,52 +84,46 @@ class Search:
         self.measured = 0
         self.reused = 0
         """Numbers of candidates that were measured, and whose measurements came from the cache."""
-        self._device, self._rules, self._space = device, rules, space
-        self._results, self._digests = results, digests
-        self._estimates, self._memory, self._profile = estimates, memory, profile
+        self._device, self._space, self._key = device, space, key
+        self._limits = space.limits
+        self._results, self._estimates, self._memory, self._profile = (
+            results, estimates, memory, profile)
         self._is_over, self._begun, self._progress = is_over, begun, progress
         costs = BuildCosts(processors() if device.builds_side_by_side else 1)
-        self._ranking = Ranking(
-            estimates, costs, everything=rules.everything, worth=rules.worth,
-            required_first=rules.required_first)
+        self._ranking = Ranking(estimates, costs, space.limits, required_first=required_first)
         self._builds = CandidateBuilds(device, memory, profile, costs,
                                        None if workers is None else workers.pools)
-        self._sampler = Sampler(device, memory, self._ranking, self._builds, rules.samples, profile,
-                                timings)
+        self._sampler = Sampler(device, memory, self._ranking, self._builds, space.limits.samples,
+                                profile, timings)
         self._requests: list[Request] = []
         self._groups: dict[Problem, CandidateGroup] = {}
         self._times: dict[Problem, LayerTimes] = {}
         self._attempts: list[Attempt] = []
         """The attempts for candidates of which nothing sufficient was known."""
         self._alike: dict[object, CandidateGroup] = {}
-        self._followers: dict[Attempt, CandidateGroup] = {}
-        """The attempts that wait for the layer that theirs is like, with that one's group."""
+        """The first group of those whose layers are alike."""
+        self._later: list[Attempt] = []
+        """The attempts that wait for the second round."""
         self._start = self._stored = time.monotonic()
         self._until = math.inf
 
-    def run(self, waves: Waves, within: Callable[[BestUs], Sequence[Request]]) -> None:
+    def run(self, waves: Waves) -> None:
         """Measures what is requested; the results are stored, those before an interrupt included.
 
-        waves: requests for the first round, of which the next are taken when as many candidates as
-        is of use are being built. within: returns the requests that are made after it.
+        waves: requests, of which the next are taken when as many candidates as is of use are being
+        built.
         """
         # the driver is not asked again at each call which context is current
         current = (self._device.current() if self._device.runs_cuda_libraries else nullcontext())
         try:
             with responsive(), current, self._builds.started():
                 self._round(waves)
-                self._second_round(within)
+                self._second_round()
                 while instead := self._required_instead():
                     self._ranking.extend(instead)
                     self._round(())
         finally:
             self._store()
-
-    def best_us(self, layer: Layer) -> float:
-        """Returns the best time of a layer or region that is known so far in microseconds; infinite
-        where none is."""
-        times = None if layer.problem is None else self._times.get(layer.problem)
-        return math.inf if times is None else times.best_us
 
     def _round(self, waves: Waves) -> None:
         """Measures what is left in the ranking, and what is requested meanwhile."""
@@ -175,7 +145,7 @@ class Search:
             elif not (is_left or self._builds.attempts):
                 break
             elif not self._sampler.sample_settled(self._is_over()):
-                self._builds.wait(self._space.answers if is_left else None)
+                self._builds.wait(self._space.answers if is_left else ())
         self._sampler.sample_left()
 
     def _begin(self) -> None:
@@ -188,7 +158,7 @@ class Search:
             else:
                 self.skips[attempt] = skip
 
-    def _try(self, attempt: Attempt, built: Callable[[], Prepared]) -> None:
+    def _try(self, attempt: Attempt, built: Callable[[], Built]) -> None:
         """Measures a candidate that is built, unless what was learnt meanwhile made it useless."""
         if (skip := self._ranking.skip(attempt)) is not None:
             self.skips[attempt] = skip
@@ -208,52 +178,64 @@ class Search:
         self._progress(Progress(len(layers), len(known), sum(known), most, most - left,
                                 spent * left / max(1, most - left)))
 
-    def _second_round(self, within: Callable[[BestUs], Sequence[Request]]) -> None:
+    def _second_round(self) -> None:
         """Measures what the first round shows to be of use."""
-        if not self._rules.everything:
+        if not self._limits.everything:
             now = time.monotonic()
             self._until = now + max(_LEAST_MORE_SECONDS, _MORE * (now - self._start))
-        self._ranking.extend(self._of_followers())
-        if not self._is_over():
-            self._add(within(self.best_us))
-            self._add(self._more_configs(), are_more=True)
+        later, self._later = self._later, []
+        self._rank(later)
         self._round(())
         self._until = math.inf
 
-    def _add(self, requests: Sequence[Request], *, are_more: bool = False) -> None:
-        """Adds requests to the ranking. are_more: whether they are of more configs than the effort
-        has at first, of which the plan without measurements takes none."""
+    def _add(self, requests: Sequence[Request]) -> None:
+        """Adds requests to the ranking. More configs than the effort has at first wait, layers that
+        are like another one, and regions that larger ones contain, which are requested before
+        them."""
         self.elsewhere += [request for request in requests if request.device is not self._device]
         here = [request for request in requests if request.device is self._device]
         with self._profile.stage(LISTING):
-            new = self._listed(here, are_more)
+            new = self._listed(here)
             self._relate()
         attempts = [attempt for group, of_group in new.items()
                     for attempt in self._missing(group, of_group)]
+        first: list[Attempt] = []
+        for attempt in attempts:
+            waits = attempt.is_more or attempt.group.alike is not None or all(
+                times.is_region and times.is_covered for times in attempt.group.layers)
+            (self._later if waits else first).append(attempt)
+        self._rank(first)
+
+    def _rank(self, attempts: Sequence[Attempt]) -> None:
+        """Adds attempts to the ranking."""
         self._attempts += attempts
         self._begun(attempts)
         self._memory.reserve_workspace(attempt.variant for attempt in attempts)
-        self._ranking.extend(attempt for attempt in attempts if attempt not in self._followers)
+        self._ranking.extend(attempts)
 
-    def _listed(self, requests: Iterable[Request],
-                are_more: bool) -> dict[CandidateGroup, list[Attempt]]:
+    def _listed(self, requests: Iterable[Request]) -> dict[CandidateGroup, list[Attempt]]:
         """Returns an attempt for each candidate that was not requested before, by the group of
         those that share measurements."""
         new: dict[CandidateGroup, list[Attempt]] = {}
         for request in requests:
             self._requests.append(request)
-            problem, is_first = request.problem, not (are_more or request.layer.covers)
+            problem, is_first = request.problem, not request.layer.covers
             times = self._times.setdefault(problem, LayerTimes(
-                request.layer.name, keeps_precisions=self._rules.keeps_precisions))
+                request.layer.name, keeps_precisions=self._space.keeps_precisions))
             for algorithm in request.algorithms:
                 timed = timed_problem(problem, algorithm)
+                first_configs = self._space.limits.configs_of(algorithm)
+                configs: set[object] = set()
                 for variant in self._space.buildable(algorithm, problem, self._device):
+                    configs.add(variant.config)
                     group = self._groups.setdefault(
                         timed, CandidateGroup(timed, request.layer, []))
                     group.join(times)
                     key = candidate_key(algorithm, variant)
                     if key not in group.attempts:
                         attempt = self._attempt(group, algorithm, variant)
+                        attempt.is_more = first_configs is not None and (
+                            len(configs) > first_configs)
                         group.add(attempt)
                         new.setdefault(group, []).append(attempt)
                     if is_first and (variant.precision == "fp32" or request.layer.inserted):
@@ -272,20 +254,23 @@ class Search:
         inner = self._space.inner(self._requests, self._device)
         outer = {request.problem for request in self._requests if request.layer.name not in inner}
         times_of = {request.layer.name: self._times[request.problem] for request in self._requests}
-        covering: dict[str, list[LayerTimes]] = {}
+        covering: dict[str, list[Layer]] = {}
         for request in self._requests:
             parts = request.layer.covers
             if parts and all(part in times_of for part in parts):
                 times_of[request.layer.name].parts = [times_of[part] for part in parts]
                 for part in parts:
-                    covering.setdefault(part, []).append(times_of[request.layer.name])
+                    covering.setdefault(part, []).append(request.layer)
         for problem, times in self._times.items():
             times.is_inner = problem not in outer
             times.covered_by.clear()
             times.bounds.clear()
-        for name in {request.layer.name: None for request in self._requests
-                     if covering and not request.layer.covers}:
-            times_of[name].covered_by.append(covering.get(name, ()))
+        layers = {request.layer.name: request.layer for request in self._requests}
+        for name, layer in layers.items() if covering else ():
+            own = set(layer.computes)
+            times_of[name].covered_by.append([
+                times_of[region.name] for region in covering.get(layer.computes[0], ())
+                if own < set(region.covers)])
 
     def _missing(self, group: CandidateGroup, attempts: Sequence[Attempt]) -> list[Attempt]:
         """Returns those of a group's attempts of which nothing sufficient is known."""
@@ -319,11 +304,10 @@ class Search:
             self._results.keep(group.problem, self._device, [
                 self._no_time(attempt) for attempt in missing], on_disk=False)
             return []
-        kind = None if self._rules.everything else likeness(group.problem)
+        kind = None if self._limits.everything else likeness(group.problem)
         if kind is not None and missing:
-            leader = self._alike.setdefault(kind, group)
-            if leader is not group:
-                self._followers.update(dict.fromkeys(missing, leader))
+            first = self._alike.setdefault(kind, group)
+            group.alike = None if first is group else first
         return missing
 
     def _suffices(self, stored: Measurement | None, group: CandidateGroup) -> bool:
@@ -331,59 +315,18 @@ class Search:
         if stored is None:
             return False
         if stored.not_tried:
-            return stored.search == self._rules.key
+            return stored.search == self._key
         if stored.failure:
             # a candidate that was wrong with other weights may be right with these
-            return not (stored.wrong_numbers and stored.weights != self._digests.of(group.layer))
-        return stored.samples >= self._rules.samples
+            return not (stored.wrong_numbers and stored.weights != group.layer.digest)
+        return stored.samples >= self._limits.samples
 
     def _no_time(self, attempt: Attempt) -> Measurement:
         """Returns the measurement of a candidate whose outputs are empty."""
         attempt.measured = Measurement.of(
-            attempt.algorithm, attempt.variant, Timing(0.0, 0.0, 0.0, self._rules.samples),
-            error=0.0, weights=self._digests.of(attempt.group.layer))
+            attempt.algorithm, attempt.variant, Timing(0.0, 0.0, 0.0, self._limits.samples),
+            error=0.0, weights=attempt.group.layer.digest)
         return attempt.measured
-
-    def _of_followers(self) -> list[Attempt]:
-        """Returns the attempts of layers that are like another one: the configs that are best for
-        that one."""
-        ranked: dict[CandidateGroup, list[CandidateKey]] = {}
-        for leader in set(self._followers.values()):
-            timed = [attempt for attempt in leader.attempts.values() if attempt.time_us is not None]
-            timed.sort(key=lambda attempt: attempt.time_us or math.inf)
-            ranked[leader] = [attempt.key for attempt in timed[:_FROM_ALIKE]]
-        taken = []
-        for attempt, leader in self._followers.items():
-            if attempt.is_required or not ranked[leader] or attempt.key in ranked[leader]:
-                attempt.leader = None
-                taken.append(attempt)
-            else:
-                self.skips[attempt] = Skip(
-                    f"not among the best for {leader.layer.name}, which is alike",
-                    is_final=not self._is_over())
-        self._followers.clear()
-        return taken
-
-    def _more_configs(self) -> list[Request]:
-        """Returns requests for more configs of dense algorithms that are among the fastest for a
-        layer, where these are expected to save enough. Of those that skip zeros, each would be
-        compiled for one layer only."""
-        layers = {request.layer.name: request.layer for request in self._requests}
-        known_us = [us for us in map(self.best_us, (
-            layer for layer in layers.values() if not layer.covers)) if us < math.inf]
-        least_us = self._rules.more_gain * sum(known_us)
-        counts = Counter(layer.problem for layer in layers.values())
-        count_of = {times: counts[problem] for problem, times in self._times.items()}
-        wanted = {(attempt.algorithm, attempt.group.problem)
-                  for group in self._groups.values() for attempt in group.attempts.values()
-                  if attempt.algorithm.dense and least_us < sum(
-                      count_of[times] * self._ranking.saving_us_of_configs(attempt, times)
-                      for times in group.layers)}
-        allowed = self._space.allow_more(wanted, self._device)
-        return [replace(request, algorithms=algorithms) for request in self._requests
-                if (algorithms := [
-                    algorithm for algorithm in request.algorithms
-                    if (algorithm, timed_problem(request.problem, algorithm)) in allowed])]
 
     def _required_instead(self) -> list[Attempt]:
         """Returns an attempt for each layer for which no candidate that was measured works, the
@@ -428,35 +371,7 @@ class Search:
 
     def _left_out(self, attempt: Attempt, skip: Skip) -> Measurement:
         return replace(Measurement.of(attempt.algorithm, attempt.variant, not_tried=True,
-                                      failure=_NOT_TRIED + skip.reason), search=self._rules.key)
-
-
-def measured_alone(layer: Layer, device: Device, pairs: Sequence[tuple[Algorithm, Variant]],
-                   samples: int, memory: CandidateMemory | None = None,
-                   profile: TuningProfile | None = None) -> list[Attempt]:
-    """Measures candidates of one layer, all of them, and returns their attempts in order."""
-    assert layer.problem is not None
-    memory = CandidateMemory(device) if memory is None else memory
-    profile = TuningProfile() if profile is None else profile
-    estimates = Estimates(device)
-    ranking = Ranking(estimates, costs := BuildCosts(), everything=True)
-    builds = CandidateBuilds(device, memory, profile, costs)
-    sampler = Sampler(device, memory, ranking, builds, samples, profile, [])
-    group = CandidateGroup(layer.problem, layer, [LayerTimes(layer.name)])
-    attempts = [Attempt(group, algorithm, variant,
-                        estimates.model_us(algorithm, layer.problem, variant))
-                for algorithm, variant in pairs]
-    memory.reserve_workspace(variant for _, variant in pairs)
-    with responsive(), builds.started():
-        for attempt in attempts:
-            builds.begin(attempt)
-        while builds.attempts:
-            if (done := builds.done()) is None:
-                builds.wait()
-            else:
-                sampler.try_(*done)
-        sampler.sample_left()
-    return attempts
+                                      failure=_NOT_TRIED + skip.reason), search=self._key)
 
 
 def _with_first_build(fresh: Measurement, before: Measurement | None) -> Measurement:

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import itertools
-import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future
 
 from gossamer.device.base import Device
 from gossamer.ops.algorithm import Algorithm, Problem, Variant
 from gossamer.ops.host_threads import ONE, Threads, of_threads
 from gossamer.ops.registry import OPS
 from gossamer.plan.eligibility import is_change_of_precision, reason_not_allowed
-from gossamer.plan.measurement import CandidateKey, Measurement, candidate_key
 from gossamer.plan.policy import Effort
+from gossamer.plan.prepare import BuiltForms
 from gossamer.plan.program import Layer
-from gossamer.plan.tune.alike import timed_problem
 from gossamer.plan.tune.measures import Request
 from gossamer.plan.tune.profile import LISTING, TuningProfile
 from gossamer.plan.tune.worker_pools import WorkerPools
-from gossamer.plan.tune.workers import BuildHereError, BuildProcessError, BuildWorkers
 
 _FEW_LISTED = 8
 """Number of layers and libraries from which on processes are started for the libraries."""
@@ -33,117 +29,59 @@ class Space:
     """The candidates of layers within an effort, in order of preference.
 
     limits: those of the effort, whose name is `effort`. precisions: those that are allowed.
-    everything: whether candidates that cannot be of use are listed too. keeps_precisions: whether
-    layers may have to be computed in float32 though float16 is faster. threads: BLAS threads of a
-    layer on the host. stored: returns the measurements of a problem's candidates that earlier
-    processes made on a device.
+    keeps_precisions: whether layers may have to be computed in float32 though float16 is faster, so
+    that a less precise candidate may not stand for a more precise one. threads: BLAS threads of a
+    layer on the host.
     """
 
     def __init__(self, effort: str, limits: Effort, precisions: Sequence[str],
-                 profile: TuningProfile, *, everything: bool, keeps_precisions: bool,
-                 threads: Threads = ONE,
-                 stored: Callable[[Problem, Device], Iterable[Measurement]] = lambda *_: ()
-                 ) -> None:
+                 profile: TuningProfile, *, keeps_precisions: bool,
+                 threads: Threads = ONE) -> None:
         self.limits = limits
         self._precisions = precisions
         self._profile = profile
-        self._everything = everything
-        self._keeps_precisions = keeps_precisions
+        self.keeps_precisions = keeps_precisions
         self._threads = threads
         self._variants: dict[tuple[Algorithm, Problem, str], _Listed] = {}
         self._refusals: dict[tuple[Algorithm, Problem, str], str | None] = {}
         self._narrow: set[tuple[Problem, str]] = set()
-        self._stored = stored
-        self._known: dict[tuple[Algorithm, Problem, str], frozenset[CandidateKey]] = {}
         self._with_half: dict[tuple[Algorithm, Problem, str], bool] = {}
-        self._allowed_more: set[tuple[Algorithm, Problem, str]] = set()
-        self.answers: Future[None] | None = None
-        """It is done when the libraries of vendors have answered; None where nobody waits for that.
-        """
-        self._is_given_up = threading.Event()
+        self.answers: list[Future[BuiltForms]] = []
+        """They are done when the libraries of vendors that were asked in other processes have
+        answered, or have failed to."""
         self.why = f"with effort {effort}"
         """The words that say where the limit of the time for building comes from."""
 
     def ask(self, layers: Iterable[Layer], device: Device, workers: WorkerPools) -> None:
-        """Begins to ask the libraries of vendors what they offer for layers, and to list candidates
-        that skip zeros, of which there are many. `answers` is done when that is.
-
-        workers: processes that are started where there is much to ask and to build.
-        """
+        """Begins to ask the libraries of vendors that take long what they offer for layers, in
+        other processes, where there is much to ask and to build. What they answer is on disk when
+        `answers` are done. workers: the processes, which are started here."""
         listed = [layer for layer in layers if layer.problem is not None]
         asked = {(algorithm, _problem_of(layer)): None for layer in listed
                  for algorithm in OPS[layer.op].algorithms if algorithm.vendor}
-        slow = {(algorithm, _problem_of(layer)): None for layer in listed
-                for algorithm in OPS[layer.op].algorithms
-                if not algorithm.vendor and not algorithm.dense}
+        self.answers = []
         if not device.builds_side_by_side or not asked:
             return
-        processes = None
-        if len(asked) >= _FEW_LISTED:
+        with self._profile.stage(LISTING):
+            if not self.limits.everything:
+                self._note_narrow(listed, device)
+            if len(asked) < _FEW_LISTED:
+                return
             workers.start(device, {algorithm for algorithm, _ in asked})
             processes = workers.pools.get(True)
-        if not self._everything:
-            with self._profile.stage(LISTING):
-                self._note_narrow(listed, device)
-        if self.answers is not None:
-            # a listing that was given up lists nothing more when another one begins
-            self.give_up()
-            with suppress(Exception):
-                self.answers.result()
-        self._is_given_up = threading.Event()
-        # their interfaces keep Python's interpreter, so that more threads would not be faster
-        pool = ThreadPoolExecutor(1)
-        self.answers = pool.submit(self._list, device, list(asked), list(slow), processes,
-                                   self._is_given_up)
-        pool.shutdown(wait=False)
+            if processes is None or processes.count < _LEAST_PROCESSES:
+                return
+            for algorithm, problem in asked:
+                work = algorithm.listing_ahead(problem, device,
+                                               self._asked_precisions(algorithm, problem, device))
+                if work is not None:
+                    self.answers.append(processes.do(
+                        work, f"the list of {algorithm.name} for {problem.describe()}"))
 
-    def give_up(self) -> None:
-        """Ends the listing in the background, as nobody waits for it any more."""
-        self._is_given_up.set()
-
-    def _list(self, device: Device, asked: Sequence[tuple[Algorithm, Problem]],
-              slow: Sequence[tuple[Algorithm, Problem]], processes: BuildWorkers | None,
-              is_given_up: threading.Event) -> None:
-        """Lists what libraries offer, and slow algorithms of gossamer's own."""
-        with self._profile.stage(LISTING):
-            elsewhere = self._ask_elsewhere(device, asked, processes)
-            # what is listed in this process comes first, while libraries answer elsewhere
-            for algorithm, problem in sorted([*asked, *slow], key=lambda pair: pair in elsewhere):
-                if is_given_up.is_set():
-                    return
-                if (answer := elsewhere.get((algorithm, problem))) is not None:
-                    try:
-                        with suppress(BuildHereError, BuildProcessError):
-                            answer.result()
-                    except CancelledError:
-                        # the processes were closed: nobody waits for the list any more
-                        return
-                if self.refusal_reason(algorithm, problem, device) is None:
-                    # nobody waits for the libraries while the variants are used
-                    list(self.within_effort(algorithm, problem, device))
-
-    def _ask_elsewhere(self, device: Device, asked: Iterable[tuple[Algorithm, Problem]],
-                       processes: BuildWorkers | None
-                       ) -> dict[tuple[Algorithm, Problem], Future]:
-        """Lets other processes, where there are enough, ask the libraries that take long. Returns
-        the futures of that by algorithm and problem; the answers are on disk afterwards."""
-        if processes is None or processes.count < _LEAST_PROCESSES:
-            return {}
-        elsewhere = {}
-        for algorithm, problem in asked:
-            work = algorithm.listing_ahead(problem, device,
-                                           self._asked_precisions(algorithm, problem, device))
-            if work is not None:
-                elsewhere[algorithm, problem] = processes.do(
-                    work, f"the list of {algorithm.name} for {problem.describe()}")
-        return elsewhere
-
-    def wait(self) -> None:
-        """Waits until the libraries of vendors have answered; raises what they raise."""
-        if self.answers is not None:
-            with self._profile.stage(LISTING):
-                self.answers.result()
-            self.answers = None
+    @property
+    def is_asking(self) -> bool:
+        """Whether the libraries of vendors have not answered yet."""
+        return not all(answer.done() for answer in self.answers)
 
     def _note_narrow(self, layers: Sequence[Layer], device: Device) -> None:
         """Notes the problems of which the libraries of vendors are asked for float16 only: those of
@@ -163,7 +101,7 @@ class Space:
         """Returns the names of the layers that can compute in float16, and whose inputs come from
         and whose outputs go to such layers only; and those of regions that can, whatever their
         neighbours."""
-        able = {request.layer.name for request in requests if not self._keeps_precisions and any(
+        able = {request.layer.name for request in requests if not self.keeps_precisions and any(
             self._has_half(algorithm, request.problem, device)
             for algorithm in request.algorithms)}
         writers = {name: request.layer.name for request in requests if not request.layer.covers
@@ -188,24 +126,13 @@ class Space:
         return self._with_half[key]
 
     def refusal_reason(self, algorithm: Algorithm, problem: Problem, device: Device) -> str | None:
-        """Returns what Tuner.refusal_reason does."""
+        """Returns why an algorithm does not support a problem on a device, or has no variant whose
+        precision and build time are allowed; None where it has one."""
         key = (algorithm, problem, device.name)
         if key not in self._refusals:
             self._refusals[key] = algorithm.supports(problem, device) or reason_not_allowed(
                 self._precise(algorithm, problem, device), self.limits.build_seconds, self.why)
         return self._refusals[key]
-
-    def allow_more(self, wanted: Iterable[tuple[Algorithm, Problem]],
-                   device: Device) -> set[tuple[Algorithm, Problem]]:
-        """Allows as many configs as the effort has at most of algorithms, each for the problem
-        under which its times are stored. Returns those that had fewer before."""
-        if self.limits.more_configs is None:
-            return set()
-        allowed = {(algorithm, timed) for algorithm, timed in wanted
-                   if not algorithm.vendor
-                   and (algorithm, timed, device.name) not in self._allowed_more}
-        self._allowed_more.update((*pair, device.name) for pair in allowed)
-        return allowed
 
     def buildable(self, algorithm: Algorithm, problem: Problem,
                   device: Device) -> Iterator[Variant]:
@@ -215,41 +142,16 @@ class Space:
 
     def within_effort(self, algorithm: Algorithm, problem: Problem,
                       device: Device) -> Iterator[Variant]:
-        """Yields the variants of as many configs as the effort asks for, those before them that
-        would take too long to build, and those of further configs that were measured before."""
-        most = self.limits.configs_of(algorithm)
-        if self._allowed_more and (
-                algorithm, timed_problem(problem, algorithm), device.name) in self._allowed_more:
-            most = self.limits.more_configs
-        known = set(self._measured_before(algorithm, problem, device))
-        count = 0
+        """Yields the variants of as many configs as the effort has at most, and those before them
+        that would take too long to build."""
+        most, count = self.limits.most_configs_of(algorithm), 0
         for _, variants in itertools.groupby(self._precise(algorithm, problem, device),
                                              key=lambda variant: variant.config):
-            group = list(variants)
-            if most is None or count < most:
-                yield from group
-            elif count < (self.limits.more_configs or 0) and known:
-                yield from (variant for variant in group
-                            if candidate_key(algorithm, variant) in known)
-            else:
+            if most is not None and count >= most:
                 return
-            if known:
-                known.difference_update(candidate_key(algorithm, variant) for variant in group)
+            group = list(variants)
+            yield from group
             count += any(variant.build_seconds <= self.limits.build_seconds for variant in group)
-
-    def _measured_before(self, algorithm: Algorithm, problem: Problem,
-                         device: Device) -> Collection[CandidateKey]:
-        """Returns the keys of an algorithm's candidates that an earlier process measured, where
-        there may be more of them than the effort has at first."""
-        if self.limits.more_configs is None or algorithm.vendor or not algorithm.dense:
-            return ()
-        key = (algorithm, problem, device.name)
-        if key not in self._known:
-            self._known[key] = frozenset(
-                measured.candidate_key
-                for measured in self._stored(timed_problem(problem, algorithm), device)
-                if measured.algorithm == algorithm.name and not measured.not_tried)
-        return self._known[key]
 
     def _precise(self, algorithm: Algorithm, problem: Problem,
                  device: Device) -> Iterable[Variant]:
@@ -270,24 +172,20 @@ class Space:
 
 
 class _Listed:
-    """The variants of an algorithm, each of which is listed when it is first asked for, by whatever
-    thread."""
+    """The variants of an algorithm, each of which is listed when it is first asked for."""
 
     def __init__(self, variants: Iterable[Variant]) -> None:
         self._left = iter(variants)
         self._known: list[Variant] = []
-        self._lock = threading.Lock()
 
     def __iter__(self) -> Iterator[Variant]:
         index = 0
         while True:
             if index == len(self._known):
-                with self._lock:
-                    if index == len(self._known):
-                        variant = next(self._left, None)
-                        if variant is None:
-                            return
-                        self._known.append(variant)
+                variant = next(self._left, None)
+                if variant is None:
+                    return
+                self._known.append(variant)
             yield self._known[index]
             index += 1
 

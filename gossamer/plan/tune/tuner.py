@@ -13,7 +13,7 @@ from dataclasses import replace
 from gossamer.device.base import Device
 from gossamer.device.host import processors
 from gossamer.measure import Timing, scatter_notice
-from gossamer.ops.algorithm import PRECISIONS, Algorithm, Problem, Variant
+from gossamer.ops.algorithm import PRECISIONS, Algorithm, Problem
 from gossamer.ops.host_threads import ONE, Threads
 from gossamer.plan.candidate import Candidate
 from gossamer.plan.eligibility import reason_build_too_long
@@ -25,14 +25,13 @@ from gossamer.plan.store.tuning_cache import TuningCache
 from gossamer.plan.tune.alike import timed_problem
 from gossamer.plan.tune.cost import Estimates
 from gossamer.plan.tune.device_check import compile_ahead
-from gossamer.plan.tune.digests import Digests
 from gossamer.plan.tune.layer_times import Attempt
-from gossamer.plan.tune.measures import BestUs, Chosen, Request, Waves
+from gossamer.plan.tune.measures import Chosen, Request, Waves
 from gossamer.plan.tune.memory import CandidateMemory
 from gossamer.plan.tune.profile import TuningProfile
 from gossamer.plan.tune.rates import know_rates
 from gossamer.plan.tune.results import Results
-from gossamer.plan.tune.search import Progress, Rules, Search, measured_alone
+from gossamer.plan.tune.search import Progress, Search
 from gossamer.plan.tune.space import Space
 from gossamer.plan.tune.verification import Verification
 from gossamer.plan.tune.worker_pools import WorkerPools
@@ -66,16 +65,10 @@ class Tuner:
                  all_vendor_configs: bool = False, threads: Threads = ONE) -> None:
         self.device = device
         self.effort = effort
-        self._limits = EFFORTS[effort]
+        self.limits = EFFORTS[effort]
         if all_vendor_configs:
-            self._limits = replace(self._limits, vendor_configs=None)
-        self.everything = all_vendor_configs or self._limits.everything
-        """Whether candidates that cannot be of use are measured too."""
-        self.samples = self._limits.samples
-        self.build_seconds = self._limits.build_seconds
-        self.plans_s = self._limits.plans_s
-        self.replacements = self._limits.replacements
-        self.replacement_gain = self._limits.replacement_gain
+            self.limits = replace(self.limits, vendor_configs=None, more_configs=None,
+                                  everything=True)
         self.precision = precision
         self.precisions = PRECISIONS[:PRECISIONS.index(precision) + 1]
         self.cache = TuningCache(device) if cache is None else cache
@@ -92,11 +85,9 @@ class Tuner:
         self._is_stopped = False
         self._timings: list[Timing] = []
         self._progress = progress
-        self._keeps_precisions = keeps_precisions
-        self._space = Space(effort, self._limits, self.precisions, self.profile,
-                            everything=self.everything, keeps_precisions=keeps_precisions,
-                            threads=threads,
-                            stored=lambda *of: self._results.on_disk(*of).values())
+        self.space = Space(effort, self.limits, self.precisions, self.profile,
+                           keeps_precisions=keeps_precisions, threads=threads)
+        """The candidates that layers have."""
         self._memories: dict[str, CandidateMemory] = {}
         self._estimates: dict[str, Estimates] = {}
         self._workers = WorkerPools()
@@ -105,9 +96,7 @@ class Tuner:
         self._note = note
         self._known: dict[tuple[Problem, str, tuple[str, ...]], list[Candidate]] = {}
         self._results = Results(self.cache, device)
-        self._digests = Digests()
-        self._verification = Verification(self._results, self._digests, self.profile,
-                                          self._memory_of)
+        self._verification = Verification(self._results, self.profile, self._memory_of)
 
     def start(self) -> None:
         """Starts a plan, and the time that the budget allows for it. Candidates that were of no use
@@ -151,17 +140,8 @@ class Tuner:
 
     def ask(self, layers: Iterable[Layer], device: Device) -> None:
         """Begins to ask the libraries of vendors what they offer for layers, where the device
-        builds side by side."""
-        self._space.ask(layers, device, self._workers)
-
-    @property
-    def is_asking(self) -> bool:
-        """Whether the libraries of vendors have not answered yet."""
-        return self._space.answers is not None and not self._space.answers.done()
-
-    def wait(self) -> None:
-        """Waits until the libraries of vendors have answered; raises what they raise."""
-        self._space.wait()
+        builds side by side and that takes long."""
+        self.space.ask(layers, device, self._workers)
 
     def measure_all(self, requests: Sequence[Request]) -> None:
         """Measures the candidates of several layers together, so that measure() has them."""
@@ -172,42 +152,37 @@ class Tuner:
         for of_device in by_device.values():
             scope = [[problem_key(request.problem), *(each.name for each in request.algorithms)]
                      for request in of_device]
-            self._search(of_device[0].device, [of_device], lambda best_us: (), json.dumps(scope))
+            self._search(of_device[0].device, [of_device], json.dumps(scope))
 
-    def measure_network(self, waves: Waves, within: Callable[[BestUs], Sequence[Request]],
-                        scope: str) -> None:
+    def measure_network(self, waves: Waves, scope: str) -> None:
         """Measures the candidates of a network's layers and regions together.
 
         waves: requests, of which the next are made while the candidates of others are built.
-        within: returns the requests that are made when these have times. scope: identifies what is
-        requested.
+        scope: identifies what is requested.
         """
         self._compilers.enter_context(self.device.compilers(processors()))
         self._know_rates(self.device)
         compile_ahead(self.device)
-        self.measure_all(self._search(self.device, waves, within, scope))
+        self.measure_all(self._search(self.device, waves, scope))
         self._workers.end_on_device()
 
-    def _search(self, device: Device, waves: Waves, within: Callable[[BestUs], Sequence[Request]],
-                scope: str) -> list[Request]:
+    def _search(self, device: Device, waves: Waves, scope: str) -> list[Request]:
         """Searches on one device, and returns the requests of others."""
         self._know_rates(device)
-        limits = self._limits
+        key = _digest(scope, self.effort, self.precision, self.space.keeps_precisions,
+                      self.limits.everything)
         # where many are built at once, what decides of others does not wait for a plan that a
         # budget may end with
-        rules = Rules(self.samples, limits.worth, limits.more_gain, self.everything,
-                      self._keeps_precisions,
-                      self._budget_s is not None or not device.builds_side_by_side,
-                      _digest(scope, self.effort, self.precision, self._keeps_precisions,
-                              self.everything))
-        search = Search(device, rules, self._space, self._results, self._digests,
+        required_first = self._budget_s is not None or not device.builds_side_by_side
+        search = Search(device, self.space, key, self._results,
                         self._estimates_of(device), self._memory_of(device),
                         self._workers if device is self.device else None, self.profile,
-                        self._timings, is_over=lambda: self.is_over,
+                        self._timings, required_first=required_first,
+                        is_over=lambda: self.is_over,
                         begun=lambda attempts: self._announce(device, attempts),
                         progress=self._progress)
         try:
-            search.run(waves, within)
+            search.run(waves)
         finally:
             self.measured += search.measured
             self.reused += search.reused
@@ -236,56 +211,37 @@ class Tuner:
         for algorithm in request.algorithms:
             known = self._results.of(timed_problem(request.problem, algorithm), request.device)
             if not all(candidate_key(algorithm, variant) in known for variant in
-                       self._space.buildable(algorithm, request.problem, request.device)):
+                       self.space.buildable(algorithm, request.problem, request.device)):
                 return False
         return True
 
     def _candidates(self, request: Request) -> list[Candidate]:
         """Returns the measured candidates of a layer."""
-        layer, problem, device = request.layer, request.problem, request.device
+        problem, device, most_s = request.problem, request.device, self.limits.build_seconds
         candidates = []
         for algorithm in request.algorithms:
-            timed = timed_problem(problem, algorithm)
-            results = self._results.of(timed, device)
-            for variant in self._space.within_effort(algorithm, problem, device):
-                if variant.build_seconds > self.build_seconds:
-                    reason = reason_build_too_long(variant, self.build_seconds, self._space.why)
+            results = self._results.of(timed_problem(problem, algorithm), device)
+            for variant in self.space.within_effort(algorithm, problem, device):
+                if variant.build_seconds > most_s:
+                    reason = reason_build_too_long(variant, most_s, self.space.why)
                     measured = Measurement.of(algorithm, variant, failure=reason)
                 else:
                     measured = results[candidate_key(algorithm, variant)]
-                    if measured.wrong_numbers and measured.weights != self._digests.of(layer):
-                        measured = self._with_own_weights(request, algorithm, variant, timed)
                 candidates.append(Candidate(algorithm, variant, measured))
         return candidates
-
-    def _with_own_weights(self, request: Request, algorithm: Algorithm, variant: Variant,
-                          timed: Problem) -> Measurement:
-        """Returns the measurement, with a layer's own weights, of a candidate that was wrong with
-        those of another layer."""
-        (attempt,) = measured_alone(request.layer, request.device, [(algorithm, variant)],
-                                    self.samples, self._memory_of(request.device), self.profile)
-        assert attempt.measured is not None
-        self.measured += 1
-        if not attempt.may_differ:
-            self._results.cache_of(request.device).put(timed, [attempt.measured])
-        return attempt.measured
 
     def conversion_us(self, problem: Problem, device: Device) -> float | None:
         """Returns the least time that a conversion can take, by an estimate; None where it has been
         measured or shall be."""
-        if self.everything or self._results.of(problem, device):
+        if self.limits.everything or self._results.of(problem, device):
             return None
         return self._estimates_of(device).least_conversion_us(problem.inputs[0],
                                                               problem.outputs[0])
 
-    def verify(self, chosen: Iterable[Chosen]) -> None:
-        """Checks several candidates together, so that verified() knows of them."""
-        self._verification.check(chosen)
-
-    def verified(self, layer: Layer, candidate: Candidate, device: Device) -> Candidate:
-        """Returns the candidate, excluded where it is wrong with the layer's own constants."""
-        failure = self._verification.failure(layer, candidate, device)
-        return candidate if failure is None else candidate.with_exclusion(failure)
+    def verified(self, chosen: Iterable[Chosen]) -> list[Candidate]:
+        """Returns the candidates, of which those are excluded that are wrong with the constants of
+        their layers."""
+        return self._verification.verified(chosen)
 
     def flush(self) -> None:
         """Writes the measurements that are not on disk yet."""
@@ -294,7 +250,6 @@ class Tuner:
     def release(self) -> None:
         """Frees the memory that holds inputs and outputs of the layers to be measured, and ends the
         processes that build."""
-        self._space.give_up()
         # a second interrupt may end the wait for the others
         self._compilers.close()
         self._workers.close()
@@ -314,13 +269,8 @@ class Tuner:
 
     def _estimates_of(self, device: Device) -> Estimates:
         if device.name not in self._estimates:
-            self._estimates[device.name] = Estimates(device, self._limits.doubt)
+            self._estimates[device.name] = Estimates(device, self.limits.doubt)
         return self._estimates[device.name]
-
-    def refusal_reason(self, algorithm: Algorithm, problem: Problem, device: Device) -> str | None:
-        """Returns why an algorithm does not support a problem on a device, or has no variant whose
-        precision and build time are allowed; None where it has one."""
-        return self._space.refusal_reason(algorithm, problem, device)
 
 
 def _digest(*parts: object) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from functools import partial
 
@@ -13,7 +13,6 @@ from gossamer.plan.measurement import CandidateKey
 from gossamer.plan.prepare import responsive, side_by_side
 from gossamer.plan.program import Layer
 from gossamer.plan.tune.candidates import CandidateSet
-from gossamer.plan.tune.digests import Digests
 from gossamer.plan.tune.measures import Chosen
 from gossamer.plan.tune.memory import CandidateMemory
 from gossamer.plan.tune.profile import CHECKING, TuningProfile
@@ -28,53 +27,55 @@ class Verification:
     memory_of: returns the memory that candidates on a device share.
     """
 
-    def __init__(self, results: Results, digests: Digests, profile: TuningProfile,
+    def __init__(self, results: Results, profile: TuningProfile,
                  memory_of: Callable[[Device], CandidateMemory]) -> None:
         self._results = results
-        self._digests = digests
         self._profile = profile
         self._memory_of = memory_of
         self._failures: dict[_Key, str | None] = {}
 
-    def check(self, chosen: Iterable[Chosen]) -> None:
-        """Checks the candidates of which it is not known whether they are right. They are built,
-        and the references computed, side by side where the device can do that."""
+    def verified(self, chosen: Iterable[Chosen]) -> list[Candidate]:
+        """Returns the candidates, of which those are excluded that are wrong with the constants of
+        their layers. Those of which that is not known are built, and the references computed, side
+        by side where the device can do that."""
+        chosen = list(chosen)
+        keys = [(layer.name, device.name, candidate.measured.candidate_key)
+                for layer, candidate, device in chosen]
         unknown: dict[str, dict[_Key, Chosen]] = {}
-        for layer, candidate, device in chosen:
-            key = _key(layer, candidate, device)
+        for key, (layer, candidate, device) in zip(keys, chosen, strict=True):
             if key not in self._failures and not self._is_known(layer, candidate, device):
                 unknown.setdefault(device.name, {})[key] = layer, candidate, device
         for of_device in unknown.values():
-            self._check(of_device)
-
-    def failure(self, layer: Layer, candidate: Candidate, device: Device) -> str | None:
-        """Returns why a candidate may not be used with a layer's constants; None where it may."""
-        self.check([(layer, candidate, device)])
-        return self._failures.get(_key(layer, candidate, device))
+            failures = self._checked(list(of_device.values()))
+            self._failures.update(zip(of_device, failures, strict=True))
+        return [candidate if (failure := self._failures.get(key)) is None
+                else candidate.with_exclusion(failure)
+                for key, (_, candidate, _) in zip(keys, chosen, strict=True)]
 
     def _is_known(self, layer: Layer, candidate: Candidate, device: Device) -> bool:
         """Returns whether a candidate is known to be right with a layer's constants: it was
         measured with them, or the cache has a check."""
-        measured, weights = candidate.measured, self._digests.of(layer)
+        measured = candidate.measured
         assert layer.problem is not None
-        return (not layer.weights or measured.weights == weights
-                or self._results.cache_of(device).has_check(layer.problem, measured, weights))
+        return (not layer.weights or measured.weights == layer.digest
+                or self._results.cache_of(device).has_check(layer.problem, measured, layer.digest))
 
-    def _check(self, waiting: Mapping[_Key, Chosen]) -> None:
-        """Finds out whether candidates on one device are right."""
-        device = next(iter(waiting.values()))[2]
-        memory = self._memory_of(device)
+    def _checked(self, waiting: Sequence[Chosen]) -> list[str | None]:
+        """Returns why candidates on one device are wrong; None for those that are right."""
+        device = waiting[0][2]
+        memory, cache = self._memory_of(device), self._results.cache_of(device)
         checks = [partial(_built_check, layer, candidate, device, memory)
-                  for layer, candidate, device in waiting.values()]
+                  for layer, candidate, device in waiting]
         threads = blas.limited(1) if device.builds_side_by_side else nullcontext()
+        failures = []
         with self._profile.stage(CHECKING), responsive(), threads:
-            for (key, (layer, candidate, _)), check in zip(
-                    waiting.items(), side_by_side(device, checks), strict=True):
-                failure = self._failures[key] = check()()
-                if failure is None:
+            for (layer, candidate, _), check in zip(waiting, side_by_side(device, checks),
+                                                    strict=True):
+                failures.append(check()())
+                if failures[-1] is None:
                     assert layer.problem is not None
-                    self._results.cache_of(device).put_check(
-                        layer.problem, candidate.measured, self._digests.of(layer))
+                    cache.put_check(layer.problem, candidate.measured, layer.digest)
+        return failures
 
 
 def _built_check(layer: Layer, candidate: Candidate, device: Device,
@@ -83,7 +84,3 @@ def _built_check(layer: Layer, candidate: Candidate, device: Device,
     be used with a layer's constants; None where it may."""
     candidates = CandidateSet(layer, device, memory)
     return candidates.built_check(candidate.algorithm, candidate.variant)
-
-
-def _key(layer: Layer, candidate: Candidate, device: Device) -> _Key:
-    return layer.name, device.name, candidate.measured.candidate_key

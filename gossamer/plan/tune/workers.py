@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-import threading
-import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future
 
 from gossamer.device import kernel_cache
@@ -15,7 +13,7 @@ from gossamer.io.process_pool import NoProcessError as BuildHereError
 from gossamer.io.process_pool import ProcessEndedError as BuildProcessError
 from gossamer.io.process_pool import ProcessPool
 from gossamer.ops.algorithm import Algorithm, Problem, Variant
-from gossamer.ops.weights import PackedArray, Weights
+from gossamer.ops.weights import Weights
 from gossamer.plan.prepare import BuiltForms
 from gossamer.plan.tune import build_tasks
 
@@ -39,11 +37,6 @@ class BuildWorkers:
         self._device = device
         self._on_device = on_device
         self.count = count
-        self._forms: weakref.WeakValueDictionary[tuple[str, str], PackedArray] = (
-            weakref.WeakValueDictionary())
-        """Packed forms that came back and are still in use, by the hash of the constants and by
-        name; each needs to come only once."""
-        self._lock = threading.Lock()
         make_device = functools.partial(find, device.name) if on_device else device.build_only
         assert make_device is not None
         self._pool = ProcessPool(count, "process that builds candidates",
@@ -69,13 +62,9 @@ class BuildWorkers:
             refused.set_exception(BuildHereError(
                 f"{algorithm.name} needs {algorithm.vendor} on the device itself"))
             return refused
-        digest = weights.digest
-        with self._lock:
-            held = {key: form for (whose, key), form in self._forms.items() if whose == digest}
         return self._pool.submit(
-            build_tasks.build, algorithm, problem, variant, weights.layer, digest,
-            frozenset(held), what=f"built {candidate}", on_demand=weights.arrays,
-            then=functools.partial(self._received, digest, held))
+            build_tasks.build, algorithm, problem, variant, weights.layer, weights.digest,
+            what=f"built {candidate}", on_demand=weights.arrays, then=_received)
 
     def do(self, work: Callable[[Device], object], what: str) -> Future[BuiltForms]:
         """Returns the future of work that processes which open the device do, such as
@@ -86,16 +75,7 @@ class BuildWorkers:
         """
         assert self._on_device
         return self._pool.submit(build_tasks.work, work, what=f"was asked for {what}",
-                                 then=functools.partial(self._received, "", {}))
-
-    def _received(self, digest: str, held: Mapping[str, PackedArray],
-                  built: build_tasks.Built) -> BuiltForms:
-        """Keeps what a process has built. held: packed forms that it did not send."""
-        kernel_cache.adopt(built.kernels)
-        forms = {key: held[key] if form is None else form for key, form in built.forms.items()}
-        with self._lock:
-            self._forms.update(((digest, key), form) for key, form in forms.items())
-        return BuiltForms(forms, built.seconds)
+                                 then=_received)
 
     def end(self) -> None:
         """Cancels what waits and ends the processes, and returns before they have ended. What they
@@ -111,3 +91,9 @@ class BuildWorkers:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _received(built: build_tasks.Built) -> BuiltForms:
+    """Takes over what a process has built."""
+    kernel_cache.adopt(built.kernels)
+    return BuiltForms(built.forms, built.seconds)

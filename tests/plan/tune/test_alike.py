@@ -57,11 +57,12 @@ def test_dense_candidates_are_measured_once_for_all_layers_of_a_shape(
     # the constants of the other layers are checked once each, before the candidate is taken
     fastest = measured[1][1]
     for _ in range(2):
-        assert tuner.verified(layers[1], fastest, paced_device) is fastest
+        assert tuner.verified([(layers[1], fastest, paced_device)]) == [fastest]
     assert len(dense.built) == 3 and tuner.measured == 2
-    tuner.verify([(each, fastest, paced_device) for each in layers])
+    assert tuner.verified([(each, fastest, paced_device) for each in layers]) == [fastest] * 3
     assert len(dense.built) == 4
-    assert tuner.verified(layers[2], fastest, paced_device) is fastest and len(dense.built) == 4
+    tuner.verified([(layers[2], fastest, paced_device)])
+    assert len(dense.built) == 4
     later = paced_tuner("max")
     measure(later, paced_device, [layer("four", mask="four", density=0.3)], dense)
     assert (later.measured, later.reused) == (0, 2)
@@ -110,7 +111,7 @@ def test_a_check_with_other_constants_is_stored(
     for _ in range(2):
         tuner = paced_tuner()
         _, (candidate,) = measure(tuner, paced_device, [one, two], dense)
-        assert tuner.verified(two, candidate, paced_device) is candidate
+        assert tuner.verified([(two, candidate, paced_device)]) == [candidate]
         tuner.flush()
         # once to be measured and once to be checked with the other constants
         assert len(dense.built) == 2

@@ -16,21 +16,19 @@ IMAGES = [0, 3, 6]
 
 @pytest.mark.parametrize("form", [Format("packed64", "bits"), Format("NHWC", "float16")])
 @pytest.mark.parametrize("changed", [None, "value", "guard"])
-def test_memory_that_is_as_expected_is_right_and_other_memory_is_compared(
+def test_only_memory_that_is_as_expected_is_right(
         form: Format, changed: str | None) -> None:
     device = find("host")
     margin = device.alignment
     signs = np.where(np.random.default_rng(0).random((7, 64, 20, 20)) < 0.5, -1, 1)
     array = signs.astype(np.float32)
-    spec, few = TensorSpec(array.shape, form), TensorSpec(array[IMAGES].shape, form)
+    spec = TensorSpec(array.shape, form)
     memory = np.full(spec.nbytes + 2 * margin, GUARD, np.uint8)
     memory[margin:-margin] = pack(array, spec).reshape(-1).view(np.uint8)
     if changed:
         memory[margin + 1 if changed == "value" else 5] ^= 0x7F
     buffer = device.upload(memory, "a test output")
-    stored = pack(array[IMAGES], few).view(np.uint8)
-    found = error_of(buffer, spec, array[IMAGES], IMAGES, stored=stored)
-    assert found == error_of(buffer, spec, array[IMAGES], IMAGES)
+    found = error_of(buffer, spec, array[IMAGES], IMAGES)
     assert found == 0 if changed is None else found > 1e-3
 
 
@@ -44,5 +42,4 @@ def test_images_that_were_not_written_are_found_beside_equal_ones() -> None:
     memory[margin:margin + 4 * size] = pack(array[:4], spec.first(4)).reshape(-1).view(np.uint8)
     memory[margin + 6 * size:-margin] = pack(array[:1], spec.first(1)).reshape(-1).view(np.uint8)
     buffer = device.upload(memory, "a test output")
-    stored = pack(array[IMAGES], spec.first(3)).view(np.uint8)
-    assert error_of(buffer, spec, array[IMAGES], IMAGES, stored=stored) == math.inf
+    assert error_of(buffer, spec, array[IMAGES], IMAGES) == math.inf

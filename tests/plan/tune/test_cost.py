@@ -10,7 +10,7 @@ from gossamer.ops.conv2d.dense.winograd import Winograd
 from gossamer.ops.conv2d.host import HostIm2col
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.weights import WeightsInfo
-from gossamer.plan.tune.cost import Estimates
+from gossamer.plan.tune.cost import Estimates, Ratios
 from gossamer.tensor import default_spec
 from tests.ops.recording import RecordingDevice
 from tests.plan.tune.paced import Paced
@@ -28,77 +28,73 @@ def variant_of(problem: Conv2dProblem) -> tuple[HostIm2col, Conv2dProblem, objec
     return algorithm, problem, next(iter(algorithm.variants(problem, HOST)))
 
 
+def kinds(doubt: float = 0.0) -> Ratios:
+    """Returns ratios that count from six keys on, and at least 0.4 until then."""
+    return Ratios(doubt, 6, 0.4)
+
+
 def test_the_model_is_all_that_is_known_at_first() -> None:
-    estimates = Estimates(HOST)
-    assert estimates.expected_us(KIND, 50.0) == 50.0
-    assert estimates.least_us(KIND, 50.0) == pytest.approx(20.0)
+    ratios = Estimates(HOST).of_kind[KIND]
+    assert ratios.expected_us(50.0) == 50.0
+    assert ratios.least_us(50.0) == pytest.approx(20.0)
 
 
 def test_the_scale_of_a_kind_is_learnt() -> None:
     estimates = Estimates(HOST)
+    ratios = estimates.of_kind[KIND]
     for channels in range(5):
-        estimates.learn(KIND, problem_of(channels), 10.0, 30.0)
-    assert estimates.expected_us(KIND, 100.0) == pytest.approx(300.0)
-    assert estimates.least_us(KIND, 100.0) == pytest.approx(40.0), "five are too few"
-    estimates.learn(KIND, problem_of(5), 10.0, 30.0)
-    assert estimates.least_us(KIND, 100.0) == pytest.approx(0.9 * 300.0)
-    other = ("another", *KIND[1:])
-    assert estimates.expected_us(other, 100.0) == 100.0
+        ratios.learn(problem_of(channels), 10.0, 30.0)
+    assert ratios.expected_us(100.0) == pytest.approx(300.0)
+    assert ratios.least_us(100.0) == pytest.approx(40.0), "five are too few"
+    ratios.learn(problem_of(5), 10.0, 30.0)
+    assert ratios.least_us(100.0) == pytest.approx(0.9 * 300.0)
+    assert estimates.of_kind["another", *KIND[1:]].expected_us(100.0) == 100.0
 
 
-def test_many_configs_of_one_layer_say_nothing_of_other_layers() -> None:
-    estimates = Estimates(HOST)
+def test_many_times_of_one_layer_say_nothing_of_other_layers() -> None:
+    ratios = kinds()
     for _ in range(40):
-        estimates.learn(KIND, problem_of(0), 10.0, 60.0)
-    assert estimates.least_us(KIND, 100.0) == pytest.approx(40.0)
+        ratios.learn(problem_of(0), 10.0, 60.0)
+    assert ratios.least_us(100.0) == pytest.approx(40.0)
 
 
 def test_of_a_problem_the_best_time_counts_in_whichever_order() -> None:
-    estimates = Estimates(HOST)
+    ratios = kinds()
     for channels in range(6):
         for time_us in (50.0, 20.0, 90.0):
-            estimates.learn(KIND, problem_of(channels), 10.0, time_us)
-    assert estimates.expected_us(KIND, 100.0) == pytest.approx(200.0)
-    assert estimates.least_us(KIND, 100.0) == pytest.approx(0.9 * 200.0)
-
-
-def test_a_layout_of_which_little_is_known_is_judged_by_the_others() -> None:
-    estimates = Estimates(HOST)
-    nhwc = (*KIND[:2], "NHWC")
-    for channels in range(6):
-        estimates.learn(KIND, problem_of(channels), 10.0, 30.0)
-    assert estimates.expected_us(nhwc, 100.0) == pytest.approx(300.0)
-    assert estimates.least_us(nhwc, 100.0) == pytest.approx(0.6 * 0.9 * 300.0)
-    assert estimates.least_us((KIND[0], "fp16", KIND[2]), 100.0) == pytest.approx(40.0)
+            ratios.learn(problem_of(channels), 10.0, time_us)
+    assert ratios.expected_us(100.0) == pytest.approx(200.0)
+    assert ratios.least_us(100.0) == pytest.approx(0.9 * 200.0)
 
 
 @pytest.mark.parametrize(("doubt", "least"), [(0.0, 1.0), (0.1, 2.0), (0.35, 4.0)])
 def test_a_share_of_candidates_may_be_faster_than_the_least_time(doubt: float,
                                                                  least: float) -> None:
-    estimates = Estimates(HOST, doubt)
+    ratios = kinds(doubt)
     for ratio in (7, 3, 10, 1, 5, 2, 9, 4, 6, 8):
-        estimates.learn(KIND, problem_of(ratio), 10.0, 10.0 * ratio)
-    assert estimates.least_us(KIND, 1.0) == pytest.approx(0.9 * least)
+        ratios.learn(ratio, 10.0, 10.0 * ratio)
+    assert ratios.least_us(1.0) == pytest.approx(0.9 * least)
 
 
 def test_later_configs_are_judged_by_the_first() -> None:
-    estimates, algorithm = Estimates(HOST), Paced("paced", 1.0)
-    for _ in range(11):
-        estimates.learn_config(algorithm, 100.0, 80.0)
-    assert estimates.least_us_of_config(algorithm, 60.0) == 15.0, "eleven pairs are too few"
-    estimates.learn_config(algorithm, 100.0, 80.0)
-    assert estimates.least_us_of_config(algorithm, 60.0) == pytest.approx(0.9 * 0.8 * 60.0)
-    slower = Paced("slower", 1.0)
-    for _ in range(12):
-        estimates.learn_config(slower, 100.0, 300.0)
-    assert estimates.least_us_of_config(slower, 60.0) == pytest.approx(0.9 * 60.0)
+    estimates = Estimates(HOST)
+    ratios = estimates.of_configs["an algorithm"]
+    for number in range(11):
+        ratios.learn(number, 100.0, 80.0)
+    assert ratios.least_us(60.0) == 15.0, "eleven pairs are too few"
+    ratios.learn(11, 100.0, 80.0)
+    assert ratios.least_us(60.0) == pytest.approx(0.9 * 0.8 * 60.0)
+    slower = estimates.of_configs["a slower one"]
+    for number in range(12):
+        slower.learn(number, 100.0, 300.0)
+    assert slower.least_us(60.0) == pytest.approx(0.9 * 60.0)
 
 
 def test_a_clock_that_stands_still_is_no_error() -> None:
-    estimates = Estimates(HOST)
-    estimates.learn(KIND, problem_of(1), 10.0, 0.0)
-    estimates.learn_config(Paced("paced", 1.0), 0.0, 0.0)
-    assert estimates.expected_us(KIND, 10.0) > 0
+    ratios = kinds()
+    ratios.learn(problem_of(1), 10.0, 0.0)
+    ratios.learn(problem_of(2), 0.0, 0.0)
+    assert ratios.expected_us(10.0) > 0
 
 
 def test_the_floor_grows_with_the_work_and_shrinks_with_the_zeros() -> None:
@@ -153,17 +149,10 @@ def test_a_conversion_takes_at_least_less_than_it_surely_does() -> None:
 
 
 def test_what_is_saved_is_an_average_over_what_was_measured() -> None:
-    estimates = Estimates(find("host"))
-    kind = ("paced", "fp32", "NCHW", "NCHW")
-    for channels, ratio in zip(range(1, 7), (1.0, 2.0, 3.0, 4.0, 5.0, 6.0), strict=True):
-        assert estimates.saving_us(kind, 10.0, 25.0) is None
-        estimates.learn(kind, problem_of(channels), 10.0, 10.0 * ratio)
+    ratios = kinds()
+    for ratio in (1.0, 2.0, 3.0, 4.0, 5.0, 6.0):
+        assert ratios.saving_us(10.0, 25.0) is None
+        ratios.learn(ratio, 10.0, 10.0 * ratio)
     # 15 and 5 us are saved in two cases of six
-    assert estimates.saving_us(kind, 10.0, 25.0) == pytest.approx(20 / 6)
-    assert estimates.saving_us(kind, 10.0, 10.0) == 0.0
-    algorithm = Paced("paced", 1.0)
-    for _ in range(6):
-        assert estimates.saving_us_of_config(algorithm, 10.0, 10.0) is None
-        estimates.learn_config(algorithm, 10.0, 9.0)
-        estimates.learn_config(algorithm, 10.0, 11.0)
-    assert estimates.saving_us_of_config(algorithm, 10.0, 10.0) == pytest.approx(0.5)
+    assert ratios.saving_us(10.0, 25.0) == pytest.approx(20 / 6)
+    assert ratios.saving_us(10.0, 10.0) == 0.0

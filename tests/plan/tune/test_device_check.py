@@ -14,10 +14,8 @@ from gossamer.plan.program import Layer
 from gossamer.plan.tune.candidates import CandidateSet
 from gossamer.plan.tune.check import GUARD, error_of
 from gossamer.plan.tune.device_check import DeviceCheck, handles
-from gossamer.plan.tune.examples import Examples
 from gossamer.plan.tune.memory import CandidateMemory
 from gossamer.tensor import ROW_MAJOR, Format, TensorSpec, default_spec, pack
-from tests.plan.tune.test_examples import added
 
 SPECS = [TensorSpec((5, 7, 6, 5), Format(layout, dtype))
          for layout in ("NCHW", "NHWC", "CHWN") for dtype in ("float32", "float16")]
@@ -152,41 +150,6 @@ def test_memory_is_filled_with_guards(checks: DeviceCheck, compiled_device: Devi
     assert (memory[:nbytes] == GUARD).all() and not memory[nbytes:].any()
 
 
-@pytest.mark.sanitize
-@pytest.mark.parametrize("spec", SPECS[:6], ids=str)
-def test_inputs_are_arranged_as_the_host_packs_them(checks: DeviceCheck, compiled_device: Device,
-                                                    spec: TensorSpec) -> None:
-    examples = Examples(compiled_device, checks)
-    for problem in (added(spec.shape), added(spec.shape, spec.shape)):
-        for index, array in enumerate(examples.of(problem)):
-            buffer = examples.buffer(problem, index, array, spec)
-            memory = np.empty(spec.nbytes, np.uint8)
-            compiled_device.read(buffer, memory)
-            packed = np.ascontiguousarray(pack(array, spec)).reshape(-1).view(np.uint8)
-            np.testing.assert_array_equal(memory, packed)
-    small, large = added((3, 5)), added((40, 50))
-    for problem in (small, large, small):
-        (array,) = examples.of(problem)
-        buffer = examples.buffer(problem, 0, array, problem.inputs[0])
-        result = np.empty(array.shape, np.float32)
-        compiled_device.read(buffer, result)
-        np.testing.assert_array_equal(result, array)
-        examples.forget()
-
-
-@pytest.mark.sanitize
-def test_numbers_begin_anew_behind_the_last(checks: DeviceCheck, compiled_device: Device,
-                                            monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gossamer.plan.tune.examples._DRAWN", 61)
-    examples = Examples(compiled_device, checks)
-    for problem in (added((3, 5), (3, 5)), added((40, 5), (40, 5))):
-        for index, array in enumerate(examples.of(problem)):
-            buffer = examples.buffer(problem, index, array, problem.inputs[index])
-            result = np.empty(array.shape, np.float32)
-            compiled_device.read(buffer, result)
-            np.testing.assert_array_equal(result, array)
-
-
 def test_candidates_are_checked_on_the_device(checks: DeviceCheck, compiled_device: Device,
                                               monkeypatch: pytest.MonkeyPatch) -> None:
     problem = GemmProblem(6, 20, 8)
@@ -194,7 +157,7 @@ def test_candidates_are_checked_on_the_device(checks: DeviceCheck, compiled_devi
                for name, shape in problem.weight_shapes.items()}
     layer = Layer("product", "gemm", ["x"], ["y"], list(problem.outputs), problem, weights)
     memory = CandidateMemory(compiled_device)
-    memory.on_device, memory.examples = checks, Examples(compiled_device, checks)
+    memory.on_device = checks
     errors: list[float | None] = []
     on_device = DeviceCheck.error_of
 

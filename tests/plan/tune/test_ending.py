@@ -134,7 +134,7 @@ def test_an_interrupt_keeps_and_counts_what_was_measured(
     later = paced_tuner()
     measured = measure(later, paced_device, algorithm)
     assert later.measured == 6
-    assert all(candidate.measured.samples == later.samples for each in measured
+    assert all(candidate.measured.samples == later.limits.samples for each in measured
                for candidate in each)
 
 

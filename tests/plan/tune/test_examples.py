@@ -47,14 +47,13 @@ def test_they_are_what_the_problem_draws_whatever_was_asked_for_before(problem: 
 def test_layers_with_the_same_input_share_its_memory() -> None:
     examples, spec = Examples(HOST), TensorSpec((2, 3, 4, 4), Format("CHWN"))
     one, other = added((2, 3, 4, 4)), added((2, 3, 4, 4), (2, 3, 4, 4))
-    first = examples.buffer(one, 0, examples.of(one)[0], spec)
-    x, y = examples.of(other)
-    assert examples.buffer(other, 0, x, spec) is first
-    second = examples.buffer(other, 1, y, spec)
+    first = examples.buffer(one, 0, spec)
+    assert examples.buffer(other, 0, spec) is first
+    second, (_, y) = examples.buffer(other, 1, spec), examples.of(other)
     assert second is not first
     np.testing.assert_array_equal(host_array(second, spec), y.transpose(1, 2, 3, 0))
     examples.forget()
-    assert examples.buffer(one, 0, x, spec) is not first
+    assert examples.buffer(one, 0, spec) is not first
 
 
 def test_a_region_reads_the_numbers_of_its_first_part() -> None:
@@ -65,8 +64,8 @@ def test_a_region_reads_the_numbers_of_its_first_part() -> None:
     np.testing.assert_array_equal(x, drawn)
     layer = added(problem.inputs[0].shape)
     spec = problem.inputs[0].with_format(layout="NHWC")
-    first = examples.buffer(layer, 0, examples.of(layer)[0], spec)
-    assert examples.buffer(problem, 0, x, spec) is first
+    first = examples.buffer(layer, 0, spec)
+    assert examples.buffer(problem, 0, spec) is first
 
 
 class Small(RecordingDevice):
@@ -88,7 +87,7 @@ class Small(RecordingDevice):
 def _asked(examples: Examples, *sizes: int) -> None:
     for size in sizes:
         problem = added((size,))
-        examples.buffer(problem, 0, examples.of(problem)[0], problem.inputs[0])
+        examples.buffer(problem, 0, problem.inputs[0])
 
 
 def test_those_used_least_lately_make_room() -> None:
@@ -128,12 +127,10 @@ def test_images_that_take_long_to_draw_repeat(monkeypatch: pytest.MonkeyPatch, i
     assert x.shape == shape and set(np.unique(x)) == {-1, 1}
     np.testing.assert_array_equal(x[period:], x[:-period])
     assert len(np.unique(x, axis=0)) == period
-    (again,) = examples.of(replace(problem, axis=2), seed)
-    assert (again is x) == (period < images)
     for format_ in (Format("NCHW"), Format("CHWN"), Format("NHWC", "float16"),
                     Format("packed32", "bits")):
         spec = TensorSpec(shape, format_)
-        buffer = examples.uploaded(problem, 0, x, spec)
+        buffer = examples.buffer(problem, 0, spec, seed)
         np.testing.assert_array_equal(unpack(host_array(buffer, spec), spec), x)
 
 
@@ -157,7 +154,7 @@ def test_an_input_that_does_not_consist_of_images_is_uploaded_whole(
         assert array.shape == problem.inputs[index].shape and array.dtype == np.int32
         spec = problem.inputs[index]
         np.testing.assert_array_equal(
-            host_array(examples.uploaded(problem, index, array, spec), spec), array)
+            host_array(examples.buffer(problem, index, spec), spec), array)
 
 
 @pytest.mark.parametrize("count", [3, 5, 7])
@@ -167,9 +164,7 @@ def test_some_images_are_those_of_all(count: int, monkeypatch: pytest.MonkeyPatc
     images = [round(index * 8 / (count - 1)) for index in range(count)]
     for shapes in (((9, 4, 5), (9, 4, 5)), ((9, 4, 5), (1, 4, 5)), ((9, 2), (9, 2))):
         problem = ElementwiseProblem(tuple(map(default_spec, shapes)), add)
-        few = problem.first_images(count)
-        some = Examples(HOST).of_images(problem, few, images)
-        assert some is not None
-        for array, part, spec in zip(Examples(HOST).of(problem), some, few.inputs, strict=True):
-            expected = array if array.shape == spec.shape else array[images]
+        some = Examples(HOST).of(problem, images=images)
+        for array, part in zip(Examples(HOST).of(problem), some, strict=True):
+            expected = array if len(array) == 1 else array[images]
             np.testing.assert_array_equal(part, expected)

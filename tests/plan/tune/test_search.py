@@ -59,25 +59,8 @@ def test_all_is_requested_before_more_is_measured(
         yield [Request(layer("last", channels=16), [algorithm], paced_device)]
 
     tuner = paced_tuner()
-    tuner.measure_network(waves(), lambda best_us: [], "a network")
+    tuner.measure_network(waves(), "a network")
     assert built == [0, 0] and tuner.measured == 6
-    tuner.release()
-
-
-def test_what_is_within_is_requested_with_the_best_times(
-        paced_device: PacedDevice, paced_tuner: Callable[..., Tuner],
-        known: Callable[..., None]) -> None:
-    algorithm, later = Paced("paced", 100.0, 90.0), layer("later", channels=8)
-    known(algorithm)
-    best: list[float] = []
-
-    def within(best_us: Callable[..., float]) -> list[Request]:
-        best.extend([best_us(layer()), best_us(later)])
-        return [Request(later, [algorithm], paced_device)]
-
-    tuner = paced_tuner()
-    tuner.measure_network([[Request(layer(), [algorithm], paced_device)]], within, "a network")
-    assert best == [90.0, float("inf")] and tuner.measured == 4
     tuner.release()
 
 

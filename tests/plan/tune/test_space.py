@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
@@ -22,7 +21,6 @@ from gossamer.plan.program import Layer
 from gossamer.plan.tune import space
 from gossamer.plan.tune.profile import TuningProfile
 from gossamer.plan.tune.space import Space
-from gossamer.plan.tune.tuner import Tuner
 from gossamer.plan.tune.workers import BuildHereError, BuildProcessError
 from tests.plan.tune.build_algorithms import AHEAD, remember
 
@@ -97,14 +95,18 @@ LAYERS = [Layer(f"layer{index}", "conv2d", ["x"], [f"y{index}"], list(problem.ou
 
 def new_space() -> Space:
     return Space("quick", EFFORTS["quick"], ("fp32", "tf32"), TuningProfile(),
-                 everything=False, keeps_precisions=False)
+                 keeps_precisions=False)
 
 
 def ask(pools: Pools) -> None:
     """Lists the candidates of two layers."""
     listed = new_space()
     listed.ask(LAYERS, find("host"), pools)  # type: ignore[arg-type]
-    listed.wait()
+    assert not listed.is_asking
+    for algorithm in reversed(OPS["conv2d"].algorithms):
+        for layer in LAYERS:
+            assert layer.problem is not None
+            assert len(list(listed.within_effort(algorithm, layer.problem, find("host")))) == 1
 
 
 ELSEWHERE = [f"slow is asked for {count} in fp32,tf32" for count in (4, 8)]
@@ -126,47 +128,6 @@ def test_few_layers_and_single_processes_are_not_worth_it(
     monkeypatch.setattr(space, "_FEW_LISTED", few)
     ask(Pools(None, count))
     assert sorted(events) == sorted(HERE)
-
-
-def test_nothing_is_asked_any_more_when_the_processes_are_closed(
-        monkeypatch: pytest.MonkeyPatch, events: list[str]) -> None:
-    monkeypatch.setattr(space, "_FEW_LISTED", 1)
-    ask(Pools(CancelledError()))
-    assert events == HERE[:2]
-
-
-def test_a_listing_that_is_given_up_ends_before_the_next_one_begins(
-        events: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    quick = Library.variants_in
-
-    def takes_long(*arguments: Any) -> Iterator[Variant]:
-        time.sleep(0.1)
-        yield from quick(*arguments)
-
-    monkeypatch.setattr(Library, "variants_in", takes_long)
-    listed = new_space()
-    listed.ask(LAYERS, find("host"), Pools(None))  # type: ignore[arg-type]
-    time.sleep(0.05)
-    listed.give_up()
-    listed.ask(LAYERS, find("host"), Pools(None))  # type: ignore[arg-type]
-    assert 1 <= len(events) <= 2
-    listed.wait()
-    assert sorted(events) == sorted(HERE)
-
-
-def test_an_error_of_a_library_is_raised_by_the_wait_though_it_has_ended_before(
-        events: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*arguments: Any) -> Iterator[Variant]:
-        raise RuntimeError("the library fails")
-
-    monkeypatch.setattr(Library, "variants_in", fails)
-    tuner = Tuner(find("host"), "quick")
-    tuner.ask(LAYERS, find("host"))
-    with pytest.raises(RuntimeError, match="the library fails"):
-        while tuner.is_asking:
-            time.sleep(0.01)
-        tuner.wait()
-    tuner.release()
 
 
 def test_processes_do_work_on_the_device(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,45 @@
+"""Candidates of one layer that are measured without a search."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gossamer.device.base import Device
+from gossamer.ops.algorithm import Algorithm, Variant
+from gossamer.plan.policy import EFFORTS
+from gossamer.plan.prepare import responsive
+from gossamer.plan.program import Layer
+from gossamer.plan.tune.build import CandidateBuilds
+from gossamer.plan.tune.cost import BuildCosts, Estimates
+from gossamer.plan.tune.layer_times import Attempt, CandidateGroup, LayerTimes
+from gossamer.plan.tune.memory import CandidateMemory
+from gossamer.plan.tune.profile import TuningProfile
+from gossamer.plan.tune.ranking import Ranking
+from gossamer.plan.tune.sampling import Sampler
+
+
+def measured_alone(layer: Layer, device: Device, pairs: Sequence[tuple[Algorithm, Variant]],
+                   samples: int, memory: CandidateMemory | None = None) -> list[Attempt]:
+    """Measures candidates of one layer, all of them, and returns their attempts in order."""
+    assert layer.problem is not None
+    memory = CandidateMemory(device) if memory is None else memory
+    profile = TuningProfile()
+    estimates = Estimates(device)
+    ranking = Ranking(estimates, costs := BuildCosts(), EFFORTS["max"])
+    builds = CandidateBuilds(device, memory, profile, costs)
+    sampler = Sampler(device, memory, ranking, builds, samples, profile, [])
+    group = CandidateGroup(layer.problem, layer, [LayerTimes(layer.name)])
+    attempts = [Attempt(group, algorithm, variant,
+                        estimates.model_us(algorithm, layer.problem, variant))
+                for algorithm, variant in pairs]
+    memory.reserve_workspace(variant for _, variant in pairs)
+    with responsive(), builds.started():
+        for attempt in attempts:
+            builds.begin(attempt)
+        while builds.attempts:
+            if (done := builds.done()) is None:
+                builds.wait()
+            else:
+                sampler.try_(*done)
+        sampler.sample_left()
+    return attempts
