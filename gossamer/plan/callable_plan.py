@@ -1,0 +1,225 @@
+"""The calls of a plan: one, bound, in a task, and in a stream of many."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterable
+from typing import Any
+
+from gossamer.device.base import Device
+from gossamer.errors import InputError
+from gossamer.model.graph import Graph
+from gossamer.plan.run.bound import BoundCall
+from gossamer.plan.run.calls import Calls
+from gossamer.plan.run.context import Context
+from gossamer.plan.run.network_tail import TailCalls
+from gossamer.plan.run.stream import PlanParts, ResultStream
+
+
+class CallablePlan(abc.ABC):
+    """What calls a network on one device; `Plan` decides what computes it.
+
+    Attributes
+    ----------
+    graph : Graph
+        The network.
+    device : Device
+        The device that runs it.
+    """
+
+    graph: Graph
+    device: Device
+    _calls: Calls
+
+    @abc.abstractmethod
+    def context(self, batch: int, stream: Any = None) -> Context:
+        """Make a context; see `Plan.context`."""
+
+    def __call__(self, *inputs: Any, out: Any = None, stream: Any = None, **named: Any) -> Any:
+        """Compute the network's outputs.
+
+        Parameters
+        ----------
+        *inputs : array
+            One array for each input of the network, in the order and shape of `inputs`, with any
+            batch size from 0 up. Their dtype is that of `inputs`, or one that converts to it
+            without loss, such as float16, bfloat16 or uint8 to float32; their strides are any.
+            They are NumPy arrays, or arrays of torch, cupy or jax. Those on the plan's CUDA device
+            stay there. In place of all of them one mapping of names to arrays may be given.
+        out : array or tuple of array, optional
+            Arrays that receive the outputs instead of new ones, of the outputs' shapes and dtypes.
+        stream : optional
+            The CUDA stream on which arrays on the device are computed; by default the one on which
+            their library works now.
+        **named : array
+            The inputs by name, in place of `inputs`.
+
+        Returns
+        -------
+        array or tuple of array
+            The output, or a tuple where there are several, in the shape and dtype of `outputs`, as
+            arrays of the library of the first input.
+
+        Raises
+        ------
+        InputError
+            If the number, shape or dtype of the inputs, or of `out`, is wrong, or the plan is
+            closed.
+        UnsupportedError
+            If the plan is strict and the device cannot run a layer.
+        DeviceError
+            If the device fails or has too little memory.
+        """
+        return self._calls(inputs, named, out, stream)
+
+    async def run_async(self, *inputs: Any, out: Any = None, stream: Any = None,
+                        **named: Any) -> Any:
+        """Compute the network's outputs while the event loop goes on.
+
+        Another thread makes the call, and waits for the device.
+
+        Parameters
+        ----------
+        *inputs : array
+            One array for each input of the network, as for `plan(x)`.
+        out : array or tuple of array, optional
+            Arrays that receive the outputs instead of new ones.
+        stream : optional
+            The CUDA stream on which arrays on the device are computed; by default the one on which
+            their library works in the calling thread.
+        **named : array
+            The inputs by name, in place of `inputs`.
+
+        Returns
+        -------
+        array or tuple of array
+            What `plan(x)` returns. It is complete: its stream has not to be waited for.
+
+        Raises
+        ------
+        InputError, UnsupportedError, DeviceError
+            As `plan(x)` does.
+        """
+        return await self._calls.asynchronous(inputs, named, out, stream)
+
+    def bind(self, *inputs: Any, out: Any = None, stream: Any = None, **named: Any) -> BoundCall:
+        """Check a call once, and return it as a function that is called again and again.
+
+        The bound call reads what the same inputs hold at each call and writes the same outputs; on
+        a CUDA device it is one graph that reads and writes them in place.
+
+        Parameters
+        ----------
+        *inputs : array
+            One array for each input of the network, as for `plan(x)`.
+        out : array or tuple of array, optional
+            Arrays that receive the outputs instead of new ones: contiguous, of the outputs' shapes
+            and dtypes, and on the plan's device where the inputs are.
+        stream : optional
+            The CUDA stream on which it works; by default the one on which the library of the
+            inputs works now.
+        **named : array
+            The inputs by name, in place of `inputs`.
+
+        Returns
+        -------
+        BoundCall
+            The call. It takes no arguments, and returns the outputs.
+
+        Raises
+        ------
+        InputError
+            If the number, shape, dtype or place of the inputs or of `out` is wrong, if their
+            memory overlaps, if there are no images, or if the plan is closed.
+        UnsupportedError
+            If the plan is strict and the device cannot run a layer.
+        DeviceError
+            If the device fails or has too little memory.
+        """
+        return self._calls.bound(inputs, named, out, stream)
+
+    def pinned(self, batch: int) -> Any:
+        """Return arrays for the inputs that a GPU reads at the full rate of its bus.
+
+        Fill them in place, and call `plan(x)` or `plan.bind(x)` with them: no copy is made on the
+        processor. On a device without page-locked memory they are ordinary arrays.
+
+        Parameters
+        ----------
+        batch : int
+            The number of images, 1 or more.
+
+        Returns
+        -------
+        numpy.ndarray or tuple of numpy.ndarray
+            The uninitialised array of the input, or a tuple where there are several.
+
+        Raises
+        ------
+        InputError
+            If the batch size is less than 1, or one that the network cannot have.
+        OutOfMemoryError
+            If so much memory cannot be page-locked.
+        """
+        arrays = self._calls.page_locked(batch)
+        return arrays[0] if len(arrays) == 1 else arrays
+
+    @property
+    def contexts(self) -> int:
+        """How many calls of one batch size run at once, from several threads or on several streams.
+
+        Further calls wait. Each has buffers of its own, which are made when calls first come at
+        once, as long as the device has memory for them; weights are shared.
+
+        Returns
+        -------
+        int
+            The number, 4 where it was not set.
+        """
+        return self._calls.contexts.most
+
+    @contexts.setter
+    def contexts(self, number: int) -> None:
+        """Set how many calls of one batch size run at once. Raises InputError below 1."""
+        if number < 1:
+            raise InputError(f"contexts is {number}, expected 1 or more")
+        self._calls.contexts.most = number
+
+    def stream(self, batches: Iterable[Any], depth: int = 3, *,
+               errors: str = "raise") -> ResultStream:
+        """Compute many batches, one after another, and return an iterator of their results.
+
+        A thread reads the batches ahead; meanwhile others are copied to the device, computed, and
+        copied back. At most `2 * depth` batches are in memory, however slowly results are taken.
+
+        Parameters
+        ----------
+        batches : iterable
+            The batches in order, of any sizes: an array for a network of one input, a tuple or list
+            of arrays by position, or a mapping of names to arrays, as for `plan(x)`. The arrays of
+            a batch must not be changed before its result was taken.
+        depth : int, default 3
+            How many batches the device has at once, each with memory of its own. On processors
+            one batch is computed at a time.
+        errors : {"raise", "return"}, default "raise"
+            What becomes of a batch that fails: its error is raised in its place, after which
+            iteration may go on with the next one, or is returned in place of its result.
+
+        Returns
+        -------
+        ResultStream
+            An iterator of the results, each as `plan(x)` returns it, in the order of the batches.
+            An error of a batch names its number from 0. What the iterator of the batches raises
+            comes after the results of all before it, and ends the stream.
+
+        Raises
+        ------
+        InputError
+            If `batches` is no iterable of batches, if another argument is wrong, or if the plan is
+            closed.
+        """
+        self._calls.check_usable()
+        if isinstance(self._calls, TailCalls):
+            raise self._calls.error("be streamed")
+        return ResultStream(PlanParts(self.graph, self.device, self.context, self), batches,
+                            depth, errors)
