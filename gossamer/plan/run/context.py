@@ -99,6 +99,27 @@ class Context:
         self._check(inputs)
         return self.run_checked(inputs)
 
+    def begin(self, inputs: Mapping[str, np.ndarray]) -> Callable[[], dict[str, np.ndarray]]:
+        """Queues an execution, and returns a function that waits for it and returns what run()
+        does. It is called before the next execution begins.
+
+        Raises InputError as run() does.
+        """
+        self.device.check_usable()
+        self._check(inputs)
+        results = self._new_results()
+        with self._lock:
+            self._follow(self.stream)
+            finish = self._transfers.begin(inputs, results, execute=self._execute_or_show,
+                                           steps=self._graph_steps(), stream=self.stream)
+
+        def collect() -> dict[str, np.ndarray]:
+            with self._lock:
+                finish()
+            return results
+
+        return collect
+
     def run_checked(self, inputs: Mapping[str, np.ndarray],
                     outputs: Mapping[str, np.ndarray] | None = None,
                     bound: TransferGraph | None = None) -> dict[str, np.ndarray]:
@@ -107,16 +128,22 @@ class Context:
         outputs: contiguous arrays that receive the outputs, by name; by default new ones.
         bound: the graph of a bound call, which gives the same arrays each time.
         """
-        specs = self.program.specs
-        results = outputs if outputs is not None else {
-            name: np.empty(specs[value].shape, specs[value].stored_dtype)
-            for name, value in self.program.outputs.items()}
+        results = self._new_results() if outputs is None else outputs
         with self._lock:
             self._follow(self.stream)
-            is_graph = self._is_capturable and self._executions > 1 and debug.level() < 2
             self._transfers.run(inputs, results, bound=bound, execute=self._execute_or_show,
-                                steps=self._run_steps if is_graph else None, stream=self.stream)
+                                steps=self._graph_steps(), stream=self.stream)
         return dict(results)
+
+    def _new_results(self) -> dict[str, np.ndarray]:
+        specs = self.program.specs
+        return {name: np.empty(specs[value].shape, specs[value].stored_dtype)
+                for name, value in self.program.outputs.items()}
+
+    def _graph_steps(self) -> Callable[[Any], None] | None:
+        """Returns what queues all steps, where a graph of them and of copies can be captured."""
+        is_graph = self._is_capturable and self._executions > 1 and debug.level() < 2
+        return self._run_steps if is_graph else None
 
     def run_staged(self, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...] | None:
         """Returns the outputs for arrays of shapes and dtypes that run_checked() has computed, by a

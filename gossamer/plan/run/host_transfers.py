@@ -80,7 +80,15 @@ class HostTransfers:
             *, bound: TransferGraph | None = None, execute: Callable[[Any], None],
             steps: Callable[[Any], None] | None, stream: Any) -> None:
         """Executes a program on contiguous inputs and fills contiguous results, which are complete
-        on return.
+        on return; see begin()."""
+        self.begin(inputs, results, bound=bound, execute=execute, steps=steps, stream=stream)()
+
+    def begin(self, inputs: Mapping[str, np.ndarray], results: Mapping[str, np.ndarray],
+              *, bound: TransferGraph | None = None, execute: Callable[[Any], None],
+              steps: Callable[[Any], None] | None, stream: Any) -> Callable[[], None]:
+        """Queues the execution of a program on contiguous inputs, and returns a function that waits
+        for it and fills contiguous results. It is called before the next execution is queued, and
+        inputs in page-locked memory stay as they are until then.
 
         results: arrays for the outputs, by name. bound: the graph of a bound call, whose arrays are
         always the same; else the results are new. execute: executes the program on a stream.
@@ -99,18 +107,22 @@ class HostTransfers:
             for name, array in inputs.items():
                 self._send(name, array, sources[name], stream)
             execute(stream)
+            for name, target in targets.items():
+                if target is not None:
+                    self._device.queue_read(self._outputs[name], target, stream)
+
+        def finish() -> None:
+            for name, array in results.items():
+                if targets[name] is None:
+                    self._device.read(self._outputs[name], array, stream)
+            self._device.synchronize(stream)
             for name, array in results.items():
                 target = targets[name]
-                if target is None:
-                    self._device.read(self._outputs[name], array, stream)
-                else:
-                    self._device.queue_read(self._outputs[name], target, stream)
-        self._device.synchronize(stream)
-        for name, array in results.items():
-            target = targets[name]
-            if target is not None and target is not array:
-                for _ in _copied(_bytes(array), target):
-                    pass
+                if target is not None and target is not array:
+                    for _ in _copied(_bytes(array), target):
+                        pass
+
+        return finish
 
     def _source(self, name: str, array: np.ndarray) -> np.ndarray | None:
         """Returns page-locked memory with an input's bytes; None where these are sent otherwise."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import atexit
 import threading
 import weakref
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from functools import partial
 from itertools import count
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -29,8 +29,10 @@ _JOIN_S = 1.0
 
 Finish = Callable[[], Any]
 """Function that returns the result of a batch, in the thread of the caller."""
-Compute = Callable[["_Lanes"], Finish]
-"""Function that computes a batch which has been checked."""
+Collect = Callable[[], Finish]
+"""Function that waits until the device has computed a batch."""
+Begin = Callable[["_Lanes"], Collect]
+"""Function that queues the work on a batch which has been checked."""
 
 
 class ResultStream(Iterator[Any]):
@@ -133,30 +135,30 @@ class _Pipeline:
     """The threads of a stream. They hold no reference to the stream itself, which ends them when
     the caller drops it.
 
-    One thread reads, as iterators are rarely made for several. Each of the others computes one
-    batch at a time in a context of its own, so that one batch is copied while others are computed.
+    One thread reads, as iterators are rarely made for several. Another one queues each batch on one
+    of several lanes, so that one batch is copied while others are computed, and collects what is
+    done: switching between more threads would take longer than the calls of the driver.
     """
 
     def __init__(self, plan: PlanParts, iterator: Iterator[Any], depth: int) -> None:
         self._plan = plan
         self._iterator = iterator
         # processors that compute several batches at once take longer for each
-        workers = 1 if plan.device.on_processors else depth
-        self._lanes = _Lanes(plan, workers)
+        self._at_once = 1 if plan.device.on_processors else depth
+        self._lanes = _Lanes(plan, self._at_once)
         self._room = threading.Semaphore(2 * depth)
-        self._tasks: SimpleQueue[tuple[int, Compute, Future[Finish]] | None] = SimpleQueue()
+        self._tasks: SimpleQueue[tuple[int, Begin, Future[Finish]] | None] = SimpleQueue()
         self._entries: SimpleQueue[Future[Finish] | BaseException | None] = SimpleQueue()
         self._is_ending = False
         _PIPELINES.add(self)
         self._reader = threading.Thread(target=self._read, name="gossamer reads", daemon=True)
-        self._workers = [threading.Thread(target=self._work, name=f"gossamer computes {index}",
-                                          daemon=True) for index in range(workers)]
+        self._worker = threading.Thread(target=self._work, name="gossamer computes", daemon=True)
 
     def next_entry(self) -> Future[Finish] | BaseException | None:
         """Returns the next batch in order; what the iterator raised; or None at the end."""
         if not self._reader.ident:
-            for thread in (self._reader, *self._workers):
-                thread.start()
+            self._reader.start()
+            self._worker.start()
         return self._entries.get()
 
     def make_room(self) -> None:
@@ -167,15 +169,13 @@ class _Pipeline:
         """Makes the threads end soon."""
         self._is_ending = True
         self._room.release()
-        for _ in self._workers:
-            self._tasks.put(None)
+        self._tasks.put(None)
         self._entries.put(None)
 
     def join(self) -> None:
-        """Waits for the threads that compute and, for a short time, for the one that reads."""
-        for thread in self._workers:
-            if thread.ident and thread is not threading.current_thread():
-                thread.join()
+        """Waits for the thread that computes and, for a short time, for the one that reads."""
+        if self._worker.ident and self._worker is not threading.current_thread():
+            self._worker.join()
         if self._reader.ident and self._reader is not threading.current_thread():
             self._reader.join(_JOIN_S)
         self._lanes.clear()
@@ -206,19 +206,38 @@ class _Pipeline:
         # a generator of the caller ends here, in the thread in which it has run
         self._iterator = iter(())
         self._entries.put(last)
-        for _ in self._workers:
-            self._tasks.put(None)
+        self._tasks.put(None)
 
     def _work(self) -> None:
-        """Computes batches, in the order in which they were read."""
-        while (task := self._tasks.get()) is not None and not self._is_ending:
-            index, compute, entry = task
+        """Computes the batches, in the order in which they were read."""
+        queued: deque[tuple[int, Collect, Future[Finish]]] = deque()
+        while not self._is_ending:
             try:
-                entry.set_result(compute(self._lanes))
+                task = self._tasks.get_nowait() if queued else self._tasks.get()
+            except Empty:
+                _finish(*queued.popleft())
+                continue
+            if task is None:
+                break
+            index, begin, entry = task
+            if len(queued) == self._at_once:
+                _finish(*queued.popleft())
+            try:
+                queued.append((index, begin(self._lanes), entry))
             except Exception as error:
                 entry.set_exception(_of_batch(index, error))
             # the arrays of a batch are not kept while the next one is waited for
-            del task, compute, entry
+            del task, begin, entry
+        while queued:
+            _finish(*queued.popleft())
+
+
+def _finish(index: int, collect: Collect, entry: Future[Finish]) -> None:
+    """Waits for a batch, and hands its result or its error on."""
+    try:
+        entry.set_result(collect())
+    except Exception as error:
+        entry.set_exception(_of_batch(index, error))
 
 
 _PIPELINES: weakref.WeakSet[_Pipeline] = weakref.WeakSet()
@@ -254,29 +273,27 @@ class _Lane:
 class _Lanes:
     """The lanes of a stream, of which each computes one batch at a time.
 
-    workers: how many lanes are used at once. As many again are kept for other batch sizes.
+    at_once: how many lanes are used at once. As many again are kept for other batch sizes.
     """
 
-    def __init__(self, plan: PlanParts, workers: int) -> None:
+    def __init__(self, plan: PlanParts, at_once: int) -> None:
         self._plan = plan
-        self._most_idle = 2 * workers
+        self._most_idle = 2 * at_once
         self._idle: OrderedDict[_Lane, None] = OrderedDict()
-        self._lock = threading.Lock()
 
-    @contextmanager
-    def lane(self, batch: int) -> Iterator[_Lane]:
-        """Yields a lane for a batch size. One that failed is not used again."""
-        with self._lock:
-            lane = next((lane for lane in reversed(self._idle) if lane.batch == batch), None)
-            if lane is not None:
-                del self._idle[lane]
-            else:
-                lane = self._new(batch)
-        yield lane
-        with self._lock:
-            self._idle[lane] = None
-            while len(self._idle) > self._most_idle:
-                self._idle.popitem(last=False)
+    def take(self, batch: int) -> _Lane:
+        """Returns a lane for a batch size, which is given back unless its batch failed."""
+        lane = next((lane for lane in reversed(self._idle) if lane.batch == batch), None)
+        if lane is None:
+            return self._new(batch)
+        del self._idle[lane]
+        return lane
+
+    def give_back(self, lane: _Lane) -> None:
+        """Keeps a lane for another batch."""
+        self._idle[lane] = None
+        while len(self._idle) > self._most_idle:
+            self._idle.popitem(last=False)
 
     def _new(self, batch: int) -> _Lane:
         try:
@@ -289,12 +306,11 @@ class _Lanes:
 
     def clear(self) -> None:
         """Frees the lanes that are not in use."""
-        with self._lock:
-            self._idle.clear()
+        self._idle.clear()
 
 
-def _checked(plan: PlanParts, item: Any, stream: Any) -> Compute:
-    """Returns the function that computes a batch. Raises InputError where it does not fit the
+def _checked(plan: PlanParts, item: Any, stream: Any) -> Begin:
+    """Returns the function that begins a batch. Raises InputError where it does not fit the
     network. stream: the stream after whose present work arrays on the device are ready."""
     inputs = as_called_for(plan.network, in_order(
         plan.graph, tuple(item) if isinstance(item, (tuple, list)) else (item,), {}))
@@ -303,53 +319,66 @@ def _checked(plan: PlanParts, item: Any, stream: Any) -> Compute:
     return _on_host(plan, inputs)
 
 
-def _on_host(plan: PlanParts, inputs: Sequence[Any]) -> Compute:
+def _on_host(plan: PlanParts, inputs: Sequence[Any]) -> Begin:
     arrays = [on_host(array) if is_foreign(array) else array for array in inputs]
     batch = batch_of(plan.graph, arrays)
 
-    def compute(lanes: _Lanes) -> Finish:
+    def begin(lanes: _Lanes) -> Collect:
         if any(array.size == 0 for array in arrays):
-            outputs = plan.call(*inputs)
-            return lambda: outputs
-        with lanes.lane(batch) as lane:
-            named = lane.context.run({info.name: np.asarray(array, info.dtype, order="C")
+            return partial(_returning, plan.call(*inputs))
+        lane = lanes.take(batch)
+        collect = lane.context.begin({info.name: np.asarray(array, info.dtype, order="C")
                                       for info, array
                                       in zip(plan.graph.inputs, arrays, strict=True)})
-        results = [named[info.name] for info in plan.graph.outputs]
-        if inputs and is_foreign(inputs[0]):
-            results = [like_on_host(inputs[0], array) for array in results]
-        return lambda: _single(results)
 
-    return compute
+        def collected() -> Finish:
+            named = collect()
+            lanes.give_back(lane)
+            results = [named[info.name] for info in plan.graph.outputs]
+            if inputs and is_foreign(inputs[0]):
+                results = [like_on_host(inputs[0], array) for array in results]
+            return lambda: _single(results)
+
+        return collected
+
+    return begin
 
 
-def _on_device(plan: PlanParts, inputs: Sequence[Any], stream: Any) -> Compute:
+def _on_device(plan: PlanParts, inputs: Sequence[Any], stream: Any) -> Begin:
     device, graph = plan.device, plan.graph
     arrays = [device.incoming(as_taken(array, info.dtype), stream, name=f"input {info.name!r}",
                               dtype=info.dtype)
               for info, array in zip(graph.inputs, inputs, strict=True)]
     batch = batch_of(graph, arrays)
 
-    def compute(lanes: _Lanes) -> Finish:
+    def begin(lanes: _Lanes) -> Collect:
         if not batch:
-            outputs = plan.call(*inputs)
-            return lambda: outputs
-        with lanes.lane(batch) as lane:
-            program = lane.context.program
-            results = [device.empty_array(program.specs[program.outputs[info.name]],
-                                          f"output {info.name!r}", lane.stream)
-                       for info in graph.outputs]
-            device.wait(lane.stream, stream)
-            lane.context.run_on_device(
-                {info.name: array.buffer for info, array in zip(graph.inputs, arrays, strict=True)},
-                {info.name: array.buffer for info, array
-                 in zip(graph.outputs, results, strict=True)}, lane.stream)
+            return partial(_returning, plan.call(*inputs))
+        lane = lanes.take(batch)
+        program = lane.context.program
+        results = [device.empty_array(program.specs[program.outputs[info.name]],
+                                      f"output {info.name!r}", lane.stream)
+                   for info in graph.outputs]
+        device.wait(lane.stream, stream)
+        lane.context.run_on_device(
+            {info.name: array.buffer for info, array in zip(graph.inputs, arrays, strict=True)},
+            {info.name: array.buffer for info, array
+             in zip(graph.outputs, results, strict=True)}, lane.stream)
+
+        def collected() -> Finish:
             # the caller's streams know nothing of the lane's
             device.synchronize(lane.stream)
-        # the library of the arrays learns in the caller's thread on which stream it works there
-        return lambda: _single([device.like(inputs[0], array) for array in results])
+            lanes.give_back(lane)
+            # the library of the arrays learns in the caller's thread on which stream it works there
+            return lambda: _single([device.like(inputs[0], array) for array in results])
 
-    return compute
+        return collected
+
+    return begin
+
+
+def _returning(outputs: Any) -> Finish:
+    return lambda: outputs
 
 
 def _single(results: Sequence[Any]) -> Any:
