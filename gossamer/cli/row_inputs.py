@@ -76,6 +76,12 @@ def make_rows(sources: Sequence[str]) -> bool:
     return any(is_table(name) or Path(name).is_dir() for name in sources)
 
 
+def check_label(label: str) -> None:
+    """Raises InputError where a column of labels is named for inputs that have no columns."""
+    if label != FIRST:
+        raise InputError("--label: is for a .csv file of samples")
+
+
 def row_inputs(model: str, graph: Graph, sources: Sequence[str], options: PhotoOptions,
                batch: int | None, label: str, *, is_planned: bool) -> RowInputs:
     """Returns the inputs of folders and picture files, or of one CSV file. model: the network as
@@ -84,6 +90,7 @@ def row_inputs(model: str, graph: Graph, sources: Sequence[str], options: PhotoO
     network."""
     tables = [name for name in sources if is_table(name)]
     if not tables:
+        check_label(label)
         return _pictures(model, graph, sources, options, batch, is_planned=is_planned)
     if len(sources) > 1:
         raise InputError(f"{tables[0]}: is a table of samples; give it alone")

@@ -100,6 +100,7 @@ def run(
         run_rows.run_rows(model, saved_plan, inputs_of_rows, rows, device, strict=strict,
                           table=table, as_json=as_json)
         return
+    row_inputs.check_label(label)
     output_path = None
     if output is not None:
         files_read = [model, *filter(None, [weights]), *photos,

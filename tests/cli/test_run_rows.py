@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -126,6 +127,15 @@ def test_parquet_where_pyarrow_is_installed(tiny, folder, tmp_path, monkeypatch)
     assert not (tmp_path / "none.parquet").exists()
 
 
+def _are_same(rows: bytes, others: bytes) -> bool:
+    """Returns whether rows are the same but for the rounding of their numbers, which depends on how
+    many pictures were computed together."""
+    number = re.compile(rb"\d+\.\d+(?:e-?\d+)?")
+    return number.split(rows) == number.split(others) and np.allclose(
+        [float(text) for text in number.findall(rows)],
+        [float(text) for text in number.findall(others)], rtol=tolerance("network"), atol=0)
+
+
 @pytest.mark.parametrize("suffix", ["jsonl", "csv"])
 @pytest.mark.parametrize("share", [0.0, 0.02, 0.5, 0.99, 1.0])
 def test_rows_that_end_early_are_continued(tiny, folder, tmp_path, suffix, share):
@@ -134,14 +144,14 @@ def test_rows_that_end_early_are_continued(tiny, folder, tmp_path, suffix, share
     content = whole.read_bytes()
     part.write_bytes(content[:int(len(content) * share)])
     result = succeeds(*_command(tiny, folder, "-o", part, "--resume"))
-    assert part.read_bytes() == content
+    assert _are_same(part.read_bytes(), content)
     rows_before = content[:int(len(content) * share)].count(b"\n") - (suffix == "csv")
     assert ("rows were there already" in result.stdout) == (rows_before > 0)
     if rows_before > 0:
         assert f"{42 - rows_before} pictures in" in result.stdout
     # without --resume the file is written anew
     succeeds(*_command(tiny, folder, "-o", part))
-    assert part.read_bytes() == content
+    assert _are_same(part.read_bytes(), content)
 
 
 def test_names_of_files_that_need_quotes_are_continued(tiny, tmp_path):
@@ -155,7 +165,7 @@ def test_names_of_files_that_need_quotes_are_continued(tiny, tmp_path):
     for end in range(0, len(content), 37):
         (tmp_path / "part.csv").write_bytes(content[:end])
         succeeds(*_command(tiny, folder, "-o", tmp_path / "part.csv", "--resume"))
-        assert (tmp_path / "part.csv").read_bytes() == content
+        assert _are_same((tmp_path / "part.csv").read_bytes(), content)
 
 
 def test_outputs_that_score_no_classes_are_written_as_numbers(tmp_path):
@@ -346,9 +356,9 @@ def test_a_full_disk_leaves_rows_to_continue_or_nothing(tiny, tmp_path, suffix):
         return
     assert 0 < out.stat().st_size <= 4096
     succeeds(*words, "--resume")
-    part = out.read_text()
+    part = out.read_bytes()
     succeeds(*words)
-    assert part == out.read_text() and part.count("\n") == 300 + (suffix == "csv")
+    assert _are_same(part, out.read_bytes()) and part.count(b"\n") == 300 + (suffix == "csv")
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])

@@ -35,6 +35,8 @@ class FirstConvolutionMma(RegionAlgorithm):
     def supports(self, problem: RegionProblem, device: Device) -> str | None:
         if (reason := cannot_compile(problem, device)) is not None:
             return reason
+        if len(problem.parts) != 2 or not self.recognises(problem):
+            return "the layers are no first convolution with what makes its image"
         if problem.exits != ((1, 0),) or (0, 0) in problem.sources[1][1:]:
             return "the image's numbers are read elsewhere"
         return _CONVOLUTION.supports(_parts(problem)[1], device)

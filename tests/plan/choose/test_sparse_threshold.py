@@ -139,7 +139,7 @@ def test_the_command_line_shows_densities_and_reasons(
         return CliRunner().invoke(app, [*words])
 
     inspected = run("inspect", path)
-    assert all(share in inspected.stdout for share in ("100.0%", "50.0%", "25.0%"))
+    assert all(share in inspected.stdout for share in (" 100%", " 50%", " 25%"))
     words = ["compile", path, "--device", "host", "--effort", "quick", "--sparse-threshold", "0.6"]
     explained = run(*words, "--explain", "thinner")
     assert explained.exit_code == 0, explained.output
