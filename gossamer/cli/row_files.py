@@ -30,7 +30,7 @@ _MOST_COLUMNS = 4096
 
 @dataclass(frozen=True)
 class Row:
-    """What a network says of one input.
+    """The answer of a network for one input.
 
     name: the input's file or number. label: its label in a CSV file; None where it has none.
     error: why the input could not be read; "" where it was. classes: the best classes, as

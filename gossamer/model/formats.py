@@ -11,7 +11,7 @@ from gossamer.model.graph import RETURNED, Graph, ValueInfo
 from gossamer.model.input_format import InputFormat
 
 PHOTOS = "photos"
-"""What stands for the bytes of photos, normalised as the network's metadata says."""
+"""The word for bytes of photos that are normalised as the network's metadata says."""
 
 
 def with_formats(graph: Graph, inputs: InputFormat | Mapping[str, InputFormat] | str | None,

@@ -110,12 +110,12 @@ class Graph:
 
     @property
     def network_inputs(self) -> list[ValueInfo]:
-        """What the network takes, whatever computes its outputs."""
+        """The inputs that the network takes, whatever computes its outputs."""
         return self.inputs if self.tail is None else self.tail.inputs
 
     @property
     def network_outputs(self) -> list[ValueInfo]:
-        """What the network gives, whatever computes it."""
+        """The outputs that the network gives, whatever computes them."""
         return self.outputs if self.tail is None else self.tail.outputs
 
     def __repr__(self) -> str:

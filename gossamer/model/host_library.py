@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 EXTRA = "pip install 'gossamer[onnxruntime]', so that ONNX Runtime computes it on the host"
-"""What to do about a node that gossamer does not compute, where ONNX Runtime is not installed."""
+"""The advice for a node that gossamer does not compute, where ONNX Runtime is not installed."""
 
 
 def is_installed() -> bool:

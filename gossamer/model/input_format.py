@@ -124,7 +124,7 @@ class InputFormat:
 
     @property
     def factors(self) -> tuple[float, ...]:
-        """By what each channel is multiplied, in float32; one number where all are alike."""
+        """The factor of each channel, in float32; one number where all are alike."""
         return self._float32(lambda scale, mean, std: scale / std)
 
     @property

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 TENSORS, ARRAYS, BYTES = "tensors", "arrays", "bytes"
-"""What calls are given: float tensors of torch on the GPU, float32 NumPy arrays, or NumPy arrays of
-uint8, pictures in NHWC as they are decoded, which are divided by 255. Results come back to where
-the inputs are."""
+"""The kinds of inputs of calls: float tensors of torch on the GPU, float32 NumPy arrays, or NumPy
+arrays of uint8, pictures in NHWC as they are decoded, which are divided by 255. Results come back
+to where the inputs are."""
 BYTE_SCALE = 1 / 255
 KINDS = (TENSORS, ARRAYS, BYTES)
 

@@ -245,7 +245,7 @@ def _own_call(name: str, plan: Plan, x: np.ndarray, kind: str, bound: bool,
 
 @dataclass(frozen=True)
 class _Shares:
-    """What bounds a throughput, and how near a time comes to it.
+    """The bounds of a throughput, and how near a time comes to them.
 
     batch, nbytes: images and bytes of one batch. kernels_us: time of its kernels alone. bus: bytes
     a microsecond of copies to the device. more: what else is known.
