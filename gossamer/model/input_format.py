@@ -129,7 +129,8 @@ class InputFormat:
 
     @property
     def shifts(self) -> tuple[float, ...]:
-        """What is added to each channel then, in float32; one number where all are alike."""
+        """The number that is added to each channel after its factor, in float32; one number where
+        all are alike."""
         return self._float32(lambda scale, mean, std: -mean / std)
 
     @property

@@ -17,7 +17,7 @@ from gossamer.plan.run.stream import PlanParts, ResultStream
 
 
 class CallablePlan(abc.ABC):
-    """What calls a network on one device; `Plan` decides what computes it.
+    """The calls of a network on one device; `Plan` decides what computes it.
 
     Attributes
     ----------

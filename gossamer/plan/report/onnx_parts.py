@@ -1,4 +1,4 @@
-"""What ONNX Runtime computes of a network, as sentences."""
+"""Sentences on the nodes of a network that ONNX Runtime computes."""
 
 from __future__ import annotations
 

@@ -126,8 +126,10 @@ class HostTransfers:
 
     def _source(self, name: str, array: np.ndarray) -> np.ndarray | None:
         """Returns page-locked memory with an input's bytes; None where these are sent otherwise."""
-        if not self._is_staged(array) or self._device.is_page_locked(array):
-            return array if self._is_staged(array) else None
+        if not self._is_staged(array):
+            return None
+        if self._device.is_page_locked(array):
+            return array
         if _is_in_pieces(array):
             return None
         staging = self._of("input", name, array.nbytes)

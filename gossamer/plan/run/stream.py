@@ -23,7 +23,7 @@ from gossamer.plan.run.context import Context
 from gossamer.plan.run.foreign import as_taken, is_foreign, like_on_host, on_host
 
 ERRORS = ("raise", "return")
-"""What a stream may do with the error of one batch."""
+"""The two things that a stream may do with the error of one batch."""
 _JOIN_S = 1.0
 """Seconds for which close() waits for a read of the caller's iterator to end."""
 
@@ -115,7 +115,7 @@ class ResultStream(Iterator[Any]):
 
 
 class PlanParts:
-    """What a stream needs of its plan.
+    """The parts of a plan that a stream uses.
 
     network: the plan's graph. graph: the same with inputs and outputs in the forms of callers'
     arrays. context_of: makes a context of a batch size on a stream of the device. call: computes
