@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from PIL import Image
 
 from gossamer.cli.arguments import input_names
 from gossamer.errors import InputError
 from gossamer.io import terminal
-from gossamer.io.images import LONGEST, PRESETS, Preprocessing, load_image
+from gossamer.io.images import LONGEST, PRESETS, Preprocessing, open_image
 from gossamer.io.text import shape_text
 from gossamer.model.formats import with_formats
 from gossamer.model.input_format import InputFormat
@@ -110,8 +111,9 @@ def _check_normalisation(info: ValueInfo, prepare: Preprocessing, options: Photo
                          "compile it again")
 
 
-def as_taken(prepare: Preprocessing, info: ValueInfo, image: np.ndarray) -> np.ndarray:
-    """Returns one photo as an input takes it, without the batch. image: the photo as load_image()
+def as_taken(prepare: Preprocessing, info: ValueInfo,
+             image: np.ndarray | Image.Image) -> np.ndarray:
+    """Returns one photo as an input takes it, without the batch. image: the photo as open_image()
     returns it."""
     given = info.given
     if given is not None and (given.changes_values or given.dtype == "uint8"):
@@ -129,7 +131,7 @@ def photo_batches(paths: Sequence[str], batch: int, prepare: Preprocessing,
     """Yields the prepared photos, `batch` at a time, as an input takes them."""
     given = info.given
     for start in range(0, len(paths), batch):
-        images = [load_image(path) for path in paths[start : start + batch]]
+        images = [open_image(path) for path in paths[start : start + batch]]
         if given is not None and (given.changes_values or given.dtype == "uint8"):
             # the device normalises
             photos = prepare.pixel_batch(images).transpose(0, 3, 1, 2)

@@ -18,7 +18,7 @@ from gossamer.cli.run_inputs import batch_size
 from gossamer.device.host import processors
 from gossamer.errors import InputError, quoted
 from gossamer.io import terminal
-from gossamer.io.images import load_image
+from gossamer.io.images import open_image
 from gossamer.io.picture_files import pictures_in, side_by_side
 from gossamer.io.text import shape_text
 from gossamer.plan.measurement import counted
@@ -123,7 +123,7 @@ def _pictures(model: str, graph: Graph, sources: Sequence[str], options: PhotoOp
 
     def read(file: str) -> np.ndarray | str:
         try:
-            return photo_options.as_taken(prepare, graph.inputs[0], load_image(file))
+            return photo_options.as_taken(prepare, graph.inputs[0], open_image(file))
         except InputError as error:
             return str(error).removeprefix(f"{file}: ")
 

@@ -95,15 +95,15 @@ class Preprocessing:
             resize = max(round(resize * max(size) / max(self.size)), *size)
         return replace(self, size=size, resize=resize)
 
-    def __call__(self, image: np.ndarray) -> np.ndarray:
+    def __call__(self, image: np.ndarray | Image.Image) -> np.ndarray:
         """Returns the network's input for one photo, (channels, height, width) float32. image: the
-        photo as load_image() returns it, (height, width, 3) uint8."""
-        return self.normalised(np.asarray(self._sized(Image.fromarray(image)), dtype=np.float32))
+        photo as open_image() or load_image() returns it, (height, width, 3) uint8."""
+        return self.normalised(np.asarray(self._sized(image), dtype=np.float32))
 
-    def pixels(self, image: np.ndarray) -> np.ndarray:
+    def pixels(self, image: np.ndarray | Image.Image) -> np.ndarray:
         """Returns one photo in its size, uint8 of (height, width, channels) in the order of
         `channels`: the numbers that are still to be normalised. image: as for a call."""
-        values = np.asarray(self._sized(Image.fromarray(image)))
+        values = np.asarray(self._sized(image))
         values = values[:, :, None] if values.ndim == 2 else values
         return np.ascontiguousarray(values[:, :, ::-1] if self.channels == "bgr" else values)
 
@@ -123,18 +123,19 @@ class Preprocessing:
             values = np.where(values >= 0, 1, -1)
         return np.ascontiguousarray(values.transpose(2, 0, 1), dtype=np.float32)
 
-    def batch(self, images: Sequence[np.ndarray]) -> np.ndarray:
+    def batch(self, images: Sequence[np.ndarray | Image.Image]) -> np.ndarray:
         """Returns the prepared photos, (N, channels, height, width). Raises InputError where they
         have different sizes."""
         return _stacked([self(image) for image in images])
 
-    def pixel_batch(self, images: Sequence[np.ndarray]) -> np.ndarray:
+    def pixel_batch(self, images: Sequence[np.ndarray | Image.Image]) -> np.ndarray:
         """Returns the photos as pixels() does, (N, height, width, channels). Raises InputError
         where they have different sizes."""
         return _stacked([self.pixels(image) for image in images])
 
-    def _sized(self, image: Image.Image) -> Image.Image:
+    def _sized(self, photo: np.ndarray | Image.Image) -> Image.Image:
         """Returns the photo scaled and cropped, in grey where that is asked for."""
+        image = Image.fromarray(photo) if isinstance(photo, np.ndarray) else photo
         if self.channels == "grey":
             image = image.convert("L")
         if self.resize is not None:
@@ -172,7 +173,14 @@ PRESETS = {
 
 
 def load_image(path: str | Path) -> np.ndarray:
-    """Returns a photo as (height, width, 3) uint8 in RGB, upright as its EXIF orientation says.
+    """Returns a photo as (height, width, 3) uint8 in RGB; see open_image(), whose errors it
+    raises."""
+    return np.asarray(open_image(path))
+
+
+def open_image(path: str | Path) -> Image.Image:
+    """Returns a photo in RGB, upright as its EXIF orientation says: as Pillow holds it, which
+    saves a copy there and back where it is scaled next.
 
     Grey and palette images are expanded, transparency is laid on white, 16 bits are scaled to 8.
     Raises InputError for a file that is missing, is no image of FORMATS, is damaged or has more
@@ -203,15 +211,17 @@ def load_image(path: str | Path) -> np.ndarray:
         raise InputError(f"{path}: damaged image ({first_line(error)})") from None
 
 
-def _opened(path: Path) -> np.ndarray:
+def _opened(path: Path) -> Image.Image:
     # without a list Pillow takes any format that it knows, some of which it hands to other programs
     with Image.open(path, formats=FORMATS) as file:
         width, height = file.size
         if width * height > MOST_PIXELS:
             raise InputError(f"{path}: is {width} pixels wide and {height} high, too many pixels; "
                              f"scale it down to {MOST_PIXELS} or fewer first")
-        upright = ImageOps.exif_transpose(file)
-    return np.asarray(_to_rgb(upright))
+        # no copy is made of a photo that is upright
+        ImageOps.exif_transpose(file, in_place=True)
+        file.load()
+    return _to_rgb(file)
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
@@ -223,4 +233,4 @@ def _to_rgb(image: Image.Image) -> Image.Image:
         rgba = image.convert("RGBA")
         image = Image.new("RGB", rgba.size, (255, 255, 255))
         image.paste(rgba, mask=rgba)
-    return image.convert("RGB")
+    return image if image.mode == "RGB" else image.convert("RGB")

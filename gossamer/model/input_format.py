@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -122,12 +123,12 @@ class InputFormat:
                              "which no InputFormat says; prepare them, and leave inputs out")
         return cls(dtype, layout, preprocessing.scale, preprocessing.mean, preprocessing.std)
 
-    @property
+    @cached_property
     def factors(self) -> tuple[float, ...]:
         """The factor of each channel, in float32; one number where all are alike."""
         return self._float32(lambda scale, mean, std: scale / std)
 
-    @property
+    @cached_property
     def shifts(self) -> tuple[float, ...]:
         """The number that is added to each channel after its factor, in float32; one number where
         all are alike."""

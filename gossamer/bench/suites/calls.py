@@ -32,7 +32,7 @@ from gossamer.bench.work import Case, Files, Item, Setting
 from gossamer.device.base import Device
 from gossamer.device.host import processors
 from gossamer.errors import InputError
-from gossamer.io.images import PRESETS, Preprocessing, load_image
+from gossamer.io.images import PRESETS, Preprocessing, open_image
 from gossamer.io.picture_files import pictures_in, side_by_side
 from gossamer.model.formats import with_formats
 from gossamer.model.graph import Graph
@@ -136,7 +136,7 @@ def folder_case(make: NetworkMaker, batch: int, folder: Path, load: Load,
     prepare = _preparation(network)
 
     def batches() -> Any:
-        pictures = side_by_side(lambda file: prepare.pixels(load_image(file)), files, processors(),
+        pictures = side_by_side(lambda file: prepare.pixels(open_image(file)), files, processors(),
                                 batch)
         while part := list(itertools.islice(pictures, batch)):
             yield np.stack(part)
@@ -156,7 +156,7 @@ def folder_case(make: NetworkMaker, batch: int, folder: Path, load: Load,
         precision = precision_of(plan.program(batch))
         called[f"{OWN} {precision}"] = partial(
             _streamed, OWN, plan, batches, len(files) / len(first), shares, precision)
-    values = np.stack([prepare(load_image(file)) for file in files[:len(first)]])
+    values = np.stack([prepare(open_image(file)) for file in files[:len(first)]])
     return _case(THROUGHPUT, f"{network.name}/pictures", network, values, plans, called, load)
 
 
