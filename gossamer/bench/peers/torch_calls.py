@@ -12,7 +12,7 @@ from gossamer.bench.call_times import Call
 from gossamer.bench.contender import AbsentError, CalledContender, PeerNetwork
 from gossamer.bench.peers.call_inputs import BYTE_SCALE, BYTES, TENSORS, normalised
 from gossamer.bench.peers.torch_networks import folded
-from gossamer.bench.peers.torch_peers import FLAGS
+from gossamer.bench.peers.torch_peers import FLAGS, CapturedRun
 from gossamer.device.base import Device
 from gossamer.device.registry import find
 
@@ -98,9 +98,8 @@ def _prepared(name: str, network: PeerNetwork, x: np.ndarray, place: torch.devic
     return (_captured(run, source) if name == GRAPH else run), source
 
 
-def _captured(run: Callable[[torch.Tensor], Any],
-              source: torch.Tensor) -> Callable[[torch.Tensor], Any]:
-    """Returns a function that replays one execution on the source, from a CUDA graph."""
+def _captured(run: Callable[[torch.Tensor], Any], source: torch.Tensor) -> CapturedRun:
+    """Returns one execution on the source as a CUDA graph."""
     side = torch.cuda.Stream(source.device)
     side.wait_stream(torch.cuda.current_stream(source.device))
     with torch.cuda.stream(side):
@@ -110,12 +109,7 @@ def _captured(run: Callable[[torch.Tensor], Any],
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=side):
         result = run(source)
-
-    def replay(given: torch.Tensor) -> Any:
-        graph.replay()
-        return result
-
-    return replay
+    return CapturedRun(graph, result, run)
 
 
 def _format(source: torch.Tensor) -> torch.memory_format:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
@@ -242,6 +243,24 @@ def _graph(prepared: _PreparedModule, contender: str) -> ReadyContender:
                      prepared.settings, "cudnn.benchmark")
 
 
+@dataclass(frozen=True)
+class CapturedRun:
+    """Executions of a module as a CUDA graph.
+
+    graph: the graph. result: what an execution fills. run: executes the module, and keeps the
+    weights, which the graph reads without owning them. A call takes what `run` takes, and reads
+    only the memory that was captured.
+    """
+
+    graph: torch.cuda.CUDAGraph
+    result: Any
+    run: Callable[..., Any]
+
+    def __call__(self, *_: torch.Tensor) -> Any:
+        self.graph.replay()
+        return self.result
+
+
 def _captured(prepared: _PreparedModule, contender: str, run: Callable[[], torch.Tensor],
               *settings: str) -> ReadyContender:
     """The contender with so many executions in one CUDA graph that the time to launch it is
@@ -263,11 +282,7 @@ def _captured(prepared: _PreparedModule, contender: str, run: Callable[[], torch
         for _ in range(runs):
             result = run()
 
-    def replay() -> torch.Tensor:
-        graph.replay()
-        return result
-
-    return prepared.ready(contender, replay, *settings,
+    return prepared.ready(contender, CapturedRun(graph, result, run), *settings,
                           "CUDA graph" if runs == 1 else f"CUDA graph of {runs}", runs=runs)
 
 
