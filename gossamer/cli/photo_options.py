@@ -111,19 +111,33 @@ def _check_normalisation(info: ValueInfo, prepare: Preprocessing, options: Photo
                          "compile it again")
 
 
-def as_taken(prepare: Preprocessing, info: ValueInfo,
-             image: np.ndarray | Image.Image) -> np.ndarray:
-    """Returns one photo as an input takes it, without the batch. image: the photo as open_image()
-    returns it."""
-    given = info.given
-    if given is not None and (given.changes_values or given.dtype == "uint8"):
-        # the device normalises
-        values = prepare.pixels(image).transpose(2, 0, 1)
-    else:
-        values = prepare(image)
-    if len(info.shape) == 2 and values.size == info.shape[1]:
-        values = values.reshape(-1)
-    return values if given is None else given.arranged(values[None])[0]
+@dataclass(frozen=True)
+class PhotoReader:
+    """Reads a file as a network's input takes it, without the batch.
+
+    prepare: how photos are prepared. info: the input.
+    """
+
+    prepare: Preprocessing
+    info: ValueInfo
+
+    def __call__(self, file: str) -> np.ndarray | str:
+        """Returns the photo, or why it cannot be read."""
+        try:
+            return self._as_taken(open_image(file))
+        except InputError as error:
+            return str(error).removeprefix(f"{file}: ")
+
+    def _as_taken(self, image: Image.Image) -> np.ndarray:
+        given = self.info.given
+        if given is not None and (given.changes_values or given.dtype == "uint8"):
+            # the device normalises
+            values = self.prepare.pixels(image).transpose(2, 0, 1)
+        else:
+            values = self.prepare(image)
+        if len(self.info.shape) == 2 and values.size == self.info.shape[1]:
+            values = values.reshape(-1)
+        return values if given is None else given.arranged(values[None])[0]
 
 
 def photo_batches(paths: Sequence[str], batch: int, prepare: Preprocessing,

@@ -13,13 +13,12 @@ import numpy as np
 
 from gossamer.cli import photo_options
 from gossamer.cli.arguments import has_batch, input_names
-from gossamer.cli.photo_options import PhotoOptions
+from gossamer.cli.photo_options import PhotoOptions, PhotoReader
 from gossamer.cli.run_inputs import batch_size
 from gossamer.device.host import processors
 from gossamer.errors import InputError, quoted
 from gossamer.io import terminal
-from gossamer.io.images import open_image
-from gossamer.io.picture_files import pictures_in, side_by_side
+from gossamer.io.picture_files import pictures_in, read_in_order
 from gossamer.io.text import shape_text
 from gossamer.plan.measurement import counted
 from gossamer.train.data import csv_files
@@ -121,14 +120,10 @@ def _pictures(model: str, graph: Graph, sources: Sequence[str], options: PhotoOp
     size = _batch(graph, batch, len(files))
     graph = graph if is_planned else photo_options.taking_photos(graph, prepare)
 
-    def read(file: str) -> np.ndarray | str:
-        try:
-            return photo_options.as_taken(prepare, graph.inputs[0], open_image(file))
-        except InputError as error:
-            return str(error).removeprefix(f"{file}: ")
+    read = PhotoReader(prepare, graph.inputs[0])
 
     def chunks(indices: Sequence[int]) -> Iterator[Chunk]:
-        pictures = side_by_side(read, [files[index] for index in indices], processors(), size)
+        pictures = read_in_order(read, [files[index] for index in indices], processors(), size)
         return _chunked(zip(indices, pictures, strict=True), size)
 
     return RowInputs("file", files, None, size, chunks, graph)

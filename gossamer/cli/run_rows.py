@@ -173,6 +173,7 @@ class _Loop:
             self._check(outputs[graph.outputs[0].name], count)
         broken = {row for array in outputs.values()
                   for row in network_outputs.broken_rows(array, count)}
+        classes = self._classes(outputs)
         rows: list[Row] = []
         position = 0
         for entry in entries:
@@ -185,25 +186,25 @@ class _Loop:
             own = {output: array[position] for output, array in outputs.items()}
             if position in broken:
                 self.broken.append(str(name))
-            rows.append(self._row(name, label, own, position in broken))
+                rows.append(Row(name, label, "an output has NaN or infinite numbers", outputs=own))
+            else:
+                rows.append(Row(name, label, classes=None if classes is None else classes[position],
+                                outputs=own))
             position += 1
         self.computed += count
         return rows
 
-    def _row(self, name: str | int, label: str | None, outputs: dict[str, np.ndarray],
-             is_broken: bool) -> Row:
-        if is_broken:
-            return Row(name, label, "an output has NaN or infinite numbers", outputs=outputs)
-        classes = None
-        if self._classifies:
-            scores = outputs[self._plan.graph.outputs[0].name]
-            classes = [
-                {name: float(f"{value:.7g}") if isinstance(value, float) else value
-                 for name, value in line.items()}
-                for line in network_outputs.best_classes(
-                    scores, self._options.top, self._names,
-                    self._plan.graph.metadata.independent_scores)]
-        return Row(name, label, classes=classes, outputs=outputs)
+    def _classes(self, outputs: dict[str, np.ndarray]) -> list[list[dict[str, Any]]] | None:
+        """Returns the best classes of each input; None where the network scores none."""
+        if not outputs or not self._classifies:
+            return None
+        graph = self._plan.graph
+        with np.errstate(invalid="ignore"):  # of rows that are broken
+            best = network_outputs.best_classes_of_each(
+                outputs[graph.outputs[0].name], self._options.top, self._names,
+                graph.metadata.independent_scores)
+        return [[{name: float(f"{value:.7g}") if isinstance(value, float) else value
+                  for name, value in line.items()} for line in lines] for lines in best]
 
     def _check(self, scores: np.ndarray, count: int) -> None:
         """Decides, by the first scores, whether the network tells classes apart, and what these are

@@ -211,6 +211,12 @@ def open_image(path: str | Path) -> Image.Image:
         raise InputError(f"{path}: damaged image ({first_line(error)})") from None
 
 
+def pixels_of(prepare: Preprocessing, path: str | Path) -> np.ndarray:
+    """Returns the pixels of a file's photo in the size of `prepare`; see open_image(), whose errors
+    it raises."""
+    return prepare.pixels(open_image(path))
+
+
 def _opened(path: Path) -> Image.Image:
     # without a list Pillow takes any format that it knows, some of which it hands to other programs
     with Image.open(path, formats=FORMATS) as file:

@@ -18,22 +18,34 @@ def is_class_scores(output: np.ndarray, rows: int) -> bool:
 
 def best_classes(scores: np.ndarray, count: int, names: Sequence[str] | None,
                  independent: bool = False) -> list[dict[str, Any]]:
-    """Returns the `count` classes of highest score of one input, best first; among equal scores
+    """Returns the `count` classes of highest score of one input; see best_classes_of_each()."""
+    return best_classes_of_each(scores.reshape(1, -1), count, names, independent)[0]
+
+
+def best_classes_of_each(scores: np.ndarray, count: int, names: Sequence[str] | None,
+                         independent: bool = False) -> list[list[dict[str, Any]]]:
+    """Returns the `count` classes of highest score of each input, best first; among equal scores
     the first class comes first.
 
     Each class is a dict of its number ("class"), its "name" and its "probability", which is the
     softmax of the scores unless they are probabilities already; or its "score" where the scores
     are independent of each other.
+
+    scores: (inputs, classes[, 1, 1]).
     """
-    scores = scores.reshape(-1).astype(np.float64)
-    probabilities = scores
-    if not independent and not (scores.min() >= 0 and abs(scores.sum() - 1) < 1e-3):
-        powers = np.exp(scores - scores.max())
-        probabilities = powers / powers.sum()
-    order = np.argsort(-scores, kind="stable")[:count]
-    return [{"class": int(index), "name": names[index] if names else None,
-             "score" if independent else "probability": float(probabilities[index])}
-            for index in order]
+    scores = scores.reshape(len(scores), -1).astype(np.float64)
+    order = np.argsort(-scores, axis=1, kind="stable")[:, :count]
+    best = np.take_along_axis(scores, order, axis=1)
+    if not independent:
+        greatest = scores.max(axis=1, keepdims=True)
+        sums = np.exp(scores - greatest).sum(axis=1, keepdims=True)
+        are_probabilities = (scores.min(axis=1, keepdims=True) >= 0) & (
+            abs(scores.sum(axis=1, keepdims=True) - 1) < 1e-3)
+        best = np.where(are_probabilities, best, np.exp(best - greatest) / sums)
+    what = "score" if independent else "probability"
+    return [[{"class": index, "name": names[index] if names else None, what: value}
+             for index, value in zip(indices, values, strict=True)]
+            for indices, values in zip(order.tolist(), best.tolist(), strict=True)]
 
 
 def ranks(scores: np.ndarray, right: np.ndarray) -> np.ndarray:

@@ -32,8 +32,8 @@ from gossamer.bench.work import Case, Files, Item, Setting
 from gossamer.device.base import Device
 from gossamer.device.host import processors
 from gossamer.errors import InputError
-from gossamer.io.images import PRESETS, Preprocessing, open_image
-from gossamer.io.picture_files import pictures_in, side_by_side
+from gossamer.io.images import PRESETS, Preprocessing, open_image, pixels_of
+from gossamer.io.picture_files import pictures_in, read_in_order
 from gossamer.model.formats import with_formats
 from gossamer.model.graph import Graph
 from gossamer.model.input_format import InputFormat
@@ -136,8 +136,7 @@ def folder_case(make: NetworkMaker, batch: int, folder: Path, load: Load,
     prepare = _preparation(network)
 
     def batches() -> Any:
-        pictures = side_by_side(lambda file: prepare.pixels(open_image(file)), files, processors(),
-                                batch)
+        pictures = read_in_order(partial(pixels_of, prepare), files, processors(), batch)
         while part := list(itertools.islice(pictures, batch)):
             yield np.stack(part)
 
@@ -152,7 +151,7 @@ def folder_case(make: NetworkMaker, batch: int, folder: Path, load: Load,
     called: dict[str, Callable[[], CalledContender]] = {}
     for plan in plans:
         shares = _Shares(len(first), first.nbytes, plan.end_to_end(len(first)).median_us, bus,
-                         f"{decoding:,.0f} a second decoded alone by {processors()} threads")
+                         f"{decoding:,.0f} a second decoded alone by {processors()} processors")
         precision = precision_of(plan.program(batch))
         called[f"{OWN} {precision}"] = partial(
             _streamed, OWN, plan, batches, len(files) / len(first), shares, precision)
