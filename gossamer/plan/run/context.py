@@ -22,7 +22,7 @@ from gossamer.ops.algorithm import State
 from gossamer.plan.prepare import BuildCost, Prepared, build, side_by_side
 from gossamer.plan.program import Program, Step
 from gossamer.plan.run.buffers import ProgramBuffers
-from gossamer.plan.run.host_transfers import HostTransfers, TransferGraph
+from gossamer.plan.run.host_transfers import HostTransfers, TransferGraph, copies_in_pieces
 from gossamer.plan.run.step_line import step_line
 from gossamer.tensor import pack
 
@@ -99,19 +99,27 @@ class Context:
         self._check(inputs)
         return self.run_checked(inputs)
 
-    def begin(self, inputs: Mapping[str, np.ndarray]) -> Callable[[], dict[str, np.ndarray]]:
+    def begin(self, inputs: Mapping[str, np.ndarray],
+              computing: Any = None) -> Callable[[], dict[str, np.ndarray]]:
         """Queues an execution, and returns a function that waits for it and returns what run()
         does. It is called before the next execution begins.
+
+        computing: a stream on which several contexts compute one after another, where what they
+        copy is large. Were they to compute at once, all would be done at the same time, and the
+        device would wait while all copy. None for this context's own stream.
 
         Raises InputError as run() does.
         """
         self.device.check_usable()
         self._check(inputs)
         results = self._new_results()
+        execute, steps = self._execute_or_show, self._graph_steps()
+        if computing is not None and copies_in_pieces(inputs.values()):
+            execute, steps = partial(self._execute_in_turn, computing), None
         with self._lock:
             self._follow(self.stream)
-            finish = self._transfers.begin(inputs, results, execute=self._execute_or_show,
-                                           steps=self._graph_steps(), stream=self.stream)
+            finish = self._transfers.begin(inputs, results, execute=execute, steps=steps,
+                                           stream=self.stream)
 
         def collect() -> dict[str, np.ndarray]:
             with self._lock:
@@ -414,6 +422,12 @@ class Context:
             elapsed = 0.0 if step.in_place else self.device.time(work, stream)
             debug.show(step_line(step, elapsed, state, debug.level()))
         self._executions += 1
+
+    def _execute_in_turn(self, computing: Any, stream: Any) -> None:
+        """Executes the steps on a stream of several contexts, between other work of its own."""
+        self.device.wait(computing, stream)
+        self._execute_or_show(computing)
+        self.device.wait(stream, computing)
 
     def _built(self) -> Sequence[Callable[[], Prepared]]:
         """Returns for each step a function that returns its prepared state and the cost of that,

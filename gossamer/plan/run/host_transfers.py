@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -206,6 +206,11 @@ def page_locked_array(device: Device, shape: Sequence[int],
     """Returns a new array in memory that is page-locked where the device can lock it."""
     nbytes = math.prod(shape) * np.dtype(dtype).itemsize
     return device.page_locked(nbytes).view(dtype).reshape(tuple(shape))
+
+
+def copies_in_pieces(arrays: Iterable[np.ndarray]) -> bool:
+    """Returns whether some array is so large that it is copied in pieces beside other work."""
+    return any(map(_is_in_pieces, arrays))
 
 
 def _bytes(array: np.ndarray) -> np.ndarray:

@@ -274,10 +274,13 @@ class _Lanes:
     """The lanes of a stream, of which each computes one batch at a time.
 
     at_once: how many lanes are used at once. As many again are kept for other batch sizes.
+    computing: the stream on which lanes compute large batches one after another; None where the
+    device copies nothing beside other work.
     """
 
     def __init__(self, plan: PlanParts, at_once: int) -> None:
         self._plan = plan
+        self.computing = plan.device.create_stream() if plan.device.locks_pages else None
         self._most_idle = 2 * at_once
         self._idle: OrderedDict[_Lane, None] = OrderedDict()
 
@@ -329,7 +332,8 @@ def _on_host(plan: PlanParts, inputs: Sequence[Any]) -> Begin:
         lane = lanes.take(batch)
         collect = lane.context.begin({info.name: np.asarray(array, info.dtype, order="C")
                                       for info, array
-                                      in zip(plan.graph.inputs, arrays, strict=True)})
+                                      in zip(plan.graph.inputs, arrays, strict=True)},
+                                     lanes.computing)
 
         def collected() -> Finish:
             named = collect()
