@@ -210,6 +210,20 @@ class OptionalCapabilities(PageLockedMemory, abc.ABC):
         """
         return True
 
+    def check_stream(self, stream: Any) -> None:
+        """Raise where a stream of the caller is known not to exist any more.
+
+        Parameters
+        ----------
+        stream : Any
+            The stream.
+
+        Raises
+        ------
+        InputError
+            The stream was destroyed.
+        """
+
     def timed_graph(self, work: Callable[[Any], None], repeats: int, *,
                     as_in_plan: bool = False) -> Callable[[], float]:
         """Record repeated executions of some work, where `limits.graph` is true, to time them.

@@ -369,6 +369,16 @@ class CudaDevice(Device):
             status = driver.cuStreamQuery(self.stream_handle(stream))[0]
         return bool(status != driver.CUresult.CUDA_ERROR_NOT_READY)
 
+    def check_stream(self, stream: Any) -> None:
+        # most calls on a destroyed stream end the process; this one returns an error, and may be
+        # made while the stream is captured
+        with self.current():
+            status = driver.cuStreamGetFlags(self.stream_handle(stream))[0]
+        if status != driver.CUresult.CUDA_SUCCESS:
+            raise InputError(f"the stream {stream!r} does not exist ({status.name}): it was "
+                             "destroyed, or is of another device; give one that is in use, or "
+                             "leave stream away")
+
     def create_stream(self) -> CudaStream:
         return CudaStream(self)
 

@@ -30,11 +30,14 @@ class BoundCall:
     """
 
     def __init__(self, names: Sequence[str], inputs: tuple[Any, ...], outputs: tuple[Any, ...],
-                 device: Device, replay: Callable[[], None]) -> None:
+                 device: Device, replay: Callable[[], None], stream: Any = None) -> None:
+        """stream: the stream that the caller has given, which may be destroyed; None without one.
+        """
         self.inputs = inputs
         self.outputs = outputs[0] if len(outputs) == 1 else outputs
         self._device = device
         self._replay = replay
+        self._stream = stream
         self._fixed = [(name, array, array.data_ptr, array.data_ptr(), array.shape)
                        for name, array in zip(names, (*inputs, *outputs), strict=True)
                        if hasattr(array, "data_ptr")]
@@ -45,7 +48,8 @@ class BoundCall:
         Raises
         ------
         InputError
-            If a bound tensor was resized or has other memory now.
+            If a bound tensor was resized or has other memory now, or the stream that was given to
+            `Plan.bind` was destroyed.
         DeviceError
             If the device fails, or the process was forked after the plan was used.
         """
@@ -55,6 +59,8 @@ class BoundCall:
             if address_of() != address or array.shape != shape:
                 raise InputError(f"{name} was resized, or has other memory, since it was bound; "
                                  "bind the call again")
+        if self._stream is not None:
+            self._device.check_stream(self._stream)
         self._replay()
         return self.outputs
 
@@ -75,7 +81,11 @@ def bind(graph: Graph, device: Device, context_of: Callable[[int], Context],
 def _on_device(graph: Graph, device: Device, context_of: Callable[[int], Context],
                inputs: tuple[Any, ...], out: Any, stream: Any,
                names: Sequence[str]) -> BoundCall:
-    stream = callers_stream(inputs[0]) if stream is None else stream
+    given = stream
+    if given is None:
+        stream = callers_stream(inputs[0])
+    else:
+        device.check_stream(given)
     sources = [device.incoming(array, stream, name=name, dtype=info.dtype)
                for name, info, array in zip(names, graph.inputs, inputs, strict=False)]
     context = context_of(_batch(graph, sources))
@@ -98,7 +108,7 @@ def _on_device(graph: Graph, device: Device, context_of: Callable[[int], Context
         {info.name: array.buffer for info, array in zip(graph.inputs, sources, strict=True)},
         {info.name: array.buffer for info, array in zip(graph.outputs, targets, strict=True)},
         stream)
-    return BoundCall(names, inputs, outputs, device, replay)
+    return BoundCall(names, inputs, outputs, device, replay, given)
 
 
 def _on_host(graph: Graph, device: Device, context_of: Callable[[int], Context],

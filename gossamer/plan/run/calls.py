@@ -183,7 +183,10 @@ class Calls:
         """
         device, graph = self._device, self._graph
         current = callers_stream(inputs[0])
-        stream = current if stream is None else stream
+        if stream is None:
+            stream = current
+        else:
+            device.check_stream(stream)
         taken = [as_taken(array, info.dtype)
                  for info, array in zip(graph.inputs, inputs, strict=True)]
         arrays = [device.incoming(array, stream, name=f"input {info.name!r}", dtype=info.dtype)
