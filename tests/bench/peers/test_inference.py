@@ -16,18 +16,6 @@ BINDS = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"),
 
 
 @BINDS
-def test_a_bound_thread_is_free_again() -> None:
-    before = os.sched_getaffinity(0)
-    first = min(before)
-    with pytest.raises(KeyError), inference._bound([first]):
-        assert os.sched_getaffinity(0) == {first}
-        raise KeyError
-    assert os.sched_getaffinity(0) == before
-    with inference._bound([]):
-        assert os.sched_getaffinity(0) == before
-
-
-@BINDS
 def test_threads_of_onnxruntime_have_processors_of_their_own() -> None:
     pytest.importorskip("onnxruntime")
     network, host = tiny(), find("host")
