@@ -51,9 +51,11 @@ def sharing_cache(processor: int) -> set[int]:
              if (cache / "shared_cpu_list").exists()}
     if not lists:
         return set()
-    spans = [span.partition("-") for span in lists[max(lists)].strip().split(",")]
-    return {number for first, _, last in spans for number in range(int(first), int(last or first)
-                                                                   + 1)}
+    shared: set[int] = set()
+    for span in lists[max(lists)].strip().split(","):
+        first, _, last = span.partition("-")
+        shared.update(range(int(first), int(last or first) + 1))
+    return shared
 
 
 def transfer_ns() -> float:
