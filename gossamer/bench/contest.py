@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from gossamer.accuracy import normalised_error
@@ -15,6 +18,7 @@ from gossamer.bench.contender import (
     TimedContender,
 )
 from gossamer.bench.peaks import Peaks
+from gossamer.bench.processors import FAR_NS, transfer_ns
 from gossamer.bench.rows import ResultRow, Stamp, machine, now
 from gossamer.bench.work import Case
 from gossamer.errors import DeviceLostError, GossamerError
@@ -120,7 +124,7 @@ def run(case: Case, peaks: Peaks, stamp: Stamp,
             except Exception as error:
                 fail(name, label, error)
     note(f"{case.name}, batch {case.batch}: timing")
-    timed = _timed(case, entries)
+    timed, far = _timed(case, entries)
     fastest: dict[tuple[str, str], tuple[Timing, _ContestEntry]] = {}
     for timing, entry in sorted(timed, key=lambda pair: pair[0].median_us):
         if entry.work.error is not None:
@@ -128,7 +132,7 @@ def run(case: Case, peaks: Peaks, stamp: Stamp,
         else:
             key = (entry.ready.contender, entry.ready.precision)
             fastest.setdefault(key, (timing, entry))
-    result.notice = _scatter_notice(fastest.values())
+    result.notice = "; ".join(filter(None, (far, _scatter_notice(fastest.values()))))
     result.rows = [_row(case, stamp, peaks, *pair, result.notice) for pair in fastest.values()]
     if own_failure is not None and OWN not in {row.contender for row in result.rows}:
         if isinstance(own_failure, GossamerError):
@@ -154,16 +158,41 @@ def _checked(case: Case, alternative: Alternative, name: str, label: str) -> _Co
     return _ContestEntry(ready, error, work, name, label)
 
 
-def _timed(case: Case, entries: Sequence[_ContestEntry]) -> list[tuple[Timing, _ContestEntry]]:
-    """Returns the entries with their times, which those that were not timed take in turn."""
+def _timed(case: Case, entries: Sequence[_ContestEntry]
+           ) -> tuple[list[tuple[Timing, _ContestEntry]], str]:
+    """Returns the entries with their times, which those that were not timed take in turn, and a
+    notice where the processors lay far apart meanwhile."""
     timed = [(entry.ready.timing, entry) for entry in entries
              if isinstance(entry.ready, TimedContender)]
     waiting = [(entry, entry.ready) for entry in entries if isinstance(entry.ready, ReadyContender)]
-    timings = interleave([Task(ready.device, entry.work, ready.captured, around=ready.around)
-                          for entry, ready in waiting],
-                         sample_us=case.sample_us, budget_us=_BUDGET_US, apart=True)
+    tasks = [Task(ready.device, entry.work, ready.captured, around=ready.around)
+             for entry, ready in waiting]
+    transfers: list[float] = []
+    if tasks and all(task.device.on_processors for task in tasks):
+        tasks[0] = replace(tasks[0], around=partial(_after_transfer, transfers, tasks[0].around))
+    timings = interleave(tasks, sample_us=case.sample_us, budget_us=_BUDGET_US, apart=True)
     return timed + [(_per_execution(timing, ready.runs), entry)
-                    for timing, (entry, ready) in zip(timings, waiting, strict=True)]
+                    for timing, (entry, ready) in zip(timings, waiting, strict=True)
+                    ], _far_notice(transfers)
+
+
+@contextmanager
+def _after_transfer(transfers: list[float],
+                    around: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
+    """Makes a context after it has added to `transfers` how far the processors are apart. In that
+    of the first contender's samples it does so in each round."""
+    transfers.append(transfer_ns())
+    with around():
+        yield
+
+
+def _far_notice(transfers: Sequence[float]) -> str:
+    """Returns a notice where the processors lay far apart in most rounds; else an empty text."""
+    if not transfers or (median := statistics.median(transfers)) <= FAR_NS:
+        return ""
+    return (f"a cache line takes {median:.0f} ns between processors that share a cache, more than "
+            f"{FAR_NS:.0f}, as where a hypervisor runs them far apart for a while: contenders with "
+            "several threads are slower than in another run; measure again later")
 
 
 def _scatter_notice(timed: Iterable[tuple[Timing, _ContestEntry]]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,9 +18,10 @@ from gossamer.bench.rows import KEYS, ResultRow, Stamp
 from gossamer.bench.suites.networks import network_case, own
 from gossamer.bench.work import Case
 from gossamer.device.base import Device
+from gossamer.device.host import HostDevice
 from gossamer.device.registry import find
 from gossamer.errors import GossamerError, UnsupportedError
-from gossamer.measure import Timing
+from gossamer.measure import Task, Timing
 from gossamer.plan.plan import Plan
 from tests.bench.conftest import PEAKS, setting
 from tests.bench.networks import tiny
@@ -232,6 +233,48 @@ def test_a_contender_whose_times_scatter_is_named(case: Case, monkeypatch: pytes
         "times scatter from quartile to quartile, of peer by 11%: another run may give another "
         "ratio") is scatters
     assert bool(result.notice) is scatters
+
+
+@pytest.mark.parametrize(("transfers", "is_far"), [
+    ([20.0, 20.0, 120.0], False), ([20.0, 120.0, 121.0], True)])
+def test_processors_that_lie_far_apart_in_most_rounds_are_told(
+        case: Case, monkeypatch: pytest.MonkeyPatch, transfers: list[float], is_far: bool) -> None:
+    left = list(transfers)
+
+    def rounds(tasks: Sequence[Task], **_: object) -> list[Timing]:
+        for _round in transfers:
+            for task in tasks:
+                with task.around():
+                    pass
+        return [Timing(10.5, 10.4, 10.6, 20) for _ in tasks]
+
+    monkeypatch.setattr(contest, "transfer_ns", lambda: left.pop(0))
+    monkeypatch.setattr(contest, "interleave", rounds)
+    result = contest.run(dataclasses.replace(case, contenders={
+        "gossamer": lambda: [wrong(0.0, "gossamer")], "peer": lambda: [wrong(0.0)]}),
+        PEAKS, STAMP)
+    assert not left
+    assert [row.notice for row in result.rows] == [result.notice] * 2
+    assert result.notice.startswith("a cache line takes 120 ns between processors") is is_far
+    assert bool(result.notice) is is_far
+
+
+class Gpu(HostDevice):
+    """The host as a device whose work its processors do not do."""
+
+    on_processors = False
+
+
+def test_beside_a_gpu_the_processors_may_lie_anywhere(
+        case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    def make() -> ReadyContender:
+        return dataclasses.replace(wrong(0.0, "gossamer").make(), device=Gpu())
+
+    monkeypatch.setattr(contest, "transfer_ns", lambda: pytest.fail("the processors are asked"))
+    result = contest.run(dataclasses.replace(case, contenders={
+        "peer": lambda: [wrong(0.0)], "gossamer": lambda: [Alternative("only", make)]}),
+        PEAKS, STAMP)
+    assert len(result.rows) == 2 and not result.failed
 
 
 def test_a_contender_is_sampled_in_its_own_context(case: Case) -> None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 
 import gc
 import importlib.util
-import os
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -23,6 +21,7 @@ from gossamer.bench.contender import (
     check_cuda_or_processor,
 )
 from gossamer.bench.peers.clblast import clblast
+from gossamer.bench.processors import allowed, bound
 from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.model.onnx_writer import to_onnx
@@ -42,7 +41,7 @@ def onnxruntime(network: PeerNetwork, x: np.ndarray, device: Device,
 
     host = find("host")
     threads = host.limits.compute_units
-    processors = _processors()[:threads]
+    processors = allowed()[:threads]
 
     def make() -> ReadyContender:
         options = runtime.SessionOptions()
@@ -67,7 +66,7 @@ def onnxruntime(network: PeerNetwork, x: np.ndarray, device: Device,
                               lambda count: binding.copy_outputs_to_cpu()[0][:count],
                               "NCHW" if x.ndim == 4 else "row",
                               f"CPU, {threads} threads, default optimisation",
-                              around=partial(_bound, processors[:1]))
+                              around=partial(bound, processors[:1]))
 
     return [Alternative("CPU", make)]
 
@@ -115,28 +114,6 @@ def jax_jit(network: PeerNetwork, x: np.ndarray, device: Device,
     from gossamer.bench.peers import jax_networks
 
     return jax_networks.alternatives("jax-jit", network, x, device, precisions)
-
-
-def _processors() -> list[int]:
-    """Returns the processors that this thread may use; none where the system does not bind threads.
-    """
-    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-
-
-@contextmanager
-def _bound(processors: Sequence[int]) -> Iterator[None]:
-    """Keeps this thread on these processors, or anywhere where there are none, while the body of
-    the context runs. A thread that spins on the processor of one that it waits for is several
-    times slower."""
-    before = _processors()
-    if not processors:
-        yield
-        return
-    os.sched_setaffinity(0, processors)
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
 
 
 def onnx_bytes(network: PeerNetwork) -> bytes:

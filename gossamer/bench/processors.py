@@ -1,0 +1,87 @@
+"""The processors that contenders compute on: binding to them, and how far they are apart."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+FAR_NS = 80.0
+"""Nanoseconds of `transfer_ns` from which on processors lie far apart. They were 20 within one
+cache, and 120 between two that a hypervisor showed as one."""
+_SYSTEM = Path("/sys/devices/system/cpu")
+_LINES = 256
+_LINE_BYTES = 128
+"""Distance between the bytes that are read, which lie in cache lines of their own."""
+_ORDER = random.Random(0).sample(range(0, _LINES * _LINE_BYTES, _LINE_BYTES), _LINES)
+"""The offsets of the bytes in an order that no processor foresees."""
+_REPEATS = 3
+
+
+def allowed() -> list[int]:
+    """Returns the processors that this thread may use; none where the system does not bind threads.
+    """
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+
+
+@contextmanager
+def bound(processors: Sequence[int]) -> Iterator[None]:
+    """Keeps this thread on these processors, or anywhere where there are none, while the body of
+    the context runs. A thread that spins on the processor of one that it waits for is several
+    times slower."""
+    before = allowed()
+    if not processors:
+        yield
+        return
+    os.sched_setaffinity(0, processors)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def sharing_cache(processor: int) -> set[int]:
+    """Returns the processors that share the last cache of this one, itself among them, as the
+    system says; none where it does not say."""
+    lists = {int((cache / "level").read_text()): (cache / "shared_cpu_list").read_text()
+             for cache in (_SYSTEM / f"cpu{processor}" / "cache").glob("index*")
+             if (cache / "shared_cpu_list").exists()}
+    if not lists:
+        return set()
+    shared: set[int] = set()
+    for span in lists[max(lists)].strip().split(","):
+        first, _, last = span.partition("-")
+        shared.update(range(int(first), int(last or first) + 1))
+    return shared
+
+
+def transfer_ns() -> float:
+    """Returns the nanoseconds that a cache line takes to the first processor from the farthest one
+    that shares a cache with it; 0 where this thread may use no such processor.
+
+    The line was written by the other processor; what reading it takes where the first one wrote it
+    itself is subtracted.
+    """
+    first, *others = allowed() or [0]
+    others = sorted(sharing_cache(first).intersection(others))
+    if not others:
+        return 0.0
+    own, *times = (min(_read_ns(writer, first) for _ in range(_REPEATS))
+                   for writer in (first, *others))
+    return max(0.0, max(times) - own)
+
+
+def _read_ns(writer: int, reader: int) -> float:
+    """Returns the nanoseconds in which one processor reads a byte that another has written."""
+    data = memoryview(bytearray(_LINES * _LINE_BYTES))
+    with bound([writer]):
+        for offset in _ORDER:
+            data[offset] = 1
+    with bound([reader]):
+        started = time.perf_counter_ns()
+        for offset in _ORDER:
+            data[offset]
+        return (time.perf_counter_ns() - started) / _LINES
