@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from gossamer.accuracy import normalised_error
 from gossamer.bench.call_times import CallTimes, Load, in_turn
 from gossamer.bench.contender import OWN, AbsentError, CalledContender
-from gossamer.bench.contest import Result
+from gossamer.bench.contest import Result, scattered_notice
+from gossamer.bench.processors import far_notice, transfer_ns
 from gossamer.bench.rows import ResultRow, Stamp, machine, now
 from gossamer.bench.work import Case
 from gossamer.errors import DeviceLostError, GossamerError
-from gossamer.measure import Timing, scatter_notice
+from gossamer.measure import Timing
 
 _WARM_UP = 5
 """Single calls before a contender is checked; of loops over many batches there is one."""
@@ -52,16 +53,23 @@ def run(case: CallCase, stamp: Stamp, note: Callable[[str], None] = lambda text:
         except Exception as failure:
             _failed(result, name, failure)
     note(f"{case.name}, batch {case.batch}: timing")
-    timed = in_turn([contender.new_call for contender, _ in ready], case.load)
-    rounds: list[Timing] = []
+    transfers: list[float] = []
+
+    def before_round() -> None:
+        if all(contender.device.on_processors for contender, _ in ready):
+            transfers.append(transfer_ns())
+
+    timed = in_turn([contender.new_call for contender, _ in ready], case.load, before_round)
+    rounds: list[tuple[str, Timing]] = []
     for (contender, error), times in zip(ready, timed, strict=True):
         if isinstance(times, Exception):
             _failed(result, contender.contender, times)
             continue
-        rounds.append(Timing.of(times.rounds))
+        rounds.append((contender.contender, Timing.of(times.rounds)))
         result.rows.append(_row(case, contender, error, times, case.load, stamp))
     if ready:
-        result.notice = scatter_notice(rounds, ready[0][0].device)
+        result.notice = "; ".join(filter(None, (
+            far_notice(transfers), scattered_notice(rounds))))
     result.rows.sort(key=lambda row: row.median_us)
     return result
 

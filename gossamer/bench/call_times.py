@@ -81,16 +81,19 @@ class CallTimes:
         return f"{low:.4g} us {''.join(_BARS[level] for level in levels)} {edges[-1]:.4g} us"
 
 
-def in_turn(contenders: Sequence[Callable[[], Call]], load: Load) -> list[CallTimes | Exception]:
+def in_turn(contenders: Sequence[Callable[[], Call]], load: Load,
+            before_round: Callable[[], None] = lambda: None) -> list[CallTimes | Exception]:
     """Returns the times of contenders' calls, which are measured in turn in several rounds, or the
     error that one raised.
 
-    contenders: functions that make a call for a thread, in that thread.
+    contenders: functions that make a call for a thread, in that thread. before_round: what is
+    called before each round.
     """
     samples: list[list[np.ndarray]] = [[] for _ in contenders]
     elapsed = [0.0] * len(contenders)
     errors: dict[int, Exception] = {}
     for _ in range(ROUNDS):
+        before_round()
         for index, new_call in enumerate(contenders):
             if index in errors:
                 continue

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
@@ -18,7 +17,7 @@ from gossamer.bench.contender import (
     TimedContender,
 )
 from gossamer.bench.peaks import Peaks
-from gossamer.bench.processors import FAR_NS, transfer_ns
+from gossamer.bench.processors import far_notice, transfer_ns
 from gossamer.bench.rows import ResultRow, Stamp, machine, now
 from gossamer.bench.work import Case
 from gossamer.errors import DeviceLostError, GossamerError
@@ -132,7 +131,8 @@ def run(case: Case, peaks: Peaks, stamp: Stamp,
         else:
             key = (entry.ready.contender, entry.ready.precision)
             fastest.setdefault(key, (timing, entry))
-    result.notice = "; ".join(filter(None, (far, _scatter_notice(fastest.values()))))
+    result.notice = "; ".join(filter(None, (far, scattered_notice(
+        (entry.ready.contender, timing) for timing, entry in fastest.values()))))
     result.rows = [_row(case, stamp, peaks, *pair, result.notice) for pair in fastest.values()]
     if own_failure is not None and OWN not in {row.contender for row in result.rows}:
         if isinstance(own_failure, GossamerError):
@@ -173,7 +173,7 @@ def _timed(case: Case, entries: Sequence[_ContestEntry]
     timings = interleave(tasks, sample_us=case.sample_us, budget_us=_BUDGET_US, apart=True)
     return timed + [(_per_execution(timing, ready.runs), entry)
                     for timing, (entry, ready) in zip(timings, waiting, strict=True)
-                    ], _far_notice(transfers)
+                    ], far_notice(transfers)
 
 
 @contextmanager
@@ -186,19 +186,10 @@ def _after_transfer(transfers: list[float],
         yield
 
 
-def _far_notice(transfers: Sequence[float]) -> str:
-    """Returns a notice where the processors lay far apart in most rounds; else an empty text."""
-    if not transfers or (median := statistics.median(transfers)) <= FAR_NS:
-        return ""
-    return (f"a cache line takes {median:.0f} ns between processors that share a cache, more than "
-            f"{FAR_NS:.0f}, as where a hypervisor runs them far apart for a while: contenders with "
-            "several threads are slower than in another run; measure again later")
-
-
-def _scatter_notice(timed: Iterable[tuple[Timing, _ContestEntry]]) -> str:
+def scattered_notice(timed: Iterable[tuple[str, Timing]]) -> str:
     """Returns a notice that names the contenders whose quartiles lie far apart; empty where there
-    are none."""
-    spreads = [f"{entry.ready.contender} by {spread - 1:.0%}" for timing, entry in timed
+    are none. timed: names of contenders with their times."""
+    spreads = [f"{contender} by {spread - 1:.0%}" for contender, timing in timed
                if (spread := timing.p75_us / max(timing.p25_us, 1e-3)) > _SCATTERED]
     if not spreads:
         return ""

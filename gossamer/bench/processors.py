@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import statistics
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -72,6 +73,16 @@ def transfer_ns() -> float:
     own, *times = (min(_read_ns(writer, first) for _ in range(_REPEATS))
                    for writer in (first, *others))
     return max(0.0, max(times) - own)
+
+
+def far_notice(transfers: Sequence[float]) -> str:
+    """Returns a notice where the processors lay far apart in most rounds of a contest; else an
+    empty text. transfers: transfer_ns() of each round."""
+    if not transfers or (median := statistics.median(transfers)) <= FAR_NS:
+        return ""
+    return (f"a cache line takes {median:.0f} ns between processors that share a cache, more than "
+            f"{FAR_NS:.0f}, as where a hypervisor runs them far apart for a while: contenders with "
+            "several threads are slower than in another run; measure again later")
 
 
 def _read_ns(writer: int, reader: int) -> float:
