@@ -20,8 +20,8 @@ from gossamer.ops.registry import OPS
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "benchmarks" / "README.md",
-         *sorted(DOCS.rglob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md",
+         ROOT / "benchmarks" / "README.md", *sorted(DOCS.rglob("*.md"))]
 
 
 def test_every_suffix_is_described():
