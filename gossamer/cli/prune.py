@@ -20,6 +20,7 @@ from gossamer.io import output_files, terminal
 from gossamer.io.output_files import replacing
 from gossamer.io.text import shape_text, share_text
 from gossamer.model.prune import SCOPES, PrunedLayer, check_sparsity, prune
+from gossamer.model.prune_patterns import PATTERNS
 from gossamer.plan.measurement import counted
 
 
@@ -35,6 +36,12 @@ def prune_(
     scope: Annotated[str | None, typer.Option(
         help="Whether --sparsity is of all layers together (global, the default) or of each "
              "(layer).")] = None,
+    pattern: Annotated[str, typer.Option(
+        help="Which weights become zero: unstructured, any; 2:4, two of every four along the input "
+             "channels; channels, the filters of least norm, of which --sparsity is a share.",
+        )] = "unstructured",
+    keep: Annotated[list[str] | None, typer.Option(
+        metavar="LAYER", help="A layer whose weights stay as they are. May be repeated.")] = None,
     depthwise: Annotated[bool, typer.Option(
         "--depthwise", help="Prune depthwise convolutions too.")] = False,
     weights: WeightsOption = None,
@@ -44,12 +51,20 @@ def prune_(
 
     It writes an ONNX file: the graph of MODEL with its weights pruned, nothing else changed.
     """
-    if sparsity is None and per_layer is None:
+    if pattern not in PATTERNS:
+        raise InputError(f"--pattern {pattern}: expected one of {', '.join(PATTERNS)}")
+    if pattern == "2:4":
+        if sparsity not in (None, 0.5) or per_layer is not None:
+            raise InputError("--pattern 2:4: makes half of the weights zero; leave --sparsity and "
+                             "--per-layer out")
+    elif sparsity is None and per_layer is None:
         raise InputError("give --sparsity, --per-layer or both")
     if sparsity is not None and (reason := check_sparsity(sparsity)) is not None:
         raise InputError(f"--sparsity {sparsity:g}: {reason}")
     if scope is not None and scope not in SCOPES:
         raise InputError(f"--scope {scope}: expected one of {', '.join(SCOPES)}")
+    if scope == "global" and pattern != "unstructured":
+        raise InputError(f"--scope global: --pattern {pattern} is of each layer; leave it out")
     if scope is not None and sparsity is None:
         raise InputError(f"--scope {scope}: says what --sparsity is of; give that too")
     read = onnx_form(model, weights)
@@ -58,9 +73,12 @@ def prune_(
                             filter(None, (model, weights, per_layer)))
     network = read()
     try:
-        layers = prune(network, sparsity, shares, scope=scope or "global", depthwise=depthwise)
+        layers = prune(network, sparsity, shares, scope=scope or "global", depthwise=depthwise,
+                       pattern=pattern, keep=keep or ())
     except InputError as error:
-        raise InputError(f"--per-layer {per_layer}: {error}") from None
+        names = [*([] if per_layer is None else [f"--per-layer {per_layer}"]),
+                 *(["--keep"] if keep else [])]
+        raise InputError(f"{' or '.join(names)}: {error}") from None
     except ModelError as error:
         raise ModelError(f"{model}: {error}") from None
     if all(layer.kept for layer in layers):

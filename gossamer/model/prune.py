@@ -16,6 +16,7 @@ from onnx import TensorProto
 
 from gossamer.errors import InputError, ModelError, quoted
 from gossamer.model.graph import UniqueNames
+from gossamer.model.prune_patterns import PATTERNS, smallest, two_of_four, whole_channels
 from gossamer.model.readers.onnx.constants import to_array
 
 SCOPES = ("global", "layer")
@@ -23,6 +24,10 @@ SCOPES = ("global", "layer")
 _LAYERS = ("Conv", "Gemm", "MatMul")
 _TRANSPARENT = ("Identity", "Cast", "Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten")
 """Ops that may stand between stored weights and the layer that reads them."""
+
+_KEEPING_CHANNELS = (*_TRANSPARENT, "Add", "Clip", "LogSoftmax", "Mul", "Relu", "Sigmoid",
+                     "Softmax", "Sub", "Tanh")
+"""Ops through which the channels of a layer may reach an output of the network."""
 
 _FIELDS: dict[int, str] = {
     TensorProto.FLOAT: "float_data", TensorProto.DOUBLE: "double_data",
@@ -68,6 +73,9 @@ class _PrunableLayer:
     kept: reason why the weights stay as they are; empty where they can be pruned.
     depthwise: whether it is a convolution with one input channel a group.
     sparsity: fraction of weights that becomes zero; None while it is unknown.
+    axes: the axes of its output and of its input channels in the stored weights; None where other
+    ops stand between these and the layer.
+    tells_outputs: whether its channels are those of an output of the network.
     """
 
     name: str
@@ -79,6 +87,8 @@ class _PrunableLayer:
     kept: str = ""
     depthwise: bool = False
     sparsity: float | None = None
+    axes: tuple[int, int] | None = None
+    tells_outputs: bool = False
 
 
 def check_sparsity(sparsity: float) -> str | None:
@@ -91,13 +101,17 @@ def check_sparsity(sparsity: float) -> str | None:
 
 def prune(model: onnx.ModelProto, sparsity: float | None = None,
           per_layer: Mapping[str, float] | None = None, *, scope: str = "global",
-          depthwise: bool = False) -> list[PrunedLayer]:
+          depthwise: bool = False, pattern: str = "unstructured",
+          keep: Sequence[str] = ()) -> list[PrunedLayer]:
     """Sets the smallest weights of the model's convolutions and matrix products to zero, in place,
     and returns every such layer in the file's order.
 
     sparsity: the fraction of zeros, rounded to whole weights of which at least one stays, in all
     layers together (scope "global") or in each (scope "layer"); None leaves the layers that
     per_layer does not name as they are.
+    pattern: one of PATTERNS. "2:4" has a fraction of 0.5 in each layer, and "channels" takes
+    `sparsity` as the fraction of each layer's output channels, whose biases stay.
+    keep: names of layers or of their weights that stay as they are.
     per_layer: fractions by the names of layers or of their weights; these layers do not take part
     in `sparsity`.
     depthwise: whether to prune the convolutions with one input channel a group too, which
@@ -106,13 +120,24 @@ def prune(model: onnx.ModelProto, sparsity: float | None = None,
     Among weights of equal magnitude the first in the file's order become zero; a NaN counts as
     the largest. Weights that are zero already count, and stay zero.
 
-    Raises InputError for a fraction outside of [0, 1), for a name that no layer has and for a
-    named layer that cannot be pruned; ModelError where a tensor is damaged.
+    Raises InputError for an unknown pattern, a fraction outside of [0, 1) or one that the pattern
+    does not have, for a name that no layer has and for a named layer that cannot be pruned;
+    ModelError where a tensor is damaged.
     """
+    if pattern not in PATTERNS:
+        raise InputError(f"pattern {quoted(pattern)}: expected one of {', '.join(PATTERNS)}")
+    if pattern == "2:4":
+        if sparsity not in (None, 0.5) or per_layer:
+            raise InputError("the pattern 2:4 makes half of the weights zero; leave other "
+                             "sparsities out")
+        sparsity = 0.5
     for name, share in [("sparsity", sparsity or 0.0), *(per_layer or {}).items()]:
         if (reason := check_sparsity(share)) is not None:
             raise InputError(f"{name} {share:g}: {reason}")
     layers = _layers(model)
+    _keep(layers, keep)
+    if pattern != "unstructured":
+        _keep_unlike(layers, pattern)
     _assign(layers, per_layer or {})
     pool = []
     for layer in layers:
@@ -126,38 +151,41 @@ def prune(model: onnx.ModelProto, sparsity: float | None = None,
             layer.sparsity = sparsity
             pool.append(layer)
     alone = [[layer] for layer in layers if layer.sparsity is not None and layer not in pool]
-    groups = [pool] if scope == "global" and pool else [[layer] for layer in pool]
+    together = scope == "global" and pattern == "unstructured" and pool
+    groups = [pool] if together else [[layer] for layer in pool]
     for group in [*alone, *groups]:
-        _prune_together(group)
+        _prune_together(group, pattern)
     return [PrunedLayer(layer.name, layer.op, layer.weight, layer.values.shape, layer.before,
                         int(np.count_nonzero(layer.values)), layer.kept) for layer in layers]
 
 
-def _prune_together(layers: Sequence[_PrunableLayer]) -> None:
-    """Sets the smallest weights of all these layers to zero, which share one sparsity."""
-    magnitudes = np.concatenate([np.abs(layer.values).reshape(-1) for layer in layers])
-    magnitudes[np.isnan(magnitudes)] = np.inf
-    assert layers[0].sparsity is not None
-    count = min(round(layers[0].sparsity * magnitudes.size), magnitudes.size - 1)
-    chosen = _smallest(magnitudes, count)
-    ends = np.cumsum([layer.values.size for layer in layers])
-    for layer, mask in zip(layers, np.split(chosen, ends[:-1]), strict=True):
+def _prune_together(layers: Sequence[_PrunableLayer], pattern: str) -> None:
+    """Sets the smallest weights of all these layers to zero, which share one sparsity; a pattern
+    has one layer alone."""
+    magnitudes = [_magnitudes(layer) for layer in layers]
+    first, sparsity = layers[0], layers[0].sparsity
+    assert sparsity is not None
+    if pattern == "unstructured":
+        together = np.concatenate([values.reshape(-1) for values in magnitudes])
+        chosen = smallest(together, min(round(sparsity * together.size), together.size - 1))
+        masks = np.split(chosen, np.cumsum([layer.values.size for layer in layers])[:-1])
+    else:
+        assert first.axes is not None
+        output, reduced = first.axes
+        masks = [two_of_four(magnitudes[0], reduced) if pattern == "2:4" else
+                 whole_channels(magnitudes[0], output, sparsity)]
+    for layer, mask in zip(layers, masks, strict=True):
         assert layer.tensor is not None
-        changed = mask & (layer.values.reshape(-1) != 0)
+        changed = mask.reshape(-1) & (layer.values.reshape(-1) != 0)
         if changed.any():
             _set_zero(layer.tensor, changed)
             layer.values[changed.reshape(layer.values.shape)] = 0
 
 
-def _smallest(magnitudes: np.ndarray, count: int) -> np.ndarray:
-    """Returns a mask of the `count` smallest magnitudes; of equal ones it has the first."""
-    if count == 0:
-        return np.zeros(magnitudes.size, bool)
-    threshold = np.partition(magnitudes, count - 1)[count - 1]
-    chosen = magnitudes < threshold
-    equal = np.flatnonzero(magnitudes == threshold)
-    chosen[equal[: count - np.count_nonzero(chosen)]] = True
-    return chosen
+def _magnitudes(layer: _PrunableLayer) -> np.ndarray:
+    magnitudes = np.abs(layer.values)
+    magnitudes[np.isnan(magnitudes)] = np.inf
+    return magnitudes
 
 
 def _set_zero(tensor: TensorProto, mask: np.ndarray) -> None:
@@ -172,6 +200,30 @@ def _set_zero(tensor: TensorProto, mask: np.ndarray) -> None:
         numbers[index] = 0
 
 
+def _keep(layers: Sequence[_PrunableLayer], names: Sequence[str]) -> None:
+    """Marks the named layers as kept. Raises InputError for a name that no layer has."""
+    for name in names:
+        named = [layer for layer in layers if name in (layer.name, layer.weight)]
+        if not named:
+            raise InputError(_unknown(name, [layer.name for layer in layers]))
+        for layer in named:
+            layer.kept = layer.kept or "named to be kept"
+
+
+def _keep_unlike(layers: Sequence[_PrunableLayer], pattern: str) -> None:
+    """Marks the layers as kept that cannot have a pattern, with the reason."""
+    for layer in layers:
+        if layer.kept:
+            continue
+        if layer.axes is None:
+            layer.kept = "other ops stand between its stored weights and it"
+        elif pattern == "channels" and layer.tells_outputs:
+            layer.kept = "its channels are those of an output of the network"
+        elif pattern == "2:4" and layer.values.shape[layer.axes[1]] % 4:
+            layer.kept = "depthwise" if layer.depthwise else (
+                f"{layer.values.shape[layer.axes[1]]} input channels are no multiple of 4")
+
+
 def _assign(layers: Sequence[_PrunableLayer], per_layer: Mapping[str, float]) -> None:
     """Gives the named layers their sparsity."""
     by_name = {layer.weight: layer for layer in layers if not layer.kept}
@@ -179,12 +231,16 @@ def _assign(layers: Sequence[_PrunableLayer], per_layer: Mapping[str, float]) ->
     for name, share in per_layer.items():
         layer = by_name.get(name)
         if layer is None:
-            raise InputError(f"no layer is called {quoted(name)}; {_close(name, by_name)}")
+            raise InputError(_unknown(name, by_name))
         if layer.kept:
             raise InputError(f"layer {quoted(name)} cannot be pruned: {layer.kept}")
         if layer.sparsity is not None:
             raise InputError(f"layer {quoted(name)} is named twice, by its node and by its weights")
         layer.sparsity = share
+
+
+def _unknown(name: str, names: Iterable[str]) -> str:
+    return f"no layer is called {quoted(name)}; {_close(name, names)}"
 
 
 def _close(name: str, names: Iterable[str]) -> str:
@@ -228,6 +284,9 @@ def _layers(model: onnx.ModelProto) -> list[_PrunableLayer]:
             continue
         owners[source] = layer.name
         _inspect(layer, node)
+        if source == node.input[1]:
+            layer.axes = _channel_axes(node, layer.values.ndim)
+        layer.tells_outputs = _reaches_output(node, readers, outputs)
         if not layer.kept and (reader := _other_reader(source, readers, outputs)):
             layer.kept = f"{reader} its weights too"
     return layers
@@ -287,6 +346,30 @@ def _other_reader(name: str, readers: _Readers, outputs: set[str]) -> str:
             elif not (_is_layer(node) and index == 1):
                 return f"{quoted(node.op_type)[1:-1]} {quoted(_name(node))} reads"
     return ""
+
+
+def _channel_axes(node: onnx.NodeProto, rank: int) -> tuple[int, int] | None:
+    """Returns the axes of the output and of the input channels of a layer's weights."""
+    if rank < 2:
+        return None
+    if node.op_type == "MatMul":
+        return rank - 1, rank - 2
+    is_transposed = any(attribute.name == "transB" and attribute.i for attribute in node.attribute)
+    return (0, 1) if node.op_type == "Conv" or is_transposed else (1, 0)
+
+
+def _reaches_output(node: onnx.NodeProto, readers: _Readers, outputs: set[str]) -> bool:
+    """Whether an output of the network has the channels of a node's first output."""
+    pending, passed = list(node.output[:1]), set()
+    while pending:
+        value = pending.pop()
+        if value in outputs:
+            return True
+        passed.add(value)
+        pending += [output for reader, _ in readers.get(value, ())
+                    if reader.op_type in _KEEPING_CHANNELS
+                    for output in reader.output[:1] if output not in passed]
+    return False
 
 
 def _inspect(layer: _PrunableLayer, node: onnx.NodeProto) -> None:

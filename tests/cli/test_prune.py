@@ -225,3 +225,24 @@ def test_what_pruning_costs_and_what_it_did(network, target, tmp_path):
     assert "64 were before" in again.stdout and "loses accuracy" not in again.stdout
     assert again.stderr == (f"notice: nothing was pruned: so many weights of {target} were zero "
                             "already; the weights that are written are the same\n")
+
+
+def test_patterns(network, target):
+    out = succeeds("prune", network, "--pattern", "channels", "--sparsity", "0.5", "-o", target)
+    assert "its channels are those of an output of the network" in out.stdout
+    filters = numpy_helper.to_array(next(tensor for tensor in onnx.load(target).graph.initializer
+                                         if tensor.name == "w"))
+    assert (~filters.any(axis=(1, 2, 3))).sum() == 2
+    for arguments, expected in (
+            (("--pattern", "3:4"), "--pattern 3:4: expected one of unstructured, 2:4, channels"),
+            (("--pattern", "2:4", "--sparsity", "0.9"), "--pattern 2:4: makes half of the weights"),
+            (("--pattern", "channels"), "give --sparsity, --per-layer or both"),
+            (("--pattern", "channels", "--sparsity", "0.5", "--scope", "global"),
+             "--scope global: --pattern channels is of each layer"),
+            (("--sparsity", "0.5", "--keep", "frist"), "--keep: no layer is called 'frist'")):
+        assert expected in fails(2, "prune", network, *arguments, "-o", target)
+
+
+def test_a_layer_that_is_kept(network, target):
+    succeeds("prune", network, "--sparsity", "0.5", "--keep", "first", "-o", target)
+    assert zeros(target)["w"] == 0 and zeros(target)["v"] == 10

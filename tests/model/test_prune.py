@@ -281,3 +281,85 @@ def test_a_real_network(shared_model, tmp_path: Path) -> None:
     weights_ = sum(layer.size for layer in layers)
     assert len(layers) == 26 and sum(layer.before for layer in layers) / weights_ > 0.3
     assert weights_ - sum(layer.after for layer in layers) == round(0.9 * weights_)
+
+
+def test_two_of_every_four_input_channels() -> None:
+    proto = network()
+    before = arrays_of(proto)
+    layers = by_name(prune(proto, pattern="2:4"))
+    after = arrays_of(proto)
+    fours = np.moveaxis(after["w2"], 1, -1).reshape(-1, 4)
+    originals = np.moveaxis(before["w2"], 1, -1).reshape(-1, 4)
+    assert ((fours != 0).sum(axis=1) == 2).all()
+    largest = np.sort(np.abs(originals), axis=1)[:, 2:]
+    np.testing.assert_array_equal(np.sort(np.abs(fours), axis=1)[:, 2:], largest)
+    assert layers["Conv_a"].kept == "3 input channels are no multiple of 4"
+    assert layers["thin"].kept == "depthwise"
+    assert layers["classes"].kept == "10 input channels are no multiple of 4"
+
+
+@pytest.mark.parametrize("op, transposed, axis", [("Gemm", 0, 0), ("Gemm", 1, 1), ("MatMul", 0, 0)])
+def test_fours_lie_along_the_sums_of_products(op: str, transposed: int, axis: int) -> None:
+    stored = weights(*((5, 8) if transposed else (8, 5)))
+    attributes = {"transB": transposed} if op == "Gemm" else {}
+    node = helper.make_node(op, ["x", "w"], ["y"], **attributes)
+    proto = model([node], {"x": ["N", 8]}, {"y": 2}, {"w": stored})
+    prune(proto, pattern="2:4")
+    pruned = arrays_of(proto)["w"]
+    fours = np.moveaxis(pruned, axis, -1).reshape(-1, 4)
+    assert ((fours != 0).sum(axis=1) == 2).all()
+
+
+def test_whole_channels() -> None:
+    proto = network()
+    before = arrays_of(proto)
+    layers = by_name(prune(proto, 0.25, pattern="channels"))
+    after = arrays_of(proto)
+    norms = np.square(before["w1"].astype(np.float64)).sum(axis=(1, 2, 3))
+    gone = np.flatnonzero(~after["w1"].any(axis=(1, 2, 3)))
+    assert sorted(gone) == sorted(np.argsort(norms)[:2])
+    others = np.setdiff1d(np.arange(8), gone)
+    np.testing.assert_array_equal(after["w1"][others], before["w1"][others])
+    np.testing.assert_array_equal(after["b1"], before["b1"])
+    assert (~after["w2"].any(axis=(1, 2, 3))).sum() == round(0.25 * 10)
+    assert layers["classes"].kept == "its channels are those of an output of the network"
+    assert layers["thin"].kept == "depthwise"
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
+def test_norms_of_channels_that_are_tiny_or_huge(scale: float) -> None:
+    stored = (weights(8, 3, 3, 3) * scale).astype(np.float32)
+    proto = network(w1=stored)
+    prune(proto, 0.5, pattern="channels")
+    norms = np.square(stored.astype(np.float64) / scale).sum(axis=(1, 2, 3))
+    gone = np.flatnonzero(~arrays_of(proto)["w1"].any(axis=(1, 2, 3)))
+    assert sorted(gone) == sorted(np.argsort(norms)[:4])
+
+
+@pytest.mark.parametrize("pattern, sparsity", [("unstructured", 0.5), ("2:4", None),
+                                               ("channels", 0.5)])
+def test_layers_that_are_named_to_be_kept(pattern: str, sparsity: float | None) -> None:
+    proto = network()
+    before = arrays_of(proto)
+    layers = by_name(prune(proto, sparsity, pattern=pattern, keep=["point", "w1"]))
+    after = arrays_of(proto)
+    assert layers["point"].kept == layers["Conv_a"].kept == "named to be kept"
+    for name in ("w1", "w2"):
+        np.testing.assert_array_equal(after[name], before[name])
+    with pytest.raises(InputError, match="no layer is called 'pont'; close to it: 'point'"):
+        prune(network(), 0.5, keep=["pont"])
+
+
+def test_patterns_that_there_are_not() -> None:
+    with pytest.raises(InputError, match="pattern '4:8': expected one of unstructured, 2:4, chan"):
+        prune(network(), 0.5, pattern="4:8")
+    with pytest.raises(InputError, match="2:4 makes half of the weights zero"):
+        prune(network(), 0.9, pattern="2:4")
+
+
+def test_weights_behind_other_ops_have_no_pattern() -> None:
+    nodes = [helper.make_node("Transpose", ["w"], ["t"], perm=[1, 0]),
+             helper.make_node("MatMul", ["x", "t"], ["y"])]
+    proto = model(nodes, {"x": ["N", 8]}, {"y": 2}, {"w": weights(5, 8)})
+    layer, = prune(proto, pattern="2:4")
+    assert layer.kept == "other ops stand between its stored weights and it"
