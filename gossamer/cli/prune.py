@@ -5,15 +5,18 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
+import onnx
 import typer
+from rich.console import Console
 
+from gossamer.advise import advise, cheapest, check_speed_up
 from gossamer.cli.onnx_form import onnx_form, serialised
-from gossamer.cli.options import JsonOption, ModelArgument, WeightsOption
+from gossamer.cli.options import DeviceOption, JsonOption, ModelArgument, WeightsOption
 from gossamer.cli.report import evaluate_hint
 from gossamer.errors import InputError, ModelError
 from gossamer.io import output_files, terminal
@@ -21,6 +24,7 @@ from gossamer.io.output_files import replacing
 from gossamer.io.text import shape_text, share_text
 from gossamer.model.prune import SCOPES, PrunedLayer, check_sparsity, prune
 from gossamer.model.prune_patterns import PATTERNS
+from gossamer.ops.algorithm import PRECISIONS
 from gossamer.plan.measurement import counted
 
 
@@ -40,6 +44,14 @@ def prune_(
         help="Which weights become zero: unstructured, any; 2:4, two of every four along the input "
              "channels; channels, the filters of least norm, of which --sparsity is a share.",
         )] = "unstructured",
+    speed_up: Annotated[float | None, typer.Option(
+        "--speed-up", metavar="2", help="As few zeros as make the network so many times as fast on "
+        "--device, as `gossamer advise` measures it.")] = None,
+    device: DeviceOption = None,
+    batch: Annotated[int | None, typer.Option(
+        min=1, help="Images of an execution, for --speed-up (default: 1).")] = None,
+    precision: Annotated[str | None, typer.Option(
+        help="The least precise arithmetic allowed, for --speed-up (default: fp32).")] = None,
     keep: Annotated[list[str] | None, typer.Option(
         metavar="LAYER", help="A layer whose weights stay as they are. May be repeated.")] = None,
     depthwise: Annotated[bool, typer.Option(
@@ -51,26 +63,18 @@ def prune_(
 
     It writes an ONNX file: the graph of MODEL with its weights pruned, nothing else changed.
     """
-    if pattern not in PATTERNS:
-        raise InputError(f"--pattern {pattern}: expected one of {', '.join(PATTERNS)}")
-    if pattern == "2:4":
-        if sparsity not in (None, 0.5) or per_layer is not None:
-            raise InputError("--pattern 2:4: makes half of the weights zero; leave --sparsity and "
-                             "--per-layer out")
-    elif sparsity is None and per_layer is None:
-        raise InputError("give --sparsity, --per-layer or both")
-    if sparsity is not None and (reason := check_sparsity(sparsity)) is not None:
-        raise InputError(f"--sparsity {sparsity:g}: {reason}")
-    if scope is not None and scope not in SCOPES:
-        raise InputError(f"--scope {scope}: expected one of {', '.join(SCOPES)}")
-    if scope == "global" and pattern != "unstructured":
-        raise InputError(f"--scope global: --pattern {pattern} is of each layer; leave it out")
-    if scope is not None and sparsity is None:
-        raise InputError(f"--scope {scope}: says what --sparsity is of; give that too")
+    if speed_up is None:
+        _check_zeros(sparsity, per_layer, scope, pattern)
+        _check_measured(device=device, batch=batch, precision=precision)
+    else:
+        _check_speed_up(speed_up, sparsity, per_layer, scope, pattern, precision)
     read = onnx_form(model, weights)
     shares = {} if per_layer is None else read_shares(per_layer)
     output_files.check_file("--output", output, ".onnx",
                             filter(None, (model, weights, per_layer)))
+    if speed_up is not None:
+        shares = _measured_shares(model, read, speed_up, keep or (), device, batch or 1,
+                                  precision or "fp32")
     network = read()
     try:
         layers = prune(network, sparsity, shares, scope=scope or "global", depthwise=depthwise,
@@ -96,6 +100,72 @@ def prune_(
             terminal.notice(f"layer {layer.name!r}: no weight is left; give it a lower sparsity "
                             "with --per-layer", "warning")
     _report(model, output, layers, as_json)
+
+
+def _check_zeros(sparsity: float | None, per_layer: Path | None, scope: str | None,
+                 pattern: str) -> None:
+    """Raises InputError where the options do not say which weights become zero."""
+    if pattern not in PATTERNS:
+        raise InputError(f"--pattern {pattern}: expected one of {', '.join(PATTERNS)}")
+    if pattern == "2:4":
+        if sparsity not in (None, 0.5) or per_layer is not None:
+            raise InputError("--pattern 2:4: makes half of the weights zero; leave --sparsity and "
+                             "--per-layer out")
+    elif sparsity is None and per_layer is None:
+        raise InputError("give --sparsity, --per-layer or both")
+    if sparsity is not None and (reason := check_sparsity(sparsity)) is not None:
+        raise InputError(f"--sparsity {sparsity:g}: {reason}")
+    if scope is not None and scope not in SCOPES:
+        raise InputError(f"--scope {scope}: expected one of {', '.join(SCOPES)}")
+    if scope == "global" and pattern != "unstructured":
+        raise InputError(f"--scope global: --pattern {pattern} is of each layer; leave it out")
+    if scope is not None and sparsity is None:
+        raise InputError(f"--scope {scope}: says what --sparsity is of; give that too")
+
+
+def _check_measured(**options: object) -> None:
+    """Raises InputError where options of a measurement are given without one."""
+    for name, value in options.items():
+        if value is not None:
+            raise InputError(f"--{name} {value}: is for --speed-up, which measures; give that too")
+
+
+def _check_speed_up(speed_up: float, sparsity: float | None, per_layer: Path | None,
+                    scope: str | None, pattern: str, precision: str | None) -> None:
+    """Raises InputError where --speed-up has an impossible value, or other options say what becomes
+    zero as well."""
+    if (reason := check_speed_up(speed_up)) is not None:
+        raise InputError(f"--speed-up {speed_up:g}: {reason}")
+    given = {"--sparsity": sparsity, "--per-layer": per_layer, "--scope": scope,
+             "--pattern": None if pattern == "unstructured" else pattern}
+    for name, value in given.items():
+        if value is not None:
+            raise InputError(f"{name} {value}: --speed-up finds the sparsity of each layer; leave "
+                             f"{name} out")
+    if precision not in (None, *PRECISIONS):
+        raise InputError(f"--precision {precision}: expected one of {', '.join(PRECISIONS)}")
+
+
+def _measured_shares(model: str, read: Callable[[], onnx.ModelProto], speed_up: float,
+                     keep: Sequence[str], device: str | None, batch: int,
+                     precision: str) -> dict[str, float]:
+    """Returns the sparsity of layers for a speed-up, by measuring. Raises InputError where zeros
+    make no layer faster."""
+    with Console(stderr=True).status("reading the network") as status:
+        try:
+            advice = advise(read, device=device, batch=batch, precision=precision,
+                            note=status.update)
+        except InputError as error:
+            raise InputError(f"{model}: {error}") from None
+    choice = cheapest(advice, speed_up, keep)
+    if not choice.sparsities:
+        raise InputError(f"--speed-up {speed_up:g}: no layer of {model} is faster with zeros on "
+                         f"{advice.device}; gossamer advise shows the times")
+    if not choice.reached:
+        terminal.notice(f"--speed-up {speed_up:g}: zeros are expected to bring "
+                        f"{choice.speed_up:.2f} times the speed at most; these are written",
+                        "warning")
+    return choice.sparsities
 
 
 def read_shares(path: Path) -> dict[str, float]:

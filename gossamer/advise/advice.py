@@ -1,0 +1,153 @@
+"""Measures a network as it is, and with its smallest weights set to zero in several ways."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx
+
+from gossamer.errors import InputError
+from gossamer.model.load import load
+from gossamer.model.prune import PrunedLayer, prune
+from gossamer.plan import api
+from gossamer.plan.report.report import Report
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to prune a network.
+
+    name: such as "90%". pattern: one of gossamer.model.prune_patterns.PATTERNS. sparsity: the share
+    of each layer's weights that become zero.
+    """
+
+    name: str
+    pattern: str
+    sparsity: float
+
+
+WAYS = (Way("80%", "unstructured", 0.8), Way("90%", "unstructured", 0.9),
+        Way("95%", "unstructured", 0.95), Way("98%", "unstructured", 0.98), Way("2:4", "2:4", 0.5))
+"""The ways that are measured."""
+AS_IT_IS = "as it is"
+"""The name of the network without further zeros."""
+
+
+@dataclass(frozen=True, eq=False)
+class LayerGroup:
+    """Layers whose times can be told from those of others in all plans: one, or several that one
+    kernel computes in some plan.
+
+    layers: their names. pruned: those of them whose weights can become zero. weights: how many
+    weights these have. us: microseconds by the name of the way, and of AS_IT_IS, each step timed
+    alone.
+    """
+
+    layers: tuple[str, ...]
+    pruned: tuple[str, ...]
+    weights: int
+    us: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What zeros bring a network on a device.
+
+    device, description: the device. batch: images of an execution. groups: the layers with weights
+    that can become zero, in the network's order. others_us: microseconds of all other steps, by the
+    name of the way. network_us: microseconds of an execution, by the name of the way. absent: by
+    the name of a way why it was not measured. warnings: what may have spoilt the times.
+    """
+
+    device: str
+    description: str
+    batch: int
+    groups: tuple[LayerGroup, ...]
+    others_us: Mapping[str, float]
+    network_us: Mapping[str, float]
+    absent: Mapping[str, str]
+    warnings: tuple[str, ...] = ()
+
+    def speed(self, way: str) -> float:
+        """Returns how many times as fast the network is in this way as it is without."""
+        return self.network_us[AS_IT_IS] / self.network_us[way]
+
+
+def check_speed_up(value: float) -> str | None:
+    """Returns what is wrong with a speed-up that is asked for, in a few words, or None."""
+    return None if 1 < value < 1000 else "expected a number above 1, such as 2"
+
+
+def advise(model: Callable[[], onnx.ModelProto], *, device: str | None = None, batch: int = 1,
+           precision: str = "fp32", effort: str = "quick", ways: Sequence[Way] = WAYS,
+           note: Callable[[str], None] = lambda text: None) -> Advice:
+    """Measures a network as it is, and pruned in each of the ways by the magnitudes of its present
+    weights, which are drawn at random in a network that nobody has trained.
+
+    model: returns a new copy of the network. note: called with a line on what is being measured.
+    The other arguments are those of `gossamer.compile`. Raises InputError where the network has no
+    weights that can become zero, and what `gossamer.compile` raises.
+    """
+    dense = api.compile(load(model()), device, effort=effort, precision=precision)
+    sizes = {layer.name: layer.size for layer in prune(model(), 0.5) if not layer.kept}
+    if not sizes:
+        raise InputError("the network has no weights that can become zero: no convolution and no "
+                         "matrix product with constant weights")
+    note(f"measuring the network {AS_IT_IS}")
+    reports = {AS_IT_IS: dense.profile(batch)}
+    absent: dict[str, str] = {}
+    for way in ways:
+        network = model()
+        if reason := _missing(prune(network, way.sparsity, pattern=way.pattern, scope="layer")):
+            absent[way.name] = reason
+            continue
+        note(f"measuring with {way.name} of zeros" if way.pattern == "unstructured" else
+             f"measuring with {way.name}")
+        plan = api.compile(load(network), dense.device, effort=effort, precision=precision)
+        reports[way.name] = plan.profile(batch)
+        plan.close()
+    times = {name: _step_times(report) for name, report in reports.items()}
+    groups = tuple(_groups(times, sizes))
+    grouped = {layer for group in groups for layer in group.layers}
+    others = {name: sum(us for layers, us in steps if grouped.isdisjoint(layers))
+              for name, steps in times.items()}
+    network_us = {name: report.end_to_end_us or 0.0 for name, report in reports.items()}
+    warnings = dict.fromkeys(line for report in reports.values() for line in report.warnings)
+    return Advice(dense.device.name, dense.device.description, batch, groups, others, network_us,
+                  absent, tuple(warnings))
+
+
+def _missing(layers: Sequence[PrunedLayer]) -> str:
+    """Returns why no layer was pruned; "" where one was."""
+    reasons = dict.fromkeys(layer.kept for layer in layers)
+    return "" if "" in reasons else f"no layer can have it: {'; '.join(reasons)}"
+
+
+def _step_times(report: Report) -> list[tuple[tuple[str, ...], float]]:
+    """Returns the layers of each step and its microseconds."""
+    return [(tuple(row["layers"]), row["median_us"] or 0.0) for row in report.rows]
+
+
+def _groups(times: Mapping[str, Sequence[tuple[tuple[str, ...], float]]],
+            sizes: Mapping[str, int]) -> Iterable[LayerGroup]:
+    """Yields the groups of layers that no step of any plan divides. sizes: the number of weights of
+    each layer that can be pruned."""
+    group_of: dict[str, set[str]] = {}
+    order: dict[str, None] = {}
+    for steps in times.values():
+        for layers, _ in steps:
+            order.update(dict.fromkeys(layers))
+            together = set(layers).union(*(group_of.get(layer, set()) for layer in layers))
+            group_of.update(dict.fromkeys(together, together))
+    seen: set[str] = set()
+    for layer in order:
+        group = group_of[layer]
+        pruned = tuple(name for name in order if name in group and name in sizes)
+        if layer in seen or not pruned:
+            continue
+        seen |= group
+        yield LayerGroup(tuple(name for name in order if name in group), pruned,
+                         sum(sizes[name] for name in pruned),
+                         {name: sum(us for layers, us in steps if not group.isdisjoint(layers))
+                          for name, steps in times.items()})

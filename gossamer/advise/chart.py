@@ -1,0 +1,47 @@
+"""A chart of speed over sparsity."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+
+from gossamer.advise.advice import AS_IT_IS, WAYS, Advice
+from gossamer.errors import InputError
+
+
+def check_drawable() -> None:
+    """Raises InputError where matplotlib is missing."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise InputError("--plot: needs matplotlib: pip install matplotlib")
+
+
+def png(advice: Advice, title: str) -> bytes:
+    """Returns a PNG picture: how many times as fast as without zeros the network is, by the share
+    of zeros, beside the line of the network as it is."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.0, 4.5), layout="constrained", dpi=110)
+    FigureCanvasAgg(figure)
+    axis = figure.subplots()
+    measured = [way for way in WAYS if way.name in advice.network_us]
+    curve = [(0.0, 1.0), *((way.sparsity, advice.speed(way.name)) for way in measured
+                           if way.pattern == "unstructured")]
+    axis.plot([100 * sparsity for sparsity, _ in curve], [speed for _, speed in curve], marker="o",
+              label="any weights")
+    for way in measured:
+        if way.pattern != "unstructured":
+            axis.plot(100 * way.sparsity, advice.speed(way.name), marker="s", linestyle="none",
+                      label=f"pattern {way.name}")
+    axis.axhline(1.0, linewidth=0.8, color="0.3")
+    axis.annotate(f"{AS_IT_IS}: {advice.network_us[AS_IT_IS]:.4g} us", (0, 1.0),
+                  xytext=(4, -12), textcoords="offset points", fontsize=8)
+    axis.set_xlabel("zeros among the weights, %")
+    axis.set_ylabel("times as fast")
+    axis.set_ylim(bottom=0)
+    axis.set_title(f"{title}, batch {advice.batch}, {advice.description}", fontsize=10)
+    axis.legend(fontsize=8)
+    axis.grid(linewidth=0.3)
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", metadata={"Software": None})
+    return picture.getvalue()

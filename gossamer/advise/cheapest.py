@@ -1,0 +1,66 @@
+"""The layers to prune for a speed-up that is wanted, with as few zeros as possible."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from gossamer.advise.advice import AS_IT_IS, WAYS, Advice, LayerGroup, Way
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The sparsity of layers, and what it is expected to bring.
+
+    sparsities: the share of zeros by the name of a layer; layers without one stay as they are.
+    speed_up: how many times as fast the network is expected to be. reached: whether that is what
+    was asked for; else it is the most that these ways reach.
+    """
+
+    sparsities: dict[str, float]
+    speed_up: float
+    reached: bool
+
+
+def cheapest(advice: Advice, speed_up: float, keep: Collection[str] = ()) -> Choice:
+    """Returns the layers to prune, without a pattern, for a speed-up.
+
+    keep: names of layers that stay as they are.
+
+    Layers that save most time for each weight that becomes zero come first, and last the one that
+    reaches the speed-up with the fewest zeros. The time of the network is expected to fall as the
+    sum of its steps does.
+    """
+    total = advice.others_us[AS_IT_IS] + sum(group.us[AS_IT_IS] for group in advice.groups)
+    groups = [group for group in advice.groups if not set(group.pruned).intersection(keep)]
+    ways = [way for way in WAYS if way.pattern == "unstructured" and way.name in advice.network_us]
+    taken: dict[LayerGroup, Way] = {}
+    saved = 0.0
+
+    def expected() -> float:
+        return total / (total - saved)
+
+    while expected() < speed_up:
+        steps = list(_steps(groups, ways, taken))
+        if not steps:
+            break
+        enough = [step for step in steps if total >= speed_up * (total - saved - step[0])]
+        gain, _, group, way = (min(enough, key=lambda step: step[1]) if enough else
+                               max(steps, key=lambda step: step[0] / step[1]))
+        saved += gain
+        taken[group] = way
+    return Choice({layer: way.sparsity for group, way in taken.items() for layer in group.pruned},
+                  expected(), expected() >= speed_up)
+
+
+def _steps(groups: Sequence[LayerGroup], ways: list[Way],
+           taken: dict[LayerGroup, Way]) -> Iterator[tuple[float, float, LayerGroup, Way]]:
+    """Yields each further zeros that save time: the microseconds, the number of weights, the group
+    and its way."""
+    for group in groups:
+        now = taken.get(group)
+        us = group.us[now.name if now else AS_IT_IS]
+        for way in ways:
+            more = way.sparsity - (now.sparsity if now else 0.0)
+            if more > 0 and (gain := us - group.us[way.name]) > 0:
+                yield gain, more * group.weights, group, way

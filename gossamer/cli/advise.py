@@ -1,0 +1,126 @@
+"""The verb `advise`: it measures what zeros would bring a network on a device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from gossamer.advise import Advice, Choice, LayerGroup, advise, chart, cheapest, check_speed_up
+from gossamer.advise.advice import AS_IT_IS, WAYS
+from gossamer.cli.onnx_form import onnx_form
+from gossamer.cli.options import DeviceOption, JsonOption, ModelArgument, WeightsOption
+from gossamer.errors import InputError
+from gossamer.io import output_files, terminal
+from gossamer.io.output_files import replacing
+from gossamer.ops.algorithm import PRECISIONS
+from gossamer.plan.measurement import counted
+from gossamer.plan.policy import EFFORTS
+from gossamer.plan.report.html import time_text
+
+
+def advise_(
+    model: ModelArgument,
+    device: DeviceOption = None,
+    batch: Annotated[int, typer.Option(min=1, help="Images of an execution.")] = 1,
+    precision: Annotated[str, typer.Option(
+        help=f"The least precise arithmetic allowed: {', '.join(PRECISIONS)}.")] = "fp32",
+    effort: Annotated[str, typer.Option(
+        help=f"How much is measured: {', '.join(EFFORTS)}.")] = "quick",
+    speed_up: Annotated[float | None, typer.Option(
+        "--speed-up", metavar="2", help="Say which layers to prune for a network that is so many "
+        "times as fast.")] = None,
+    plot: Annotated[Path | None, typer.Option(
+        metavar="FILE.png", help="Draw speed over sparsity; needs matplotlib.")] = None,
+    weights: WeightsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure what zeros would bring a network on a device, before it is trained with them.
+
+    Each layer and the whole network are timed as they are, with 80, 90, 95 and 98% of each layer's
+    smallest weights set to zero, and with two of every four.
+    """
+    if precision not in PRECISIONS:
+        raise InputError(f"--precision {precision}: expected one of {', '.join(PRECISIONS)}")
+    if effort not in EFFORTS:
+        raise InputError(f"--effort {effort}: expected one of {', '.join(EFFORTS)}")
+    if speed_up is not None and (reason := check_speed_up(speed_up)) is not None:
+        raise InputError(f"--speed-up {speed_up:g}: {reason}")
+    if plot is not None:
+        chart.check_drawable()
+        output_files.check_file("--plot", plot, ".png", filter(None, (model, weights)))
+    read = onnx_form(model, weights)
+    console = Console(stderr=True)
+    with console.status("reading the network") as status:
+        try:
+            advice = advise(read, device=device, batch=batch, precision=precision, effort=effort,
+                            note=status.update)
+        except InputError as error:
+            raise InputError(f"{model}: {error}") from None
+    choice = None if speed_up is None else cheapest(advice, speed_up)
+    if plot is not None:
+        with replacing(plot) as file:
+            file.write(chart.png(advice, Path(model).name))
+    if as_json:
+        terminal.print_json({"model": model, "precision": precision, "effort": effort,
+                             **asdict(advice),
+                             "choice": None if choice is None else asdict(choice)})
+        return
+    _print_advice(advice)
+    if choice is not None and speed_up is not None:
+        print_choice(model, advice, choice, speed_up)
+    if plot is not None:
+        print(f"written: {plot}")
+
+
+def _print_advice(advice: Advice) -> None:
+    names = list(advice.network_us)
+    print(f"device: {advice.device} ({advice.description}), batch {advice.batch}")
+    columns = {"layer": "layer", "weights": "weights",
+               **{name: f"{name}, us" if name == AS_IT_IS else name for name in names}}
+    rows: list[dict[str, Any]] = [
+        {"layer": _group_name(group), "weights": group.weights, **_texts(group.us)}
+        for group in advice.groups]
+    rows += [{"layer": "other steps", **_texts(advice.others_us)},
+             {"layer": "the network", **_texts(advice.network_us)},
+             {"layer": "times as fast",
+              **{name: f"{advice.speed(name):.2f}" for name in names if name != AS_IT_IS}}]
+    terminal.print_table(columns, rows)
+    print("steps are timed alone, so that their sum is not the network's time")
+    for warning in advice.warnings:
+        terminal.notice(warning, "warning")
+    for name, reason in advice.absent.items():
+        terminal.notice(f"{name}: {reason}")
+
+
+def _texts(us: Any) -> dict[str, str]:
+    return {name: time_text(value) for name, value in us.items()}
+
+
+def _group_name(group: LayerGroup) -> str:
+    others = len(group.pruned) - 1
+    return group.pruned[0] + (f" and {counted(others, 'other')}" if others else "")
+
+
+def print_choice(model: str, advice: Advice, choice: Choice, speed_up: float) -> None:
+    if not choice.sparsities:
+        print(f"no layer is faster with zeros here: nothing to prune for {speed_up:g} times the "
+              "speed")
+        return
+    if not choice.reached:
+        terminal.notice(f"--speed-up {speed_up:g}: zeros without a pattern are expected to bring "
+                        f"{choice.speed_up:.2f} times the speed at most, by these layers")
+    print(f"layers to prune for about {choice.speed_up:.2f} times the "
+          "speed, as few zeros as possible:")
+    terminal.print_table({"layer": "layer", "sparsity": "sparsity"}, list(_lines(choice)))
+    print(f"gossamer prune {model} --speed-up {speed_up:g} -o thin.onnx writes such a network")
+
+
+def _lines(choice: Choice) -> Iterator[dict[str, str]]:
+    names = {way.sparsity: way.name for way in WAYS if way.pattern == "unstructured"}
+    for layer, sparsity in choice.sparsities.items():
+        yield {"layer": layer, "sparsity": names[sparsity]}

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+
+from gossamer.advise import Advice, LayerGroup, Way, advice, advise, cheapest
+from gossamer.advise.advice import AS_IT_IS
+from gossamer.errors import InputError
+from tests.cli.command_line import save_network
+
+WAYS = ("80%", "90%", "95%", "98%")
+
+
+def group(name: str, weights: int, *us: float) -> LayerGroup:
+    """Returns a group of one layer with its times as it is and in each of WAYS."""
+    return LayerGroup((name,), (name,), weights,
+                      dict(zip((AS_IT_IS, *WAYS), us, strict=True)))
+
+
+def made(*groups: LayerGroup, others: float = 0.0) -> Advice:
+    sums = {way: others + sum(one.us[way] for one in groups) for way in (AS_IT_IS, *WAYS)}
+    return Advice("host", "a processor", 1, groups, dict.fromkeys(sums, others), sums, {})
+
+
+def test_the_layer_that_saves_most_for_each_zero_comes_first() -> None:
+    small, large = group("small", 100, 50, 30, 28, 27, 26), group("large", 9000, 50, 25, 20, 10, 5)
+    choice = cheapest(made(small, large), 1.2)
+    assert choice.sparsities == {"small": 0.8}
+    assert choice.speed_up == pytest.approx(100 / 80) and choice.reached
+
+
+def test_a_layer_gets_more_zeros_where_the_first_ones_are_not_enough() -> None:
+    choice = cheapest(made(group("only", 100, 100, 60, 40, 30, 10)), 5)
+    assert choice.sparsities == {"only": 0.98} and choice.speed_up == pytest.approx(10)
+
+
+def test_no_more_zeros_than_the_speed_up_takes() -> None:
+    choice = cheapest(made(group("only", 100, 100, 60, 40, 30, 10)), 1.5)
+    assert choice.sparsities == {"only": 0.8} and choice.reached
+
+
+def test_the_most_that_zeros_bring() -> None:
+    choice = cheapest(made(group("slower", 10, 10, 20, 20, 20, 20),
+                           group("faster", 10, 10, 5, 5, 5, 5), others=5), 3)
+    assert choice.sparsities == {"faster": 0.8}
+    assert choice.speed_up == pytest.approx(25 / 20) and not choice.reached
+
+
+def test_layers_that_are_kept() -> None:
+    choice = cheapest(made(group("first", 1, 50, 1, 1, 1, 1), group("last", 9, 50, 9, 9, 9, 9)), 9,
+                      keep=["first"])
+    assert choice.sparsities == {"last": 0.8} and not choice.reached
+
+
+def test_steps_that_cover_layers_in_some_plan_are_told_together() -> None:
+    times = {AS_IT_IS: [(("a",), 1.0), (("b",), 2.0), (("c",), 4.0), (("d",), 8.0)],
+             "80%": [(("a", "b"), 1.5), (("c",), 3.0), (("d",), 8.0)],
+             "90%": [(("a",), 0.5), (("b", "c"), 2.0), (("d",), 8.0)]}
+    first, = advice._groups(times, {"a": 10, "c": 30})
+    assert first.layers == ("a", "b", "c") and first.pruned == ("a", "c") and first.weights == 40
+    assert first.us == {AS_IT_IS: 7.0, "80%": 4.5, "90%": 2.5}
+
+
+def test_a_network_is_measured_in_every_way(tmp_path: Path) -> None:
+    path = save_network(tmp_path / "net.onnx")
+    notes: list[str] = []
+    found = advise(lambda: onnx.load(path), device="host", batch=2, note=notes.append,
+                   ways=(Way("90%", "unstructured", 0.9), Way("2:4", "2:4", 0.5)))
+    assert [one.pruned for one in found.groups] == [("first",), ("Gemm_y",)] and found.batch == 2
+    assert [one.weights for one in found.groups] == [108, 20]
+    assert set(found.network_us) == {AS_IT_IS, "90%", "2:4"} and not found.absent
+    assert all(one.us[name] > 0 for one in found.groups for name in found.network_us)
+    assert found.others_us[AS_IT_IS] > 0 and found.speed(AS_IT_IS) == 1
+    assert notes == ["measuring the network as it is", "measuring with 90% of zeros",
+                     "measuring with 2:4"]
+
+
+def test_a_way_that_no_layer_can_have(tmp_path: Path) -> None:
+    nodes = [onnx.helper.make_node("Conv", ["x", "w"], ["y"], name="first", pads=[1, 1, 1, 1])]
+    path = save_network(tmp_path / "net.onnx", nodes=nodes, outputs=(("y", ["N", 4, 8, 8]),))
+    found = advise(lambda: onnx.load(path), device="host", ways=(Way("2:4", "2:4", 0.5),))
+    assert found.absent == {"2:4": "no layer can have it: 3 input channels are no multiple of 4"}
+
+
+def test_a_network_without_weights(tmp_path: Path) -> None:
+    nodes = [onnx.helper.make_node("Relu", ["x"], ["y"])]
+    path = save_network(tmp_path / "net.onnx", nodes=nodes, outputs=(("y", ["N", 3, 8, 8]),))
+    with pytest.raises(InputError, match="has no weights that can become zero"):
+        advise(lambda: onnx.load(path), device="host")
