@@ -28,7 +28,8 @@ class Way:
 
 
 WAYS = (Way("80%", "unstructured", 0.8), Way("90%", "unstructured", 0.9),
-        Way("95%", "unstructured", 0.95), Way("98%", "unstructured", 0.98), Way("2:4", "2:4", 0.5))
+        Way("95%", "unstructured", 0.95), Way("98%", "unstructured", 0.98), Way("2:4", "2:4", 0.5),
+        Way("half the channels", "channels", 0.5))
 """The ways that are measured."""
 AS_IT_IS = "as it is"
 """The name of the network without further zeros."""

@@ -32,7 +32,7 @@ def png(advice: Advice, title: str) -> bytes:
     for way in measured:
         if way.pattern != "unstructured":
             axis.plot(100 * way.sparsity, advice.speed(way.name), marker="s", linestyle="none",
-                      label=f"pattern {way.name}")
+                      label=f"pattern {way.name}" if way.pattern == way.name else way.name)
     axis.axhline(1.0, linewidth=0.8, color="0.3")
     axis.annotate(f"{AS_IT_IS}: {advice.network_us[AS_IT_IS]:.4g} us", (0, 1.0),
                   xytext=(4, -12), textcoords="offset points", fontsize=8)

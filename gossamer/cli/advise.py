@@ -42,7 +42,7 @@ def advise_(
     """Measure what zeros would bring a network on a device, before it is trained with them.
 
     Each layer and the whole network are timed as they are, with 80, 90, 95 and 98% of each layer's
-    smallest weights set to zero, and with two of every four.
+    smallest weights set to zero, with two of every four, and with half of each layer's filters.
     """
     if precision not in PRECISIONS:
         raise InputError(f"--precision {precision}: expected one of {', '.join(PRECISIONS)}")

@@ -91,6 +91,7 @@ class Graph:
     """A network: nodes in execution order, constants by name.
 
     file: path of the file it was read from, for messages.
+    notes: sentences on what was changed in the network, for reports.
     fixed_batch: the only batch size that the file was written for, or None; the inputs' first
     dimensions are None all the same, and resolve() rewrites the shapes that repeat it.
     tail: the end of the network, where its outputs are not all made by the nodes; the graph's
@@ -104,6 +105,7 @@ class Graph:
     constants: dict[str, np.ndarray]
     file: str = ""
     warnings: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     fixed_batch: int | None = None
     metadata: ModelMetadata = field(default_factory=ModelMetadata)
     tail: Tail | None = None

@@ -76,6 +76,7 @@ class _PrunableLayer:
     axes: the axes of its output and of its input channels in the stored weights; None where other
     ops stand between these and the layer.
     tells_outputs: whether its channels are those of an output of the network.
+    bias: the stored numbers that are added to its channels, where nothing else reads them.
     """
 
     name: str
@@ -89,6 +90,7 @@ class _PrunableLayer:
     sparsity: float | None = None
     axes: tuple[int, int] | None = None
     tells_outputs: bool = False
+    bias: TensorProto | None = None
 
 
 def check_sparsity(sparsity: float) -> str | None:
@@ -110,7 +112,8 @@ def prune(model: onnx.ModelProto, sparsity: float | None = None,
     layers together (scope "global") or in each (scope "layer"); None leaves the layers that
     per_layer does not name as they are.
     pattern: one of PATTERNS. "2:4" has a fraction of 0.5 in each layer, and "channels" takes
-    `sparsity` as the fraction of each layer's output channels, whose biases stay.
+    `sparsity` as the fraction of each layer's output channels, whose biases become zero too where
+    the layer has them, so that the channels can be left out.
     keep: names of layers or of their weights that stay as they are.
     per_layer: fractions by the names of layers or of their weights; these layers do not take part
     in `sparsity`.
@@ -180,6 +183,9 @@ def _prune_together(layers: Sequence[_PrunableLayer], pattern: str) -> None:
         if changed.any():
             _set_zero(layer.tensor, changed)
             layer.values[changed.reshape(layer.values.shape)] = 0
+    if pattern == "channels" and first.bias is not None and first.axes is not None:
+        channels = np.moveaxis(masks[0], first.axes[0], 0)
+        _set_zero(first.bias, np.all(channels.reshape(len(channels), -1), axis=1))
 
 
 def _magnitudes(layer: _PrunableLayer) -> np.ndarray:
@@ -286,6 +292,7 @@ def _layers(model: onnx.ModelProto) -> list[_PrunableLayer]:
         _inspect(layer, node)
         if source == node.input[1]:
             layer.axes = _channel_axes(node, layer.values.ndim)
+            layer.bias = _own_bias(node, layer, tensors, readers)
         layer.tells_outputs = _reaches_output(node, readers, outputs)
         if not layer.kept and (reader := _other_reader(source, readers, outputs)):
             layer.kept = f"{reader} its weights too"
@@ -356,6 +363,17 @@ def _channel_axes(node: onnx.NodeProto, rank: int) -> tuple[int, int] | None:
         return rank - 1, rank - 2
     is_transposed = any(attribute.name == "transB" and attribute.i for attribute in node.attribute)
     return (0, 1) if node.op_type == "Conv" or is_transposed else (1, 0)
+
+
+def _own_bias(node: onnx.NodeProto, layer: _PrunableLayer, tensors: dict[str, TensorProto],
+              readers: _Readers) -> TensorProto | None:
+    """Returns the stored bias of a layer, one number a channel, where nothing else reads it."""
+    name = node.input[2] if len(node.input) > 2 else ""
+    tensor = tensors.get(name)
+    if tensor is None or layer.axes is None or len(readers[name]) > 1 or (
+            tensor.data_type not in _FIELDS):
+        return None
+    return tensor if list(tensor.dims) == [layer.values.shape[layer.axes[0]]] else None
 
 
 def _reaches_output(node: onnx.NodeProto, readers: _Readers, outputs: set[str]) -> bool:

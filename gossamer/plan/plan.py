@@ -387,7 +387,7 @@ class Plan(CallablePlan):
             report = replace(report, tuning=self.tuner.profile.summary())
         if scattered := scatter_notice(self._timings.get(batch, ()), self.device):
             warnings.append(scattered)
-        report.notes.extend([*planned.notes, *format_lines(self.graph),
+        report.notes.extend([*planned.notes, *self.graph.notes, *format_lines(self.graph),
                              *part_notes(self.graph, report.rows), *warnings])
         report.warnings.extend(warnings)
         copies = sum(context.foreign_copies for context in contexts)

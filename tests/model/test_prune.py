@@ -320,7 +320,9 @@ def test_whole_channels() -> None:
     assert sorted(gone) == sorted(np.argsort(norms)[:2])
     others = np.setdiff1d(np.arange(8), gone)
     np.testing.assert_array_equal(after["w1"][others], before["w1"][others])
-    np.testing.assert_array_equal(after["b1"], before["b1"])
+    # without their biases the channels can be left out
+    np.testing.assert_array_equal(np.flatnonzero(after["b1"] == 0), gone)
+    np.testing.assert_array_equal(after["b1"][others], before["b1"][others])
     assert (~after["w2"].any(axis=(1, 2, 3))).sum() == round(0.25 * 10)
     assert layers["classes"].kept == "its channels are those of an output of the network"
     assert layers["thin"].kept == "depthwise"
@@ -348,6 +350,17 @@ def test_layers_that_are_named_to_be_kept(pattern: str, sparsity: float | None) 
         np.testing.assert_array_equal(after[name], before[name])
     with pytest.raises(InputError, match="no layer is called 'pont'; close to it: 'point'"):
         prune(network(), 0.5, keep=["pont"])
+
+
+def test_a_bias_that_two_layers_add_stays() -> None:
+    nodes = [helper.make_node("Conv", ["x", "w", "b"], ["c"]),
+             helper.make_node("Conv", ["c", "v", "b"], ["d"]),
+             helper.make_node("GlobalAveragePool", ["d"], ["y"])]
+    bias = weights(4)
+    proto = model(nodes, {"x": ["N", 3, 8, 8]}, {"y": 4},
+                  {"w": weights(4, 3, 3, 3), "v": weights(4, 4, 3, 3, seed=8), "b": bias})
+    prune(proto, 0.5, pattern="channels")
+    np.testing.assert_array_equal(arrays_of(proto)["b"], bias)
 
 
 def test_patterns_that_there_are_not() -> None:

@@ -46,7 +46,7 @@ def fold_batch_norms(graph: Graph, shapes: ShapesByBatch) -> None:
             continue
         if _ends_signs(graph, layer, norm):
             continue
-        if not _feeds_sign(norm.outputs[0], users):
+        if not feeds_sign(norm.outputs[0], users):
             _fold(graph, names, layer, norm)
             producers[norm.outputs[0]] = layer
             folded.add(id(norm))
@@ -103,7 +103,7 @@ def _ends_signs(graph: Graph, layer: Node, norm: Node) -> bool:
         return not are_scaled_signs((alphas * scale[:, None]).astype(np.float32))
 
 
-def _feeds_sign(name: str, users: dict[str, list[Node]]) -> bool:
+def feeds_sign(name: str, users: dict[str, list[Node]]) -> bool:
     """Returns whether a function that jumps, such as sign, depends on the rounding of a value."""
     seen, pending = set(), [name]
     while pending:

@@ -18,6 +18,7 @@ from gossamer.model.opset.registry import inputs_to_attributes
 from gossamer.model.opset.state import InferenceState
 from gossamer.model.passes.batch_norm import expand_batch_norms, fold_batch_norms
 from gossamer.model.passes.concatenations import nest_concatenations
+from gossamer.model.passes.dead_channels import drop_dead_channels
 from gossamer.model.passes.expansions import drop_expansions
 from gossamer.model.passes.fusion import fuse_chains, fuse_epilogues
 from gossamer.model.passes.pixels import keep_pixels
@@ -51,6 +52,7 @@ def optimise(graph: Graph) -> Graph:
     fuse_epilogues(graph, shapes)
     if keep_pixels(graph, shapes):
         fuse_epilogues(graph, shapes_by_batch(graph))
+    drop_dead_channels(graph)
     drop_dead(graph)
     return graph
 
@@ -59,7 +61,7 @@ def _copy(graph: Graph) -> Graph:
     nodes = [replace(node, inputs=list(node.inputs), outputs=list(node.outputs),
                      attributes=dict(node.attributes)) for node in graph.nodes]
     return replace(graph, nodes=nodes, constants=dict(graph.constants),
-                   warnings=list(graph.warnings))
+                   warnings=list(graph.warnings), notes=list(graph.notes))
 
 
 def drop_identities(graph: Graph) -> None:

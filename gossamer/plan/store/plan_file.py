@@ -30,7 +30,7 @@ from gossamer.version import PACKAGE_VERSION
 
 SUFFIX = ".plan"
 FORMAT = "gossamer plan"
-VERSION = 9
+VERSION = 10
 _BAD = (ArithmeticError, AssertionError, AttributeError, EOFError, LookupError,
         NotImplementedError, RuntimeError, TypeError, ValueError, zipfile.BadZipFile, zlib.error)
 """Errors that can occur while a file is read that is damaged, or that save() did not write."""
@@ -196,7 +196,7 @@ def _array(archive: zipfile.ZipFile, index: int) -> np.ndarray:
 
 def _encode_graph(graph: Graph, arrays: _Arrays) -> dict[str, Any]:
     return {
-        "name": graph.name, "warnings": graph.warnings,
+        "name": graph.name, "warnings": graph.warnings, "notes": graph.notes,
         "fixed_batch": graph.fixed_batch, "metadata": fields_of(graph.metadata),
         "inputs": [asdict(info) for info in graph.inputs],
         "outputs": [asdict(info) for info in graph.outputs],
@@ -224,7 +224,7 @@ def _decode_graph(plain: dict[str, Any], arrays: list[np.ndarray]) -> Graph:
         for node in plain["nodes"]]
     return Graph(plain["name"], inputs, outputs, nodes,
                  {name: arrays[index] for name, index in plain["constants"]},
-                 warnings=plain["warnings"], fixed_batch=plain["fixed_batch"],
+                 warnings=plain["warnings"], notes=plain["notes"], fixed_batch=plain["fixed_batch"],
                  metadata=metadata_of(plain["metadata"]), tail=_tail(plain["tail"], arrays))
 
 

@@ -1,0 +1,182 @@
+"""Channels without effect are removed: those whose filter is zero, and those that nobody reads.
+
+What a filter of zeros leaves is the same number everywhere, the epilogue of 0. Where the layers
+that read it put no zeros around their input, or where that number is 0, it goes into their biases.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gossamer.expression import DISCONTINUOUS, Expression
+from gossamer.model.compose import Composer
+from gossamer.model.graph import Graph, Node, add_constant, names_of
+from gossamer.model.passes.batch_norm import feeds_sign, output_rows, readers
+
+_MULTIPLE = 8
+"""Kernels read so many channels at a time: a number of channels that is a multiple of it stays
+one."""
+
+
+@dataclass(frozen=True)
+class _Chain:
+    """A layer, the depthwise convolutions behind it, one after another, and the layers that read
+    their last result."""
+
+    layer: Node
+    depthwise: tuple[Node, ...]
+    readers: tuple[Node, ...]
+
+
+def drop_dead_channels(graph: Graph) -> None:
+    """Removes channels without effect of convolutions and products that only such layers read, and
+    adds a note that says how many."""
+    removed: dict[str, int] = {}
+    names = names_of(graph)
+    changed = True
+    while changed:
+        changed = False
+        users = readers(graph)
+        # from the last layer on, as what nobody reads makes more of it before
+        for layer in reversed(graph.nodes):
+            chain = _chain(graph, layer, users)
+            if chain is None:
+                continue
+            gone, constants = _without_effect(graph, chain, users)
+            if gone.any():
+                _remove(graph, chain, gone, constants, names)
+                removed[layer.name] = removed.get(layer.name, 0) + int(gone.sum())
+                changed = True
+    if removed:
+        total = sum(removed.values())
+        some = ", ".join(f"{count} of {name}" for name, count in list(removed.items())[:3])
+        more = f" and {len(removed) - 3} more layers" if len(removed) > 3 else ""
+        graph.notes.append(f"{total} channels without effect are left out: {some}{more}")
+
+
+def _chain(graph: Graph, layer: Node, users: dict[str, list[Node]]) -> _Chain | None:
+    """Returns the chain that begins with a layer; None where something else reads its channels, or
+    where other values have as many."""
+    if not _has_constants(graph, layer) or _groups(layer) != 1:
+        return None
+    depthwise: list[Node] = []
+    last = layer
+    while True:
+        if any(name not in graph.constants for name in last.inputs[2:]):
+            return None
+        value, = last.outputs
+        found = users.get(value, [])
+        if not found or not all(_has_constants(graph, node) and node.op == layer.op
+                                and node.inputs[0] == value and value not in node.inputs[1:]
+                                for node in found):
+            return None
+        if len(found) == 1 and _is_depthwise(graph, found[0]):
+            last, = found
+            depthwise.append(last)
+            continue
+        if any(_groups(node) != 1 or node.attributes.get("trans_a") for node in found):
+            return None
+        return _Chain(layer, tuple(depthwise), tuple(found))
+
+
+def _has_constants(graph: Graph, node: Node) -> bool:
+    """Whether a node is a convolution or product with constant weights."""
+    return output_rows(graph, node) is not None
+
+
+def _groups(node: Node) -> int:
+    return int(node.attributes.get("groups", 1))
+
+
+def _is_depthwise(graph: Graph, node: Node) -> bool:
+    channels, per_group = graph.constants[node.inputs[1]].shape[:2]
+    return node.op == "conv2d" and 1 < _groups(node) == channels and per_group == 1
+
+
+def _columns(graph: Graph, node: Node) -> np.ndarray:
+    """Returns the weights of a layer as (outputs, inputs, taps), which share the array's memory."""
+    rows = output_rows(graph, node)
+    assert rows is not None
+    return rows.reshape(*rows.shape[:2], -1)
+
+
+def _without_effect(graph: Graph, chain: _Chain,
+                    users: dict[str, list[Node]]) -> tuple[np.ndarray, np.ndarray]:
+    """Returns which channels of a chain can be removed, and the number that each of them is at its
+    end."""
+    is_read = np.any([_columns(graph, node).any(axis=(0, 2)) for node in chain.readers], axis=0)
+    is_constant = ~_columns(graph, chain.layer).any(axis=(1, 2))
+    constants = _epilogue(graph, chain.layer, np.zeros(len(is_read), np.float32))
+    for node in chain.depthwise:
+        is_constant &= (constants == 0) | (not _is_padded(node))
+        sums = constants * graph.constants[node.inputs[1]].sum(axis=(1, 2, 3))
+        constants = _epilogue(graph, node, sums.astype(np.float32))
+    is_constant &= np.isfinite(constants)
+    if any(map(_is_padded, chain.readers)) or any(
+            _has_jump(node) or feeds_sign(node.outputs[0], users) for node in chain.readers):
+        # a bias would not be right at the borders, or would round sums otherwise
+        is_constant &= constants == 0
+    gone = is_constant | ~is_read
+    live = int((~gone).sum())
+    kept = max(1, live)
+    if len(gone) % _MULTIPLE == 0:
+        kept = -(-kept // _MULTIPLE) * _MULTIPLE
+    # as many as the multiple takes stay, whatever they hold
+    gone[np.flatnonzero(gone)[:kept - live]] = False
+    return gone, np.where(is_read, constants, 0).astype(np.float32)
+
+
+def _is_padded(node: Node) -> bool:
+    return any(node.attributes.get("pads", ())) or "auto_pad" in node.attributes
+
+
+def _has_jump(node: Node) -> bool:
+    expression: Expression = node.attributes["epilogue"]
+    return any(step.function in DISCONTINUOUS for step in expression.steps)
+
+
+def _epilogue(graph: Graph, node: Node, sums: np.ndarray) -> np.ndarray:
+    """Returns what a layer's epilogue makes of one sum a channel."""
+    expression: Expression = node.attributes["epilogue"]
+    operands = [graph.constants[name] for name in node.inputs[2:]]
+    return np.broadcast_to(expression.evaluate(sums, *operands)[0], sums.shape)
+
+
+def _remove(graph: Graph, chain: _Chain, gone: np.ndarray, constants: np.ndarray,
+            names: set[str]) -> None:
+    """Removes channels from a chain. constants: the number that each is at the chain's end."""
+    kept = np.flatnonzero(~gone)
+    for node in (chain.layer, *chain.depthwise):
+        axis = 1 if node.op == "gemm" and not node.attributes["trans_b"] else 0
+        _replace(graph, node, 1, graph.constants[node.inputs[1]].take(kept, axis), names)
+        for index, name in enumerate(node.inputs[2:], 2):
+            _replace(graph, node, index, graph.constants[name].take(kept), names)
+        if node is not chain.layer:
+            node.attributes["groups"] = len(kept)
+    for node in chain.readers:
+        lost = (_columns(graph, node).sum(axis=2, dtype=np.float64)[:, gone]
+                @ constants[gone].astype(np.float64)).astype(np.float32)
+        axis = 0 if node.op == "gemm" and not node.attributes["trans_b"] else 1
+        _replace(graph, node, 1, graph.constants[node.inputs[1]].take(kept, axis), names)
+        if lost.any():
+            _add_bias(node, add_constant(graph, names, f"{node.outputs[0]}.left", lost))
+
+
+def _replace(graph: Graph, node: Node, index: int, array: np.ndarray, names: set[str]) -> None:
+    """Gives a node another constant in the place of one that other nodes may read too."""
+    node.inputs[index] = add_constant(graph, names, f"{node.inputs[index]}.kept",
+                                      np.ascontiguousarray(array))
+
+
+def _add_bias(node: Node, bias: str) -> None:
+    """Adds a constant to the sums of a layer, before what its epilogue makes of them."""
+    composer = Composer()
+    result = node.outputs[0]
+    value = composer.apply("add", composer.operand(result), composer.operand(bias))
+    operands = [composer.operand(name) for name in node.inputs[2:]]
+    outputs = composer.inline(node.attributes["epilogue"], [value, *operands])
+    operand_names, node.attributes["epilogue"] = composer.build(*outputs, first=result)
+    node.inputs[2:] = operand_names[1:]
+

@@ -1,0 +1,200 @@
+"""Channels without effect are removed, and the results stay."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import helper
+
+from gossamer.model.graph import Graph
+from gossamer.model.infer.resolve import resolve
+from gossamer.model.load import load
+from gossamer.model.passes.optimise import optimise
+from tests.model.executor import execute
+from tests.model.onnx_models import model
+from tests.tolerances import normalised_error
+
+CHANNELS = 24
+
+
+class Network:
+    """A convolution of 24 channels, what lies between, and a layer of 5 channels."""
+
+    def __init__(self, seed: int, bias: str = "random") -> None:
+        self.rng = np.random.default_rng(seed)
+        self.arrays: dict[str, np.ndarray] = {}
+        self.nodes = []
+        self.last = "x"
+        self.first = self.conv(3, CHANNELS, bias=bias)
+
+    def conv(self, inputs: int, outputs: int, kernel: int = 3, pad: int = 1, groups: int = 1,
+             bias: str = "random") -> str:
+        """Adds a convolution, and returns the name of its weights."""
+        name = f"w{len(self.nodes)}"
+        self.arrays[name] = self.rng.standard_normal(
+            (outputs, inputs // groups, kernel, kernel)).astype(np.float32)
+        values = np.abs(self.rng.standard_normal(outputs)).astype(np.float32)
+        self.arrays[f"{name}.b"] = {"random": values, "negative": -values,
+                                    "zero": np.zeros_like(values)}[bias]
+        self.add("Conv", f"{name}", f"{name}.b", pads=[pad] * 4, group=groups)
+        return name
+
+    def add(self, op: str, *inputs: str, **attributes: object) -> None:
+        output = f"v{len(self.nodes)}"
+        self.nodes.append(helper.make_node(op, [self.last, *inputs], [output], name=output,
+                                           **attributes))
+        self.last = output
+
+    def zero(self, name: str, *index: object) -> None:
+        self.arrays[name][index] = 0
+
+    def graph(self) -> Graph:
+        self.nodes[-1].output[0] = "y"
+        return load(model(self.nodes, {"x": ["N", 3, 7, 9]}, {"y": 4}, self.arrays))
+
+
+def optimised(graph: Graph) -> Graph:
+    """Returns the optimised graph, whose results are those of the graph."""
+    result = optimise(graph)
+    x = {"x": np.random.default_rng(1).standard_normal((2, 3, 7, 9)).astype(np.float32)}
+    expected, found = (execute(resolve(each, 2), x) for each in (graph, result))
+    assert normalised_error(found["y"], expected["y"]) < 1e-6
+    return result
+
+
+def channels(graph: Graph) -> list[int]:
+    """Returns the number of output channels of each convolution or product with constants."""
+    return [graph.constants[node.inputs[1]].shape[
+        1 if node.op == "gemm" and not node.attributes["trans_b"] else 0]
+        for node in graph.nodes if node.op in ("conv2d", "gemm")]
+
+
+DEAD = list(range(3, 19))
+
+
+@pytest.mark.parametrize("bias, pad, count", [
+    ("negative", 1, 8), ("zero", 1, 8), ("random", 0, 8), ("random", 1, CHANNELS)])
+def test_filters_of_zeros(bias: str, pad: int, count: int) -> None:
+    network = Network(0, bias)
+    network.zero(network.first, DEAD)
+    network.add("Relu")
+    network.conv(CHANNELS, 5, pad=pad)
+    result = optimised(network.graph())
+    assert channels(result) == [count, 5]
+    if count < CHANNELS:
+        assert result.notes == ["16 channels without effect are left out: 16 of v0"]
+    else:
+        assert not result.notes, "at the borders it is another number"
+
+
+def test_channels_that_nobody_reads() -> None:
+    network = Network(1)
+    network.add("Relu")
+    network.zero(network.conv(CHANNELS, 5), slice(None), DEAD)
+    assert channels(optimised(network.graph())) == [8, 5]
+
+
+@pytest.mark.parametrize("bias", ["negative", "random"])
+def test_depthwise_convolutions_between(bias: str) -> None:
+    network = Network(2, bias)
+    network.zero(network.first, DEAD)
+    network.add("Relu")
+    network.conv(CHANNELS, CHANNELS, pad=1 if bias == "negative" else 0, groups=CHANNELS)
+    network.add("Relu")
+    network.conv(CHANNELS, 5, 1, 0)
+    result = optimised(network.graph())
+    assert channels(result) == [8, 8, 5]
+    assert [node.attributes["groups"] for node in result.nodes] == [1, 8, 1]
+
+
+def test_a_layer_that_loses_its_readers_goes_on_losing_channels() -> None:
+    network = Network(3)
+    network.add("Relu")
+    middle = network.conv(CHANNELS, CHANNELS)
+    network.add("Relu")
+    network.zero(network.conv(CHANNELS, 5), slice(None), DEAD)
+    # only channels of the second layer that nobody reads read these of the first
+    alive = [index for index in range(CHANNELS) if index not in DEAD]
+    network.zero(middle, *np.ix_(alive, DEAD))
+    result = optimised(network.graph())
+    assert channels(result) == [8, 8, 5]
+    assert result.notes == ["32 channels without effect are left out: 16 of v2, 16 of v0"]
+
+
+def test_as_many_stay_as_a_multiple_takes() -> None:
+    network = Network(4, "zero")
+    network.zero(network.first, list(range(3)))
+    network.conv(CHANNELS, 5)
+    assert channels(optimised(network.graph())) == [CHANNELS, 5]
+    network = Network(5, "zero")
+    network.zero(network.first, list(range(23)))
+    network.conv(CHANNELS, 5)
+    assert channels(optimised(network.graph())) == [8, 5]
+
+
+def test_a_layer_without_any_weight() -> None:
+    network = Network(6)
+    network.zero(network.first)
+    network.conv(CHANNELS, 5, pad=0)
+    assert channels(optimised(network.graph())) == [8, 5]
+
+
+def test_channels_that_something_else_reads_stay() -> None:
+    for other in ("residual", "output", "pool"):
+        network = Network(7, "zero")
+        network.zero(network.first, DEAD)
+        first = network.last
+        network.conv(CHANNELS, CHANNELS)
+        if other == "pool":
+            network.nodes.append(helper.make_node("GlobalAveragePool", [first], ["p"]))
+            network.add("Add", "p")
+        else:
+            network.add("Add", first)
+        result = optimised(network.graph())
+        assert channels(result) == [CHANNELS, CHANNELS], other
+
+
+def test_a_sign_behind_keeps_its_sums() -> None:
+    network = Network(8)
+    network.zero(network.first, DEAD)
+    network.add("Relu")
+    network.conv(CHANNELS, 5, pad=0)
+    network.add("Sign")
+    assert channels(optimised(network.graph())) == [CHANNELS, 5]
+
+
+@pytest.mark.parametrize("transposed", [0, 1])
+def test_products(transposed: int) -> None:
+    rng = np.random.default_rng(9)
+    first, second = rng.standard_normal((2, 24, 24)).astype(np.float32)
+    first[(DEAD, slice(None)) if transposed else (slice(None), DEAD)] = 0
+    bias = rng.standard_normal(24).astype(np.float32)
+    nodes = [helper.make_node("Flatten", ["x"], ["f"]),
+             helper.make_node("Gemm", ["f", "in"], ["a"]),
+             helper.make_node("Gemm", ["a", "first", "bias"], ["b"], transB=transposed),
+             helper.make_node("Sigmoid", ["b"], ["c"]),
+             helper.make_node("Gemm", ["c", "second", "bias"], ["y"], transB=transposed)]
+    graph = load(model(nodes, {"x": ["N", 3, 7, 9]}, {"y": 2}, {
+        "in": rng.standard_normal((189, 24)).astype(np.float32), "first": first,
+        "second": second, "bias": bias}))
+    assert channels(optimised(graph)) == [24, 8, 24]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_zeros(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    network = Network(seed, str(rng.choice(["random", "negative", "zero"])))
+    sizes = [CHANNELS]
+    for _ in range(int(rng.integers(1, 4))):
+        if rng.random() < 0.7:
+            network.add(str(rng.choice(["Relu", "Sigmoid", "Tanh"])))
+        if rng.random() < 0.3:
+            network.conv(sizes[-1], sizes[-1], groups=sizes[-1], pad=int(rng.integers(2)))
+        else:
+            sizes.append(int(rng.choice([1, 7, 8, 16])))
+            network.conv(sizes[-2], sizes[-1], *((1, 0) if rng.random() < 0.5 else (3, 1)))
+    for array in network.arrays.values():
+        if array.ndim == 4:
+            array[rng.random(array.shape[0]) < 0.5] = 0
+            array[:, rng.random(array.shape[1]) < 0.3] = 0
+    optimised(network.graph())
