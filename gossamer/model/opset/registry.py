@@ -9,6 +9,8 @@ import numpy as np
 from gossamer.model.graph import Node
 from gossamer.model.opset import (
     elementwise,
+    indexing,
+    linear,
     normalisation,
     onnx_part,
     parts,
@@ -35,7 +37,7 @@ def by_name(definitions: Iterable[OpDef]) -> dict[str, OpDef]:
 OPSET = by_name(
     definition
     for module in (products, normalisation, windows, elementwise, reductions, shapes, parts,
-                   onnx_part, shape_arithmetic)
+                   indexing, linear, onnx_part, shape_arithmetic)
     for definition in module.DEFINITIONS)
 
 

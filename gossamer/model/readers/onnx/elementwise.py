@@ -67,6 +67,19 @@ def _pow(node: OnnxNode) -> None:
     node.emit("cast_like", [power, node.required(0)])
 
 
+def _mod(c: Composer, values: list[int], node: OnnxNode) -> int:
+    """Returns the remainder of a division, which has the sign of the dividend with fmod, as in C,
+    and that of the divisor without it, which is for integers: their quotients are cut off."""
+    a, b = values
+    if node.attribute("fmod", 0):
+        return c.apply("fmod", a, b)
+    remainder = c.apply("sub", a, c.apply("mul", c.apply("div", a, b), b))
+    zero = c.constant(0)
+    has_other_sign = c.apply("less", c.apply("mul", c.apply("sign", remainder),
+                                             c.apply("sign", b)), zero)
+    return c.apply("where", has_other_sign, c.apply("add", remainder, b), remainder)
+
+
 def _elu(c: Composer, values: list[int], node: OnnxNode) -> int:
     alpha = c.constant(node.attribute("alpha", 1.0))
     return _exponential_below_zero(c, values[0], alpha)
@@ -233,7 +246,7 @@ ELEMENTWISE: dict[str, Converter] = {
         "Elu": _elu, "Celu": _celu, "Selu": _selu, "Gelu": _gelu,
         "Softsign": _softsign, "Softplus": _softplus, "Mish": _mish, "HardSwish": _hard_swish,
         "Reciprocal": _reciprocal, "Ceil": _ceil, "Xor": _xor, "IsNaN": _is_nan,
-        "IsInf": _is_infinite,
+        "IsInf": _is_infinite, "Mod": _mod,
     }.items()},
     "LeakyRelu": _leaky_relu, "HardSigmoid": _hard_sigmoid, "Clip": _clip, "PRelu": _prelu,
     "Pow": _pow, "Cast": _cast, "CastLike": _cast_like,

@@ -27,8 +27,10 @@ from gossamer.model.readers.onnx.constants import (
     load_external_data,
     to_array,
 )
+from gossamer.model.readers.onnx.einsum import EINSUM
 from gossamer.model.readers.onnx.elementwise import ELEMENTWISE, TYPES, Converter
 from gossamer.model.readers.onnx.file_types import FileTypes, type_text
+from gossamer.model.readers.onnx.indexing import INDEXING
 from gossamer.model.readers.onnx.layers import LAYERS
 from gossamer.model.readers.onnx.layout import LAYOUT
 from gossamer.model.readers.onnx.node import OnnxNode
@@ -48,7 +50,8 @@ _QUANTISED = frozenset(("QuantizeLinear", "DynamicQuantizeLinear", "QLinearConv"
                         "ConvInteger", "MatMulInteger"))
 """Operators that only networks of integers have."""
 
-_CONVERTERS: dict[str, Converter] = {**ELEMENTWISE, **LAYERS, **LAYOUT, **NORMALISATIONS}
+_CONVERTERS: dict[str, Converter] = {
+    **ELEMENTWISE, **LAYERS, **LAYOUT, **INDEXING, **EINSUM, **NORMALISATIONS}
 
 _CHOOSING = frozenset(("NonMaxSuppression", "TopK", "EfficientNMS_TRT", "BatchedNMS_TRT",
                        "BatchedNMSDynamic_TRT"))
