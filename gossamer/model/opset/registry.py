@@ -13,6 +13,7 @@ from gossamer.model.opset import (
     linear,
     normalisation,
     onnx_part,
+    onnx_reference,
     parts,
     products,
     reductions,
@@ -37,7 +38,7 @@ def by_name(definitions: Iterable[OpDef]) -> dict[str, OpDef]:
 OPSET = by_name(
     definition
     for module in (products, normalisation, windows, elementwise, reductions, shapes, parts,
-                   indexing, linear, onnx_part, shape_arithmetic)
+                   indexing, linear, onnx_part, onnx_reference, shape_arithmetic)
     for definition in module.DEFINITIONS)
 
 

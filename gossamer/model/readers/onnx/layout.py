@@ -154,6 +154,10 @@ def _shape(node: OnnxNode) -> None:
               end=node.attribute("end"))
 
 
+def _size(node: OnnxNode) -> None:
+    node.emit("size", [node.required(0)])
+
+
 def _gather(node: OnnxNode) -> None:
     node.emit("gather", [node.required(0), node.required(1)], axis=node.attribute("axis", 0))
 
@@ -173,6 +177,6 @@ LAYOUT: dict[str, Converter] = {
     "Transpose": _transpose, "DepthToSpace": _blocks, "SpaceToDepth": _blocks,
     "Flatten": _flatten, "Squeeze": _squeeze, "Unsqueeze": _squeeze,
     "Expand": _expand, "Pad": _pad, "Resize": _resize, "Upsample": _resize,
-    "Identity": _identity, "Dropout": _dropout, "Shape": _shape, "Gather": _gather,
+    "Identity": _identity, "Dropout": _dropout, "Shape": _shape, "Size": _size, "Gather": _gather,
     "ConstantOfShape": _constant_of_shape, "Range": _range,
 }
