@@ -157,8 +157,8 @@ def page(exports: list[dict[str, Any]], results: list[dict[str, Any]], device: s
         f"with results in float64 where that is further off; in {whole} of these every node is "
         f"computed by gossamer. {others}".strip(), "",
         "The two numbers of a cell are those of the exporters `torchscript` (opset 17) and "
-        "`dynamo` (opset 18); a dash stands for a network that the exporter cannot export. Nodes are those "
-        "of the file; the error is the largest normalised one. A call took so many milliseconds "
+        "`dynamo` (opset 18); a dash stands for a network that the exporter cannot export. Nodes "
+        "are those of the file; the error is the largest normalised one. A call took so many ms "
         "here and with ONNX Runtime, without measuring (`--effort` takes what is fastest); what "
         "follows names the operators that ONNX Runtime computes.", "",
         "`python -m tests.networks.export` writes the files, `python -m "

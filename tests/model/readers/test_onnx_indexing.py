@@ -79,6 +79,10 @@ def whole(graph: Graph) -> Graph:
     return graph
 
 
+def test_floor_mod_of_floats(tmp_path: Path) -> None:
+    whole(compare(*single("Mod", (MATRIX, weights(5)), 28), tmp_path))
+
+
 @pytest.mark.parametrize("opset", [9, 11, NEWEST_OPSET])
 def test_top_k(opset: int, tmp_path: Path) -> None:
     for axis in (-1, 1) if opset > 9 else (-1,):

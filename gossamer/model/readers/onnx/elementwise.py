@@ -67,17 +67,9 @@ def _pow(node: OnnxNode) -> None:
     node.emit("cast_like", [power, node.required(0)])
 
 
-def _mod(c: Composer, values: list[int], node: OnnxNode) -> int:
-    """Returns the remainder of a division, which has the sign of the dividend with fmod, as in C,
-    and that of the divisor without it, which is for integers: their quotients are cut off."""
-    a, b = values
-    if node.attribute("fmod", 0):
-        return c.apply("fmod", a, b)
-    remainder = c.apply("sub", a, c.apply("mul", c.apply("div", a, b), b))
-    zero = c.constant(0)
-    has_other_sign = c.apply("less", c.apply("mul", c.apply("sign", remainder),
-                                             c.apply("sign", b)), zero)
-    return c.apply("where", has_other_sign, c.apply("add", remainder, b), remainder)
+def _mod(node: OnnxNode) -> None:
+    node.emit("mod", [node.required(0), node.required(1)],
+              of_dividend=bool(node.attribute("fmod", 0)))
 
 
 def _elu(c: Composer, values: list[int], node: OnnxNode) -> int:
@@ -246,8 +238,8 @@ ELEMENTWISE: dict[str, Converter] = {
         "Elu": _elu, "Celu": _celu, "Selu": _selu, "Gelu": _gelu,
         "Softsign": _softsign, "Softplus": _softplus, "Mish": _mish, "HardSwish": _hard_swish,
         "Reciprocal": _reciprocal, "Ceil": _ceil, "Xor": _xor, "IsNaN": _is_nan,
-        "IsInf": _is_infinite, "Mod": _mod,
+        "IsInf": _is_infinite,
     }.items()},
     "LeakyRelu": _leaky_relu, "HardSigmoid": _hard_sigmoid, "Clip": _clip, "PRelu": _prelu,
-    "Pow": _pow, "Cast": _cast, "CastLike": _cast_like,
+    "Mod": _mod, "Pow": _pow, "Cast": _cast, "CastLike": _cast_like,
 }
