@@ -34,6 +34,10 @@ def _tile_shape(state: InferenceState, node: Node) -> None:
     if apart == list(shape):
         state.alias(node)
         return
+    if node.inputs[0] in state.known:
+        state.check_size(node, wide, "float64")
+        _know(state, node, np.tile(state.known[node.inputs[0]], repeats))
+        return
     x = state.reshape(node, apart, node.inputs[0], [state.new_name(node, "apart")])
     x = state.emit(node, wide, op="expand", inputs=[x], outputs=[state.new_name(node, "wide")],
                    shape=tuple(wide))
@@ -92,7 +96,7 @@ def _places_of_slices(state: InferenceState, node: Node, batch_dims: int
             indices.shape[:batch_dims] != shape[:batch_dims]):
         raise state.error(node, f"indices of shape {list(indices.shape)} do not fit "
                                 f"{list(shape)} with {batch_dims} dimensions of a batch")
-    state.check_constant(node, indices.shape, "int64")
+    state.check_size(node, indices.shape, "int64")
     places = np.zeros(indices.shape[:-1], np.int64)
     for axis in range(count):
         along = (np.arange(shape[axis]).reshape(-1, *[1] * (places.ndim - axis - 1))
@@ -112,7 +116,7 @@ def _places_of_elements(state: InferenceState, node: Node) -> np.ndarray:
             in enumerate(zip(indices.shape, shape, strict=True)) if other != axis):
         raise state.error(node, f"indices of shape {list(indices.shape)} do not fit {list(shape)} "
                                 f"along axis {axis}")
-    state.check_constant(node, indices.shape, "int64")
+    state.check_size(node, indices.shape, "int64")
     places = np.zeros(indices.shape, np.int64)
     for other, size in enumerate(indices.shape):
         along = (_positive(state, node, indices, shape[axis], axis) if other == axis else
@@ -124,6 +128,7 @@ def _places_of_elements(state: InferenceState, node: Node) -> np.ndarray:
 def _gather_flat(state: InferenceState, node: Node, x: str, places: np.ndarray, rest: Shape
                  ) -> None:
     """Emits the choice of slices of shape `rest` from x, which has them along its first axis."""
+    state.check_constant(node, places.shape, "int64")
     name = state.know(state.new_name(node, "places"), places)
     state.emit(node, (*places.shape, *rest), op="gather", inputs=[x, name], axis=0)
 
@@ -153,6 +158,13 @@ def _scatter_elements_shape(state: InferenceState, node: Node) -> None:
     _replace(state, node, _places_of_elements(state, node), state.shapes[node.inputs[0]])
 
 
+def _know(state: InferenceState, node: Node, result: np.ndarray) -> None:
+    """Records the result of a node whose inputs are known. Its steps would be constants as well,
+    which files that compute large ones have no room for."""
+    state.check_constant(node, result.shape, result.dtype.name)
+    state.know(node.outputs[0], result)
+
+
 def _replace(state: InferenceState, node: Node, places: np.ndarray, leading: Sequence[int]) -> None:
     """Emits the first input with the slices at some places of its leading dimensions replaced by
     those of the third: both are put together, and each slice is taken from one of them. Of several
@@ -163,7 +175,12 @@ def _replace(state: InferenceState, node: Node, places: np.ndarray, leading: Seq
         raise state.error(node, f"updates have shape {list(state.shapes[updates])}, expected "
                                 f"{[*places.shape, *rest]}")
     count = math.prod(leading)
-    state.check_constant(node, (count,), "int64")
+    if x in state.known and updates in state.known:
+        result = state.known[x].reshape(count, *rest).copy()
+        result[places.reshape(-1)] = state.known[updates].reshape(places.size, *rest)
+        _know(state, node, result.reshape(shape))
+        return
+    state.check_size(node, (count,), "int64")
     taken = np.arange(count)
     taken[places.reshape(-1)] = count + np.arange(places.size)
     parts = [state.reshape(node, (size, *rest), name, [state.new_name(node, f"flat{index}")])

@@ -85,14 +85,17 @@ def test_a_branch_whose_names_are_taken_is_left_to_onnx_runtime(tmp_path: Path) 
 
 @pytest.mark.parametrize(("op", "inputs", "attributes"), [
     ("ReduceProd", "s", {"keepdims": 0}), ("CumSum", "s axis", {}), ("TopK", "s three", {}),
-    ("BitwiseAnd", "s three", {}), ("Size", "x", {})])
+    ("BitwiseAnd", "s three", {}), ("Size", "x", {}), ("Tile", "size three", {}),
+    ("ScatterND", "s places sevens", {}), ("ScatterElements", "s first sevens", {}),
+    ("GatherND", "s places", {}), ("GatherElements", "s first", {})])
 def test_integers_of_shapes_are_folded(op: str, inputs: str, attributes: dict,
                                        tmp_path: Path) -> None:
-    nodes = [node("Shape", "x", "s"),
-             node(op, inputs, "n places" if op == "TopK" else "n", **attributes),
+    nodes = [node("Shape", "x", "s"), node("Shape", "x", "size", start=0, end=1),
+             node(op, inputs, "n order" if op == "TopK" else "n", **attributes),
              node("Cast", "n", "f", to=TensorProto.FLOAT), node("Mul", "x f", "y")]
-    proto = model(nodes, {"x": ("N", 3, 3)}, {"y": 3}, {"axis": np.array(0), "three": ints(3)},
-                  opset=18)
+    proto = model(nodes, {"x": ("N", 3, 3)}, {"y": 3},
+                  {"axis": np.array(0), "three": ints(3), "first": ints(1, 0, -1),
+                   "places": ints([1], [0], [-1]), "sevens": ints(7, 8, 9)}, opset=18)
     for batch in (1, 4):
         x = np.random.default_rng(0).standard_normal((batch, 3, 3), np.float32)
         graph = whole(compare(proto, {"x": x}, tmp_path))
