@@ -7,13 +7,15 @@ import math
 
 import numpy as np
 
+from gossamer.expression import apply
 from gossamer.model.graph import Node
 from gossamer.model.opset.definition import define, never_jumps, resolved
 from gossamer.model.opset.interpolation import interpolation
 from gossamer.model.opset.state import InferenceState
 
-_LONGEST_SUM = 4096
-"""Elements of the longest axis along which sums up to each element are a product."""
+_LONGEST_SUMS = {"float32": 4096, "int32": 512, "int64": 512}
+"""Elements of the longest axis along which sums up to each element are computed, by dtype. Those of
+integers take memory for each pair of elements."""
 
 
 def _reshape_by_shape(state: InferenceState, node: Node) -> None:
@@ -30,17 +32,32 @@ def _reshape_by_shape(state: InferenceState, node: Node) -> None:
 
 
 def _sums_up_to_shape(state: InferenceState, node: Node) -> None:
-    shape = state.shapes[node.inputs[0]]
+    """Multiplies by a triangular matrix. Integers are multiplied one by one and summed up, since
+    products of matrices are those of floats."""
+    x = node.inputs[0]
+    shape, dtype = state.shapes[x], state.dtypes[x]
     axis = state.axis(node, node.attributes["axis"], len(shape))
     length = shape[axis]
-    if length > _LONGEST_SUM:
-        raise state.unsupported(node, f"sums along {length} elements; gossamer computes up to "
-                                      f"{_LONGEST_SUM}")
-    state.check_constant(node, (length, length), "float32")
-    ones = np.ones((length, length), np.float32)
+    longest = _LONGEST_SUMS.get(dtype, 0)
+    if length > longest:
+        raise state.unsupported(node, f"sums along {length} elements of {dtype}; gossamer computes "
+                                      f"up to {longest}")
+    state.check_constant(node, (length, length), dtype)
+    ones = np.ones((length, length), dtype)
     own = 1 if node.attributes["exclusive"] else 0
     matrix = np.tril(ones, -own) if node.attributes["reverse"] else np.triu(ones, own)
-    _multiply(state, node, node.inputs[0], [(axis, matrix)])
+    if dtype == "float32":
+        _multiply(state, node, x, [(axis, matrix)])
+        return
+    # axis `axis` is the one that is summed over, and the next one that of the results
+    name = state.know(state.new_name(node, "matrix"),
+                      matrix.reshape(length, length, *[1] * (len(shape) - axis - 1)))
+    apart = (*shape[:axis + 1], 1, *shape[axis + 1:])
+    x = state.reshape(node, apart, x, [state.new_name(node, "apart")])
+    terms = state.emit(node, np.broadcast_shapes(apart, state.shapes[name]), op="elementwise",
+                       inputs=[x, name], outputs=[state.new_name(node, "terms")], dtype=dtype,
+                       expression=apply("mul"))
+    state.emit(node, shape, op="reduce", inputs=[terms], kind="sum", axes=(axis,), keepdims=False)
 
 
 def _resize_linearly_shape(state: InferenceState, node: Node) -> None:
@@ -111,7 +128,7 @@ DEFINITIONS = (
            text="x; axis, exclusive: whether an element is none of its sum, reverse: whether sums "
                 "go from the end",
            shape=_sums_up_to_shape, evaluate=resolved, mixes=resolved, passes_values=True,
-           jumps=never_jumps, facts=resolved, float_only=True, attribute_inputs=()),
+           jumps=never_jumps, facts=resolved, float_only=False, attribute_inputs=()),
     define("resize_linearly",
            text="x; scales, sizes, axes of both; mode, coordinates, antialias, cubic_coefficient, "
                 "exclude_outside: as gossamer.model.opset.interpolation takes them",

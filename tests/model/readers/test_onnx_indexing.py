@@ -46,6 +46,8 @@ CASES: dict[str, list[tuple[tuple[Any, ...], dict[str, Any]]]] = {
     "ArgMin": [((IMAGE,), {"axis": 1, "keepdims": 0}), ((MATRIX,), {"axis": -1})],
     "CumSum": [((IMAGE, np.array(1)), {}), ((IMAGE, np.array(-1)), {"exclusive": 1}),
                ((IMAGE, np.array(2)), {"reverse": 1}),
+               ((Input((2, 3, 5, 2), -9, 9, "int64"), np.array(2)), {"exclusive": 1}),
+               ((Input((2, 3, 5), -9, 9, "int32"), np.array(0)), {"reverse": 1}),
                ((MATRIX, np.array(0)), {"reverse": 1, "exclusive": 1})],
     "Mod": [((MATRIX, weights(5)), {"fmod": 1}),
             ((Input((3, 5), -9, 9, "int64"), ints(3, -4, 7, -1, 2)), {}),
@@ -67,7 +69,7 @@ def test_op(op: str, opset: int, arguments: tuple[Any, ...], attributes: dict[st
             tmp_path: Path) -> None:
     if op in ("ArgMax", "ArgMin"):
         attributes = {**attributes, "types": {"y0": TensorProto.INT64}}
-    elif op == "Mod" and arguments[0].dtype != "float32":
+    elif op in ("Mod", "CumSum") and arguments[0].dtype != "float32":
         kind = helper.np_dtype_to_tensor_dtype(np.dtype(arguments[0].dtype))
         attributes = {**attributes, "types": {"y0": kind}}
     whole(compare(*single(op, arguments, opset, **attributes), tmp_path, op))

@@ -24,6 +24,7 @@ CASES: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "ScatterElements": ((Input((3, 5)), np.array([[0, -1], [4, 2]]), weights(2, 2)), {"axis": 1}),
     "Einsum": ((IMAGE, weights(4, 6, 3)), {"equation": "nchw,cwk->nkh"}),
     "CumSum": ((IMAGE, np.array(1)), {"reverse": 1}),
+    "CumSum of integers": ((Input((2, 3, 5), -9, 9, "int64"), np.array(2)), {}),
     "Resize": ((IMAGE, None, np.float32([1, 1, 1.5, 2])), {"mode": "cubic"}),
     "Mod": ((IMAGE, weights(6)), {"fmod": 1}),
     "ReduceLogSumExp": ((IMAGE,), {"axes": [1]}),
@@ -31,10 +32,11 @@ CASES: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("op", CASES)
-def test_it_agrees_with_onnx_runtime_and_stays_on_the_device(op: str, device: Device) -> None:
-    arguments, attributes = CASES[op]
-    kinds = {"y0": TensorProto.INT64} if op == "ArgMax" else None
+@pytest.mark.parametrize("case", CASES)
+def test_it_agrees_with_onnx_runtime_and_stays_on_the_device(case: str, device: Device) -> None:
+    arguments, attributes = CASES[case]
+    op = case.split(" ")[0]
+    kinds = {"y0": TensorProto.INT64} if case in ("ArgMax", "CumSum of integers") else None
     proto, feeds = single(op, arguments, 17, types=kinds, **attributes)
     plan = gossamer.compile(proto, device)
     (expected,) = runtime(proto, feeds)
