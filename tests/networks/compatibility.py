@@ -6,7 +6,8 @@
 
 The second command runs every network that the first has written, at two batch sizes on the host
 with one thread, and appends what it sees to FOLDER/results.jsonl; networks that are in it are not
-run again. The third makes the page of both files.
+run again. The third makes the page of both files. --device and --effort run them elsewhere and
+measure first; then a row says which share of the layers' time is spent outside of the device.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from gossamer.errors import GossamerError
 from gossamer.model.infer.resolve import resolve
 from gossamer.model.opset.onnx_part import nodes_of
 from gossamer.plan.plan import Plan
+from gossamer.plan.policy import EFFORTS
 from tests.model.executor import execute
 from tests.tolerances import normalised_error
 
@@ -42,7 +44,8 @@ TITLES = {"torchvision": "torchvision", "timm": "timm", "transformers": "transfo
 _WORDS = 98
 
 
-def run(path: Path, row: dict[str, Any], device: str) -> dict[str, Any]:
+def run(path: Path, row: dict[str, Any], device: str, effort: str | None = None
+        ) -> dict[str, Any]:
     """Returns what became of a network: its outcome ("ok", "ONNX Runtime refuses it: ...",
     "refused: ...", "crashed: ..." or "wrong"), how many nodes its file and its graph have, which of
     the file's nodes ONNX Runtime computes, the largest error, and the milliseconds of a call here
@@ -61,7 +64,7 @@ def run(path: Path, row: dict[str, Any], device: str) -> dict[str, Any]:
     except Exception as error:
         return {**row, "outcome": f"ONNX Runtime refuses it: {_line(error)}"}
     try:
-        plan = gossamer.compile(str(path), device)
+        plan = gossamer.compile(str(path), device, effort=effort)
         graph = plan.graph
         row["left"] = _left(graph)
         errors = []
@@ -70,6 +73,8 @@ def run(path: Path, row: dict[str, Any], device: str) -> dict[str, Any]:
             errors.append(_error(plan, given, _listed(results), wanted))
         row["error"] = max(errors)
         row |= _times(plan, session, feeds[0])
+        if effort is not None:
+            row["share_outside"] = _share_outside(plan)
     except GossamerError as error:
         return {**row, "outcome": f"refused: {_line(error)}"}
     except Exception as error:
@@ -119,6 +124,14 @@ def _left(graph: gossamer.model.graph.Graph) -> list[str]:
     if graph.tail is not None:
         named += [name for name, _ in nodes_of(graph.tail.model)]
     return [name.split(" ")[0] for name in named]
+
+
+def _share_outside(plan: Plan) -> float:
+    """Returns the share of the layers' time at batch 1 that is spent outside of the device."""
+    rows = plan.report(1).rows
+    times = [(row["median_us"] or 0.0, row["device"] == plan.device.name) for row in rows]
+    return sum(time for time, is_here in times if not is_here) / (
+        sum(time for time, _ in times) or 1.0)
 
 
 def _times(plan: Plan, session: onnxruntime.InferenceSession,
@@ -197,6 +210,8 @@ def main() -> int:
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--device", default="host")
+    parser.add_argument("--effort", choices=EFFORTS,
+                        help="measure with this effort, and without it not at all")
     parser.add_argument("--draw", type=Path, metavar="PAGE", help="make the page, and run nothing")
     parser.add_argument("--only", default="", metavar="TEXT",
                         help="run only networks whose library and name hold this")
@@ -216,7 +231,7 @@ def main() -> int:
         path = options.folder / entry["exporter"] / f"{entry['library']}-{entry['name']}.onnx"
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            results.append(run(path, key, options.device))
+            results.append(run(path, key, options.device, options.effort))
         with file.open("a") as written:
             written.write(json.dumps(results[-1]) + "\n")
         print(" ".join(map(str, results[-1].values())), flush=True)
