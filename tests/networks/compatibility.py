@@ -16,10 +16,11 @@ import argparse
 import json
 import statistics
 import sys
+import textwrap
 import time
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -160,22 +161,25 @@ def page(exports: list[dict[str, Any]], results: list[dict[str, Any]], device: s
     whole = sum(row["outcome"] == "ok" and not row["left"] for row in results)
     others = " ".join(f"{count}: {kind}." for kind, count in sorted(outcomes.items())
                       if kind != "ok")
-    lines = [
-        "# Networks that were tried", "",
+    texts = [
+        "# Networks that were tried",
         "Networks of torchvision and timm, tiny configurations of transformers, and single layers "
         "and functions of PyTorch, with drawn weights, exported by both of PyTorch's exporters "
         f"and run on `{device}` with one thread beside ONNX Runtime {onnxruntime.__version__}, at "
-        "batch 1 and, where the exporter leaves the batch open, 2.", "",
+        "batch 1 and, where the exporter leaves the batch open, 2.",
         f"Of {len(results)} files {outcomes['ok']} agree with ONNX Runtime within {CLOSE:g}, or "
         f"with results in float64 where that is further off; in {whole} of these every node is "
-        f"computed by gossamer. {others}".strip(), "",
+        f"computed by gossamer. {others}".strip(),
         "The two numbers of a cell are those of the exporters `torchscript` (opset 17) and "
         "`dynamo` (opset 18); a dash stands for a network that the exporter cannot export. Nodes "
-        "are those of the file; the error is the largest normalised one. A call took so many ms "
-        "here and with ONNX Runtime, without measuring (`--effort` takes what is fastest); what "
-        "follows names the operators that ONNX Runtime computes.", "",
-        "`python -m tests.networks.export` writes the files, `python -m "
-        "tests.networks.compatibility` runs them and draws this page."]
+        "are those of the file; the error is the largest normalised one. A call at batch 1 took "
+        "so many ms here and with ONNX Runtime, on a machine with other work, and nothing was "
+        "measured before to choose what is fastest. The last column names the operators that ONNX "
+        "Runtime computes.",
+        "`python -m tests.networks.export FOLDER` writes the files, `python -m "
+        "tests.networks.compatibility FOLDER` runs them, and draws this page with `--draw`."]
+    lines = [line for text in texts for line in (*textwrap.wrap(
+        text, 100, break_on_hyphens=False, break_long_words=False), "")][:-1]
     for library, title in TITLES.items():
         names = list(dict.fromkeys(row["name"] for row in exports if row["library"] == library))
         lines += ["", f"## {title}", "", "| network | nodes | error | ms | ONNX Runtime's ms | "
@@ -193,15 +197,23 @@ def page(exports: list[dict[str, Any]], results: list[dict[str, Any]], device: s
 
 
 def _line_of(name: str, pair: Sequence[dict[str, Any] | None]) -> str:
-    def cell(key: str, form: str) -> str:
-        return " / ".join("-" if row is None or key not in row else format(row[key], form)
+    def cell(key: str, text: Callable[[Any], str]) -> str:
+        return " / ".join("-" if row is None or key not in row else text(row[key])
                           for row in pair)
 
     left = [", ".join(dict.fromkeys(row["left"])) if "left" in row else "" for row in pair if row]
     said = [row["outcome"] for row in pair if row and row["outcome"] != "ok"]
     last = "; ".join(dict.fromkeys([*filter(None, left), *said]))
-    return (f"| {name} | {cell('nodes', 'd')} | {cell('error', '.0e')} | {cell('ms', '.3g')} | "
-            f"{cell('onnxruntime_ms', '.3g')} | {last} |")
+    return (f"| {name} | {cell('nodes', str)} | {cell('error', _error_text)} | "
+            f"{cell('ms', _ms_text)} | {cell('onnxruntime_ms', _ms_text)} | {last} |")
+
+
+def _error_text(error: float) -> str:
+    return f"{error:.0e}" if error else "0"
+
+
+def _ms_text(ms: float) -> str:
+    return f"{ms:.0f}" if ms >= 10 else f"{ms:.2f}"
 
 
 def main() -> int:

@@ -54,7 +54,7 @@ TRANSFORMERS: dict[str, tuple[dict[str, Any], Shape]] = {
     "MPNet": (_TEXT, (16,)),
     "Mistral": ({**_TEXT, "num_key_value_heads": 2, "use_cache": False}, (16,)),
     "MobileViT": ({"hidden_sizes": [24, 32, 40], "neck_hidden_sizes": [8, 8, 16, 16, 24, 24, 64],
-                   "image_size": 64}, (3, 64, 64)),
+                   "image_size": 64, "initializer_range": 0.5}, (3, 64, 64)),
     "Qwen2": ({**_TEXT, "num_key_value_heads": 2, "use_cache": False}, (16,)),
     "Roberta": (_TEXT, (16,)),
     "Segformer": ({"hidden_sizes": [16, 24, 32, 40], "depths": [1, 1, 1, 1],
