@@ -14,6 +14,7 @@ from gossamer.errors import ModelError
 from gossamer.model.graph import Graph
 from gossamer.model.infer.resolve import resolve
 from gossamer.model.load import load
+from gossamer.model.passes.optimise import optimise
 from gossamer.model.readers.onnx.reader import NEWEST_OPSET
 from tests.model.onnx_models import Input, compare, model, save, single, weights
 
@@ -125,6 +126,12 @@ def test_einsum_of_an_open_batch(tmp_path: Path) -> None:
                                   equation="nld,dhe->nhle"), tmp_path))
     assert [resolve(graph, batch).shapes["y0"] for batch in (1, 7)] == [
         (1, 2, 3, 6), (7, 2, 3, 6)]
+
+
+def test_einsum_with_a_weight_is_one_product(tmp_path: Path) -> None:
+    proto, _ = single("Einsum", [Input((2, 6, 5)), weights(5, 4)], 17, equation="nld,de->nle")
+    static = resolve(optimise(load(save(proto, tmp_path))), 2)
+    assert [node.op for node in static.nodes] == ["gemm"]
 
 
 @pytest.mark.parametrize(("mode", "coordinates", "antialias"), [

@@ -126,8 +126,8 @@ def _summed(node: OnnxNode, value: str, term: Term, kept: Iterable[str], role: s
 def _moved(node: OnnxNode, value: str, term: Term, wanted: Term, role: str | None) -> str:
     """Emits a value with its dimensions in another order, and returns it. role: None for the
     node's own output."""
-    if role is not None and term == wanted:
-        return value
+    if term == wanted:
+        return value if role is not None else node.emit("identity", [value])
     return node.emit("transpose", [value], role,
                      permutation=tuple(term.index(letter) for letter in wanted))
 
