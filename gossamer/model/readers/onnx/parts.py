@@ -22,6 +22,8 @@ from gossamer.model.readers.onnx.probe import Probe
 
 _DOMAINS = frozenset(("", "ai.onnx", "ai.onnx.ml", "com.microsoft"))
 """The domains whose operators ONNX Runtime knows."""
+_OTHER_SIZES = {"batch": 2, "open_size": 192}
+"""The sizes that open dimensions have where a condition is looked at once more."""
 _REFUSED = frozenset(("EPContext", "ImageDecoder"))
 """Operators that no file may ask for: one names another file, one decodes pictures."""
 
@@ -63,7 +65,7 @@ class Parts:
         if value is None or value.size != 1:
             return None
         if not self.probe.is_only_size:
-            other = Probe(self._graph, 2, 192)
+            other = Probe(self._graph, **_OTHER_SIZES)
             other.add(self._graph.nodes)
             at_other_size = other.known(name)
             if at_other_size is None or bool(at_other_size.any()) != bool(value.any()):
