@@ -12,6 +12,7 @@ import argparse
 import contextlib
 import io
 import json
+import re
 import time
 import warnings
 from pathlib import Path
@@ -76,7 +77,8 @@ def _takes_any_number(module: Any) -> bool:
 
 
 def _line(error: Exception) -> str:
-    text = str(error).strip()
+    # messages may have colours
+    text = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip()
     return f"{type(error).__name__}: {text.splitlines()[0][:120] if text else ''}"
 
 
