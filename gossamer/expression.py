@@ -62,6 +62,7 @@ FUNCTIONS: dict[str, Function] = {
     "mul": Function(2, np.multiply, "({0} * {1})"),
     "div": Function(2, np.divide, "({0} / {1})"),
     "pow": Function(2, np.power, "pow({0}, {1})"),
+    "fmod": Function(2, np.fmod, "fmod({0}, {1})", 4),
     "min": Function(2, np.minimum, "MINIMUM({0}, {1})"),
     "max": Function(2, np.maximum, "MAXIMUM({0}, {1})"),
     "less": Function(2, _truth(np.less), "(({0} < {1}) ? ONE : ZERO)"),
@@ -107,7 +108,7 @@ FUNCTIONS: dict[str, Function] = {
 
 
 DISCONTINUOUS = frozenset({"sign", "less", "less_equal", "greater", "greater_equal", "equal", "and",
-                           "or", "not", "floor", "round"})
+                           "or", "not", "floor", "fmod", "round"})
 """Functions whose result jumps where an argument is rounded to the other side of a limit."""
 
 

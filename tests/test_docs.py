@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 from gossamer.model.readers import registry
+from gossamer.model.readers.onnx.einsum import EINSUM
 from gossamer.model.readers.onnx.elementwise import ELEMENTWISE
+from gossamer.model.readers.onnx.indexing import INDEXING
 from gossamer.model.readers.onnx.layers import LAYERS
 from gossamer.model.readers.onnx.layout import LAYOUT
 from gossamer.model.readers.onnx.normalisation import NORMALISATIONS
@@ -82,8 +84,8 @@ def test_every_operator_is_listed():
     rows = re.findall(r"^\| [a-z]+ \| ([A-Z][A-Za-z0-9, ]+) \|$",
                       (DOCS / "operators.md").read_text(), re.MULTILINE)
     listed = [name for row in rows for name in row.split(", ")]
-    assert sorted(listed) == sorted({*ELEMENTWISE, *LAYERS, *LAYOUT, *NORMALISATIONS,
-                                    "Constant"})
+    assert sorted(listed) == sorted({*ELEMENTWISE, *LAYERS, *LAYOUT, *INDEXING, *EINSUM,
+                                    *NORMALISATIONS, "Constant"})
 
 
 def test_example_program(cat):

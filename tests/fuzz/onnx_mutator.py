@@ -14,7 +14,9 @@ from tests.fuzz.mutators import NUMBERS, TEXTS, any_bytes, json_text
 _FLOATS = (0.0, -1.0, 0.5, 1e-45, 1e30, 3e38, float("nan"), float("inf"), -float("inf"), 2.5e9)
 _OPS = ("Add", "Relu", "Conv", "Gemm", "Concat", "Reshape", "Gather", "Pad", "Resize", "Slice",
         "Split", "Loop", "If", "Softmax", "MatMul", "Expand", "Range", "ConstantOfShape", "Cast",
-        "Einsum", "ImageDecoder", "Tile", "Constant")
+        "Einsum", "ImageDecoder", "Tile", "Constant", "Trilu", "GatherND", "GatherElements",
+        "ScatterND", "ScatterElements", "ArgMax", "TopK", "CumSum", "Mod", "ReduceProd", "Size",
+        "RMSNormalization", "ReduceLogSumExp")
 _MOST_PLACES = 4000
 _SIZES = (0, 1, 2, 3, 4, 5, 8, 16, -1, -2, 1000)
 

@@ -116,7 +116,43 @@ def onnx_files() -> list[bytes]:
         {"x": ["N", 2, 4, 4]}, {"y": 4}, opset=onnx.defs.onnx_opset_version())
     return [proto.SerializeToString() for proto in (
         small(), with_metadata, layout, layers, old, oldest, newest, sampled(), choosing(),
-        texts())]
+        texts(), _indexing())]
+
+
+def _indexing() -> onnx.ModelProto:
+    """Returns a network of operators that become others, and of what follows from shapes."""
+    node = helper.make_node
+
+    def branch(name: str, op: str) -> onnx.GraphProto:
+        return helper.make_graph([node(op, ["wide"], [name], name)], name, [],
+                                 [helper.make_tensor_value_info(name, TensorProto.FLOAT, None)])
+
+    return model(
+        [node("Tile", ["x", "repeats"], ["tiled"], "tile"),
+         node("Trilu", ["tiled", "one"], ["upper"], "trilu", upper=1),
+         node("GatherND", ["upper", "places"], ["slices"], "nd"),
+         node("ScatterND", ["slices", "rows", "updates"], ["replaced"], "scatter"),
+         node("GatherElements", ["replaced", "columns"], ["chosen"], "elements", axis=2),
+         node("Einsum", ["chosen", "w"], ["summed"], "einsum", equation="abc,cde->daeb"),
+         node("CumSum", ["summed", "one"], ["sums"], "cumsum", exclusive=1),
+         node("Mod", ["sums", "two"], ["rest"], "mod", fmod=1),
+         node("Resize", ["upper", "", "", "size"], ["wide"], "cubic", mode="cubic",
+              coordinate_transformation_mode="half_pixel", cubic_coeff_a=-0.5),
+         node("Shape", ["wide"], ["shape"], "shape", start=1),
+         node("ReduceProd", ["shape"], ["count"], "count", keepdims=0),
+         node("Equal", ["count", "expected"], ["same"], "same"),
+         node("If", ["same"], ["branched"], "if", then_branch=branch("then", "Relu"),
+              else_branch=branch("else", "Neg")),
+         node("ReduceLogSumExp", ["branched", "axes"], ["log"], "log", keepdims=0),
+         node("TopK", ["log", "k"], ["y", "order"], "top", axis=1),
+         node("ArgMin", ["rest"], ["least"], "least", axis=3, keepdims=0)],
+        {"x": ["N", 2, 4, 4]}, {"y": 2, "order": 2, "least": 3},
+        {"repeats": np.array([1, 1, 2, 1]), "one": np.array(1),
+         "places": np.array([[0, 1], [0, 0]]), "rows": np.array([[1]]),
+         "updates": weights(1, 8, 4), "columns": np.ones((2, 8, 2), int),
+         "w": weights(2, 3, 2), "two": np.float32(2), "size": np.array([1, 2, 5, 6]),
+         "expected": np.array(60), "axes": np.array([2, 3]), "k": np.array([2])}, opset=18,
+        types={"order": TensorProto.INT64, "least": TensorProto.INT64})
 
 
 def external_files() -> list[dict[str, bytes]]:

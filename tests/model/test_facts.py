@@ -130,6 +130,8 @@ LAYERS: dict[str, list[tuple[str, dict[str, Any]]]] = {
               ("slice", {"starts": (3,), "ends": (0,), "axes": (3,), "steps": (-2,)}),
               ("cast", {"dtype": "int32"}), ("cast", {"dtype": "uint8"}),
               ("cast", {"dtype": "bool"})],
+    "top_k": [("top_k", {"axis": 2, "count": (3,), "largest": largest})
+              for largest in (False, True)],
     "concat": [("concat", {"axis": 1})], "matmul": [("matmul", {})],
 }
 
@@ -172,6 +174,8 @@ def test_every_layer_of_a_graph(kind: str, data: st.DataObject) -> None:
     elif kind == "concat":
         inputs.append(build.apply("sign", "x"))
     build.add(op, inputs, "y", **attributes)
+    if op == "top_k":
+        build.graph.nodes[-1].outputs.append("places")
     x = rng.standard_normal((2, 4, 5, 5), dtype=np.float32) * np.float32(3)
     derived = outputs_hold(build, x, known)
     assert derived[limited] == known

@@ -21,6 +21,7 @@ from gossamer.ops.pool.problem import PoolProblem
 from gossamer.ops.reduce.problem import ReduceProblem
 from gossamer.ops.resize.problem import ResizeProblem
 from gossamer.ops.softmax.problem import SoftmaxProblem
+from gossamer.ops.top_k.problem import TopKProblem
 from gossamer.tensor import Format, TensorSpec, default_spec
 
 _NORM = BatchNormProblem(default_spec((2, 2, 3, 3)), 1e-3)
@@ -59,6 +60,11 @@ PROBLEMS = {
         ReduceProblem(default_spec((3, 400), "int32"), "max", (1,)),
     ],
     "softmax": [SoftmaxProblem(default_spec((2, 1000)), 1), SoftmaxProblem(_IMAGE, 1, True)],
+    "top_k": [
+        TopKProblem(default_spec((3, 400)), 1, 5), TopKProblem(_IMAGE, 1, 1, places_only=True),
+        TopKProblem(default_spec((3, 40), "int32"), 1, 3, largest=False),
+        TopKProblem(default_spec((2, 9, 17), "int64"), 1, 2),
+    ],
     "resize": [
         ResizeProblem(_IMAGE, (8, 8), (4 / 3, 4 / 3), mode) for mode in ("nearest", "linear")
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from gossamer.ops.pool.problem import PoolProblem
 from gossamer.ops.reduce.problem import ReduceProblem
 from gossamer.ops.resize.problem import COORDINATES, NEAREST_MODES, ResizeProblem
 from gossamer.ops.softmax.problem import SoftmaxProblem
+from gossamer.ops.top_k.problem import TopKProblem
 from gossamer.tensor import default_spec
 from tests.ops.harness import op_of, random_array, random_inputs
 from tests.tolerances import normalised_error, tolerance
@@ -106,6 +108,18 @@ def test_softmax(log: bool) -> None:
         problem = SoftmaxProblem(default_spec((3, 4, 5)), axis, log)
         _agrees(problem, _onnxruntime("LogSoftmax" if log else "Softmax", random_inputs(problem),
                                       axis=axis))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32", "int64"])
+@pytest.mark.parametrize("largest", [False, True])
+def test_top_k(dtype: str, largest: bool) -> None:
+    for axis, count in ((0, 2), (1, 3), (2, 5), (3, 1)):
+        problem = TopKProblem(default_spec((2, 3, 5, 4), dtype), axis, count, largest)
+        inputs = random_inputs(problem)
+        values, places = _onnxruntime("TopK", [*inputs, np.array([count])], 2, axis=axis,
+                                      largest=int(largest))
+        _agrees(problem, [values, places], inputs)
+        _agrees(replace(problem, places_only=True), [places], inputs)
 
 
 @pytest.mark.parametrize("mode", ["nearest", "linear"])

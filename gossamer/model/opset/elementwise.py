@@ -9,6 +9,7 @@ import numpy as np
 
 from gossamer.expression import DISCONTINUOUS
 from gossamer.facts import REAL, ValueFacts, integers
+from gossamer.model.compose import Composer
 from gossamer.model.graph import Node, StaticGraph
 from gossamer.model.opset.definition import define, resolved
 from gossamer.model.opset.expression_facts import expression_facts
@@ -65,6 +66,23 @@ def _elementwise_shape(state: InferenceState, node: Node) -> None:
         cast = state.new_name(node, f"operand{index}")
         inputs[index] = state.cast(node, name, [cast], target)
     state.emit(node, shape, inputs=inputs, dtype=target, expression=node.attributes["expression"])
+
+
+def _mod_shape(state: InferenceState, node: Node) -> None:
+    """Emits the remainder of a division as an expression. Quotients of integers are cut off."""
+    composer = Composer()
+    a, b = composer.operand("a"), composer.operand("b")
+    if any(state.dtypes[name] == "float32" for name in node.inputs):
+        rest = composer.apply("fmod", a, b)
+    else:
+        rest = composer.apply("sub", a, composer.apply("mul", composer.apply("div", a, b), b))
+    if not node.attributes["of_dividend"]:
+        signs = composer.apply("mul", composer.apply("sign", rest), composer.apply("sign", b))
+        rest = composer.apply("where", composer.apply("less", signs, composer.constant(0)),
+                              composer.apply("add", rest, b), rest)
+    node.op = "elementwise"
+    node.attributes = {"expression": composer.build(rest)[1]}
+    _elementwise_shape(state, node)
 
 
 def _elementwise(attributes: dict[str, Any],
@@ -139,6 +157,11 @@ DEFINITIONS = (
            shape=_elementwise_shape, evaluate=_elementwise, mixes=broadcasts_across_images,
            passes_values=True, jumps=_elementwise_jumps, facts=_elementwise_facts,
            float_only=False, attribute_inputs=()),
+    define("mod",
+           text="a, b; of_dividend: whether the remainder has the sign of a, as in C, in place of "
+                "that of b",
+           shape=_mod_shape, evaluate=resolved, mixes=resolved, passes_values=True,
+           jumps=lambda node: True, facts=resolved, float_only=False, attribute_inputs=()),
     define("cast", text="x; dtype",
            shape=_cast_shape, evaluate=_cast, mixes=broadcasts_across_images, passes_values=True,
            jumps=_cast_jumps, facts=_cast_facts, float_only=False, attribute_inputs=()),

@@ -177,8 +177,8 @@ _FUNCTIONS: dict[str, Callable[..., ValueFacts]] = {
     "hard_sigmoid": _hard_sigmoid,
     # devices round these in several ways
     "exp": _positive, "sigmoid": _positive, "sqrt": _positive, "log": _nothing,
-    "sin": _nothing, "cos": _nothing, "tan": _nothing, "atan": ValueFacts.same_sign,
-    "tanh": ValueFacts.same_sign, "erf": ValueFacts.same_sign,
+    "sin": _nothing, "cos": _nothing, "tan": _nothing, "fmod": _nothing,
+    "atan": ValueFacts.same_sign, "tanh": ValueFacts.same_sign, "erf": ValueFacts.same_sign,
 }
 if FUNCTIONS.keys() != _FUNCTIONS.keys():
     raise TypeError("functions of expressions without value facts, or with facts only: "

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gossamer.facts import NONNEGATIVE, REAL, ValueFacts
+from gossamer.facts import NONNEGATIVE, REAL, ValueFacts, integers
 from gossamer.model.graph import Node, StaticGraph
 from gossamer.model.opset.definition import define, never_jumps, not_evaluated
 from gossamer.model.opset.images import Images
@@ -78,6 +78,38 @@ def _softmax_facts(static: StaticGraph, node: Node,
     return [REAL if node.attributes["log"] else NONNEGATIVE]
 
 
+def _top_k_shape(state: InferenceState, node: Node) -> None:
+    x = node.inputs[0]
+    shape, (count,) = state.shapes[x], node.attributes["count"]
+    axis = state.axis(node, node.attributes["axis"], len(shape))
+    if not 0 <= count <= shape[axis]:
+        raise state.error(node, f"takes {count} elements of {shape[axis]}")
+    if state.dtypes[x] not in _ORDERED and x not in state.known:
+        raise state.unsupported(node, f"orders {state.dtypes[x]}; gossamer orders "
+                                      f"{', '.join(_ORDERED)}")
+    state.emit(node, (*shape[:axis], count, *shape[axis + 1:]), axis=axis, count=(count,),
+               largest=node.attributes["largest"])
+    state.dtypes[node.outputs[1]] = "int64"
+
+
+def _top_k(attributes: dict[str, Any], arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    (x,), axis = arrays, attributes["axis"]
+    # the complement reverses the order of integers
+    key = (np.negative(x) if x.dtype.kind == "f" else np.invert(x)) if (
+        attributes["largest"]) else x
+    places = np.take(np.argsort(key, axis, kind="stable"), range(*attributes["count"]), axis)
+    return [np.take_along_axis(x, places, axis), places.astype(np.int64)]
+
+
+def _top_k_facts(static: StaticGraph, node: Node,
+                 facts: Sequence[ValueFacts]) -> list[ValueFacts]:
+    length = static.shapes[node.inputs[0]][node.attributes["axis"]]
+    return [facts[0], integers(0, max(length - 1, 0))]
+
+
+_ORDERED = ("float32", "int32", "int64")
+"""The dtypes whose elements are put in order."""
+
 DEFINITIONS = (
     define("reduce",
            text='x; kind "mean", "max" or "sum", axes (until resolve() also None: all, '
@@ -90,4 +122,11 @@ DEFINITIONS = (
            shape=_softmax_shape, evaluate=not_evaluated, mixes=works_across_images,
            passes_values=True, jumps=never_jumps, facts=_softmax_facts, float_only=True,
            attribute_inputs=()),
+    define("top_k",
+           text="x; count: how many elements are taken, in a tuple, axis, largest: whether in "
+                "descending order; outputs: the elements and their places, of which the lower come "
+                "first among equal elements",
+           shape=_top_k_shape, evaluate=_top_k, mixes=works_across_images, passes_values=True,
+           jumps=lambda node: True, facts=_top_k_facts, float_only=False,
+           attribute_inputs=("count",)),
 )

@@ -9,8 +9,11 @@ import numpy as np
 from gossamer.model.graph import Node
 from gossamer.model.opset import (
     elementwise,
+    indexing,
+    linear,
     normalisation,
     onnx_part,
+    onnx_reference,
     parts,
     products,
     reductions,
@@ -35,7 +38,7 @@ def by_name(definitions: Iterable[OpDef]) -> dict[str, OpDef]:
 OPSET = by_name(
     definition
     for module in (products, normalisation, windows, elementwise, reductions, shapes, parts,
-                   onnx_part, shape_arithmetic)
+                   indexing, linear, onnx_part, onnx_reference, shape_arithmetic)
     for definition in module.DEFINITIONS)
 
 

@@ -17,6 +17,10 @@ def _shape_shape(state: InferenceState, node: Node) -> None:
     state.know(node.outputs[0], np.array(shape[start:end], dtype=np.int64))
 
 
+def _size_shape(state: InferenceState, node: Node) -> None:
+    state.know(node.outputs[0], np.array(math.prod(state.shapes[node.inputs[0]]), dtype=np.int64))
+
+
 def _known_inputs(state: InferenceState, node: Node) -> list[np.ndarray]:
     """Returns the values of all inputs. Raises UnsupportedError where the data decide one."""
     for name in node.inputs:
@@ -44,6 +48,6 @@ DEFINITIONS = tuple(
     define(name, text=text, shape=shape, evaluate=resolved, mixes=resolved, passes_values=False,
            jumps=never_jumps, facts=resolved, float_only=False, attribute_inputs=())
     for name, text, shape in (
-        ("shape", "x; start, end", _shape_shape),
+        ("shape", "x; start, end", _shape_shape), ("size", "x; no attributes", _size_shape),
         ("constant_of_shape", "shape; value", _constant_of_shape_shape),
         ("range", "start, limit, delta; no attributes", _range_shape)))

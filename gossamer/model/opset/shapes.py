@@ -19,6 +19,16 @@ def _identity_shape(state: InferenceState, node: Node) -> None:
     state.alias(node)
 
 
+def _branch_shape(state: InferenceState, node: Node) -> None:
+    """Raises UnsupportedError where the condition is another than that by which the branch was
+    taken."""
+    condition = state.known.get(node.inputs.pop())
+    if condition is None or bool(condition.any()) != node.attributes["taken"]:
+        raise state.unsupported(node, "takes its other branch at this shape of the inputs; export "
+                                      "the network with the shapes fixed")
+    state.alias(node)
+
+
 def _flatten_shape(state: InferenceState, node: Node) -> None:
     shape = state.shapes[node.inputs[0]]
     axis = node.attributes["axis"]
@@ -182,6 +192,8 @@ DEFINITIONS = (
              jumps=never_jumps, facts=resolved, float_only=False, attribute_inputs=inputs)
       for name, text, shape, inputs in (
           ("identity", "x; no attributes", _identity_shape, ()),
+          ("branch", "x of a branch of an If, condition, which follows from shapes; taken: the "
+                     "condition by which the branch was chosen", _branch_shape, ()),
           ("flatten", "x; axis", _flatten_shape, ()),
           ("depth_to_space", 'x; block, mode "DCR" or "CRD"', _depth_to_space_shape, ()),
           ("space_to_depth", "x; block", _space_to_depth_shape, ()),

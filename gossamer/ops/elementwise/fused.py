@@ -36,8 +36,8 @@ _SOURCE = Path(__file__).with_name("fused.cl")
 _TYPES = {"float32": "float", "float16": "HALF", "int32": "int", "int64": "INT64",
           "uint8": "uchar", "bool": "uchar", BFLOAT16: "unsigned short"}
 _VECTORS = {"float": "float4", "HALF": "float4", "int": "int4", "uchar": "uchar4"}
-_FLOAT_ONLY = {"pow", "exp", "log", "sqrt", "tanh", "sin", "cos", "tan", "atan", "erf", "floor",
-               "round", "sigmoid", "hard_sigmoid"}
+_FLOAT_ONLY = {"pow", "fmod", "exp", "log", "sqrt", "tanh", "sin", "cos", "tan", "atan", "erf",
+               "floor", "round", "sigmoid", "hard_sigmoid"}
 _MOST_DIMENSIONS = 6
 
 

@@ -26,6 +26,7 @@ from gossamer.ops.pool.problem import PoolProblem
 from gossamer.ops.reduce.problem import ReduceProblem
 from gossamer.ops.resize.problem import ResizeProblem
 from gossamer.ops.softmax.problem import SoftmaxProblem
+from gossamer.ops.top_k.problem import TopKProblem
 from gossamer.ops.weights import WeightsStore
 from gossamer.plan.lower.products import conv2d, conv_transpose2d, gemm, matmul
 from gossamer.plan.lower.state import LowerState
@@ -193,6 +194,15 @@ def _softmax(state: LowerState, node: Node) -> None:
               node.inputs[:1])
 
 
+def _top_k(state: LowerState, node: Node) -> None:
+    a = node.attributes
+    (count,) = a["count"]
+    problem = TopKProblem(state.spec(node.inputs[0]), a["axis"], count, a["largest"],
+                          places_only=node.outputs[0] not in state.read)
+    state.add(node, problem, node.inputs[:1],
+              outputs=node.outputs[1:] if problem.places_only else node.outputs)
+
+
 def _onnx_part(state: LowerState, node: Node) -> None:
     model = node.attributes["model"]
     data = model.tobytes()
@@ -234,6 +244,7 @@ _RULES: dict[str, Callable[[LowerState, Node], Any]] = {
     "slice": _slice,
     "softmax": _softmax,
     "split": _split,
+    "top_k": _top_k,
     "transpose": _transpose,
 }
 

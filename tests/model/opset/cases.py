@@ -57,6 +57,10 @@ CASES: dict[str, list[NodeCase]] = {
                for kind in ("mean", "max", "sum")
                for axes, keepdims in (((1,), True), ("spatial", False), (None, False))],
     "softmax": [NodeCase((_IMAGE,), {"axis": 1, "log": False})],
+    "top_k": [NodeCase((_IMAGE,), {"axis": axis, "count": (count,), "largest": largest},
+                       integers, outputs=2)
+              for axis, count, largest, integers in (
+                  (1, 3, True, None), (-1, 6, False, None), (2, 1, True, 9), (3, 2, False, 9))],
     "reshape": [NodeCase((_IMAGE,), {"shape": (0, -1, 3)})],
     "transpose": [NodeCase((_IMAGE,), {"permutation": (0, 2, 3, 1)})],
     "expand": [NodeCase(((2, 1, 4),), {"shape": (2, 3, 1)}), NodeCase(((4,),), {"shape": (2, 4)})],

@@ -91,7 +91,8 @@ def test_an_operator_that_an_old_opset_defines_otherwise(tmp_path: Path) -> None
 
 
 def test_detectors_that_choose_their_boxes(tmp_path: Path) -> None:
-    proto = model([helper.make_node("TopK", ["x", "x"], ["y", "i"])], {"x": IMAGE}, {"y": 4})
+    proto = model([helper.make_node("NonMaxSuppression", ["x", "x"], ["y"])], {"x": IMAGE},
+                  {"y": 2}, types={"y": TensorProto.INT64})
     assert "export the model without them (a detector without its own choice of boxes" in refused(
         proto, tmp_path, UnsupportedError)
 
@@ -115,8 +116,9 @@ def test_quantised_networks_are_to_be_read_as_floats(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("proto", "text"), [
-    (model([node("Resize", ["x", "", "s"], mode="cubic")], {"x": IMAGE}, {"y": 4},
-           {"s": np.ones(4, np.float32)}), "attribute mode is 'cubic'"),
+    (model([node("Resize", ["x", "", "s"], keep_aspect_ratio_policy="not_larger")], {"x": IMAGE},
+           {"y": 4}, {"s": np.ones(4, np.float32)}, 18),
+     "attribute keep_aspect_ratio_policy is 'not_larger'"),
     (model([node("Relu", ["x"], slope=1.0)], {"x": IMAGE}, {"y": 4}), "attribute 'slope'"),
     (model([node("Pad", ["x", "p"], mode="wrap")], {"x": IMAGE}, {"y": 4},
            {"p": np.ones(8, np.int64)}), "attribute mode is 'wrap'"),

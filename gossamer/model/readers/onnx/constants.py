@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -14,43 +15,13 @@ from onnx.external_data_helper import (
     load_external_data_for_tensor,
     uses_external_data,
 )
-from onnx.reference import ReferenceEvaluator
-from onnx.shape_inference import infer_node_outputs
 
 from gossamer.errors import first_line, quoted
 from gossamer.io.limits import check_unpacked, most_value_bytes
 from gossamer.model.graph import Graph
+from gossamer.model.opset.onnx_reference import FOLDED, computed, most_bytes
 
-_FOLDED = frozenset((
-    "Abs", "Add", "And", "ArgMax", "ArgMin", "BatchNormalization", "BitShift", "BitwiseAnd",
-    "BitwiseNot", "BitwiseOr", "BitwiseXor", "Cast", "CastLike", "Ceil", "Clip", "Compress",
-    "Concat", "Constant", "ConstantOfShape", "Conv", "ConvTranspose", "Cos", "CumSum",
-    "DequantizeLinear", "Div", "Dropout", "Elu", "Equal", "Erf", "Exp", "Expand", "EyeLike",
-    "Flatten", "Floor", "Gather", "GatherElements", "GatherND", "Gelu", "Gemm", "Greater",
-    "GreaterOrEqual", "HardSigmoid", "HardSwish", "Identity", "IsInf", "IsNaN",
-    "LayerNormalization", "LeakyRelu", "Less", "LessOrEqual", "Log", "LogSoftmax", "MatMul",
-    "MatMulInteger", "Max", "Mean", "Min", "Mish", "Mod", "Mul", "Neg", "NonZero", "Not",
-    "OneHot", "Or", "PRelu", "Pad", "Pow", "QuantizeLinear", "Range", "Reciprocal",
-    "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean",
-    "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare", "Relu", "Reshape", "Round",
-    "ScatterElements", "ScatterND", "Selu", "Shape", "Sigmoid", "Sign", "Sin", "Size",
-    "Slice", "Softmax", "Softplus", "Split", "Sqrt", "Squeeze", "Sub", "Sum", "Tanh", "Tile",
-    "TopK", "Transpose", "Trilu", "Unsqueeze", "Where", "Xor"))
-"""Ops whose results are computed where all their inputs are constants. ONNX's reference also runs
-loops, decodes pictures and matches patterns, which no file may ask for."""
-_SHRINKING = frozenset(("Compress", "NonZero"))
-"""Folded ops whose results have a shape that the values decide, and which is bounded by the
-input's."""
-_LONG = (TensorProto.INT64, TensorProto.UINT64, TensorProto.DOUBLE)
-"""Types of eight bytes."""
 _MOST_RANK = 32
-_MOST_PARAMETERS = 1024
-"""Elements of the largest constant that shape inference is told: shapes, axes and repeats."""
-
-
-def as_float32(array: np.ndarray) -> np.ndarray:
-    """Returns the array, cast to float32 where it has any floating type, such as bfloat16."""
-    return array if array.dtype.kind in "biuUSO" else np.asarray(array, np.float32)
 
 
 def to_array(tensor: onnx.TensorProto) -> np.ndarray:
@@ -137,7 +108,7 @@ class ConstantFolder:
     def __init__(self, opset: int, reads: Mapping[str, int]) -> None:
         self._opset = opset
         self._limit = self._bytes_left = most_value_bytes(0)
-        self._reads = dict(reads)
+        self._reads = Counter(reads)
         self._sizes: dict[str, int] = {}
         self.too_large: dict[str, int] = {}
 
@@ -163,7 +134,7 @@ class ConstantFolder:
         """Returns the results of a node; None where they are not known, too large, or cannot be
         computed, which is left to the node's converter and its messages."""
         inputs = [name for name in node.input if name]
-        if node.op_type not in _FOLDED or node.domain not in ("", "ai.onnx"):
+        if node.op_type not in FOLDED or node.domain not in ("", "ai.onnx"):
             return None
         if any(name not in constants for name in inputs):
             of_large = [self.too_large[name] for name in inputs if name in self.too_large]
@@ -174,14 +145,13 @@ class ConstantFolder:
             return None
         try:
             arrays = {name: constants[name] for name in inputs}
-            size = self._most_bytes(node, arrays)
+            size = most_bytes(node, arrays, self._opset)
             if size > self._bytes_left:
                 if math.isfinite(size):
                     needed = self._limit - self._bytes_left + int(size)
                     self.too_large.update(dict.fromkeys(node.output, needed))
                 return None
-            evaluator = ReferenceEvaluator(node, opsets={"": self._opset})
-            results = [as_float32(np.asarray(result)) for result in evaluator.run(None, arrays)]
+            results = computed(node, arrays, self._opset)
         except Exception:
             return None
         self._bytes_left -= sum(array.nbytes for array in results)
@@ -203,29 +173,3 @@ class ConstantFolder:
             self._bytes_left -= result.nbytes
             graph.constants[node.outputs[0]] = result
             del graph.nodes[-1]
-
-    def _most_bytes(self, node: onnx.NodeProto, arrays: dict[str, np.ndarray]) -> float:
-        """Returns how many bytes the results of a node take at most, as ONNX's shape inference
-        tells them; infinity where it does not."""
-        if node.op_type == "Constant":
-            return 0  # it is in the file
-        if node.op_type in _SHRINKING:
-            return sum(array.size for array in arrays.values()) * _MOST_RANK
-        types = {name: onnx.helper.make_tensor_type_proto(
-            onnx.helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
-            for name, array in arrays.items()}
-        values = {name: numpy_helper.from_array(array) for name, array in arrays.items()
-                  if array.size <= _MOST_PARAMETERS}
-        schema = onnx.defs.get_schema(node.op_type, self._opset, "")
-        outputs = infer_node_outputs(schema, node, types, values,
-                                     opset_imports=[onnx.helper.make_opsetid("", self._opset)])
-        return sum(map(_bytes_of, outputs.values()))
-
-
-def _bytes_of(inferred: onnx.TypeProto) -> float:
-    """Returns the bytes of a result, four or eight for each element; infinity where its shape is
-    not known."""
-    tensor = inferred.tensor_type
-    item = 8 if tensor.elem_type in _LONG else 4
-    sizes = [dim.dim_value if dim.HasField("dim_value") else math.inf for dim in tensor.shape.dim]
-    return item * math.prod(sizes) if tensor.HasField("shape") else math.inf

@@ -67,6 +67,11 @@ def _pow(node: OnnxNode) -> None:
     node.emit("cast_like", [power, node.required(0)])
 
 
+def _mod(node: OnnxNode) -> None:
+    node.emit("mod", [node.required(0), node.required(1)],
+              of_dividend=bool(node.attribute("fmod", 0)))
+
+
 def _elu(c: Composer, values: list[int], node: OnnxNode) -> int:
     alpha = c.constant(node.attribute("alpha", 1.0))
     return _exponential_below_zero(c, values[0], alpha)
@@ -236,5 +241,5 @@ ELEMENTWISE: dict[str, Converter] = {
         "IsInf": _is_infinite,
     }.items()},
     "LeakyRelu": _leaky_relu, "HardSigmoid": _hard_sigmoid, "Clip": _clip, "PRelu": _prelu,
-    "Pow": _pow, "Cast": _cast, "CastLike": _cast_like,
+    "Mod": _mod, "Pow": _pow, "Cast": _cast, "CastLike": _cast_like,
 }

@@ -41,6 +41,14 @@ class FileTypes:
         types.update(self._infer(graph))
         return types
 
+    def add(self, nodes: Sequence[onnx.NodeProto], initializers: Sequence[onnx.TensorProto]
+            ) -> None:
+        """Adds nodes that take the place of one of the file's, behind all others, and the constants
+        that they read."""
+        self._nodes = [*self._nodes, *nodes]
+        self.initializers.update({tensor.name: tensor for tensor in initializers})
+        self.__dict__.pop("_inferred", None)
+
     def elem_type(self, name: str) -> int:
         """Returns ONNX's type of a tensor's elements in the file; 0 where it is not known."""
         kind = self._inferred.get(name)

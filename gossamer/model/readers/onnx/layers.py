@@ -135,13 +135,10 @@ def _global_pool(node: OnnxNode, kind: str) -> None:
     node.emit("reduce", [node.required(0)], kind=kind, axes="spatial", keepdims=True)
 
 
-def _reduce(node: OnnxNode, kind: str, before: str = "", after: str = "") -> None:
-    """Converts a reduction, whose axes are an attribute before opset 18 (ReduceSum: 13) and an
-    input from there on.
-
-    before: name of the function of each element that is reduced; "mul" multiplies it by itself.
-    after: name of the function of the result.
-    """
+def _axes(node: OnnxNode) -> tuple[list[str], dict[str, Any], bool]:
+    """Returns the inputs of a reduction, its axes as attributes where they are no input, and
+    whether it is the identity because it has none. Axes are an attribute before opset 18
+    (ReduceSum: 13) and an input from there on."""
     inputs, attributes = [node.required(0)], {"axes": node.attribute("axes")}
     without_axes_is_identity = bool(node.attribute("noop_with_empty_axes", 0))
     if node.input(1):
@@ -149,8 +146,19 @@ def _reduce(node: OnnxNode, kind: str, before: str = "", after: str = "") -> Non
         axes = node.optional_constant(1)
         if axes is not None and axes.size == 0:
             inputs, attributes["axes"] = inputs[:1], None
+    is_identity = without_axes_is_identity and len(inputs) == 1 and attributes["axes"] is None
+    return inputs, attributes, is_identity
+
+
+def _reduce(node: OnnxNode, kind: str, before: str = "", after: str = "") -> None:
+    """Converts a reduction.
+
+    before: name of the function of each element that is reduced; "mul" multiplies it by itself.
+    after: name of the function of the result.
+    """
+    inputs, attributes, is_identity = _axes(node)
     keepdims = bool(node.attribute("keepdims", 1))
-    if without_axes_is_identity and len(inputs) == 1 and attributes["axes"] is None:
+    if is_identity:
         if before != after:
             raise node.unsupported("has no axes and noop_with_empty_axes 1; export it with axes")
         node.emit("identity", inputs)
@@ -164,6 +172,30 @@ def _reduce(node: OnnxNode, kind: str, before: str = "", after: str = "") -> Non
                         keepdims=keepdims, **attributes)
     if after:
         node.emit_elementwise(apply(after), [reduced])
+
+
+def _log_sum_exp(node: OnnxNode) -> None:
+    """Converts ReduceLogSumExp. The greatest element is taken off before the exponential, which
+    cannot overflow then, and added again."""
+    inputs, attributes, is_identity = _axes(node)
+    if is_identity:
+        raise node.unsupported("has no axes and noop_with_empty_axes 1; export it with axes")
+    keepdims = bool(node.attribute("keepdims", 1))
+    most = node.emit("reduce", inputs, "most", kind="max", keepdims=True, **attributes)
+    composer = Composer()
+    value = composer.operand(most)
+    is_finite = composer.apply("equal", composer.apply("sub", value, value), composer.constant(0))
+    shift = node.emit_expression(
+        composer, composer.apply("where", is_finite, value, composer.constant(0)), "shift")
+    composer = Composer()
+    value = composer.apply("sub", composer.operand(inputs[0]), composer.operand(shift))
+    powers = node.emit_expression(composer, composer.apply("exp", value), "powers")
+    sums, shifts = (node.emit("reduce", [name, *inputs[1:]], role, kind="sum", keepdims=keepdims,
+                              **attributes)
+                    for name, role in ((powers, "sums"), (shift, "shifts")))
+    composer = Composer()
+    value = composer.apply("log", composer.operand(sums))
+    node.emit_expression(composer, composer.apply("add", value, composer.operand(shifts)))
 
 
 def _gemm(node: OnnxNode) -> None:
@@ -248,6 +280,7 @@ LAYERS: dict[str, Converter] = {
     "ReduceL1": partial(_reduce, kind="sum", before="abs"),
     "ReduceL2": partial(_reduce, kind="sum", before="mul", after="sqrt"),
     "ReduceSumSquare": partial(_reduce, kind="sum", before="mul"),
+    "ReduceLogSum": partial(_reduce, kind="sum", after="log"), "ReduceLogSumExp": _log_sum_exp,
     "ReduceMin": partial(_reduce, kind="max", before="neg", after="neg"),
     "Softmax": partial(_softmax, log=False), "LogSoftmax": partial(_softmax, log=True),
 }

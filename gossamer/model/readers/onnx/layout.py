@@ -98,7 +98,7 @@ def _resize(node: OnnxNode) -> None:
     """Converts Resize and Upsample. Upsample, whose scales are an attribute before opset 9, and the
     Resize of opset 10 take scales only and measure coordinates from the corner; opset 10 rounds
     down when enlarging and up when shrinking."""
-    mode = node.only("mode", "nearest", "linear", "bilinear")
+    mode = node.only("mode", "nearest", "linear", "bilinear", "cubic")
     attributes = {"mode": "linear" if mode == "bilinear" else mode}
     if node.op == "Upsample" or node.opset < 11:
         attributes["coordinates"] = "asymmetric"
@@ -115,10 +115,12 @@ def _resize(node: OnnxNode) -> None:
                                           "pytorch_half_pixel", "align_corners", "asymmetric")
     attributes["nearest_mode"] = node.only("nearest_mode", "round_prefer_floor",
                                            "round_prefer_ceil", "floor", "ceil")
-    node.only("antialias", 0)
+    antialias = bool(node.only("antialias", 0, 1)) and mode != "nearest"
     node.only("keep_aspect_ratio_policy", "stretch")
-    for ignored in ("cubic_coeff_a", "exclude_outside", "extrapolation_value"):
-        node.attribute(ignored)
+    node.attribute("extrapolation_value")
+    linearly = {"antialias": antialias,
+                "cubic_coefficient": node.attribute("cubic_coeff_a", -0.75),
+                "exclude_outside": bool(node.attribute("exclude_outside", 0))}
     axes = node.attribute("axes")
     if axes is not None:
         attributes["axes"] = axes
@@ -126,7 +128,11 @@ def _resize(node: OnnxNode) -> None:
     inputs = [name if node.graph.constants.get(name, np.ones(1)).size else "" for name in inputs]
     if not any(inputs):
         raise node.error("needs scales or sizes")
-    node.emit("resize", [node.required(0), *inputs], **attributes)
+    if mode == "cubic" or antialias:
+        del attributes["nearest_mode"]
+        node.emit("resize_linearly", [node.required(0), *inputs], **attributes, **linearly)
+    else:
+        node.emit("resize", [node.required(0), *inputs], **attributes)
 
 
 def _identity(node: OnnxNode) -> None:
@@ -148,6 +154,10 @@ def _shape(node: OnnxNode) -> None:
               end=node.attribute("end"))
 
 
+def _size(node: OnnxNode) -> None:
+    node.emit("size", [node.required(0)])
+
+
 def _gather(node: OnnxNode) -> None:
     node.emit("gather", [node.required(0), node.required(1)], axis=node.attribute("axis", 0))
 
@@ -167,6 +177,6 @@ LAYOUT: dict[str, Converter] = {
     "Transpose": _transpose, "DepthToSpace": _blocks, "SpaceToDepth": _blocks,
     "Flatten": _flatten, "Squeeze": _squeeze, "Unsqueeze": _squeeze,
     "Expand": _expand, "Pad": _pad, "Resize": _resize, "Upsample": _resize,
-    "Identity": _identity, "Dropout": _dropout, "Shape": _shape, "Gather": _gather,
+    "Identity": _identity, "Dropout": _dropout, "Shape": _shape, "Size": _size, "Gather": _gather,
     "ConstantOfShape": _constant_of_shape, "Range": _range,
 }

@@ -16,8 +16,9 @@ from gossamer.io.limits import most_value_bytes, raised
 from gossamer.io.text import bytes_text
 from gossamer.model.compose import Composer
 from gossamer.model.graph import Graph, Node
+from gossamer.model.opset.onnx_reference import as_float32
 from gossamer.model.opset.registry import inputs_to_attributes
-from gossamer.model.readers.onnx.constants import as_float32, to_array
+from gossamer.model.readers.onnx.constants import to_array
 from gossamer.model.readers.onnx.order import source
 
 _FIELDS = {AttributeProto.FLOAT: "f", AttributeProto.INT: "i", AttributeProto.STRING: "s",

@@ -39,6 +39,23 @@ def _layer_norm(node: OnnxNode) -> None:
     node.emit_expression(composer, value)
 
 
+def _rms_norm(node: OnnxNode) -> None:
+    """Converts RMSNormalization: x divided by the root of the mean of its squares, and scaled."""
+    node.only("stash_type", 1)
+    x = node.required(0)
+    of_squares = Composer()
+    value = of_squares.operand(x)
+    squares = node.emit_expression(of_squares, of_squares.apply("mul", value, value), "squares")
+    mean = node.emit("reduce", [squares], "mean", kind="mean", axes=node.attribute("axis", -1),
+                     keepdims=True)
+    composer = Composer()
+    epsilon = composer.constant(node.attribute("epsilon", 1e-5))
+    root = composer.apply("sqrt", composer.apply("add", composer.operand(mean), epsilon))
+    value = composer.apply("div", composer.operand(x), root)
+    node.emit_expression(composer, composer.apply("mul", value,
+                                                  composer.operand(node.required(1))))
+
+
 def _scaled(node: OnnxNode, x: str, outputs: str | None) -> str:
     """Emits scale and bias for each channel of x, which are the node's inputs 1 and 2: a batch norm
     by a mean of 0 and a variance of 1 does that at any rank."""
@@ -82,5 +99,5 @@ def _group_norm(node: OnnxNode) -> None:
 
 NORMALISATIONS: dict[str, Converter] = {
     "LayerNormalization": _layer_norm, "InstanceNormalization": _instance_norm,
-    "GroupNormalization": _group_norm,
+    "GroupNormalization": _group_norm, "RMSNormalization": _rms_norm,
 }

@@ -13,6 +13,7 @@ from onnx import TensorProto, helper
 from gossamer.errors import UnsupportedError, quoted
 from gossamer.model.graph import Graph, Node, Tail, ValueInfo, names_of, unused_name
 from gossamer.model.opset.onnx_part import NODES
+from gossamer.model.opset.onnx_reference import FOLDED
 from gossamer.model.readers.onnx.clusters import Clusters
 from gossamer.model.readers.onnx.elementwise import TYPES
 from gossamer.model.readers.onnx.file_types import MOST_PARAMETERS, FileTypes, known_shape
@@ -21,6 +22,8 @@ from gossamer.model.readers.onnx.probe import Probe
 
 _DOMAINS = frozenset(("", "ai.onnx", "ai.onnx.ml", "com.microsoft"))
 """The domains whose operators ONNX Runtime knows."""
+_OTHER_SIZES = {"batch": 2, "open_size": 192}
+"""The sizes that open dimensions have where a condition is looked at once more."""
 _REFUSED = frozenset(("EPContext", "ImageDecoder"))
 """Operators that no file may ask for: one names another file, one decodes pictures."""
 
@@ -49,6 +52,30 @@ class Parts:
             if name in self._inner:
                 return f"reads {quoted(name)}, whose shape or type gossamer does not know"
         return ""
+
+    def is_known(self, node: onnx.NodeProto) -> bool:
+        """Returns whether the results of a node follow from shapes and constants."""
+        return node.op_type in FOLDED and node.domain in ("", "ai.onnx") and all(
+            self.probe.known(name) is not None for name in filter(None, node.input))
+
+    def truth(self, name: str) -> bool | None:
+        """Returns a condition that follows from shapes and constants, and is the same at two sizes
+        of what the file leaves open; None for another."""
+        value = self.probe.known(name)
+        if value is None or value.size != 1:
+            return None
+        if not self.probe.is_only_size:
+            other = Probe(self._graph, **_OTHER_SIZES)
+            other.add(self._graph.nodes)
+            at_other_size = other.known(name)
+            if at_other_size is None or bool(at_other_size.any()) != bool(value.any()):
+                return None
+        return bool(value.any())
+
+    def branch(self, nodes: Sequence[onnx.NodeProto], initializers: Sequence[onnx.TensorProto]
+               ) -> None:
+        """Notes the nodes of a branch that take the place of an If."""
+        self._types.add(nodes, initializers)
 
     def computed(self, node: onnx.NodeProto, nodes: Sequence[Node]) -> None:
         """Notes what a node has become in gossamer's graph."""

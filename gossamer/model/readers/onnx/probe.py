@@ -12,26 +12,26 @@ from gossamer.model.infer.visit import visit
 from gossamer.model.opset.state import InferenceState, Shape
 
 _OPEN_SIZE = 256
-"""The size of dimensions beside the batch that a file leaves open."""
 
 
 class Probe:
     """The shapes and dtypes of a graph's values at one batch size, as far as they are known.
 
-    The batch is that of the file, or 1. A value is not known where its node does not fit the sizes
-    that were taken for open dimensions.
+    The batch is that of the file, or `batch`. A value is not known where its node does not fit the
+    sizes that were taken for open dimensions.
 
+    open_size: the size of dimensions beside the batch that the file leaves open.
     is_only_size: whether the file leaves no dimension open, but for a batch that it fixes.
     """
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, batch: int = 1, open_size: int = _OPEN_SIZE) -> None:
         inputs = [replace(info, shape=tuple(
-            _OPEN_SIZE if size is None and axis else size for axis, size in enumerate(info.shape)))
+            open_size if size is None and axis else size for axis, size in enumerate(info.shape)))
             for info in graph.inputs]
         self._graph = graph
         self.is_only_size = not any(None in info.shape[1:] or (
             None in info.shape[:1] and graph.fixed_batch is None) for info in graph.inputs)
-        self._state = InferenceState(replace(graph, inputs=inputs), graph.fixed_batch or 1)
+        self._state = InferenceState(replace(graph, inputs=inputs), graph.fixed_batch or batch)
 
     def add(self, nodes: list[Node]) -> None:
         """Adds nodes of the graph. Raises UnsupportedError for one that gossamer does not compute

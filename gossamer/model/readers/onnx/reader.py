@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
 from onnx import TensorProto
@@ -17,23 +19,26 @@ from gossamer.model import host_library
 from gossamer.model.choose_outputs import chosen
 from gossamer.model.graph import Graph, Node, UniqueNames, ValueInfo
 from gossamer.model.input_format import InputFormat
+from gossamer.model.opset.onnx_reference import as_float32
 from gossamer.model.opset.state import MALFORMED
 from gossamer.model.readers.numbers import warn_of_broken_weights
 from gossamer.model.readers.onnx import metadata
+from gossamer.model.readers.onnx.branches import guard, known_branch
 from gossamer.model.readers.onnx.constants import (
     ConstantFolder,
-    as_float32,
     external_file,
     load_external_data,
     to_array,
 )
+from gossamer.model.readers.onnx.einsum import EINSUM
 from gossamer.model.readers.onnx.elementwise import ELEMENTWISE, TYPES, Converter
 from gossamer.model.readers.onnx.file_types import FileTypes, type_text
+from gossamer.model.readers.onnx.indexing import INDEXING
 from gossamer.model.readers.onnx.layers import LAYERS
 from gossamer.model.readers.onnx.layout import LAYOUT
 from gossamer.model.readers.onnx.node import OnnxNode
 from gossamer.model.readers.onnx.normalisation import NORMALISATIONS
-from gossamer.model.readers.onnx.order import in_order, reads
+from gossamer.model.readers.onnx.order import in_order, reads, source
 from gossamer.model.readers.onnx.parts import Parts
 from gossamer.model.readers.onnx.probe import Probe
 from gossamer.model.readers.onnx.qonnx import CONVERTERS as QONNX
@@ -48,7 +53,8 @@ _QUANTISED = frozenset(("QuantizeLinear", "DynamicQuantizeLinear", "QLinearConv"
                         "ConvInteger", "MatMulInteger"))
 """Operators that only networks of integers have."""
 
-_CONVERTERS: dict[str, Converter] = {**ELEMENTWISE, **LAYERS, **LAYOUT, **NORMALISATIONS}
+_CONVERTERS: dict[str, Converter] = {
+    **ELEMENTWISE, **LAYERS, **LAYOUT, **INDEXING, **EINSUM, **NORMALISATIONS}
 
 _CHOOSING = frozenset(("NonMaxSuppression", "TopK", "EfficientNMS_TRT", "BatchedNMS_TRT",
                        "BatchedNMSDynamic_TRT"))
@@ -162,13 +168,18 @@ def _damaged_texts(graph: onnx.GraphProto) -> Iterator[bytes]:
 
 
 def _load_constants(proto: onnx.GraphProto, graph: Graph) -> None:
-    """Adds the file's initializers to the graph, floating-point ones as float32."""
-    narrowed = []
+    """Adds the file's initializers to the graph."""
     if proto.sparse_initializer:
         name = proto.sparse_initializer[0].values.name
         raise UnsupportedError(f"{graph.file}: initializer {quoted(name)} is sparse; store it "
                                "dense")
-    for tensor in proto.initializer:
+    _add_constants(proto.initializer, graph)
+
+
+def _add_constants(tensors: Iterable[onnx.TensorProto], graph: Graph) -> None:
+    """Adds tensors to the constants of a graph, floating-point ones as float32."""
+    narrowed = []
+    for tensor in tensors:
         if tensor.name in graph.constants:
             raise ModelError(f"{graph.file}: two initializers are named {quoted(tensor.name)}")
         try:
@@ -279,7 +290,21 @@ def _load_nodes(model: onnx.ModelProto, graph: Graph, inputs: Sequence[ValueInfo
         for value in model.graph.input:
             if value.name not in graph.constants and not _is_of_numbers(value):
                 parts.add_input(value)
-    for entry in nodes:
+    waiting = deque(nodes)
+    conditions: dict[str, tuple[str, bool, str]] = {}
+    while waiting:
+        entry = waiting.popleft()
+        if entry.op_type == "If" and (branch := known_branch(
+                entry, graph, parts, available)):
+            truth, inner, initializers = branch
+            _add_constants(initializers, graph)
+            available.update(tensor.name for tensor in initializers)
+            used.update(name for each in inner for name in reads(each))
+            if entry.input[0] not in graph.constants:
+                conditions.update({name: (entry.input[0], truth, source(entry))
+                                   for name in entry.output})
+            waiting.extendleft(reversed(inner))
+            continue
         node = OnnxNode(entry, opset, graph, used, folder.too_large)
         for name in reads(entry):
             if name not in available:
@@ -289,7 +314,8 @@ def _load_nodes(model: onnx.ModelProto, graph: Graph, inputs: Sequence[ValueInfo
             if name in available:
                 raise node.error(f"makes {quoted(name)}, a name that is already taken")
             available.add(name)
-        if folder.fold(entry, graph.constants):
+        condition = conditions.get(entry.output[0]) if entry.output else None
+        if condition is None and folder.fold(entry, graph.constants):
             continue
         begin, converter = len(graph.nodes), _converter(entry, opset)
         may_leave = parts is not None and parts.takes(entry)
@@ -309,11 +335,19 @@ def _load_nodes(model: onnx.ModelProto, graph: Graph, inputs: Sequence[ValueInfo
                     raise
                 del graph.nodes[begin:]
                 reason = str(error).removeprefix(f"{graph.file}: {node.source}: ")
+        if reason and not unknown and parts is not None and parts.is_known(entry):
+            try:
+                _convert(node, partial(_known, entry), parts.probe)
+                reason = ""
+            except UnsupportedError:
+                del graph.nodes[begin:]
         if reason and not may_leave:
             unknown.append(f"{node.source} of domain {quoted(entry.domain or 'ai.onnx')}")
         elif reason and parts is not None:
             parts.leave(entry, reason)
         elif parts is not None:
+            if condition is not None:
+                guard(graph.nodes[-1], *condition)
             parts.computed(entry, graph.nodes[begin:])
     if unknown:
         more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
@@ -341,6 +375,15 @@ def _convert(node: OnnxNode, converter: Converter, probe: Probe | None) -> None:
     node.finish()
     if probe is not None:
         probe.add(node.graph.nodes[begin:])
+
+
+def _known(proto: onnx.NodeProto, node: OnnxNode) -> None:
+    """Converts a node whose results follow from shapes and constants, and which no algorithm
+    computes."""
+    for attribute in proto.attribute:
+        node.attribute(attribute.name)
+    node.emit("onnx_known", [name for name in node.inputs if name],
+              node=np.frombuffer(proto.SerializeToString(), np.uint8), opset=node.opset)
 
 
 def _converter(node: onnx.NodeProto, opset: int) -> Converter | None:

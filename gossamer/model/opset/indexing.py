@@ -1,0 +1,203 @@
+"""Definitions of ops that repeat, choose or replace elements at places known before any data, which
+resolve() turns into copies."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from gossamer.expression import Expression, ExpressionStep
+from gossamer.model.graph import Node
+from gossamer.model.opset.definition import define, never_jumps, resolved
+from gossamer.model.opset.elementwise import COMPUTED
+from gossamer.model.opset.state import InferenceState, Shape
+
+_KEEP_WHERE = Expression(2, (ExpressionStep("constant", (), (0.0,)),
+                             ExpressionStep("where", (0, 1, 2))))
+"""The expression that is its second input where the first is not 0, and 0 elsewhere."""
+
+
+def _tile_shape(state: InferenceState, node: Node) -> None:
+    """Repeats a value along its dimensions: each that is repeated gets one before it, along which
+    the value is expanded."""
+    shape, repeats = state.shapes[node.inputs[0]], node.attributes["repeats"]
+    if len(repeats) != len(shape) or min(repeats, default=1) < 0:
+        raise state.error(node, f"repeats shape {list(shape)} by {list(repeats)}, expected "
+                                f"{len(shape)} numbers from 0 up")
+    apart: list[int] = []
+    wide: list[int] = []
+    for size, count in zip(shape, repeats, strict=True):
+        apart += [size] if count == 1 else [1, size]
+        wide += [size] if count == 1 else [count, size]
+    if apart == list(shape):
+        state.alias(node)
+        return
+    if node.inputs[0] in state.known:
+        state.check_size(node, wide, "float64")
+        _know(state, node, np.tile(state.known[node.inputs[0]], repeats))
+        return
+    x = state.reshape(node, apart, node.inputs[0], [state.new_name(node, "apart")])
+    x = state.emit(node, wide, op="expand", inputs=[x], outputs=[state.new_name(node, "wide")],
+                   shape=tuple(wide))
+    state.reshape(node, [a * b for a, b in zip(shape, repeats, strict=True)], x, node.outputs)
+
+
+def _triangle_shape(state: InferenceState, node: Node) -> None:
+    """Keeps the upper or lower triangle of matrices by an element-wise choice."""
+    shape = state.shapes[node.inputs[0]]
+    if len(shape) < 2:
+        raise state.error(node, f"input has shape {list(shape)}, expected 2 dimensions or more")
+    # a diagonal far outside keeps all or nothing
+    diagonal = max(-shape[-2], min(shape[-1], int((node.attributes.get("diagonal") or (0,))[0])))
+    dtype = state.dtypes[node.inputs[0]]
+    if dtype not in COMPUTED and node.inputs[0] not in state.known:
+        raise state.unsupported(node, f"computes with {dtype}; gossamer computes elements in "
+                                      f"{', '.join(COMPUTED)}")
+    dtype = "float32" if dtype == "bool" else dtype
+    state.check_constant(node, shape[-2:], "float64")
+    part = np.triu if node.attributes["upper"] else np.tril
+    kept = state.know(state.new_name(node, "kept"),
+                      part(np.ones(shape[-2:], dtype), diagonal))
+    state.emit(node, shape, op="elementwise", inputs=[kept, node.inputs[0]], dtype=dtype,
+               expression=_KEEP_WHERE)
+
+
+def _known_places(state: InferenceState, node: Node) -> np.ndarray:
+    """Returns the indices of a node, its second input. Raises UnsupportedError where the data
+    decide them."""
+    name = node.inputs[1]
+    if name not in state.known:
+        raise state.unsupported(node, f"takes indices from {name!r}, which the data decide; "
+                                      "gossamer computes it with indices that follow from shapes "
+                                      "and constants")
+    return state.known[name].astype(np.int64)
+
+
+def _positive(state: InferenceState, node: Node, indices: np.ndarray, size: int,
+              axis: int) -> np.ndarray:
+    """Returns indices along an axis of a size, all from 0 up. Raises ModelError for others."""
+    if indices.size and (indices.min() < -size or indices.max() >= size):
+        wrong = indices.min() if indices.min() < -size else indices.max()
+        raise state.error(node, f"index {wrong} is outside dimension {axis} of shape "
+                                f"{list(state.shapes[node.inputs[0]])}")
+    return np.where(indices < 0, indices + size, indices)
+
+
+def _places_of_slices(state: InferenceState, node: Node, batch_dims: int
+                      ) -> tuple[np.ndarray, Shape]:
+    """Returns the places of slices in the flat order of the leading dimensions of the first input,
+    and those dimensions. The last axis of the indices names a place along each of them that is none
+    of the batch's."""
+    shape, indices = state.shapes[node.inputs[0]], _known_places(state, node)
+    count = batch_dims + (indices.shape[-1] if indices.ndim else len(shape) + 1)
+    if count > len(shape) or indices.ndim <= batch_dims or (
+            indices.shape[:batch_dims] != shape[:batch_dims]):
+        raise state.error(node, f"indices of shape {list(indices.shape)} do not fit "
+                                f"{list(shape)} with {batch_dims} dimensions of a batch")
+    state.check_size(node, indices.shape, "int64")
+    places = np.zeros(indices.shape[:-1], np.int64)
+    for axis in range(count):
+        along = (np.arange(shape[axis]).reshape(-1, *[1] * (places.ndim - axis - 1))
+                 if axis < batch_dims else
+                 _positive(state, node, indices[..., axis - batch_dims], shape[axis], axis))
+        places = places * shape[axis] + along
+    return places, shape[:count]
+
+
+def _places_of_elements(state: InferenceState, node: Node) -> np.ndarray:
+    """Returns the places of elements in the flat order of the first input: indices name one along
+    the node's axis, and have it along the others themselves."""
+    shape, indices = state.shapes[node.inputs[0]], _known_places(state, node)
+    axis = state.axis(node, node.attributes["axis"], len(shape))
+    if indices.ndim != len(shape) or any(
+            count > size for other, (count, size)
+            in enumerate(zip(indices.shape, shape, strict=True)) if other != axis):
+        raise state.error(node, f"indices of shape {list(indices.shape)} do not fit {list(shape)} "
+                                f"along axis {axis}")
+    state.check_size(node, indices.shape, "int64")
+    places = np.zeros(indices.shape, np.int64)
+    for other, size in enumerate(indices.shape):
+        along = (_positive(state, node, indices, shape[axis], axis) if other == axis else
+                 np.arange(size).reshape(-1, *[1] * (indices.ndim - other - 1)))
+        places = places * shape[other] + along
+    return places
+
+
+def _gather_flat(state: InferenceState, node: Node, x: str, places: np.ndarray, rest: Shape
+                 ) -> None:
+    """Emits the choice of slices of shape `rest` from x, which has them along its first axis."""
+    state.check_constant(node, places.shape, "int64")
+    name = state.know(state.new_name(node, "places"), places)
+    state.emit(node, (*places.shape, *rest), op="gather", inputs=[x, name], axis=0)
+
+
+def _gather_nd_shape(state: InferenceState, node: Node) -> None:
+    shape = state.shapes[node.inputs[0]]
+    places, leading = _places_of_slices(state, node, node.attributes["batch_dims"])
+    rest = shape[len(leading):]
+    flat = state.reshape(node, (math.prod(leading), *rest), node.inputs[0],
+                         [state.new_name(node, "flat")])
+    _gather_flat(state, node, flat, places, rest)
+
+
+def _gather_elements_shape(state: InferenceState, node: Node) -> None:
+    places = _places_of_elements(state, node)
+    flat = state.reshape(node, (math.prod(state.shapes[node.inputs[0]]),), node.inputs[0],
+                         [state.new_name(node, "flat")])
+    _gather_flat(state, node, flat, places, ())
+
+
+def _scatter_nd_shape(state: InferenceState, node: Node) -> None:
+    places, leading = _places_of_slices(state, node, 0)
+    _replace(state, node, places, leading)
+
+
+def _scatter_elements_shape(state: InferenceState, node: Node) -> None:
+    _replace(state, node, _places_of_elements(state, node), state.shapes[node.inputs[0]])
+
+
+def _know(state: InferenceState, node: Node, result: np.ndarray) -> None:
+    """Records the result of a node whose inputs are known. Its steps would be constants as well,
+    which files that compute large ones have no room for."""
+    state.check_constant(node, result.shape, result.dtype.name)
+    state.know(node.outputs[0], result)
+
+
+def _replace(state: InferenceState, node: Node, places: np.ndarray, leading: Sequence[int]) -> None:
+    """Emits the first input with the slices at some places of its leading dimensions replaced by
+    those of the third: both are put together, and each slice is taken from one of them. Of several
+    slices for one place the last is taken."""
+    x, updates = node.inputs[0], node.inputs[2]
+    shape, rest = state.shapes[x], state.shapes[x][len(leading):]
+    if state.shapes[updates] != (*places.shape, *rest):
+        raise state.error(node, f"updates have shape {list(state.shapes[updates])}, expected "
+                                f"{[*places.shape, *rest]}")
+    count = math.prod(leading)
+    if x in state.known and updates in state.known:
+        result = state.known[x].reshape(count, *rest).copy()
+        result[places.reshape(-1)] = state.known[updates].reshape(places.size, *rest)
+        _know(state, node, result.reshape(shape))
+        return
+    state.check_size(node, (count,), "int64")
+    taken = np.arange(count)
+    taken[places.reshape(-1)] = count + np.arange(places.size)
+    parts = [state.reshape(node, (size, *rest), name, [state.new_name(node, f"flat{index}")])
+             for index, (name, size) in enumerate(((x, count), (updates, places.size)))]
+    both = state.emit(node, (count + places.size, *rest), op="concat", inputs=parts,
+                      outputs=[state.new_name(node, "both")], axis=0)
+    _gather_flat(state, node, both, taken.reshape(tuple(leading)), rest)
+
+
+DEFINITIONS = tuple(
+    define(name, text=text, shape=shape, evaluate=resolved, mixes=resolved, passes_values=True,
+           jumps=never_jumps, facts=resolved, float_only=False, attribute_inputs=inputs)
+    for name, text, shape, inputs in (
+        ("tile", "x; repeats", _tile_shape, ("repeats",)),
+        ("triangle", "x, matrices; upper, diagonal: number of the first or last that is kept, one "
+                     "in a tuple", _triangle_shape, ("diagonal",)),
+        ("gather_nd", "x, indices; batch_dims", _gather_nd_shape, ()),
+        ("gather_elements", "x, indices; axis", _gather_elements_shape, ()),
+        ("scatter_nd", "x, indices, updates; no attributes", _scatter_nd_shape, ()),
+        ("scatter_elements", "x, indices, updates; axis", _scatter_elements_shape, ())))

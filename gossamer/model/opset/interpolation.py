@@ -1,0 +1,51 @@
+"""The matrices by which vectors are resized with cubic or linear weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+
+def interpolation(size: int, length: int, scale: float, rule: Mapping[str, Any]) -> np.ndarray:
+    """Returns the matrix (size, length) of float64 whose product with vectors of `size` elements
+    resizes them to `length`, as ONNX's Resize defines it.
+
+    scale: ratio of output to input.
+    rule: mode, "cubic" or "linear"; coordinates, as ResizeProblem has them; antialias: whether
+    weights reach further where a vector shrinks; cubic_coefficient; exclude_outside: whether
+    weights of places outside are 0 and the others are scaled up, in place of those of the first and
+    last element.
+    """
+    x = np.arange(length, dtype=np.float64)
+    if rule["coordinates"] == "asymmetric":
+        position = x / scale
+    elif rule["coordinates"] == "align_corners":
+        position = x * (size - 1) / (length - 1) if length > 1 else np.zeros(1)
+    elif rule["coordinates"] == "pytorch_half_pixel" and length == 1:
+        position = np.zeros(1)
+    else:
+        position = (x + 0.5) / scale - 0.5
+    stretch = min(scale, 1.0) if rule["antialias"] else 1.0
+    reach = (2 if rule["mode"] == "cubic" else 1) / stretch
+    taps = np.arange(-math.ceil(reach), math.ceil(reach) + 2)
+    places = np.floor(position)[:, None].astype(np.int64) + taps
+    distance = np.abs(position[:, None] - places) * stretch
+    weights = _cubic(distance, rule["cubic_coefficient"]) if rule["mode"] == "cubic" else (
+        np.maximum(1 - distance, 0))
+    if rule["exclude_outside"] or rule["antialias"]:
+        if rule["exclude_outside"]:
+            weights[(places < 0) | (places >= size)] = 0
+        weights /= weights.sum(1, keepdims=True)
+    matrix = np.zeros((size, length))
+    np.add.at(matrix, (np.clip(places, 0, size - 1), np.arange(length)[:, None]), weights)
+    return matrix
+
+
+def _cubic(distance: np.ndarray, a: float) -> np.ndarray:
+    """Returns the weights of Keys' cubic convolution at distances from a place."""
+    near = ((a + 2) * distance - (a + 3)) * distance**2 + 1
+    far = a * (((distance - 5) * distance + 8) * distance - 4)
+    return np.where(distance <= 1, near, np.where(distance < 2, far, 0.0))

@@ -1,0 +1,138 @@
+"""Definitions of ops that are products with matrices known before any data, and of the reshape that
+products of several dimensions need; resolve() turns them into matrix products."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from gossamer.expression import apply
+from gossamer.model.graph import Node
+from gossamer.model.opset.definition import define, never_jumps, resolved
+from gossamer.model.opset.interpolation import interpolation
+from gossamer.model.opset.state import InferenceState
+
+_LONGEST_SUMS = {"float32": 4096, "int32": 512, "int64": 512}
+"""Elements of the longest axis along which sums up to each element are computed, by dtype. Those of
+integers take memory for each pair of elements."""
+
+
+def _reshape_by_shape(state: InferenceState, node: Node) -> None:
+    sizes = [math.prod(state.shapes[node.inputs[index]][axis] for index, axis in pairs)
+             for pairs in node.attributes["sizes"]]
+    if math.prod(sizes) != math.prod(state.shapes[node.inputs[0]]):
+        raise state.error(node, f"inputs of shapes "
+                                f"{' and '.join(str(list(state.shapes[n])) for n in node.inputs)} "
+                                "do not fit each other")
+    if node.inputs[0] in state.known:
+        state.know(node.outputs[0], state.known[node.inputs[0]].reshape(sizes))
+    else:
+        state.reshape(node, sizes)
+
+
+def _sums_up_to_shape(state: InferenceState, node: Node) -> None:
+    """Multiplies by a triangular matrix. Integers are multiplied one by one and summed up, since
+    products of matrices are those of floats."""
+    x = node.inputs[0]
+    shape, dtype = state.shapes[x], state.dtypes[x]
+    axis = state.axis(node, node.attributes["axis"], len(shape))
+    length = shape[axis]
+    longest = _LONGEST_SUMS.get(dtype, 0)
+    if length > longest:
+        raise state.unsupported(node, f"sums along {length} elements of {dtype}; gossamer computes "
+                                      f"up to {longest}")
+    state.check_constant(node, (length, length), dtype)
+    ones = np.ones((length, length), dtype)
+    own = 1 if node.attributes["exclusive"] else 0
+    matrix = np.tril(ones, -own) if node.attributes["reverse"] else np.triu(ones, own)
+    if dtype == "float32":
+        _multiply(state, node, x, [(axis, matrix)])
+        return
+    # axis `axis` is the one that is summed over, and the next one that of the results
+    name = state.know(state.new_name(node, "matrix"),
+                      matrix.reshape(length, length, *[1] * (len(shape) - axis - 1)))
+    apart = (*shape[:axis + 1], 1, *shape[axis + 1:])
+    x = state.reshape(node, apart, x, [state.new_name(node, "apart")])
+    terms = state.emit(node, np.broadcast_shapes(apart, state.shapes[name]), op="elementwise",
+                       inputs=[x, name], outputs=[state.new_name(node, "terms")], dtype=dtype,
+                       expression=apply("mul"))
+    state.emit(node, shape, op="reduce", inputs=[terms], kind="sum", axes=(axis,), keepdims=False)
+
+
+def _resize_linearly_shape(state: InferenceState, node: Node) -> None:
+    """Multiplies each dimension whose size or positions change by its matrix of weights."""
+    shape = state.shapes[node.inputs[0]]
+    axes = [state.axis(node, axis, len(shape))
+            for axis in node.attributes.get("axes") or range(len(shape))]
+    scales, sizes = node.attributes.get("scales"), node.attributes.get("sizes")
+    factors = sizes or scales
+    if not factors or len(factors) != len(axes) or min(factors) < 0:
+        raise state.error(node, f"has {'sizes' if sizes else 'scales'} {list(factors or ())}, "
+                                f"expected {len(axes)} numbers")
+    matrices = []
+    for axis, factor in zip(axes, factors, strict=True):
+        size = shape[axis]
+        if (axis == 0 and factor == state.graph.fixed_batch) or factor == (size if sizes else 1):
+            continue
+        length = int(factor) if sizes else math.floor(size * factor)
+        if not size or not length:
+            raise state.unsupported(node, f"resizes dimension {axis} of {size} to {length}")
+        state.check_constant(node, (size, length), "float64")
+        matrices.append((axis, interpolation(
+            size, length, length / size if sizes else float(factor), node.attributes)))
+    if matrices:
+        _multiply(state, node, node.inputs[0], matrices)
+    else:
+        state.alias(node)
+
+
+def _multiply(state: InferenceState, node: Node, x: str,
+              matrices: list[tuple[int, np.ndarray]]) -> None:
+    """Emits the products of vectors along axes of x with matrices, one axis after another, each
+    moved to the end for its product."""
+    rank = len(state.shapes[x])
+    order = list(range(rank))
+    for axis, matrix in matrices:
+        wanted = [*(other for other in order if other != axis), axis]
+        x = _reordered(state, node, x, order, wanted, f"last{axis}")
+        order = wanted
+        name = state.know(state.new_name(node, f"matrix{axis}"), matrix.astype(np.float32))
+        is_last = axis == matrices[-1][0] and order == list(range(rank))
+        x = state.emit(node, (*state.shapes[x][:-1], matrix.shape[1]), op="matmul",
+                       inputs=[x, name],
+                       outputs=node.outputs if is_last else [state.new_name(node, f"by{axis}")])
+    if order != list(range(rank)):
+        state.emit(node, [state.shapes[x][order.index(axis)] for axis in range(rank)],
+                   op="transpose", inputs=[x],
+                   permutation=tuple(order.index(axis) for axis in range(rank)))
+
+
+def _reordered(state: InferenceState, node: Node, x: str, order: list[int], wanted: list[int],
+               role: str) -> str:
+    """Emits x, whose dimensions are in one order, with them in another, and returns its name."""
+    if order == wanted:
+        return x
+    permutation = tuple(order.index(axis) for axis in wanted)
+    return state.emit(node, [state.shapes[x][axis] for axis in permutation], op="transpose",
+                      inputs=[x], outputs=[state.new_name(node, role)], permutation=permutation)
+
+
+DEFINITIONS = (
+    define("reshape_by",
+           text="x, values whose sizes are taken; sizes: for each dimension of the result pairs "
+                "(number of an input, its axis), whose sizes are multiplied",
+           shape=_reshape_by_shape, evaluate=resolved, mixes=resolved, passes_values=True,
+           jumps=never_jumps, facts=resolved, float_only=False, attribute_inputs=()),
+    define("sums_up_to",
+           text="x; axis, exclusive: whether an element is none of its sum, reverse: whether sums "
+                "go from the end",
+           shape=_sums_up_to_shape, evaluate=resolved, mixes=resolved, passes_values=True,
+           jumps=never_jumps, facts=resolved, float_only=False, attribute_inputs=()),
+    define("resize_linearly",
+           text="x; scales, sizes, axes of both; mode, coordinates, antialias, cubic_coefficient, "
+                "exclude_outside: as gossamer.model.opset.interpolation takes them",
+           shape=_resize_linearly_shape, evaluate=resolved, mixes=resolved, passes_values=True,
+           jumps=never_jumps, facts=resolved, float_only=True,
+           attribute_inputs=("scales", "sizes")),
+)

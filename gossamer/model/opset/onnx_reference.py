@@ -1,0 +1,125 @@
+"""Nodes of ONNX files that ONNX's reference implementation computes where all that they read is
+known before any data: the constants of a file, and the op of those that read shapes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import TensorProto, numpy_helper
+from onnx.shape_inference import infer_node_outputs
+
+from gossamer.errors import ModelError, first_line
+from gossamer.model.graph import Node
+from gossamer.model.opset.definition import define, never_jumps, resolved
+from gossamer.model.opset.state import InferenceState
+
+FOLDED = frozenset((
+    "Abs", "Add", "And", "ArgMax", "ArgMin", "BatchNormalization", "BitShift", "BitwiseAnd",
+    "BitwiseNot", "BitwiseOr", "BitwiseXor", "Cast", "CastLike", "Ceil", "Clip", "Compress",
+    "Concat", "Constant", "ConstantOfShape", "Conv", "ConvTranspose", "Cos", "CumSum",
+    "DequantizeLinear", "Div", "Dropout", "Elu", "Equal", "Erf", "Exp", "Expand", "EyeLike",
+    "Flatten", "Floor", "Gather", "GatherElements", "GatherND", "Gelu", "Gemm", "Greater",
+    "GreaterOrEqual", "HardSigmoid", "HardSwish", "Identity", "IsInf", "IsNaN",
+    "LayerNormalization", "LeakyRelu", "Less", "LessOrEqual", "Log", "LogSoftmax", "MatMul",
+    "MatMulInteger", "Max", "Mean", "Min", "Mish", "Mod", "Mul", "Neg", "NonZero", "Not",
+    "OneHot", "Or", "PRelu", "Pad", "Pow", "QuantizeLinear", "Range", "Reciprocal",
+    "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean",
+    "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare", "Relu", "Reshape", "Round",
+    "ScatterElements", "ScatterND", "Selu", "Shape", "Sigmoid", "Sign", "Sin", "Size",
+    "Slice", "Softmax", "Softplus", "Split", "Sqrt", "Squeeze", "Sub", "Sum", "Tanh", "Tile",
+    "TopK", "Transpose", "Trilu", "Unsqueeze", "Where", "Xor"))
+"""Ops whose results are computed where all their inputs are constants. ONNX's reference also runs
+loops, decodes pictures and matches patterns, which no file may ask for."""
+_SHRINKING = frozenset(("Compress", "NonZero"))
+"""Folded ops whose results have a shape that the values decide, and which is bounded by the
+input's."""
+_LONG = (TensorProto.INT64, TensorProto.UINT64, TensorProto.DOUBLE)
+"""Types of eight bytes."""
+_MOST_RANK = 32
+_MOST_PARAMETERS = 1024
+"""Elements of the largest constant that shape inference is told: shapes, axes and repeats."""
+
+
+def as_float32(array: np.ndarray) -> np.ndarray:
+    """Returns the array, cast to float32 where it has any floating type, such as bfloat16."""
+    return array if array.dtype.kind in "biuUSO" else np.asarray(array, np.float32)
+
+
+def computed(node: onnx.NodeProto, arrays: Mapping[str, np.ndarray], opset: int
+             ) -> list[np.ndarray]:
+    """Returns the results of a node, floating-point ones in float32. arrays: what it reads, by
+    name. ONNX raises errors of any kind for what it cannot compute."""
+    # it takes long to import, and few networks need it
+    from onnx.reference import ReferenceEvaluator
+
+    evaluator = ReferenceEvaluator(node, opsets={"": opset})
+    return [as_float32(np.asarray(result)) for result in evaluator.run(None, dict(arrays))]
+
+
+def most_bytes(node: onnx.NodeProto, arrays: Mapping[str, np.ndarray], opset: int) -> float:
+    """Returns how many bytes the results of a node take at most, as ONNX's shape inference
+    tells them; infinity where it does not."""
+    if node.op_type == "Constant":
+        return 0  # it is in the file
+    if node.op_type in _SHRINKING:
+        return sum(array.size for array in arrays.values()) * _MOST_RANK
+    types = {name: onnx.helper.make_tensor_type_proto(
+        onnx.helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+        for name, array in arrays.items()}
+    values = {name: numpy_helper.from_array(array) for name, array in arrays.items()
+              if array.size <= _MOST_PARAMETERS}
+    schema = onnx.defs.get_schema(node.op_type, opset, "")
+    outputs = infer_node_outputs(schema, node, types, values,
+                                 opset_imports=[onnx.helper.make_opsetid("", opset)])
+    return sum(map(_bytes_of, outputs.values()))
+
+
+def _bytes_of(inferred: onnx.TypeProto) -> float:
+    """Returns the bytes of a result, four or eight for each element; infinity where its shape is
+    not known."""
+    tensor = inferred.tensor_type
+    item = 8 if tensor.elem_type in _LONG else 4
+    sizes = [dim.dim_value if dim.HasField("dim_value") else math.inf for dim in tensor.shape.dim]
+    return item * math.prod(sizes) if tensor.HasField("shape") else math.inf
+
+
+def _known_shape(state: InferenceState, node: Node) -> None:
+    """Computes a node of an ONNX file at this batch size."""
+    for name in node.inputs:
+        if name not in state.known:
+            raise state.unsupported(node, f"depends on {name!r}, which the data decides")
+    try:
+        proto = onnx.NodeProto.FromString(node.attributes["node"].tobytes())
+    except DecodeError:
+        raise state.error(node, "is damaged: it holds no node of ONNX") from None
+    if proto.op_type not in FOLDED or proto.domain not in ("", "ai.onnx"):
+        raise state.unsupported(node, f"is no {proto.op_type} that follows from shapes")
+    arrays = {name: state.known[value] for name, value in zip(
+        filter(None, proto.input), node.inputs, strict=True)}
+    try:
+        size = most_bytes(proto, arrays, node.attributes["opset"])
+        if not math.isfinite(size):
+            raise ValueError("the size of its result is not known")
+        state.check_constant(node, (int(size),), "uint8")
+        results = computed(proto, arrays, node.attributes["opset"])
+    except ModelError:
+        raise
+    except Exception as error:
+        # ONNX raises errors of any kind
+        raise state.unsupported(node, f"cannot be computed: {first_line(error)}") from None
+    named = (result for name, result in zip(proto.output, results, strict=False) if name)
+    for name, result in zip(node.outputs, named, strict=True):
+        state.know(name, result)
+
+
+DEFINITIONS = (
+    define("onnx_known",
+           text="values that follow from shapes and constants; node: a node of an ONNX file as "
+                "bytes, which reads them in this order, opset: the version of its operator",
+           shape=_known_shape, evaluate=resolved, mixes=resolved, passes_values=True,
+           jumps=never_jumps, facts=resolved, float_only=False, attribute_inputs=()),
+)

@@ -1,0 +1,144 @@
+"""The converter of Einsum, which becomes transposes, products and sums."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from gossamer.expression import apply
+from gossamer.model.readers.onnx.node import OnnxNode
+
+Term = str
+"""The dimensions of a value, a letter each."""
+
+
+def _einsum(node: OnnxNode) -> None:
+    """Converts Einsum: its inputs are multiplied one after another, each dimension is summed over
+    with the last product that has it."""
+    terms, result = _parsed(node)
+    values = [node.required(index) for index in range(len(terms))]
+    value, term = values[0], terms[0]
+    for index in range(1, len(terms)):
+        later = set(result).union(*terms[index + 1:])
+        value, term = _Product(node, index, later).of((value, term), (values[index], terms[index]))
+    value, term = _summed(node, value, term, result, "last")
+    _moved(node, value, term, result, None)
+
+
+def _parsed(node: OnnxNode) -> tuple[list[Term], Term]:
+    """Returns the dimensions of each input, and of the result. Raises UnsupportedError for a form
+    that is not computed."""
+    equation = node.attribute("equation")
+    if not equation:
+        raise node.error("attribute equation is missing")
+    text = equation.replace(" ", "")
+    left, arrow, result = text.partition("->")
+    terms = left.split(",")
+    if not arrow:
+        letters = left.replace(",", "")
+        result = "".join(sorted(letter for letter in set(letters) if letters.count(letter) == 1))
+    if len(terms) != len(node.inputs):
+        raise node.error(f"equation {equation!r} has {len(terms)} inputs, the node "
+                         f"{len(node.inputs)}")
+    for term in (*terms, result):
+        if any(not letter.isalpha() for letter in term) or len(set(term)) < len(term):
+            raise node.unsupported(f"equation {equation!r} has the term {term!r}; gossamer "
+                                   "computes terms of different letters")
+    if not set(result) <= set("".join(terms)):
+        raise node.error(f"equation {equation!r} has a result with letters of no input")
+    return terms, result
+
+
+class _Product:
+    """The product of two values of an Einsum.
+
+    index: number of the second value, for names. later: the dimensions that the result or later
+    values have, over which it does not sum.
+    """
+
+    def __init__(self, node: OnnxNode, index: int, later: Iterable[str]) -> None:
+        self._node = node
+        self._index = index
+        self._later = frozenset(later)
+
+    def of(self, a: tuple[str, Term], b: tuple[str, Term]) -> tuple[str, Term]:
+        """Emits the product of two values, each with its dimensions, and returns it with its
+        own."""
+        a, b = ((name, *_summed(self._node, name, term, self._later.union(other),
+                                self._role(f"sum{side}")))[1:]
+                for side, ((name, term), other) in enumerate(((a, b[1]), (b, a[1]))))
+        both = [letter for letter in a[1] if letter in b[1]]
+        kept = "".join(letter for letter in both if letter in self._later)
+        summed = "".join(letter for letter in both if letter not in self._later)
+        left, right = ("".join(letter for letter in term if letter not in both)
+                       for term in (a[1], b[1]))
+        if summed:
+            return self._matrices(a, b, kept, left, summed, right), kept + left + right
+        return self._elements(a, b, kept, left, right), kept + left + right
+
+    def _role(self, name: str) -> str:
+        return f"{name}_{self._index}"
+
+    def _matrices(self, a: tuple[str, Term], b: tuple[str, Term], kept: Term, left: Term,
+                  summed: Term, right: Term) -> str:
+        """Emits a product of matrices (left, summed) and (summed, right) for all of the dimensions
+        that are kept. Where several dimensions are one of a matrix, they are put together."""
+        node = self._node
+        x = _moved(node, *a, kept + left + summed, self._role("a"))
+        y = _moved(node, *b, kept + summed + right, self._role("b"))
+        # a matrix on the right may be multiplied by any number of rows
+        rows = [left] if kept or not left else list(left)
+        if [len(group) for group in (*rows, summed, right)] != [1] * (len(rows) + 2):
+            x = _regrouped(node, [x], [kept + left + summed], [*kept, *rows, summed],
+                           self._role("rows"))
+            y = _regrouped(node, [y], [kept + summed + right], [*kept, summed, right],
+                           self._role("columns"))
+            product = node.emit("matmul", [x, y], self._role("matrices"))
+            return _regrouped(node, [product, a[0], b[0]], ["", a[1], b[1]],
+                              [*kept, *left, *right], self._role("product"))
+        return node.emit("matmul", [x, y], self._role("product"))
+
+    def _elements(self, a: tuple[str, Term], b: tuple[str, Term], kept: Term, left: Term,
+                  right: Term) -> str:
+        """Emits the products of elements, of which none are summed up."""
+        node = self._node
+        x = _moved(node, *a, kept + left, self._role("a"))
+        y = _moved(node, *b, kept + right, self._role("b"))
+        if right:
+            places = range(len(kept + left), len(kept + left + right))
+            x = node.emit("unsqueeze", [x], self._role("rows"), axes=tuple(places))
+        if left:
+            places = range(len(kept), len(kept + left))
+            y = node.emit("unsqueeze", [y], self._role("columns"), axes=tuple(places))
+        return node.emit("elementwise", [x, y], self._role("product"), expression=apply("mul"))
+
+
+def _summed(node: OnnxNode, value: str, term: Term, kept: Iterable[str], role: str
+            ) -> tuple[str, Term]:
+    """Emits the sum of a value over the dimensions that are not kept, and returns it with those
+    that are."""
+    axes = tuple(axis for axis, letter in enumerate(term) if letter not in kept)
+    if not axes:
+        return value, term
+    left = "".join(letter for letter in term if letter in kept)
+    return node.emit("reduce", [value], role, kind="sum", axes=axes, keepdims=False), left
+
+
+def _moved(node: OnnxNode, value: str, term: Term, wanted: Term, role: str | None) -> str:
+    """Emits a value with its dimensions in another order, and returns it. role: None for the
+    node's own output."""
+    if term == wanted:
+        return value if role is not None else node.emit("identity", [value])
+    return node.emit("transpose", [value], role,
+                     permutation=tuple(term.index(letter) for letter in wanted))
+
+
+def _regrouped(node: OnnxNode, values: list[str], terms: list[Term], groups: list[str],
+               role: str) -> str:
+    """Emits the first value with a dimension for each group, of the size of its letters together in
+    the values whose terms are given."""
+    sizes = tuple(tuple(next((index, term.index(letter)) for index, term in enumerate(terms)
+                             if letter in term) for letter in group) for group in groups)
+    return node.emit("reshape_by", values, role, sizes=sizes)
+
+
+EINSUM: dict[str, Callable[[OnnxNode], None]] = {"Einsum": _einsum}

@@ -1,0 +1,69 @@
+"""The greatest or smallest elements along one dimension, and their places."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from gossamer.ops.algorithm import Problem
+from gossamer.tensor import TensorSpec, default_spec
+
+DTYPES = ("float32", "int32", "int64")
+
+
+@dataclass(frozen=True)
+class TopKProblem(Problem):
+    """The first `count` elements along one dimension in descending or ascending order, and their
+    places along it in int64. Of equal ones that with the lower place comes first; NaN comes last.
+
+    axis: index of the dimension, from 0. largest: whether the order is descending. places_only:
+    whether the places are the only output, else they are the second one.
+
+    Raises ValueError for another dtype than DTYPES, an axis that the input does not have, and for
+    more elements than there are along it.
+    """
+
+    op: ClassVar[str] = "top_k"
+    input: TensorSpec
+    axis: int
+    count: int
+    largest: bool = True
+    places_only: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.axis < len(self.input.shape):
+            raise ValueError(f"axis {self.axis} is not one of {self.input}")
+        if self.input.dtype not in DTYPES:
+            raise ValueError(f"top_k knows {', '.join(DTYPES)}, not {self.input.dtype}")
+        if not 0 <= self.count <= self.input.shape[self.axis]:
+            raise ValueError(f"cannot take {self.count} elements along axis {self.axis} of "
+                             f"{self.input}")
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        return (self.input,)
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        shape = self.input.shape
+        shape = (*shape[:self.axis], self.count, *shape[self.axis + 1:])
+        places = default_spec(shape, "int64")
+        return (places,) if self.places_only else (default_spec(shape, self.input.dtype), places)
+
+    @property
+    def weight_shapes(self) -> Mapping[str, tuple[int, ...]]:
+        return {}
+
+    @property
+    def flops(self) -> int:
+        return self.input.size * self.count
+
+    def first_images(self, count: int) -> TopKProblem:
+        """Returns the problem of the first images, or this problem where elements are taken along
+        the first dimension."""
+        return self if self.axis == 0 else replace(self, input=self.input.first(count))
+
+    def describe(self) -> str:
+        kind = "greatest" if self.largest else "smallest"
+        return f"{self.count} {kind} along {self.axis} of {self.input}"

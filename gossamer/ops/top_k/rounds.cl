@@ -1,0 +1,79 @@
+/* The first `count` elements of each row in descending order, and their places. Rows lie along
+ * `length` of a tensor seen as (outer, length, inner). In each round LANES work-items look for the
+ * first of the elements that follow the one found last; each of them looks at every LANES-th.
+ *
+ * VALUE: the type of the elements.
+ * LANES, COLUMNS: a work-group has LANES * COLUMNS = 256 work-items and takes COLUMNS rows.
+ * ACROSS: where it is defined, neighbouring work-items take neighbours along `inner`, else along
+ *     `length`.
+ * SMALLEST: defined for ascending order.
+ * PLACES_ONLY: defined where the elements themselves are not written. */
+
+#ifdef SMALLEST
+#define IN_ORDER(a, b) ((a) < (b))
+#else
+#define IN_ORDER(a, b) ((a) > (b))
+#endif
+/* NaN follows all numbers */
+#define ABOVE(a, b) (IN_ORDER(a, b) || ((a) == (a) && (b) != (b)))
+#define BEFORE(a, place_a, b, place_b) \
+    (ABOVE(a, b) || (!ABOVE(b, a) && (place_a) < (place_b)))
+
+KERNEL LAUNCH_BOUNDS(256, 1)
+void top_k(const GLOBAL VALUE *RESTRICT source,
+#ifndef PLACES_ONLY
+           GLOBAL VALUE *RESTRICT target,
+#endif
+           GLOBAL INT64 *RESTRICT target_places, int rows, int length, int inner, int count)
+{
+    SHARED VALUE values[256];
+    SHARED int places[256];
+#ifdef ACROSS
+    int column = LOCAL_ID(0) % COLUMNS, lane = LOCAL_ID(0) / COLUMNS, apart = COLUMNS;
+#else
+    int column = LOCAL_ID(0) / LANES, lane = LOCAL_ID(0) % LANES, apart = 1;
+#endif
+    uint row = (uint)GROUP_ID(0) * COLUMNS + (uint)column;
+    int end = row < (uint)rows ? length : 0;
+    uint outer = row / (uint)inner, i = row % (uint)inner;
+    size_t start = (size_t)outer * (size_t)length * (size_t)inner + i;
+    size_t to = (size_t)outer * (size_t)count * (size_t)inner + i;
+    VALUE last = ZERO;
+    int last_place = -1;
+    for (int round = 0; round < count; round++) {
+        VALUE best = ZERO;
+        int place = -1;
+        for (int j = lane; j < end; j += LANES) {
+            VALUE value = source[start + (size_t)j * (size_t)inner];
+            if ((round == 0 || BEFORE(last, last_place, value, j))
+                && (place < 0 || BEFORE(value, j, best, place))) {
+                best = value;
+                place = j;
+            }
+        }
+        values[LOCAL_ID(0)] = best;
+        places[LOCAL_ID(0)] = place;
+        for (int reach = LANES / 2; reach > 0; reach /= 2) {
+            BARRIER();
+            if (lane < reach) {
+                int other = LOCAL_ID(0) + reach * apart, mine = LOCAL_ID(0);
+                if (places[other] >= 0 && (places[mine] < 0 || BEFORE(
+                        values[other], places[other], values[mine], places[mine]))) {
+                    values[mine] = values[other];
+                    places[mine] = places[other];
+                }
+            }
+        }
+        BARRIER();
+        last = values[LOCAL_ID(0) - lane * apart];
+        last_place = places[LOCAL_ID(0) - lane * apart];
+        BARRIER();
+        if (lane == 0 && end > 0) {
+            size_t at = to + (size_t)round * (size_t)inner;
+#ifndef PLACES_ONLY
+            target[at] = last;
+#endif
+            target_places[at] = last_place;
+        }
+    }
+}

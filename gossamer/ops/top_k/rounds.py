@@ -1,0 +1,56 @@
+"""The greatest or smallest elements on a device, of which each round finds the next."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from pathlib import Path
+
+from gossamer.device.base import Device
+from gossamer.device.source import KernelSource
+from gossamer.ops.algorithm import Variant
+from gossamer.ops.launch import Launch, input_buffer, output_buffer
+from gossamer.ops.strided import KernelAlgorithm, cannot_compile
+from gossamer.ops.top_k.problem import TopKProblem
+from gossamer.ops.weights import Weights
+
+_SOURCE = Path(__file__).with_name("rounds.cl")
+_GROUP = 256
+_TYPES = {"float32": "float", "int32": "int", "int64": "INT64"}
+MOST_ELEMENTS = 64
+"""The most elements that are taken, each of which costs a reading of the input."""
+
+
+class RoundsTopK(KernelAlgorithm):
+    """One launch, whose work-items look together for the element that follows the last one found,
+    as often as elements are asked for."""
+
+    op = "top_k"
+    name = "rounds"
+
+    def supports(self, problem: TopKProblem, device: Device) -> str | None:
+        if problem.count > MOST_ELEMENTS:
+            return f"takes {problem.count} elements, of at most {MOST_ELEMENTS}"
+        return cannot_compile(problem, device)
+
+    def variants(self, problem: TopKProblem, device: Device) -> Iterable[Variant]:
+        # the order of rounded numbers would be wrong, not less precise
+        return [Variant((), problem.inputs, problem.outputs)]
+
+    def kernel_launch(self, weights: Weights, problem: TopKProblem, variant: Variant,
+                      device: Device) -> Launch:
+        shape = problem.input.shape
+        length, inner = shape[problem.axis], math.prod(shape[problem.axis + 1:])
+        across = inner >= 16
+        lanes = 8 if across or length <= 64 else _GROUP
+        defines: dict[str, object] = {"VALUE": _TYPES[problem.input.dtype], "LANES": lanes,
+                                      "COLUMNS": _GROUP // lanes}
+        for name, is_set in (("ACROSS", across), ("SMALLEST", not problem.largest),
+                             ("PLACES_ONLY", problem.places_only)):
+            if is_set:
+                defines[name] = 1
+        kernel = device.compile(KernelSource.of(_SOURCE, "top_k", defines))
+        rows = problem.input.size // length
+        return Launch(kernel, (-(-rows // (_GROUP // lanes)),), (_GROUP,), (
+            input_buffer(0), *map(output_buffer, range(len(problem.outputs))), rows, length, inner,
+            problem.count))
