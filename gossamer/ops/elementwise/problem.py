@@ -12,7 +12,7 @@ from gossamer.expression import Expression, identity
 from gossamer.ops.algorithm import Problem, Variant
 from gossamer.tensor import Format, TensorSpec, default_spec
 
-DTYPES = ("float32", "int32", "int64", "uint8", "bool")
+DTYPES = ("float32", "int32", "int64", "int8", "uint8", "int16", "uint16", "bool")
 
 
 @dataclass(frozen=True)

@@ -106,11 +106,11 @@ def test_unknown_ops_are_all_named(tmp_path: Path) -> None:
 
 
 def test_quantised_networks_are_to_be_read_as_floats(tmp_path: Path) -> None:
-    nodes = [helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["q"], "first"),
-             helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["y"], "second")]
+    nodes = [helper.make_node("QLinearSoftmax", ["x", "scale", "zero", "scale", "zero"], ["y"],
+                              "first", domain="com.microsoft")]
     constants = {"scale": np.float32(0.1), "zero": np.uint8(128)}
     message = refused(model(nodes, {"x": IMAGE}, {"y": 4}, constants), tmp_path, UnsupportedError)
-    assert "QuantizeLinear 'first'" in message
+    assert "QLinearSoftmax 'first'" in message
     assert "; take the float32 model that it was quantised from, or pip install" in message
 
 
@@ -127,7 +127,7 @@ def test_quantised_networks_are_to_be_read_as_floats(tmp_path: Path) -> None:
     (model([helper.make_node("MaxPool", ["x"], ["y", "i"], "layer", kernel_shape=[2, 2])],
            {"x": IMAGE}, {"y": 4, "i": 4}, types={"i": TensorProto.INT64}),
      "output 'i' is used"),
-    (model([node("MaxPool", ["x"], kernel_shape=[2, 2])], {"x": IMAGE}, {"y": 4},
+    (model([node("AveragePool", ["x"], kernel_shape=[2, 2])], {"x": IMAGE}, {"y": 4},
            types={"x": TensorProto.UINT8, "y": TensorProto.UINT8}), "computes with uint8"),
     (model([helper.make_node("Cast", ["x"], ["z"], "layer", to=TensorProto.FLOAT8E5M2),
             helper.make_node("Cast", ["z"], ["y"], "back", to=TensorProto.FLOAT)],

@@ -104,8 +104,9 @@ def test_groups_have_an_order(data: st.DataObject) -> None:
     (model([node("Conv", "x w", "y")], {"x": ("N", 2, 5, 5), "w": (2, 2, 3, 3)}, {"y": 4}),
      "the weight comes from 'w', which the data decides; expected a constant"),
     (model([node("Add", "x x", "y")], {"x": LINE}, {"y": 2},
-           types=dict.fromkeys("xy", TensorProto.INT16)),
-     "computes with int16; gossamer computes elements in float32, int32, int64, uint8, bool"),
+           types=dict.fromkeys("xy", TensorProto.UINT32)),
+     "computes with uint32; gossamer computes elements in float32, int32, int64, int8, uint8, "
+     "int16, uint16, bool"),
     (model([node("Add", "x w", "y", axis=1, broadcast=1)], {"x": ("N", 4, 2, 2)}, {"y": 4},
            {"w": weights(4)}, opset=6), "gossamer computes no Add"),
 ])

@@ -29,14 +29,17 @@ from gossamer.model.readers.onnx.constants import (
 )
 from gossamer.model.readers.onnx.elementwise import ELEMENTWISE, TYPES, Converter
 from gossamer.model.readers.onnx.file_types import FileTypes, type_text
+from gossamer.model.readers.onnx.integers import Integers
 from gossamer.model.readers.onnx.layers import LAYERS
 from gossamer.model.readers.onnx.layout import LAYOUT
+from gossamer.model.readers.onnx.microsoft import MICROSOFT
 from gossamer.model.readers.onnx.node import OnnxNode
 from gossamer.model.readers.onnx.normalisation import NORMALISATIONS
 from gossamer.model.readers.onnx.order import in_order, reads
 from gossamer.model.readers.onnx.parts import Parts
 from gossamer.model.readers.onnx.probe import Probe
 from gossamer.model.readers.onnx.qonnx import CONVERTERS as QONNX
+from gossamer.model.readers.onnx.quantised import QUANTISED, IntegerConverter
 
 OLDEST_OPSET = 7
 """The oldest opset that is read whole. From older ones those operators are read that this one has
@@ -44,11 +47,21 @@ left as they were."""
 NEWEST_OPSET = onnx.defs.onnx_opset_version()
 """The newest opset that the installed onnx defines."""
 
-_QUANTISED = frozenset(("QuantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul",
-                        "ConvInteger", "MatMulInteger"))
-"""Operators that only networks of integers have."""
+_QUANTISED = ("QLinear", "QAttention", "MatMulIntegerToFloat", "DynamicQuantize")
+"""What the names of operators begin with that only networks of integers have."""
 
-_CONVERTERS: dict[str, Converter] = {**ELEMENTWISE, **LAYERS, **LAYOUT, **NORMALISATIONS}
+
+
+def _without_integers(converter: Converter) -> IntegerConverter:
+    """Returns a converter that leaves alone what is known of quantised values."""
+    return lambda node, integers: converter(node)
+
+
+_CONVERTERS: dict[str, IntegerConverter] = {
+    **{op: _without_integers(converter) for table in (ELEMENTWISE, LAYERS, LAYOUT, NORMALISATIONS)
+       for op, converter in table.items()},
+    **QUANTISED}
+_QONNX = {key: _without_integers(converter) for key, converter in QONNX.items()}
 
 _CHOOSING = frozenset(("NonMaxSuppression", "TopK", "EfficientNMS_TRT", "BatchedNMS_TRT",
                        "BatchedNMSDynamic_TRT"))
@@ -275,6 +288,7 @@ def _load_nodes(model: onnx.ModelProto, graph: Graph, inputs: Sequence[ValueInfo
     unknown: list[str] = []
     folder = ConstantFolder(opset, used)
     parts = Parts(graph, FileTypes(model, nodes)) if host_library.is_installed() else None
+    integers = Integers(Probe(graph) if parts is None else parts.probe)
     if parts is not None:
         for value in model.graph.input:
             if value.name not in graph.constants and not _is_of_numbers(value):
@@ -289,7 +303,10 @@ def _load_nodes(model: onnx.ModelProto, graph: Graph, inputs: Sequence[ValueInfo
             if name in available:
                 raise node.error(f"makes {quoted(name)}, a name that is already taken")
             available.add(name)
+        values = {name: graph.constants[name] for name in entry.input if name in graph.constants}
         if folder.fold(entry, graph.constants):
+            if entry.op_type == "DequantizeLinear":
+                integers.learn_constant(entry, values)
             continue
         begin, converter = len(graph.nodes), _converter(entry, opset)
         may_leave = parts is not None and parts.takes(entry)
@@ -298,7 +315,7 @@ def _load_nodes(model: onnx.ModelProto, graph: Graph, inputs: Sequence[ValueInfo
             reason = f"gossamer computes no {quoted(node.op)[1:-1]}"
         if converter is not None and not reason and not unknown:
             try:
-                _convert(node, converter, None if parts is None else parts.probe)
+                _convert(node, converter, integers)
                 if (entry.domain, entry.op_type) in QONNX:
                     # quantised weights
                     folder.fold_last(graph)
@@ -308,6 +325,7 @@ def _load_nodes(model: onnx.ModelProto, graph: Graph, inputs: Sequence[ValueInfo
                 if not may_leave:
                     raise
                 del graph.nodes[begin:]
+                integers.forget(entry.output)
                 reason = str(error).removeprefix(f"{graph.file}: {node.source}: ")
         if reason and not may_leave:
             unknown.append(f"{node.source} of domain {quoted(entry.domain or 'ai.onnx')}")
@@ -328,25 +346,26 @@ def _load_nodes(model: onnx.ModelProto, graph: Graph, inputs: Sequence[ValueInfo
     _unique_names(graph)
 
 
-def _convert(node: OnnxNode, converter: Converter, probe: Probe | None) -> None:
+def _convert(node: OnnxNode, converter: IntegerConverter, integers: Integers) -> None:
     """Adds what a node becomes to its graph. Raises UnsupportedError where gossamer does not
     compute that, and ModelError where the node is malformed."""
     if not node.outputs or not node.outputs[0]:
         raise node.error("its first output has no name")
     begin = len(node.graph.nodes)
     try:
-        converter(node)
+        converter(node, integers)
     except MALFORMED as error:
         raise node.error(f"is malformed: {quoted(error)}") from error
     node.finish()
-    if probe is not None:
-        probe.add(node.graph.nodes[begin:])
+    integers.probe.add(node.graph.nodes[begin:])
 
 
-def _converter(node: onnx.NodeProto, opset: int) -> Converter | None:
+def _converter(node: onnx.NodeProto, opset: int) -> IntegerConverter | None:
     """Returns the converter of a node; None where there is none, or none for so old an opset."""
+    if node.domain == "com.microsoft":
+        return MICROSOFT.get(node.op_type)
     if node.domain not in ("", "ai.onnx"):
-        return QONNX.get((node.domain, node.op_type))
+        return _QONNX.get((node.domain, node.op_type))
     if opset < OLDEST_OPSET and not _is_as_in(node.op_type, opset, OLDEST_OPSET):
         return None
     return _CONVERTERS.get(node.op_type)
@@ -363,7 +382,7 @@ def _advice(proto: onnx.GraphProto) -> str:
     """Returns what to do about operators that gossamer does not compute."""
     used = {entry.op_type for entry in proto.node}
     extra = "" if host_library.is_installed() else f", or {host_library.EXTRA}"
-    if used & _QUANTISED:
+    if any(op.startswith(_QUANTISED) for op in used):
         return f"take the float32 model that it was quantised from{extra}"
     hint = (" (a detector without its own choice of boxes, which `gossamer detect` makes)"
             if used & _CHOOSING else "")
