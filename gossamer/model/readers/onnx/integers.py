@@ -9,7 +9,7 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -64,16 +64,31 @@ class Scaled:
     array: np.ndarray | None = None
 
 
+@dataclass(frozen=True)
+class Sums:
+    """A float value that is sums of integers times a scale, and a bias.
+
+    names: the float32 values of which the sums are the sum. scale, bias: arrays that broadcast to
+    the value; None for no bias.
+    """
+
+    names: Sequence[str]
+    scale: np.ndarray
+    bias: np.ndarray | None
+
+
 class Integers:
     """The quantised values of a file while it is read.
 
-    centred: by the name of a value of integers the float value that stands for it. scaled: by the
-    name of a float value the integers of which it is made. probe: the shapes and dtypes of values.
+    centred: by the name of a value of integers the float value that stands for it. scaled, sums: by
+    the name of a float value the integers of which it is made. probe: the shapes and dtypes of
+    values.
     """
 
     def __init__(self, probe: Probe) -> None:
         self.centred: dict[str, Centred] = {}
         self.scaled: dict[str, Scaled] = {}
+        self.sums: dict[str, Sums] = {}
         self.probe = probe
 
     def forget(self, names: Iterable[str]) -> None:
@@ -81,6 +96,7 @@ class Integers:
         for name in names:
             self.centred.pop(name, None)
             self.scaled.pop(name, None)
+            self.sums.pop(name, None)
 
     def rank(self, name: str) -> int | None:
         """Returns the number of dimensions of a value; None where that is not known."""

@@ -29,6 +29,7 @@ from gossamer.model.readers.onnx.integers import (
     Centred,
     Integers,
     Scaled,
+    Sums,
     are_same,
     centre,
     constant,
@@ -69,6 +70,10 @@ def _quantise(node: OnnxNode, integers: Integers) -> None:
             give(node, integers, known.integers, node.outputs[0])
             return
         value = c.operand(known.integers.name)
+    elif x in integers.sums and scale.size == 1 and node.is_only_reader_of(x):
+        sums = integers.sums[x]
+        value = _scaled_sums(node, c, Sums(sums.names, sums.scale / scale, None if (
+            sums.bias is None) else sums.bias / scale))
     else:
         if integers.dtype(node, x) != "float32":
             x = node.emit("cast", [x], "number", dtype="float32")
@@ -173,18 +178,29 @@ def _conv(node: OnnxNode, integers: Integers) -> None:
         del node.graph.nodes[begin:]
         LAYERS["Conv"](node)
         return
-    _give_scaled(node, sums, _per_channel(x.scale * weight.scale.reshape(-1), rank),
-                 None if bias is None else _per_channel(bias, rank))
+    _give_scaled(node, integers, Sums(
+        sums, _per_channel(_for_each(x.scale * weight.scale.reshape(-1), rows), rank),
+        None if bias is None else _per_channel(bias, rank)))
 
 
-def _give_scaled(node: OnnxNode, sums: list[str], scale: np.ndarray,
-                 bias: np.ndarray | None) -> None:
-    """Adds the node that gives sums of integers times a scale, and a bias."""
+def _for_each(scale: np.ndarray, channels: int) -> np.ndarray:
+    """Returns a scale of each channel, as a vector. That of all channels is repeated, so that it is
+    no number in the code of a layer, and layers of one shape share kernels."""
+    return np.broadcast_to(scale.astype(np.float32).reshape(-1), channels)
+
+
+def _scaled_sums(node: OnnxNode, c: Composer, sums: Sums) -> int:
+    """Returns the value of sums of integers times their scale, and their bias."""
+    value = c.apply("mul", total(c, sums.names), constant(node, c, sums.scale, "scale"))
+    return value if sums.bias is None else c.apply(
+        "add", value, constant(node, c, sums.bias, "bias"))
+
+
+def _give_scaled(node: OnnxNode, integers: Integers, sums: Sums) -> None:
+    """Adds the node that gives sums of integers times a scale, and notes of what its output is."""
     c = Composer()
-    value = c.apply("mul", total(c, sums), constant(node, c, scale, "scale"))
-    if bias is not None:
-        value = c.apply("add", value, constant(node, c, bias, "bias"))
-    node.emit_expression(c, value)
+    node.emit_expression(c, _scaled_sums(node, c, sums))
+    integers.sums[node.outputs[0]] = sums
 
 
 def _matrix_product(node: OnnxNode, integers: Integers) -> None:
@@ -217,8 +233,8 @@ def _matrix_product(node: OnnxNode, integers: Integers) -> None:
         del node.graph.nodes[begin:]
         converter(node)
         return
-    _give_scaled(node, sums, of_columns(a.scale * scale),
-                 None if bias is None else of_columns(bias))
+    _give_scaled(node, integers, Sums(sums, _for_each(a.scale * scale, columns),
+                                      None if bias is None else of_columns(bias)))
 
 
 def of_columns(array: np.ndarray) -> np.ndarray:
@@ -243,7 +259,7 @@ def _qlinear_conv(node: OnnxNode, integers: Integers) -> None:
     value = total(c, sums)
     if node.input(8):
         value = c.apply("add", value, bias_of_integers(node, c, 8, weight.shape[0], rank))
-    factor = (x_scale * w_scale.reshape(w_scale.size) / y_scale).astype(np.float32)
+    factor = _for_each(x_scale * w_scale.reshape(-1) / y_scale, weight.shape[0])
     value = c.apply("mul", value, constant(node, c, _per_channel(factor, rank), "scale"))
     give(node, integers, requantise(node, c, value, y_zero, dtype), node.outputs[0])
 
