@@ -72,7 +72,8 @@ class FusedElementwise(Algorithm):
         # comparisons of rounded operands would be wrong, not less precise, and large integers
         # do not fit float16
         operands = {spec.dtype for spec in problem.operands}
-        if set(problem.dtypes) == {"float32"} and not operands & {"int32", "int64"}:
+        if set(problem.dtypes) == {"float32"} and not operands & {
+                "int32", "int64", "int16", "uint16"}:
             variants += [variant.as_fp16 for variant in variants]
         return dict.fromkeys(map(problem.reading, variants))
 
