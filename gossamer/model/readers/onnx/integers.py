@@ -231,17 +231,16 @@ def give(node: OnnxNode, integers: Integers, centred: Centred, output: str) -> N
 
 
 def requantise(node: OnnxNode, c: Composer, value: int, zero_point: np.ndarray,
-               dtype: str, role: str = "centred", *, rounds_shifted: bool = False) -> Centred:
+               dtype: str, role: str = "centred", *, is_shifted: bool = False) -> Centred:
     """Adds the node that rounds a value to integers of a dtype less their zero point.
 
-    value: the numbers in units of the scale, in c. rounds_shifted: whether the zero point is added
-    before rounding, so that a number in the middle goes to where the integer of the file is even.
+    value: the numbers in units of the scale, in c. is_shifted: whether the zero point, one number,
+    has been added to them, so that those in the middle go to where the integer of the file is even.
     """
     low, high = RANGES[dtype]
-    if rounds_shifted and zero_point.size == 1:
-        origin = c.constant(float(zero_point.reshape(-1)[0]))
-        shifted = c.apply("clip", c.apply("add", value, origin), constants=(low, high))
-        value = c.apply("sub", c.apply("round", shifted), origin)
+    if is_shifted:
+        whole = c.apply("round", c.apply("clip", value, constants=(low, high)))
+        value = c.apply("sub", whole, c.constant(float(zero_point.reshape(-1)[0])))
         return Centred(node.emit_expression(c, value, role), zero_point, dtype)
     if zero_point.size == 1:
         zero = float(zero_point.reshape(-1)[0])

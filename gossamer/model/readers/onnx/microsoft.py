@@ -29,11 +29,12 @@ from gossamer.model.readers.onnx.quantised import (
 )
 
 
-def _input(node: OnnxNode, integers: Integers, first: int, role: str) -> tuple[Centred, np.ndarray]:
-    """Returns the integers of an input less their zero point, and their scale: the inputs `first`
-    and the two behind it."""
+def _input(node: OnnxNode, integers: Integers, first: int,
+           role: str) -> tuple[Centred, np.ndarray, np.ndarray]:
+    """Returns the integers of an input less their zero point, their scale, and the zero point: the
+    inputs `first` and the two behind it."""
     scale, zero, _ = quantisation(node, integers, (first + 1, first + 2), node.required(first))
-    return centre(node, integers, first, zero, role), scale
+    return centre(node, integers, first, zero, role), scale, zero
 
 
 def _output(node: OnnxNode, integers: Integers, first: int) -> tuple[np.ndarray, np.ndarray, str]:
@@ -45,25 +46,30 @@ def _output(node: OnnxNode, integers: Integers, first: int) -> tuple[np.ndarray,
 
 def _arithmetic(node: OnnxNode, integers: Integers, function: str) -> None:
     """Converts QLinearAdd and QLinearMul."""
-    (a, a_scale), (b, b_scale) = (_input(node, integers, first, role)
-                                  for first, role in ((0, "a"), (3, "b")))
+    (a, a_scale, a_zero), (b, b_scale, b_zero) = (
+        _input(node, integers, first, role) for first, role in ((0, "a"), (3, "b")))
     scale, zero, dtype = _output(node, integers, 6)
     c = Composer()
     x, y = c.operand(a.name), c.operand(b.name)
-    if function == "add":
-        value = c.apply("add", *[c.apply("mul", operand, constant(node, c, own / scale, role))
-                                 for operand, own, role in ((x, a_scale, "of_a"),
-                                                            (y, b_scale, "of_b"))])
-    else:
+    if function == "mul":
         value = c.apply("mul", c.apply("mul", x, y),
                         constant(node, c, a_scale * b_scale / scale, "scale"))
-    give(node, integers, requantise(node, c, value, zero, dtype, rounds_shifted=True),
+        value = c.apply("add", value, constant(node, c, zero, "zero"))
+    else:
+        # with the zero points in one number, as ONNX Runtime computes it, ties round alike
+        of_a, of_b = a_scale / scale, b_scale / scale
+        rest = zero - (of_a * a_zero + of_b * b_zero)
+        x, y = (c.apply("mul", c.apply("add", value, constant(node, c, origin, role)),
+                        constant(node, c, ratio, f"of_{role}"))
+                for value, origin, ratio, role in ((x, a_zero, of_a, "a"), (y, b_zero, of_b, "b")))
+        value = c.apply("add", x, c.apply("add", y, constant(node, c, rest, "rest")))
+    give(node, integers, requantise(node, c, value, zero, dtype, is_shifted=True),
          node.outputs[0])
 
 
 def _function(node: OnnxNode, integers: Integers, function: str) -> None:
     """Converts QLinearSigmoid and QLinearLeakyRelu."""
-    x, x_scale = _input(node, integers, 0, "x")
+    x, x_scale, _ = _input(node, integers, 0, "x")
     scale, zero, dtype = _output(node, integers, 3)
     constants = (node.attribute("alpha", 0.01),) if function == "leaky_relu" else ()
     c = Composer()
@@ -76,7 +82,7 @@ def _function(node: OnnxNode, integers: Integers, function: str) -> None:
 def _average(node: OnnxNode, integers: Integers, of: str) -> None:
     """Converts QLinearAveragePool and QLinearGlobalAveragePool."""
     node.only("channels_last", 0)
-    x, x_scale = _input(node, integers, 0, "x")
+    x, x_scale, _ = _input(node, integers, 0, "x")
     scale, zero, dtype = _output(node, integers, 3)
     (output,), inputs = node.outputs, node.inputs
     node.inputs, node.outputs = [x.name], [f"{output}.average"]
@@ -96,8 +102,8 @@ def _concat(node: OnnxNode, integers: Integers) -> None:
         raise node.error("its axis or an input is missing")
     parts = []
     for number, first in enumerate(range(2, len(node.inputs), 3)):
-        x, x_scale = _input(node, integers, first, f"x{number}")
-        if (x_scale == scale).all() and x.dtype == dtype and np.array_equal(x.zero_point, zero):
+        x, x_scale, x_zero = _input(node, integers, first, f"x{number}")
+        if (x_scale == scale).all() and x.dtype == dtype and np.array_equal(x_zero, zero):
             parts.append(x.name)
             continue
         c = Composer()
@@ -109,7 +115,7 @@ def _concat(node: OnnxNode, integers: Integers) -> None:
 
 def _gemm(node: OnnxNode, integers: Integers) -> None:
     """Converts QGemm, which gives integers where a scale of the output is given, else floats."""
-    a, a_scale = _input(node, integers, 0, "a")
+    a, a_scale, _ = _input(node, integers, 0, "a")
     node.only("transA", 0)
     matrix, transposed = node.constant(3, "the second matrix"), bool(node.attribute("transB", 0))
     b_scale, b_zero, _ = quantisation(node, integers, (4, 5), node.required(3),
