@@ -126,9 +126,10 @@ def test_values_within_a_part_keep_the_dtype_of_the_file() -> None:
     assert graph.constants[part.inputs[1]].dtype == np.float64
     x = np.full((1, 2000), 1, np.float32)
     with pytest.warns(gossamer.GossamerWarning):
-        plan = gossamer.compile(model(
+        graph = gossamer.load(model(
             [node("Mod", "x w", "y", fmod=1)], {"x": ("N", 2000)}, {"y": 2}, {"w": big},
-            types=dict.fromkeys("xy", TensorProto.DOUBLE)), "host")
+            types=dict.fromkeys("xy", TensorProto.DOUBLE)), precision="fp32")
+    plan = gossamer.compile(graph, "host")
     np.testing.assert_array_equal(plan(x), x)  # in float32 1 mod 1 would be 0
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
 from onnx import TensorProto
@@ -28,7 +29,7 @@ from gossamer.model.readers.onnx.constants import (
     to_array,
 )
 from gossamer.model.readers.onnx.elementwise import ELEMENTWISE, TYPES, Converter
-from gossamer.model.readers.onnx.file_types import FileTypes, type_text
+from gossamer.model.readers.onnx.file_types import FileTypes, has_float64, type_text
 from gossamer.model.readers.onnx.integers import Integers
 from gossamer.model.readers.onnx.layers import LAYERS
 from gossamer.model.readers.onnx.layout import LAYOUT
@@ -69,11 +70,12 @@ _CHOOSING = frozenset(("NonMaxSuppression", "TopK", "EfficientNMS_TRT", "Batched
 
 
 def load_onnx(model: str | Path | bytes | onnx.ModelProto,
-              outputs: Sequence[str] | None = None) -> Graph:
+              outputs: Sequence[str] | None = None, *, narrows: bool = False) -> Graph:
     """Returns the graph of an .onnx or .onnx.gz file, of its content, or of a model in memory.
 
     outputs: names of the outputs that are wanted, in their order; None for all. What only others
-    need is not read.
+    need is not read. narrows: whether float64 becomes float32, as it does without ONNX Runtime; it
+    stays as it is in parts for ONNX Runtime otherwise.
     Raises InputError when the file is absent or has no such output; ModelError when it is
     truncated, is not ONNX or is malformed; UnsupportedError for ops, attributes or opsets that
     gossamer does not compute.
@@ -91,9 +93,10 @@ def load_onnx(model: str | Path | bytes | onnx.ModelProto,
         raise InputError(f"cannot load a {type(model).__name__}: expected an onnx.ModelProto")
     opset = _opset(proto, file)
     graph = Graph(proto.graph.name or name, [], [], [], {}, file, metadata=metadata.read(proto))
-    _load_constants(proto.graph, graph)
-    inputs = _load_interface(proto.graph, graph, outputs)
-    _load_nodes(proto, graph, inputs, opset)
+    keeps = not narrows and host_library.is_installed() and has_float64(proto.graph)
+    _load_constants(proto.graph, graph, keeps)
+    inputs = _load_interface(proto.graph, graph, outputs, keeps)
+    _load_nodes(proto, graph, inputs, opset, keeps)
     _warn_of_narrowed(proto.graph, graph)
     warn_of_broken_weights(graph)
     return graph
@@ -174,8 +177,9 @@ def _damaged_texts(graph: onnx.GraphProto) -> Iterator[bytes]:
     yield from (name for name in names if isinstance(name, bytes))
 
 
-def _load_constants(proto: onnx.GraphProto, graph: Graph) -> None:
-    """Adds the file's initializers to the graph, floating-point ones as float32."""
+def _load_constants(proto: onnx.GraphProto, graph: Graph, keeps: bool) -> None:
+    """Adds the file's initializers to the graph, floating-point ones as float32. keeps: whether
+    float64 stays in parts for ONNX Runtime, which take the initializers themselves."""
     narrowed = []
     if proto.sparse_initializer:
         name = proto.sparse_initializer[0].values.name
@@ -190,7 +194,7 @@ def _load_constants(proto: onnx.GraphProto, graph: Graph) -> None:
             raise ModelError(f"{graph.file}: initializer {quoted(tensor.name)} is damaged: {error}"
                              ) from None
         graph.constants[tensor.name] = as_float32(array)
-        if graph.constants[tensor.name].dtype != array.dtype:
+        if array.dtype == np.float64 and not keeps:
             narrowed.append((tensor.name, array.dtype))
     if narrowed:
         name, dtype = narrowed[0]
@@ -198,11 +202,12 @@ def _load_constants(proto: onnx.GraphProto, graph: Graph) -> None:
                               f"{quoted(name)}); gossamer computes with them as float32")
 
 
-def _load_interface(proto: onnx.GraphProto, graph: Graph, outputs: Sequence[str] | None
-                    ) -> list[ValueInfo]:
+def _load_interface(proto: onnx.GraphProto, graph: Graph, outputs: Sequence[str] | None,
+                    keeps: bool) -> list[ValueInfo]:
     """Adds inputs and outputs to the graph. A first dimension that all inputs share counts as the
-    batch. outputs: as for load_onnx(). Returns all inputs: those that are no tensors of numbers,
-    which only ONNX Runtime takes, are none of the graph's."""
+    batch. outputs: as for load_onnx(). keeps: whether float64 is left to ONNX Runtime. Returns all
+    inputs: those that are no tensors of numbers, which only ONNX Runtime takes, are none of the
+    graph's."""
     seen = set(graph.constants)
     inputs = []
     for value in proto.input:
@@ -210,15 +215,15 @@ def _load_interface(proto: onnx.GraphProto, graph: Graph, outputs: Sequence[str]
             continue
         if value.name in seen:
             raise ModelError(f"{graph.file}: two inputs are named {quoted(value.name)}")
-        info = _value_info(value, graph, "input")
-        if _is_of_numbers(value) and not value.type.tensor_type.HasField("shape"):
+        info = _value_info(value, graph, "input", keeps)
+        if _is_of_numbers(value, keeps) and not value.type.tensor_type.HasField("shape"):
             raise ModelError(f"{graph.file}: input {quoted(value.name)} has no shape; export it "
                              "with one")
         seen.add(value.name)
         inputs.append(info)
-        if _is_of_numbers(value):
+        if _is_of_numbers(value, keeps):
             graph.inputs.append(info)
-    graph.outputs = [_value_info(value, graph, "output")
+    graph.outputs = [_value_info(value, graph, "output", keeps)
                      for value in chosen(proto.output, outputs, graph.file)]
     leading = {info.shape[0] if len(info.shape) > 1 else None for info in graph.inputs}
     if len(leading) == 1 and (batch := leading.pop()) is not None:
@@ -229,25 +234,28 @@ def _load_interface(proto: onnx.GraphProto, graph: Graph, outputs: Sequence[str]
     return [freed.get(info.name, info) for info in inputs]
 
 
-def _is_of_numbers(value: onnx.ValueInfoProto) -> bool:
-    """Returns whether a value is a tensor of numbers that gossamer knows."""
-    return value.type.HasField("tensor_type") and (
-        value.type.tensor_type.elem_type or TensorProto.FLOAT) in TYPES
+def _is_of_numbers(value: onnx.ValueInfoProto, keeps: bool) -> bool:
+    """Returns whether a value is a tensor of numbers that gossamer computes with. keeps: whether
+    float64 is none of them."""
+    kind = value.type.tensor_type.elem_type or TensorProto.FLOAT
+    return value.type.HasField("tensor_type") and kind in TYPES and not (
+        keeps and kind == TensorProto.DOUBLE)
 
 
-def _value_info(value: onnx.ValueInfoProto, graph: Graph, what: str) -> ValueInfo:
-    if not _is_of_numbers(value):
-        if not host_library.is_installed():
-            raise UnsupportedError(f"{graph.file}: {what} {quoted(value.name)} has ONNX type "
-                                   f"{type_text(value.type)}; gossamer knows tensors of "
-                                   f"{', '.join(sorted(set(TYPES.values())))}; "
-                                   f"{host_library.EXTRA}")
-        return ValueInfo(value.name, (), type_text(value.type))
+def _value_info(value: onnx.ValueInfoProto, graph: Graph, what: str, keeps: bool) -> ValueInfo:
+    if not _is_of_numbers(value, keeps) and not host_library.is_installed():
+        raise UnsupportedError(f"{graph.file}: {what} {quoted(value.name)} has ONNX type "
+                               f"{type_text(value.type)}; gossamer knows tensors of "
+                               f"{', '.join(sorted(set(TYPES.values())))}; {host_library.EXTRA}")
     tensor = value.type.tensor_type
     kind = tensor.elem_type or TensorProto.FLOAT
     shape = tuple(dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else None
                   for dim in tensor.shape.dim)
     labels = tuple(dim.dim_param for dim in tensor.shape.dim)
+    if not _is_of_numbers(value, keeps):
+        is_float64 = value.type.HasField("tensor_type") and kind == TensorProto.DOUBLE
+        return ValueInfo(value.name, shape, "float64", labels) if is_float64 else (
+            ValueInfo(value.name, (), type_text(value.type)))
     if kind == TensorProto.FLOAT16:
         # numbers are float32 within the network, and as in the file outside
         return (ValueInfo(value.name, shape, "float32", labels, InputFormat("float16"))
@@ -277,21 +285,22 @@ def _free_batch(info: ValueInfo, batch: int) -> ValueInfo:
 
 
 def _load_nodes(model: onnx.ModelProto, graph: Graph, inputs: Sequence[ValueInfo],
-                opset: int) -> None:
+                opset: int, keeps: bool) -> None:
     """Converts the file's nodes in order. What gossamer does not compute is left to ONNX Runtime
     where that is installed and knows the operator's domain; else raises UnsupportedError, which
-    names the first of these nodes. inputs: all inputs of the network."""
+    names the first of these nodes. inputs: all inputs of the network. keeps: whether float64 is
+    left to it, too."""
     nodes = in_order(model.graph, [info.name for info in graph.outputs], graph.file)
     used = Counter(name for node in nodes for name in reads(node))
     used.update(info.name for info in graph.outputs)
     available = set(graph.constants) | {info.name for info in inputs}
     unknown: list[str] = []
     folder = ConstantFolder(opset, used)
-    parts = Parts(graph, FileTypes(model, nodes)) if host_library.is_installed() else None
+    parts = Parts(graph, FileTypes(model, nodes), keeps) if host_library.is_installed() else None
     integers = Integers(Probe(graph) if parts is None else parts.probe)
     if parts is not None:
         for value in model.graph.input:
-            if value.name not in graph.constants and not _is_of_numbers(value):
+            if value.name not in graph.constants and not _is_of_numbers(value, keeps):
                 parts.add_input(value)
     for entry in nodes:
         node = OnnxNode(entry, opset, graph, used, folder.too_large)
@@ -304,7 +313,7 @@ def _load_nodes(model: onnx.ModelProto, graph: Graph, inputs: Sequence[ValueInfo
                 raise node.error(f"makes {quoted(name)}, a name that is already taken")
             available.add(name)
         values = {name: graph.constants[name] for name in entry.input if name in graph.constants}
-        if folder.fold(entry, graph.constants):
+        if (parts is None or parts.may_fold(entry)) and folder.fold(entry, graph.constants):
             if entry.op_type == "DequantizeLinear":
                 integers.learn_constant(entry, values)
             continue
