@@ -17,7 +17,9 @@ from gossamer.model.readers.onnx.elementwise import ELEMENTWISE
 from gossamer.model.readers.onnx.indexing import INDEXING
 from gossamer.model.readers.onnx.layers import LAYERS
 from gossamer.model.readers.onnx.layout import LAYOUT
+from gossamer.model.readers.onnx.microsoft import MICROSOFT
 from gossamer.model.readers.onnx.normalisation import NORMALISATIONS
+from gossamer.model.readers.onnx.quantised import QUANTISED
 from gossamer.ops.registry import OPS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -85,7 +87,9 @@ def test_every_operator_is_listed():
                       (DOCS / "operators.md").read_text(), re.MULTILINE)
     listed = [name for row in rows for name in row.split(", ")]
     assert sorted(listed) == sorted({*ELEMENTWISE, *LAYERS, *LAYOUT, *INDEXING, *EINSUM,
-                                    *NORMALISATIONS, "Constant"})
+                                    *NORMALISATIONS, *QUANTISED, "Constant"})
+    page = (DOCS / "operators.md").read_text()
+    assert not [name for name in MICROSOFT if not re.search(rf"\b{name}\b", page)]
 
 
 def test_example_program(cat):

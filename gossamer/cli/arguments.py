@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 
 def load_graph(model: str, shapes: list[str] | None, weights: str | None = None,
-               outputs: list[str] | None = None) -> Graph:
+               outputs: list[str] | None = None, precision: str | None = None) -> Graph:
     """Returns the graph of the MODEL argument with the --shape, --weights and --outputs options,
-    and prints its warnings."""
+    and prints its warnings. precision: that of --precision, where it is given."""
     if not model:
         raise InputError(f"MODEL: the name is empty; expected {expected_models()}")
     if weights == "":
@@ -39,7 +39,7 @@ def load_graph(model: str, shapes: list[str] | None, weights: str | None = None,
     with warnings.catch_warnings():
         # they are printed below, however Python is told to show them
         warnings.simplefilter("ignore", GossamerWarning)
-        graph = gossamer.load(model, weights=weights, outputs=names)
+        graph = gossamer.load(model, weights=weights, outputs=names, precision=precision)
     for warning in graph.warnings:
         terminal.notice(warning, "warning")
     graph = with_input_shapes(graph, shapes or [])

@@ -69,8 +69,9 @@ def compile_(
         metavar="1,8", help="Batch sizes to plan for.")] = "1",
     effort: Annotated[str, typer.Option(
         help=f"How much is measured: {', '.join(EFFORTS)}.")] = "normal",
-    precision: Annotated[str, typer.Option(
-        help=f"The least precise arithmetic allowed: {', '.join(PRECISIONS)}.")] = "fp32",
+    given_precision: Annotated[str | None, typer.Option(
+        "--precision", help=f"The least precise arithmetic allowed: {', '.join(PRECISIONS)}; with "
+        "one, float64 becomes float32.", show_default="fp32")] = None,
     calibration: Annotated[list[str] | None, typer.Option(
         metavar="[NAME=]X.npy", help="Inputs on which the outputs' error is measured against "
         "float64; one an input of the network.")] = None,
@@ -105,9 +106,10 @@ def compile_(
     as_json: JsonOption = False,
 ) -> None:
     """Find the fastest algorithm for every layer of a network, and save the plan."""
+    precision = given_precision or "fp32"
     _check_options(effort, precision, sparse_threshold, budget, output, html)
     sizes = _batches(batch)
-    graph = arguments.load_graph(model, shape, weights, outputs)
+    graph = arguments.load_graph(model, shape, weights, outputs, given_precision)
     if sizes != [1] and not arguments.has_batch(graph):
         raise InputError(f"--batch {batch}: {model} has no batch; leave --batch out")
     if tolerance is not None and not calibration:

@@ -15,7 +15,7 @@ from gossamer.model.readers import registry
 
 
 def load(model: Any, *more_files: str | Path, weights: str | Path | None = None,
-         outputs: Sequence[str] | None = None) -> Graph:
+         outputs: Sequence[str] | None = None, precision: str | None = None) -> Graph:
     """Load a network from files, from memory or from the zoo.
 
     Parameters
@@ -33,6 +33,10 @@ def load(model: Any, *more_files: str | Path, weights: str | Path | None = None,
     outputs : sequence of str, optional
         Names of the outputs that are wanted, in this order; by default all. What only others need
         is not computed.
+    precision : {"fp32", "tf32", "fp16"}, optional
+        The precision that `compile` will be given. With one, float64 in an ONNX file becomes
+        float32, which a warning says; by default ONNX Runtime computes it on the host, where that
+        is installed.
 
     Returns
     -------
@@ -58,7 +62,7 @@ def load(model: Any, *more_files: str | Path, weights: str | Path | None = None,
     >>> import gossamer
     >>> graph = gossamer.load("mobilenet_v2")
     """
-    graph = _loaded(model, more_files, weights, outputs)
+    graph = _loaded(model, more_files, weights, outputs, precision is not None)
     if graph is not model:
         for warning in graph.warnings:
             warnings.warn(warning, GossamerWarning, stacklevel=2)
@@ -66,7 +70,7 @@ def load(model: Any, *more_files: str | Path, weights: str | Path | None = None,
 
 
 def _loaded(model: Any, more_files: Sequence[str | Path], weights: str | Path | None,
-            outputs: Sequence[str] | None) -> Graph:
+            outputs: Sequence[str] | None, narrows: bool) -> Graph:
     """Return the network as `load` does, which says its warnings."""
     if any(kind.__module__.split(".")[:2] == ["torch", "nn"] for kind in type(model).__mro__):
         raise InputError(f"cannot load a {type(model).__name__}, a module of PyTorch: export it by "
@@ -74,7 +78,7 @@ def _loaded(model: Any, more_files: Sequence[str | Path], weights: str | Path | 
                          "give 'model.onnx'")
     if not isinstance(model, str | os.PathLike):
         further = more_files if weights is None else (*more_files, weights)
-        return _from_memory(model, further, outputs)
+        return _from_memory(model, further, outputs, narrows)
     name = str(model)
     reader = registry.reader_of(name)
     files = [Path(file) for file in more_files]
@@ -83,7 +87,7 @@ def _loaded(model: Any, more_files: Sequence[str | Path], weights: str | Path | 
     if reader is not None:
         paths = reader.files(Path(model), files)
         if reader.chooses_outputs:
-            return reader.read(*paths, outputs=outputs)
+            return reader.read(*paths, outputs=outputs, narrows=narrows)
         return with_outputs(reader.read(*paths), outputs)
     if isinstance(model, str) and not Path(model).suffix and "/" not in model:
         from gossamer.model import zoo
@@ -95,7 +99,7 @@ def _loaded(model: Any, more_files: Sequence[str | Path], weights: str | Path | 
 
 
 def _from_memory(model: Any, files: Sequence[str | Path],
-                 outputs: Sequence[str] | None) -> Graph:
+                 outputs: Sequence[str] | None, narrows: bool) -> Graph:
     """Return the network of a graph, or of an ONNX model in memory."""
     if files:
         raise InputError(f"a {type(model).__name__} takes no further files; leave out {files[0]}")
@@ -113,7 +117,7 @@ def _from_memory(model: Any, files: Sequence[str | Path],
     if isinstance(model, bytes) or hasattr(model, "SerializeToString"):
         from gossamer.model.readers.onnx.reader import load_onnx
 
-        return load_onnx(model, outputs)
+        return load_onnx(model, outputs, narrows=narrows)
     raise InputError(f"cannot load a {type(model).__name__}: expected the name of a file or of a "
                      "network of the zoo, an ONNX model as bytes, file object or onnx.ModelProto, "
                      "or a Graph")

@@ -94,6 +94,16 @@ class Problem(HashedOnce, abc.ABC):
         """Number of floating-point operations; a multiply-add counts as two."""
 
     @property
+    def exact_precision(self) -> str:
+        """The least precise of PRECISIONS that gives what float32 gives, for values as in facts."""
+        return "fp32"
+
+    @property
+    def sums_integers(self) -> bool:
+        """True where it sums products of integers, exactly but for transforms of them."""
+        return False
+
+    @property
     def least_bytes(self) -> int:
         """Bytes moved when every input, weight and output crosses memory once."""
         weights = sum(4 * int(np.prod(shape)) for shape in self.weight_shapes.values())
@@ -188,6 +198,21 @@ class Variant(HashedOnce):
                            for specs in (self.inputs, self.outputs))
         return replace(self, inputs=inputs, outputs=outputs, precision="fp16")
 
+    def is_as_precise_as_float32(self, problem: Problem) -> bool:
+        """Return whether the variant gives what float32 gives, as for integers of few bits.
+
+        Parameters
+        ----------
+        problem : Problem
+            The problem that the variant computes.
+
+        Returns
+        -------
+        bool
+            Whether its precision is fp32, or one that changes nothing for the problem's values.
+        """
+        return PRECISIONS.index(self.precision) <= PRECISIONS.index(problem.exact_precision)
+
     @functools.cached_property
     def config_text(self) -> str:
         """The config as one line of ``name=value`` pairs."""
@@ -243,6 +268,9 @@ class Algorithm(abc.ABC):
     exact : bool
         Whether sums are exact integers of bits, so that rows state the precision EXACT, but for
         variants that round them to float16.
+    rounds_sums : bool
+        Whether variants of precision fp16 round sums to float16 before the epilogue, so that they
+        compute no layer whose sums are those of integers.
     """
 
     op: ClassVar[str]
@@ -253,6 +281,7 @@ class Algorithm(abc.ABC):
     writes_parts: ClassVar[bool] = False
     by_name_only: ClassVar[bool] = False
     exact: ClassVar[bool] = False
+    rounds_sums: ClassVar[bool] = False
 
     def stated_precision(self, variant: Variant) -> str:
         """Return the precision of a variant as rows of reports and benchmarks state it.

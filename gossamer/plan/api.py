@@ -17,7 +17,7 @@ from gossamer.plan.policy import Policy
 def compile(model: Any, device: str | Device | None = None, *,
             shapes: Mapping[str, Sequence[int]] | None = None,
             outputs: Sequence[str] | None = None, strict: bool = False,
-            effort: str | None = None, precision: str = "fp32", calibration: Any = None,
+            effort: str | None = None, precision: str | None = None, calibration: Any = None,
             tolerance: float | None = None, only: str | None = None,
             sparse_threshold: float | None = None, budget: float | None = None,
             force: Mapping[str, str] | None = None, threads: int | str = 1,
@@ -45,9 +45,11 @@ def compile(model: Any, device: str | Device | None = None, *,
         How many candidates are measured for the layers of a batch size when it is first used; the
         fastest plan is taken. Times are stored on disk and not measured again. By default
         algorithms are taken in a fixed order, and nothing is measured.
-    precision : {"fp32", "tf32", "fp16"}, default "fp32"
-        The least precise arithmetic that layers may use where it is measured to be faster. The
-        dtypes of the network's inputs and outputs stay the same.
+    precision : {"fp32", "tf32", "fp16"}, optional
+        The least precise arithmetic that layers may use where it is measured to be faster; by
+        default fp32. The dtypes of the network's inputs and outputs stay the same, but that with a
+        precision float64 in a file becomes float32; without one ONNX Runtime computes it on the
+        host, where that is installed.
     calibration : array or tuple of array, optional
         Inputs like those of `plan(x)`, with any number of images. The report contains the largest
         normalised error of the outputs on them against float64. Where a node mixes the images of
@@ -99,11 +101,11 @@ def compile(model: Any, device: str | Device | None = None, *,
     """
     from gossamer.model.load import load
 
-    graph = with_shapes(load(model, outputs=outputs), shapes or {})
+    graph = with_shapes(load(model, outputs=outputs, precision=precision), shapes or {})
     graph = with_formats(graph, inputs, output_dtype)
     examples = calibration
     if calibration is not None and not isinstance(calibration, (tuple, list)):
         examples = [calibration]
-    policy = Policy(effort, precision, strict, only, sparse_threshold, examples, tolerance,
-                    budget_s=budget, force=force or {}, threads=threads)
+    policy = Policy(effort, precision or "fp32", strict, only, sparse_threshold, examples,
+                    tolerance, budget_s=budget, force=force or {}, threads=threads)
     return Plan(graph, device if isinstance(device, Device) else find(device), policy)

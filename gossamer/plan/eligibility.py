@@ -32,7 +32,8 @@ def refusal_reason(algorithm: Algorithm, problem: Problem, layer_device: Device)
         return reason
     is_asked_for = is_change_of_precision(problem)
     return reason_not_allowed((variant for variant in algorithm.variants(problem, layer_device)
-                            if variant.precision == "fp32" or is_asked_for), UNMEASURED_SECONDS,
+                            if variant.is_as_precise_as_float32(problem) or is_asked_for),
+                           UNMEASURED_SECONDS,
                            "without an effort")
 
 

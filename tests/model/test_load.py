@@ -127,7 +127,7 @@ def float64_network() -> onnx.ModelProto:
 
 def test_narrowing_is_said_once() -> None:
     with pytest.warns(GossamerWarning) as caught:
-        graph = gossamer.load(float64_network())
+        graph = gossamer.load(float64_network(), precision="fp32")
     texts = [str(warning.message) for warning in caught]
     assert texts == graph.warnings and len(texts) == 3
     assert "1 weights are float64 (first: 'w')" in texts[0]
@@ -135,6 +135,39 @@ def test_narrowing_is_said_once() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         gossamer.compile(graph, "host")
+
+
+def test_float64_is_kept_where_no_precision_is_given() -> None:
+    x = np.random.default_rng(2).normal(size=(3, 4))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        plan = gossamer.compile(float64_network(), "host")
+    assert [info.dtype for info in (*plan.inputs, *plan.outputs)] == ["float64", "float64"]
+    expected = x * weights(4).astype(np.float64)
+    np.testing.assert_array_equal(plan(x), expected)
+    assert plan(x.astype(np.float32)).dtype == np.float64
+    with pytest.warns(GossamerWarning):
+        narrowed = gossamer.compile(float64_network(), "host", effort="quick", precision="fp32")
+    np.testing.assert_array_equal(narrowed(x.astype(np.float32)), np.float32(
+        x.astype(np.float32) * weights(4)))
+
+
+def test_float64_within_a_network_of_float32_is_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = [helper.make_node("Relu", ["x"], ["a"]),
+             helper.make_node("Cast", ["a"], ["b"], to=onnx.TensorProto.DOUBLE),
+             helper.make_node("Mul", ["b", "s"], ["c"]),
+             helper.make_node("Cast", ["c"], ["d"], to=onnx.TensorProto.FLOAT),
+             helper.make_node("Constant", [], ["k"], value=onnx.numpy_helper.from_array(
+                 np.float64(2))),
+             helper.make_node("Cast", ["k"], ["l"], to=onnx.TensorProto.FLOAT),
+             helper.make_node("Mul", ["d", "l"], ["y"])]
+    proto = model(nodes, {"x": ("N", 4)}, {"y": 2}, {"s": np.float64(1 / 3)})
+    assert [node.op for node in gossamer.load(proto).nodes] == [
+        "elementwise", "onnx_part", "elementwise"]
+    assert {node.op for node in gossamer.load(proto, precision="fp32").nodes} == {
+        "elementwise", "cast"}
+    monkeypatch.setattr("gossamer.model.host_library.is_installed", lambda: False)
+    assert {node.op for node in gossamer.load(proto).nodes} == {"elementwise", "cast"}
 
 
 def test_a_size_of_0_is_no_open_dimension() -> None:

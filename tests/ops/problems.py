@@ -97,7 +97,9 @@ PROBLEMS = {
                            _POSITIVE_DIVISION, ("int64", "uint8")),
         ElementwiseProblem((_ODD,), apply("leaky_relu", 0.1)),
         *(cast(default_spec((16,), source), target)
-          for source, target in [("float32", "bool"), ("bool", "float32"), ("uint8", "int32")]),
+          for source, target in [
+              ("float32", "bool"), ("bool", "float32"), ("uint8", "int32"), ("float32", "int8"),
+              ("int8", "float32"), ("uint16", "int16")]),
     ],
 }
 

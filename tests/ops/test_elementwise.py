@@ -9,7 +9,7 @@ from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.expression import FUNCTIONS, Expression, ExpressionStep, apply
 from gossamer.ops.elementwise.fused import FusedElementwise
-from gossamer.ops.elementwise.problem import ElementwiseProblem, cast
+from gossamer.ops.elementwise.problem import DTYPES, ElementwiseProblem, cast
 from gossamer.ops.weights import Weights
 from gossamer.tensor import Format, default_spec
 from tests.conftest import is_slow
@@ -78,15 +78,16 @@ def test_any_broadcast(device: Device, data: st.DataObject) -> None:
     check(_problem(_RELU6_ADD, operand(), operand()), device)
 
 
-@pytest.mark.parametrize("dtype", ["int32", "int64", "uint8", "bool"])
+@pytest.mark.parametrize("dtype", ["int32", "int64", "int8", "uint8", "int16", "uint16", "bool"])
 @pytest.mark.parametrize("function", ["add", "mul", "div", "less", "equal", "max", "where"])
 def test_integers_are_exact(device: Device, dtype: str, function: str) -> None:
     arity = FUNCTIONS[function].arity
     output = "bool" if function in ("less", "equal") else dtype
     problem = _problem(apply(function), *[(3, 8)] * arity, dtype=dtype, output=output)
     rng = np.random.default_rng(2)
-    inputs = [rng.integers(0 if dtype in ("uint8", "bool") else -9, 2 if dtype == "bool" else 9,
-                           (3, 8)).astype(dtype) for _ in range(arity)]
+    least = -9 if np.issubdtype(dtype, np.signedinteger) else 0
+    inputs = [rng.integers(least, 2 if dtype == "bool" else 9, (3, 8)).astype(dtype)
+              for _ in range(arity)]
     if function == "div":
         inputs[1][inputs[1] == 0] = 1
     check(problem, device, inputs=inputs)
@@ -110,11 +111,11 @@ def test_integer_division_cuts_and_never_traps(device: Device) -> None:
         assert result[0] == 7 and result[3] == -2**31
 
 
-@pytest.mark.parametrize("source", ["float32", "int32", "int64", "uint8", "bool"])
-@pytest.mark.parametrize("target", ["float32", "int32", "int64", "uint8", "bool"])
+@pytest.mark.parametrize("source", DTYPES)
+@pytest.mark.parametrize("target", DTYPES)
 def test_cast(device: Device, source: str, target: str) -> None:
-    x = np.array([0, 1, 2.75, 100.5, 0.25, 0, 7, 255] * 2).astype(source)
-    if source != "bool" and source != "uint8" and target != "uint8":
+    x = np.array([0, 1, 2.75, 100.5, 0.25, 0, 7, 127] * 2).astype(source)
+    if not {source, target} & {"bool", "uint8", "uint16"}:
         x = np.concatenate([x, -x])
     check(cast(default_spec(x.shape, source), target), device, inputs=[x])
 

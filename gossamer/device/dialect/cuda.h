@@ -48,6 +48,7 @@
 #define DYNAMIC_SHARED(type, name) extern __shared__ type name[];
 
 typedef unsigned char uchar;
+typedef unsigned short ushort;
 typedef unsigned int uint;
 typedef unsigned long long ulong;
 

@@ -22,7 +22,7 @@ _RANGES = {"bool": (0, 1), **{
 """The smallest and largest value of each dtype that is not float32."""
 
 
-COMPUTED = ("float32", "int32", "int64", "uint8", "bool")
+COMPUTED = ("float32", "int32", "int64", "int8", "uint8", "int16", "uint16", "bool")
 """The dtypes in which elements are computed and to which they are cast. Values that follow from
 shapes have any dtype."""
 

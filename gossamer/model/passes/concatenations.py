@@ -6,7 +6,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from gossamer.model.graph import Graph, Node
+from gossamer.model.graph import Graph, Node, names_of, unused_name
+from gossamer.model.passes.batch_norm import readers
+
+_COMPUTING = ("elementwise", "conv2d", "conv_transpose2d", "gemm")
+"""Ops that can compute what an element-wise node makes of their result."""
 
 Wholes = defaultdict[tuple[str, int], list[tuple[Sequence[str], str]]]
 """Values that are other values side by side: these and the whole, by the first of them and the
@@ -45,3 +49,41 @@ def _nested(node: Node, wholes: Wholes) -> list[str]:
         result.append(name)
         start += len(parts)
     return result
+
+
+def move_above_concatenations(graph: Graph) -> None:
+    """Lets the layers whose results are joined compute what an element-wise node makes of the
+    whole, where nothing else reads them, such as the rounding of joined values to integers."""
+    makers = {name: node for node in graph.nodes for name in node.outputs}
+    users, names = readers(graph), names_of(graph)
+    gone: set[int] = set()
+    before: dict[int, list[Node]] = {}
+    for join in [node for node in graph.nodes if node.op == "concat"]:
+        while (node := _follower(join, users, makers)) is not None:
+            parts = []
+            for part in join.inputs:
+                name = unused_name(names, f"{part}.{node.outputs[0]}")
+                names.add(name)
+                moved = Node("elementwise", name, [part], [name], dict(node.attributes),
+                             node.source)
+                before.setdefault(id(join), []).append(moved)
+                makers[name], users[part], users[name] = moved, [moved], [join]
+                parts.append(name)
+            gone.add(id(node))
+            join.inputs, join.outputs = parts, list(node.outputs)
+            makers[join.outputs[0]] = join
+    graph.nodes = [one for node in graph.nodes if id(node) not in gone
+                   for one in (*before.get(id(node), ()), node)]
+
+
+def _follower(join: Node, users: dict[str, list[Node]], makers: dict[str, Node]) -> Node | None:
+    """Returns the element-wise node that alone reads a concatenation, and nothing else, where all
+    joined values are computed for this alone; else None."""
+    following = users.get(join.outputs[0], [])
+    if len(following) != 1 or following[0].op != "elementwise" or (
+            len(following[0].inputs) != 1 or len(following[0].outputs) != 1):
+        return None
+    is_own = len(set(join.inputs)) == len(join.inputs) and all(
+        part in makers and makers[part].op in _COMPUTING and len(users[part]) == 1
+        for part in join.inputs)
+    return following[0] if is_own else None

@@ -17,7 +17,10 @@ from gossamer.model.infer.visit import visit
 from gossamer.model.opset.registry import inputs_to_attributes
 from gossamer.model.opset.state import InferenceState
 from gossamer.model.passes.batch_norm import expand_batch_norms, fold_batch_norms
-from gossamer.model.passes.concatenations import nest_concatenations
+from gossamer.model.passes.concatenations import (
+    move_above_concatenations,
+    nest_concatenations,
+)
 from gossamer.model.passes.dead_channels import drop_dead_channels
 from gossamer.model.passes.expansions import drop_expansions
 from gossamer.model.passes.fusion import fuse_chains, fuse_epilogues
@@ -39,6 +42,7 @@ def optimise(graph: Graph) -> Graph:
     inline_scalars(graph, shapes)
     merge_equal(graph)
     nest_concatenations(graph)
+    move_above_concatenations(graph)
     matmul_to_gemm(graph, shapes)
     fold_zero_pads(graph, shapes)
     round_scaled_signs(graph)

@@ -80,10 +80,11 @@ class Reader:
         return files
 
 
-def _onnx_graph(path: Path, outputs: Sequence[str] | None = None) -> Graph:
+def _onnx_graph(path: Path, outputs: Sequence[str] | None = None, *,
+                narrows: bool = False) -> Graph:
     from gossamer.model.readers.onnx.reader import load_onnx
 
-    return load_onnx(path, outputs)
+    return load_onnx(path, outputs, narrows=narrows)
 
 
 def _onnx_model(path: Path) -> onnx.ModelProto:

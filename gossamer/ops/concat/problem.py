@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from gossamer.facts import ValueFacts
 from gossamer.ops.algorithm import Problem
+from gossamer.ops.exactness import precision_of_values
 from gossamer.tensor import TensorSpec, default_spec
 
 
@@ -44,6 +45,10 @@ class ConcatProblem(Problem):
         shape = list(self.parts[0].shape)
         shape[self.axis] = sum(part.shape[self.axis] for part in self.parts)
         return (default_spec(tuple(shape), self.parts[0].dtype),)
+
+    @property
+    def exact_precision(self) -> str:
+        return precision_of_values(self.facts)
 
     @property
     def weight_shapes(self) -> Mapping[str, tuple[int, ...]]:

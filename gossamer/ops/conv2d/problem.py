@@ -10,6 +10,7 @@ from typing import ClassVar
 from gossamer.facts import REAL, ValueFacts
 from gossamer.ops.algorithm import Epilogue, Problem
 from gossamer.ops.epilogue import epilogue_inputs
+from gossamer.ops.exactness import precision_of_products, sums_integers
 from gossamer.ops.weights import WeightsInfo
 from gossamer.tensor import TensorSpec, default_spec
 
@@ -39,7 +40,7 @@ class Conv2dProblem(Problem):
     epilogue: element-wise computation on the result.
     weights_info: density of the weights, hash of their mask and what is known of their values.
     facts: what is known of the values of each run-time input; empty where nothing is.
-    result: what is known of the values of the output where they are two or three; else REAL.
+    result: what is known of the values of the output where they are few; else REAL.
     """
 
     op: ClassVar[str] = "conv2d"
@@ -99,6 +100,14 @@ class Conv2dProblem(Problem):
     @cached_property
     def outputs(self) -> tuple[TensorSpec, ...]:
         return (default_spec((self.batch, self.out_channels, self.out_height, self.out_width)),)
+
+    @property
+    def sums_integers(self) -> bool:
+        return sums_integers(self.facts, self.weights_info)
+
+    @property
+    def exact_precision(self) -> str:
+        return precision_of_products(self.facts, self.weights_info, self.result)
 
     @property
     def weight_shapes(self) -> Mapping[str, tuple[int, ...]]:

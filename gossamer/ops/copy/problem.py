@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from gossamer.facts import ValueFacts
 from gossamer.ops.algorithm import Problem
+from gossamer.ops.exactness import precision_of_values
 from gossamer.tensor import PACKED_DTYPES, TensorSpec, default_spec
 
 
@@ -67,6 +68,10 @@ class CopyProblem(Problem):
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
         return (self.output,)
+
+    @property
+    def exact_precision(self) -> str:
+        return precision_of_values(self.facts)
 
     @property
     def weight_shapes(self) -> Mapping[str, tuple[int, ...]]:

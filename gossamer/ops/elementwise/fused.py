@@ -34,7 +34,9 @@ from gossamer.tensor import BFLOAT16, Format, TensorSpec, pack
 
 _SOURCE = Path(__file__).with_name("fused.cl")
 _TYPES = {"float32": "float", "float16": "HALF", "int32": "int", "int64": "INT64",
-          "uint8": "uchar", "bool": "uchar", BFLOAT16: "unsigned short"}
+          "int8": "signed char", "uint8": "uchar", "int16": "short", "uint16": "ushort",
+          "bool": "uchar", BFLOAT16: "unsigned short"}
+_NARROW = ("int8", "uint8", "int16", "uint16")
 _VECTORS = {"float": "float4", "HALF": "float4", "int": "int4", "uchar": "uchar4"}
 _FLOAT_ONLY = {"pow", "fmod", "exp", "log", "sqrt", "tanh", "sin", "cos", "tan", "atan", "erf",
                "floor", "round", "sigmoid", "hard_sigmoid"}
@@ -70,7 +72,8 @@ class FusedElementwise(Algorithm):
         # comparisons of rounded operands would be wrong, not less precise, and large integers
         # do not fit float16
         operands = {spec.dtype for spec in problem.operands}
-        if set(problem.dtypes) == {"float32"} and not operands & {"int32", "int64"}:
+        if set(problem.dtypes) == {"float32"} and not operands & {
+                "int32", "int64", "int16", "uint16"}:
             variants += [variant.as_fp16 for variant in variants]
         return dict.fromkeys(map(problem.reading, variants))
 
@@ -250,8 +253,9 @@ class _Generator:
             value = f"r{index}[{k}]"
             if dtype == "bool":
                 return f"(uchar)({value} != ZERO)"
-            if dtype == "uint8":
-                return f"(uchar)(int){value}"
+            if dtype in _NARROW:
+                # those that do not fit wrap round
+                return f"({kind})(int){value}"
             return f"({'float' if kind == 'HALF' else kind}){value}"
 
         if self.vector == 4 and kind in _VECTORS:

@@ -9,10 +9,12 @@ from typing import ClassVar
 import numpy as np
 
 from gossamer.expression import Expression, identity
+from gossamer.facts import REAL, ValueFacts
 from gossamer.ops.algorithm import Problem, Variant
+from gossamer.ops.exactness import precision_of_values
 from gossamer.tensor import Format, TensorSpec, default_spec
 
-DTYPES = ("float32", "int32", "int64", "uint8", "bool")
+DTYPES = ("float32", "int32", "int64", "int8", "uint8", "int16", "uint16", "bool")
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,8 @@ class ElementwiseProblem(Problem):
     floats to integers truncates.
     formats: for each run-time input the one format in which every variant reads it, such as the
     bytes of photos as callers give them; None where it may have any. Empty where all may.
+    facts: what is known of the values of each run-time input; empty where nothing is.
+    result: what is known of the values of its one output where they are few; else REAL.
 
     The arithmetic is float32 where an operand is a float, else int64 where an operand is int64,
     else int32.
@@ -37,6 +41,8 @@ class ElementwiseProblem(Problem):
     dtypes: tuple[str, ...] = ("float32",)
     constants: tuple[int, ...] = ()
     formats: tuple[Format | None, ...] = ()
+    facts: tuple[ValueFacts, ...] = ()
+    result: ValueFacts = REAL
 
     def __post_init__(self) -> None:
         if len(self.operands) != self.expression.inputs or not self.operands:
@@ -86,6 +92,10 @@ class ElementwiseProblem(Problem):
     def reading(self, variant: Variant) -> Variant:
         """Returns a variant with the formats in which the problem says that inputs are read."""
         return replace(variant, inputs=self.in_formats(variant.inputs))
+
+    @property
+    def exact_precision(self) -> str:
+        return precision_of_values((*self.facts, self.result))
 
     @property
     def weight_shapes(self) -> Mapping[str, tuple[int, ...]]:

@@ -29,6 +29,7 @@ class CublasGemm(Algorithm):
 
     op = "gemm"
     name = "cublas"
+    rounds_sums = True
     vendor = CUBLAS
 
     def supports(self, problem: GemmProblem, device: Device) -> str | None:

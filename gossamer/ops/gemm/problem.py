@@ -9,6 +9,7 @@ from typing import ClassVar
 from gossamer.facts import REAL, ValueFacts
 from gossamer.ops.algorithm import Epilogue, Problem
 from gossamer.ops.epilogue import epilogue_inputs
+from gossamer.ops.exactness import precision_of_products, sums_integers
 from gossamer.ops.weights import WeightsInfo
 from gossamer.tensor import TensorSpec, default_spec
 
@@ -19,7 +20,7 @@ class GemmProblem(Problem):
 
     The constants are `weight` of shape (columns, depth) and the epilogue's channel operands.
     facts: what is known of the values of each run-time input; empty where nothing is.
-    result: what is known of the values of the output where they are two or three; else REAL.
+    result: what is known of the values of the output where they are few; else REAL.
     """
 
     op: ClassVar[str] = "gemm"
@@ -40,6 +41,14 @@ class GemmProblem(Problem):
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
         return (default_spec((self.rows, self.columns)),)
+
+    @property
+    def sums_integers(self) -> bool:
+        return sums_integers(self.facts, self.weights_info)
+
+    @property
+    def exact_precision(self) -> str:
+        return precision_of_products(self.facts, self.weights_info, self.result)
 
     @property
     def weight_shapes(self) -> Mapping[str, tuple[int, ...]]:

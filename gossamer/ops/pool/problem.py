@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from gossamer.facts import ValueFacts
 from gossamer.ops.algorithm import Problem
+from gossamer.ops.exactness import precision_of_values
 from gossamer.tensor import TensorSpec, default_spec
 
 
@@ -68,6 +69,10 @@ class PoolProblem(Problem):
     def outputs(self) -> tuple[TensorSpec, ...]:
         n, c = self.input.shape[:2]
         return (default_spec((n, c, self.out_height, self.out_width), self.input.dtype),)
+
+    @property
+    def exact_precision(self) -> str:
+        return precision_of_values(self.facts) if self.kind == "max" else "fp32"
 
     @property
     def weight_shapes(self) -> Mapping[str, tuple[int, ...]]:

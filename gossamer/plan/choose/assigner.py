@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from gossamer.device.base import Device
 from gossamer.errors import UnsupportedError
 from gossamer.facts import REAL
+from gossamer.ops.exactness import in_float16
 from gossamer.ops.packed import formats_for
 from gossamer.plan.candidate import Candidate, why_not_others
 from gossamer.plan.choose.builder import LayerChoice, is_packed_alike
@@ -241,16 +242,17 @@ class Assigner:
         row-major, or packed where both shapes are packed alike."""
         source, target = (self._specs[name].shape for name in (layer.inputs[0], layer.outputs[0]))
         options = [(default_format(source, dtype), default_format(target, dtype))
-                   for dtype in self._dtypes(layer.inputs[0])]
+                   for dtype in self._dtypes(layer)]
         if is_packed_alike(source, target):
             options += [(packed, packed) for packed in formats_for(
                 layer.facts.get(layer.outputs[0], REAL))]
         return [NodeOption(0.0, (needs,), (gives,)) for needs, gives in options]
 
-    def _dtypes(self, value: str) -> tuple[str, ...]:
-        """Returns the dtypes in which a value of the network may be stored."""
-        dtype = self._specs[value].dtype
-        may_be_half = dtype == "float32" and self._tuner.precision == "fp16"
+    def _dtypes(self, layer: Layer) -> tuple[str, ...]:
+        """Returns the dtypes in which the value that a layer reshapes may be stored."""
+        dtype = self._specs[layer.inputs[0]].dtype
+        may_be_half = dtype == "float32" and (self._tuner.precision == "fp16" or in_float16(
+            layer.facts.get(layer.outputs[0], REAL)))
         return (dtype, "float16") if may_be_half else (dtype,)
 
 

@@ -13,8 +13,9 @@ from gossamer.accuracy import normalised_error
 from gossamer.errors import InputError
 from gossamer.model.batch_axis import along_batch
 from gossamer.model.graph import Graph, as_called
+from gossamer.ops.algorithm import Variant
 from gossamer.plan.measurement import counted
-from gossamer.plan.program import Program, Step
+from gossamer.plan.program import Layer, Program, Step
 from gossamer.plan.run.binding import batch_of
 from gossamer.plan.tune.reference import Arrays, reference
 
@@ -148,7 +149,7 @@ class Calibration:
 def _less_precise(program: Program) -> list[Step]:
     """Returns the steps of the network's layers that are computed in less than float32."""
     return [step for step in program.steps
-            if step.variant.precision != "fp32" and not step.layer.inserted]
+            if not step.layer.inserted and not _is_precise(step.layer, step.variant)]
 
 
 def _saved(step: Step) -> float:
@@ -156,4 +157,10 @@ def _saved(step: Step) -> float:
     cost = min((candidate.cost for candidate in step.candidates
                 if candidate.variant == step.variant), default=0.0)
     return min((candidate.cost for candidate in step.candidates
-                if candidate.variant.precision == "fp32"), default=math.inf) - cost
+                if _is_precise(step.layer, candidate.variant)), default=math.inf) - cost
+
+
+def _is_precise(layer: Layer, variant: Variant) -> bool:
+    """Returns whether a layer is computed as precisely as in float32."""
+    return variant.precision == "fp32" or (
+        layer.problem is not None and variant.is_as_precise_as_float32(layer.problem))

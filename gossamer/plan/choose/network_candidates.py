@@ -134,5 +134,7 @@ class NetworkCandidates:
         may be."""
         if self._less_precise is None or layer.name in self._less_precise:
             return candidates
-        return [candidate if candidate.variant.precision == "fp32" else candidate.with_exclusion(
-            "not in float32, which the tolerance asks for here") for candidate in candidates]
+        assert layer.problem is not None
+        return [candidate if candidate.variant.is_as_precise_as_float32(layer.problem)
+                else candidate.with_exclusion("not in float32, which the tolerance asks for here")
+                for candidate in candidates]

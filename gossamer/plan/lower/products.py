@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gossamer.expression import identity
-from gossamer.facts import REAL, ValueFacts
+from gossamer.facts import ValueFacts
 from gossamer.model.graph import Node
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv_transpose2d.problem import ConvTranspose2dProblem
@@ -103,6 +103,5 @@ def matmul(state: LowerState, node: Node) -> None:
 
 
 def _result(state: LowerState, node: Node) -> ValueFacts:
-    """Returns what is known of the values of a node's output where they are two or three."""
-    known = state.stated(node.outputs[0])
-    return known if known.is_binary or known.is_ternary else REAL
+    """Returns what is known of the values of a node's output where they are few."""
+    return state.stated(node.outputs[0])

@@ -130,8 +130,7 @@ def _split(state: LowerState, node: Node) -> None:
     parts = copy_problem.split(source, axis, node.attributes["sizes"])
     for index, (problem, output) in enumerate(zip(parts, node.outputs, strict=True)):
         if output in state.read:
-            state.add(node, problem, node.inputs[:1], outputs=[output],
-                      name=f"{node.name}.{index}")
+            state.copy(node, problem, outputs=[output], name=f"{node.name}.{index}")
 
 
 def _slice(state: LowerState, node: Node) -> None:
@@ -140,8 +139,7 @@ def _slice(state: LowerState, node: Node) -> None:
     # an end of -1 is before the first element in a graph, and counts from the last for slice_
     ends = [-source.shape[axis] - 1 if end < 0 else end
             for end, axis in zip(a["ends"], a["axes"], strict=True)]
-    state.add(node, copy_problem.slice_(source, a["starts"], ends, a["axes"], a["steps"]),
-              node.inputs[:1])
+    state.copy(node, copy_problem.slice_(source, a["starts"], ends, a["axes"], a["steps"]))
 
 
 def _reshape(state: LowerState, node: Node) -> None:
@@ -150,8 +148,8 @@ def _reshape(state: LowerState, node: Node) -> None:
 
 
 def _transpose(state: LowerState, node: Node) -> None:
-    state.add(node, copy_problem.transpose(state.spec(node.inputs[0]),
-                                           node.attributes["permutation"]), node.inputs[:1])
+    state.copy(node, copy_problem.transpose(state.spec(node.inputs[0]),
+                                            node.attributes["permutation"]))
 
 
 def _expand(state: LowerState, node: Node) -> None:

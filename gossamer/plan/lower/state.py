@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +16,9 @@ from gossamer.model.graph import Node, StaticGraph
 from gossamer.model.opset.signs import are_scaled_signs
 from gossamer.ops.algorithm import Epilogue, Problem
 from gossamer.ops.copy import problem as copy_problem
+from gossamer.ops.copy.problem import CopyProblem
 from gossamer.ops.elementwise.problem import ElementwiseProblem
+from gossamer.ops.exactness import shared_facts
 from gossamer.ops.weights import WeightsInfo, WeightsStore
 from gossamer.plan.program import Layer
 from gossamer.tensor import TensorSpec, default_spec
@@ -69,6 +73,11 @@ class LowerState:
             name or node.name, problem.op, list(inputs), names, list(problem.outputs), problem,
             weights or {}, density, node.source, facts=self._few_valued(names), store=self._store))
 
+    def copy(self, node: Node, problem: CopyProblem, **names: Any) -> None:
+        """Adds a layer that copies values of a node's first input. names: as for add()."""
+        inputs = node.inputs[:1]
+        self.add(node, replace(problem, facts=self.facts(inputs)), inputs, **names)
+
     def weights_info(self, node: Node, weight: np.ndarray) -> WeightsInfo:
         """Returns the density, mask hash and facts of a node's weights, its second input."""
         if node.name not in self._store.infos:
@@ -88,8 +97,7 @@ class LowerState:
     def stated(self, name: str) -> ValueFacts:
         """Returns the facts of a value or constant as problems state them, so that problems of
         networks whose values are any floats have nothing added."""
-        facts = self._facts.get(name, REAL)
-        return facts if facts.few_values else REAL
+        return shared_facts(self._facts.get(name, REAL))
 
     def transposed(self, node: Node, name: str) -> str:
         """Adds a copy that transposes a matrix, and returns the copy's name."""
@@ -153,10 +161,11 @@ class LowerState:
         arrays = [self.weight(name) for name in operands]
         constants = tuple(i for i, array in enumerate(arrays) if array is not None)
         dtypes = tuple(self.static.dtypes[name] for name in node.outputs)
-        problem = ElementwiseProblem(tuple(self.spec(name) for name in operands), expression,
-                                     dtypes, constants)
         weights = {f"operand{i}": array for i, array in enumerate(arrays) if array is not None}
         values = [name for name, array in zip(operands, arrays, strict=True) if array is None]
+        result = self.stated(node.outputs[0]) if len(node.outputs) == 1 else REAL
+        problem = ElementwiseProblem(tuple(self.spec(name) for name in operands), expression,
+                                     dtypes, constants, facts=self.facts(values), result=result)
         self.add(node, problem, values, weights)
 
 

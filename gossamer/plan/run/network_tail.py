@@ -110,4 +110,5 @@ def _as_taken(info: ValueInfo, value: Any) -> Any:
     if array.dtype.kind not in _NUMBERS and array.dtype.kind != "V":
         raise InputError(f"input {quoted(info.name)} is an array of {array.dtype}, expected one of "
                          f"{info.dtype}")
-    return array
+    dtype = info.called.dtype
+    return array.astype(dtype) if np.can_cast(array.dtype, dtype) else array

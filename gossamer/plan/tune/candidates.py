@@ -98,7 +98,7 @@ class CandidateSet:
         """Returns what the check of a candidate computes besides it, ready to run: the problems
         without jumps. Other threads may build while the device checks and times."""
         if self._jumps:
-            self._bounds_of(variant.precision)
+            self._bounds_of(self._rounding_of(variant))
         built: BuiltCheck = []
         if any(spec.format.is_packed for spec in variant.outputs):
             return built
@@ -182,6 +182,12 @@ class CandidateSet:
                                                  self._constants, precision)
             return self._bounds[precision]
 
+    def _rounding_of(self, variant: Variant) -> str:
+        """Returns the precision by which a variant's results may be rounded: float32 where its own
+        changes nothing for the values of the problem."""
+        exact = variant.is_as_precise_as_float32(self.problem)
+        return "fp32" if exact else variant.precision
+
     def _draw_inputs(self) -> None:
         """Draws inputs again where too many results lie within rounding of a jump, and keeps those
         with the fewest such results."""
@@ -212,12 +218,14 @@ class CandidateSet:
         check: what build_check() returned; a candidate whose results jump is also compared with the
         jumps left out, where the algorithm can compute that in the same variant.
         """
-        limits = self._bounds_of(variant.precision) if self._jumps else None
+        rounding = self._rounding_of(variant)
+        limits = self._bounds_of(rounding) if self._jumps else None
         work, error = self._compared_work(algorithm, variant, state, self._expected, limits)
-        if error <= LARGEST_ERROR[variant.precision]:
-            for part, other in check:
-                _, off = self._compared_work(algorithm, variant, other, part.expected, None)
-                error = max(error, off)
+        if not error <= LARGEST_ERROR[rounding]:
+            raise WrongNumbersError(error)
+        for part, other in check:
+            _, off = self._compared_work(algorithm, variant, other, part.expected, None)
+            error = max(error, off)
         if not error <= LARGEST_ERROR[variant.precision]:
             raise WrongNumbersError(error)
         return work, error

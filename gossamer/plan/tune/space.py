@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 
 from gossamer.device.base import Device
-from gossamer.ops.algorithm import Algorithm, Problem, Variant
+from gossamer.ops.algorithm import PRECISIONS, Algorithm, Problem, Variant
 from gossamer.ops.host_threads import ONE, Threads, of_threads
 from gossamer.ops.registry import OPS
 from gossamer.plan.eligibility import is_change_of_precision, reason_not_allowed
@@ -158,17 +158,23 @@ class Space:
         """Returns the variants whose precision is allowed."""
         key = (algorithm, problem, device.name)
         if key not in self._variants:
-            self._variants[key] = _Listed(of_threads(
-                algorithm.variants(problem, device) if is_change_of_precision(problem)
-                else algorithm.variants_in(problem, device, self._asked_precisions(
-                    algorithm, problem, device)), self._threads, device))
+            listed = (algorithm.variants(problem, device) if is_change_of_precision(problem)
+                      else algorithm.variants_in(problem, device, self._asked_precisions(
+                          algorithm, problem, device)))
+            if algorithm.rounds_sums and problem.sums_integers:
+                listed = (variant for variant in listed if variant.precision != "fp16")
+            self._variants[key] = _Listed(of_threads(listed, self._threads, device))
         return self._variants[key]
 
     def _asked_precisions(self, algorithm: Algorithm, problem: Problem,
                           device: Device) -> Sequence[str]:
         """Returns the precisions of which an algorithm is asked."""
         is_narrow = algorithm.vendor and (problem, device.name) in self._narrow
-        return ("fp16",) if is_narrow else self._precisions
+        if is_narrow:
+            return ("fp16",)
+        # one that changes nothing is always allowed
+        count = max(len(self._precisions), PRECISIONS.index(problem.exact_precision) + 1)
+        return PRECISIONS[:count]
 
 
 class _Listed:

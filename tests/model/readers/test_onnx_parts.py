@@ -105,8 +105,9 @@ def test_groups_have_an_order(data: st.DataObject) -> None:
     (model([node("Conv", "x w", "y")], {"x": ("N", 2, 5, 5), "w": (2, 2, 3, 3)}, {"y": 4}),
      "the weight comes from 'w', which the data decides; expected a constant"),
     (model([node("Add", "x x", "y")], {"x": LINE}, {"y": 2},
-           types=dict.fromkeys("xy", TensorProto.INT16)),
-     "computes with int16; gossamer computes elements in float32, int32, int64, uint8, bool"),
+           types=dict.fromkeys("xy", TensorProto.UINT32)),
+     "computes with uint32; gossamer computes elements in float32, int32, int64, int8, uint8, "
+     "int16, uint16, bool"),
     (model([node("Add", "x w", "y", axis=1, broadcast=1)], {"x": ("N", 4, 2, 2)}, {"y": 4},
            {"w": weights(4)}, opset=6), "gossamer computes no Add"),
 ])
@@ -128,11 +129,11 @@ def test_values_within_a_part_keep_the_dtype_of_the_file() -> None:
     assert graph.constants[part.inputs[1]].dtype == np.float64
     x = np.tile(np.float32([1, -1]), (1, 1000))
     with pytest.warns(gossamer.GossamerWarning):
-        plan = gossamer.compile(model(
+        graph = gossamer.load(model(
             [node("Einsum", "x w", "y", equation=equation)], {"x": ("N", 2000)}, {"y": 1},
-            {"w": nearly_one}, types=dict.fromkeys("xy", TensorProto.DOUBLE)), "host")
+            {"w": nearly_one}, types=dict.fromkeys("xy", TensorProto.DOUBLE)), precision="fp32")
     # in float32 the sum would be 0
-    np.testing.assert_allclose(plan(x), [1000 * 2**-40], rtol=1e-6)
+    np.testing.assert_allclose(gossamer.compile(graph, "host")(x), [1000 * 2**-40], rtol=1e-6)
 
 
 def test_constants_that_inner_graphs_read_are_held() -> None:

@@ -90,8 +90,8 @@ def _chosen(allowed: frozenset[str] | None) -> _Program:
         candidates = [SimpleNamespace(variant=full, cost=1 + saved),
                       SimpleNamespace(variant=half, cost=1.0)]
         program.steps.append(SimpleNamespace(
-            layer=SimpleNamespace(name=name, inserted=False), variant=half if low else full,
-            candidates=candidates))
+            layer=SimpleNamespace(name=name, inserted=False, problem=None),
+            variant=half if low else full, candidates=candidates))
     return program
 
 

@@ -12,10 +12,12 @@ import pytest
 from gossamer.device.base import Device
 from gossamer.device.host import HostDevice
 from gossamer.device.registry import find
+from gossamer.facts import ValueFacts
 from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.exactness import BYTES
 from gossamer.ops.registry import OPS
-from gossamer.ops.weights import Weights
+from gossamer.ops.weights import Weights, WeightsInfo
 from gossamer.plan.policy import EFFORTS
 from gossamer.plan.program import Layer
 from gossamer.plan.tune import space
@@ -138,3 +140,27 @@ def test_processes_do_work_on_the_device(tmp_path: Any, monkeypatch: pytest.Monk
     with BuildWorkers(find("host"), 1, on_device=True) as workers:
         workers.do(remember, "an answer").result(60)
     assert kernel_cache.stored(AHEAD) == b"host"
+
+
+class Rounding(Library):
+    """A library with a variant of each precision. rounds_sums: whether that of float16 rounds."""
+
+    def __init__(self, *, rounds_sums: bool) -> None:
+        super().__init__("rounding", [], is_slow=False)
+        self.rounds_sums = rounds_sums  # type: ignore[misc]
+
+    def variants_in(self, problem: Any, device: Device,
+                    precisions: Sequence[str]) -> Iterator[Variant]:
+        yield from (Variant((), problem.inputs, problem.outputs, precision)
+                    for precision in precisions)
+
+
+@pytest.mark.parametrize(("rounds_sums", "facts", "expected"), [
+    (False, (), ["fp32"]), (False, (BYTES,), ["fp32", "tf32", "fp16"]),
+    (True, (BYTES,), ["fp32", "tf32"])])
+def test_precisions_that_change_nothing_are_always_allowed(
+        rounds_sums: bool, facts: tuple[ValueFacts, ...], expected: list[str]) -> None:
+    problem = replace(PROBLEM, facts=facts, weights_info=WeightsInfo(facts=BYTES), result=BYTES)
+    listed = Space("quick", EFFORTS["quick"], ("fp32",), TuningProfile(), keeps_precisions=False)
+    variants = listed.within_effort(Rounding(rounds_sums=rounds_sums), problem, find("host"))
+    assert [variant.precision for variant in variants] == expected

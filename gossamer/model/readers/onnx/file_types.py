@@ -89,6 +89,15 @@ class FileTypes:
             array = array.astype(helper.tensor_dtype_to_np_dtype(kind))
         return numpy_helper.from_array(array, name)
 
+    def keep_constant(self, node: onnx.NodeProto) -> None:
+        """Notes the value of a Constant as the file has it."""
+        for attribute in node.attribute:
+            if attribute.name == "value":
+                tensor = onnx.TensorProto()
+                tensor.CopyFrom(attribute.t)
+                tensor.name = node.output[0]
+                self.initializers[tensor.name] = tensor
+
     def with_graph(self, graph: onnx.GraphProto) -> onnx.ModelProto:
         """Returns a model of some nodes of the file, with the versions of operators and the
         functions that the file has."""
@@ -105,6 +114,18 @@ class FileTypes:
             # onnx raises types of its own for what it cannot infer; ONNX Runtime says what is wrong
             return {}
         return {info.name: info.type for info in inferred.graph.value_info}
+
+
+def has_float64(graph: onnx.GraphProto) -> bool:
+    """Returns whether values of a graph may be float64: some input, output, constant or attribute
+    is."""
+    wanted = TensorProto.DOUBLE
+    return any(tensor.data_type == wanted for tensor in graph.initializer) or any(
+        info.type.tensor_type.elem_type == wanted
+        for info in (*graph.input, *graph.output)) or any(
+        attribute.t.data_type == wanted
+        or (attribute.name in ("to", "dtype") and attribute.i == wanted)
+        for node in graph.node for attribute in node.attribute)
 
 
 def known_shape(kind: onnx.TypeProto | None) -> tuple[int, ...] | None:

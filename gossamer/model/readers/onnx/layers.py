@@ -66,13 +66,28 @@ def _weight(node: OnnxNode) -> tuple[np.ndarray, bool]:
     """Returns the weight of a convolution, and whether the convolution is 1-D."""
     weight = node.constant(1, "the weight")
     is_1d = _spatial_rank(node, weight.ndim - 2)
-    kernel = node.attribute("kernel_shape", weight.shape[2:])
-    if tuple(kernel) != weight.shape[2:]:
-        raise node.error(f"kernel_shape is {list(kernel)} but the weight is {list(weight.shape)}")
+    _check_kernel(node, weight)
     return weight, is_1d
 
 
-def _bias(node: OnnxNode, index: int, channels: int) -> str:
+def _check_kernel(node: OnnxNode, weight: np.ndarray) -> None:
+    """Raises ModelError where a convolution states another window than its weight has."""
+    kernel = node.attribute("kernel_shape", weight.shape[2:])
+    if tuple(kernel) != weight.shape[2:]:
+        raise node.error(f"kernel_shape is {list(kernel)} but the weight is {list(weight.shape)}")
+
+
+def convolution_attributes(node: OnnxNode, weight: np.ndarray) -> dict[str, Any]:
+    """Returns the attributes of conv2d for a convolution of a file with this weight, of which the
+    epilogue alone is missing."""
+    _check_kernel(node, weight)
+    groups = node.attribute("group", 1)
+    if groups < 1 or weight.shape[0] % groups:
+        raise node.error(f"{weight.shape[0]} filters do not divide into {groups} groups")
+    return {"groups": groups, **_window(node, weight.ndim - 2)}
+
+
+def bias_of(node: OnnxNode, index: int, channels: int) -> str:
     """Returns the name of the bias, which must have one value a channel."""
     bias = node.constant(index, "the bias")
     if bias.shape != (channels,):
@@ -83,18 +98,15 @@ def _bias(node: OnnxNode, index: int, channels: int) -> str:
 
 def _conv(node: OnnxNode) -> None:
     weight, is_1d = _weight(node)
-    groups = node.attribute("group", 1)
-    if groups < 1 or weight.shape[0] % groups:
-        raise node.error(f"{weight.shape[0]} filters do not divide into {groups} groups")
-    window = _window(node, weight.ndim - 2)
+    attributes = convolution_attributes(node, weight)
     inputs = [node.required(0), node.required(1)]
     if is_1d:
         inputs[1] = node.add_constant(weight[:, :, None], "weight")
     epilogue = identity()
     if node.input(2):
-        inputs.append(_bias(node, 2, weight.shape[0]))
+        inputs.append(bias_of(node, 2, weight.shape[0]))
         epilogue = apply("add")
-    _emit_2d(node, is_1d, "conv2d", inputs, groups=groups, epilogue=epilogue, **window)
+    _emit_2d(node, is_1d, "conv2d", inputs, epilogue=epilogue, **attributes)
 
 
 def _conv_transpose(node: OnnxNode) -> None:
@@ -113,7 +125,7 @@ def _conv_transpose(node: OnnxNode) -> None:
     if is_1d:
         inputs[1] = node.add_constant(weight[:, :, None], "weight")
     if node.input(2):
-        inputs.append(_bias(node, 2, weight.shape[1] * groups))
+        inputs.append(bias_of(node, 2, weight.shape[1] * groups))
     _emit_2d(node, is_1d, "conv_transpose2d", inputs, groups=groups, **window)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Container, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -64,12 +65,12 @@ class OnnxNode:
     finish() raises UnsupportedError for an attribute that the converter did not ask for.
 
     opset: version of ONNX's operators that the file uses.
-    used: names of the values that some node reads or that are outputs of the graph.
+    used: how often each value is read by a node or is an output of the graph.
     too_large: constants that the limit on them keeps from being computed, as ConstantFolder says.
     """
 
     def __init__(self, proto: onnx.NodeProto, opset: int, graph: Graph,
-                 used: Container[str], too_large: Mapping[str, int]) -> None:
+                 used: Counter[str], too_large: Mapping[str, int]) -> None:
         self.op = proto.op_type
         self.inputs = list(proto.input)
         self.outputs = list(proto.output)
@@ -178,6 +179,10 @@ class OnnxNode:
                 raise self.unsupported(f"its output {quoted(name)} is used; gossamer computes the "
                                        "first output only")
         del self.outputs[1:]
+
+    def is_only_reader_of(self, name: str) -> bool:
+        """Returns whether no other node reads a value and it is no output of the graph."""
+        return self._used[name] == 1
 
     def add_constant(self, array: np.ndarray, role: str) -> str:
         """Adds a constant to the graph and returns its name, which ends in `role`."""

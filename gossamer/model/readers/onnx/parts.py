@@ -24,6 +24,8 @@ _DOMAINS = frozenset(("", "ai.onnx", "ai.onnx.ml", "com.microsoft"))
 """The domains whose operators ONNX Runtime knows."""
 _OTHER_SIZES = {"batch": 2, "open_size": 192}
 """The sizes that open dimensions have where a condition is looked at once more."""
+_FLOAT64 = ("which is float64; give a precision, such as fp32, to have it computed in float32")
+"""The reason that follows the name of a value of float64."""
 _REFUSED = frozenset(("EPContext", "ImageDecoder"))
 """Operators that no file may ask for: one names another file, one decodes pictures."""
 
@@ -31,12 +33,14 @@ _REFUSED = frozenset(("EPContext", "ImageDecoder"))
 class Parts:
     """Nodes of a file that are left to ONNX Runtime.
 
-    Neighbours go together, and a value whose shape the data decide stays with all that read it.
+    Neighbours go together, and a value whose shape the data decide stays with all that read it; so
+    does one of float64 where that is kept.
     """
 
-    def __init__(self, graph: Graph, types: FileTypes) -> None:
+    def __init__(self, graph: Graph, types: FileTypes, keeps_float64: bool = False) -> None:
         self._graph = graph
         self._types = types
+        self._keeps = keeps_float64
         self.probe = Probe(graph)
         self._clusters = Clusters()
         self._nodes: list[onnx.NodeProto] = []
@@ -50,7 +54,13 @@ class Parts:
         """Returns why a node has to go with those whose values it reads; "" where it need not."""
         for name in reads(node):
             if name in self._inner:
-                return f"reads {quoted(name)}, whose shape or type gossamer does not know"
+                is_float64 = self._inner[name].tensor_type.elem_type == TensorProto.DOUBLE
+                return f"reads {quoted(name)}, " + (
+                    _FLOAT64 if is_float64 and self._keeps
+                    else "whose shape or type gossamer does not know")
+        for name in (*reads(node), *filter(None, node.output)):
+            if self._is_kept(name):
+                return f"has {quoted(name)}, {_FLOAT64}"
         return ""
 
     def is_known(self, node: onnx.NodeProto) -> bool:
@@ -76,6 +86,19 @@ class Parts:
                ) -> None:
         """Notes the nodes of a branch that take the place of an If."""
         self._types.add(nodes, initializers)
+
+    def _is_kept(self, name: str) -> bool:
+        """Returns whether a value is float64 and stays so."""
+        return self._keeps and self._types.elem_type(name) == TensorProto.DOUBLE
+
+    def may_fold(self, node: onnx.NodeProto) -> bool:
+        """Returns whether the results of a node, whose inputs are constants, may be computed in
+        float32. A constant of float64 stays as it is for parts."""
+        if not any(map(self._is_kept, node.output)):
+            return True
+        if node.op_type == "Constant":
+            self._types.keep_constant(node)
+        return node.op_type == "Constant"
 
     def computed(self, node: onnx.NodeProto, nodes: Sequence[Node]) -> None:
         """Notes what a node has become in gossamer's graph."""
@@ -107,7 +130,7 @@ class Parts:
         for name in filter(None, node.output):
             kind = outputs.get(name, onnx.TypeProto())
             shape = known_shape(kind)
-            if shape is None or kind.tensor_type.elem_type not in TYPES:
+            if shape is None or kind.tensor_type.elem_type not in TYPES or self._is_kept(name):
                 self._inner[name] = kind
             else:
                 self.probe.add_value(name, shape, TYPES[kind.tensor_type.elem_type])

@@ -32,16 +32,19 @@ from gossamer.model.readers.onnx.constants import (
 )
 from gossamer.model.readers.onnx.einsum import EINSUM
 from gossamer.model.readers.onnx.elementwise import ELEMENTWISE, TYPES, Converter
-from gossamer.model.readers.onnx.file_types import FileTypes, type_text
+from gossamer.model.readers.onnx.file_types import FileTypes, has_float64, type_text
 from gossamer.model.readers.onnx.indexing import INDEXING
+from gossamer.model.readers.onnx.integers import Integers
 from gossamer.model.readers.onnx.layers import LAYERS
 from gossamer.model.readers.onnx.layout import LAYOUT
+from gossamer.model.readers.onnx.microsoft import MICROSOFT
 from gossamer.model.readers.onnx.node import OnnxNode
 from gossamer.model.readers.onnx.normalisation import NORMALISATIONS
 from gossamer.model.readers.onnx.order import in_order, reads, source
 from gossamer.model.readers.onnx.parts import Parts
 from gossamer.model.readers.onnx.probe import Probe
 from gossamer.model.readers.onnx.qonnx import CONVERTERS as QONNX
+from gossamer.model.readers.onnx.quantised import QUANTISED, IntegerConverter
 
 OLDEST_OPSET = 7
 """The oldest opset that is read whole. From older ones those operators are read that this one has
@@ -49,12 +52,22 @@ left as they were."""
 NEWEST_OPSET = onnx.defs.onnx_opset_version()
 """The newest opset that the installed onnx defines."""
 
-_QUANTISED = frozenset(("QuantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul",
-                        "ConvInteger", "MatMulInteger"))
-"""Operators that only networks of integers have."""
+_QUANTISED = ("QLinear", "QAttention", "MatMulIntegerToFloat", "DynamicQuantize")
+"""What the names of operators begin with that only networks of integers have."""
 
-_CONVERTERS: dict[str, Converter] = {
-    **ELEMENTWISE, **LAYERS, **LAYOUT, **INDEXING, **EINSUM, **NORMALISATIONS}
+
+
+def _without_integers(converter: Converter) -> IntegerConverter:
+    """Returns a converter that leaves alone what is known of quantised values."""
+    return lambda node, integers: converter(node)
+
+
+_CONVERTERS: dict[str, IntegerConverter] = {
+    **{op: _without_integers(converter)
+       for table in (ELEMENTWISE, LAYERS, LAYOUT, INDEXING, EINSUM, NORMALISATIONS)
+       for op, converter in table.items()},
+    **QUANTISED}
+_QONNX = {key: _without_integers(converter) for key, converter in QONNX.items()}
 
 _CHOOSING = frozenset(("NonMaxSuppression", "TopK", "EfficientNMS_TRT", "BatchedNMS_TRT",
                        "BatchedNMSDynamic_TRT"))
@@ -62,11 +75,12 @@ _CHOOSING = frozenset(("NonMaxSuppression", "TopK", "EfficientNMS_TRT", "Batched
 
 
 def load_onnx(model: str | Path | bytes | onnx.ModelProto,
-              outputs: Sequence[str] | None = None) -> Graph:
+              outputs: Sequence[str] | None = None, *, narrows: bool = False) -> Graph:
     """Returns the graph of an .onnx or .onnx.gz file, of its content, or of a model in memory.
 
     outputs: names of the outputs that are wanted, in their order; None for all. What only others
-    need is not read.
+    need is not read. narrows: whether float64 becomes float32, as it does without ONNX Runtime; it
+    stays as it is in parts for ONNX Runtime otherwise.
     Raises InputError when the file is absent or has no such output; ModelError when it is
     truncated, is not ONNX or is malformed; UnsupportedError for ops, attributes or opsets that
     gossamer does not compute.
@@ -84,9 +98,10 @@ def load_onnx(model: str | Path | bytes | onnx.ModelProto,
         raise InputError(f"cannot load a {type(model).__name__}: expected an onnx.ModelProto")
     opset = _opset(proto, file)
     graph = Graph(proto.graph.name or name, [], [], [], {}, file, metadata=metadata.read(proto))
-    _load_constants(proto.graph, graph)
-    inputs = _load_interface(proto.graph, graph, outputs)
-    _load_nodes(proto, graph, inputs, opset)
+    keeps = not narrows and host_library.is_installed() and has_float64(proto.graph)
+    _load_constants(proto.graph, graph, keeps)
+    inputs = _load_interface(proto.graph, graph, outputs, keeps)
+    _load_nodes(proto, graph, inputs, opset, keeps)
     _warn_of_narrowed(proto.graph, graph)
     warn_of_broken_weights(graph)
     return graph
@@ -167,17 +182,19 @@ def _damaged_texts(graph: onnx.GraphProto) -> Iterator[bytes]:
     yield from (name for name in names if isinstance(name, bytes))
 
 
-def _load_constants(proto: onnx.GraphProto, graph: Graph) -> None:
-    """Adds the file's initializers to the graph."""
+def _load_constants(proto: onnx.GraphProto, graph: Graph, keeps: bool) -> None:
+    """Adds the file's initializers to the graph, floating-point ones as float32. keeps: whether
+    float64 stays in parts for ONNX Runtime, which take the initializers themselves."""
     if proto.sparse_initializer:
         name = proto.sparse_initializer[0].values.name
         raise UnsupportedError(f"{graph.file}: initializer {quoted(name)} is sparse; store it "
                                "dense")
-    _add_constants(proto.initializer, graph)
+    _add_constants(proto.initializer, graph, keeps)
 
 
-def _add_constants(tensors: Iterable[onnx.TensorProto], graph: Graph) -> None:
-    """Adds tensors to the constants of a graph, floating-point ones as float32."""
+def _add_constants(tensors: Iterable[onnx.TensorProto], graph: Graph, keeps: bool) -> None:
+    """Adds tensors to the constants of a graph, floating-point ones as float32. keeps: as for
+    _load_constants()."""
     narrowed = []
     for tensor in tensors:
         if tensor.name in graph.constants:
@@ -188,7 +205,7 @@ def _add_constants(tensors: Iterable[onnx.TensorProto], graph: Graph) -> None:
             raise ModelError(f"{graph.file}: initializer {quoted(tensor.name)} is damaged: {error}"
                              ) from None
         graph.constants[tensor.name] = as_float32(array)
-        if graph.constants[tensor.name].dtype != array.dtype:
+        if array.dtype == np.float64 and not keeps:
             narrowed.append((tensor.name, array.dtype))
     if narrowed:
         name, dtype = narrowed[0]
@@ -196,11 +213,12 @@ def _add_constants(tensors: Iterable[onnx.TensorProto], graph: Graph) -> None:
                               f"{quoted(name)}); gossamer computes with them as float32")
 
 
-def _load_interface(proto: onnx.GraphProto, graph: Graph, outputs: Sequence[str] | None
-                    ) -> list[ValueInfo]:
+def _load_interface(proto: onnx.GraphProto, graph: Graph, outputs: Sequence[str] | None,
+                    keeps: bool) -> list[ValueInfo]:
     """Adds inputs and outputs to the graph. A first dimension that all inputs share counts as the
-    batch. outputs: as for load_onnx(). Returns all inputs: those that are no tensors of numbers,
-    which only ONNX Runtime takes, are none of the graph's."""
+    batch. outputs: as for load_onnx(). keeps: whether float64 is left to ONNX Runtime. Returns all
+    inputs: those that are no tensors of numbers, which only ONNX Runtime takes, are none of the
+    graph's."""
     seen = set(graph.constants)
     inputs = []
     for value in proto.input:
@@ -208,15 +226,15 @@ def _load_interface(proto: onnx.GraphProto, graph: Graph, outputs: Sequence[str]
             continue
         if value.name in seen:
             raise ModelError(f"{graph.file}: two inputs are named {quoted(value.name)}")
-        info = _value_info(value, graph, "input")
-        if _is_of_numbers(value) and not value.type.tensor_type.HasField("shape"):
+        info = _value_info(value, graph, "input", keeps)
+        if _is_of_numbers(value, keeps) and not value.type.tensor_type.HasField("shape"):
             raise ModelError(f"{graph.file}: input {quoted(value.name)} has no shape; export it "
                              "with one")
         seen.add(value.name)
         inputs.append(info)
-        if _is_of_numbers(value):
+        if _is_of_numbers(value, keeps):
             graph.inputs.append(info)
-    graph.outputs = [_value_info(value, graph, "output")
+    graph.outputs = [_value_info(value, graph, "output", keeps)
                      for value in chosen(proto.output, outputs, graph.file)]
     leading = {info.shape[0] if len(info.shape) > 1 else None for info in graph.inputs}
     if len(leading) == 1 and (batch := leading.pop()) is not None:
@@ -227,25 +245,28 @@ def _load_interface(proto: onnx.GraphProto, graph: Graph, outputs: Sequence[str]
     return [freed.get(info.name, info) for info in inputs]
 
 
-def _is_of_numbers(value: onnx.ValueInfoProto) -> bool:
-    """Returns whether a value is a tensor of numbers that gossamer knows."""
-    return value.type.HasField("tensor_type") and (
-        value.type.tensor_type.elem_type or TensorProto.FLOAT) in TYPES
+def _is_of_numbers(value: onnx.ValueInfoProto, keeps: bool) -> bool:
+    """Returns whether a value is a tensor of numbers that gossamer computes with. keeps: whether
+    float64 is none of them."""
+    kind = value.type.tensor_type.elem_type or TensorProto.FLOAT
+    return value.type.HasField("tensor_type") and kind in TYPES and not (
+        keeps and kind == TensorProto.DOUBLE)
 
 
-def _value_info(value: onnx.ValueInfoProto, graph: Graph, what: str) -> ValueInfo:
-    if not _is_of_numbers(value):
-        if not host_library.is_installed():
-            raise UnsupportedError(f"{graph.file}: {what} {quoted(value.name)} has ONNX type "
-                                   f"{type_text(value.type)}; gossamer knows tensors of "
-                                   f"{', '.join(sorted(set(TYPES.values())))}; "
-                                   f"{host_library.EXTRA}")
-        return ValueInfo(value.name, (), type_text(value.type))
+def _value_info(value: onnx.ValueInfoProto, graph: Graph, what: str, keeps: bool) -> ValueInfo:
+    if not _is_of_numbers(value, keeps) and not host_library.is_installed():
+        raise UnsupportedError(f"{graph.file}: {what} {quoted(value.name)} has ONNX type "
+                               f"{type_text(value.type)}; gossamer knows tensors of "
+                               f"{', '.join(sorted(set(TYPES.values())))}; {host_library.EXTRA}")
     tensor = value.type.tensor_type
     kind = tensor.elem_type or TensorProto.FLOAT
     shape = tuple(dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else None
                   for dim in tensor.shape.dim)
     labels = tuple(dim.dim_param for dim in tensor.shape.dim)
+    if not _is_of_numbers(value, keeps):
+        is_float64 = value.type.HasField("tensor_type") and kind == TensorProto.DOUBLE
+        return ValueInfo(value.name, shape, "float64", labels) if is_float64 else (
+            ValueInfo(value.name, (), type_text(value.type)))
     if kind == TensorProto.FLOAT16:
         # numbers are float32 within the network, and as in the file outside
         return (ValueInfo(value.name, shape, "float32", labels, InputFormat("float16"))
@@ -275,20 +296,22 @@ def _free_batch(info: ValueInfo, batch: int) -> ValueInfo:
 
 
 def _load_nodes(model: onnx.ModelProto, graph: Graph, inputs: Sequence[ValueInfo],
-                opset: int) -> None:
+                opset: int, keeps: bool) -> None:
     """Converts the file's nodes in order. What gossamer does not compute is left to ONNX Runtime
     where that is installed and knows the operator's domain; else raises UnsupportedError, which
-    names the first of these nodes. inputs: all inputs of the network."""
+    names the first of these nodes. inputs: all inputs of the network. keeps: whether float64 is
+    left to it, too."""
     nodes = in_order(model.graph, [info.name for info in graph.outputs], graph.file)
     used = Counter(name for node in nodes for name in reads(node))
     used.update(info.name for info in graph.outputs)
     available = set(graph.constants) | {info.name for info in inputs}
     unknown: list[str] = []
     folder = ConstantFolder(opset, used)
-    parts = Parts(graph, FileTypes(model, nodes)) if host_library.is_installed() else None
+    parts = Parts(graph, FileTypes(model, nodes), keeps) if host_library.is_installed() else None
+    integers = Integers(Probe(graph) if parts is None else parts.probe)
     if parts is not None:
         for value in model.graph.input:
-            if value.name not in graph.constants and not _is_of_numbers(value):
+            if value.name not in graph.constants and not _is_of_numbers(value, keeps):
                 parts.add_input(value)
     waiting = deque(nodes)
     conditions: dict[str, tuple[str, bool, str]] = {}
@@ -297,7 +320,7 @@ def _load_nodes(model: onnx.ModelProto, graph: Graph, inputs: Sequence[ValueInfo
         if entry.op_type == "If" and (branch := known_branch(
                 entry, graph, parts, available)):
             truth, inner, initializers = branch
-            _add_constants(initializers, graph)
+            _add_constants(initializers, graph, keeps)
             available.update(tensor.name for tensor in initializers)
             used.update(name for each in inner for name in reads(each))
             if entry.input[0] not in graph.constants:
@@ -315,7 +338,11 @@ def _load_nodes(model: onnx.ModelProto, graph: Graph, inputs: Sequence[ValueInfo
                 raise node.error(f"makes {quoted(name)}, a name that is already taken")
             available.add(name)
         condition = conditions.get(entry.output[0]) if entry.output else None
-        if condition is None and folder.fold(entry, graph.constants):
+        values = {name: graph.constants[name] for name in entry.input if name in graph.constants}
+        if condition is None and (parts is None or parts.may_fold(entry)) and (
+                folder.fold(entry, graph.constants)):
+            if entry.op_type == "DequantizeLinear":
+                integers.learn_constant(entry, values)
             continue
         begin, converter = len(graph.nodes), _converter(entry, opset)
         may_leave = parts is not None and parts.takes(entry)
@@ -324,7 +351,7 @@ def _load_nodes(model: onnx.ModelProto, graph: Graph, inputs: Sequence[ValueInfo
             reason = f"gossamer computes no {quoted(node.op)[1:-1]}"
         if converter is not None and not reason and not unknown:
             try:
-                _convert(node, converter, None if parts is None else parts.probe)
+                _convert(node, converter, integers)
                 if (entry.domain, entry.op_type) in QONNX:
                     # quantised weights
                     folder.fold_last(graph)
@@ -334,10 +361,11 @@ def _load_nodes(model: onnx.ModelProto, graph: Graph, inputs: Sequence[ValueInfo
                 if not may_leave:
                     raise
                 del graph.nodes[begin:]
+                integers.forget(entry.output)
                 reason = str(error).removeprefix(f"{graph.file}: {node.source}: ")
         if reason and not unknown and parts is not None and parts.is_known(entry):
             try:
-                _convert(node, partial(_known, entry), parts.probe)
+                _convert(node, _without_integers(partial(_known, entry)), integers)
                 reason = ""
             except UnsupportedError:
                 del graph.nodes[begin:]
@@ -362,19 +390,18 @@ def _load_nodes(model: onnx.ModelProto, graph: Graph, inputs: Sequence[ValueInfo
     _unique_names(graph)
 
 
-def _convert(node: OnnxNode, converter: Converter, probe: Probe | None) -> None:
+def _convert(node: OnnxNode, converter: IntegerConverter, integers: Integers) -> None:
     """Adds what a node becomes to its graph. Raises UnsupportedError where gossamer does not
     compute that, and ModelError where the node is malformed."""
     if not node.outputs or not node.outputs[0]:
         raise node.error("its first output has no name")
     begin = len(node.graph.nodes)
     try:
-        converter(node)
+        converter(node, integers)
     except MALFORMED as error:
         raise node.error(f"is malformed: {quoted(error)}") from error
     node.finish()
-    if probe is not None:
-        probe.add(node.graph.nodes[begin:])
+    integers.probe.add(node.graph.nodes[begin:])
 
 
 def _known(proto: onnx.NodeProto, node: OnnxNode) -> None:
@@ -386,10 +413,12 @@ def _known(proto: onnx.NodeProto, node: OnnxNode) -> None:
               node=np.frombuffer(proto.SerializeToString(), np.uint8), opset=node.opset)
 
 
-def _converter(node: onnx.NodeProto, opset: int) -> Converter | None:
+def _converter(node: onnx.NodeProto, opset: int) -> IntegerConverter | None:
     """Returns the converter of a node; None where there is none, or none for so old an opset."""
+    if node.domain == "com.microsoft":
+        return MICROSOFT.get(node.op_type)
     if node.domain not in ("", "ai.onnx"):
-        return QONNX.get((node.domain, node.op_type))
+        return _QONNX.get((node.domain, node.op_type))
     if opset < OLDEST_OPSET and not _is_as_in(node.op_type, opset, OLDEST_OPSET):
         return None
     return _CONVERTERS.get(node.op_type)
@@ -406,7 +435,7 @@ def _advice(proto: onnx.GraphProto) -> str:
     """Returns what to do about operators that gossamer does not compute."""
     used = {entry.op_type for entry in proto.node}
     extra = "" if host_library.is_installed() else f", or {host_library.EXTRA}"
-    if used & _QUANTISED:
+    if any(op.startswith(_QUANTISED) for op in used):
         return f"take the float32 model that it was quantised from{extra}"
     hint = (" (a detector without its own choice of boxes, which `gossamer detect` makes)"
             if used & _CHOOSING else "")

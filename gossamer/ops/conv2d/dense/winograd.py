@@ -71,6 +71,8 @@ class Winograd(Algorithm):
         if (problem.kernel, problem.stride, problem.dilation, problem.groups) != (
                 (3, 3), (1, 1), (1, 1), 1):
             return "needs a 3x3 window without stride, dilation and groups"
+        if problem.sums_integers:
+            return "its transforms would round sums of integers, which are exact without them"
         if problem.outputs[0].size == 0:
             return "there is nothing to compute"
         if not any(_fits(problem, output) for output in _OUTPUTS):

@@ -67,6 +67,7 @@ class Cudnn(Algorithm):
 
     op = "conv2d"
     name = "cudnn"
+    rounds_sums = True
     vendor = "cuDNN"
 
     def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
@@ -109,7 +110,8 @@ class Cudnn(Algorithm):
         if _reason_not_asked(problem, device) is not None:
             return None
         forms = tuple(form for precision in dict.fromkeys((_SOONEST_FIRST[0], *precisions))
-                      for epilogue in _epilogues(problem) for form in _forms(epilogue, precision)
+                      for epilogue in _epilogues(problem)
+                      for form in _forms(problem, epilogue, precision)
                       if not is_offer_stored(device, problem, form))
         return functools.partial(store_offers, problem=problem, forms=forms) if forms else None
 
@@ -175,7 +177,7 @@ def _plan(problem: Conv2dProblem, variant: Variant,
           device: Device) -> tuple[CudnnForm, ExecutionPlan]:
     """Returns the form and the execution plan of a variant."""
     form = CudnnForm(variant.precision, variant.outputs[0].layout,
-                     variant["epilogue"] != _SEPARATE)
+                     variant["epilogue"] != _SEPARATE, problem.sums_integers)
     return form, offered(device, problem, form).plans[variant["rank"]]
 
 
@@ -190,12 +192,13 @@ def _epilogues(problem: Conv2dProblem) -> list[str]:
 def _offers(problem: Conv2dProblem, device: Device, epilogue: str,
             precision: str) -> dict[CudnnForm, CudnnOffer]:
     """Returns what cuDNN offers in each layout."""
-    return {form: offered(device, problem, form) for form in _forms(epilogue, precision)}
+    return {form: offered(device, problem, form) for form in _forms(problem, epilogue, precision)}
 
 
-def _forms(epilogue: str, precision: str) -> list[CudnnForm]:
+def _forms(problem: Conv2dProblem, epilogue: str, precision: str) -> list[CudnnForm]:
     """Returns the forms in which cuDNN is asked, one for each layout."""
-    return [CudnnForm(precision, layout, epilogue != _SEPARATE) for layout in _LAYOUTS]
+    return [CudnnForm(precision, layout, epilogue != _SEPARATE, problem.sums_integers)
+            for layout in _LAYOUTS]
 
 
 def _variant(problem: Conv2dProblem, form: CudnnForm, rank: int, epilogue: str,

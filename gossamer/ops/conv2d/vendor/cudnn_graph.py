@@ -17,6 +17,7 @@ from gossamer.device.base import Device
 from gossamer.device.source_hash import source_hash
 from gossamer.errors import first_line
 from gossamer.expression import ExpressionStep
+from gossamer.facts import REAL
 from gossamer.ops.algorithm import Epilogue
 from gossamer.ops.canonical import canonical
 from gossamer.ops.conv2d.problem import Conv2dProblem
@@ -43,6 +44,8 @@ _EXCLUDED_NOTES = {
     "fp16": ("REDUCED_PRECISION_REDUCTION", "WINOGRAD_TILE_6x6", "WINOGRAD_TILE_13x13",
              "NONDETERMINISTIC"),
 }
+_TRANSFORMS = ("WINOGRAD", "WINOGRAD_TILE_4x4", "WINOGRAD_TILE_6x6",
+               "WINOGRAD_TILE_13x13", "FFT")
 _NO_ENGINE = "it has no engine for such a graph"
 _TOO_LARGE = "its engines need too much workspace"
 _OTHER_PRECISIONS = "its engines are of other precisions"
@@ -60,11 +63,13 @@ class CudnnForm:
     precision: "fp32", "tf32" or "fp16".
     layout: layout of all tensors.
     fused: true where the epilogue is part of the graph.
+    exact: true where sums are those of integers, which transforms would round.
     """
 
     precision: str
     layout: str
     fused: bool
+    exact: bool = False
 
     @property
     def dtype(self) -> str:
@@ -125,7 +130,7 @@ def offered(device: Device, problem: Conv2dProblem, form: CudnnForm) -> CudnnOff
 
 def _plain(problem: Conv2dProblem, form: CudnnForm) -> Conv2dProblem:
     """Returns a problem without what cuDNN is not told in a form."""
-    plain = replace(problem, weights_info=WeightsInfo(), facts=())
+    plain = replace(problem, weights_info=WeightsInfo(), facts=(), result=REAL)
     return plain if form.fused else replace(plain, epilogue=Epilogue())
 
 
@@ -178,7 +183,7 @@ def _answer(library: CudnnLibrary, problem: Conv2dProblem, form: CudnnForm,
             return CudnnOffer((), _no_engine(error))
         for note in _REQUIRED_NOTES[form.precision]:
             graph.select_numeric_notes([getattr(library.api.numerical_note, note)])
-        for note in _EXCLUDED_NOTES[form.precision]:
+        for note in (*_EXCLUDED_NOTES[form.precision], *(_TRANSFORMS if form.exact else ())):
             graph.deselect_numeric_notes([getattr(library.api.numerical_note, note)])
         # The frontend reports a plan's workspace only once it is built, which can take a second;
         # but its error message lists what each plan needs where none is allowed.

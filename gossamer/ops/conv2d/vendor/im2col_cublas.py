@@ -94,6 +94,7 @@ class Im2colCublas(Algorithm):
 
     op = "conv2d"
     name = "cublas-lowering"
+    rounds_sums = True
     vendor = CUBLAS
 
     def supports(self, problem: Conv2dProblem, device: Device) -> str | None:

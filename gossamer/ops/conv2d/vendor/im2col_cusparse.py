@@ -52,6 +52,7 @@ class Im2colCusparse(Algorithm):
 
     op = "conv2d"
     name = "cusparse-lowering"
+    rounds_sums = True
     vendor = CUSPARSE
     dense = False
 

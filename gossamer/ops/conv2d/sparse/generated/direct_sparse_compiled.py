@@ -48,6 +48,7 @@ class DirectSparseCompiled(Algorithm):
 
     op = "conv2d"
     name = "direct_sparse_compiled"
+    rounds_sums = True
     dense = False
 
     def supports(self, problem: Conv2dProblem, device: Device) -> str | None:

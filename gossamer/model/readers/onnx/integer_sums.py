@@ -1,0 +1,104 @@
+"""Sums of products of integers that float32 holds exactly: convolutions and matrix products of
+quantised values, in slices where one sum might be too large."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from gossamer.model.compose import Composer
+from gossamer.model.readers.onnx.node import OnnxNode
+
+_LARGEST = 2.0**24
+"""The largest magnitude up to which float32 has all integers."""
+_UNIT = 2.0**12
+"""Units in which the sums of many slices are added: their multiples, and what is left of them."""
+
+
+def slices(node: OnnxNode, weight: np.ndarray, bounds: tuple[float, float]
+           ) -> list[tuple[int, int]]:
+    """Returns the slices of input channels of which each sum, and each part of it in any order, is
+    an integer that float32 holds, whatever the inputs are.
+
+    weight: integers (rows, channels, ...), a row for each output channel. bounds: of the inputs,
+    among which may be zeros of a padding. Raises UnsupportedError where the products of one channel
+    are too many.
+    """
+    low, high = min(bounds[0], 0.0), max(bounds[1], 0.0)
+    rows, channels = weight.shape[:2]
+    positive = np.maximum(weight, 0).reshape(rows, channels, -1).sum(axis=2, dtype=np.float64)
+    negative = positive - weight.reshape(rows, channels, -1).sum(axis=2, dtype=np.float64)
+    # a sum of all products that raise it, and of all that lower it
+    reached = np.stack([positive * high - negative * low, negative * high - positive * low])
+    if not reached.size or reached.sum(axis=2).max() <= _LARGEST:
+        return [(0, channels)]
+    if reached.max() > _LARGEST:
+        raise node.unsupported("adds products up to a sum that float32 does not hold, of one input "
+                               "channel alone")
+    found, begin = [], 0
+    while begin < channels:
+        most = np.cumsum(reached[:, :, begin:], axis=2).max(axis=(0, 1))
+        end = begin + int((most <= _LARGEST).sum())
+        found.append((begin, end))
+        begin = end
+    return found
+
+
+def sliced_sums(node: OnnxNode, x: str, parts: Sequence[tuple[int, int]], axis: int,
+                sums_of: Callable[[str, slice, str], str]) -> list[str]:
+    """Adds the sums of each slice of channels, and returns their names.
+
+    x: what is multiplied, whose channels lie along the axis. sums_of: adds the sums of products
+    with the weights of a slice; its arguments are the name of the slice of x, the slice, and the
+    end of new names.
+    """
+    if len(parts) == 1:
+        return [sums_of(x, slice(*parts[0]), "sums")]
+    names = []
+    for number, (begin, end) in enumerate(parts):
+        piece = node.emit("slice", [x], f"slice{number}", starts=(begin,), ends=(end,),
+                          axes=(axis,))
+        names.append(sums_of(piece, slice(begin, end), f"sums{number}"))
+    return names
+
+
+def total(c: Composer, sums: Sequence[str]) -> int:
+    """Returns the value of a sum of integers in float32, which is rounded once where it is larger
+    than float32 holds."""
+    values = [c.operand(name) for name in sums]
+    if len(values) <= 2:
+        return values[0] if len(values) == 1 else c.apply("add", *values)
+    unit, share = c.constant(_UNIT), c.constant(1 / _UNIT)
+    multiples = [c.apply("round", c.apply("mul", value, share)) for value in values]
+    rests = [c.apply("sub", value, c.apply("mul", multiple, unit))
+             for value, multiple in zip(values, multiples, strict=True)]
+    return c.apply("add", c.apply("mul", _added(c, multiples), unit), _added(c, rests))
+
+
+def _added(c: Composer, values: Sequence[int]) -> int:
+    result = values[0]
+    for value in values[1:]:
+        result = c.apply("add", result, value)
+    return result
+
+
+def give_int32(node: OnnxNode, sums: Sequence[str], output: str) -> str | None:
+    """Adds the nodes that give a sum of slices as int32. Returns the name of the float32 value that
+    holds the same integers, None where none does."""
+    if len(sums) == 1:
+        node.emit("cast", sums, [output], dtype="int32")
+        return sums[0]
+    c = Composer()
+    parts = [c.operand(node.emit("cast", [name], f"{index}.int32", dtype="int32"))
+             for index, name in enumerate(sums)]
+    node.emit_expression(c, _added(c, parts), [output])
+    return None
+
+
+def check_depth(node: OnnxNode, depth: int | None, first: float, second: float) -> None:
+    """Raises UnsupportedError where a sum of so many products of values that the data decide may be
+    larger than float32 holds. first, second: the largest magnitudes of the factors."""
+    if depth is None or depth * first * second > _LARGEST:
+        raise node.unsupported("adds products of two values that the data decide up to a sum that "
+                               "float32 does not hold")

@@ -1,0 +1,274 @@
+"""Integers: what the reader of ONNX files knows of quantised values, which are computed as floats.
+
+A quantised value holds integers q of few bits that stand for the numbers (q - zero point) * scale.
+In gossamer's graph it is the float32 value q - zero point: floats hold these integers exactly,
+zeros around an image are the right padding, and rounding is element-wise arithmetic that the layer
+before computes with its results. The integers of the file are made of that where somebody reads
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import onnx
+
+from gossamer.model.compose import Composer
+from gossamer.model.readers.onnx.node import OnnxNode
+from gossamer.model.readers.onnx.probe import Probe
+
+RANGES = {kind: (float(np.iinfo(kind).min), float(np.iinfo(kind).max))
+          for kind in ("int8", "uint8", "int16", "uint16")}
+"""The least and the greatest value of the dtypes that files are quantised to."""
+_ANY = (-128.0, 255.0)
+"""Bounds of 8-bit values of which it is not known whether they have a sign."""
+_MOST_INT32 = 2.0**31
+
+
+@dataclass(frozen=True)
+class Centred:
+    """The integers of a quantised value less its zero point.
+
+    name: the float32 value or constant in gossamer's graph.
+    zero_point: what was subtracted, an array that broadcasts to the value, or the name of a scalar
+    that the data decide.
+    dtype: the dtype of the integers in the file.
+    """
+
+    name: str
+    zero_point: np.ndarray | str
+    dtype: str
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The least and the greatest value there may be."""
+        low, high = RANGES.get(self.dtype, _ANY if "8" in self.dtype else (
+            -_MOST_INT32, _MOST_INT32))
+        if isinstance(self.zero_point, str):
+            return low - high, high - low
+        return low - float(self.zero_point.max()), high - float(self.zero_point.min())
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """A float value that is integers times a scale.
+
+    integers: what is scaled; its zero point and dtype are those before. scale: float32, an array
+    that broadcasts to the value. array: the integers where they are constant, else None.
+    """
+
+    integers: Centred
+    scale: np.ndarray
+    array: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class Sums:
+    """A float value that is sums of integers times a scale, and a bias.
+
+    names: the float32 values of which the sums are the sum. scale, bias: arrays that broadcast to
+    the value; None for no bias.
+    """
+
+    names: Sequence[str]
+    scale: np.ndarray
+    bias: np.ndarray | None
+
+
+class Integers:
+    """The quantised values of a file while it is read.
+
+    centred: by the name of a value of integers the float value that stands for it. scaled, sums: by
+    the name of a float value the integers of which it is made. probe: the shapes and dtypes of
+    values.
+    """
+
+    def __init__(self, probe: Probe) -> None:
+        self.centred: dict[str, Centred] = {}
+        self.scaled: dict[str, Scaled] = {}
+        self.sums: dict[str, Sums] = {}
+        self.probe = probe
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Drops what is known of values whose node is not computed after all."""
+        for name in names:
+            self.centred.pop(name, None)
+            self.scaled.pop(name, None)
+            self.sums.pop(name, None)
+
+    def rank(self, name: str) -> int | None:
+        """Returns the number of dimensions of a value; None where that is not known."""
+        shape = self.probe.shape(name)
+        return None if shape is None else len(shape)
+
+    def dtype(self, node: OnnxNode, name: str) -> str | None:
+        """Returns the dtype of a value; None where that is not known."""
+        if name in self.centred:
+            return self.centred[name].dtype
+        if name in node.graph.constants:
+            return str(node.graph.constants[name].dtype)
+        return self.probe.dtype(name)
+
+    def learn_constant(self, entry: onnx.NodeProto, values: Mapping[str, np.ndarray]) -> None:
+        """Notes of which integers a constant is made that a DequantizeLinear gives.
+
+        values: the inputs of the node by name, all constants.
+        """
+        inputs = [*entry.input, ""]
+        q, scale = values[inputs[0]], values[inputs[1]]
+        attributes = {attribute.name: attribute.i for attribute in entry.attribute}
+        if q.dtype.kind not in "iu" or attributes.get("block_size") or scale.ndim > 1:
+            return
+        zero = values[inputs[2]] if inputs[2] else np.zeros((), q.dtype)
+        axis = attributes.get("axis", 1) % max(q.ndim, 1)
+        if scale.size != 1 and (q.ndim == 0 or scale.shape != (q.shape[axis],)):
+            return
+        shape = [-1 if index == axis else 1 for index in range(q.ndim)] if scale.size > 1 else ()
+        centred = q.astype(np.float32) - zero.astype(np.float32).reshape(
+            shape if zero.size > 1 else ())
+        self.scaled[entry.output[0]] = Scaled(
+            Centred("", np.zeros(()), str(q.dtype)), scale.astype(np.float32).reshape(shape),
+            centred)
+
+
+def quantisation(node: OnnxNode, integers: Integers, indices: tuple[int, int], value: str,
+                 axis: int | None = None) -> tuple[np.ndarray, np.ndarray, str]:
+    """Returns scale and zero point of a quantised value as float32 arrays that broadcast to it, and
+    the dtype of the zero point, "" where there is none.
+
+    indices: those of the inputs that hold scale and zero point. value: the name of a value of the
+    same shape. axis: the axis along which they may lie; None where they must be one number.
+    Raises ModelError where they are malformed, and UnsupportedError where the data decide them.
+    """
+    scale = node.constant(indices[0], "the scale")
+    if scale.dtype.kind != "f" or not (np.isfinite(scale).all() and (scale > 0).all()):
+        raise node.error(f"its scale is {scale.reshape(-1)[:4].tolist()}, expected finite numbers "
+                         "above 0; quantise the model again")
+    zero, dtype = np.zeros((), np.int8), ""
+    if node.input(indices[1]):
+        zero = node.constant(indices[1], "the zero point")
+        dtype = str(zero.dtype)
+        if dtype not in RANGES and (dtype != "int32" or zero.any()):
+            raise node.unsupported(f"its zero point is {dtype}; gossamer computes "
+                                   f"{', '.join(RANGES)}")
+        if zero.size != scale.size and zero.size != 1:
+            raise node.error(f"its zero point has shape {list(zero.shape)}, expected that of the "
+                             f"scale, {list(scale.shape)}")
+    shapes: list[tuple[int, ...]] = []
+    for array in (scale, zero):
+        if array.size == 1:
+            shapes.append(())
+            continue
+        rank = integers.rank(value)
+        if axis is None or array.ndim != 1 or rank is None:
+            raise node.unsupported(f"has {array.size} scales or zero points of one value; gossamer "
+                                   "computes one for all of it, or of an axis of known place")
+        if not -rank <= axis < rank:
+            raise node.error(f"has no axis {axis}: its input has {rank} dimensions")
+        shapes.append((-1, *[1] * (rank - 1 - axis % rank)))
+    return (scale.astype(np.float32).reshape(shapes[0]),
+            zero.astype(np.float32).reshape(shapes[1]), dtype)
+
+
+def constant(node: OnnxNode, c: Composer, array: np.ndarray, role: str) -> int:
+    """Returns the value of a constant in an expression: a step of one number, else an operand."""
+    if array.size == 1:
+        return c.constant(float(array.reshape(-1)[0]))
+    return c.operand(node.add_constant(array.astype(np.float32), role))
+
+
+def centre(node: OnnxNode, integers: Integers, index: int, zero_point: np.ndarray | str,
+           role: str) -> Centred:
+    """Returns an input of integers less a zero point, for which nodes are added where need be.
+
+    zero_point: as for Centred. role: the end of new names.
+    """
+    name = node.required(index)
+    known = integers.centred.get(name)
+    if known is not None and are_same(known.zero_point, zero_point):
+        return known
+    dtype = integers.dtype(node, name) or ""
+    if dtype and dtype not in (*RANGES, "int32"):
+        raise node.unsupported(f"its input {index} is {dtype}; gossamer computes "
+                               f"{', '.join(RANGES)}")
+    dtype = dtype or "8 bits"
+    if name in node.graph.constants and isinstance(zero_point, np.ndarray):
+        array = node.graph.constants[name].astype(np.float32) - zero_point
+        return Centred(node.add_constant(array, role), zero_point, dtype)
+    c = Composer()
+    if known is None:
+        value = c.operand(node.emit("cast", [name], f"{role}.number", dtype="float32"))
+    else:
+        value = _plus(node, integers, c, c.operand(known.name), known.zero_point, role, "add")
+    value = _plus(node, integers, c, value, zero_point, role, "sub")
+    if value < 0:
+        return Centred(c.operands[-1 - value], zero_point, dtype)
+    return Centred(node.emit_expression(c, value, role), zero_point, dtype)
+
+
+def _plus(node: OnnxNode, integers: Integers, c: Composer, value: int,
+          zero_point: np.ndarray | str, role: str, function: str) -> int:
+    """Returns a value plus or minus a zero point."""
+    if isinstance(zero_point, str):
+        known = integers.centred.get(zero_point)
+        name = known.name if known is not None else node.emit(
+            "cast", [zero_point], f"{role}.zero", dtype="float32")
+        return c.apply(function, value, c.operand(name))
+    return c.apply(function, value, constant(node, c, zero_point, f"{role}.zero")) if (
+        zero_point.any()) else value
+
+
+def give(node: OnnxNode, integers: Integers, centred: Centred, output: str) -> None:
+    """Adds the node that makes the integers of the file, and notes what stands for them."""
+    c = Composer()
+    value = c.operand(centred.name)
+    number = _plus(node, integers, c, value, centred.zero_point, "given", "add")
+    name = centred.name if number == value else node.emit_expression(c, number, "number")
+    node.emit("cast", [name], [output], dtype=centred.dtype)
+    integers.centred[output] = centred
+
+
+def requantise(node: OnnxNode, c: Composer, value: int, zero_point: np.ndarray,
+               dtype: str, role: str = "centred", *, is_shifted: bool = False) -> Centred:
+    """Adds the node that rounds a value to integers of a dtype less their zero point.
+
+    value: the numbers in units of the scale, in c. is_shifted: whether the zero point, one number,
+    has been added to them, so that those in the middle go to where the integer of the file is even.
+    """
+    low, high = RANGES[dtype]
+    if is_shifted:
+        whole = c.apply("round", c.apply("clip", value, constants=(low, high)))
+        value = c.apply("sub", whole, c.constant(float(zero_point.reshape(-1)[0])))
+        return Centred(node.emit_expression(c, value, role), zero_point, dtype)
+    if zero_point.size == 1:
+        zero = float(zero_point.reshape(-1)[0])
+        value = c.apply("clip", value, constants=(low - zero, high - zero))
+    else:
+        value = c.apply("max", value, constant(node, c, low - zero_point, "low"))
+        value = c.apply("min", value, constant(node, c, high - zero_point, "high"))
+    # bounds are integers, so that rounding last is rounding first, and says what is known
+    return Centred(node.emit_expression(c, c.apply("round", value), role), zero_point, dtype)
+
+
+def with_scale(node: OnnxNode, integers: Integers, scaled: Scaled, output: str) -> None:
+    """Adds the node that multiplies integers by their scale, and notes of what its output is."""
+    c = Composer()
+    value = c.operand(scaled.integers.name)
+    node.emit_expression(c, c.apply("mul", value, constant(node, c, scaled.scale, "scale")),
+                         [output])
+    integers.scaled[output] = scaled
+
+
+def renamed(scaled: Scaled, name: str) -> Scaled:
+    """Returns what another value is that holds the integers of a scaled one."""
+    return Scaled(replace(scaled.integers, name=name), scaled.scale)
+
+
+def are_same(one: np.ndarray | str, other: np.ndarray | str) -> bool:
+    """Returns whether two scales or zero points are the same for every element."""
+    if isinstance(one, str) or isinstance(other, str):
+        return isinstance(one, str) and isinstance(other, str) and one == other
+    return one.shape == other.shape and bool((one == other).all())
+

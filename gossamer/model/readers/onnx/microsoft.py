@@ -1,0 +1,149 @@
+"""Converters of the operators on quantised values that ONNX Runtime adds to ONNX's (domain
+com.microsoft), in which its quantiser writes networks down."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from gossamer.model.compose import Composer
+from gossamer.model.readers.onnx.integer_sums import total
+from gossamer.model.readers.onnx.integers import (
+    Centred,
+    Integers,
+    centre,
+    constant,
+    give,
+    quantisation,
+    requantise,
+)
+from gossamer.model.readers.onnx.layers import LAYERS
+from gossamer.model.readers.onnx.node import OnnxNode
+from gossamer.model.readers.onnx.quantised import (
+    QUANTISED,
+    IntegerConverter,
+    bias_of_integers,
+    of_columns,
+    product,
+)
+
+
+def _input(node: OnnxNode, integers: Integers, first: int,
+           role: str) -> tuple[Centred, np.ndarray, np.ndarray]:
+    """Returns the integers of an input less their zero point, their scale, and the zero point: the
+    inputs `first` and the two behind it."""
+    scale, zero, _ = quantisation(node, integers, (first + 1, first + 2), node.required(first))
+    return centre(node, integers, first, zero, role), scale, zero
+
+
+def _output(node: OnnxNode, integers: Integers, first: int) -> tuple[np.ndarray, np.ndarray, str]:
+    """Returns scale, zero point and dtype of the output, which input `first` and the one behind it
+    hold. Without a zero point the dtype is that of the first input."""
+    scale, zero, dtype = quantisation(node, integers, (first, first + 1), node.outputs[0])
+    return scale, zero, dtype or integers.dtype(node, node.required(0)) or "uint8"
+
+
+def _arithmetic(node: OnnxNode, integers: Integers, function: str) -> None:
+    """Converts QLinearAdd and QLinearMul."""
+    (a, a_scale, a_zero), (b, b_scale, b_zero) = (
+        _input(node, integers, first, role) for first, role in ((0, "a"), (3, "b")))
+    scale, zero, dtype = _output(node, integers, 6)
+    c = Composer()
+    x, y = c.operand(a.name), c.operand(b.name)
+    if function == "mul":
+        value = c.apply("mul", c.apply("mul", x, y),
+                        constant(node, c, a_scale * b_scale / scale, "scale"))
+        value = c.apply("add", value, constant(node, c, zero, "zero"))
+    else:
+        # with the zero points in one number, as ONNX Runtime computes it, ties round alike
+        of_a, of_b = a_scale / scale, b_scale / scale
+        rest = zero - (of_a * a_zero + of_b * b_zero)
+        x, y = (c.apply("mul", c.apply("add", value, constant(node, c, origin, role)),
+                        constant(node, c, ratio, f"of_{role}"))
+                for value, origin, ratio, role in ((x, a_zero, of_a, "a"), (y, b_zero, of_b, "b")))
+        value = c.apply("add", x, c.apply("add", y, constant(node, c, rest, "rest")))
+    give(node, integers, requantise(node, c, value, zero, dtype, is_shifted=True),
+         node.outputs[0])
+
+
+def _function(node: OnnxNode, integers: Integers, function: str) -> None:
+    """Converts QLinearSigmoid and QLinearLeakyRelu."""
+    x, x_scale, _ = _input(node, integers, 0, "x")
+    scale, zero, dtype = _output(node, integers, 3)
+    constants = (node.attribute("alpha", 0.01),) if function == "leaky_relu" else ()
+    c = Composer()
+    number = c.apply("mul", c.operand(x.name), constant(node, c, x_scale, "of_x"))
+    value = c.apply("div", c.apply(function, number, constants=constants),
+                    constant(node, c, scale, "scale"))
+    give(node, integers, requantise(node, c, value, zero, dtype), node.outputs[0])
+
+
+def _average(node: OnnxNode, integers: Integers, of: str) -> None:
+    """Converts QLinearAveragePool and QLinearGlobalAveragePool."""
+    node.only("channels_last", 0)
+    x, x_scale, _ = _input(node, integers, 0, "x")
+    scale, zero, dtype = _output(node, integers, 3)
+    (output,), inputs = node.outputs, node.inputs
+    node.inputs, node.outputs = [x.name], [f"{output}.average"]
+    LAYERS[of](node)
+    node.inputs, node.outputs = inputs, [output]
+    c = Composer()
+    value = c.apply("mul", c.operand(f"{output}.average"),
+                    constant(node, c, x_scale / scale, "scale"))
+    give(node, integers, requantise(node, c, value, zero, dtype), output)
+
+
+def _concat(node: OnnxNode, integers: Integers) -> None:
+    """Converts QLinearConcat, which begins with scale and zero point of the output."""
+    scale, zero, dtype = quantisation(node, integers, (0, 1), node.outputs[0])
+    axis = node.attribute("axis")
+    if axis is None or len(node.inputs) % 3 != 2:
+        raise node.error("its axis or an input is missing")
+    parts = []
+    for number, first in enumerate(range(2, len(node.inputs), 3)):
+        x, x_scale, x_zero = _input(node, integers, first, f"x{number}")
+        if (x_scale == scale).all() and x.dtype == dtype and np.array_equal(x_zero, zero):
+            parts.append(x.name)
+            continue
+        c = Composer()
+        value = c.apply("mul", c.operand(x.name), constant(node, c, x_scale / scale, "scale"))
+        parts.append(requantise(node, c, value, zero, dtype, f"part{number}").name)
+    name = node.emit("concat", parts, "joined", axis=axis)
+    give(node, integers, Centred(name, zero, dtype), node.outputs[0])
+
+
+def _gemm(node: OnnxNode, integers: Integers) -> None:
+    """Converts QGemm, which gives integers where a scale of the output is given, else floats."""
+    a, a_scale, _ = _input(node, integers, 0, "a")
+    node.only("transA", 0)
+    matrix, transposed = node.constant(3, "the second matrix"), bool(node.attribute("transB", 0))
+    b_scale, b_zero, _ = quantisation(node, integers, (4, 5), node.required(3),
+                                      0 if transposed else -1)
+    b = matrix.astype(np.float32) - b_zero
+    c = Composer()
+    value = total(c, product(node, a, b.T if transposed else b, integers))
+    if node.input(6):
+        columns = matrix.shape[0 if transposed else -1]
+        value = c.apply("add", value, bias_of_integers(node, c, 6, columns, 2))
+    factor = of_columns(np.float32(node.attribute("alpha", 1.0)) * a_scale * b_scale)
+    if not node.input(7):
+        node.emit_expression(c, c.apply("mul", value, constant(node, c, factor, "scale")))
+        return
+    scale, zero, dtype = _output(node, integers, 7)
+    value = c.apply("mul", value, constant(node, c, (factor / scale).astype(np.float32), "scale"))
+    give(node, integers, requantise(node, c, value, zero, dtype), node.outputs[0])
+
+
+MICROSOFT: dict[str, IntegerConverter] = {
+    "QuantizeLinear": QUANTISED["QuantizeLinear"],
+    "DequantizeLinear": QUANTISED["DequantizeLinear"],
+    "QLinearAdd": partial(_arithmetic, function="add"),
+    "QLinearMul": partial(_arithmetic, function="mul"),
+    "QLinearSigmoid": partial(_function, function="sigmoid"),
+    "QLinearLeakyRelu": partial(_function, function="leaky_relu"),
+    "QLinearAveragePool": partial(_average, of="AveragePool"),
+    "QLinearGlobalAveragePool": partial(_average, of="GlobalAveragePool"),
+    "QLinearConcat": _concat, "QGemm": _gemm,
+}
+"""The converters by the name of the op."""

@@ -1,0 +1,368 @@
+"""Operators on quantised values, whose integers are compared with those of ONNX Runtime or with
+sums of integers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from gossamer.errors import GossamerError, ModelError
+from gossamer.facts import integers
+from gossamer.model.facts import derive
+from gossamer.model.graph import Graph
+from gossamer.model.infer.resolve import resolve
+from gossamer.model.load import load
+from gossamer.model.passes.optimise import optimise
+from tests.model.onnx_models import compare, model, outputs_of, runtime, save
+
+RNG = np.random.default_rng(5)
+KINDS = {"int8": TensorProto.INT8, "uint8": TensorProto.UINT8, "int32": TensorProto.INT32,
+         "float32": TensorProto.FLOAT}
+
+
+def drawn(dtype: str, *shape: int) -> np.ndarray:
+    """Returns integers from all over a dtype."""
+    limits = np.iinfo(dtype)
+    return RNG.integers(limits.min, limits.max + 1, shape).astype(dtype)
+
+
+def one_node(op: str, feeds: Mapping[str, np.ndarray], constants: Mapping[str, Any],
+             order: str, domain: str = "", y: str = "uint8", outputs: str = "y",
+             **attributes: Any) -> onnx.ModelProto:
+    """Returns a model of one node. order: the names of its inputs. y: dtype of its first output."""
+    node = helper.make_node(op, ["" if name == "-" else name for name in order.split()],
+                            outputs.split(), "node", domain=domain, **attributes)
+    types = {name: helper.np_dtype_to_tensor_dtype(array.dtype) for name, array in feeds.items()}
+    proto = model([node], {name: ("N", *array.shape[1:]) for name, array in feeds.items()},
+                  dict.fromkeys(outputs.split()), constants, 17, {**types, "y": KINDS[y]})
+    if domain:
+        proto.opset_import.append(helper.make_opsetid(domain, 1))
+    return proto
+
+
+def exact(proto: onnx.ModelProto, feeds: Mapping[str, np.ndarray], folder: Path) -> Graph:
+    """Asserts that gossamer computes a model and that its integers are ONNX Runtime's."""
+    graph = compare(proto, feeds, folder)
+    assert "onnx_part" not in {node.op for node in graph.nodes} and graph.tail is None
+    return graph
+
+
+def scales(count: int) -> np.ndarray:
+    return np.linspace(0.0101, 0.0297, count).astype(np.float32)
+
+
+@pytest.mark.parametrize(("x", "w", "y"), [
+    ("uint8", "int8", "uint8"), ("uint8", "uint8", "uint8"), ("int8", "int8", "int8")])
+@pytest.mark.parametrize(("shape", "weight", "settings"), [
+    ((3, 4, 7, 6), (6, 4, 3, 3), {"pads": [1, 0, 2, 1], "strides": [2, 1]}),
+    ((2, 6, 5, 5), (6, 1, 3, 3), {"group": 6, "pads": [1, 1, 1, 1]}),
+    ((2, 6, 5, 5), (4, 3, 2, 2), {"group": 2, "dilations": [2, 2]}),
+    ((2, 4, 9), (3, 4, 3), {"pads": [1, 1]})], ids=["image", "depthwise", "groups", "1-D"])
+@pytest.mark.parametrize("of_channels", [False, True])
+def test_qlinear_conv(x: str, w: str, y: str, shape: tuple[int, ...], weight: tuple[int, ...],
+                      settings: dict[str, Any], of_channels: bool, tmp_path: Path) -> None:
+    rows = weight[0]
+    zero = np.asarray(117, w) if w == "uint8" else np.asarray(0, w)
+    constants = {
+        "xs": np.float32(0.02), "xz": np.asarray(3, x), "w": drawn(w, *weight),
+        "ws": scales(rows) if of_channels else np.float32(0.013),
+        "wz": np.full(rows, zero) if of_channels else zero, "ys": np.float32(1.7),
+        "yz": np.asarray(100, y), "b": RNG.integers(-9000, 9000, rows).astype(np.int32)}
+    feeds = {"x": drawn(x, *shape)}
+    exact(one_node("QLinearConv", feeds, constants, "x xs xz w ws wz ys yz b", y=y, **settings),
+          feeds, tmp_path)
+
+
+@pytest.mark.parametrize("of_columns", [False, True])
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_qlinear_matmul(dtype: str, of_columns: bool, tmp_path: Path) -> None:
+    constants = {
+        "as": np.float32(0.03), "az": np.asarray(7, dtype), "b": drawn(dtype, 20, 9),
+        "bs": scales(9) if of_columns else np.float32(0.02),
+        "bz": np.full(9, 0, dtype) if of_columns else np.asarray(-3 % 100, dtype),
+        "ys": np.float32(0.9), "yz": np.asarray(50, dtype)}
+    feeds = {"a": drawn(dtype, 5, 20)}
+    exact(one_node("QLinearMatMul", feeds, constants, "a as az b bs bz ys yz", y=dtype), feeds,
+          tmp_path)
+
+
+def test_qlinear_matmul_of_two_values(tmp_path: Path) -> None:
+    constants = {"as": np.float32(0.03), "az": np.uint8(7), "bs": np.float32(0.02),
+                 "bz": np.uint8(90), "ys": np.float32(0.9), "yz": np.uint8(50)}
+    feeds = {"a": drawn("uint8", 2, 3, 20), "b": drawn("uint8", 2, 20, 4)}
+    exact(one_node("QLinearMatMul", feeds, constants, "a as az b bs bz ys yz"), feeds, tmp_path)
+
+
+@pytest.mark.parametrize(("order", "constants"), [
+    ("x w", {}), ("x w xz", {"xz": np.uint8(9)}),
+    ("x w xz wz", {"xz": np.uint8(9), "wz": np.int8(-3)})])
+def test_conv_integer(order: str, constants: dict[str, np.ndarray], tmp_path: Path) -> None:
+    feeds = {"x": drawn("uint8", 2, 3, 6, 6)}
+    weight = drawn("uint8" if order == "x w" else "int8", 4, 3, 3, 3)
+    if "wz" in constants:
+        constants = {**constants, "wz": np.asarray(constants["wz"], weight.dtype)}
+    exact(one_node("ConvInteger", feeds, {"w": weight, **constants}, order, y="int32",
+                   pads=[1, 1, 1, 1]), feeds, tmp_path)
+
+
+@pytest.mark.parametrize("order", ["a b", "a b az", "a b az bz", "a b - bz"])
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_matmul_integer(order: str, dtype: str, tmp_path: Path) -> None:
+    known = {"b": drawn(dtype, 30, 6), "az": np.uint8(200), "bz": drawn(dtype, 6)}
+    constants = {name: known[name] for name in order.split() if name in known}
+    feeds = {"a": drawn("uint8", 4, 30)}
+    exact(one_node("MatMulInteger", feeds, constants, order, y="int32"), feeds, tmp_path)
+
+
+@pytest.mark.parametrize("values", [
+    RNG.normal(0, 3, (4, 50)), RNG.uniform(2, 9, (4, 50)), RNG.uniform(-9, -2, (4, 50)),
+    np.zeros((4, 50))], ids=["both signs", "above 0", "below 0", "zeros"])
+def test_dynamic_quantisation(values: np.ndarray, tmp_path: Path) -> None:
+    feeds = {"x": values.astype(np.float32)}
+    nodes = [helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"], "first"),
+             helper.make_node("MatMulInteger", ["q", "b", "z"], ["i"], "second"),
+             helper.make_node("Cast", ["i"], ["f"], "third", to=TensorProto.FLOAT),
+             helper.make_node("Mul", ["f", "s"], ["y"], "fourth")]
+    proto = model(nodes, {"x": ("N", 50)}, {"y": None, "q": None, "z": None, "i": None},
+                  {"b": drawn("int8", 50, 7)}, 17,
+                  {"q": TensorProto.UINT8, "z": TensorProto.UINT8, "i": TensorProto.INT32})
+    exact(proto, feeds, tmp_path)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16"])
+@pytest.mark.parametrize("axis", [None, 0, 1, -1])
+def test_quantise_and_dequantise(dtype: str, axis: int | None, tmp_path: Path) -> None:
+    x = RNG.normal(0, 40, (3, 4, 5)).astype(np.float32)
+    # halves lie between two integers, and the last ones are far out of range
+    x.flat[:8] = 0.0, 0.5, 1.5, -0.5, -2.5, 3e9, -3e9, 0.75
+    size = 1 if axis is None else x.shape[axis]
+    constants = {"s": scales(size) * 50 if axis is not None else np.float32(0.5),
+                 "z": np.full(size, 11, dtype) if axis is not None else np.asarray(11, dtype)}
+    attributes = {} if axis is None else {"axis": axis}
+    nodes = [helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"], "first", **attributes),
+             helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"], "second", **attributes)]
+    proto = model(nodes, {"x": (3, 4, 5)}, {"q": None, "y": None}, constants, 21,
+                  {"q": helper.np_dtype_to_tensor_dtype(np.dtype(dtype))})
+    exact(proto, {"x": x}, tmp_path)
+
+
+def quantised_layers(dtype: str = "uint8", middle: list[onnx.NodeProto] | None = None,
+                     last: str = "c") -> onnx.ModelProto:
+    """Returns two convolutions between QuantizeLinear and DequantizeLinear, as quantisers write
+    them. middle: nodes of floats that make the value `last` of "c", what the first one gives."""
+    zero = np.asarray(100 if dtype == "uint8" else -5, dtype)
+    # no sum of integers times these lies in the middle between two integers
+    constants = {"s": np.float32(0.0517), "z": zero, "s2": np.float32(0.4131),
+                 "w": drawn("int8", 4, 3, 3, 3), "ws": scales(4), "wz": np.zeros(4, np.int8),
+                 "b": np.float32([1, -2, 3, -4]),
+                 "v": drawn("int8", 4, 4, 1, 1), "vs": np.float32(0.0211)}
+
+    def pair(x: str, scale: str) -> list[onnx.NodeProto]:
+        return [helper.make_node("QuantizeLinear", [x, scale, "z"], [f"{x}.q"]),
+                helper.make_node("DequantizeLinear", [f"{x}.q", scale, "z"], [f"{x}.d"])]
+
+    nodes = [*pair("x", "s"),
+             helper.make_node("DequantizeLinear", ["w", "ws", "wz"], ["w.d"], axis=0),
+             helper.make_node("Conv", ["x.d", "w.d", "b"], ["a"], "first", pads=[1, 1, 1, 1]),
+             *pair("a", "s2"), helper.make_node("Identity", ["a.d"], ["c"]), *(middle or []),
+             *pair(last, "s2"), helper.make_node("DequantizeLinear", ["v", "vs"], ["v.d"]),
+             helper.make_node("Conv", [f"{last}.d", "v.d"], ["e"], "second"), *pair("e", "s2")]
+    return model(nodes, {"x": ("N", 3, 8, 8)}, {"e.d": 4}, constants)
+
+
+MIDDLES = {
+    "nothing": ([], "c"),
+    "max pool": ([helper.make_node("MaxPool", ["c"], ["m"], kernel_shape=[2, 2])], "m"),
+    "concat": ([helper.make_node("Slice", ["c", "i0", "i2", "i1"], ["l"]),
+                helper.make_node("Slice", ["c", "i2", "i4", "i1"], ["r"]),
+                helper.make_node("Concat", ["r", "l"], ["m"], axis=1)], "m"),
+    "transpose": ([helper.make_node("Transpose", ["c"], ["m"], perm=[0, 1, 3, 2])], "m"),
+    "add": ([helper.make_node("Add", ["c", "c"], ["m"])], "m")}
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+@pytest.mark.parametrize("middle", MIDDLES)
+def test_layers_between_pairs_are_those_of_integers(middle: str, dtype: str,
+                                                    tmp_path: Path) -> None:
+    proto = quantised_layers(dtype, *MIDDLES[middle])
+    for number in (0, 1, 2, 4):
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(
+            np.int64([number]), f"i{number}"))
+    feeds = {"x": np.random.default_rng(1).normal(0, 3, (2, 3, 8, 8)).astype(np.float32)}
+    static = resolve(optimise(load(save(proto, tmp_path))), 2)
+    facts = derive(static)
+    for node in static.nodes:
+        if node.op == "conv2d":
+            assert facts[node.inputs[0]].is_integer and facts[node.inputs[1]].is_integer
+            assert facts[node.inputs[0]].largest <= 255
+    if middle == "nothing":
+        assert [node.op for node in static.nodes] == ["elementwise", "conv2d", "conv2d"]
+    # the standard's sums are those of rounded floats, which may end beyond the middle
+    proto.graph.output.add().CopyFrom(helper.make_tensor_value_info(
+        "a.q", KINDS[dtype], ["N", 4, 8, 8]))
+    (expected, right), graph = runtime(proto, feeds), load(save(proto, tmp_path))
+    for version in (graph, optimise(graph)):
+        result, first = outputs_of(version, feeds)
+        steps = np.abs(first.astype(int) - right.astype(int))
+        assert steps.max() <= 1 and (steps > 0).mean() < 0.01
+        assert (np.abs(result - expected) > 1e-3).mean() < 0.05
+
+
+def test_products_of_matrices_between_pairs(tmp_path: Path) -> None:
+    constants = {"s": np.float32(0.05), "z": np.uint8(100), "w": drawn("int8", 6, 9),
+                 "ws": scales(6), "v": drawn("int8", 6, 5), "vs": scales(5),
+                 "b": RNG.normal(0, 1, 6).astype(np.float32), "t": np.float32(0.7)}
+    nodes = [helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+             helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"]),
+             helper.make_node("DequantizeLinear", ["w", "ws"], ["wd"], axis=0),
+             helper.make_node("Gemm", ["d", "wd", "b"], ["g"], transB=1),
+             helper.make_node("QuantizeLinear", ["g", "t", "z"], ["h"]),
+             helper.make_node("DequantizeLinear", ["h", "t", "z"], ["i"]),
+             helper.make_node("DequantizeLinear", ["v", "vs"], ["vd"], axis=1),
+             helper.make_node("MatMul", ["i", "vd"], ["y"])]
+    proto = model(nodes, {"x": ("N", 9)}, {"y": 2}, constants)
+    graph = exact(proto, {"x": RNG.normal(0, 3, (4, 9)).astype(np.float32)}, tmp_path)
+    static = resolve(optimise(graph), 4)
+    facts = derive(static)
+    products = [node for node in static.nodes if node.op == "gemm"]
+    assert len(products) == 2
+    assert all(facts[name].is_integer for node in products for name in node.inputs[:2])
+
+
+MICROSOFT = "com.microsoft"
+
+
+@pytest.mark.parametrize("op", ["QLinearAdd", "QLinearMul"])
+def test_arithmetic_of_onnxruntime(op: str, tmp_path: Path) -> None:
+    constants = {"as": np.float32(0.5), "az": np.uint8(3), "bs": np.float32(0.25),
+                 "bz": np.uint8(9), "ys": np.float32(1 if op == "QLinearAdd" else 64),
+                 "yz": np.uint8(5)}
+    feeds = {"a": drawn("uint8", 2, 3, 4, 4), "b": drawn("uint8", 2, 3, 4, 4)}
+    exact(one_node(op, feeds, constants, "a as az b bs bz ys yz", MICROSOFT), feeds, tmp_path)
+
+
+@pytest.mark.parametrize(("op", "settings"), [
+    ("QLinearGlobalAveragePool", {}), ("QLinearSigmoid", {}), ("QLinearLeakyRelu", {"alpha": 0.25}),
+    ("QLinearAveragePool", {"kernel_shape": [2, 2], "strides": [2, 2]})])
+def test_functions_of_onnxruntime(op: str, settings: dict[str, Any], tmp_path: Path) -> None:
+    constants = {"xs": np.float32(0.03125), "xz": np.uint8(128), "ys": np.float32(0.0078125),
+                 "yz": np.uint8(5)}
+    feeds = {"x": drawn("uint8", 2, 3, 4, 4)}
+    exact(one_node(op, feeds, constants, "x xs xz ys yz", MICROSOFT, **settings), feeds, tmp_path)
+
+
+def test_concatenation_of_onnxruntime(tmp_path: Path) -> None:
+    constants = {"ys": np.float32(0.5), "yz": np.uint8(7), "as": np.float32(0.5),
+                 "az": np.uint8(7), "bs": np.float32(0.25), "bz": np.uint8(90)}
+    feeds = {"a": drawn("uint8", 2, 3, 4, 4), "b": drawn("uint8", 2, 2, 4, 4)}
+    exact(one_node("QLinearConcat", feeds, constants, "ys yz a as az b bs bz", MICROSOFT, axis=1),
+          feeds, tmp_path)
+
+
+@pytest.mark.parametrize("floats", [False, True])
+def test_gemm_of_onnxruntime(floats: bool, tmp_path: Path) -> None:
+    constants = {"as": np.float32(0.02), "az": np.uint8(9), "b": drawn("int8", 6, 12),
+                 "bs": scales(6), "bz": np.zeros(6, np.int8),
+                 "c": RNG.integers(-999, 999, 6).astype(np.int32),
+                 "ys": np.float32(0.8), "yz": np.uint8(77)}
+    order = "a as az b bs bz c"
+    if floats:
+        constants = {name: array for name, array in constants.items() if name[0] != "y"}
+    feeds = {"a": drawn("uint8", 3, 12)}
+    exact(one_node("QGemm", feeds, constants, order if floats else f"{order} ys yz", MICROSOFT,
+                   "float32" if floats else "uint8", transB=1), feeds, tmp_path)
+
+
+@pytest.mark.parametrize("depth", [900, 1400, 4000])
+def test_sums_that_float32_does_not_hold_are_added_in_slices(depth: int, tmp_path: Path) -> None:
+    a = np.full((2, depth), 255, np.uint8)
+    a[1, ::3] = 77
+    b = np.full((depth, 3), 127, np.int8)
+    b[::2, 1], b[:7, 2] = -128, 1
+    sums = a.astype(np.int64) @ b.astype(np.int64)
+    assert depth < 1000 or np.abs(sums).max() > 2**24
+    graph = load(save(one_node("MatMulInteger", {"a": a}, {"b": b}, "a b", y="int32"), tmp_path))
+    products = [node for node in graph.nodes if node.op == "matmul"]
+    assert len(products) == {900: 2, 1400: 3, 4000: 8}[depth]
+    for version in (graph, optimise(graph)):
+        np.testing.assert_array_equal(outputs_of(version, {"a": a})[0], sums)
+    # those of QLinearMatMul are rounded once, as those of ONNX Runtime
+    constants = {"one": np.float32(1), "z": np.uint8(0), "b": b, "bz": np.int8(0),
+                 "ys": np.float32(sums.max() / 200)}
+    proto = one_node("QLinearMatMul", {"a": a}, constants, "a one z b one bz ys z")
+    expected = np.clip(np.rint(sums.astype(np.float32) * (
+        np.float32(1) / constants["ys"])), 0, 255)
+    graph = load(save(proto, tmp_path))
+    for version in (graph, optimise(graph)):
+        np.testing.assert_array_equal(outputs_of(version, {"a": a})[0], expected)
+
+
+def test_slices_of_a_convolution(tmp_path: Path) -> None:
+    constants = {"one": np.float32(1), "z": np.uint8(0), "wz": np.int8(0), "ys": np.float32(90000),
+                 "w": np.full((4, 300, 2, 2), 127, np.int8)}
+    feeds = {"x": drawn("uint8", 2, 300, 3, 3)}
+    graph = exact(one_node("QLinearConv", feeds, constants, "x one z w one wz ys z"), feeds,
+                  tmp_path)
+    assert [node.op for node in graph.nodes].count("conv2d") == 3
+
+
+def test_a_sum_of_one_channel_that_is_too_large_is_left_to_onnxruntime(tmp_path: Path) -> None:
+    constants = {"one": np.float32(1), "z": np.uint8(0), "wz": np.int8(0), "ys": np.float32(90000),
+                 "w": np.full((1, 1, 30, 30), 127, np.int8)}
+    feeds = {"x": drawn("uint8", 1, 1, 31, 31)}
+    graph = compare(one_node("QLinearConv", feeds, constants, "x one z w one wz ys z"), feeds,
+                    tmp_path)
+    assert [node.op for node in graph.nodes] == ["onnx_part"]
+
+
+@pytest.mark.parametrize(("changes", "text"), [
+    ({"ws": np.float32(0)}, "its scale is [0.0], expected finite numbers above 0"),
+    ({"ys": np.float32(np.nan)}, "its scale is [nan]"),
+    ({"xs": scales(3)}, "has 3 scales or zero points of one value"),
+    ({"wz": np.zeros(3, np.int8)}, "its zero point has shape [3], expected that of the scale"),
+    ({"ws": scales(3), "wz": np.zeros(3, np.int8)}, "scale has 3 values, expected one or 4"),
+    ({"b": np.zeros(5, np.int32)}, "bias 'b' has shape [5], expected [4]"),
+    ({"w": np.zeros((4, 2, 3, 3), np.int8)}, "input has 3 channels, expected 2")])
+def test_malformed_layers(changes: dict[str, np.ndarray], text: str, tmp_path: Path,
+                          monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gossamer.model.host_library.is_installed", lambda: False)
+    constants = {"xs": np.float32(1), "xz": np.uint8(0), "w": drawn("int8", 4, 3, 3, 3),
+                 "ws": np.float32(1), "wz": np.int8(0), "ys": np.float32(1), "yz": np.uint8(0),
+                 "b": np.zeros(4, np.int32), **changes}
+    feeds = {"x": drawn("uint8", 1, 3, 5, 5)}
+    with pytest.raises(GossamerError) as caught:
+        resolve(load(save(one_node("QLinearConv", feeds, constants, "x xs xz w ws wz ys yz b"),
+                          tmp_path)), 1)
+    assert text in str(caught.value) and "'node'" in str(caught.value)
+
+
+@pytest.mark.parametrize(("op", "constants", "text"), [
+    ("QuantizeLinear", {"s": np.float32(0), "z": np.uint8(0)}, "its scale is [0.0]"),
+    ("QuantizeLinear", {"s": scales(2), "z": np.zeros(2, np.uint8)}, "has no axis 7"),
+    ("QuantizeLinear", {"s": np.float32(1), "z": np.zeros(2, np.uint8)}, "its zero point has sh"),
+    ("DequantizeLinear", {"s": np.float32(1), "z": np.int8(0)},
+     "its zero point is int8 and its input uint8")])
+def test_malformed_pairs(op: str, constants: dict[str, np.ndarray], text: str,
+                         tmp_path: Path) -> None:
+    is_first = op == "QuantizeLinear"
+    feeds = {"x": np.zeros((2, 2), np.float32 if is_first else np.uint8)}
+    proto = one_node(op, feeds, constants, "x s z", y="uint8" if is_first else "float32", axis=7)
+    with pytest.raises(ModelError) as caught:
+        load(save(proto, tmp_path))
+    assert text in str(caught.value)
+
+
+def test_values_that_stay_quantised_are_known_to_be_integers(tmp_path: Path) -> None:
+    proto = quantised_layers("int8", [helper.make_node("Reshape", ["c", "i"], ["m"])], "m")
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(
+        np.int64([0, 4, 4, 16]), "i"))
+    static = resolve(optimise(load(save(proto, tmp_path))), 2)
+    facts = derive(static)
+    (reshape,) = [node for node in static.nodes if node.op == "reshape"]
+    assert facts[reshape.outputs[0]] == integers(-123, 132)
