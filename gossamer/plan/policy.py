@@ -77,7 +77,9 @@ class Policy:
     """The decisions of a user about the choice of algorithms; `gossamer.compile` describes each.
     unfused says that no layers are computed as one region.
     force: the algorithm of each layer that takes none other, by the layer's name.
-    threads: BLAS threads of a layer on the host, ONE or ALL.
+    threads: threads of a layer on the host, ONE or ALL.
+    vendors: whether layers that gossamer's own algorithms compute may take those of vendors'
+    libraries.
     boundary: the format of the network's inputs and outputs that are images of floats, NCHW and
     float32 where it is None; a part of a network is measured in the format of its neighbours.
 
@@ -96,6 +98,7 @@ class Policy:
     force: Mapping[str, str] = field(default_factory=dict)
     boundary: Format | None = None
     threads: Threads = ONE
+    vendors: bool = True
 
     def __post_init__(self) -> None:
         if self.effort is not None and self.effort not in EFFORTS:

@@ -17,6 +17,7 @@ from gossamer.plan.measurement import counted
 from gossamer.plan.prepare import BuildCost
 from gossamer.plan.program import Program, Step
 from gossamer.plan.report.forms import LayerForm, form_of, forms_line
+from gossamer.plan.report.library_parts import run_notes
 from gossamer.plan.report.memory import MemoryUse, memory_use
 from gossamer.plan.report.zeros import FEW_ZEROS, break_even_line, reason_lines, zero_columns
 
@@ -35,7 +36,8 @@ class Report:
 
     device: name of the plan's device. batch: number of images.
 
-    rows: one dict for each step, in order. Its keys are layer, layers (the names of the layers that
+    rows: one dict for each step, in order, and for each layer of a part that a library computes in
+    one step. Its keys are layer, layers (the names of the layers that
     a region covers, or the one name), op, problem, density, algorithm, config, precision (EXACT for
     exact products of signs), form (a LayerForm as a dict, None where the step is no convolution or
     product with weights), layout, device, flops, skips_zeros, rejected (for each other algorithm
@@ -111,9 +113,10 @@ class Report:
             return ""
         known = [row for row in self.rows if row["build_s"] is not None]
         when = " or ".join(sorted({_WHEN_TEXT[row["build_when"]] for row in known}, reverse=True))
-        slowest = sorted(known, key=lambda row: -row["build_s"])[:_SLOWEST]
+        slowest = sorted((row for row in known if row["build_s"]),
+                         key=lambda row: -row["build_s"])[:_SLOWEST]
         text = f"built in {seconds_text(self.build_s)} {when}"
-        if len(known) > 1:
+        if len(slowest) > 1:
             text += " (slowest: " + ", ".join(
                 f"{row['layer']} {seconds_text(row['build_s'])}" for row in slowest) + ")"
         if self.device_bytes is not None:
@@ -230,15 +233,14 @@ def make_report(program: Program, device: Device, timings: Sequence[Timing] | No
     execution. comparison: the comparison with baseline plans. accuracy: the error on calibration
     inputs. builds: the cost of preparing each step for this plan, where that was done.
     """
-    rows = [_row(step, comparison.why if comparison else "", built) for step, built
-            in zip(program.steps, builds or [None] * len(program.steps), strict=True)]
+    rows = _rows(program, comparison.why if comparison else "", builds)
     if timings is not None:
         total = sum(timing.median_us for timing in timings) or 1.0
         for row, timing in zip(rows, timings, strict=True):
             row.update(median_us=timing.median_us, p25_us=timing.p25_us, p75_us=timing.p75_us,
                        share=timing.median_us / total)
     where = _where(program, device)
-    notes = [where, *([str(accuracy)] if accuracy else [])]
+    notes = [where, *run_notes(program), *([str(accuracy)] if accuracy else [])]
     report = Report(device.name, program.batch, rows, notes,
                     [where] if program.host_steps(device) else [],
                     plans=comparison.plans if comparison else [], accuracy=accuracy,
@@ -256,12 +258,24 @@ def _shares(program: Program, rows: Sequence[dict[str, Any]],
     if any(row.get("median_us") is None for row in rows):
         return {}
     spent = dict.fromkeys([OURS, *(step.algorithm.vendor for step in program.steps), HOST], 0.0)
-    for step, row in zip(program.steps, rows, strict=True):
+    for step, row in zip(program.shown, rows, strict=True):
         default_name = OURS if step.device.compiles else HOST
         spent[step.algorithm.vendor or default_name] += row["median_us"]
     total = max(end_to_end_us, sum(spent.values()))
     spent[BETWEEN] = total - sum(spent.values())
     return {name: time / total for name, time in spent.items() if time > 0}
+
+
+def _rows(program: Program, why: str,
+          builds: Sequence[BuildCost | None] | None) -> list[dict[str, Any]]:
+    rows = []
+    for step, built in zip(program.steps, builds or [None] * len(program.steps), strict=True):
+        for shown in step.shown:
+            rows.append(_row(shown, why, built))
+            if built is not None:
+                # a part is built once, for all of its layers
+                built = replace(built, seconds=0.0, nbytes=built.nbytes and 0)
+    return rows
 
 
 def _row(step: Step, why: str, built: BuildCost | None) -> dict[str, Any]:
