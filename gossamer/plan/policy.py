@@ -122,11 +122,10 @@ class Policy:
                              "faster")
         if self.threads not in (ONE, ALL):
             raise InputError(f"threads {quoted(self.threads)}: expected {ONE} or {ALL}")
-        names = {algorithm.name for op in OPS.values() for algorithm in op.algorithms}
-        if self.only is not None and self.only not in names:
+        if self.only is not None and self.only not in (names := _algorithms()):
             raise InputError(f"only={self.only!r}: {_no_algorithm(self.only, names)}")
         for layer, name in self.force.items():
-            if name not in names:
+            if name not in (names := _algorithms()):
                 raise InputError(
                     f"force: {layer!r} cannot take {name!r}: {_no_algorithm(name, names)}")
         if self.sparse_threshold is not None:
@@ -139,6 +138,11 @@ class Policy:
         if self.tolerance is not None and self.calibration is None:
             raise InputError("tolerance: the error is measured on calibration inputs; give "
                              "calibration")
+
+
+def _algorithms() -> set[str]:
+    """Returns the names of all algorithms, whose code this imports."""
+    return {algorithm.name for op in OPS.values() for algorithm in op.algorithms}
 
 
 def _no_algorithm(name: str, names: Collection[str]) -> str:

@@ -25,7 +25,7 @@ class FirstChoices:
 
     specs: those of every value in the default layout. outputs: the names of the network's outputs.
     Attributes: regions, those of the regions that the policy's `only` forces, and the parts that a
-    library for whole networks computes: all that is dense.
+    library for whole networks computes.
     """
 
     def __init__(self, layers: Sequence[Layer], regions: Sequence[Layer],
@@ -46,21 +46,17 @@ class FirstChoices:
         self._read_packed: dict[tuple[str, Format], bool] = {}
 
     def _parts(self, layers: Sequence[Layer]) -> list[Layer]:
-        """Returns the parts of all that is dense: layers that no algorithm which skips zeros or
-        works on bits would take, and that the user leaves free."""
+        """Returns the parts of all layers but those without any weight left, which multiply
+        nothing, and those whose algorithm the policy decides."""
         if not may_have_parts(self._policy):
             return []
         if self._policy.only in {algorithm.name for algorithm in OPS[PartProblem.op].algorithms}:
             return find_parts(layers, self._outputs, self._device, self._policy.force)
-        left_out = [layer.name for layer in layers if layer.facts or (
-            layer.problem is not None and not self._is_free(layer))]
-        return find_parts(layers, self._outputs, self._device, left_out)
-
-    def _is_free(self, layer: Layer) -> bool:
-        able, _, _ = self._able(layer)
-        is_taken = self._policy.only in {algorithm.name for algorithm in able}
-        return able[0].dense and not able[0].exact and not is_taken and (
-            layer.name not in self._policy.force)
+        left_out = [layer.name for layer in layers if layer.density == 0]
+        if self._policy.only is not None:
+            left_out += [layer.name for layer in layers if layer.problem is not None
+                         and self._policy.only in {each.name for each in self._able(layer)[0]}]
+        return find_parts(layers, self._outputs, self._device, [*left_out, *self._policy.force])
 
     def choice(self, builder: ProgramBuilder, layer: Layer) -> LayerChoice:
         """Returns the choice for a layer or region, whose inputs the builder has."""

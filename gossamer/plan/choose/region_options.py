@@ -120,8 +120,8 @@ def forced_regions(regions: Sequence[Layer], usable: Mapping[str, Collection[str
     usable: the names of the algorithms that can compute each region, by its name. only: the name of
     the algorithm; None where none is forced.
     """
-    if only not in {algorithm.name for algorithm in (*region_algorithms(),
-                                                     *OPS[PartProblem.op].algorithms)}:
+    if only is None or only not in {algorithm.name for algorithm in (
+            *region_algorithms(), *OPS[PartProblem.op].algorithms)}:
         return []
     covered: set[str] = set()
     forced = []

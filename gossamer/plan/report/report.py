@@ -10,9 +10,7 @@ from typing import Any
 from gossamer.device.base import Device
 from gossamer.measure import Timing
 from gossamer.plan.candidate import Candidate, why_not
-from gossamer.plan.choose.calibration import Accuracy
-from gossamer.plan.choose.plan_times import EndToEnd
-from gossamer.plan.choose.refine import DENSE_ONLY, Comparison
+from gossamer.plan.choose.outcomes import DENSE_ONLY, Accuracy, Comparison, EndToEnd
 from gossamer.plan.measurement import counted
 from gossamer.plan.prepare import BuildCost
 from gossamer.plan.program import Program, Step

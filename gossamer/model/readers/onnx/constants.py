@@ -14,7 +14,6 @@ from onnx.external_data_helper import (
     load_external_data_for_tensor,
     uses_external_data,
 )
-from onnx.reference import ReferenceEvaluator
 from onnx.shape_inference import infer_node_outputs
 
 from gossamer.errors import first_line, quoted
@@ -173,6 +172,9 @@ class ConstantFolder:
         if not inputs and node.op_type != "Constant":
             return None
         try:
+            # few files have such nodes, and the import takes long
+            from onnx.reference import ReferenceEvaluator
+
             arrays = {name: constants[name] for name in inputs}
             size = self._most_bytes(node, arrays)
             if size > self._bytes_left:
