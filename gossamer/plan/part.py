@@ -61,11 +61,12 @@ def find_parts(layers: Sequence[Layer], outputs: Collection[str], device: Device
 def part_of(layers: Sequence[Layer], members: Sequence[Layer],
             outputs: Collection[str]) -> Layer | None:
     """Returns some of a network's layers as one layer with a PartProblem; None where they read
-    nothing from outside, or where nobody reads what they write."""
+    nothing from outside, where nobody reads what they write, and where all are reshapes."""
     inside = {layer.name for layer in members}
     read = {name for layer in layers if layer.name not in inside for name in layer.inputs}
     entries, exits, sources = links_of(members, read.union(outputs))
-    if not entries or not exits:
+    count = sum(layer.problem is not None for layer in members)
+    if not (entries and exits and count):
         return None
     whole = len(members) == len(layers)
     problem = PartProblem(
@@ -73,12 +74,13 @@ def part_of(layers: Sequence[Layer], members: Sequence[Layer],
         tuple(tuple(sources[name] for name in layer.inputs) for layer in members),
         tuple(sources[name] for name in exits), whole)
     names = tuple(layer.name for layer in members)
-    count = sum(layer.problem is not None for layer in members)
     name = WHOLE if whole else f"{names[0]} to {names[-1]}, {counted(count, 'layer')}"
     return Layer(name, problem.op, entries, exits, list(problem.outputs), problem,
                  {f"{index}.{key}": array for index, layer in enumerate(members)
                   for key, array in layer.weights.items()},
-                 source=name, covers=names, members=tuple(members), store=layers[0].store)
+                 source=name, covers=names, members=tuple(members),
+                 facts={value: facts for layer in members for value, facts in layer.facts.items()
+                        if value in exits}, store=layers[0].store)
 
 
 def _problem_of(layer: Layer) -> Problem:

@@ -52,6 +52,9 @@ def _step(writer: ModelWriter, step: ExpressionStep, arguments: list[str],
     function = step.function
     if function == "constant":
         return writer.constant(step.constants[0], dtype)
+    if function == "mul" and arguments[0] == arguments[1] and dtype == "float32":
+        # the form in which ONNX Runtime recognises a layer norm
+        return writer.node("Pow", [arguments[0], writer.constant(2, dtype)])
     if function in _SAME:
         return writer.node(_SAME[function], [*arguments, *(
             writer.constant(number, dtype) for number in step.constants)])

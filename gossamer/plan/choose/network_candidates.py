@@ -65,18 +65,24 @@ class NetworkCandidates:
         """Returns the parts that a library for whole networks may compute: as few as there can be,
         and those that are left without the layers that another algorithm computes faster than the
         library does within these."""
-        left_out = {layer.name for layer in layers
-                    if layer.problem is not None and has_jumps(layer.problem)}
-        parts = [self._measured_region(part)
-                 for part in find_parts(layers, outputs, self._device, left_out)]
+        def measured(left_out: Collection[str]) -> list[MeasuredLayer]:
+            return [self._measured_region(part)
+                    for part in find_parts(layers, outputs, self._device, left_out)]
+
+        left_out: set[str] = set()
+        parts = measured(left_out)
+        if not any(math.isfinite(part.least_cost) for part in parts):
+            # results that jump cannot be checked behind every op
+            left_out = {layer.name for layer in layers
+                        if layer.problem is not None and has_jumps(layer.problem)}
+            parts += measured(left_out) if left_out else []
         alone = {node.layer.name: node.least_cost for node in self.of_layers
                  if isinstance(node, MeasuredLayer)}
         faster = {name for part in parts if math.isfinite(part.least_cost)
                   for name, us in _times_within(part).items()
                   if alone.get(name, math.inf) * (1 + SLACK) < us}
         if faster:
-            parts += [self._measured_region(part) for part in find_parts(
-                layers, outputs, self._device, left_out | faster)]
+            parts += measured(left_out | faster)
         return parts
 
     def _measure_together(self, layers: Sequence[Layer], regions: Sequence[Layer]) -> None:

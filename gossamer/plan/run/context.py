@@ -167,12 +167,23 @@ class Context:
         is_graph = self._is_capturable and self._executions > 1 and debug.level() < 2
         return self._run_steps if is_graph else None
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether run_whole() computes the program."""
+        return self._whole is not None
+
+    def run_whole(self, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+        """Returns new outputs of a program that is one part of the host, for inputs that were
+        checked before."""
+        assert self._whole is not None
+        return self._whole(arrays)
+
     def run_staged(self, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...] | None:
         """Returns the outputs for arrays of shapes and dtypes that run_checked() has computed, by a
         graph that copies them through page-locked memory, or as they are where the program is one
         part; None where there is no such way."""
         if self._whole is not None:
-            return self._whole(arrays)
+            return self.run_whole(arrays)
         staged = self._transfers.staged
         if staged is None:
             return None
