@@ -167,12 +167,12 @@ def _best() -> Device:
 
 
 def _all() -> list[_DeviceProbe]:
-    """Returns all devices in the order of preference."""
+    """Return all devices in the order of preference."""
     return [candidate for api in _FINDERS for candidate in _of(api)]
 
 
 def _of(api: str) -> list[_DeviceProbe]:
-    """Returns the devices of an API; none where there is no such API."""
+    """Return the devices of an API; none where there is no such API."""
     with _lock:
         if api not in _candidates and api in _FINDERS:
             _candidates[api] = list(_FINDERS[api]())
