@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -47,7 +47,7 @@ class Report:
     and share. Steps whose candidates were measured have these too, and cold_us, error,
     best_dense_us, speedup over that, speedup_reason (why the best dense algorithm was not taken
     where it is faster alone, else "") and candidates: one dict each, with its times or the reason
-    why it is excluded.
+    why it is excluded. Layers of a part have best_dense_us and the candidates that they have alone.
 
     notes: sentences for the user. warnings: those of the notes that say that something is not as it
     may be expected: layers on the host, times that scatter, a plan that was made elsewhere.
@@ -267,9 +267,12 @@ def _shares(program: Program, rows: Sequence[dict[str, Any]],
 def _rows(program: Program, why: str,
           builds: Sequence[BuildCost | None] | None) -> list[dict[str, Any]]:
     rows = []
+    known = {node.layer.name: node.candidates for node in program.measured}
     for step, built in zip(program.steps, builds or [None] * len(program.steps), strict=True):
         for shown in step.shown:
             rows.append(_row(shown, why, built))
+            if shown.part and (alone := known.get(shown.layer.name)):
+                rows[-1] |= _alone(alone, shown.part, rows[-1]["rejected"])
             if built is not None:
                 # a part is built once, for all of its layers
                 built = replace(built, seconds=0.0, nbytes=built.nbytes and 0)
@@ -324,11 +327,33 @@ def _measured(step: Step, why: str) -> dict[str, Any]:
         "best_dense_us": dense if math.isfinite(dense) else None,
         "speedup": dense / taken.cost if comparable else None,
         "speedup_reason": why_not(best_dense, taken, why) if best_dense and is_slower else "",
-        "candidates": [_candidate(candidate, taken, why) for candidate in step.candidates],
+        "candidates": [
+            _candidate(candidate, "taken" if candidate is taken else why_not(candidate, taken, why))
+            for candidate in step.candidates],
     }
 
 
-def _candidate(candidate: Candidate, taken: Candidate, why: str) -> dict[str, Any]:
+def _alone(candidates: Sequence[Candidate], part: str,
+           rejected: Mapping[str, str]) -> dict[str, Any]:
+    """Returns the columns of a layer of a part that tell of the candidates that the layer has
+    alone. rejected: what is known of others."""
+    reasons = [candidate.measured.failure
+               or f"{candidate.cost:.1f} us alone; computed with others: {part}"
+               for candidate in candidates]
+    dense = min((candidate.cost for candidate in candidates if candidate.algorithm.dense),
+                default=math.inf)
+    # the fastest candidate of an algorithm comes last and stays
+    slowest_first = sorted(zip(candidates, reasons, strict=True), key=lambda pair: -pair[0].cost)
+    return {
+        "best_dense_us": dense if math.isfinite(dense) else None,
+        "candidates": [_candidate(candidate, reason)
+                       for candidate, reason in zip(candidates, reasons, strict=True)],
+        "rejected": {**rejected, **{candidate.algorithm.name: reason
+                                    for candidate, reason in slowest_first}},
+    }
+
+
+def _candidate(candidate: Candidate, reason: str) -> dict[str, Any]:
     measured = candidate.measured
     return {
         "algorithm": measured.algorithm,
@@ -336,7 +361,7 @@ def _candidate(candidate: Candidate, taken: Candidate, why: str) -> dict[str, An
         "layouts": [*measured.inputs, *measured.outputs],
         "precision": candidate.algorithm.stated_precision(candidate.variant),
         **{name: getattr(measured, name) for name in (*_TIMES, *_BUILDING)},
-        "reason": "taken" if candidate is taken else why_not(candidate, taken, why),
+        "reason": reason,
     }
 
 
@@ -358,4 +383,6 @@ def _where(program: Program, device: Device) -> str:
 
 def _layer_count(step: Step) -> int:
     """Returns the number of layers of the network that a step computes."""
+    if step.layer.members:
+        return len(step.shown)
     return 0 if step.layer.inserted else len(step.layer.covers) or 1
