@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -198,6 +199,25 @@ def test_one_library_wherever_it_can() -> None:
         assert steps(plan) == [("whole network", "onnxruntime")]
         plan = gossamer.compile(small(), "host", effort=effort, only="numpy")
         assert ("whole network", "onnxruntime") not in steps(plan)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_process_has_the_plan() -> None:
+    code = """
+import os, numpy as np, gossamer
+from onnx import helper
+from tests.model.onnx_models import model, weights
+plan = gossamer.compile(
+    model([helper.make_node("Conv", ["x", "w"], ["y"])], {"x": ["N", 16, 96, 96]}, {"y": 4},
+          {"w": weights(64, 16, 3, 3)}), "host", threads="all")
+x = weights(4, 16, 96, 96)
+y = plan(x)
+child = os.fork()
+if not child:
+    os._exit(0 if np.allclose(plan(x), y) else 1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 def test_without_the_library_all_is_as_before(tmp_path: Path) -> None:
