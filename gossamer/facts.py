@@ -21,8 +21,8 @@ _LARGEST = Fraction(float(np.finfo(np.float32).max))
 _SMALLEST = Fraction(1, 2**126)
 """The largest number of float32, and the smallest positive one that no device rounds to 0."""
 
-_SAMPLE = 4096
-"""Values of an array that tell whether it pays to look at all of them."""
+_SAMPLES = (64, 4096)
+"""Values of an array that tell whether it pays to look at more of them."""
 
 
 @dataclass(frozen=True)
@@ -301,12 +301,16 @@ def of_array(array: np.ndarray) -> ValueFacts:
     first, last = Fraction(low), Fraction(high)
     if max(-low, high) > (_LARGEST if values.dtype.kind == "f" else 1 << 24):
         return _range(first, last)
-    if len(set(values[:_SAMPLE].tolist()) - {low, high}) == 0 and (
-            (values == values.dtype.type(low)) | (values == values.dtype.type(high))).all():
+    # the first few values show that most arrays have neither two values nor a grid
+    samples = [values[:size] for size in _SAMPLES if size < values.size] + [values]
+    if all(((sample == values.dtype.type(low)) | (sample == values.dtype.type(high))).all()
+           for sample in samples):
         return grid(first, last, last - first)
-    step = _step(values[:_SAMPLE], first, last)
-    if step and values.size > _SAMPLE:
-        step = _step(values, first, last)
+    step: Fraction | None = None
+    for sample in samples:
+        step = _step(sample, first, last)
+        if not step:
+            break
     return grid(first, last, step) if step else _range(first, last)
 
 

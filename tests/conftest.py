@@ -144,6 +144,14 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gossamer.measure.SCATTERED", math.inf)
 
 
+@pytest.fixture(autouse=True)
+def own_algorithms(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leaves ONNX Runtime out of plans of the host, as where it is not installed, except in tests
+    that are marked with library_parts: what is compared with it is computed by other code."""
+    if request.node.get_closest_marker("library_parts") is None:
+        monkeypatch.setattr("gossamer.plan.part.has_library", lambda device: False)
+
+
 def is_slow(device: Device) -> bool:
     """Returns whether the device interprets its kernels (Oclgrind), so that shapes must be tiny."""
     return device.is_simulator

@@ -95,7 +95,10 @@ def compile_(
         metavar="SECONDS", help="Measure no longer than this for a batch size, and take the best "
         "plan that is known then.")] = None,
     threads: Annotated[str, typer.Option(
-        metavar="1|all", help="BLAS threads of a layer on the host: one, or all.")] = "1",
+        metavar="1|all", help="Threads of a layer on the host: one, or all.")] = "1",
+    no_vendors: Annotated[bool, typer.Option(
+        "--no-vendors", help="Leave the libraries of vendors out, such as ONNX Runtime and cuDNN, "
+        "where other algorithms compute a layer.")] = False,
     profile_tuning: Annotated[bool, typer.Option(
         "--profile-tuning", help="Show where the time of measuring went.")] = False,
     strict: Annotated[bool, typer.Option(
@@ -118,7 +121,8 @@ def compile_(
     inputs = arguments.read_inputs(calibration, graph, "--calibration") if calibration else None
     policy = Policy(effort, precision, strict, sparse_threshold=sparse_threshold,
                     calibration=inputs, tolerance=tolerance, budget_s=budget,
-                    force=_forced(force or []), threads=1 if threads == "1" else threads)
+                    force=_forced(force or []), threads=1 if threads == "1" else threads,
+                    vendors=not no_vendors)
     target = find(device)
     with _progress() as counter:
         tuner = Tuner(target, effort, precision=precision, note=counter.note,

@@ -66,7 +66,9 @@ class _DeviceProbe:
 
 
 _lock = threading.Lock()
-_candidates: list[_DeviceProbe] | None = None
+_candidates: dict[str, list[_DeviceProbe]] = {}
+"""The devices by their API, as far as somebody has asked for them: a program that computes on the
+host loads no other API's libraries."""
 
 
 def devices() -> list[DeviceInfo]:
@@ -109,7 +111,7 @@ def find(name: str | None = None) -> Device:
     if name is None:
         return _best()
     full_name = _with_index(name.strip().lower())
-    for candidate in _all():
+    for candidate in _of(full_name.partition(":")[0]):
         if full_name == _with_index(candidate.name):
             device = candidate.check()
             if device is None:
@@ -165,22 +167,24 @@ def _best() -> Device:
 
 
 def _all() -> list[_DeviceProbe]:
-    global _candidates
+    """Return all devices in the order of preference."""
+    return [candidate for api in _FINDERS for candidate in _of(api)]
+
+
+def _of(api: str) -> list[_DeviceProbe]:
+    """Return the devices of an API; none where there is no such API."""
     with _lock:
-        if _candidates is None:
-            _candidates = [
-                *_cuda(),
-                *_opencl(),
-                _DeviceProbe("host", "NumPy", HostDevice, True),
-            ]
-        return _candidates
+        if api not in _candidates and api in _FINDERS:
+            _candidates[api] = list(_FINDERS[api]())
+        return _candidates.get(api, [])
 
 
 def _after_fork() -> None:
     global _lock
     _lock = threading.Lock()
-    for candidate in _candidates or ():
-        candidate.forked()
+    for of_api in _candidates.values():
+        for candidate in of_api:
+            candidate.forked()
 
 
 if hasattr(os, "register_at_fork"):
@@ -229,6 +233,15 @@ def _cuda() -> Iterator[_DeviceProbe]:
     for index in range(count):
         yield _DeviceProbe(f"cuda:{index}", "NVIDIA GPU",
                            lambda index=index: cuda.CudaDevice(index), True)  # type: ignore[misc]
+
+
+def _host() -> Iterator[_DeviceProbe]:
+    yield _DeviceProbe("host", "NumPy", HostDevice, True)
+
+
+_FINDERS: dict[str, Callable[[], Iterator[_DeviceProbe]]] = {
+    "cuda": _cuda, "opencl": _opencl, "host": _host}
+"""What finds the devices of each API, in the order of preference."""
 
 
 def _missing(name: str, description: str, problem: str) -> _DeviceProbe:

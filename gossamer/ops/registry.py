@@ -1,13 +1,42 @@
-"""Maps the name of every op to its declaration."""
+"""Maps the name of every op to its declaration, which is imported when it is first asked for."""
 
+from __future__ import annotations
+
+from collections.abc import Iterator, MutableMapping
 from importlib import import_module
 
 from gossamer.ops.op import Op
 
 _NAMES = ("backprop", "batch_norm", "batch_statistics", "concat", "conv2d", "conv_transpose2d",
           "copy", "elementwise", "gather", "gemm", "im2col", "matmul", "normalise", "onnx_part",
-          "pad", "pool", "reduce", "region", "resize", "softmax", "top_k")
+          "pad", "part", "pool", "reduce", "region", "resize", "softmax", "top_k")
 
-OPS: dict[str, Op] = {name: import_module(f"gossamer.ops.{name}").OP for name in _NAMES}
+
+class _Ops(MutableMapping[str, Op]):
+    """The ops by name. A network imports the code of its own ops only."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Op | None] = dict.fromkeys(_NAMES)
+
+    def __getitem__(self, name: str) -> Op:
+        op = self._known[name]
+        if op is None:
+            op = self._known[name] = import_module(f"gossamer.ops.{name}").OP
+        return op
+
+    def __setitem__(self, name: str, op: Op) -> None:
+        self._known[name] = op
+
+    def __delitem__(self, name: str) -> None:
+        del self._known[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+
+OPS: MutableMapping[str, Op] = _Ops()
 
 __all__ = ["OPS", "Op"]

@@ -20,7 +20,7 @@ def compile(model: Any, device: str | Device | None = None, *,
             effort: str | None = None, precision: str | None = None, calibration: Any = None,
             tolerance: float | None = None, only: str | None = None,
             sparse_threshold: float | None = None, budget: float | None = None,
-            force: Mapping[str, str] | None = None, threads: int | str = 1,
+            force: Mapping[str, str] | None = None, threads: int | str = 1, vendors: bool = True,
             inputs: InputFormat | Mapping[str, InputFormat] | str | None = None,
             output_dtype: str | None = None) -> Plan:
     """Make a plan that runs a network on a device.
@@ -72,9 +72,11 @@ def compile(model: Any, device: str | Device | None = None, *,
         The name of the algorithm that a layer takes, by the layer's name. Where it cannot compute
         the layer, calling the plan raises an InputError that says why.
     threads : {1, "all"}, default 1
-        BLAS threads of a layer on the host. All of them are a little faster on a quiet machine, and
-        several times slower where other programs have one of the processors.
-
+        Threads of BLAS and of ONNX Runtime for a layer on the host. All of them are faster on a
+        quiet machine, and several times slower where other programs have one of the processors.
+    vendors : bool, default True
+        Whether layers may take algorithms of vendors' libraries, such as ONNX Runtime on the host
+        and cuDNN on CUDA, where gossamer's own algorithms compute them too.
     inputs : InputFormat, mapping of str to InputFormat, or "photos", optional
         The form in which the plan takes the network's input, or those of several by their names:
         dtype, order of the axes, and a normalisation that the device computes. "photos" stands for
@@ -107,5 +109,6 @@ def compile(model: Any, device: str | Device | None = None, *,
     if calibration is not None and not isinstance(calibration, (tuple, list)):
         examples = [calibration]
     policy = Policy(effort, precision or "fp32", strict, only, sparse_threshold, examples,
-                    tolerance, budget_s=budget, force=force or {}, threads=threads)
+                    tolerance, budget_s=budget, force=force or {}, threads=threads,
+                    vendors=vendors)
     return Plan(graph, device if isinstance(device, Device) else find(device), policy)

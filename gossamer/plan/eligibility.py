@@ -76,7 +76,8 @@ def eligibility(layer: Layer, device: Device, policy: Policy = ANY,
     policy: its `only` is the name of an algorithm that alone is returned where it is among them,
     and without which an algorithm that is computed by name only is left out;
     its `sparse_threshold` is a sparsity above which only algorithms that skip zeros are returned,
-    and up to which only dense ones; its `force` names the one algorithm that a layer may take.
+    and up to which only dense ones; without its `vendors` the algorithms of vendors' libraries are
+    left out where there are others; its `force` names the one algorithm that a layer may take.
     refusal_reason: called with an algorithm, a problem and a device, returns why the algorithm does
     not support the problem there or none of its variants is allowed, None where one is.
 
@@ -93,6 +94,11 @@ def eligibility(layer: Layer, device: Device, policy: Policy = ANY,
             algorithm.name: f"is computed only where only={algorithm.name!r} asks for it"
             for algorithm in able if not _is_asked_for(algorithm, policy)}
         able = [algorithm for algorithm in able if _is_asked_for(algorithm, policy)]
+        own = [algorithm for algorithm in able if not algorithm.vendor]
+        if own and not policy.vendors:
+            device_reasons |= {algorithm.name: "the libraries of vendors are left out"
+                               for algorithm in able if algorithm.vendor}
+            able = own
         if layer_device is device:
             reasons.update(device_reasons)
         if able:

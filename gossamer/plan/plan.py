@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from gossamer import debug
 from gossamer.device.base import Device
@@ -18,20 +18,22 @@ from gossamer.model.formats import format_lines
 from gossamer.model.graph import Graph, ValueInfo, as_called
 from gossamer.model.passes.optimise import optimise
 from gossamer.plan.callable_plan import CallablePlan
-from gossamer.plan.choose.calibration import Calibration
-from gossamer.plan.choose.plan_times import EndToEnd, end_to_end
+from gossamer.plan.choose.outcomes import EndToEnd
 from gossamer.plan.choose.planner import Planned, Planner
 from gossamer.plan.choose.saved_options import StoredChoices, stored, used_algorithms
 from gossamer.plan.eligibility import ANY
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer, Program
 from gossamer.plan.report.onnx_parts import check_parts, part_notes
-from gossamer.plan.report.report import Report, make_report
 from gossamer.plan.run.calls import Calls
 from gossamer.plan.run.context import Context
 from gossamer.plan.run.network_tail import TailCalls
 from gossamer.plan.store import plan_file
-from gossamer.plan.tune.tuner import Tuner
+
+if TYPE_CHECKING:
+    from gossamer.plan.choose.calibration import Calibration
+    from gossamer.plan.report.report import Report
+    from gossamer.plan.tune.tuner import Tuner
 
 _MOST_PROGRAMS = 64
 
@@ -68,12 +70,18 @@ class Plan(CallablePlan):
     def __init__(self, graph: Graph, device: Device, policy: Policy = ANY, *,
                  tuner: Tuner | None = None, choices: StoredChoices | None = None,
                  note: Callable[[str], None] = debug.logger.info) -> None:
+        # a plan for which nothing is measured does without the code that measures
         if tuner is None and policy.effort is not None:
+            from gossamer.plan.tune.tuner import Tuner
+
             tuner = Tuner(device, policy.effort, precision=policy.precision, note=note,
                           keeps_precisions=policy.tolerance is not None,
                           budget_s=policy.budget_s, threads=policy.threads)
-        self.calibration = None if policy.calibration is None else Calibration(
-            graph, policy.calibration, policy.tolerance)
+        self.calibration: Calibration | None = None
+        if policy.calibration is not None:
+            from gossamer.plan.choose.calibration import Calibration
+
+            self.calibration = Calibration(graph, policy.calibration, policy.tolerance)
         # stored choices come with the graph that was optimised when they were made
         self.graph = optimise(graph) if choices is None else graph
         self._called = as_called(graph)
@@ -352,6 +360,8 @@ class Plan(CallablePlan):
                     self._end_to_end[batch] = EndToEnd(
                         self._default_context(batch).end_to_end())
                 else:
+                    from gossamer.plan.choose.plan_times import end_to_end
+
                     with self.tuner.profile.whole():
                         self._end_to_end[batch] = end_to_end(
                             self.graph.name, [program], self.device, self.tuner, self._note)[0]
@@ -374,8 +384,14 @@ class Plan(CallablePlan):
         Report
             One row for each step, with times where that batch size was measured or profiled.
         """
+        from gossamer.plan.report.report import make_report
+
         batch = self._batch_or_last(batch)
         planned = self._plan(batch)
+        if self.tuner is not None and batch not in self._timings and any(
+                step.layer.members for step in planned.program.steps):
+            # the times of the layers of a part are known by a profile only
+            self._timings[batch] = self._default_context(batch).profile()
         contexts = self._calls.contexts.of(batch)
         report = make_report(planned.program, self.device, self._timings.get(batch),
                              self._end_to_end.get(batch), planned.comparison, planned.accuracy,

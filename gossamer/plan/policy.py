@@ -77,7 +77,9 @@ class Policy:
     """The decisions of a user about the choice of algorithms; `gossamer.compile` describes each.
     unfused says that no layers are computed as one region.
     force: the algorithm of each layer that takes none other, by the layer's name.
-    threads: BLAS threads of a layer on the host, ONE or ALL.
+    threads: threads of a layer on the host, ONE or ALL.
+    vendors: whether layers that gossamer's own algorithms compute may take those of vendors'
+    libraries.
     boundary: the format of the network's inputs and outputs that are images of floats, NCHW and
     float32 where it is None; a part of a network is measured in the format of its neighbours.
 
@@ -96,6 +98,7 @@ class Policy:
     force: Mapping[str, str] = field(default_factory=dict)
     boundary: Format | None = None
     threads: Threads = ONE
+    vendors: bool = True
 
     def __post_init__(self) -> None:
         if self.effort is not None and self.effort not in EFFORTS:
@@ -119,11 +122,10 @@ class Policy:
                              "faster")
         if self.threads not in (ONE, ALL):
             raise InputError(f"threads {quoted(self.threads)}: expected {ONE} or {ALL}")
-        names = {algorithm.name for op in OPS.values() for algorithm in op.algorithms}
-        if self.only is not None and self.only not in names:
+        if self.only is not None and self.only not in (names := _algorithms()):
             raise InputError(f"only={self.only!r}: {_no_algorithm(self.only, names)}")
         for layer, name in self.force.items():
-            if name not in names:
+            if name not in (names := _algorithms()):
                 raise InputError(
                     f"force: {layer!r} cannot take {name!r}: {_no_algorithm(name, names)}")
         if self.sparse_threshold is not None:
@@ -136,6 +138,11 @@ class Policy:
         if self.tolerance is not None and self.calibration is None:
             raise InputError("tolerance: the error is measured on calibration inputs; give "
                              "calibration")
+
+
+def _algorithms() -> set[str]:
+    """Returns the names of all algorithms, whose code this imports."""
+    return {algorithm.name for op in OPS.values() for algorithm in op.algorithms}
 
 
 def _no_algorithm(name: str, names: Collection[str]) -> str:

@@ -45,6 +45,10 @@ class Layer:
     """Whether the layer is a change of layout or precision that is no node of the network."""
     covers: tuple[str, ...] = ()
     """Names of the layers that a region consists of; empty for other layers."""
+    members: tuple[Layer, ...] = field(default=(), repr=False)
+    """The layers that a part consists of; empty for other layers."""
+    reshaped: TensorSpec | None = None
+    """The spec of what a reshape reads; None for other layers."""
     facts: Mapping[str, ValueFacts] = field(default_factory=dict)
     """Facts about the values of outputs, where they are few, by the output's name."""
     store: WeightsStore = field(default_factory=WeightsStore, compare=False, repr=False)
@@ -104,6 +108,9 @@ class Step:
     placed_variant: Variant | None = None
     """The variant with the formats of those inputs and outputs that are parts of other tensors;
     None where there are none."""
+    part: str = ""
+    """For one of the layers of a part, as reports show it, the name of the part; empty for steps
+    that are computed alone."""
 
     @property
     def problem(self) -> Problem:
@@ -113,7 +120,19 @@ class Step:
     @property
     def config_text(self) -> str:
         """The config as reports state it; "in place" where nothing is left to do."""
+        if self.part:
+            return f"{self.part}, {self.variant.config_text}"
         return "in place" if self.in_place else self.variant.config_text
+
+    @property
+    def shown(self) -> list[Step]:
+        """The steps as which reports show this one: those of the layers of a part, else itself. A
+        reshape within a part is none of them."""
+        return [Step(layer, self.algorithm,
+                     Variant(self.variant.config, layer.problem.inputs, layer.problem.outputs),
+                     self.device, layer.inputs, layer.outputs, self.rejected,
+                     part=self.layer.name)
+                for layer in self.layer.members if layer.problem is not None] or [self]
 
     def candidate_of(self, candidates: Iterable[Candidate]) -> Candidate:
         """Returns the one of the layer's candidates that computes the step."""
@@ -156,6 +175,11 @@ class Program:
     places: dict[str, Place] = field(default_factory=dict)
     cost_us: float | None = None
     reshapes: dict[str, Format] = field(default_factory=dict)
+
+    @property
+    def shown(self) -> list[Step]:
+        """The steps as reports show them: with one for each layer of a part."""
+        return [shown for step in self.steps for shown in step.shown]
 
     def host_steps(self, device: Device) -> list[Step]:
         """Returns the steps that the host computes in a plan for another device. A step in place is

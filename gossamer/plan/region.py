@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
+from gossamer.model.readers.onnx.order import stable_order
+from gossamer.ops.algorithm import Algorithm
+from gossamer.ops.part.problem import PartProblem
 from gossamer.ops.region.algorithm import RegionAlgorithm
 from gossamer.ops.region.problem import RegionProblem, Source, entry
 from gossamer.ops.registry import OPS
@@ -38,9 +41,11 @@ def find_regions(layers: Sequence[Layer], outputs: Collection[str]) -> list[Laye
     return [region for region in regions if region is not None and recognising(region)]
 
 
-def recognising(region: Layer) -> list[RegionAlgorithm]:
-    """Returns the algorithms that were made for such layers as a region has."""
+def recognising(region: Layer) -> Sequence[Algorithm]:
+    """Returns the algorithms that were made for such layers as a region or part has."""
     problem = region.problem
+    if isinstance(problem, PartProblem):
+        return OPS[problem.op].algorithms
     assert isinstance(problem, RegionProblem)
     ops = tuple(part.op for part in problem.parts)
     return [algorithm for algorithm in region_algorithms()
@@ -96,15 +101,9 @@ def region_of(layers: Sequence[Layer], read_elsewhere: Collection[str]) -> Layer
 
     read_elsewhere: the values that other layers, or the network's user, read.
     """
-    sources: dict[str, Source] = {
-        name: (index, output) for index, layer in enumerate(layers)
-        for output, name in enumerate(layer.outputs)}
-    entries = list(dict.fromkeys(name for layer in layers for name in layer.inputs
-                                 if name not in sources))
-    exits = [name for name in sources if name in read_elsewhere]
+    entries, exits, sources = links_of(layers, read_elsewhere)
     if not entries or not exits:
         return None
-    sources.update({name: entry(number) for number, name in enumerate(entries)})
     parts = tuple(layer.problem for layer in layers if layer.problem is not None)
     problem = RegionProblem(
         parts, tuple(tuple(sources[name] for name in layer.inputs) for layer in layers),
@@ -117,6 +116,20 @@ def region_of(layers: Sequence[Layer], read_elsewhere: Collection[str]) -> Layer
                                                          for layer in layers), covers=names,
                  facts={name: facts for layer in layers for name, facts in layer.facts.items()
                         if name in exits}, store=layers[0].store)
+
+
+def links_of(layers: Sequence[Layer], read_elsewhere: Collection[str]
+             ) -> tuple[list[str], list[str], dict[str, Source]]:
+    """Returns the values that layers read from outside, those that are read outside, and the source
+    of each value, as a RegionProblem states them. read_elsewhere: as for region_of()."""
+    sources: dict[str, Source] = {
+        name: (index, output) for index, layer in enumerate(layers)
+        for output, name in enumerate(layer.outputs)}
+    entries = list(dict.fromkeys(name for layer in layers for name in layer.inputs
+                                 if name not in sources))
+    exits = [name for name in sources if name in read_elsewhere]
+    sources.update({name: entry(number) for number, name in enumerate(entries)})
+    return entries, exits, sources
 
 
 def _density(layers: Sequence[Layer]) -> float | None:
@@ -134,5 +147,10 @@ def with_regions(layers: Sequence[Layer], regions: Sequence[Layer]) -> list[Laye
     at_place = {region.covers[_place([by_name[name] for name in region.covers])]: region
                 for region in regions}
     covered = {name for region in regions for name in region.covers}
-    return [at_place.get(layer.name, layer) for layer in layers
-            if layer.name in at_place or layer.name not in covered]
+    mixed = [at_place.get(layer.name, layer) for layer in layers
+             if layer.name in at_place or layer.name not in covered]
+    # other layers may read what the first layers of a part write
+    makers = {name: index for index, layer in enumerate(mixed) for name in layer.outputs}
+    return [mixed[index] for index in stable_order(
+        [{makers[name] for name in layer.inputs if name in makers} for layer in mixed],
+        range(len(mixed)))]

@@ -74,7 +74,7 @@ def test_a_driver_without_devices_is_not_called_missing(
 
     monkeypatch.setattr(opencl.cl, "get_platforms", lambda: [
         SimpleNamespace(name=name, get_devices=list) for name in names])
-    monkeypatch.setattr(module, "_candidates", None)
+    monkeypatch.setattr(module, "_candidates", {})
     (entry,) = (entry for entry in devices() if entry.name.startswith("opencl"))
     assert entry.problem is not None and re.search(reason, entry.problem)
 
@@ -86,7 +86,7 @@ def test_device_that_computes_wrongly_is_not_offered(monkeypatch: pytest.MonkeyP
         raise DeviceError("it computed wrong numbers")
 
     monkeypatch.setattr(module, "self_check", wrong)
-    monkeypatch.setattr(module, "_candidates", None)
+    monkeypatch.setattr(module, "_candidates", {})
     entries = [entry for entry in devices() if entry.name[-1].isdigit()]
     assert all(entry.problem == "it computed wrong numbers" for entry in entries)
 
@@ -99,7 +99,7 @@ def test_broken_gpu_is_passed_over_with_a_warning(monkeypatch: pytest.MonkeyPatc
 
     gpu = module._DeviceProbe("cuda:0", "some GPU", fail, True)
     host = module._DeviceProbe("host", "NumPy", module.HostDevice, True)
-    monkeypatch.setattr(module, "_candidates", [gpu, host])
+    monkeypatch.setattr(module, "_candidates", {"cuda": [gpu], "opencl": [], "host": [host]})
     with pytest.warns(GossamerWarning, match="cuda:0 .* cannot be used: its fan fell off"):
         assert find().name == "host"
     with pytest.raises(DeviceError, match="device cuda:0 cannot be used: its fan fell off"):

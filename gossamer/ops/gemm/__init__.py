@@ -1,22 +1,12 @@
 """Matrix product with constant weights."""
 
-from gossamer.ops.gemm.binary import (
-    BitTensorCoreGemm,
-    HostPopcountGemm,
-    PopcountGemm,
-    WidePopcountGemm,
-)
-from gossamer.ops.gemm.cublas import CublasGemm
-from gossamer.ops.gemm.dense import FewRows, HostGemm, MmaGemm, TiledGemm, WideProduct
-from gossamer.ops.gemm.large import LargeGemm
-from gossamer.ops.gemm.problem import GemmProblem
-from gossamer.ops.gemm.published import PublishedGemm
-from gossamer.ops.gemm.reference import reference
-from gossamer.ops.gemm.sparse import SparseGemm, SparseRows
-from gossamer.ops.op import Op
-from gossamer.ops.zero_weights import ZeroProduct
+from typing import Any
 
-OP = Op("gemm", GemmProblem, reference,
-        (WideProduct(), FewRows(), TiledGemm(), LargeGemm(), MmaGemm(), CublasGemm(), SparseRows(),
-         HostGemm(), SparseGemm(), HostPopcountGemm(), BitTensorCoreGemm(), WidePopcountGemm(),
-         PopcountGemm(), PublishedGemm(), ZeroProduct()))
+
+def __getattr__(name: str) -> Any:
+    # much code needs the problem, and not the algorithms, whose import takes long
+    if name != "OP":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from gossamer.ops.gemm.op import OP
+
+    return OP

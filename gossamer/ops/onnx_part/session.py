@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,13 +34,15 @@ class Session:
     model: the model's bytes. constants: values of inputs of the model that are the same in each
     call, by the inputs' numbers. shapes: those of all inputs, where they are the same in each call.
     threads: threads of an operator. optimised: whether ONNX Runtime may rewrite the model.
+    spinning: whether threads keep their processors while they wait for work, also between runs.
+    profiled: whether times of nodes are taken.
     inputs, outputs: how many values a run takes and gives.
     Raises UnsupportedError that says why ONNX Runtime does not run it.
     """
 
     def __init__(self, model: bytes, constants: Mapping[int, np.ndarray], *,
                  shapes: Sequence[Sequence[int]] = (), threads: int = 1,
-                 optimised: bool = True) -> None:
+                 optimised: bool = True, spinning: bool = False, profiled: bool = False) -> None:
         import onnxruntime
 
         proto = _checked(model)
@@ -58,8 +63,11 @@ class Session:
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
         options.log_severity_level = 4
-        # threads that wait for work would take processors from the rest of the plan
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spinning)))
+        self._profiles = tempfile.TemporaryDirectory() if profiled else None
+        if self._profiles is not None:
+            options.enable_profiling = True
+            options.profile_file_prefix = f"{self._profiles.name}/nodes"
         if not optimised:
             options.graph_optimization_level = (
                 onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL)
@@ -77,21 +85,26 @@ class Session:
         self.inputs = len(kept)
         self.outputs = len(proto.graph.output)
         self._may_last = any(node.op_type in _LOOPS for node in _nodes(proto))
+        self._options = _run_options()
 
     def run(self, inputs: Sequence[Any]) -> list[Any]:
         """Returns the outputs for the inputs that are no constants, in the model's order. Ctrl-C
         ends it, within loops too. Raises InputError that says what ONNX Runtime cannot compute."""
-        import onnxruntime
-
         feeds = dict(zip(self._names, inputs, strict=True))
-        options = onnxruntime.RunOptions()
-        options.log_severity_level = 4
         try:
             if not self._may_last or threading.current_thread() is not threading.main_thread():
-                return self._session.run(None, feeds, options)
-            return self._run_beside(feeds, options)
+                return self._session.run(None, feeds, self._options)
+            return self._run_beside(feeds, _run_options())
         except Exception as error:
             raise InputError(f"ONNX Runtime: {_why(error)}") from None
+
+    def node_times(self) -> list[tuple[str, float]]:
+        """Returns the names of nodes with microseconds that they took, in the order of all runs
+        so far, of a session that takes these times; it takes none from then on."""
+        events = json.loads(Path(self._session.end_profiling()).read_text())
+        ending = "_kernel_time"
+        return [(event["name"].removesuffix(ending), float(event["dur"])) for event in events
+                if event.get("cat") == "Node" and event["name"].endswith(ending)]
 
     def _run_beside(self, feeds: Mapping[str, Any], options: Any) -> list[Any]:
         """Runs the model in another thread, so that this one can end it."""
@@ -112,6 +125,14 @@ class Session:
             options.terminate = True
             thread.join()
             raise
+
+
+def _run_options() -> Any:
+    import onnxruntime
+
+    options = onnxruntime.RunOptions()
+    options.log_severity_level = 4
+    return options
 
 
 def _checked(model: bytes) -> onnx.ModelProto:

@@ -54,10 +54,10 @@ class RegionProblem(Problem):
         """Returns the spec of the value that a source gives."""
         if source[0] >= 0:
             return self.parts[source[0]].outputs[source[1]]
-        part, index = self._reader(source)
+        part, index = self.reader(source)
         return part.inputs[index]
 
-    def _reader(self, source: Source) -> tuple[Problem, int]:
+    def reader(self, source: Source) -> tuple[Problem, int]:
         """Returns the first part that reads an entry, and the number of its input."""
         return next((part, sources.index(source)) for part, sources
                     in zip(self.parts, self.sources, strict=True) if source in sources)
@@ -97,7 +97,7 @@ class RegionProblem(Problem):
         """The facts that the parts state of the entries that they read; empty where no entry has
         few values."""
         known = tuple(part.facts[index] if index < len(part.facts) else REAL
-                      for part, index in map(self._reader, self.entries))
+                      for part, index in map(self.reader, self.entries))
         return known if any(facts.few_values for facts in known) else ()
 
     def describe(self) -> str:

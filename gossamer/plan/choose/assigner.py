@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from gossamer.device.base import Device
 from gossamer.errors import UnsupportedError
 from gossamer.facts import REAL
+from gossamer.measure import SLACK
 from gossamer.ops.exactness import in_float16
 from gossamer.ops.packed import formats_for
 from gossamer.plan.candidate import Candidate, why_not_others
@@ -94,14 +95,18 @@ class Assigner:
         self._policy = policy
         self._conversion_cost = ConversionCosts(layers, specs, device, tuner)
         self._layers = {layer.name: layer for layer in layers}
-        candidates = NetworkCandidates(layers, regions, device, tuner, policy, less_precise)
+        candidates = NetworkCandidates(layers, regions, outputs, device, tuner, policy,
+                                       less_precise)
         self._nodes = candidates.of_layers
         self._regions = candidates.of_regions
+        self._whole = candidates.whole
 
     @property
     def measured(self) -> list[MeasuredLayer]:
         """All layers and regions with the candidates that were measured for them."""
-        return [node for node in (*self._nodes, *self._regions) if isinstance(node, MeasuredLayer)]
+        whole = [] if self._whole is None else [self._whole]
+        return [node for node in (*self._nodes, *whole, *self._regions)
+                if isinstance(node, MeasuredLayer)]
 
     def choices(self, restriction: Restriction = FREE, why: str = "",
                 first: Assigned | None = None) -> Choices:
@@ -140,8 +145,35 @@ class Assigner:
             self.measured, assigned.reshapes, assigned.cost_us)
 
     def assigned(self, restriction: Restriction) -> Assigned:
-        """Returns the cheapest assignment, with fewer formats where the graph is too entangled for
-        all. Conversions that were not measured cost the least that they can."""
+        """Returns the cheapest assignment: of the layers and regions, or the whole network as one
+        part where that saves more than the slack. Conversions that were not measured cost the least
+        that they can."""
+        whole = self._as_a_whole(restriction)
+        if whole is None:
+            return self._of_layers(restriction)
+        ((_, candidate),) = whole.taken
+        if restriction.fixed is not None or candidate.algorithm.name == (
+                self._policy.only or restriction.only):
+            return whole
+        try:
+            several = self._of_layers(restriction)
+        except UnsupportedError:
+            return whole
+        return whole if whole.cost_us * (1 + SLACK) < several.cost_us else several
+
+    def _as_a_whole(self, restriction: Restriction) -> Assigned | None:
+        """Returns the cheapest assignment of the whole network as one part; None for none."""
+        if self._whole is None:
+            return None
+        by_name = {node.layer.name: node for node in self._nodes if isinstance(node, MeasuredLayer)}
+        usable = restriction.of_region(self._whole, list(by_name.values()))
+        fastest = min(usable, key=lambda candidate: candidate.cost, default=None)
+        return None if fastest is None else Assigned([(self._whole, fastest)], {}, fastest.cost,
+                                                     set())
+
+    def _of_layers(self, restriction: Restriction) -> Assigned:
+        """Returns the cheapest assignment of layers and regions, with fewer formats where the graph
+        is too entangled for all."""
         try:
             return self._minimised(restriction)
         except GraphTooWideError as error:
@@ -189,7 +221,7 @@ class Assigner:
                  in zip(options, assignment.options, strict=True)]
         reshapes = {}
         for reshape, (option, _, _) in zip(self._nodes, taken, strict=True):
-            if isinstance(reshape, Layer):
+            if isinstance(reshape, Layer) and isinstance(option.needs[0], Format):
                 (read,) = option.needs
                 assert isinstance(read, Format)
                 reshapes[reshape.name] = read
@@ -203,7 +235,8 @@ class Assigner:
         """Returns the options of every node: those of the layer alone, then those of regions."""
         by_name = {node.layer.name: node for node in self._nodes if isinstance(node, MeasuredLayer)}
         usable_of = {node.layer.name: restriction.of_region(
-            node, [by_name[name] for name in node.layer.covers]) for node in self._regions}
+            node, [by_name[name] for name in node.layer.covers if name in by_name])
+            for node in self._regions}
         of_regions: dict[str, list[tuple[NodeOption, MeasuredLayer, Candidate]]] = {}
         for region in self._regions:
             layers = [self._layers[name] for name in region.layer.covers]
@@ -218,7 +251,9 @@ class Assigner:
         result: list[list[_Option]] = []
         for node in self._nodes:
             if isinstance(node, Layer):
-                result.append([(option, None, None) for option in self._reshapes(node)])
+                result.append([*([] if node.name in forced else [
+                    (option, None, None) for option in self._reshapes(node)]),
+                    *of_regions.get(node.name, ())])
                 continue
             alone: list[_Option] = [] if node.layer.name in forced else [
                 (NodeOption(candidate.cost, *candidate.formats), node, candidate)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,36 +13,10 @@ from gossamer.errors import InputError
 from gossamer.model.batch_axis import along_batch
 from gossamer.model.graph import Graph, as_called
 from gossamer.ops.algorithm import Variant
-from gossamer.plan.measurement import counted
+from gossamer.plan.choose.outcomes import Accuracy
 from gossamer.plan.program import Layer, Program, Step
 from gossamer.plan.run.binding import batch_of
 from gossamer.plan.tune.reference import Arrays, reference
-
-
-@dataclass(frozen=True)
-class Accuracy:
-    """The accuracy of a program.
-
-    error: the largest normalised error of any output on any calibration image. images: number of
-    calibration images. tolerance: the largest error that was allowed. less_precise: names of the
-    layers that are computed in less than float32. held_back: names of the layers that would be
-    faster in less than float32 and are in float32 because of the tolerance.
-    """
-
-    error: float
-    images: int
-    tolerance: float | None
-    less_precise: tuple[str, ...]
-    held_back: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        text = (f"error {self.error:.1e} on {counted(self.images, 'calibration image')}, "
-                f"{counted(len(self.less_precise), 'layer')} in less than float32")
-        if self.held_back:
-            text += f", {len(self.held_back)} held back in float32 for the tolerance"
-        if self.tolerance is not None and not self.error <= self.tolerance:
-            text += f"; the tolerance {self.tolerance:.1e} cannot be met by float32 either"
-        return text
 
 
 class Calibration:

@@ -8,9 +8,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from gossamer.device.base import Device
 from gossamer.ops.algorithm import Algorithm, Variant
+from gossamer.ops.part.problem import PartProblem
+from gossamer.ops.registry import OPS
 from gossamer.plan.choose.builder import LayerChoice, ProgramBuilder, is_packed_alike
 from gossamer.plan.choose.region_options import forced_otherwise, forced_regions
 from gossamer.plan.eligibility import able_on, eligibility, first_in_order, refusal_reason
+from gossamer.plan.part import find_parts, is_part, may_have_parts
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer
 from gossamer.plan.region import recognising, with_regions
@@ -21,7 +24,8 @@ class FirstChoices:
     """The choices for a network of which nothing is measured.
 
     specs: those of every value in the default layout. outputs: the names of the network's outputs.
-    Attributes: regions, those of the regions that the policy's `only` forces.
+    Attributes: regions, those of the regions that the policy's `only` forces, and the parts that a
+    library for whole networks computes.
     """
 
     def __init__(self, layers: Sequence[Layer], regions: Sequence[Layer],
@@ -33,11 +37,26 @@ class FirstChoices:
         self._policy = policy
         self._forced = _forced_algorithms(regions, device, policy)
         self.regions = [region for region in regions if region.name in self._forced]
+        if not self.regions:
+            self.regions = self._parts(layers)
         self._readers: dict[str, list[Layer]] = defaultdict(list)
         for layer in with_regions(layers, self.regions):
             for name in dict.fromkeys(layer.inputs):
                 self._readers[name].append(layer)
         self._read_packed: dict[tuple[str, Format], bool] = {}
+
+    def _parts(self, layers: Sequence[Layer]) -> list[Layer]:
+        """Returns the parts of all layers but those without any weight left, which multiply
+        nothing, and those whose algorithm the policy decides."""
+        if not may_have_parts(self._policy):
+            return []
+        if self._policy.only in {algorithm.name for algorithm in OPS[PartProblem.op].algorithms}:
+            return find_parts(layers, self._outputs, self._device, self._policy.force)
+        left_out = [layer.name for layer in layers if layer.density == 0]
+        if self._policy.only is not None:
+            left_out += [layer.name for layer in layers if layer.problem is not None
+                         and self._policy.only in {each.name for each in self._able(layer)[0]}]
+        return find_parts(layers, self._outputs, self._device, [*left_out, *self._policy.force])
 
     def choice(self, builder: ProgramBuilder, layer: Layer) -> LayerChoice:
         """Returns the choice for a layer or region, whose inputs the builder has."""
@@ -63,6 +82,8 @@ class FirstChoices:
         if layer.name in self._forced:
             algorithm, reasons = self._forced[layer.name]
             return [algorithm], self._device, dict(reasons)
+        if is_part(layer):
+            return list(recognising(layer)), self._device, {}
         able, layer_device, reasons = eligibility(layer, self._device, self._policy)
         return able, layer_device, dict(reasons)
 

@@ -6,15 +6,22 @@ import json
 import math
 from collections.abc import Collection, Iterator, Sequence
 
+import numpy as np
+
 from gossamer.device.base import Device
+from gossamer.measure import SLACK
 from gossamer.ops.algorithm import Algorithm, Problem
+from gossamer.ops.part.problem import PartProblem
+from gossamer.ops.part.profile import problem_times
 from gossamer.plan.candidate import Candidate
 from gossamer.plan.choose.region_options import region_eligibility
 from gossamer.plan.eligibility import Refusal, able_on, eligibility
 from gossamer.plan.in_place import in_place_candidates, layers_in_place
+from gossamer.plan.part import WHOLE, find_parts, may_have_parts
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer, MeasuredLayer
 from gossamer.plan.store.keys import problem_key
+from gossamer.plan.tune.discontinuity import has_jumps
 from gossamer.plan.tune.measures import Request
 from gossamer.plan.tune.tuner import Tuner
 
@@ -26,12 +33,15 @@ begun and measured."""
 class NetworkCandidates:
     """The candidates of a network's layers and of those regions that may be computed as one.
 
-    The arguments are those of select.Chooser, and regions those of the layers that may be computed
-    as one. of_layers: the layers in their order, those that compute something with their
-    candidates. of_regions: the regions with their candidates.
+    The arguments are those of select.Chooser, regions those of the layers that may be computed
+    as one, and outputs the names of the network's outputs. of_layers: the layers in their order,
+    those that compute something with their candidates. of_regions: the regions, and the parts that
+    a library for whole networks may compute, with their candidates. whole: the part that is the
+    whole network; None where none can be.
     """
 
-    def __init__(self, layers: Sequence[Layer], regions: Sequence[Layer], device: Device,
+    def __init__(self, layers: Sequence[Layer], regions: Sequence[Layer],
+                 outputs: Collection[str], device: Device,
                  tuner: Tuner, policy: Policy, less_precise: Collection[str] | None) -> None:
         self._device = device
         self._tuner = tuner
@@ -45,7 +55,35 @@ class NetworkCandidates:
         for node in self.of_layers:
             if isinstance(node, MeasuredLayer) and node.layer.name in in_place:
                 node.candidates = in_place_candidates(node, in_place, self.of_layers, device)
-        self.of_regions = [self._measured_region(region) for region in regions]
+        parts = self._measured_parts(layers, outputs) if may_have_parts(policy) else []
+        self.whole = next((node for node in parts if node.layer.name == WHOLE), None)
+        self.of_regions = [*(node for node in parts if node is not self.whole),
+                           *(self._measured_region(region) for region in regions)]
+
+    def _measured_parts(self, layers: Sequence[Layer],
+                        outputs: Collection[str]) -> list[MeasuredLayer]:
+        """Returns the parts that a library for whole networks may compute: as few as there can be,
+        and those that are left without the layers that another algorithm computes faster than the
+        library does within these."""
+        def measured(left_out: Collection[str]) -> list[MeasuredLayer]:
+            return [self._measured_region(part)
+                    for part in find_parts(layers, outputs, self._device, left_out)]
+
+        left_out: set[str] = set()
+        parts = measured(left_out)
+        if not any(math.isfinite(part.least_cost) for part in parts):
+            # results that jump cannot be checked behind every op
+            left_out = {layer.name for layer in layers
+                        if layer.problem is not None and has_jumps(layer.problem)}
+            parts += measured(left_out) if left_out else []
+        alone = {node.layer.name: node.least_cost for node in self.of_layers
+                 if isinstance(node, MeasuredLayer)}
+        faster = {name for part in parts if math.isfinite(part.least_cost)
+                  for name, us in _times_within(part).items()
+                  if alone.get(name, math.inf) * (1 + SLACK) < us}
+        if faster:
+            parts += measured(left_out | faster)
+        return parts
 
     def _measure_together(self, layers: Sequence[Layer], regions: Sequence[Layer]) -> None:
         """Measures the candidates of all layers and regions together, as what a region saves
@@ -138,3 +176,13 @@ class NetworkCandidates:
         return [candidate if candidate.variant.is_as_precise_as_float32(layer.problem)
                 else candidate.with_exclusion("not in float32, which the tolerance asks for here")
                 for candidate in candidates]
+
+
+def _times_within(part: MeasuredLayer) -> dict[str, float]:
+    """Returns the microseconds that a library takes for the layers of a part within it."""
+    layer = part.layer
+    assert isinstance(layer.problem, PartProblem)
+    fastest = min(part.candidates, key=lambda candidate: candidate.cost)
+    times = problem_times(layer.problem, layer.weights, fastest.variant,
+                          layer.problem.example_inputs(np.random.default_rng(0)))
+    return dict(zip(layer.covers, times, strict=True))

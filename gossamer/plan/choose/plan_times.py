@@ -7,12 +7,12 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from gossamer.device.base import Device
 from gossamer.errors import DeviceLostError, OutOfMemoryError, first_line
 from gossamer.measure import Task, Timing, interleave
+from gossamer.plan.choose.outcomes import EndToEnd
 from gossamer.plan.measurement import candidate_key, rounded
 from gossamer.plan.program import Program
 from gossamer.plan.run.context import Context
@@ -29,19 +29,6 @@ _ABOUT_EQUAL = 1.01
 """Ratio of two medians up to which it does not matter which one is smaller."""
 _BRIEF_SAMPLES = 3
 _SAMPLE_US, _BRIEF_SAMPLE_US = 1e4, 5e3
-
-
-@dataclass(frozen=True)
-class EndToEnd:
-    """The time of one execution of a program, with inputs and outputs on the device.
-
-    timing: the time; None where the program does not run. cached: whether the time was read from
-    the cache. failure: why the program does not run.
-    """
-
-    timing: Timing | None = None
-    cached: bool = False
-    failure: str = ""
 
 
 def is_clearly_faster(time: EndToEnd, other: EndToEnd) -> bool:

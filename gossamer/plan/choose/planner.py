@@ -6,15 +6,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from gossamer.device.base import Device
 from gossamer.errors import GossamerError
 from gossamer.model.graph import Graph
 from gossamer.model.infer.resolve import resolve
 from gossamer.ops.weights import WeightsStore
-from gossamer.plan.choose.calibration import Accuracy, Calibration
-from gossamer.plan.choose.plan_times import EndToEnd
-from gossamer.plan.choose.refine import Comparison, refined
+from gossamer.plan.choose.outcomes import Accuracy, Comparison, EndToEnd
 from gossamer.plan.choose.saved_options import StoredChoices
 from gossamer.plan.choose.select import Chooser, Network
 from gossamer.plan.eligibility import ANY
@@ -24,8 +23,11 @@ from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer, Program
 from gossamer.plan.run.context import Context
 from gossamer.plan.tune.profile import CHOOSING, STORING
-from gossamer.plan.tune.tuner import Tuner
 from gossamer.tensor import default_spec
+
+if TYPE_CHECKING:
+    from gossamer.plan.choose.calibration import Calibration
+    from gossamer.plan.tune.tuner import Tuner
 
 
 @dataclass(frozen=True)
@@ -136,6 +138,8 @@ class Planner:
     def _refined(self, planned: Planned, chooser: Chooser, tuner: Tuner) -> Planned:
         """Returns the plan that is the fastest from end to end: the cheapest assignment's, or
         another one."""
+        from gossamer.plan.choose.refine import refined
+
         try:
             comparison = refined(self._graph.name, planned.program, chooser, self._device, tuner,
                                  self._accurate, self._note)

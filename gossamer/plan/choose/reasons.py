@@ -30,11 +30,12 @@ def region_reasons(measured: Iterable[MeasuredLayer], taken: Mapping[str, Candid
     for region in regions:
         name, covers = region.layer.name, region.layer.covers
         if name in taken:
-            alone = sum(known[layer].least_cost for layer in covers)
+            alone = sum(known[layer].least_cost for layer in covers if layer in known)
             reasons.setdefault(name, {})[LAYER_BY_LAYER] = _why_not_alone(
                 alone, taken[name], forced, why)
             continue
-        step = region_of[covers[0]].name if covers[0] in region_of else covers[0]
+        first = next(layer for layer in covers if layer in known)
+        step = region_of[first].name if first in region_of else first
         row = reasons.setdefault(step, {})
         for algorithm, reason in region.reasons.items():
             row.setdefault(algorithm, reason)
@@ -59,4 +60,5 @@ def _why_not_at_once(region: Layer, candidate: Candidate, taken: Mapping[str, Ca
     for name in region.covers:
         if name in region_of:
             return f"{name} is computed in {region_of[name].name}"
-    return compared(candidate.cost, sum(taken[name].cost for name in region.covers), why)
+    return compared(candidate.cost, sum(taken[name].cost for name in region.covers
+                                        if name in taken), why)

@@ -12,19 +12,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from gossamer.device.base import Device
 from gossamer.errors import DeviceLostError, GossamerError, first_line
 from gossamer.plan.candidate import Candidate
 from gossamer.plan.choose.assigner import Assigned
-from gossamer.plan.choose.plan_times import (
-    EndToEnd,
-    end_to_end,
-    is_clearly_faster,
-    program_key,
-)
+from gossamer.plan.choose.outcomes import DENSE_ONLY, MEASURED, WHEREVER, Comparison, EndToEnd
+from gossamer.plan.choose.plan_times import end_to_end, is_clearly_faster, program_key
 from gossamer.plan.choose.restriction import (
     DENSE,
     FLOATS,
@@ -40,11 +35,6 @@ from gossamer.plan.program import Program, Step
 from gossamer.plan.store.keys import problem_key
 from gossamer.plan.tune.tuner import Tuner
 
-MEASURED = "measured choice"
-DENSE_ONLY = "dense algorithms only"
-"""The name of the plan without algorithms that skip zeros."""
-WHEREVER = " wherever it can"
-"""What follows an algorithm in the name of the plan that takes it wherever it can be used."""
 _FLOATS_ONLY = "floats only"
 _FIRST_CONFIGS = "the first configs of each algorithm"
 _FIRST_OF = {"quick": EFFORTS["quick"], "normal": EFFORTS["quick"], "max": EFFORTS["normal"]}
@@ -61,22 +51,6 @@ took up to 1.4 us less in a network than alone, compared with another one."""
 
 Exchange = Mapping[str, Candidate]
 """Candidates that take the place of others, by the names of their layers."""
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """The outcome of comparing the cheapest assignment's program with others.
-
-    program: the program to use. end_to_end: its time. why: the reason that is reported where its
-    layers take slower candidates than the cheapest assignment; "" for that one itself. plans: one
-    dict for each plan with the keys plan, median_us, p25_us, p75_us, outcome and is_taken, the
-    cheapest assignment's first.
-    """
-
-    program: Program
-    end_to_end: EndToEnd
-    why: str
-    plans: list[dict[str, Any]]
 
 
 def refined(name: str, chosen: Program, chooser: Chooser, device: Device, tuner: Tuner,
@@ -133,6 +107,8 @@ class _Plans:
         always = always or (restriction is FLOATS and self._device.on_processors)
         try:
             assigned = self._chooser.assigner.assigned(restriction)
+            # the one time of a network that is one part may be far off
+            always = always or len(assigned.taken) == 1
             if not always and (reason := self._reason_not_tried(restriction, assigned)):
                 self._failures[plan] = EndToEnd(failure=f"not tried: {reason}")
                 return

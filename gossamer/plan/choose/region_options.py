@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from gossamer.device.base import Device
 from gossamer.measure import SLACK
 from gossamer.ops.algorithm import Algorithm
+from gossamer.ops.part.problem import PartProblem
+from gossamer.ops.registry import OPS
 from gossamer.plan.candidate import Candidate
 from gossamer.plan.choose.plan_assignment import NodeOption
 from gossamer.plan.eligibility import Refusal, able_on, is_above
@@ -118,7 +120,8 @@ def forced_regions(regions: Sequence[Layer], usable: Mapping[str, Collection[str
     usable: the names of the algorithms that can compute each region, by its name. only: the name of
     the algorithm; None where none is forced.
     """
-    if only not in {algorithm.name for algorithm in region_algorithms()}:
+    if only is None or only not in {algorithm.name for algorithm in (
+            *region_algorithms(), *OPS[PartProblem.op].algorithms)}:
         return []
     covered: set[str] = set()
     forced = []

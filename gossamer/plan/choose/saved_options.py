@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,13 @@ from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.errors import InputError, UnsupportedError
 from gossamer.ops.algorithm import Algorithm, Variant
+from gossamer.ops.part.problem import PartProblem
 from gossamer.ops.registry import OPS
 from gossamer.plan.choose.builder import LayerChoice, ProgramBuilder
 from gossamer.plan.eligibility import first_in_order
 from gossamer.plan.in_place import keep_in_place
 from gossamer.plan.measurement import candidate_key
+from gossamer.plan.part import part_of
 from gossamer.plan.program import Layer, Program, Step
 from gossamer.plan.region import find_regions, with_regions
 from gossamer.plan.store.keys import libraries, problem_key, source_hash
@@ -103,7 +105,8 @@ class StoredChoices:
         choices = self._choices[nearest]
         unfit: list[str] = []
         layers = list(layers)
-        regions = [region for region in find_regions(layers, outputs)
+        regions = [region for region in (*find_regions(layers, outputs),
+                                         *_parts(choices.values(), layers, outputs))
                    if (step := choices.get((region.name, False))) is not None
                    and (planned or isinstance(_restored(step, region, device, exact=False),
                                               LayerChoice))]
@@ -134,6 +137,17 @@ class StoredChoices:
         if unfit:
             note += f", but for {', '.join(unfit)}, which they do not fit"
         return program, [note]
+
+
+def _parts(steps: Iterable[Stored], layers: Sequence[Layer],
+           outputs: Collection[str]) -> Iterator[Layer]:
+    """Yields the parts that were planned, as far as a network still has all their layers."""
+    by_name = {layer.name: layer for layer in layers}
+    for step in steps:
+        if step["op"] == PartProblem.op and by_name.keys() >= set(step["covers"]):
+            part = part_of(layers, [by_name[name] for name in step["covers"]], outputs)
+            if part is not None:
+                yield part
 
 
 def _check_regions(path: Path, steps: Iterable[Stored], regions: Sequence[Layer],

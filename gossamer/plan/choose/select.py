@@ -5,12 +5,12 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gossamer.device.base import Device
 from gossamer.errors import InputError
-from gossamer.plan.choose.assigner import Assigned, Assigner, best_alone
 from gossamer.plan.choose.builder import LayerChoice, ProgramBuilder
 from gossamer.plan.choose.first import FirstChoices
 from gossamer.plan.choose.restriction import FREE, Restriction
@@ -19,8 +19,11 @@ from gossamer.plan.in_place import keep_in_place
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer, Program
 from gossamer.plan.region import find_regions, with_regions
-from gossamer.plan.tune.tuner import Tuner
 from gossamer.tensor import Format, TensorSpec, default_spec
+
+if TYPE_CHECKING:
+    from gossamer.plan.choose.assigner import Assigned, Assigner
+    from gossamer.plan.tune.tuner import Tuner
 
 
 @dataclass(frozen=True)
@@ -70,13 +73,19 @@ class Chooser:
         specs = _default_specs(network.layers, network.inputs, network.constants)
         self._specs = specs | {name: _at_boundary(spec, policy) for name, spec in (
             *network.inputs.items(), *network.outputs.items())}
-        regions = [] if policy.unfused else find_regions(network.layers, network.outputs)
+        # where nothing is measured a region is computed as one only where the policy forces that
+        may_have_regions = not policy.unfused and not (tuner is None and policy.only is None)
+        regions = find_regions(network.layers, network.outputs) if may_have_regions else []
         self._first = FirstChoices(network.layers, regions, self._specs, network.outputs, device,
                                    policy) if tuner is None else None
-        self.assigner = None if tuner is None else Assigner(
-            network.layers, regions, self._specs, [*network.inputs, *network.constants],
-            list(network.outputs), device, tuner, policy, less_precise)
+        self.assigner: Assigner | None = None
         """The plan assignments; None where nothing is measured."""
+        if tuner is not None:
+            from gossamer.plan.choose.assigner import Assigner
+
+            self.assigner = Assigner(
+                network.layers, regions, self._specs, [*network.inputs, *network.constants],
+                list(network.outputs), device, tuner, policy, less_precise)
 
     def program(self, restriction: Restriction = FREE, why: str = "",
                 first: Assigned | None = None) -> Program:
@@ -88,6 +97,8 @@ class Chooser:
         if self.assigner is None:
             assert self._first is not None
             return self._built(self._first.choice, self._first.regions, {})
+        from gossamer.plan.choose.assigner import best_alone
+
         choices, tuner = self.assigner.choices(restriction, why, first), self._tuner
         assert tuner is not None
 

@@ -135,12 +135,13 @@ class LowerState:
                 name: str | None = None) -> None:
         """Adds a layer without a problem, whose output is the source's memory in another shape.
         name: that of the node where it is not given."""
-        spec = default_spec(tuple(shape), self.spec(source).dtype)
+        read = self.spec(source)
+        spec = default_spec(tuple(shape), read.dtype)
         if self.constant(source) is not None:
             self.constants[source] = self.static.constants[source]
         self.layers.append(Layer(
             name or node.name, "reshape", [source], [target], [spec], source=node.source,
-            facts=self._few_valued([target]), store=self._store))
+            reshaped=read, facts=self._few_valued([target]), store=self._store))
 
     def epilogue(self, node: Node) -> tuple[Epilogue, list[str], dict[str, np.ndarray]]:
         """Returns the node's epilogue, the run-time values that it reads and its constants."""

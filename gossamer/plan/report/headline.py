@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gossamer.ops.registry import OPS
-from gossamer.plan.choose.refine import DENSE_ONLY, WHEREVER
+from gossamer.plan.choose.outcomes import DENSE_ONLY, WHEREVER
 from gossamer.plan.report.report import Report
 
 

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from gossamer.device.base import Device
 from gossamer.measure import Timing
 from gossamer.plan.candidate import Candidate, why_not
-from gossamer.plan.choose.calibration import Accuracy
-from gossamer.plan.choose.plan_times import EndToEnd
-from gossamer.plan.choose.refine import DENSE_ONLY, Comparison
+from gossamer.plan.choose.outcomes import DENSE_ONLY, Accuracy, Comparison, EndToEnd
 from gossamer.plan.measurement import counted
 from gossamer.plan.prepare import BuildCost
 from gossamer.plan.program import Program, Step
 from gossamer.plan.report.forms import LayerForm, form_of, forms_line
+from gossamer.plan.report.library_parts import run_notes
 from gossamer.plan.report.memory import MemoryUse, memory_use
 from gossamer.plan.report.zeros import FEW_ZEROS, break_even_line, reason_lines, zero_columns
 
@@ -35,7 +34,8 @@ class Report:
 
     device: name of the plan's device. batch: number of images.
 
-    rows: one dict for each step, in order. Its keys are layer, layers (the names of the layers that
+    rows: one dict for each step, in order, and for each layer of a part that a library computes in
+    one step. Its keys are layer, layers (the names of the layers that
     a region covers, or the one name), op, problem, density, algorithm, config, precision (EXACT for
     exact products of signs), form (a LayerForm as a dict, None where the step is no convolution or
     product with weights), layout, device, flops, skips_zeros, rejected (for each other algorithm
@@ -47,7 +47,7 @@ class Report:
     and share. Steps whose candidates were measured have these too, and cold_us, error,
     best_dense_us, speedup over that, speedup_reason (why the best dense algorithm was not taken
     where it is faster alone, else "") and candidates: one dict each, with its times or the reason
-    why it is excluded.
+    why it is excluded. Layers of a part have best_dense_us and the candidates that they have alone.
 
     notes: sentences for the user. warnings: those of the notes that say that something is not as it
     may be expected: layers on the host, times that scatter, a plan that was made elsewhere.
@@ -111,9 +111,10 @@ class Report:
             return ""
         known = [row for row in self.rows if row["build_s"] is not None]
         when = " or ".join(sorted({_WHEN_TEXT[row["build_when"]] for row in known}, reverse=True))
-        slowest = sorted(known, key=lambda row: -row["build_s"])[:_SLOWEST]
+        slowest = sorted((row for row in known if row["build_s"]),
+                         key=lambda row: -row["build_s"])[:_SLOWEST]
         text = f"built in {seconds_text(self.build_s)} {when}"
-        if len(known) > 1:
+        if len(slowest) > 1:
             text += " (slowest: " + ", ".join(
                 f"{row['layer']} {seconds_text(row['build_s'])}" for row in slowest) + ")"
         if self.device_bytes is not None:
@@ -230,15 +231,14 @@ def make_report(program: Program, device: Device, timings: Sequence[Timing] | No
     execution. comparison: the comparison with baseline plans. accuracy: the error on calibration
     inputs. builds: the cost of preparing each step for this plan, where that was done.
     """
-    rows = [_row(step, comparison.why if comparison else "", built) for step, built
-            in zip(program.steps, builds or [None] * len(program.steps), strict=True)]
+    rows = _rows(program, comparison.why if comparison else "", builds)
     if timings is not None:
         total = sum(timing.median_us for timing in timings) or 1.0
         for row, timing in zip(rows, timings, strict=True):
             row.update(median_us=timing.median_us, p25_us=timing.p25_us, p75_us=timing.p75_us,
                        share=timing.median_us / total)
     where = _where(program, device)
-    notes = [where, *([str(accuracy)] if accuracy else [])]
+    notes = [where, *run_notes(program), *([str(accuracy)] if accuracy else [])]
     report = Report(device.name, program.batch, rows, notes,
                     [where] if program.host_steps(device) else [],
                     plans=comparison.plans if comparison else [], accuracy=accuracy,
@@ -256,12 +256,27 @@ def _shares(program: Program, rows: Sequence[dict[str, Any]],
     if any(row.get("median_us") is None for row in rows):
         return {}
     spent = dict.fromkeys([OURS, *(step.algorithm.vendor for step in program.steps), HOST], 0.0)
-    for step, row in zip(program.steps, rows, strict=True):
+    for step, row in zip(program.shown, rows, strict=True):
         default_name = OURS if step.device.compiles else HOST
         spent[step.algorithm.vendor or default_name] += row["median_us"]
     total = max(end_to_end_us, sum(spent.values()))
     spent[BETWEEN] = total - sum(spent.values())
     return {name: time / total for name, time in spent.items() if time > 0}
+
+
+def _rows(program: Program, why: str,
+          builds: Sequence[BuildCost | None] | None) -> list[dict[str, Any]]:
+    rows = []
+    known = {node.layer.name: node.candidates for node in program.measured}
+    for step, built in zip(program.steps, builds or [None] * len(program.steps), strict=True):
+        for shown in step.shown:
+            rows.append(_row(shown, why, built))
+            if shown.part and (alone := known.get(shown.layer.name)):
+                rows[-1] |= _alone(alone, shown.part, rows[-1]["rejected"])
+            if built is not None:
+                # a part is built once, for all of its layers
+                built = replace(built, seconds=0.0, nbytes=built.nbytes and 0)
+    return rows
 
 
 def _row(step: Step, why: str, built: BuildCost | None) -> dict[str, Any]:
@@ -312,11 +327,33 @@ def _measured(step: Step, why: str) -> dict[str, Any]:
         "best_dense_us": dense if math.isfinite(dense) else None,
         "speedup": dense / taken.cost if comparable else None,
         "speedup_reason": why_not(best_dense, taken, why) if best_dense and is_slower else "",
-        "candidates": [_candidate(candidate, taken, why) for candidate in step.candidates],
+        "candidates": [
+            _candidate(candidate, "taken" if candidate is taken else why_not(candidate, taken, why))
+            for candidate in step.candidates],
     }
 
 
-def _candidate(candidate: Candidate, taken: Candidate, why: str) -> dict[str, Any]:
+def _alone(candidates: Sequence[Candidate], part: str,
+           rejected: Mapping[str, str]) -> dict[str, Any]:
+    """Returns the columns of a layer of a part that tell of the candidates that the layer has
+    alone. rejected: what is known of others."""
+    reasons = [candidate.measured.failure
+               or f"{candidate.cost:.1f} us alone; computed with others: {part}"
+               for candidate in candidates]
+    dense = min((candidate.cost for candidate in candidates if candidate.algorithm.dense),
+                default=math.inf)
+    # the fastest candidate of an algorithm comes last and stays
+    slowest_first = sorted(zip(candidates, reasons, strict=True), key=lambda pair: -pair[0].cost)
+    return {
+        "best_dense_us": dense if math.isfinite(dense) else None,
+        "candidates": [_candidate(candidate, reason)
+                       for candidate, reason in zip(candidates, reasons, strict=True)],
+        "rejected": {**rejected, **{candidate.algorithm.name: reason
+                                    for candidate, reason in slowest_first}},
+    }
+
+
+def _candidate(candidate: Candidate, reason: str) -> dict[str, Any]:
     measured = candidate.measured
     return {
         "algorithm": measured.algorithm,
@@ -324,7 +361,7 @@ def _candidate(candidate: Candidate, taken: Candidate, why: str) -> dict[str, An
         "layouts": [*measured.inputs, *measured.outputs],
         "precision": candidate.algorithm.stated_precision(candidate.variant),
         **{name: getattr(measured, name) for name in (*_TIMES, *_BUILDING)},
-        "reason": "taken" if candidate is taken else why_not(candidate, taken, why),
+        "reason": reason,
     }
 
 
@@ -346,4 +383,6 @@ def _where(program: Program, device: Device) -> str:
 
 def _layer_count(step: Step) -> int:
     """Returns the number of layers of the network that a step computes."""
+    if step.layer.members:
+        return len(step.shown)
     return 0 if step.layer.inserted else len(step.layer.covers) or 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import operator
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -82,6 +81,9 @@ class Calls:
     async def asynchronous(self, inputs: tuple[Any, ...], named: Mapping[str, Any], out: Any,
                            stream: Any) -> Any:
         """Returns the outputs of a call that another thread makes; see `Plan.run_async`."""
+        # its import takes longer than that of this file and what it needs
+        import asyncio
+
         inputs = self._in_order(inputs, named)
         on_device = self._are_on_device(inputs)
         if on_device and stream is None:

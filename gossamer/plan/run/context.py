@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -19,11 +20,14 @@ from gossamer.errors import InputError
 from gossamer.io.text import shape_text
 from gossamer.measure import Task, Timing, Work, interleave
 from gossamer.ops.algorithm import State
+from gossamer.ops.part.problem import PartProblem
+from gossamer.ops.part.profile import problem_times
 from gossamer.plan.prepare import BuildCost, Prepared, build, side_by_side
 from gossamer.plan.program import Program, Step
 from gossamer.plan.run.buffers import ProgramBuffers
 from gossamer.plan.run.host_transfers import HostTransfers, TransferGraph, copies_in_pieces
 from gossamer.plan.run.step_line import step_line
+from gossamer.plan.run.whole_part import WholePart
 from gossamer.tensor import pack
 
 _MOST_FOREIGN = 8
@@ -62,6 +66,7 @@ class Context:
         self.weights = [step.layer.weights_on(step.device) for step in program.steps]
         self._works = [self._work(step, built) for step, built in zip(
             program.steps, self._built(), strict=True)]
+        self._whole = WholePart.of(program, device, [state.data for _, state, _ in self._works])
         self._graph: Callable[..., None] | None = None
         self._executions = 0
         self._foreign: OrderedDict[tuple[int, ...], CopyingGraph | None] = OrderedDict()
@@ -112,6 +117,9 @@ class Context:
         """
         self.device.check_usable()
         self._check(inputs)
+        if self._whole is not None:
+            computed = self.run_checked(inputs)
+            return lambda: computed
         results = self._new_results()
         execute, steps = self._execute_or_show, self._graph_steps()
         if computing is not None and copies_in_pieces(inputs.values()):
@@ -136,6 +144,12 @@ class Context:
         outputs: contiguous arrays that receive the outputs, by name; by default new ones.
         bound: the graph of a bound call, which gives the same arrays each time.
         """
+        if self._whole is not None and debug.level() < 2:
+            computed = dict(zip(self.program.outputs, self._whole(
+                [inputs[name] for name in self.program.inputs]), strict=True))
+            for name, array in (outputs or {}).items():
+                array[...] = computed[name]
+            return dict(outputs or computed)
         results = self._new_results() if outputs is None else outputs
         with self._lock:
             self._follow(self.stream)
@@ -153,9 +167,23 @@ class Context:
         is_graph = self._is_capturable and self._executions > 1 and debug.level() < 2
         return self._run_steps if is_graph else None
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether run_whole() computes the program."""
+        return self._whole is not None
+
+    def run_whole(self, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+        """Returns new outputs of a program that is one part of the host, for inputs that were
+        checked before."""
+        assert self._whole is not None
+        return self._whole(arrays)
+
     def run_staged(self, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...] | None:
         """Returns the outputs for arrays of shapes and dtypes that run_checked() has computed, by a
-        graph that copies them through page-locked memory; None where there is no such graph."""
+        graph that copies them through page-locked memory, or as they are where the program is one
+        part; None where there is no such way."""
+        if self._whole is not None:
+            return self.run_whole(arrays)
         staged = self._transfers.staged
         if staged is None:
             return None
@@ -354,18 +382,35 @@ class Context:
         return self._buffers.of(value)
 
     def profile(self, *, repeats: int = 10) -> list[Timing]:
-        """Returns the time of every step, each on the data that the steps before it computed."""
+        """Returns the time of every step as reports show them, each on the data that the steps
+        before it computed. The time of a part is divided among its layers by the library's own
+        profile."""
         with self._lock:
             self._follow(None)
             self._fill_inputs()
             timings = []
-            for step, _, work in self._works:
+            for step, state, work in self._works:
                 if step.in_place:
                     timings.append(Timing(0.0, 0.0, 0.0, repeats))
                     continue
                 task = Task(self.device, work, captured=step.device is self.device)
-                timings += interleave([task], repeats=repeats, budget_us=2e5)
+                (timing,) = interleave([task], repeats=repeats, budget_us=2e5)
+                timings += self._divided(step, state, timing) if step.layer.members else [timing]
             return timings
+
+    def _divided(self, step: Step, state: State, timing: Timing) -> list[Timing]:
+        """Returns the time of a part, divided among its layers."""
+        problem = step.problem
+        assert isinstance(problem, PartProblem)
+        times = problem_times(problem, state.data.weights, step.variant, [
+            host_array(self.buffer(value), spec)
+            for value, spec in zip(step.inputs, step.variant.inputs, strict=True)])
+        shown = [time for time, layer in zip(times, step.layer.members, strict=True)
+                 if layer.problem is not None]
+        total = sum(shown) or 1.0
+        return [replace(timing, median_us=timing.median_us * time / total,
+                        p25_us=timing.p25_us * time / total, p75_us=timing.p75_us * time / total)
+                for time in shown]
 
     def end_to_end(self, *, repeats: int = 20) -> Timing:
         """Returns the time of one execution, with inputs and outputs on the device."""

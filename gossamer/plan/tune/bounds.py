@@ -14,6 +14,7 @@ from gossamer.expression import DISCONTINUOUS, FUNCTIONS, Expression, Expression
 from gossamer.ops.algorithm import Epilogue, Problem
 from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.ops.epilogue import operand_arrays
+from gossamer.ops.part.problem import ReshapeProblem
 from gossamer.ops.region.problem import RegionProblem, Source, weights_of_part
 from gossamer.ops.registry import OPS
 
@@ -73,7 +74,7 @@ def uncheckable(problem: Problem) -> str | None:
     """Returns why there are no bounds of a problem that jumps; None where there are."""
     parts = problem.parts if isinstance(problem, RegionProblem) else (problem,)
     for part in parts:
-        known = isinstance(part, ElementwiseProblem) or hasattr(part, "epilogue")
+        known = isinstance(part, ElementwiseProblem | ReshapeProblem) or hasattr(part, "epilogue")
         if not known and part.op not in _AVERAGING:
             return f"results that jump cannot be checked behind {part.op}"
     return None
@@ -124,6 +125,9 @@ def _of_problem(problem: Problem, inputs: Sequence[_Approximate], weights: Array
                     else next(remaining) for index in range(len(problem.operands))]
         return [_as_stored(output, spec.dtype) for output, spec in zip(
             _propagated(problem.expression, operands), problem.outputs, strict=True)]
+    if isinstance(problem, ReshapeProblem):
+        return [_Approximate(*(np.reshape(array, problem.shape) for array in (
+            inputs[0].value, inputs[0].error, inputs[0].doubtful)))]
     epilogue: Epilogue | None = getattr(problem, "epilogue", None)
     if epilogue is None:
         return _averaged(problem, inputs, weights)

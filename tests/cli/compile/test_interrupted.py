@@ -67,7 +67,7 @@ def test_ctrl_c_does_not_claim_what_was_not_kept(
         result = compile_(run, network)
     assert result.stderr == "error: interrupted: 0 candidates measured\n"
     with monkeypatch.context() as patch:
-        patch.setattr("gossamer.plan.choose.planner.refined", ctrl_c)
+        patch.setattr("gossamer.plan.choose.refine.refined", ctrl_c)
         result = compile_(run, network)
     assert " measured, kept in " in result.stderr
     shutil.rmtree(tmp_path / "cache")

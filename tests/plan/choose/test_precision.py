@@ -11,7 +11,7 @@ import pytest
 import gossamer
 from gossamer.device.base import Device
 from gossamer.plan.candidate import Candidate
-from gossamer.plan.choose import planner
+from gossamer.plan.choose import refine
 from gossamer.plan.plan import Plan
 from gossamer.plan.policy import EFFORTS
 from tests.conftest import is_slow
@@ -30,7 +30,7 @@ def halves_are_fast(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
     monkeypatch.setattr(Candidate, "cost", property(cost))
     monkeypatch.setitem(EFFORTS, "quick", replace(EFFORTS["quick"], configs=1, samples=1))
-    monkeypatch.setattr(planner, "refined", lambda *arguments: None)
+    monkeypatch.setattr(refine, "refined", lambda *arguments: None)
     monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path / "cache"))
 
 

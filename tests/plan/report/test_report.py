@@ -18,8 +18,7 @@ from gossamer.device.registry import find
 from gossamer.errors import UnsupportedError
 from gossamer.measure import Timing
 from gossamer.ops.registry import OPS
-from gossamer.plan.choose.plan_times import EndToEnd
-from gossamer.plan.choose.refine import DENSE_ONLY
+from gossamer.plan.choose.outcomes import DENSE_ONLY, EndToEnd
 from gossamer.plan.plan import Plan
 from gossamer.plan.report.report import Report, make_report
 from gossamer.plan.store.tuning_cache import file_name, tuning_folder

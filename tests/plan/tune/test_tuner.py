@@ -21,7 +21,7 @@ from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.conv2d.host import HostIm2col
 from gossamer.ops.op import Op
 from gossamer.ops.registry import OPS
-from gossamer.plan.choose import planner
+from gossamer.plan.choose import refine
 from gossamer.plan.choose.builder import conversion_layer
 from gossamer.plan.plan import Plan
 from gossamer.plan.program import Layer
@@ -68,7 +68,7 @@ def test_the_second_plan_measures_nothing_and_is_the_same(tuned: Callable[[], Pl
 
 def test_whole_programs_have_the_devices_memory_to_themselves(
         tuned: Callable[[], Plan], monkeypatch: pytest.MonkeyPatch) -> None:
-    plan, refined, counts = tuned(), planner.refined, []
+    plan, refined, counts = tuned(), refine.refined, []
     assert plan.tuner is not None
 
     def inputs_in_memory() -> int:
@@ -80,7 +80,7 @@ def test_whole_programs_have_the_devices_memory_to_themselves(
         counts.append(inputs_in_memory())
         return refined(*arguments)
 
-    monkeypatch.setattr(planner, "refined", watched)
+    monkeypatch.setattr(refine, "refined", watched)
     plan.program(2)
     assert counts == [0] and inputs_in_memory() == 0
 

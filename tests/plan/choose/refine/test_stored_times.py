@@ -13,7 +13,8 @@ from onnx import helper
 import gossamer
 from gossamer.device.registry import find
 from gossamer.plan.choose import plan_times
-from gossamer.plan.choose.plan_times import EndToEnd, program_key
+from gossamer.plan.choose.outcomes import EndToEnd
+from gossamer.plan.choose.plan_times import program_key
 from gossamer.plan.plan import Plan
 from gossamer.plan.program import Program
 from gossamer.plan.store.tuning_cache import TuningCache

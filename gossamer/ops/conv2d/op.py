@@ -1,0 +1,35 @@
+"""2-D convolution with all its algorithms."""
+
+from gossamer.ops.conv2d.binary.host import HostPopcount
+from gossamer.ops.conv2d.binary.popcount import Popcount
+from gossamer.ops.conv2d.binary.tensor_core.bit_tensor_core import BitTensorCore
+from gossamer.ops.conv2d.binary.wide_popcount import WidePopcount
+from gossamer.ops.conv2d.dense.depthwise import Depthwise
+from gossamer.ops.conv2d.dense.im2col_gemm import Im2colGemm
+from gossamer.ops.conv2d.dense.mma.algorithms import ImplicitGemmMma, PointwiseMma
+from gossamer.ops.conv2d.dense.mma.few_channels import FewChannelsMma
+from gossamer.ops.conv2d.dense.published import PublishedConvolution
+from gossamer.ops.conv2d.dense.wide_gemm import WideGemm
+from gossamer.ops.conv2d.dense.winograd import Winograd
+from gossamer.ops.conv2d.host import HostDepthwise, HostIm2col
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.conv2d.reference import reference
+from gossamer.ops.conv2d.sparse.csr.direct_sparse import DirectSparse
+from gossamer.ops.conv2d.sparse.generated.direct_sparse_compiled import DirectSparseCompiled
+from gossamer.ops.conv2d.sparse.host import SparseIm2col
+from gossamer.ops.conv2d.sparse.mma_batch.direct_sparse_mma import DirectSparseMma
+from gossamer.ops.conv2d.sparse.mma_pixels.direct_sparse_pixels import DirectSparsePixels
+from gossamer.ops.conv2d.sparse.table.direct_sparse_table import DirectSparseTable
+from gossamer.ops.conv2d.vendor.cudnn import Cudnn
+from gossamer.ops.conv2d.vendor.im2col_cublas import Im2colCublas
+from gossamer.ops.conv2d.vendor.im2col_cusparse import Im2colCusparse
+from gossamer.ops.op import Op
+from gossamer.ops.zero_weights import ZeroConvolution
+
+OP = Op("conv2d", Conv2dProblem, reference,
+        (Depthwise(), WideGemm(), Im2colGemm(), PointwiseMma(), ImplicitGemmMma(),
+         FewChannelsMma(), Winograd(), Cudnn(), Im2colCublas(), DirectSparse(),
+         DirectSparseTable(), DirectSparseCompiled(), DirectSparseMma(), DirectSparsePixels(),
+         Im2colCusparse(), BitTensorCore(), WidePopcount(), Popcount(), HostDepthwise(),
+         HostIm2col(), SparseIm2col(), HostPopcount(), PublishedConvolution(),
+         ZeroConvolution()))

@@ -1,0 +1,22 @@
+"""Matrix product with constant weights."""
+
+from gossamer.ops.gemm.binary import (
+    BitTensorCoreGemm,
+    HostPopcountGemm,
+    PopcountGemm,
+    WidePopcountGemm,
+)
+from gossamer.ops.gemm.cublas import CublasGemm
+from gossamer.ops.gemm.dense import FewRows, HostGemm, MmaGemm, TiledGemm, WideProduct
+from gossamer.ops.gemm.large import LargeGemm
+from gossamer.ops.gemm.problem import GemmProblem
+from gossamer.ops.gemm.published import PublishedGemm
+from gossamer.ops.gemm.reference import reference
+from gossamer.ops.gemm.sparse import SparseGemm, SparseRows
+from gossamer.ops.op import Op
+from gossamer.ops.zero_weights import ZeroProduct
+
+OP = Op("gemm", GemmProblem, reference,
+        (WideProduct(), FewRows(), TiledGemm(), LargeGemm(), MmaGemm(), CublasGemm(), SparseRows(),
+         HostGemm(), SparseGemm(), HostPopcountGemm(), BitTensorCoreGemm(), WidePopcountGemm(),
+         PopcountGemm(), PublishedGemm(), ZeroProduct()))

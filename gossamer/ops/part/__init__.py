@@ -1,0 +1,8 @@
+"""Parts of a network, or the whole of it, that a library for whole networks computes."""
+
+from gossamer.ops.op import Op
+from gossamer.ops.part.host import OnnxRuntime
+from gossamer.ops.part.problem import PartProblem
+from gossamer.ops.part.reference import reference
+
+OP = Op("part", PartProblem, reference, (OnnxRuntime(),))

@@ -1,0 +1,77 @@
+"""Element-wise arithmetic as ONNX nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from gossamer.errors import UnsupportedError
+from gossamer.expression import Expression, ExpressionStep
+from gossamer.ops.part.writer import ModelWriter
+
+_SAME = {"add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "pow": "Pow", "min": "Min",
+         "max": "Max", "neg": "Neg", "abs": "Abs", "exp": "Exp", "log": "Log", "sqrt": "Sqrt",
+         "tanh": "Tanh", "sin": "Sin", "cos": "Cos", "tan": "Tan", "atan": "Atan", "erf": "Erf",
+         "floor": "Floor", "round": "Round", "sigmoid": "Sigmoid", "sign": "Sign", "relu": "Relu",
+         "clip": "Clip"}
+"""Functions that ONNX has as operators, whose further inputs are the constants."""
+_WITH_ATTRIBUTES = {"leaky_relu": ("LeakyRelu", ("alpha",)),
+                    "hard_sigmoid": ("HardSigmoid", ("alpha", "beta"))}
+_COMPARISONS = {"less": "Less", "less_equal": "LessOrEqual", "greater": "Greater",
+                "greater_equal": "GreaterOrEqual", "equal": "Equal"}
+_LOGIC = {"and": "And", "or": "Or", "not": "Not"}
+_OF_INTEGERS = frozenset(("add", "sub", "mul", "min", "max", "neg", "abs", "where", "constant",
+                          *_COMPARISONS, *_LOGIC))
+"""Functions that ONNX Runtime computes of integers as gossamer does."""
+
+Shape = tuple[int, ...]
+
+
+def write_expression(writer: ModelWriter, expression: Expression, values: Sequence[str],
+                     shapes: Sequence[Shape], dtype: str, shape: Shape) -> list[str]:
+    """Adds the nodes of an expression, and returns the names of its outputs, all of one shape.
+
+    values, shapes: names and shapes of its inputs, which are of this dtype.
+    Raises UnsupportedError for a function that ONNX Runtime does not compute in the dtype.
+    """
+    names, known = list(values), list(shapes)
+    for step in expression.steps:
+        if dtype != "float32" and step.function not in _OF_INTEGERS:
+            raise UnsupportedError(f"{step.function} of {dtype}: has no ONNX form")
+        arguments = [names[argument] for argument in step.arguments]
+        names.append(_step(writer, step, arguments, [known[a] for a in step.arguments], dtype))
+        known.append(np.broadcast_shapes(*(known[a] for a in step.arguments)))
+    return [names[output] if known[output] == shape else
+            writer.node("Expand", [names[output], writer.integers(shape)])
+            for output in expression.outputs]
+
+
+def _step(writer: ModelWriter, step: ExpressionStep, arguments: list[str],
+          shapes: Sequence[Shape], dtype: str) -> str:
+    function = step.function
+    if function == "constant":
+        return writer.constant(step.constants[0], dtype)
+    if function == "mul" and arguments[0] == arguments[1] and dtype == "float32":
+        # the form in which ONNX Runtime recognises a layer norm
+        return writer.node("Pow", [arguments[0], writer.constant(2, dtype)])
+    if function in _SAME:
+        return writer.node(_SAME[function], [*arguments, *(
+            writer.constant(number, dtype) for number in step.constants)])
+    if function in _WITH_ATTRIBUTES:
+        operator, names = _WITH_ATTRIBUTES[function]
+        return writer.node(operator, arguments, **dict(zip(names, step.constants, strict=True)))
+    if function == "prelu":
+        value, slope = arguments
+        if np.broadcast_shapes(*shapes) == shapes[0]:
+            return writer.node("PRelu", [value, slope])
+        negative = writer.node("Less", [value, writer.constant(0, dtype)])
+        return writer.node("Where", [negative, writer.node("Mul", [value, slope]), value])
+    # the truth values of expressions are numbers
+    if function in _COMPARISONS:
+        return writer.cast(writer.node(_COMPARISONS[function], arguments), dtype)
+    if function in _LOGIC:
+        truths = [writer.cast(argument, bool) for argument in arguments]
+        return writer.cast(writer.node(_LOGIC[function], truths), dtype)
+    condition, chosen, other = arguments
+    return writer.node("Where", [writer.cast(condition, bool), chosen, other])

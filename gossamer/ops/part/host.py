@@ -1,0 +1,112 @@
+"""ONNX Runtime on the host, for parts of a network and for whole networks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import cast
+
+import numpy as np
+
+from gossamer.device.base import Buffer, Device
+from gossamer.device.host import host_array, processors
+from gossamer.errors import UnsupportedError
+from gossamer.ops.algorithm import Algorithm, State, Variant
+from gossamer.ops.host_threads import ONE, THREADS, thread_configs
+from gossamer.ops.onnx_part.session import Session, is_installed
+from gossamer.ops.part.model import constants_of, model_of
+from gossamer.ops.part.problem import PartProblem
+from gossamer.ops.weights import Weights
+
+_MOST_BYTES = 2**31 - 2**24
+"""Bytes of constants that a model in memory may have, with some room for its nodes."""
+
+
+class OnnxRuntime(Algorithm):
+    """Runs the problems of a part as one model of ONNX Runtime.
+
+    Threads wait for work without a processor where the part is not the whole network, since other
+    layers want the processors meanwhile.
+    """
+
+    op = "part"
+    name = "onnxruntime"
+    vendor = "ONNX Runtime"
+
+    def version(self, device: Device) -> str:
+        if device.compiles or not is_installed():
+            return ""
+        import onnxruntime
+
+        return onnxruntime.__version__
+
+    def supports(self, problem: PartProblem, device: Device) -> str | None:
+        if device.compiles:
+            return "runs on the host only"
+        if not is_installed():
+            return "needs ONNX Runtime; pip install onnxruntime"
+        return _refusal(problem)
+
+    def variants(self, problem: PartProblem, device: Device) -> Iterable[Variant]:
+        return [Variant(config, problem.inputs, problem.outputs) for config in thread_configs()]
+
+    def prepare(self, weights: Weights, problem: PartProblem, variant: Variant,
+                device: Device) -> State:
+        def session(arrays: Mapping[str, np.ndarray]) -> Buffer:
+            return SessionMemory(device, made_session(problem, arrays, variant),
+                                 sum(array.nbytes for array in arrays.values()))
+
+        memory = weights.packed(f"session {variant.config_text} {hash(problem)}", session)
+        return State(problem, variant, device, data=Ready(
+            cast(SessionMemory, memory).session, weights.arrays))
+
+    def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
+               workspace: Buffer | None, stream: object = None) -> None:
+        results = state.data.session.run([
+            host_array(buffer, spec)
+            for buffer, spec in zip(inputs, state.variant.inputs, strict=True)])
+        for buffer, spec, result in zip(outputs, state.variant.outputs, results, strict=True):
+            host_array(buffer, spec)[...] = result
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A part that is ready to run: its session, and its constants by name."""
+
+    session: Session
+    weights: Mapping[str, np.ndarray]
+
+
+class SessionMemory(Buffer):
+    """The memory that a session has for constants, as a packed form of a part's weights: all
+    contexts share it."""
+
+    def __init__(self, device: Device, session: Session, nbytes: int) -> None:
+        self.device = device
+        self.session = session
+        self.nbytes = nbytes
+
+    def view(self, offset: int, nbytes: int) -> Buffer:
+        raise ValueError("the memory of a session has no parts")
+
+
+def made_session(problem: PartProblem, weights: Mapping[str, np.ndarray], variant: Variant, *,
+                 profiled: bool = False) -> Session:
+    """Returns the session of a part. Raises UnsupportedError where ONNX Runtime has none."""
+    return Session(model_of(problem), constants_of(problem, weights),
+                   threads=1 if variant[THREADS] == ONE else processors(),
+                   spinning=problem.whole, profiled=profiled)
+
+
+@lru_cache(maxsize=1024)
+def _refusal(problem: PartProblem) -> str | None:
+    """Returns why no model of ONNX Runtime computes a part; None where one does."""
+    nbytes = sum(4 * int(np.prod(shape)) for shape in problem.weight_shapes.values())
+    if nbytes > _MOST_BYTES:
+        return "takes more than 2 GiB, which no ONNX model in memory may"
+    try:
+        model_of(problem)
+    except UnsupportedError as error:
+        return str(error)
+    return None

@@ -1,0 +1,276 @@
+"""The problems of a part as ONNX nodes: one function for each op, in the table OPERATORS.
+
+Each takes the writer, the problem, the names of its inputs, and those of its constants by the names
+that the problem gives them; it returns the names of the outputs. It raises UnsupportedError for a
+problem that ONNX Runtime does not compute as gossamer does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from gossamer.errors import UnsupportedError
+from gossamer.expression import Expression, ExpressionStep
+from gossamer.ops.concat.problem import ConcatProblem
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.conv_transpose2d.problem import ConvTranspose2dProblem
+from gossamer.ops.copy.problem import CopyProblem
+from gossamer.ops.elementwise.problem import ElementwiseProblem
+from gossamer.ops.gather.problem import GatherProblem
+from gossamer.ops.gemm.problem import GemmProblem
+from gossamer.ops.matmul.problem import MatmulProblem
+from gossamer.ops.pad.problem import PadProblem
+from gossamer.ops.part.expression import write_expression
+from gossamer.ops.part.problem import ReshapeProblem
+from gossamer.ops.part.writer import ModelWriter
+from gossamer.ops.pool.problem import PoolProblem
+from gossamer.ops.reduce.problem import ReduceProblem
+from gossamer.ops.resize.problem import ResizeProblem
+from gossamer.ops.softmax.problem import SoftmaxProblem
+
+Names = Mapping[str, str]
+
+
+def _conv2d(writer: ModelWriter, problem: Conv2dProblem, inputs: Sequence[str],
+            weights: Names) -> list[str]:
+    operands = [inputs[0], weights["weight"]]
+    bias, expression = _bias(problem)
+    if bias is not None:
+        operands.append(weights[bias])
+    result = writer.node(
+        "Conv", operands, kernel_shape=problem.kernel, strides=problem.stride, pads=problem.pads,
+        dilations=problem.dilation, group=problem.groups)
+    return _epilogue(writer, problem, expression, result, inputs, weights, spatial=2)
+
+
+def _gemm(writer: ModelWriter, problem: GemmProblem, inputs: Sequence[str],
+          weights: Names) -> list[str]:
+    operands = [inputs[0], weights["weight"]]
+    bias, expression = _bias(problem)
+    if bias is not None:
+        operands.append(weights[bias])
+    result = writer.node("Gemm", operands, transB=1)
+    return _epilogue(writer, problem, expression, result, inputs, weights, spatial=0)
+
+
+def _bias(problem: Conv2dProblem | GemmProblem) -> tuple[str | None, Expression]:
+    """Returns the name of the constant that an epilogue adds to each channel before all else, and
+    the expression of the sum; None with the expression as it is where there is no such constant.
+    """
+    expression, operands = problem.epilogue.expression, problem.epilogue.operands
+    steps = expression.steps
+    if not steps or steps[0].function != "add" or 0 not in steps[0].arguments:
+        return None, expression
+    other = sum(steps[0].arguments)
+    is_read_again = 0 in expression.outputs or any(0 in step.arguments for step in steps[1:])
+    if is_read_again or not 0 < other < expression.inputs or operands[other - 1] != "channel":
+        return None, expression
+    first = expression.inputs
+
+    def moved(value: int) -> int:
+        return 0 if value == first else value - (value > first)
+
+    return f"operand{other - 1}", Expression(expression.inputs, tuple(
+        ExpressionStep(step.function, tuple(map(moved, step.arguments)), step.constants)
+        for step in steps[1:]), tuple(map(moved, expression.outputs)))
+
+
+def _epilogue(writer: ModelWriter, problem: Conv2dProblem | GemmProblem, expression: Expression,
+              result: str, inputs: Sequence[str], weights: Names, *, spatial: int) -> list[str]:
+    """Adds what follows a product. spatial: how many dimensions come after the channels."""
+    (output,) = problem.outputs[:1]
+    tensors = iter(inputs[1:])
+    read = {argument for step in expression.steps for argument in step.arguments}
+    values, shapes = [result], [output.shape]
+    for index, kind in enumerate(problem.epilogue.operands):
+        if kind == "tensor":
+            values.append(next(tensors))
+            shapes.append(output.shape)
+            continue
+        name = weights[f"operand{index}"]
+        shapes.append((output.shape[1], *(1,) * spatial))
+        values.append(writer.reshaped(name, shapes[-1]) if spatial and index + 1 in read else name)
+    return write_expression(writer, expression, values, shapes, "float32", output.shape)
+
+
+def _elementwise(writer: ModelWriter, problem: ElementwiseProblem, inputs: Sequence[str],
+                 weights: Names) -> list[str]:
+    remaining = iter(inputs)
+    dtypes = [spec.dtype for spec in problem.operands]
+    values = [weights[f"operand{index}"] if index in problem.constants else next(remaining)
+              for index in range(len(problem.operands))]
+    given = iter(problem.inputs)
+    for index in range(len(values)):
+        if index not in problem.constants:
+            dtypes[index] = str(next(given).stored_dtype)
+    arithmetic = problem.arithmetic
+    if problem.expression.is_identity and len(values) == 1:
+        # integers of 64 bits are not exact in float32
+        arithmetic = dtypes[0]
+    values = [value if dtype == arithmetic else writer.cast(value, arithmetic)
+              for value, dtype in zip(values, dtypes, strict=True)]
+    results: list[str] = []
+    for value, dtype in zip(write_expression(
+            writer, problem.expression, values, [spec.shape for spec in problem.operands],
+            arithmetic, problem.shape), problem.dtypes, strict=True):
+        if dtype != arithmetic:
+            value = writer.cast(value, dtype)
+        results.append(writer.node("Identity", [value]) if value in (*inputs, *results) else value)
+    return results
+
+
+def _pool(writer: ModelWriter, problem: PoolProblem, inputs: Sequence[str],
+          weights: Names) -> list[str]:
+    window: dict[str, Any] = {"kernel_shape": problem.kernel, "strides": problem.stride}
+    if problem.kind == "average":
+        if problem.dilation != (1, 1):
+            raise UnsupportedError("a dilated average: has no ONNX form")
+        return [writer.node("AveragePool", inputs, **window, pads=problem.pads,
+                            ceil_mode=int(problem.ceil_mode),
+                            count_include_pad=int(problem.count_include_pad))]
+    # what lies beyond the padding is no part of a maximum either
+    ends = []
+    for axis, size in enumerate((problem.out_height, problem.out_width)):
+        span = (problem.kernel[axis] - 1) * problem.dilation[axis] + 1
+        reach = (size - 1) * problem.stride[axis] + span
+        ends.append(max(problem.pads[2 + axis],
+                        reach - problem.input.shape[2 + axis] - problem.pads[axis]))
+    return [writer.node("MaxPool", inputs, **window, pads=[*problem.pads[:2], *ends],
+                        dilations=problem.dilation)]
+
+
+def _reduce(writer: ModelWriter, problem: ReduceProblem, inputs: Sequence[str],
+            weights: Names) -> list[str]:
+    is_float = problem.input.dtype == "float32"
+    if problem.kind == "mean" and not is_float:
+        raise UnsupportedError("a mean of integers: has no ONNX form")
+    shape = problem.input.shape
+    if problem.kind == "mean" and problem.axes == (2, 3) and len(shape) == 4:
+        result = writer.node("GlobalAveragePool", inputs)
+        return [result if problem.keepdims else writer.reshaped(result, shape[:2])]
+    if not problem.axes:
+        return [writer.node("Identity", inputs)]
+    if problem.kind == "sum":
+        return [writer.node("ReduceSum", [*inputs, writer.integers(problem.axes)],
+                            keepdims=int(problem.keepdims))]
+    return [writer.node({"mean": "ReduceMean", "max": "ReduceMax"}[problem.kind], inputs,
+                        axes=problem.axes, keepdims=int(problem.keepdims))]
+
+
+def _softmax(writer: ModelWriter, problem: SoftmaxProblem, inputs: Sequence[str],
+             weights: Names) -> list[str]:
+    return [writer.node("LogSoftmax" if problem.log else "Softmax", inputs, axis=problem.axis)]
+
+
+def _concat(writer: ModelWriter, problem: ConcatProblem, inputs: Sequence[str],
+            weights: Names) -> list[str]:
+    return [writer.node("Concat", inputs, axis=problem.axis)]
+
+
+def _copy(writer: ModelWriter, problem: CopyProblem, inputs: Sequence[str],
+          weights: Names) -> list[str]:
+    """Adds a slice, a transposition and a broadcast, as far as the copy is one."""
+    if not problem.is_free_of_layout or problem.converts:
+        raise UnsupportedError("a change of format: has no ONNX form")
+    walked = [dim for dim in problem.dims if dim is not None]
+    if len(set(walked)) < len(walked):
+        raise UnsupportedError("a diagonal: has no ONNX form")
+    (value,), have = inputs, list(problem.input.shape)
+    cut: list[tuple[int, int, int, int]] = []
+    for dim, (size, start) in enumerate(zip(problem.input.shape, problem.starts, strict=True)):
+        count, step = 1, 1
+        if dim in walked:
+            place = problem.dims.index(dim)
+            count, step = problem.output.shape[place], problem.steps[place]
+        if (start, count, step) != (0, size, 1):
+            end = start + step * count
+            # an end of -1 would count from the last one
+            cut.append((start, -size - 1 if end < 0 else end, dim, step))
+        have[dim] = count
+    if cut:
+        starts, ends, axes, steps = (writer.integers(values) for values in zip(*cut, strict=True))
+        value = writer.node("Slice", [value, starts, ends, axes, steps])
+    order = [*walked, *(dim for dim in range(len(have)) if dim not in walked)]
+    if order != list(range(len(have))):
+        value = writer.node("Transpose", [value], perm=order)
+    shape = [1 if dim is None else size
+             for dim, size in zip(problem.dims, problem.output.shape, strict=True)]
+    if shape != [have[dim] for dim in order]:
+        value = writer.reshaped(value, shape)
+    if tuple(shape) != problem.output.shape:
+        value = writer.node("Expand", [value, writer.integers(problem.output.shape)])
+    return [value if value not in inputs else writer.node("Identity", [value])]
+
+
+def _pad(writer: ModelWriter, problem: PadProblem, inputs: Sequence[str],
+         weights: Names) -> list[str]:
+    operands = [*inputs, writer.integers(problem.pads)]
+    if problem.mode == "constant":
+        operands.append(writer.constant(problem.value, problem.input.dtype))
+    return [writer.node("Pad", operands, mode=problem.mode)]
+
+
+def _resize(writer: ModelWriter, problem: ResizeProblem, inputs: Sequence[str],
+            weights: Names) -> list[str]:
+    if problem.input.dtype != "float32":
+        raise UnsupportedError(f"a resize of {problem.input.dtype}: has no ONNX form")
+    shape = problem.input.shape
+    ratios = tuple(out / size for out, size in zip(problem.size, shape[2:], strict=True))
+    rules = {"mode": problem.mode, "coordinate_transformation_mode": problem.coordinates,
+             "nearest_mode": problem.nearest_mode}
+    if problem.scales == ratios:
+        return [writer.node("Resize", [*inputs, "", "", writer.integers(
+            (*shape[:2], *problem.size))], **rules)]
+    scales = writer.constant((1.0, 1.0, *problem.scales), "float32")
+    return [writer.node("Resize", [*inputs, "", scales], **rules)]
+
+
+def _gather(writer: ModelWriter, problem: GatherProblem, inputs: Sequence[str],
+            weights: Names) -> list[str]:
+    return [writer.node("Gather", _operands(problem, inputs, weights), axis=problem.axis)]
+
+
+def _matmul(writer: ModelWriter, problem: MatmulProblem, inputs: Sequence[str],
+            weights: Names) -> list[str]:
+    if problem.a.dtype != "float32":
+        raise UnsupportedError(f"a product of {problem.a.dtype}: has no ONNX form")
+    return [writer.node("MatMul", _operands(problem, inputs, weights))]
+
+
+def _operands(problem: GatherProblem | MatmulProblem, inputs: Sequence[str],
+              weights: Names) -> list[str]:
+    remaining = iter(inputs)
+    return [weights[f"operand{index}"] if index in problem.constants else next(remaining)
+            for index in range(2)]
+
+
+def _conv_transpose2d(writer: ModelWriter, problem: ConvTranspose2dProblem, inputs: Sequence[str],
+                      weights: Names) -> list[str]:
+    operands = [*inputs, weights["weight"], *([weights["bias"]] if problem.bias else [])]
+    return [writer.node("ConvTranspose", operands, kernel_shape=problem.kernel,
+                        strides=problem.stride, pads=problem.pads, dilations=problem.dilation,
+                        output_padding=problem.output_padding, group=problem.groups)]
+
+
+def _reshape(writer: ModelWriter, problem: ReshapeProblem, inputs: Sequence[str],
+             weights: Names) -> list[str]:
+    return [writer.reshaped(inputs[0], problem.shape)]
+
+
+OPERATORS: dict[str, Callable[[ModelWriter, Any, Sequence[str], Names], list[str]]] = {
+    "concat": _concat,
+    "conv2d": _conv2d,
+    "conv_transpose2d": _conv_transpose2d,
+    "copy": _copy,
+    "elementwise": _elementwise,
+    "gather": _gather,
+    "gemm": _gemm,
+    "matmul": _matmul,
+    "pad": _pad,
+    "pool": _pool,
+    "reduce": _reduce,
+    "reshape": _reshape,
+    "resize": _resize,
+    "softmax": _softmax,
+}

@@ -1,0 +1,32 @@
+"""Several layers that one algorithm computes in one step, with all algorithms for them."""
+
+from gossamer.ops.op import Op
+from gossamer.ops.region.algorithm import RegionAlgorithm
+from gossamer.ops.region.binary import (
+    BitTensorCoreRegion,
+    HostPopcountRegion,
+    PopcountRegion,
+    WidePopcountRegion,
+)
+from gossamer.ops.region.channel_attention.channel_attention import ChannelAttention
+from gossamer.ops.region.first_convolution import FirstConvolutionMma
+from gossamer.ops.region.inverted_residual.inverted_residual import InvertedResidual, Separable
+from gossamer.ops.region.inverted_residual.inverted_residual_mma import (
+    InvertedResidualMma,
+    SeparableMma,
+    SqueezeExciteMma,
+    StemMma,
+)
+from gossamer.ops.region.inverted_residual.squeeze_excite import SqueezeExcite
+from gossamer.ops.region.pointwise_mean.pointwise_mean import PointwiseMean
+from gossamer.ops.region.popcount_chain.popcount_chain import PopcountChain
+from gossamer.ops.region.problem import RegionProblem
+from gossamer.ops.region.reference import reference
+
+ALGORITHMS: tuple[RegionAlgorithm, ...] = (
+    InvertedResidualMma(), SeparableMma(), StemMma(), SqueezeExciteMma(), InvertedResidual(),
+    Separable(), SqueezeExcite(), ChannelAttention(), PointwiseMean(), FirstConvolutionMma(),
+    PopcountChain(),
+    BitTensorCoreRegion(), WidePopcountRegion(), PopcountRegion(), HostPopcountRegion())
+
+OP = Op("region", RegionProblem, reference, ALGORITHMS)

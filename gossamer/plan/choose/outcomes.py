@@ -1,0 +1,72 @@
+"""What is known of a program that was chosen: its time, its accuracy, and how it compares with
+others. Reports need it where nothing was measured too, without the code that measures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from gossamer.measure import Timing
+from gossamer.plan.measurement import counted
+from gossamer.plan.program import Program
+
+MEASURED = "measured choice"
+DENSE_ONLY = "dense algorithms only"
+"""The name of the plan without algorithms that skip zeros."""
+WHEREVER = " wherever it can"
+"""What follows an algorithm in the name of the plan that takes it wherever it can be used."""
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """The accuracy of a program.
+
+    error: the largest normalised error of any output on any calibration image. images: number of
+    calibration images. tolerance: the largest error that was allowed. less_precise: names of the
+    layers that are computed in less than float32. held_back: names of the layers that would be
+    faster in less than float32 and are in float32 because of the tolerance.
+    """
+
+    error: float
+    images: int
+    tolerance: float | None
+    less_precise: tuple[str, ...]
+    held_back: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        text = (f"error {self.error:.1e} on {counted(self.images, 'calibration image')}, "
+                f"{counted(len(self.less_precise), 'layer')} in less than float32")
+        if self.held_back:
+            text += f", {len(self.held_back)} held back in float32 for the tolerance"
+        if self.tolerance is not None and not self.error <= self.tolerance:
+            text += f"; the tolerance {self.tolerance:.1e} cannot be met by float32 either"
+        return text
+
+
+@dataclass(frozen=True)
+class EndToEnd:
+    """The time of one execution of a program, with inputs and outputs on the device.
+
+    timing: the time; None where the program does not run. cached: whether the time was read from
+    the cache. failure: why the program does not run.
+    """
+
+    timing: Timing | None = None
+    cached: bool = False
+    failure: str = ""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The outcome of comparing the cheapest assignment's program with others.
+
+    program: the program to use. end_to_end: its time. why: the reason that is reported where its
+    layers take slower candidates than the cheapest assignment; "" for that one itself. plans: one
+    dict for each plan with the keys plan, median_us, p25_us, p75_us, outcome and is_taken, the
+    cheapest assignment's first.
+    """
+
+    program: Program
+    end_to_end: EndToEnd
+    why: str
+    plans: list[dict[str, Any]]

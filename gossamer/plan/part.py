@@ -1,0 +1,138 @@
+"""The parts of a network that a library for whole networks may compute, each as one layer."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+from gossamer.device.base import Device
+from gossamer.model.readers.onnx.clusters import Clusters
+from gossamer.ops.algorithm import Problem
+from gossamer.ops.part.problem import PartProblem, ReshapeProblem
+from gossamer.ops.registry import OPS
+from gossamer.plan.measurement import counted
+from gossamer.plan.policy import Policy
+from gossamer.plan.program import Layer
+from gossamer.plan.region import links_of
+
+WHOLE = "whole network"
+"""The name of the part that is all layers of a network."""
+
+
+def is_part(layer: Layer) -> bool:
+    """Returns whether a layer is a part of the network."""
+    return isinstance(layer.problem, PartProblem)
+
+
+def may_have_parts(policy: Policy) -> bool:
+    """Returns whether a policy lets libraries for whole networks compute parts."""
+    return policy.vendors and not policy.unfused and policy.sparse_threshold is None
+
+
+def has_library(device: Device) -> bool:
+    """Returns whether a library that computes parts is installed for a device."""
+    try:
+        return not device.compiles and any(
+            algorithm.version(device) for algorithm in OPS[PartProblem.op].algorithms)
+    except ImportError:
+        # a library that does not fit this Python is none
+        return False
+
+
+def find_parts(layers: Sequence[Layer], outputs: Collection[str], device: Device,
+               left_out: Collection[str] = ()) -> list[Layer]:
+    """Returns the parts of a network, as few and as large as the layers that are left out allow, of
+    the layers that an algorithm for parts can compute on the device.
+
+    outputs: the names of the network's outputs. left_out: names of layers that are in no part.
+    """
+    if not has_library(device):
+        return []
+    left_out = set(left_out)
+    while True:
+        parts = [part for group in _groups(layers, left_out)
+                 if (part := part_of(layers, [layers[index] for index in group], outputs))]
+        refused = {member.name for part in parts if _refusal(part, device)
+                   for member in part.members if _refusal_alone(layers, member, outputs, device)}
+        if not refused:
+            return [part for part in parts if not _refusal(part, device)]
+        left_out |= refused
+
+
+def part_of(layers: Sequence[Layer], members: Sequence[Layer],
+            outputs: Collection[str]) -> Layer | None:
+    """Returns some of a network's layers as one layer with a PartProblem; None where they read
+    nothing from outside, where nobody reads what they write, and where all are reshapes."""
+    inside = {layer.name for layer in members}
+    read = {name for layer in layers if layer.name not in inside for name in layer.inputs}
+    entries, exits, sources = links_of(members, read.union(outputs))
+    count = sum(layer.problem is not None for layer in members)
+    if not (entries and exits and count):
+        return None
+    whole = len(members) == len(layers)
+    problem = PartProblem(
+        tuple(map(_problem_of, members)),
+        tuple(tuple(sources[name] for name in layer.inputs) for layer in members),
+        tuple(sources[name] for name in exits), whole)
+    names = tuple(layer.name for layer in members)
+    name = WHOLE if whole else f"{names[0]} to {names[-1]}, {counted(count, 'layer')}"
+    return Layer(name, problem.op, entries, exits, list(problem.outputs), problem,
+                 {f"{index}.{key}": array for index, layer in enumerate(members)
+                  for key, array in layer.weights.items()},
+                 source=name, covers=names, members=tuple(members),
+                 facts={value: facts for layer in members for value, facts in layer.facts.items()
+                        if value in exits}, store=layers[0].store)
+
+
+def _problem_of(layer: Layer) -> Problem:
+    if layer.problem is not None:
+        return layer.problem
+    (target,) = layer.output_specs
+    assert layer.reshaped is not None
+    return ReshapeProblem(layer.reshaped, target.shape)
+
+
+def _refusal(part: Layer, device: Device) -> str | None:
+    """Returns why no algorithm computes a part; None where one does."""
+    reasons = [algorithm.supports(part.problem, device)
+               for algorithm in OPS[PartProblem.op].algorithms]
+    return None if None in reasons else next(iter(reasons), "nothing computes parts")
+
+
+def _refusal_alone(layers: Sequence[Layer], member: Layer, outputs: Collection[str],
+                   device: Device) -> str | None:
+    alone = part_of(layers, [member], outputs)
+    return "is no part" if alone is None else _refusal(alone, device)
+
+
+def _groups(layers: Sequence[Layer], left_out: Collection[str]) -> Iterator[list[int]]:
+    """Yields the numbers of the layers of each part: they are connected, and no path leads from
+    them through other layers back to them."""
+    if not left_out and _are_connected(layers):
+        yield list(range(len(layers)))
+        return
+    clusters = Clusters()
+    for layer in layers:
+        step = clusters.add(layer.inputs, layer.outputs)
+        if layer.name not in left_out:
+            clusters.join(step)
+    yield from clusters.groups()
+
+
+def _are_connected(layers: Sequence[Layer]) -> bool:
+    """Returns whether values that layers write and read connect all of them."""
+    neighbours: dict[str, list[int]] = {}
+    for index, layer in enumerate(layers):
+        for name in layer.outputs:
+            neighbours.setdefault(name, []).append(index)
+    for index, layer in enumerate(layers):
+        for name in layer.inputs:
+            if name in neighbours:
+                neighbours[name].append(index)
+    reached, waiting = {0}, [0] if layers else []
+    while waiting:
+        layer = layers[waiting.pop()]
+        for name in (*layer.inputs, *layer.outputs):
+            new = set(neighbours.pop(name, ())) - reached
+            reached |= new
+            waiting += new
+    return len(reached) == len(layers)

@@ -1,0 +1,149 @@
+"""ONNX Runtime on parts: each op that it takes, against the float64 reference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from gossamer.device.registry import find
+from gossamer.errors import UnsupportedError
+from gossamer.expression import Expression, ExpressionStep, apply
+from gossamer.ops.algorithm import Epilogue, Problem
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.copy.problem import CopyProblem, expand, slice_, transpose
+from gossamer.ops.elementwise.problem import ElementwiseProblem, cast
+from gossamer.ops.gather.problem import GatherProblem
+from gossamer.ops.gemm.problem import GemmProblem
+from gossamer.ops.part import OP
+from gossamer.ops.part.model import model_of
+from gossamer.ops.part.problem import PartProblem, ReshapeProblem
+from gossamer.ops.part.profile import problem_times
+from gossamer.ops.pool.problem import PoolProblem
+from gossamer.ops.reduce.problem import ReduceProblem
+from gossamer.ops.region.problem import Source, entry
+from gossamer.ops.resize.problem import ResizeProblem
+from gossamer.tensor import Format, default_spec
+from tests.ops.harness import check, random_array
+from tests.ops.problems import PROBLEMS
+
+HOST = find("host")
+IMAGE = default_spec((2, 4, 7, 6))
+BIAS_AND_SUM = Epilogue(Expression(3, (ExpressionStep("add", (0, 1)), ExpressionStep("relu", (3,)),
+                                       ExpressionStep("add", (4, 2)))), ("channel", "tensor"))
+SCALE_AND_BIAS = Epilogue(Expression(3, (ExpressionStep("mul", (0, 1)),
+                                         ExpressionStep("add", (3, 2)))), ("channel", "channel"))
+BIAS_TWICE = Epilogue(Expression(2, (ExpressionStep("add", (1, 0)),
+                                     ExpressionStep("mul", (2, 0)))), ("channel",))
+
+
+def alone(problem: Problem) -> PartProblem:
+    """Returns a problem as a part of its own."""
+    return PartProblem((problem,), (tuple(entry(i) for i in range(len(problem.inputs))),),
+                       tuple((0, i) for i in range(len(problem.outputs))))
+
+
+def chain(*problems: Problem) -> PartProblem:
+    """Returns problems of one input each that follow one another, as a part."""
+    sources: list[tuple[Source, ...]] = [(entry(0),)]
+    sources += [((index, 0),) for index in range(len(problems) - 1)]
+    return PartProblem(problems, tuple(sources), ((len(problems) - 1, 0),))
+
+
+MORE: Sequence[Problem] = [
+    Conv2dProblem(2, 4, 7, 6, 6, (3, 3), (2, 1), (1, 0, 1, 2), (1, 1), 2, BIAS_AND_SUM),
+    Conv2dProblem(1, 3, 5, 5, 4, (3, 2), dilation=(2, 1), epilogue=SCALE_AND_BIAS),
+    GemmProblem(3, 5, 7, BIAS_AND_SUM), GemmProblem(3, 5, 7, SCALE_AND_BIAS),
+    GemmProblem(1, 5, 7, BIAS_TWICE),
+    *(PoolProblem(IMAGE, kind, (3, 3), (2, 2), pads, ceil_mode=True, count_include_pad=counts)
+      for kind, pads, counts in [("max", (0, 0, 0, 0), False), ("max", (1, 1, 1, 1), False),
+                                 ("average", (1, 1, 1, 1), False),
+                                 ("average", (1, 0, 0, 1), True)]),
+    PoolProblem(IMAGE, "max", (2, 2), dilation=(2, 3)),
+    ReduceProblem(IMAGE, "mean", (2, 3), False), ReduceProblem(IMAGE, "mean", (1,)),
+    ReduceProblem(IMAGE, "sum", (1, 3), False), ReduceProblem(IMAGE, "max", (0, 2), False),
+    slice_(IMAGE, [5, -1], [-99, 0], [2, 3], [-2, -3]),
+    expand(default_spec((4, 1, 6)), (2, 4, 7, 6)),
+    transpose(default_spec((2, 3, 4), "int64"), (2, 0, 1)),
+    CopyProblem(default_spec((3, 4, 5)), default_spec((5, 2, 3)), (2, None, 0), (1, 1, 1),
+                (0, 2, 0)),
+    *(ResizeProblem(IMAGE, size, scales, *rules) for size, scales in [
+        ((14, 12), (2.0, 2.0)), ((10, 9), (1.5, 1.5)), ((5, 11), (5 / 7, 11 / 6))]
+      for rules in [("nearest", "asymmetric", "floor"), ("linear", "half_pixel"),
+                    ("linear", "align_corners"), ("nearest", "half_pixel", "round_prefer_ceil")]),
+    cast(default_spec((5,), "int64"), "int32"), cast(default_spec((5,)), "int64"),
+    ElementwiseProblem((IMAGE, default_spec((4, 1, 1))), apply("prelu"), constants=(1,)),
+    ElementwiseProblem((default_spec((4, 1, 1)), IMAGE), apply("prelu")),
+    ElementwiseProblem((default_spec((3, 1)), default_spec((2,))),
+                       Expression(2, (ExpressionStep("exp", (0,)),), (2, 0)), ("float32",) * 2),
+    ElementwiseProblem((default_spec((3,), "bool"), default_spec((3,), "int64"),
+                        default_spec((3,), "int64")), apply("where"), ("int64",)),
+]
+"""Problems with forms of their own beside those that build each kernel."""
+
+
+def is_taken(problem: Problem) -> bool:
+    return OP.algorithms[0].supports(alone(problem), HOST) is None
+
+
+@pytest.mark.parametrize("problem", [
+    problem for op, problems in PROBLEMS.items() if op != "gather" for problem in problems
+    if is_taken(problem)] + list(MORE), ids=lambda problem: f"{problem.op} {problem.describe()}")
+def test_problems_are_computed_as_the_reference_does(problem: Problem) -> None:
+    check(alone(problem), HOST)
+
+
+def test_gathering_takes_constants_and_indices_in_range() -> None:
+    problem = alone(GatherProblem(default_spec((5, 3)), default_spec((4,), "int32"), 0, (0,)))
+    (indices,) = problem.example_inputs(np.random.default_rng(0))
+    assert check(problem, HOST, inputs=[indices])
+
+
+def test_most_ops_are_taken() -> None:
+    taken = {op for op, problems in PROBLEMS.items() if any(map(is_taken, problems))}
+    assert taken == {"pool", "reduce", "softmax", "resize", "pad", "copy", "concat", "gather",
+                     "matmul", "conv_transpose2d", "elementwise"}
+
+
+def test_a_part_of_several_problems() -> None:
+    problem = chain(Conv2dProblem(2, 3, 6, 5, 4, (3, 3)), ReduceProblem(
+        default_spec((2, 4, 4, 3)), "mean", (2, 3)), ReshapeProblem(default_spec((2, 4, 1, 1)),
+                                                                    (2, 4)), GemmProblem(2, 3, 4))
+    assert check(problem, HOST)
+    assert problem.first_images(1).outputs[0].shape == (1, 3)
+    assert problem.describe() == "part of the network, 4 layers"
+    assert replace(problem, whole=True).describe() == "whole network, 4 layers"
+
+
+def test_bytes_of_photos_are_read_as_they_lie() -> None:
+    spec = default_spec((1, 3, 4, 5))
+    problem = alone(ElementwiseProblem((spec,), Expression(1, (
+        ExpressionStep("constant", (), (1 / 255,)), ExpressionStep("mul", (0, 1)))),
+        formats=(Format("NHWC", "uint8"),)))
+    assert check(problem, HOST, inputs=[random_array(
+        np.random.default_rng(0), spec.shape, "uint8")])
+
+
+def test_what_has_no_form_is_refused_by_name() -> None:
+    packed = Format("packed32", "bits")
+    with pytest.raises(UnsupportedError, match="has no ONNX form"):
+        model_of(alone(cast(default_spec((0, 2)), "int32")))
+    with pytest.raises(UnsupportedError, match="packed32: has no ONNX form"):
+        model_of(alone(CopyProblem(replace(IMAGE, format=packed), IMAGE, (0, 1, 2, 3), (1,) * 4,
+                                   (0,) * 4)))
+    integers = default_spec((3,), "int64")
+    assert OP.algorithms[0].supports(
+        alone(ElementwiseProblem((integers, integers), apply("div"), ("int64",))), HOST) == (
+        "div of int64: has no ONNX form")
+
+
+def test_each_problem_has_a_time_of_its_own() -> None:
+    problem = chain(Conv2dProblem(1, 16, 30, 30, 16, (3, 3)), PoolProblem(
+        default_spec((1, 16, 28, 28)), "average", (2, 2)))
+    algorithm = OP.algorithms[0]
+    variant = next(iter(algorithm.variants(problem, HOST)))
+    weights = {"0.weight": np.ones((16, 16, 3, 3), np.float32)}
+    times = problem_times(problem, weights, variant, [np.ones((1, 16, 30, 30), np.float32)])
+    assert len(times) == 2 and times[0] > 0

@@ -1,0 +1,247 @@
+"""Plans of the host of which ONNX Runtime computes parts, or the whole network."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+import gossamer
+from gossamer.device.registry import find
+from gossamer.errors import InputError
+from gossamer.ops.part.host import OnnxRuntime
+from gossamer.plan.choose import network_candidates
+from gossamer.plan.part import find_parts
+from gossamer.plan.plan import Plan
+from gossamer.plan.program import Layer
+from tests.model.onnx_models import model, weights
+from tests.plan.caches import empty_cache
+from tests.plan.small import assert_close, images, small
+
+HOST = find("host")
+NAMES = ["first", "second", "pool", "mean", "classes"]
+pytestmark = pytest.mark.library_parts
+
+
+@pytest.fixture(autouse=True)
+def cache() -> Iterator[None]:
+    with empty_cache():
+        yield
+
+
+def own(proto: onnx.ModelProto) -> Plan:
+    """Returns the plan of gossamer's own algorithms."""
+    return gossamer.compile(proto, "host", vendors=False)
+
+
+def without_weights() -> onnx.ModelProto:
+    """Returns the small network with a convolution of which no weight is left."""
+    proto = onnx.ModelProto()
+    proto.CopyFrom(small())
+    for tensor in proto.graph.initializer:
+        if tensor.name == "w1":
+            tensor.CopyFrom(onnx.numpy_helper.from_array(np.zeros((8, 8, 3, 3), np.float32), "w1"))
+    return proto
+
+
+def steps(plan: Plan, batch: int = 1) -> list[tuple[str, str]]:
+    return [(step.layer.name, step.algorithm.name) for step in plan.program(batch).steps]
+
+
+def test_a_dense_network_is_one_part() -> None:
+    plan = gossamer.compile(small(), "host")
+    for batch in (1, 3):
+        assert_close(plan(images(batch)), own(small())(images(batch)))
+        assert steps(plan, batch) == [("whole network", "onnxruntime")]
+    assert_close(plan.bind(images(2))(), plan(images(2)))
+    (streamed,) = plan.stream([images(2)])
+    assert_close(streamed, plan(images(2)))
+
+
+def test_the_table_of_layers_is_kept() -> None:
+    plan = gossamer.compile(small(), "host")
+    plan(images(1))
+    report = plan.profile()
+    assert [row["layer"] for row in report.rows] == NAMES
+    assert {(row["algorithm"], row["config"]) for row in report.rows} == {
+        ("onnxruntime", "whole network, threads=1")}
+    assert sum(row["share"] for row in report.rows) == pytest.approx(1)
+    assert report.notes[0] == "host ran all 5 layers"
+    assert report.notes[1] == (
+        "onnxruntime, whole network: ONNX Runtime computes 5 layers in one run; what each layer "
+        "takes is its share by the library's profile")
+    assert report.shares.keys() <= {"ONNX Runtime", "between layers"}
+    assert "whole network" in str(report) and json.dumps(report.rows)
+
+
+def test_threads_are_those_of_the_plan() -> None:
+    plan = gossamer.compile(small(), "host", threads="all")
+    assert plan.program(1).steps[0].config_text == "threads=all"
+
+
+def test_contexts_share_a_session() -> None:
+    plan = gossamer.compile(small(), "host")
+    contexts = [plan.context(1) for _ in range(2)]
+    first, second = (context._works[0][1].data.session for context in contexts)
+    assert first is second
+
+
+def test_own_algorithms_alone_where_libraries_are_left_out() -> None:
+    assert {name for _, name in steps(own(small()))} <= {"numpy", "host_im2col", "host_gemm"}
+
+
+def test_an_algorithm_that_is_forced_splits_the_network() -> None:
+    plan = gossamer.compile(small(), "host", force={"second": "host_im2col"})
+    assert steps(plan) == [("first to first, 1 layer", "onnxruntime"), ("second", "host_im2col"),
+                           ("pool to classes, 3 layers", "onnxruntime")]
+    assert_close(plan(images(2)), own(small())(images(2)))
+
+
+def test_layers_without_weights_are_not_left_to_the_library() -> None:
+    plan = gossamer.compile(without_weights(), "host")
+    assert steps(plan)[1] == steps(own(without_weights()))[1] != ("second", "host_im2col")
+    assert len(steps(plan)) == 3
+    assert_close(plan(images(2)), own(without_weights())(images(2)))
+
+
+def branches() -> onnx.ModelProto:
+    """Returns a network with a branch beside its middle."""
+    node = helper.make_node
+    return model(
+        [node("Conv", ["x", "w0"], ["a"], "first"), node("Conv", ["a", "w1"], ["b"], "left"),
+         node("Conv", ["a", "w2"], ["c"], "right"),
+         node("Concat", ["b", "c"], ["d"], "join", axis=1),
+         node("Conv", ["d", "w3"], ["y"], "last")],
+        {"x": ["N", 3, 6, 5]}, {"y": 4},
+        {"w0": weights(4, 3, 3, 3), "w1": weights(4, 4, 1, 1), "w2": weights(4, 4, 1, 1, seed=1),
+         "w3": weights(2, 8, 1, 1)})
+
+
+def test_no_path_leads_from_a_part_back_to_it() -> None:
+    plan = gossamer.compile(branches(), "host", force={"left": "host_im2col"})
+    assert {name for name, _ in steps(plan)} == {
+        "first to right, 2 layers", "left", "join to last, 2 layers"}
+    assert_close(plan(images(2)), own(branches())(images(2)))
+
+
+def layers() -> list[Layer]:
+    return Plan(gossamer.load(small()), HOST).layers(1)
+
+
+def test_parts_are_maximal_and_know_what_others_read() -> None:
+    (whole,) = find_parts(layers(), ["y"], HOST)
+    assert (whole.name, whole.problem.whole) == ("whole network", True)
+    assert [layer.name for layer in whole.members] == [*NAMES[:4], "flat", "classes"]
+    first, rest = find_parts(layers(), ["y"], HOST, ["second"])
+    assert (first.covers, rest.covers) == (("first",), ("pool", "mean", "flat", "classes"))
+    assert (first.inputs, rest.outputs) == (["x"], ["y"])
+    assert first.problem is not None and first.problem.whole is False
+
+
+def test_reshapes_are_within_parts() -> None:
+    graph = model([helper.make_node("Reshape", ["x", "shape"], ["a"], "reshape"),
+                   helper.make_node("Softmax", ["a"], ["b"], "softmax", axis=-1),
+                   helper.make_node("Reshape", ["b", "back"], ["y"], "back")],
+                  {"x": ["N", 6]}, {"y": 2},
+                  {"shape": np.array([0, 2, 3]), "back": np.array([0, 6])})
+    plan = gossamer.compile(graph, "host")
+    x = weights(3, 6)
+    assert_close(plan(x), own(graph)(x))
+    assert steps(plan, 3) == [("whole network", "onnxruntime")]
+
+
+def test_a_saved_plan_computes_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "small.plan"
+    plan = gossamer.compile(small(), "host", force={"second": "host_im2col"})
+    y = plan(images(1))
+    plan.save(path)
+    loaded = Plan.load(path)
+    np.testing.assert_array_equal(loaded(images(1)), y)
+    assert steps(loaded) == steps(plan)
+    assert_close(loaded(images(2)), plan(images(2)))
+    monkeypatch.setattr(OnnxRuntime, "version", lambda self, device: "0.1")
+    with pytest.raises(InputError, match=r"ONNX Runtime.*0\.1.*gossamer compile"):
+        Plan.load(path)
+
+
+def test_measured_plans_name_the_library() -> None:
+    plan = gossamer.compile(small(), "host", effort="quick")
+    assert_close(plan(images(2)), own(small())(images(2)))
+    measured = {node.layer.name: node for node in plan.program(2).measured}
+    (candidate,) = measured["whole network"].candidates
+    assert candidate.algorithm.name == "onnxruntime" and candidate.measured.error <= 1e-5
+    rows = plan.report(2).rows
+    assert [row["layer"] for row in rows if row["op"] != "copy"] == NAMES
+    assert all("numpy" in row["rejected"] or "host_im2col" in row["rejected"]
+               or row["algorithm"] != "onnxruntime" for row in rows[:3])
+
+
+def test_layers_that_own_algorithms_win_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The profile within the library decides which layers are tried without it."""
+    times = dict.fromkeys(NAMES, 0.0) | {"second": 1e9}
+    monkeypatch.setattr(network_candidates, "_times_within", lambda part: times)
+    plan = gossamer.compile(small(), "host", effort="quick")
+    names = {node.layer.name for node in plan.program(1).measured if node.layer.members}
+    assert names == {"whole network", "first to first, 1 layer", "pool to classes, 3 layers"}
+
+
+def test_one_library_wherever_it_can() -> None:
+    for effort in (None, "quick"):
+        plan = gossamer.compile(small(), "host", effort=effort, only="onnxruntime")
+        assert steps(plan) == [("whole network", "onnxruntime")]
+        plan = gossamer.compile(small(), "host", effort=effort, only="numpy")
+        assert ("whole network", "onnxruntime") not in steps(plan)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_process_has_the_plan() -> None:
+    code = """
+import os, numpy as np, gossamer
+from onnx import helper
+from tests.model.onnx_models import model, weights
+plan = gossamer.compile(
+    model([helper.make_node("Conv", ["x", "w"], ["y"])], {"x": ["N", 16, 96, 96]}, {"y": 4},
+          {"w": weights(64, 16, 3, 3)}), "host", threads="all")
+x = weights(4, 16, 96, 96)
+y = plan(x)
+child = os.fork()
+if not child:
+    os._exit(0 if np.allclose(plan(x), y) else 1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_without_the_library_all_is_as_before(tmp_path: Path) -> None:
+    onnx.save(small(), tmp_path / "small.onnx")
+    np.save(tmp_path / "x.npy", images(2))
+    code = f"""
+import sys
+sys.modules["onnxruntime"] = None
+import numpy as np, gossamer
+for effort in (None, "quick"):
+    plan = gossamer.compile({str(tmp_path / "small.onnx")!r}, "host", effort=effort)
+    np.save({str(tmp_path / "y.npy")!r}, plan(np.load({str(tmp_path / "x.npy")!r})))
+    assert "onnxruntime" not in {{step.algorithm.name for step in plan.program(2).steps}}
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert_close(np.load(tmp_path / "y.npy"), own(small())(images(2)))
+
+
+def test_a_network_of_signs_keeps_them_exact() -> None:
+    node = helper.make_node
+    graph = model([node("Sign", ["x"], ["a"], "sign"), node("Conv", ["a", "w"], ["b"], "bits"),
+                   node("Relu", ["b"], ["y"], "relu")], {"x": ["N", 64, 5, 5]}, {"y": 4},
+                  {"w": np.sign(weights(32, 64, 3, 3))})
+    x = weights(1, 64, 5, 5)
+    for effort in (None, "quick"):
+        plan = gossamer.compile(graph, "host", effort=effort)
+        np.testing.assert_array_equal(plan(x), own(graph)(x))
