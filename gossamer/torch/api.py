@@ -44,8 +44,8 @@ def optimize(module: Any, example_inputs: Any = None, device: str | Device | Non
         module's, such as bytes in NHWC. `example_inputs` are then in these forms.
     tolerance : float, optional
         The largest normalised error that is accepted on the example. By default it is 1e-4, or
-        1e-2 where the module or the precision is shorter than float32, or twice that of torch against float64 where that is
-        more.
+        1e-2 where the module or the precision is shorter than float32, or twice that of torch
+        against float64 where that is more.
     follow : bool, default False
         Whether changes of the module's weights are followed, within 100 calls, instead of being an
         error. The module is then kept alive.
@@ -74,8 +74,8 @@ def optimize(module: Any, example_inputs: Any = None, device: str | Device | Non
                      threads=threads, follow=follow)
 
 
-def explain(module: Any, example_inputs: Any = None, device: str | Device | None = None, *,
-            precision: str | None = None) -> Explanation:
+def explain(module: Any, example_inputs: Any = None, device: str | Device | None = None
+            ) -> Explanation:
     """Say what would become of a module of PyTorch, without compiling or measuring anything.
 
     Parameters
@@ -86,8 +86,6 @@ def explain(module: Any, example_inputs: Any = None, device: str | Device | None
         Arguments of the module, as for `optimize`; the batch size is theirs.
     device : str or Device, optional
         The device, by default that of the module.
-    precision : {"fp32", "tf32", "fp16"}, optional
-        The least precise arithmetic that layers may use, as for `optimize`.
 
     Returns
     -------
@@ -103,4 +101,4 @@ def explain(module: Any, example_inputs: Any = None, device: str | Device | None
     check_torch()
     from gossamer.torch.explanation import explain as explained
 
-    return explained(module, example_inputs, device, precision)
+    return explained(module, example_inputs, device)

@@ -30,9 +30,9 @@ _DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "
 class Captured:
     """A module as a network, beside what it returned for an example.
 
-    original: the module as it was given. module: the module with folded weights, in float32 where it
-    is in bfloat16. network: its network. inputs, outputs: their forms. given: the tensors of the example. tensors: these as the
-    module takes them. eager: the distinct tensors that the module returned. formats: how the plan
+    original: the module as it was given. module: the module with folded weights, in float32
+    where it is in bfloat16. network: its network. inputs, outputs: their forms. given: the tensors
+    of the example. tensors: these as the module takes them. eager: the distinct tensors that the module returned. formats: how the plan
     takes inputs, by their names. explicit: whether the caller said so.
     """
 

@@ -56,7 +56,8 @@ def check_outputs(results: Sequence[Any], eager: Sequence[Any], exact: Sequence[
                 f"{first_difference(allowed)}; please report it, or allow more: tolerance=")
 
 
-def first_difference(network: Exported, tensors: Sequence[Any], device: Device, allowed: float) -> str:
+def first_difference(network: Exported, tensors: Sequence[Any], device: Device,
+                     allowed: float) -> str:
     """Returns a sentence with the first layer whose result differs from torch's by more than is
     allowed, where each is computed and compared in the order of the module."""
     model = onnx.ModelProto()

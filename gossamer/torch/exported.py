@@ -160,8 +160,8 @@ def _program(wrapped: nn.Module, tensors: Sequence[Any]) -> tuple[Any, list[bool
     except Exception as error:
         raise UnsupportedError(
             f"{type(wrapped.module).__name__} has no single graph for torch.export: "
-            f"{_cause(error)}{_line(str(error))}; compute what depends on the data outside the module, "
-            "or take torch.compile(module, backend='gossamer'), which leaves it with torch"
+            f"{_cause(error)}{_line(str(error))}; compute what depends on the data outside the "
+            "module, or take torch.compile(module, backend='gossamer'), which leaves it with torch"
         ) from error
 
 

@@ -210,7 +210,7 @@ class OptimizedModule(nn.Module):
         return f"OptimizedModule({self._plan!r})"
 
     def _computed(self, tensors: Any) -> list[Any]:
-        """Returns the outputs of the plan in the dtypes and memory formats of the module's."""
+        """Return the outputs of the plan in the dtypes and memory formats of the module's."""
         for name, tensor in zip(self._inputs.names, tensors, strict=True):
             if tensor.device != self._device:
                 raise InputError(f"input {quoted(name)} is on {tensor.device}, the module on "

@@ -38,7 +38,7 @@ def test_update_takes_other_weights(effort, tmp_path, monkeypatch):
 
 def test_update_refuses_other_modules():
     fast = gossamer.optimize(residual(), images())
-    with pytest.raises(InputError, match="the module has no 'stem.weight'"):
+    with pytest.raises(InputError, match=r"the module has no 'stem\.weight'"):
         fast.update(nn.Sequential(nn.Conv2d(3, 8, 3)).eval())
     wider = residual()
     wider.head = nn.Linear(8, 7).eval()
