@@ -32,8 +32,9 @@ class Captured:
 
     original: the module as it was given. module: the module with folded weights, in float32
     where it is in bfloat16. network: its network. inputs, outputs: their forms. given: the tensors
-    of the example. tensors: these as the module takes them. eager: the distinct tensors that the module returned. formats: how the plan
-    takes inputs, by their names. explicit: whether the caller said so.
+    of the example. tensors: these as the module takes them. eager: the distinct tensors that the
+    module returned. formats: how the plan takes inputs, by their names. explicit: whether the
+    caller said so.
     """
 
     original: nn.Module

@@ -88,8 +88,8 @@ def main() -> int:
     options = parser.parse_args()
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, microseconds a call\n"
           f"{'network':20} {'N':>3} {'error':>6} {'gossamer':>8} {'bound':>8} {'eager':>8} "
-          f"{'compiled':>8} {'captured':>8} {'/comp.':>6} {'/capt.':>6} {'plan s':>6} {'comp s':>6} "
-          "host")
+          f"{'compiled':>8} {'captured':>8} {'/comp.':>6} {'/capt.':>6} {'plan s':>6} "
+          f"{'comp s':>6} host")
     right = []
     for name in options.networks.split(","):
         torch.manual_seed(0)
