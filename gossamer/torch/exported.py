@@ -160,7 +160,7 @@ def _program(wrapped: nn.Module, tensors: Sequence[Any]) -> tuple[Any, list[bool
     except Exception as error:
         raise UnsupportedError(
             f"{type(wrapped.module).__name__} has no single graph for torch.export: "
-            f"{_cause(error)}{_line(str(error))}; compute what depends on the data outside the "
+            f"{_cause(error)}{line_of(str(error))}; compute what depends on the data outside the "
             "module, or take torch.compile(module, backend='gossamer'), which leaves it with torch"
         ) from error
 
@@ -194,9 +194,9 @@ def _check_training(program: Any) -> None:
             continue
         if training is not None and not node.args[training]:
             continue
-        raise UnsupportedError(f"forward computes {name} as in training"
-                               f"{_line(node.meta.get('stack_trace') or '')}; call module.eval(), "
-                               "or give random numbers as an input")
+        where = line_of(node.meta.get("stack_trace") or "")
+        raise UnsupportedError(f"forward computes {name} as in training{where}; call "
+                               "module.eval(), or give random numbers as an input")
 
 
 def _from_program(program: Any, wrapped: nn.Module, tensors: Sequence[Any], names: list[str],
@@ -235,7 +235,7 @@ def _cause(error: BaseException) -> str:
     return first_line(error)
 
 
-def _line(text: str) -> str:
+def line_of(text: str) -> str:
     """Returns the last line of the user's code that a text of torch names, with " at " before it;
     "" where there is none."""
     frames = [(file, line) for file, line in _FRAME.findall(text)
