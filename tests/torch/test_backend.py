@@ -23,6 +23,11 @@ from tests.torch.small import images, residual
 
 ROOT = Path(gossamer.__file__).parents[1]
 MODULES = table()
+LEFT = {"instance_norm2d": "ONNX Runtime computes it, on the host",
+        "lstm": "Dynamo leaves it out of its graphs", "gru": "Dynamo leaves it out of its graphs",
+        "lstm both ways": "Dynamo leaves it out of its graphs",
+        "transformer_encoder_layer": "one operator of torch, which no exporter knows"}
+"""Why modules of the table are left to torch."""
 
 
 @pytest.fixture(autouse=True)
@@ -153,4 +158,5 @@ def test_single_modules(name):
     module, inputs = MODULES[name]
     compiled = torch.compile(module, backend=backend, options={"least_operators": 1})
     assert is_right(compiled, module, *inputs)
-    assert sum(report.taken for report in reports) >= 1, "all was left to torch"
+    taken = sum(report.taken for report in reports)
+    assert bool(taken) is (name not in LEFT), f"{taken} operators are computed by gossamer"
