@@ -59,8 +59,9 @@ def parts_of(module: fx.GraphModule, arguments: tuple[Any, ...], optimize: Optim
              try_alone: Optimize, least_operators: int) -> Parts:
     """Returns a graph with the largest parts that gossamer computes.
 
-    optimize: makes an optimised module. try_alone: does so where the result is dropped. least_operators: the number of operators below which a part
-    is left to torch, since calling it costs more than they do.
+    optimize: makes an optimised module. try_alone: does so where the result is dropped.
+    least_operators: the number of operators below which a part is left to torch, since calling it
+    costs more than they do.
     """
     record = _Record(module)
     for _ in range(2):
