@@ -1,11 +1,14 @@
-"""Networks of torchvision in one line, equal to eager torch and computed by gossamer's own layers."""
+"""Networks of torchvision in one line, equal to eager torch, in gossamer's own layers."""
 
 from __future__ import annotations
 
 import pytest
 
-torch = pytest.importorskip("torch")
-models = pytest.importorskip("torchvision.models", exc_type=(ImportError, RuntimeError))
+pytest.importorskip("torch")
+pytest.importorskip("torchvision.models", exc_type=(ImportError, RuntimeError))
+
+import torch
+from torchvision import models
 
 import gossamer
 from tests.networks.__main__ import with_statistics
