@@ -20,18 +20,20 @@ if TYPE_CHECKING:
     from gossamer.model.load import load
     from gossamer.plan.api import compile
     from gossamer.plan.plan import Plan
+    from gossamer.torch.api import explain, optimize
     from gossamer.train import MLP, train_many
 
 __version__ = PACKAGE_VERSION
 
 __all__ = ["MLP", "Detector", "GossamerError", "GossamerWarning", "InputFormat", "Plan", "compile",
-           "devices", "load", "train_many"]
+           "devices", "explain", "load", "optimize", "train_many"]
 
 _HOMES = {"Detector": "gossamer.detect.detector",
           "InputFormat": "gossamer.model.input_format", "MLP": "gossamer.train",
           "Plan": "gossamer.plan.plan",
           "compile": "gossamer.plan.api", "devices": "gossamer.device.registry",
-          "load": "gossamer.model.load", "train_many": "gossamer.train"}
+          "explain": "gossamer.torch.api", "load": "gossamer.model.load",
+          "optimize": "gossamer.torch.api", "train_many": "gossamer.train"}
 
 
 def __getattr__(name: str) -> Any:

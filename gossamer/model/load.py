@@ -73,9 +73,9 @@ def _loaded(model: Any, more_files: Sequence[str | Path], weights: str | Path | 
             outputs: Sequence[str] | None, narrows: bool) -> Graph:
     """Return the network as `load` does, which says its warnings."""
     if any(kind.__module__.split(".")[:2] == ["torch", "nn"] for kind in type(model).__mro__):
-        raise InputError(f"cannot load a {type(model).__name__}, a module of PyTorch: export it by "
-                         "torch.onnx.export(module.eval(), (example_input,), 'model.onnx'), and "
-                         "give 'model.onnx'")
+        raise InputError(f"cannot load a {type(model).__name__}, a module of PyTorch: "
+                         "gossamer.optimize(module.eval(), example_input) makes a fast module "
+                         "of it")
     if not isinstance(model, str | os.PathLike):
         further = more_files if weights is None else (*more_files, weights)
         return _from_memory(model, further, outputs, narrows)

@@ -1,0 +1,59 @@
+"""Plans that take other weights, and keep the choices of what computes each layer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from gossamer.errors import InputError
+from gossamer.model.graph import Graph
+from gossamer.model.passes.optimise import optimise
+from gossamer.plan.choose.planner import Planner
+from gossamer.plan.choose.saved_options import StoredChoices, stored
+from gossamer.plan.plan import Plan
+from gossamer.plan.policy import Policy
+from gossamer.plan.program import Layer, Step
+from gossamer.plan.region import find_regions
+from gossamer.plan.store.keys import problem_key
+from gossamer.plan.tune.alike import timed_problem
+
+
+def with_weights(plan: Plan, graph: Graph) -> Plan:
+    """Returns a plan of the same network with other weights, for which nothing is measured.
+
+    plan: the plan whose choices are kept, for all batch sizes that it has planned.
+    graph: the network with its new weights, as `gossamer.load` returns it.
+
+    Raises InputError where a layer is no longer the same but for its weights, or is computed by
+    code that was made for the places of its zeros, which are others now.
+    """
+    graph = optimise(graph)
+    batches = plan.planned_batches or [1]
+    programs = {batch: plan.program(batch) for batch in batches}
+    plain: dict[str, dict[str, Any]] = stored(programs, plan.device)
+    planner = Planner(graph, plan.device)
+    for batch, program in programs.items():
+        layers = {layer.name: layer for layer in planner.layers(batch)}
+        layers |= {region.name: region for region in find_regions(
+            list(layers.values()), {info.name: info for info in graph.outputs})}
+        for step, entry in zip(program.steps, plain[str(batch)]["steps"], strict=True):
+            if not step.layer.inserted:
+                entry["problem"] = _same_choice(step, layers.get(step.layer.name))
+    return Plan(graph, plan.device, Policy(strict=plan.policy.strict),
+                choices=StoredChoices(Path(graph.name), plain))
+
+
+def _same_choice(step: Step, layer: Layer | None) -> str:
+    """Returns the key of a layer's new problem, for which its algorithm is as good as before."""
+    name = step.layer.source or step.layer.name
+    if layer is None or layer.problem is None:
+        raise InputError(f"{name} is no layer of the network with the new weights; compile the "
+                         "network again")
+    before, now = (timed_problem(problem, step.algorithm)
+                   for problem in (step.problem, layer.problem))
+    if before != now:
+        raise InputError(f"{name} is computed by {step.algorithm.name}, which was chosen for the "
+                         f"zeros and values of its old weights ({step.problem.describe()}), and "
+                         f"the new ones have others ({layer.problem.describe()}); compile the "
+                         "network again")
+    return problem_key(layer.problem)

@@ -1,0 +1,4 @@
+"""Modules of PyTorch made fast: `optimize`, `explain`, and a backend of torch.compile.
+
+PyTorch is imported when one of these is first used.
+"""

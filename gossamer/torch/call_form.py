@@ -1,0 +1,156 @@
+"""The form of a module's calls: which arguments and outputs are tensors, and how they nest."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from gossamer.errors import InputError, quoted
+
+
+class InputForm:
+    """How the arguments of a module hold its tensors.
+
+    forward: the module's forward, whose parameters the arguments are. args, kwargs: an example.
+
+    Tensors are found at any depth of tuples, lists, dicts and dataclasses. What is no tensor is a
+    constant of the network, which each call has to repeat.
+
+    names: the path of each tensor, such as "x" or "pair.0". tensors: those of the example.
+    Raises InputError where the arguments do not fit forward's signature.
+    """
+
+    def __init__(self, forward: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        self._signature = inspect.signature(forward)
+        arguments = self._bound(args, kwargs)
+        _register_dataclasses(arguments)
+        paths, self._spec = pytree.tree_flatten_with_path(arguments)
+        self._leaves = [leaf for _, leaf in paths]
+        self._places = [index for index, leaf in enumerate(self._leaves)
+                        if isinstance(leaf, torch.Tensor)]
+        self.names = [_path_text(paths[index][0]) for index in self._places]
+        self.tensors = [self._leaves[index] for index in self._places]
+        self._leaves = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in self._leaves]
+        self._takes_tensors_only = (len(args) == len(self.tensors) == len(self._leaves)
+                                    and all(isinstance(arg, torch.Tensor) for arg in args))
+        self._count = len(args)
+
+    def of_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sequence[Any]:
+        """Returns the tensors of a call. Raises InputError where it has another form."""
+        if self._takes_tensors_only and not kwargs and len(args) == self._count and all(
+                [isinstance(arg, torch.Tensor) for arg in args]):
+            return args
+        leaves, spec = pytree.tree_flatten(self._bound(args, kwargs))
+        if spec != self._spec:
+            raise InputError("the arguments are nested in another way than those of the example: "
+                             f"{_spec_text(spec)}, expected {_spec_text(self._spec)}; optimise the "
+                             "module with an example of this form")
+        for index, (leaf, expected) in enumerate(zip(leaves, self._leaves, strict=True)):
+            if index in self._places:
+                if not isinstance(leaf, torch.Tensor):
+                    raise InputError(f"input {quoted(self.names[self._places.index(index)])} is a "
+                                     f"{type(leaf).__name__}, expected a torch.Tensor")
+            elif type(leaf) is not type(expected) or leaf != expected:
+                raise InputError(f"an argument is {quoted(leaf)}, and was {quoted(expected)} in "
+                                 "the example: what is no tensor is a constant of the optimised "
+                                 "module; optimise it with this value too")
+        return [leaves[index] for index in self._places]
+
+    def arguments(self, tensors: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Returns the positional and the named arguments of a call with these tensors."""
+        leaves = list(self._leaves)
+        for index, tensor in zip(self._places, tensors, strict=True):
+            leaves[index] = tensor
+        bound = inspect.BoundArguments(self._signature,
+                                       pytree.tree_unflatten(leaves, self._spec))
+        return bound.args, bound.kwargs
+
+    def _bound(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            return dict(self._signature.bind(*args, **kwargs).arguments)
+        except TypeError as error:
+            raise InputError(f"the arguments do not fit forward{self._signature}: {error}"
+                             ) from None
+
+
+class OutputForm:
+    """How the outputs of a module hold its tensors.
+
+    result: what the module returned for an example. inputs: the tensors that it was given.
+
+    places: for each tensor of the result the number of the network's output, or, where the module
+    returned an input as it was, -1 less the number of that input.
+    count: the number of the network's outputs: no tensor comes twice, and no input.
+    """
+
+    def __init__(self, result: Any, inputs: Sequence[Any]) -> None:
+        _register_dataclasses(result)
+        self._leaves, self._spec = pytree.tree_flatten(result)
+        self.places: list[int] = []
+        found: list[Any] = []
+        self.examples: list[Any] = []
+        for leaf in self._leaves:
+            if not isinstance(leaf, torch.Tensor):
+                continue
+            given = _position(leaf, inputs)
+            if given is not None:
+                self.places.append(-1 - given)
+                continue
+            place = _position(leaf, found)
+            if place is None:
+                place = len(found)
+                found.append(leaf)
+            self.places.append(place)
+        self.examples = found
+        self.count = len(found)
+        self._is_one = len(self._leaves) == 1 and self.places == [0] and self._spec == (
+            pytree.tree_flatten(found[0])[1])
+        self._leaves = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in self._leaves]
+        self._is_tensor = [isinstance(leaf, torch.Tensor)
+                           for leaf in pytree.tree_leaves(result)]
+
+    def distinct(self, result: Any) -> tuple[Any, ...]:
+        """Returns the tensors of a result of this form that are outputs of the network."""
+        tensors = [leaf for leaf, is_tensor in zip(
+            pytree.tree_leaves(result), self._is_tensor, strict=True) if is_tensor]
+        return tuple(tensors[self.places.index(place)] for place in range(self.count))
+
+    def filled(self, outputs: Sequence[Any], inputs: Sequence[Any]) -> Any:
+        """Returns what the module returns where the network has these outputs."""
+        if self._is_one:
+            return outputs[0]
+        tensors = iter([outputs[place] if place >= 0 else inputs[-1 - place]
+                        for place in self.places])
+        leaves = [next(tensors) if is_tensor else leaf
+                  for leaf, is_tensor in zip(self._leaves, self._is_tensor, strict=True)]
+        return pytree.tree_unflatten(leaves, self._spec)
+
+
+def _position(tensor: Any, tensors: Sequence[Any]) -> int | None:
+    return next((index for index, other in enumerate(tensors) if other is tensor), None)
+
+
+def _register_dataclasses(value: Any) -> None:
+    """Tells torch.export how instances of dataclasses within a value are taken apart."""
+    while True:
+        unknown = {type(leaf) for leaf in pytree.tree_leaves(value)
+                   if dataclasses.is_dataclass(leaf) and not isinstance(leaf, type)}
+        if not unknown:
+            return
+        for kind in unknown:
+            torch.export.register_dataclass(kind)
+
+
+def _path_text(path: Sequence[Any]) -> str:
+    keys = (next((str(value) for name in ("key", "idx", "name")
+                  if (value := getattr(key, name, None)) is not None), str(key)) for key in path)
+    return ".".join(keys)
+
+
+def _spec_text(spec: Any) -> str:
+    return quoted(str(pytree.tree_unflatten(["tensor"] * spec.num_leaves, spec)))

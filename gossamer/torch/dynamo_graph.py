@@ -1,0 +1,120 @@
+"""Graphs of torch.compile with their weights as constants, as functions of tensors alone."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from gossamer.errors import UnsupportedError, quoted
+
+
+@dataclass
+class TensorGraph:
+    """A graph of which weights are attributes.
+
+    module: a function of the tensors that are no weights. weights: the name of the attribute for
+    each argument that is a weight, by the argument's number. numbers: the value of each argument
+    that is a number in a tensor, by the argument's number. inputs: the numbers of the arguments
+    that the module takes. others: those of sizes, which follow from the tensors.
+    """
+
+    module: fx.GraphModule
+    weights: dict[int, str]
+    numbers: dict[int, float]
+    inputs: list[int]
+
+
+def tensor_graph(graph_module: fx.GraphModule, arguments: Sequence[Any]) -> TensorGraph:
+    """Returns a graph of Dynamo as a function of the tensors that are no weights.
+
+    Since torch 2.5 Dynamo gives weights as arguments like all others, of which nothing can be
+    packed. Sizes that it gives are taken from the tensors that have them. Raises UnsupportedError
+    where a size is that of no tensor.
+    """
+    module = copy.copy(graph_module)
+    module.graph = copy.deepcopy(graph_module.graph)
+    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+    result = TensorGraph(module, {}, {}, [])
+    sizes: list[tuple[int, fx.Node]] = []
+    for index, (node, value) in enumerate(zip(placeholders, arguments, strict=True)):
+        if not isinstance(value, torch.Tensor):
+            sizes.append((index, node))
+        elif _is_weight(node, value):
+            result.weights[index] = node.name
+            bake(module, node, value)
+        elif number := _number_readers(node, value):
+            result.numbers[index] = value.item()
+            for reader in number:
+                reader.replace_all_uses_with(value.item())
+                module.graph.erase_node(reader)
+            module.graph.erase_node(node)
+        else:
+            result.inputs.append(index)
+    tensors = [placeholders[index] for index in result.inputs]
+    for index, node in sizes:
+        _take_size_from(module, node, arguments[index], tensors)
+    module.recompile()
+    return result
+
+
+def bake(module: fx.GraphModule, node: fx.Node, value: Any) -> None:
+    """Makes an argument of a graph a weight of its module, under the argument's name."""
+    set_weight(module, node.name, value)
+    with module.graph.inserting_before(node):
+        attribute = module.graph.get_attr(node.name)
+    attribute.meta = dict(node.meta)
+    node.replace_all_uses_with(attribute)
+    module.graph.erase_node(node)
+
+
+def set_weight(module: fx.GraphModule, name: str, value: Any) -> None:
+    """Gives a module a parameter or buffer of a name, in place of one that it has."""
+    module._parameters.pop(name, None)
+    module._buffers.pop(name, None)
+    if isinstance(value, torch.nn.Parameter):
+        module.register_parameter(name, value)
+    else:
+        module.register_buffer(name, value)
+
+
+def bake_all(module: fx.GraphModule, values: Mapping[int, Any]) -> None:
+    """Makes arguments of a graph, by their numbers, attributes of its module."""
+    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+    for index, value in values.items():
+        bake(module, placeholders[index], value)
+    module.recompile()
+
+
+def _is_weight(node: fx.Node, value: Any) -> bool:
+    static = (node.meta.get("tensor_dict") or {}).get("_dynamo_static_input_type")
+    return static is not None or isinstance(value, torch.nn.Parameter)
+
+
+def _number_readers(node: fx.Node, value: Any) -> list[fx.Node]:
+    """Returns the nodes that read a number out of a tensor, which is all that is done with it."""
+    readers = list(node.users)
+    of_number = all(reader.op == "call_method" and reader.target == "item" for reader in readers)
+    return readers if value.dim() == 0 and readers and of_number else []
+
+
+def _take_size_from(module: fx.GraphModule, node: fx.Node, value: Any,
+                    tensors: Sequence[fx.Node]) -> None:
+    """Replaces an argument that is a size by the size of a tensor."""
+    if node.users:
+        symbol = str(node.meta.get("example_value", value))
+        place = next(((tensor, axis) for tensor in tensors for axis, size in enumerate(
+            getattr(tensor.meta.get("example_value"), "shape", ())) if str(size) == symbol), None)
+        if place is None:
+            raise UnsupportedError(f"the argument {quoted(node.name)} is a size of no tensor")
+        following = place[0].next
+        while following.op == "placeholder":
+            following = following.next
+        with module.graph.inserting_before(following):
+            size = module.graph.call_function(torch.ops.aten.sym_size.int, place)
+        node.replace_all_uses_with(size)
+    module.graph.erase_node(node)

@@ -1,0 +1,120 @@
+"""explain: what would become of a module, found without compiling or measuring anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from gossamer.device.base import Device
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.plan.measurement import counted
+from gossamer.plan.plan import Plan
+from gossamer.plan.program import Step
+from gossamer.plan.report.forms import form_of
+from gossamer.plan.report.zeros import FEW_ZEROS
+from gossamer.plan.tune.cost import Estimates
+from gossamer.torch.captured import captured, place
+
+_LONGEST = 40
+"""The most rows that the text of an explanation lists."""
+
+
+@dataclass(frozen=True)
+class ExplainedLayer:
+    """A layer of a module.
+
+    layer: its name. op: what it computes. device: where it would run. algorithm: the first that
+    can compute it; measuring may find a faster one. density: the share of weights that are no
+    zeros, None without weights. thin: "depthwise", "zeros", "signs", or "" for none of these.
+    expected_us: microseconds that a model expects of it.
+    """
+
+    layer: str
+    op: str
+    problem: str
+    device: str
+    algorithm: str
+    density: float | None
+    thin: str
+    expected_us: float
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What would become of a module.
+
+    device: the name of its device. batch: the number of images. layers: its layers. fixed: why its
+    batch size is that of the example; "" where it is free. reasons: for each layer that would run
+    on the host in place of the device, why.
+    """
+
+    device: str
+    batch: int
+    layers: list[ExplainedLayer]
+    fixed: str = ""
+    reasons: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def expected_us(self) -> float:
+        """Microseconds of one execution, as models expect them before anything is measured."""
+        return sum(layer.expected_us for layer in self.layers)
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        elsewhere = [layer for layer in self.layers if layer.device != self.device]
+        yield (f"{counted(len(self.layers), 'layer')} at batch {self.batch} on {self.device}, "
+               f"{len(elsewhere)} of them on the host; about {self.expected_us:.0f} us expected "
+               "before anything is measured")
+        for thin, what in (("depthwise", "depthwise"), ("zeros", "with zeros among the weights"),
+                           ("signs", "of signs, which bits can compute")):
+            count = sum(layer.thin == thin for layer in self.layers)
+            if count:
+                yield f"{counted(count, 'layer')} {what}"
+        if not any(layer.thin for layer in self.layers):
+            yield "no depthwise layers, few zeros and no signs: gossamer is made for thin networks"
+        for name, reason in self.reasons.items():
+            yield f"{name} on the host: {reason}"
+        if self.fixed:
+            yield f"the batch size is fixed: {self.fixed}"
+        width = max(len(layer.layer) for layer in self.layers)
+        for layer in sorted(self.layers, key=lambda layer: -layer.expected_us)[:_LONGEST]:
+            density = "" if layer.density is None else f" density {layer.density:.2f}"
+            yield (f"{layer.layer:{width}}  {layer.expected_us:7.1f} us  {layer.algorithm}  "
+                   f"{layer.problem}{density}{f' {layer.thin}' if layer.thin else ''}")
+
+
+def explain(module: Any, example_inputs: Any, device: str | Device | None) -> Explanation:
+    """Returns what would become of a module; see `gossamer.explain`."""
+    found = captured(module, example_inputs, None)
+    where = place(found, device)
+    plan = Plan(found.network.graph(), where)
+    batch = next((len(tensor) for tensor in found.tensors if tensor.dim()), 1)
+    steps = [step for step in plan.program(batch).steps if not step.layer.inserted]
+    estimates = Estimates(where)
+    return Explanation(
+        where.name, batch, [_explained(step, estimates) for step in steps],
+        found.network.fixed,
+        {step.layer.name: next(iter(step.rejected.values()), "no kernel computes it there")
+         for step in steps if step.device is not where})
+
+
+def _explained(step: Step, estimates: Estimates) -> ExplainedLayer:
+    layer = step.layer
+    return ExplainedLayer(layer.name, layer.op, step.problem.describe(), step.device.name,
+                          step.algorithm.name, layer.density, _thin(step),
+                          estimates.model_us(step.algorithm, step.problem, step.variant))
+
+
+def _thin(step: Step) -> str:
+    form = form_of(step.layer.name, step.problem)
+    if form is not None and form.could_be_packed:
+        return "signs"
+    if step.layer.density is not None and step.layer.density <= FEW_ZEROS:
+        return "zeros"
+    problem = step.problem
+    if isinstance(problem, Conv2dProblem) and problem.is_depthwise:
+        return "depthwise"
+    return ""

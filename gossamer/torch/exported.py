@@ -1,0 +1,243 @@
+"""A module as a network: torch.export finds its graph, which becomes ONNX in memory."""
+
+from __future__ import annotations
+
+import io
+import re
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx
+import torch
+from torch import nn
+
+from gossamer.errors import InputError, UnsupportedError, first_line, quoted
+from gossamer.model.graph import Graph
+from gossamer.model.load import load
+from gossamer.torch.call_form import InputForm, OutputForm
+from gossamer.torch.library import exports_programs, version
+from gossamer.torch.plain_nodes import make_plain
+
+_PREFIX = "module."
+"""What stands before the names of the module's weights in the exported network."""
+_SCRIPT_OPSET = 17
+"""The opset that the older exporter writes."""
+_RANDOM = re.compile(
+    r"^(rand|randn|randint|randperm|bernoulli|multinomial|normal|uniform)(_like)?_?$")
+"""Names of operators that draw random numbers."""
+_TRAINING = {"dropout": 2, "dropout_": 2, "alpha_dropout": 2, "feature_dropout": 2,
+             "native_dropout": 2, "batch_norm": 5, "rrelu": 3, "rrelu_": 3}
+"""The argument by which operators compute something else in training, by their names."""
+_DTYPES = {onnx.TensorProto.FLOAT: torch.float32, onnx.TensorProto.FLOAT16: torch.float16,
+           onnx.TensorProto.BFLOAT16: torch.bfloat16, onnx.TensorProto.INT64: torch.int64,
+           onnx.TensorProto.INT32: torch.int32, onnx.TensorProto.INT16: torch.int16,
+           onnx.TensorProto.INT8: torch.int8, onnx.TensorProto.UINT8: torch.uint8,
+           onnx.TensorProto.BOOL: torch.bool}
+_NOT_THE_USERS = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
+"""Folders of code that no user wrote."""
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+
+
+@dataclass
+class Exported:
+    """A module as a network.
+
+    model: the ONNX model. program: what torch.export made of the module. fixed: why its batch size
+    is that of the example; "" where it is free.
+    """
+
+    model: onnx.ModelProto
+    program: Any
+    fixed: str
+
+    def graph(self) -> Graph:
+        """Returns the network as gossamer reads it."""
+        with warnings.catch_warnings():
+            # numbers that no format of ONNX states are no news to somebody who has no file
+            warnings.simplefilter("ignore")
+            return load(self.model)
+
+    def forget(self) -> None:
+        """Drops the program and the values of the module's weights, which plans have."""
+        self.program = None
+        for constant in self.model.graph.initializer:
+            if constant.name.startswith(_PREFIX):
+                constant.CopyFrom(onnx.TensorProto(name=constant.name, dims=constant.dims,
+                                                   data_type=constant.data_type))
+
+    def set_weights(self, module: nn.Module) -> None:
+        """Writes the weights of a module of the same form into the model. Raises InputError where
+        it has other weights, or weights of other shapes."""
+        weights = {name: tensor for name, tensor in (
+            *module.named_parameters(remove_duplicate=False),
+            *module.named_buffers(remove_duplicate=False))}
+        for constant in self.model.graph.initializer:
+            if not constant.name.startswith(_PREFIX):
+                continue
+            name = constant.name.removeprefix(_PREFIX)
+            if name not in weights:
+                raise InputError(f"the module has no {quoted(name)}, which the optimised one has; "
+                                 "give a module of the same form, or optimise this one")
+            tensor = weights[name].detach().cpu().contiguous()
+            dtype = _DTYPES.get(constant.data_type)
+            if (tensor.dtype, list(tensor.shape)) != (dtype, list(constant.dims)):
+                raise InputError(f"{quoted(name)} is {tensor.dtype} of shape "
+                                 f"{tuple(tensor.shape)}, expected {dtype} of shape "
+                                 f"{tuple(constant.dims)}; give a module of the same form, or "
+                                 "optimise this one")
+            changed = onnx.TensorProto(name=constant.name, data_type=constant.data_type,
+                                       dims=constant.dims)
+            changed.raw_data = tensor.reshape(-1).view(torch.uint8).numpy().tobytes()
+            constant.CopyFrom(changed)
+
+
+class _Tensors(nn.Module):
+    """A module as a function from its tensors to the distinct tensors that it returns."""
+
+    def __init__(self, module: nn.Module, inputs: InputForm, outputs: OutputForm) -> None:
+        super().__init__()
+        self.module = module
+        self._inputs = inputs
+        self._outputs = outputs
+
+    def forward(self, *tensors: Any) -> tuple[Any, ...]:
+        args, kwargs = self._inputs.arguments(tensors)
+        return self._outputs.distinct(self.module(*args, **kwargs))
+
+
+def exported(module: nn.Module, inputs: InputForm, outputs: OutputForm,
+             tensors: Sequence[Any]) -> Exported:
+    """Returns a module as a network.
+
+    inputs, outputs: the forms of its arguments and outputs. tensors: those of an example.
+
+    Raises UnsupportedError where forward depends on the data, writes buffers or draws random
+    numbers, or an operator cannot be exported.
+    """
+    wrapped = _Tensors(module, inputs, outputs)
+    wrapped.training = module.training
+    program, sizes_are_free, fixed = _program(wrapped, tensors)
+    _check_training(program)
+    try:
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")
+            make = _from_program if exports_programs() else _from_script
+            model, program = make(
+                program, wrapped, tensors, inputs.names,
+                _output_names(outputs), sizes_are_free)
+    except Exception as error:
+        raise UnsupportedError(f"{type(module).__name__} cannot be exported: "
+                               f"{_cause(error)}") from error
+    _check_written(program)
+    model.graph.name = type(module).__name__
+    return Exported(model, program, fixed)
+
+
+def _output_names(outputs: OutputForm) -> list[str]:
+    return [f"output{index}" for index in range(outputs.count)]
+
+
+def _program(wrapped: nn.Module, tensors: Sequence[Any]) -> tuple[Any, list[bool], str]:
+    """Returns the exported program, for each input whether its first size is free, and why none
+    is."""
+    batch = next((tensor.shape[0] for tensor in tensors if tensor.dim()), None)
+    free = [bool(tensor.dim()) and tensor.shape[0] == batch for tensor in tensors]
+    fixed = [False] * len(tensors)
+    # a size of 1 is taken for a constant by torch.export: two images stand for any number
+    several = [torch.cat([tensor, tensor]) if is_free and batch == 1 else tensor
+               for tensor, is_free in zip(tensors, free, strict=True)]
+    if not any(free):
+        return _export(wrapped, tensors, fixed), fixed, "no input has a first axis"
+    try:
+        return _export(wrapped, several, free), free, ""
+    except Exception as error:
+        reason = _cause(error)
+    try:
+        return _export(wrapped, tensors, fixed), fixed, reason
+    except Exception as error:
+        raise UnsupportedError(
+            f"{type(wrapped.module).__name__} has no single graph for torch.export: "
+            f"{_cause(error)}{line_of(str(error))}; compute what depends on the data outside the "
+            "module, or take torch.compile(module, backend='gossamer'), which leaves it with torch"
+        ) from error
+
+
+def _export(wrapped: nn.Module, tensors: Sequence[Any], free: Sequence[bool]) -> Any:
+    batch = torch.export.Dim("batch")
+    shapes = tuple({0: batch} if is_free else None for is_free in free)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.export.export(wrapped, tuple(tensors), strict=False, dynamic_shapes=(shapes,))
+
+
+def _check_written(program: Any) -> None:
+    """Raises UnsupportedError where a program does more than compute its outputs."""
+    signature = program.graph_signature
+    if written := list(signature.buffers_to_mutate.values()):
+        names = ", ".join(quoted(name.removeprefix(_PREFIX)) for name in written)
+        raise UnsupportedError(f"forward writes the buffers {names}, which an optimised module has "
+                               "not; return their new values as outputs, and give them as inputs")
+    if inputs := list(signature.user_inputs_to_mutate.values()):
+        raise UnsupportedError(f"forward writes its input {quoted(inputs[0])}; have it write a "
+                               "copy: x = x.clone()")
+
+
+def _check_training(program: Any) -> None:
+    """Raises UnsupportedError where a program draws random numbers, or computes as in training."""
+    for node in program.graph.nodes:
+        name = getattr(getattr(node.target, "overloadpacket", None), "__name__", "")
+        training = _TRAINING.get(name)
+        if training is None and not _RANDOM.match(name):
+            continue
+        if training is not None and not node.args[training]:
+            continue
+        where = line_of(node.meta.get("stack_trace") or "")
+        raise UnsupportedError(f"forward computes {name} as in training{where}; call "
+                               "module.eval(), or give random numbers as an input")
+
+
+def _from_program(program: Any, wrapped: nn.Module, tensors: Sequence[Any], names: list[str],
+                  output_names: list[str], free: Sequence[bool]) -> tuple[onnx.ModelProto, Any]:
+    """Returns the network of a program, and the program, in which nothing is written in place,
+    whose nodes the network's values are named after."""
+    # gossamer folds constants itself, in more digits, and weights keep the module's names
+    result = torch.onnx.export(program, dynamo=True, verbose=False, optimize=False,
+                               input_names=names, output_names=output_names)
+    model = result.model_proto
+    make_plain(model)
+    return model, result.exported_program
+
+
+def _from_script(program: Any, wrapped: nn.Module, tensors: Sequence[Any], names: list[str],
+                 output_names: list[str], free: Sequence[bool]) -> tuple[onnx.ModelProto, Any]:
+    """Returns the network as the older exporter of torch writes it, for versions that cannot
+    export programs, and the program, in which nothing is written in place."""
+    content = io.BytesIO()
+    axes = {name: {0: "batch"} for name, is_free in zip(names, free, strict=True) if is_free}
+    axes |= {name: {0: "batch"} for name in output_names if axes}
+    torch.onnx.export(wrapped, tuple(tensors), content, input_names=names,
+                      output_names=output_names, dynamic_axes=axes,
+                      training=torch.onnx.TrainingMode.PRESERVE, do_constant_folding=False,
+                      opset_version=_SCRIPT_OPSET,
+                      **({"dynamo": False} if version() >= (2, 5) else {}))
+    # older versions write nothing in place anyway
+    functional = program.run_decompositions({}) if version() >= (2, 6) else program
+    return onnx.load_from_string(content.getvalue()), functional
+
+
+def _cause(error: BaseException) -> str:
+    """Returns the first line of what torch says."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return first_line(error)
+
+
+def line_of(text: str) -> str:
+    """Returns the last line of the user's code that a text of torch names, with " at " before it;
+    "" where there is none."""
+    frames = [(file, line) for file, line in _FRAME.findall(text)
+              if not file.startswith(_NOT_THE_USERS)]
+    return f" at {frames[-1][0]}:{frames[-1][1]}" if frames else ""

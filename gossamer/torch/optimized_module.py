@@ -1,0 +1,245 @@
+"""OptimizedModule: a module of PyTorch that a plan of gossamer computes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from torch import nn
+
+from gossamer.errors import InputError, quoted
+from gossamer.plan.plan import Plan
+from gossamer.plan.report.report import Report
+from gossamer.torch.call_form import InputForm, OutputForm
+from gossamer.torch.captured import is_channels_last
+from gossamer.torch.checks import gradient_error
+from gossamer.torch.watch import CALLS, Watch
+
+_NHWC = (0, 2, 3, 1)
+
+
+class OptimizedModule(nn.Module):
+    """A module that computes what another one does, by a plan; `gossamer.optimize` makes it.
+
+    It is called as the other module is, with tensors on the same device, on torch's current stream,
+    and computes no gradients. It has no parameters of its own: its weights are packed in the plan,
+    and `update` takes new ones.
+
+    Parameters
+    ----------
+    plan : Plan
+        The plan.
+    inputs : InputForm
+        How the arguments hold tensors.
+    outputs : OutputForm
+        How the outputs hold tensors.
+    watch : Watch
+        Finds changes of the other module's weights.
+    replan : callable
+        Returns a plan with the weights of a module.
+    followed : torch.nn.Module, optional
+        The module whose changes are followed; None where a change is an error.
+    permuted : tuple of bool
+        For each input whether its axes are brought from the order N, C, H, W to N, H, W, C, as the
+        plan takes it, since its sizes do not tell them apart.
+    fixed : str
+        Why the module has one batch size only, that of the example; "" where any is taken.
+    """
+
+    def __init__(self, plan: Plan, inputs: InputForm, outputs: OutputForm, watch: Watch,
+                 replan: Callable[[Plan, nn.Module], Plan], followed: nn.Module | None,
+                 permuted: tuple[bool, ...], fixed: str) -> None:
+        super().__init__()
+        self.training = False
+        self._plan = plan
+        self._inputs = inputs
+        self._outputs = outputs
+        self._watch = watch
+        self._replan = replan
+        # a list, as a module within a module would count as its part
+        self._followed = [] if followed is None else [followed]
+        self._permuted = permuted if any(permuted) else ()
+        self._casts = [(example.dtype, torch.channels_last if is_channels_last(example) else None)
+                       for example in outputs.examples]
+        self._device = inputs.tensors[0].device
+        self._fixed = fixed
+        self._shapes = [tensor.shape for tensor in inputs.tensors] if fixed else []
+        self._calls = 0
+        self._lock = threading.Lock()
+        inputs.tensors = []
+        outputs.examples = []
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that computes the module.
+
+        Returns
+        -------
+        Plan
+            The plan. It takes the tensors of the arguments, in their order.
+        """
+        return self._plan
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Compute what the module computes.
+
+        Parameters
+        ----------
+        *args, **kwargs
+            The module's arguments, of any batch size where that is free.
+
+        Returns
+        -------
+        Any
+            The module's outputs, of its dtypes and memory format, without gradients.
+
+        Raises
+        ------
+        InputError
+            If the arguments do not fit, an input requires a gradient, or the weights of the module
+            have changed and are not followed.
+        DeviceError
+            If the device fails or has too little memory.
+        """
+        self._calls += 1
+        if self._calls >= CALLS:
+            self._calls = 0
+            self._look_at_weights()
+        tensors = given = self._inputs.of_call(args, kwargs)
+        if self._fixed:
+            self._check_shapes(tensors)
+        if any([tensor.requires_grad for tensor in tensors]):
+            tensors = self._detached(tensors)
+        if self._permuted:
+            tensors = [tensor.permute(_NHWC) if is_permuted else tensor
+                       for tensor, is_permuted in zip(tensors, self._permuted, strict=True)]
+        results = self._computed(tensors)
+        return self._outputs.filled(results, given)
+
+    def report(self, batch: int | None = None) -> Report:
+        """Return what computes each layer, and on which device.
+
+        Parameters
+        ----------
+        batch : int, optional
+            The number of images; by default the last batch size that was computed.
+
+        Returns
+        -------
+        Report
+            One row for each step of the plan.
+        """
+        return self._plan.report(batch)
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan to a file, which `gossamer.Plan.load` and `gossamer run` read.
+
+        Parameters
+        ----------
+        path : str or Path
+            The file to write. The plan in it takes the tensors of the arguments in their order.
+
+        Raises
+        ------
+        InputError
+            If the file cannot be written.
+        """
+        self._plan.save(path)
+
+    def update(self, module: nn.Module) -> None:
+        """Take the weights of a module, and keep the choices of what computes each layer.
+
+        Parameters
+        ----------
+        module : torch.nn.Module
+            The module that was optimised, or one of the same form. From now on its weights are
+            looked at for changes.
+
+        Raises
+        ------
+        InputError
+            If the module has other weights or shapes, or if a layer is computed by code that was
+            made for the zeros of its weights, and these are others now.
+        """
+        with self._lock:
+            plan = self._replan(self._plan, module)
+            self._watch = Watch(module)
+            if self._followed:
+                self._followed = [module]
+            old, self._plan = self._plan, plan
+        # what a call of another thread still computes with goes with the last reference
+        del old
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refuse, with an InputError: packed weights are no tensors."""
+        raise InputError("an optimised module has no state_dict: its weights are packed for one "
+                         "device; save those of the module that was optimised, or the plan: "
+                         "fast.save('model.plan')")
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refuse, with an InputError: `update` takes new weights."""
+        raise InputError("an optimised module has no weights to load; load them into the module "
+                         "that was optimised, and call fast.update(module)")
+
+    def train(self, mode: bool = True) -> OptimizedModule:
+        """Return the module itself; refuse training mode with an InputError."""
+        if mode:
+            raise InputError("an optimised module computes no gradients; train the module that was "
+                             "optimised, and call fast.update(module)")
+        return self
+
+    def _apply(self, fn: Any, recurse: bool = True) -> NoReturn:
+        raise InputError("an optimised module stays on its device, in its dtype; move or convert "
+                         "the module that was optimised, and optimise it again")
+
+    def __deepcopy__(self, memo: Mapping[int, Any]) -> NoReturn:
+        """Refuse to copy the module, with a TypeError."""
+        self.__reduce__()
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to pickle the module, with a TypeError."""
+        raise TypeError("an optimised module holds memory of its device and cannot be pickled or "
+                        "copied; it may be shared by threads, and fast.save(FILE) with "
+                        "gossamer.Plan.load(FILE) carries its plan to another process")
+
+    def __repr__(self) -> str:
+        """Return the names of the network and of the device."""
+        return f"OptimizedModule({self._plan!r})"
+
+    def _computed(self, tensors: Any) -> list[Any]:
+        """Return the outputs of the plan in the dtypes and memory formats of the module's."""
+        for name, tensor in zip(self._inputs.names, tensors, strict=True):
+            if tensor.device != self._device:
+                raise InputError(f"input {quoted(name)} is on {tensor.device}, the module on "
+                                 f"{self._device}; move it: x.to({str(self._device)!r})")
+        results = self._plan(*tensors) if self._outputs.count else ()
+        if self._outputs.count == 1:
+            results = (results,)
+        return [result if result.dtype == dtype and memory_format is None
+                else result.to(dtype, memory_format=memory_format or torch.preserve_format)
+                for result, (dtype, memory_format) in zip(results, self._casts, strict=True)]
+
+    def _check_shapes(self, tensors: Any) -> None:
+        for name, tensor, shape in zip(self._inputs.names, tensors, self._shapes, strict=True):
+            if tensor.shape != shape:
+                raise InputError(f"input {quoted(name)} has shape {tuple(tensor.shape)}, expected "
+                                 f"{tuple(shape)}: forward takes no other batch size "
+                                 f"({self._fixed})")
+
+    def _detached(self, tensors: Any) -> list[Any]:
+        for name, tensor in zip(self._inputs.names, tensors, strict=True):
+            if tensor.requires_grad and torch.is_grad_enabled():
+                raise gradient_error(name)
+        return [tensor.detach() for tensor in tensors]
+
+    def _look_at_weights(self) -> None:
+        change = self._watch.change()
+        if not change:
+            return
+        if not self._followed:
+            raise InputError(f"the weights of the module have changed: {change}; call "
+                             "fast.update(module), or optimise it with follow=True")
+        self.update(self._followed[0])

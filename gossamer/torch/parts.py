@@ -1,0 +1,209 @@
+"""The parts of a graph that gossamer computes, and what is left to torch."""
+
+from __future__ import annotations
+
+import operator
+import time
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
+from torch.fx.passes.operator_support import OperatorSupportBase
+
+from gossamer.errors import GossamerError, first_line
+from gossamer.torch.dynamo_graph import bake_all
+from gossamer.torch.exported import line_of
+
+Optimize = Callable[[fx.GraphModule, tuple[Any, ...]], Any]
+"""A function that returns an optimised module for a graph and its arguments, or raises a
+GossamerError."""
+_SIZES = {"size", "sym_size", "getattr", "numel", "dim"}
+"""Names of what reads sizes, which cost nothing and come with the tensors."""
+
+
+@dataclass(frozen=True)
+class Left:
+    """An operator that is left to torch.
+
+    operator: its name. line: the line of the user's code, "" where it is not known. reason: why
+    gossamer does not compute it. share: its share of the time of the graph in torch.
+    """
+
+    operator: str
+    line: str
+    reason: str
+    share: float
+
+    def __str__(self) -> str:
+        return f"{self.operator}{self.line}: {self.share:.0%} of the time; {self.reason}"
+
+
+@dataclass
+class Parts:
+    """A graph of which gossamer computes parts.
+
+    module: the graph, in which each part is one module. taken: how many operators gossamer
+    computes. left: the others.
+    """
+
+    module: fx.GraphModule
+    taken: int = 0
+    left: list[Left] = field(default_factory=list)
+    optimized: list[Any] = field(default_factory=list)
+
+
+def parts_of(module: fx.GraphModule, arguments: tuple[Any, ...], optimize: Optimize,
+             try_alone: Optimize, least_operators: int) -> Parts:
+    """Returns a graph with the largest parts that gossamer computes.
+
+    optimize: makes an optimised module. try_alone: does so where the result is dropped.
+    least_operators: the number of operators below which a part is left to torch, since calling it
+    costs more than they do.
+    """
+    record = _Record(module)
+    for _ in range(2):
+        # the first time is that of everything that is made once
+        record.run(*arguments)
+    support = _Support(record, try_alone)
+    partitions = CapabilityBasedPartitioner(
+        module, support, allows_single_node_partition=True).propose_partitions()
+    reasons = dict(support.reasons)
+    chosen = []
+    for partition in partitions:
+        operators = [node for node in partition.nodes if _is_operator(node)]
+        if len(operators) >= least_operators:
+            chosen.append(partition)
+        else:
+            reasons.update(dict.fromkeys(
+                (node.name for node in operators),
+                f"the part has {len(operators)} operators, fewer than {least_operators}: calling "
+                "it would cost more"))
+    names = {node.name: node for node in module.graph.nodes}
+    fused = CapabilityBasedPartitioner(module, support).fuse_partitions(chosen)
+    result = Parts(fused)
+    values = _Record(fused)
+    values.run(*arguments)
+    for node in list(fused.graph.nodes):
+        if node.op == "call_module" and str(node.target).startswith("fused_"):
+            _optimize_part(result, node, values.values, optimize, reasons)
+    fused.recompile()
+    left = [node for name, node in names.items() if _is_operator(node) and name in reasons]
+    total = sum(record.seconds.values()) or 1.0
+    result.left = [Left(_name(node), line_of(node.meta.get("stack_trace") or ""),
+                        reasons[node.name], record.seconds[node.name] / total) for node in left]
+    result.taken = sum(map(_is_operator, names.values())) - len(left)
+    return result
+
+
+def _optimize_part(result: Parts, node: fx.Node, values: Mapping[str, Any],
+                   optimize: Optimize, reasons: dict[str, str]) -> None:
+    part = result.module.get_submodule(str(node.target))
+    inner = [each.name for each in part.graph.nodes if _is_operator(each)]
+    weights = {index: values[argument.name] for index, argument in enumerate(node.args)
+               if argument.op == "get_attr"}
+    arguments = tuple(argument for argument in node.args if argument.op != "get_attr")
+    try:
+        bake_all(part, weights)
+        fast = optimize(part, tuple(values[argument.name] for argument in arguments))
+    except GossamerError as error:
+        # the part stays as it is, with weights of its own
+        reasons.update(dict.fromkeys(inner, first_line(error)))
+    else:
+        result.module.add_submodule(str(node.target), fast)
+        result.optimized.append(fast)
+    node.args = arguments
+
+
+class _Record(fx.Interpreter):
+    """An execution of a graph by torch that keeps every value, and the seconds of every node."""
+
+    def __init__(self, module: fx.GraphModule) -> None:
+        super().__init__(module, garbage_collect_values=False)
+        self.values: dict[str, Any] = {}
+        self.seconds: dict[str, float] = {}
+
+    def run(self, *arguments: Any, **options: Any) -> Any:
+        with torch.no_grad():
+            return super().run(*arguments, **options)
+
+    def run_node(self, n: fx.Node) -> Any:
+        start = time.perf_counter()
+        result = super().run_node(n)
+        if isinstance(result, torch.Tensor) and result.is_cuda:
+            torch.cuda.synchronize(result.device)
+        self.seconds[n.name] = time.perf_counter() - start if _is_operator(n) else 0.0
+        self.values[n.name] = result
+        return result
+
+
+class _Support(OperatorSupportBase):
+    """Whether gossamer computes a node, by optimising it alone; nodes that are alike are tried
+    once.
+
+    reasons: why nodes are left to torch, by their names.
+    """
+
+    def __init__(self, record: _Record, optimize: Optimize) -> None:
+        super().__init__()
+        self._record = record
+        self._optimize = optimize
+        self._known: dict[Hashable, str] = {}
+        self.reasons: dict[str, str] = {}
+
+    def is_node_supported(self, submodules: Mapping[str, torch.nn.Module], node: fx.Node) -> bool:
+        if node.op not in ("call_function", "call_method", "call_module"):
+            return False
+        if not _is_operator(node):
+            source = node.args[0]
+            return isinstance(source, fx.Node) and (
+                source.op == "placeholder" or source.name not in self.reasons)
+        key = (node.op, str(node.target), str(fx.map_arg(
+            (node.args, node.kwargs), lambda each: _text(self._record.values[each.name]))))
+        if key not in self._known:
+            self._known[key] = self._tried(node)
+        if self._known[key]:
+            self.reasons[node.name] = self._known[key]
+        return not self._known[key]
+
+    def _tried(self, node: fx.Node) -> str:
+        """Returns why gossamer does not compute a node; "" where it does."""
+        graph = fx.Graph()
+        arguments: list[Any] = []
+        weights: dict[int, Any] = {}
+
+        def given(each: fx.Node) -> Any:
+            value = self._record.values[each.name]
+            if not isinstance(value, torch.Tensor):
+                return value
+            if each.op == "get_attr":
+                weights[len(weights) + len(arguments)] = value
+            else:
+                arguments.append(value)
+            return graph.placeholder(f"x{len(weights) + len(arguments)}")
+
+        args, kwargs = fx.map_arg((node.args, node.kwargs), given)
+        graph.output(graph.create_node(node.op, node.target, args, kwargs))
+        module = fx.GraphModule(self._record.module, graph)
+        try:
+            bake_all(module, weights)
+            self._optimize(module, tuple(arguments))
+        except GossamerError as error:
+            return first_line(error)
+        return ""
+
+
+def _text(value: Any) -> Any:
+    return f"{value.dtype}{list(value.shape)}" if isinstance(value, torch.Tensor) else repr(value)
+
+
+def _is_operator(node: fx.Node) -> bool:
+    """Whether a node computes, and does not only read a size or take one of several results."""
+    return (node.op in ("call_function", "call_method", "call_module")
+            and node.target is not operator.getitem and _name(node) not in _SIZES)
+
+
+def _name(node: fx.Node) -> str:
+    return str(getattr(node.target, "__name__", node.target)).split(".")[0]

@@ -1,0 +1,1 @@
+"""Tests of modules of PyTorch; those that need it are skipped where it is not installed."""

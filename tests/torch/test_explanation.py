@@ -1,0 +1,48 @@
+"""explain says what would run where, and which layers are thin."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from torch import nn
+
+import gossamer
+from gossamer.device.host import HostDevice
+from tests.torch.small import images, residual
+from tests.torch.test_thin_modules import BinaryConv, SignWithGradient
+
+
+def thin_module():
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Conv2d(3, 32, 3), nn.Conv2d(32, 32, 3, groups=32), nn.ReLU(),
+                           nn.Conv2d(32, 32, 1), BinaryConv(SignWithGradient.apply)).eval()
+    with torch.no_grad():
+        module[3].weight[:16] = 0
+    return module
+
+
+def test_thin_layers_are_found():
+    found = gossamer.explain(thin_module(), images())
+    assert [layer.thin for layer in found.layers] == ["", "depthwise", "zeros", "signs"]
+    assert found.batch == 2 and found.expected_us > 0 and not found.fixed
+    lines = str(found).splitlines()
+    assert lines[0].startswith("4 layers at batch 2 on host, 0 of them on the host")
+    assert lines[1:4] == ["1 layer depthwise", "1 layer with zeros among the weights",
+                          "1 layer of signs, which bits can compute"]
+    assert "density 0.50 zeros" in str(found)
+
+
+def test_network_that_is_not_thin():
+    assert "gossamer is made for thin networks" in str(gossamer.explain(residual(), images()))
+
+
+def test_nothing_is_compiled(monkeypatch):
+    def compiled(*_):
+        raise AssertionError("something was compiled or run")
+
+    monkeypatch.setattr(HostDevice, "compile", compiled)
+    monkeypatch.setattr("gossamer.plan.plan.Context", compiled)
+    gossamer.explain(residual(), images())

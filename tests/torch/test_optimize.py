@@ -1,0 +1,252 @@
+"""optimize: modules are called as before, and return what they returned."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import gc
+import pickle
+import threading
+import weakref
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from torch import nn
+
+import gossamer
+from gossamer.errors import InputError, UnsupportedError
+from gossamer.torch import exported
+from tests.tolerances import normalised_error
+from tests.torch.small import images, residual
+
+
+@dataclasses.dataclass
+class Found:
+    """The result of a module, as a dataclass."""
+
+    score: torch.Tensor
+    maps: list[torch.Tensor]
+    classes: int
+
+
+class ManyResults(nn.Module):
+    """A module with arguments and results of all kinds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(4, 3)
+        self.b = nn.Linear(4, 3)
+
+    def forward(self, pair, *, scale=None, squared=False):
+        x, y = self.a(pair[0]), self.b(pair[1])
+        if scale is not None:
+            x = x * scale["of x"]
+        if squared:
+            x = x * x
+        return {"found": Found(x, [x, y, pair[1]], 3), "nothing": None, "sum": (x + y,)}
+
+
+@pytest.fixture(scope="module")
+def fast():
+    return gossamer.optimize(residual(), images())
+
+
+def eager(module, *args, **kwargs):
+    with torch.no_grad():
+        return module(*args, **kwargs)
+
+
+def test_any_batch_size_is_computed(fast):
+    for batch in (1, 2, 7):
+        x = images(batch)
+        assert normalised_error(fast(x).numpy(), eager(residual(), x).numpy()) < 1e-5
+    assert fast(images(2)[:0]).shape == (0, 5)
+
+
+def test_batch_is_free_after_an_example_of_one_image():
+    module = residual()
+    fast = gossamer.optimize(module, images(1))
+    x = images(3)
+    assert normalised_error(fast(x).numpy(), eager(module, x).numpy()) < 1e-5
+
+
+def test_nested_arguments_and_results():
+    module = ManyResults().eval()
+    pair = (torch.randn(2, 4), torch.randn(2, 4))
+    scale = {"of x": torch.randn(2, 3)}
+    fast = gossamer.optimize(module, {"pair": pair, "scale": scale, "squared": True})
+    assert [info.name for info in fast.plan.inputs] == ["pair.0", "pair.1", "scale.of x"]
+    pair = (torch.randn(5, 4), torch.randn(5, 4))
+    scale = {"of x": torch.randn(5, 3)}
+    result = fast(pair, squared=True, scale=scale)
+    expected = eager(module, pair, scale=scale, squared=True)
+    assert list(result) == list(expected)
+    assert isinstance(result["found"], Found)
+    assert result["found"].classes == 3 and result["nothing"] is None
+    torch.testing.assert_close(result["found"].score, expected["found"].score)
+    torch.testing.assert_close(result["sum"], expected["sum"])
+    assert result["found"].maps[0] is result["found"].score
+    assert result["found"].maps[2] is pair[1]
+    with pytest.raises(InputError, match="an argument is False, and was True"):
+        fast(pair, squared=False, scale=scale)
+    with pytest.raises(InputError, match="nested in another way"):
+        fast((pair[0],), squared=True, scale=scale)
+    with pytest.raises(InputError, match=r"input 'scale.of x' is a float"):
+        fast(pair, squared=True, scale={"of x": 1.0})
+    with pytest.raises(InputError, match="do not fit forward"):
+        fast(pair, colour=3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_short_dtypes_stay(dtype):
+    module = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 4, 1)).eval().to(dtype)
+    fast = gossamer.optimize(module, images().to(dtype))
+    x = images(3).to(dtype)
+    y, expected = fast(x), eager(copy.deepcopy(module).float(), x.float())
+    assert y.dtype == dtype
+    assert normalised_error(y.float().numpy(), expected.numpy()) < {
+        torch.float16: 1e-3, torch.bfloat16: 8e-3}[dtype]
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 6, 5), (2, 4, 4, 4)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_channels_last_stays(shape, dtype):
+    module = nn.Sequential(nn.Conv2d(shape[1], 8, 3, padding=1)).eval()
+    x = torch.randn(shape).to(dtype).to(memory_format=torch.channels_last)
+    module = module.to(dtype=dtype, memory_format=torch.channels_last)
+    fast = gossamer.optimize(module, x)
+    expected = eager(module, x)
+    for given in (x, x.contiguous()):
+        y = fast(given)
+        assert y.dtype == dtype and y.is_contiguous(memory_format=torch.channels_last)
+        assert normalised_error(y.float().numpy(), expected.float().numpy()) < 2e-3
+    assert fast.plan.inputs[0].shape == (None, *shape[2:], shape[1])
+
+
+def test_photos_are_taken_as_inputs_say():
+    module = residual()
+    photos = torch.randint(0, 256, (2, 12, 12, 3), dtype=torch.uint8)
+    fast = gossamer.optimize(module, photos, inputs=gossamer.InputFormat(
+        "uint8", "NHWC", scale=1 / 255, mean=(0.4, 0.5, 0.6), std=0.2))
+    x = (photos.permute(0, 3, 1, 2) / 255 - torch.tensor([0.4, 0.5, 0.6])[:, None, None]) / 0.2
+    assert normalised_error(fast(photos).numpy(), eager(module, x).numpy()) < 1e-5
+    with pytest.raises(InputError, match="has no input 'y'; its inputs: x"):
+        gossamer.optimize(module, images(), inputs={"y": gossamer.InputFormat("uint8")})
+
+
+def test_exported_program_is_taken():
+    module = residual()
+    program = torch.export.export(module, (images(),))
+    fast = gossamer.optimize(program)
+    assert normalised_error(fast(images()).numpy(), eager(module, images()).numpy()) < 1e-5
+
+
+def test_older_exporter_gives_the_same_network(monkeypatch):
+    monkeypatch.setattr(exported, "exports_programs", lambda: False)
+    module = residual()
+    fast = gossamer.optimize(module, images())
+    x = images(3)
+    assert normalised_error(fast(x).numpy(), eager(module, x).numpy()) < 1e-5
+    module.head.weight.data = module.head.weight.data * 2
+    fast.update(module)
+    assert normalised_error(fast(x).numpy(), eager(module, x).numpy()) < 1e-5
+
+
+def test_inputs_that_need_gradients_are_an_error(fast):
+    x = images().requires_grad_()
+    with pytest.raises(InputError, match=r"input 'x' requires a gradient.*x\.detach\(\)"):
+        fast(x)
+    with torch.no_grad():
+        assert fast(x).shape == (2, 5)
+    with pytest.raises(InputError, match="requires a gradient"):
+        gossamer.optimize(residual(), x)
+
+
+def test_modes_of_torch(fast):
+    expected = eager(residual(), images())
+    with torch.inference_mode():
+        torch.testing.assert_close(fast(images()).clone(), expected, rtol=1e-4, atol=1e-5)
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(fast(images()), expected, rtol=1e-4, atol=1e-5)
+        made = gossamer.optimize(residual(), images())
+    assert made(images()).dtype == torch.float32
+
+
+def test_what_an_optimised_module_refuses(fast):
+    with pytest.raises(InputError, match="has no state_dict"):
+        fast.state_dict()
+    with pytest.raises(InputError, match=r"fast\.update\(module\)"):
+        fast.load_state_dict({})
+    with pytest.raises(InputError, match="computes no gradients"):
+        fast.train()
+    with pytest.raises(InputError, match="stays on its device"):
+        fast.half()
+    with pytest.raises(TypeError, match="cannot be pickled or copied"):
+        pickle.dumps(fast)
+    with pytest.raises(TypeError, match="cannot be pickled or copied"):
+        copy.deepcopy(fast)
+    assert fast.eval() is fast and not list(fast.parameters())
+    assert repr(fast) == "OptimizedModule(<Plan of Residual on host>)"
+
+
+def test_plan_is_saved_and_reported(fast, tmp_path):
+    fast.save(tmp_path / "fast.plan")
+    plan = gossamer.Plan.load(tmp_path / "fast.plan")
+    np.testing.assert_array_equal(plan(images().numpy()), fast(images()).numpy())
+    assert {row["device"] for row in fast.report(2).rows} == {"host"}
+
+
+def test_wrong_network_names_its_first_layer(monkeypatch):
+    right = exported._from_program
+
+    def wrong(*arguments):
+        model, program = right(*arguments)
+        weight = next(tensor for tensor in model.graph.initializer
+                      if tensor.name == "module.block.2.weight")
+        weight.raw_data = (np.frombuffer(weight.raw_data, np.float32) * 2).tobytes()
+        return model, program
+
+    monkeypatch.setattr(exported, "_from_program", wrong)
+    with pytest.raises(UnsupportedError,
+                       match=r"output 0 differs.*first layer that differs is \w+ of 'block\.2'"):
+        gossamer.optimize(residual(), images())
+
+
+def test_memory_goes_with_the_module():
+    module = residual()
+    fast = gossamer.optimize(module, images())
+    fast(images())
+    watched = [weakref.ref(module.stem.weight), weakref.ref(fast.plan)]
+    del module
+    gc.collect()
+    assert watched[0]() is None, "the optimised module keeps the weights of the other one"
+    del fast
+    gc.collect()
+    assert watched[1]() is None
+
+
+def test_threads_share_a_module(fast):
+    inputs = [images(batch, seed) for seed, batch in enumerate((1, 2, 1, 2))]
+    expected = [eager(residual(), x) for x in inputs]
+    wrong = []
+
+    def call(index):
+        for _ in range(20):
+            if normalised_error(fast(inputs[index]).numpy(), expected[index].numpy()) > 1e-5:
+                wrong.append(index)
+
+    threads = [threading.Thread(target=call, args=(index,)) for index in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_compile_of_a_module_points_here():
+    with pytest.raises(InputError, match=r"gossamer\.optimize\(module\.eval\(\)"):
+        gossamer.compile(residual())
