@@ -20,16 +20,17 @@ if TYPE_CHECKING:
     from gossamer.model.load import load
     from gossamer.plan.api import compile
     from gossamer.plan.plan import Plan
+    from gossamer.plan.plan_group import PlanGroup
     from gossamer.train import MLP, train_many
 
 __version__ = PACKAGE_VERSION
 
-__all__ = ["MLP", "Detector", "GossamerError", "GossamerWarning", "InputFormat", "Plan", "compile",
-           "devices", "load", "train_many"]
+__all__ = ["MLP", "Detector", "GossamerError", "GossamerWarning", "InputFormat", "Plan",
+           "PlanGroup", "compile", "devices", "load", "train_many"]
 
 _HOMES = {"Detector": "gossamer.detect.detector",
           "InputFormat": "gossamer.model.input_format", "MLP": "gossamer.train",
-          "Plan": "gossamer.plan.plan",
+          "Plan": "gossamer.plan.plan", "PlanGroup": "gossamer.plan.plan_group",
           "compile": "gossamer.plan.api", "devices": "gossamer.device.registry",
           "load": "gossamer.model.load", "train_many": "gossamer.train"}
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import numpy as np
 import typer
 
 import gossamer
 from gossamer.cli import arguments, row_inputs, run_output, run_rows
-from gossamer.cli.arguments import load_graph, load_plan
+from gossamer.cli.arguments import AnyPlan, load_graph, load_plan
 from gossamer.cli.options import (
     BgrOption,
-    DeviceOption,
+    DevicesOption,
     GreyOption,
     JsonOption,
     LabelOption,
@@ -38,9 +39,6 @@ from gossamer.errors import InputError
 from gossamer.io import output_files, terminal
 from gossamer.io.labels.reader import read_names
 
-if TYPE_CHECKING:
-    from gossamer.plan.plan import Plan
-
 
 def run(
     model: PlanArgument,
@@ -60,7 +58,7 @@ def run(
     resume: Annotated[bool, typer.Option(
         "--resume", help="Continue the rows of a .jsonl or .csv file that is there.")] = False,
     label: LabelOption = "first",
-    device: DeviceOption = None,
+    device: DevicesOption = None,
     batch: Annotated[int | None, typer.Option(
         min=1, help="Inputs at once (default: one photo, or all of --input; all photos where "
                     "the network mixes the inputs of a batch).")] = None,
@@ -135,22 +133,26 @@ def _check_sources(photos: list[str], arrays: list[str], labels: Path | None) ->
         read_names(labels)
 
 
-def _execute(model: str, saved_plan: Plan | None, inputs: RunInputs, device: str | None,
-             strict: bool, table: bool) -> tuple[Plan, dict[str, np.ndarray], Any]:
+def _execute(model: str, saved_plan: AnyPlan | None, inputs: RunInputs, device: str | None,
+             strict: bool, table: bool) -> tuple[AnyPlan, dict[str, np.ndarray], Any]:
     """Returns the plan, the network's outputs on all inputs, and the plan's report: with the times
     of its layers where table is set."""
     graph, results = inputs.graph, list[tuple[np.ndarray, ...]]()
     inverted: list[str] = []
-    with input_bar() as progress:
-        task = progress.add_task(f"preparing {model}", total=None)
-        plan = saved_plan or gossamer.compile(graph, device=device, strict=strict)
-        progress.update(task, description=f"running on {plan.device.name}",
-                        total=len(inputs.names))
+
+    def batches() -> Iterator[tuple[np.ndarray, ...]]:
         for index, arrays in enumerate(inputs.batches):
             if inputs.are_photos:
                 names = inputs.names[index * inputs.batch:]
-                inverted += negatives(names, arrays[0], graph.metadata)
-            result = plan(*arrays)
+                inverted.extend(negatives(names, arrays[0], graph.metadata))
+            yield arrays
+
+    with input_bar() as progress:
+        task = progress.add_task(f"preparing {model}", total=None)
+        plan = saved_plan or gossamer.compile(graph, device=device, strict=strict)
+        progress.update(task, description=f"running on {arguments.device_of(plan)[0]}",
+                        total=len(inputs.names))
+        for result in arguments.results_of(plan, batches()):
             results.append(result if isinstance(result, tuple) else (result,))
             progress.advance(task, inputs.batch)
         if table:

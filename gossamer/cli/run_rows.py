@@ -15,6 +15,7 @@ import numpy as np
 
 import gossamer
 from gossamer.cli import row_files
+from gossamer.cli.arguments import AnyPlan, device_of
 from gossamer.cli.progress import input_bar
 from gossamer.cli.report import print_report
 from gossamer.cli.row_files import Row, RowFile
@@ -27,7 +28,6 @@ from gossamer.model import outputs as network_outputs
 
 if TYPE_CHECKING:
     from gossamer.model.graph import Graph
-    from gossamer.plan.plan import Plan
 
 
 OWN_SUFFIXES = (".jsonl", ".csv", ".parquet")
@@ -67,7 +67,7 @@ def check(options: RowOptions, graph: Graph, files_read: Sequence[str]) -> None:
     output_files.check_place(options.option_text, path, files_read)
 
 
-def run_rows(model: str, saved_plan: Plan | None, inputs: RowInputs,
+def run_rows(model: str, saved_plan: AnyPlan | None, inputs: RowInputs,
              options: RowOptions, device: str | None, *, strict: bool, table: bool,
              as_json: bool) -> None:
     """Runs a network on the inputs and writes a row for each, in their order; prints what ran where
@@ -81,16 +81,17 @@ def run_rows(model: str, saved_plan: Plan | None, inputs: RowInputs,
         rows = _Shown(inputs.key, documents if as_json else None)
     left = [index for index, name in enumerate(inputs.names) if str(name) not in rows.done]
     plan = saved_plan or gossamer.compile(inputs.graph, device=device, strict=strict)
+    device_name, description = device_of(plan)
     if not as_json:
-        print(f"device: {plan.device.name} ({plan.device.description})")
+        print(f"device: {device_name} ({description})")
     loop = _Loop(model, plan, inputs, options)
     with rows:
         loop.run(rows, left)
     report = plan.profile(inputs.batch) if table else None
     summary = loop.summary(len(inputs.names) - len(left))
     if as_json:
-        terminal.print_json({"model": model, "device": plan.device.name,
-                             "description": plan.device.description, "batch": inputs.batch,
+        terminal.print_json({"model": model, "device": device_name,
+                             "description": description, "batch": inputs.batch,
                              **summary, "output": options.output, "results": documents})
         return
     if report is not None:
@@ -107,7 +108,7 @@ class _Loop:
     for which an output is not finite. seconds: time from the first input to the last row.
     """
 
-    def __init__(self, model: str, plan: Plan, inputs: RowInputs, options: RowOptions) -> None:
+    def __init__(self, model: str, plan: AnyPlan, inputs: RowInputs, options: RowOptions) -> None:
         self._model = model
         self._plan = plan
         self._inputs = inputs
@@ -127,13 +128,13 @@ class _Loop:
         count = len(self._inputs.names)
         with input_bar() as bar, self._plan.stream(self._arrays(self._inputs.chunks(left))
                                                    ) as results:
-            task = bar.add_task(f"running on {self._plan.device.name}", total=len(left))
+            task = bar.add_task(f"running on {device_of(self._plan)[0]}", total=len(left))
             for result in results:
                 made = self._rows(self._entries.popleft(), result)
                 rows.write(made, count)
                 seconds = time.perf_counter() - start
                 bar.update(task, advance=len(made), description=(
-                    f"{_rate(self.computed / seconds)} a second on {self._plan.device.name}"))
+                    f"{_rate(self.computed / seconds)} a second on {device_of(self._plan)[0]}"))
             if self._last:
                 rows.write(self._rows(self._last, None), count)
         self.seconds = time.perf_counter() - start
