@@ -249,7 +249,7 @@ def _target(device: str | None) -> Device:
     if device is None or not names_several(device):
         return find(device)
     devices = find_several(device)
-    kinds = {(each.api, each.description, each.limits.compute_units): each for each in devices}
+    kinds = {each.kind: each for each in devices}
     if len(kinds) > 1:
         raise InputError(f"--device {device}: a plan is for one kind of device, and these are "
                          f"{len(kinds)} kinds; compile for each of "

@@ -243,4 +243,4 @@ class CallablePlan(abc.ABC):
         self._calls.check_usable()
         if isinstance(self._calls, TailCalls):
             raise self._calls.error(use)
-        return PlanParts(self.graph, self.device, self.context, self)
+        return PlanParts(self.graph, self.device, self.context, self, self._calls.page_locked)

@@ -79,8 +79,7 @@ class PlanGroup:
             key = f"{device.name} {id(device)}"
             if key not in plans:
                 plan = plans[key] = make(device)
-                kind = (device.api, device.description, device.limits.compute_units)
-                plan.choose_beside(first.setdefault(kind, plan))
+                plan.choose_beside(first.setdefault(device.kind, plan))
             group.append(plans[key])
         return cls(group)
 

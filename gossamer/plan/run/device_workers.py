@@ -71,12 +71,12 @@ class SharedWork:
     A device is left out where it is lost, and where another one could do what it failed at; too
     little memory for one task leaves none out.
 
-    members: the devices. next_task: returns the next task, or None where none waits; it is called
-    with `changed` held. changed: is notified when next_task may return a task. is_over: whether
-    none will come any more.
+    members: the devices. next_task: returns the next task for a device, or None where none waits;
+    it is called with `changed` held. changed: is notified when next_task may return a task.
+    is_over: whether none will come any more.
     """
 
-    def __init__(self, members: Members, next_task: Callable[[], Task | None]) -> None:
+    def __init__(self, members: Members, next_task: Callable[[Member], Task | None]) -> None:
         self.members = members
         self.changed = threading.Condition()
         self.is_over = False
@@ -94,7 +94,7 @@ class SharedWork:
                 if task is not None:
                     self._again.remove(task)
                 else:
-                    task = self._next_task()
+                    task = self._next_task(member)
                 if task is not None:
                     self._in_work += 1
                     return task
@@ -155,15 +155,15 @@ class DeviceWorker(threading.Thread):
     would take longer than the calls of the driver.
 
     depth: how many batches the device has at once; processors have one, since several at once take
-    longer for each.
+    longer for each. sizes: for how many batch sizes it keeps as many lanes.
     """
 
-    def __init__(self, work: SharedWork, member: Member, depth: int) -> None:
+    def __init__(self, work: SharedWork, member: Member, depth: int, sizes: int = 2) -> None:
         super().__init__(name="gossamer computes", daemon=True)
         self._work = work
         self._member = member
         self._at_once = 1 if member.plan.device.on_processors else depth
-        self._lanes = Lanes(member.plan, self._at_once)
+        self._lanes = Lanes(member.plan, sizes * self._at_once)
 
     def run(self) -> None:
         """Computes tasks until none will come any more."""

@@ -29,20 +29,29 @@ class PlanParts:
 
     network: the plan's graph. graph: the same with inputs and outputs in the forms of callers'
     arrays. context_of: makes a context of a batch size on a stream of the device. call: computes
-    the outputs where an input is empty.
+    the outputs where an input is empty. page_locked: makes arrays for the inputs of a batch size,
+    which the device copies at the rate of its bus.
     """
 
     def __init__(self, network: Graph, device: Device, context_of: Callable[[int, Any], Context],
-                 call: Callable[..., Any]) -> None:
+                 call: Callable[..., Any],
+                 page_locked: Callable[[int], tuple[np.ndarray, ...]]) -> None:
         self.network = network
         self.graph = as_called(network)
         self.device = device
         self.context_of = context_of
         self.call = call
+        self.page_locked = page_locked
 
 
 class Lane:
-    """A context with a stream of its own."""
+    """A context with a stream of its own.
+
+    arrays: page-locked memory for its inputs, where several requests become one batch; None before
+    it is first needed.
+    """
+
+    arrays: tuple[np.ndarray, ...] | None = None
 
     def __init__(self, plan: PlanParts, batch: int) -> None:
         self.batch = batch
@@ -53,16 +62,15 @@ class Lane:
 class Lanes:
     """The lanes of one device, of which each computes one batch at a time.
 
-    plan: the plan of the device. at_once: how many lanes are used at once. As many again are kept
-    for other batch sizes.
+    plan: the plan of the device. most_idle: how many are kept that compute nothing.
     computing: the stream on which lanes compute large batches one after another; None where the
     device copies nothing beside other work.
     """
 
-    def __init__(self, plan: PlanParts, at_once: int) -> None:
+    def __init__(self, plan: PlanParts, most_idle: int) -> None:
         self.plan = plan
         self.computing = plan.device.create_stream() if plan.device.locks_pages else None
-        self._most_idle = 2 * at_once
+        self._most_idle = most_idle
         self._idle: OrderedDict[Lane, None] = OrderedDict()
 
     def take(self, batch: int) -> Lane:
@@ -108,9 +116,15 @@ def checked(plans: Sequence[PlanParts], item: Any, stream: Any) -> Begin:
     return _on_host(plan.graph, inputs)
 
 
-def _on_host(graph: Graph, inputs: Sequence[Any]) -> Begin:
+def host_arrays(graph: Graph, inputs: Sequence[Any]) -> tuple[list[Any], int]:
+    """Returns the inputs as arrays in host memory, and their batch size. Raises InputError where
+    they do not fit the graph, or lie elsewhere."""
     arrays = [on_host(array) if is_foreign(array) else array for array in inputs]
-    batch = batch_of(graph, arrays)
+    return arrays, batch_of(graph, arrays)
+
+
+def _on_host(graph: Graph, inputs: Sequence[Any]) -> Begin:
+    arrays, batch = host_arrays(graph, inputs)
 
     def begin(lanes: Lanes) -> Collect:
         if any(array.size == 0 for array in arrays):

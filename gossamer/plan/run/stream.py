@@ -14,7 +14,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from gossamer.errors import GossamerError, InputError
-from gossamer.plan.run.device_workers import DeviceWorker, Members, SharedWork, Task
+from gossamer.plan.run.device_workers import DeviceWorker, Member, Members, SharedWork, Task
 from gossamer.plan.run.lanes import Finish, checked
 
 ERRORS = ("raise", "return")
@@ -149,7 +149,7 @@ class _Pipeline:
         if self._reader.ident and self._reader is not threading.current_thread():
             self._reader.join(_JOIN_S)
 
-    def _next_task(self) -> Task | None:
+    def _next_task(self, _: Member) -> Task | None:
         return self._tasks.popleft() if self._tasks else None
 
     def _read(self) -> None:
