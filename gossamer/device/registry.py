@@ -6,6 +6,7 @@ import os
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from typing import TypeGuard
 
 from gossamer.device.base import Device
 from gossamer.device.checks import self_check
@@ -122,7 +123,7 @@ def find(name: str | None = None) -> Device:
     raise DeviceError(f"there is no device {name!r} here; usable devices: {usable}")
 
 
-def names_several(device: object) -> bool:
+def names_several(device: object) -> TypeGuard[str | Sequence[str | Device]]:
     """Return whether a description of devices is one that `find_several` takes.
 
     Parameters
@@ -171,7 +172,7 @@ def find_several(devices: str | Sequence[str | Device]) -> list[Device]:
     for part in parts:
         if isinstance(part, Device):
             found.append(part)
-        elif names_several(part):
+        elif part.strip().lower().endswith(f":{ALL}"):
             found += _all_of(part.strip().lower().removesuffix(f":{ALL}"))
         else:
             found.append(find(part))

@@ -151,6 +151,8 @@ class Batcher:
             if self._is_closed:
                 raise InputError(f"{self._graph.name}: the batcher is closed; make another one")
             if self._waiting.rows + rows > self._queue:
+                self._waiting.drop_unwanted()
+            if self._waiting.rows + rows > self._queue:
                 raise QueueFullError(f"{self._waiting.rows} images wait, and the queue holds "
                                      f"{self._queue}; try again later")
             self._waiting.add(request)

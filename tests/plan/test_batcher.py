@@ -131,9 +131,11 @@ def test_a_full_queue_refuses(held: tuple[Batcher, HeldHost]) -> None:
         batcher.submit(images(1))
     # one that is given up makes room
     assert waiting[0].cancel()
+    third = batcher.submit(images(2))
     device.may_go.set()
-    wait([first, waiting[1]], 20)
+    wait([first, waiting[1], third], 20)
     assert_close(waiting[1].result(), expected(images(3)))
+    assert_close(third.result(), expected(images(2)))
     assert batcher.waiting == 0
     with pytest.raises(CancelledError):
         waiting[0].result()

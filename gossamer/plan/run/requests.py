@@ -52,6 +52,13 @@ class Request:
                 return True
             return not self.result.done() and self.result.set_running_or_notify_cancel()
 
+    def is_wanted(self, now: float) -> bool:
+        """Returns whether somebody waits for the outputs; after the deadline the request fails."""
+        if now >= self.deadline:
+            self.fail(DeadlineError("the deadline passed before the request was computed; give it "
+                                    "more time, or send fewer requests"))
+        return not self.result.done()
+
     def fail(self, error: BaseException) -> None:
         """Hands an error to the caller, unless another part of the request has failed before."""
         with self._lock:
@@ -155,17 +162,19 @@ class WaitingRequests:
         now = time.monotonic()
         while self._heap and (not entries or images + self._heap[0][2].rows <= most):
             entry = heapq.heappop(self._heap)
-            request = entry[2].request
-            if now >= request.deadline:
-                request.fail(DeadlineError(
-                    "the deadline passed before the request was computed; give it more time, or "
-                    "send fewer requests"))
-            if request.result.done():
-                self.rows -= entry[2].rows
-            else:
+            if entry[2].request.is_wanted(now):
                 entries.append(entry)
                 images += entry[2].rows
+            else:
+                self.rows -= entry[2].rows
         return entries
+
+    def drop_unwanted(self) -> None:
+        """Makes room of the requests that nobody wants any more."""
+        now = time.monotonic()
+        self._heap = [entry for entry in self._heap if entry[2].request.is_wanted(now)]
+        heapq.heapify(self._heap)
+        self.rows = sum(part.rows for _, _, part in self._heap)
 
     def fail_all(self, error: Exception) -> None:
         """Hands an error to everybody who waits."""
