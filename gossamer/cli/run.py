@@ -11,7 +11,14 @@ import numpy as np
 import typer
 
 import gossamer
-from gossamer.cli import arguments, row_inputs, run_output, run_rows
+from gossamer.cli import (
+    arguments,
+    photo_options,
+    row_inputs,
+    run_on_ray,
+    run_output,
+    run_rows,
+)
 from gossamer.cli.arguments import AnyPlan, load_graph, load_plan
 from gossamer.cli.options import (
     BgrOption,
@@ -77,6 +84,9 @@ def run(
     grey: GreyOption = False,
     table: Annotated[bool, typer.Option(
         "--table", help="Time and show every layer of the plan.")] = False,
+    ray: Annotated[str | None, typer.Option(
+        metavar="ADDRESS", help="Run pictures on a Ray cluster, whose workers read the files: "
+                                "HOST:PORT, auto for this machine's own, or local.")] = None,
     strict: StrictOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -89,15 +99,23 @@ def run(
              else saved_plan.graph)
     arguments.check_numbers(graph)
     options = PhotoOptions(preprocess, size, resize, scale, mean, std, bgr, grey)
-    if not arrays and (resume or row_inputs.make_rows(photos)
+    if not arrays and (resume or ray is not None or row_inputs.make_rows(photos)
                        or Path(output or "").suffix in run_rows.OWN_SUFFIXES):
         rows = run_rows.RowOptions(output, resume, labels, top)
         run_rows.check(rows, graph, [model, *filter(None, [weights]), *photos])
         inputs_of_rows = row_inputs.row_inputs(model, graph, photos, options, batch, label,
                                                is_planned=saved_plan is not None)
+        remote = None
+        if ray is not None:
+            run_on_ray.check(photos, table)
+            prepare = photo_options.preprocessing(model, graph, options)
+            network = model if saved_plan is not None else inputs_of_rows.graph
+            remote = run_on_ray.RayAnswers(ray, network, inputs_of_rows, prepare, device)
         run_rows.run_rows(model, saved_plan, inputs_of_rows, rows, device, strict=strict,
-                          table=table, as_json=as_json)
+                          table=table, as_json=as_json, remote=remote)
         return
+    if ray is not None:
+        raise InputError(f"--ray {ray}: is for pictures; leave --input out")
     row_inputs.check_label(label)
     output_path = None
     if output is not None:
