@@ -124,10 +124,11 @@ class Workers:
 
 @dataclass(frozen=True)
 class Shipped:
-    """A network as it travels to the workers: the name of one of the zoo, the bytes of an ONNX file
-    or a saved plan, or a graph.
+    """A network as it travels to the workers.
 
-    device: the name of each worker's device. effort: how much is measured; None for nothing.
+    network: the name of one of the zoo, the bytes of an ONNX file or a saved plan, or a graph.
+    is_plan: whether it is a plan. device: the name of each worker's device. effort: how much is
+    measured; None for nothing.
     """
 
     network: str | bytes | Graph

@@ -158,7 +158,7 @@ class _Client:
         writer.write(self._messages[index % len(self._messages)])
         await writer.drain()
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
-        length = int(head.partition("content-length:")[2].partition("\r\n")[0])
+        length = int(head.partition("\r\ncontent-length:")[2].partition("\r\n")[0])
         body = await reader.readexactly(length)
         return head.split(" ", 2)[1], body, "connection: close" not in head
 

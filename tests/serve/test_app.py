@@ -199,7 +199,7 @@ def test_a_client_that_sends_too_slowly(server: Server) -> None:
 
 
 def test_a_full_queue_and_deadlines(server: Server, held: HeldHost) -> None:
-    async def crowd(client: Any) -> list[Any]:
+    async def many(client: Any) -> list[Any]:
         held.may_go.clear()
         ask = partial(client.post, "/v2/models/small/infer", json=body_of(images(1)))
         first = asyncio.create_task(ask())
@@ -215,7 +215,7 @@ def test_a_full_queue_and_deadlines(server: Server, held: HeldHost) -> None:
         held.may_go.set()
         return [late, timed, refused, await first, *[await task for task in waiting]]
 
-    late, timed, refused, *others = talk(server, crowd)
+    late, timed, refused, *others = talk(server, many)
     for response in (late, timed):
         assert response.status_code == 504 and "the deadline passed" in response.json()["error"]
     assert refused.status_code == 429 and refused.headers["retry-after"] == "1"
