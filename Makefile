@@ -8,6 +8,7 @@
 # make classes  the classes of the real binary networks in ../shared/models, beside ONNX Runtime's
 # make soak   compiles that are killed 200 times, and run twice at once, on one cache folder
 # make serve-fuzz  100,000 malformed requests to a server; make serve-load: 64 clients for a minute
+# make ray-cluster  a Ray cluster that loses a worker; make stand-ins: streams over eight devices
 # Each makes its own .venv when there is none. PYTHON=python3.12 make test picks the interpreter.
 
 PYTHON ?= python3
@@ -54,7 +55,7 @@ CONTRACTS := $(addprefix gossamer/, __init__.py errors.py plan/api.py plan/plan.
 	detect/detector.py detect/box.py detect/drawing.py \
 	train/__init__.py train/mlp.py train/predictor.py train/many.py train/data/preparation.py train/loop/progress.py)
 
-.PHONY: demo test lint bench fuzz fuzz-plans backend-tests classes soak serve-fuzz serve-load pocl
+.PHONY: demo test lint bench fuzz fuzz-plans backend-tests classes soak serve-fuzz serve-load ray-cluster stand-ins pocl
 
 demo: .venv/demo.stamp
 	@$(BIN)/gossamer devices
@@ -94,6 +95,15 @@ serve-fuzz: .venv/dev.stamp
 # whether a server under load answers everything, and answers it right
 serve-load: .venv/dev.stamp
 	$(BIN)/python -m tests.bulk.serve_load $(SERVE_LOAD_ARGS)
+
+# whether a cluster that loses workers gives every result once and in order
+ray-cluster: .venv/dev.stamp
+	$(PIP) -e '.[ray]'
+	$(BIN)/python -m tests.bulk.ray_cluster
+
+# how near to linear a stream over eight stand-ins for GPUs is
+stand-ins: .venv/dev.stamp
+	$(BIN)/python -m tests.bulk.stand_ins
 
 lint: .venv/dev.stamp
 	$(BIN)/ruff check .

@@ -64,5 +64,7 @@ def _trained(share: _Share, given: Mapping[str, Any]) -> Any:
     """Returns the ManyResult of a share. It goes on from the checkpoints that are there: those of
     the run that is resumed, or of a worker that was lost."""
     train_many, more = given["train_many"], given["more"]
-    is_begun = share.checkpoint is not None and share.checkpoint.exists()
+    # a worker may have been lost before it wrote its first file
+    is_begun = share.checkpoint is not None and (
+        share.checkpoint.is_dir() and any(share.checkpoint.iterdir()))
     return train_many(share.configs, **more, checkpoint=share.checkpoint, resume=is_begun)
