@@ -57,7 +57,8 @@ class _Context:
         self._device = device
         self._memory = np.empty(shape, np.uint8)
 
-    def begin(self, inputs: Mapping[str, np.ndarray]) -> Callable[[], dict[str, np.ndarray]]:
+    def begin(self, inputs: Mapping[str, np.ndarray],
+              computing: Any) -> Callable[[], dict[str, np.ndarray]]:
         """Copies a batch, and returns the function that waits for its result."""
         (x,) = inputs.values()
         np.copyto(self._memory, x)

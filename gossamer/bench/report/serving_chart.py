@@ -17,7 +17,7 @@ def serving_png(rows: Sequence[ServingRow]) -> bytes:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    figure = Figure(figsize=(9, 4.5), layout="constrained")
     axes = figure.add_subplot()
     for server in dict.fromkeys(row.server for row in rows):
         points = sorted((row.rate, row.p50_ms, row.p99_ms) for row in rows
@@ -31,7 +31,7 @@ def serving_png(rows: Sequence[ServingRow]) -> bytes:
     axes.set(xlabel="requests a second", ylabel="milliseconds", yscale="log", xscale="log",
              title="Time from when a request is due to its answer")
     axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
+    figure.legend(fontsize=8, loc="outside right upper")
     picture = io.BytesIO()
     FigureCanvasAgg(figure).print_png(picture)
     return picture.getvalue()
