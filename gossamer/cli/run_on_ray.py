@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -25,6 +26,9 @@ class RayAnswers:
         from gossamer.ray import connect
 
         self._ray = connect(address)
+        # the rows that are done are told by the verb itself
+        self._ray.data.DataContext.get_current().enable_progress_bars = False
+        logging.getLogger("ray.data").setLevel(logging.WARNING)
         self._model = model
         self._inputs = inputs
         self._prepare = prepare
