@@ -25,7 +25,10 @@ class RayAnswers:
                  device: str | None) -> None:
         from gossamer.ray import connect
 
-        self._ray = connect(address)
+        try:
+            self._ray = connect(address)
+        except InputError as error:
+            raise InputError(f"--ray {address}: {error}") from None
         # the rows that are done are told by the verb itself
         self._ray.data.DataContext.get_current().enable_progress_bars = False
         logging.getLogger("ray.data").setLevel(logging.WARNING)
