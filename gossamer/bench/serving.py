@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -140,12 +142,13 @@ def _started(server: str, setting: Setting) -> Iterator[int]:
                  str(port)]
     with tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen([sys.executable, "-m", *words], stdout=subprocess.DEVNULL,
-                                   stderr=errors)
+                                   stderr=errors, start_new_session=True)
         try:
             _wait_for(server, process, port, errors)
             yield port
         finally:
-            process.terminate()
+            # LitServe has processes of its own, which outlive it
+            os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
 
