@@ -7,6 +7,8 @@
 # make backend-tests  ONNX's own tests of its operators, beside ONNX Runtime
 # make classes  the classes of the real binary networks in ../shared/models, beside ONNX Runtime's
 # make soak   compiles that are killed 200 times, and run twice at once, on one cache folder
+# make serve-fuzz  100,000 malformed requests to a server; make serve-load: 64 clients for a minute
+# make ray-cluster  a Ray cluster that loses a worker; make stand-ins: streams over eight devices
 # Each makes its own .venv when there is none. PYTHON=python3.12 make test picks the interpreter.
 
 PYTHON ?= python3
@@ -20,6 +22,9 @@ FUZZ_ARGS ?= --count 20000 --seed 0 --keep
 # plans and first seed of `make fuzz-plans`
 COUNT ?= 2000
 SEED ?= 0
+# count and seed of `make serve-fuzz`; clients and seconds of `make serve-load`
+SERVE_FUZZ_ARGS ?= --count 100000 --seed 0
+SERVE_LOAD_ARGS ?= --clients 64 --seconds 60
 # networks and images of `make classes`
 CLASSES_ARGS ?= --images 1000
 BENCH_ARGS ?= mobilenet networks conv-layers gemm
@@ -43,14 +48,14 @@ IF_LINUX := $(if $(filter Linux,$(shell uname)),$(comma)cuda)
 
 # The public interface, and the contracts that other code is written against: their docstrings have
 # numpydoc's sections.
-CONTRACTS := $(addprefix gossamer/, __init__.py errors.py plan/api.py plan/plan.py plan/callable_plan.py \
+CONTRACTS := $(addprefix gossamer/, __init__.py errors.py plan/api.py plan/plan.py plan/callable_plan.py plan/plan_group.py plan/batcher.py ray.py \
 	model/load.py model/builder.py model/node_builder.py torch/api.py torch/optimized_module.py \
 	device/base.py device/optional.py device/page_locked.py device/limits.py device/source.py device/registry.py \
 	ops/algorithm.py ops/op.py ops/weights.py ops/launch.py \
 	detect/detector.py detect/box.py detect/drawing.py \
 	train/__init__.py train/mlp.py train/predictor.py train/many.py train/data/preparation.py train/loop/progress.py)
 
-.PHONY: demo test lint bench fuzz fuzz-plans backend-tests classes soak pocl
+.PHONY: demo test lint bench fuzz fuzz-plans backend-tests classes soak serve-fuzz serve-load ray-cluster stand-ins pocl
 
 demo: .venv/demo.stamp
 	@$(BIN)/gossamer devices
@@ -82,6 +87,23 @@ classes: .venv/dev.stamp pocl
 # whether the cache folder survives kills, two compiles at once, and export with import
 soak: .venv/dev.stamp pocl
 	$(BIN)/python tools/soak.py $(SOAK_ARGS)
+
+# whether malformed requests ever get a 500, a traceback, or more and more memory
+serve-fuzz: .venv/dev.stamp
+	$(BIN)/python -m tests.bulk.serve_fuzz $(SERVE_FUZZ_ARGS)
+
+# whether a server under load answers everything, and answers it right
+serve-load: .venv/dev.stamp
+	$(BIN)/python -m tests.bulk.serve_load $(SERVE_LOAD_ARGS)
+
+# whether a cluster that loses workers gives every result once and in order
+ray-cluster: .venv/dev.stamp
+	$(PIP) -e '.[ray]'
+	$(BIN)/python -m tests.bulk.ray_cluster
+
+# how near to linear a stream over eight stand-ins for GPUs is
+stand-ins: .venv/dev.stamp
+	$(BIN)/python -m tests.bulk.stand_ins
 
 lint: .venv/dev.stamp
 	$(BIN)/ruff check .

@@ -19,18 +19,20 @@ if TYPE_CHECKING:
     from gossamer.model.input_format import InputFormat
     from gossamer.model.load import load
     from gossamer.plan.api import compile
+    from gossamer.plan.batcher import Batcher
     from gossamer.plan.plan import Plan
+    from gossamer.plan.plan_group import PlanGroup
     from gossamer.torch.api import explain, optimize
     from gossamer.train import MLP, train_many
 
 __version__ = PACKAGE_VERSION
 
-__all__ = ["MLP", "Detector", "GossamerError", "GossamerWarning", "InputFormat", "Plan", "compile",
-           "devices", "explain", "load", "optimize", "train_many"]
+__all__ = ["MLP", "Batcher", "Detector", "GossamerError", "GossamerWarning", "InputFormat", "Plan",
+           "PlanGroup", "compile", "devices", "explain", "load", "optimize", "train_many"]
 
-_HOMES = {"Detector": "gossamer.detect.detector",
+_HOMES = {"Batcher": "gossamer.plan.batcher", "Detector": "gossamer.detect.detector",
           "InputFormat": "gossamer.model.input_format", "MLP": "gossamer.train",
-          "Plan": "gossamer.plan.plan",
+          "Plan": "gossamer.plan.plan", "PlanGroup": "gossamer.plan.plan_group",
           "compile": "gossamer.plan.api", "devices": "gossamer.device.registry",
           "explain": "gossamer.torch.api", "load": "gossamer.model.load",
           "optimize": "gossamer.torch.api", "train_many": "gossamer.train"}

@@ -148,6 +148,14 @@ class CompilerEndedError(CompileError):
     """A process that compiled a kernel has ended before it was done; the next time it may not."""
 
 
+class QueueFullError(GossamerError):
+    """A request that comes while as many wait as the queue holds; try again later."""
+
+
+class DeadlineError(GossamerError):
+    """A request whose deadline passed before it was computed."""
+
+
 class TrainingError(GossamerError):
     """Training that diverged.
 

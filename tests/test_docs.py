@@ -1,16 +1,25 @@
 """The examples of the documentation work, and the files and options that it names exist."""
 
 import ast
+import base64
+import contextlib
+import os
 import re
+import runpy
 import shutil
+import signal
+import socket
 import subprocess
 import sys
+import time
+import types
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from gossamer.device.registry import find
 from gossamer.model.readers import registry
 from gossamer.model.readers.onnx.einsum import EINSUM
 from gossamer.model.readers.onnx.elementwise import ELEMENTWISE
@@ -21,6 +30,7 @@ from gossamer.model.readers.onnx.microsoft import MICROSOFT
 from gossamer.model.readers.onnx.normalisation import NORMALISATIONS
 from gossamer.model.readers.onnx.quantised import QUANTISED
 from gossamer.ops.registry import OPS
+from tests.plan.small import assert_close, compiled, expected, images, small
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -82,6 +92,70 @@ def test_training_page_trains_in_python(tmp_path):
     assert (tmp_path / "digits.onnx").is_file()
 
 
+@pytest.mark.parametrize("containing", ["group.stream", "gossamer.Batcher"])
+def test_serve_page_in_python(containing, tmp_path):
+    compiled(small(), find("host"), tmp_path).close()
+    run = subprocess.run([sys.executable, "-c", _python_of(DOCS / "serve.md", containing)],
+                         cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert run.stdout.startswith(("host, host 8", "(1, 4) (1, 4) (1, 4)")), run.stdout
+
+
+def test_deploy_page_counts_servers(capsys):
+    exec(_python_of(DOCS / "deploy.md", "servers_needed"), {})
+    assert capsys.readouterr().out == "8.0\n"
+
+
+def test_example_for_triton(tmp_path, monkeypatch):
+    """The model runs on stand-ins for what only Triton brings."""
+    class Tensor:
+        def __init__(self, name, array):
+            self.name, self.array = name, array
+
+        def as_numpy(self):
+            return self.array
+
+    class Response:
+        def __init__(self, output_tensors=(), error=None):
+            self.output_tensors, self.error = output_tensors, error
+
+    backend = types.ModuleType("triton_python_backend_utils")
+    backend.Tensor, backend.InferenceResponse, backend.TritonError = Tensor, Response, str
+    backend.get_input_tensor_by_name = lambda request, name: request[name]
+    monkeypatch.setitem(sys.modules, "triton_python_backend_utils", backend)
+    (tmp_path / "1").mkdir()
+    compiled(small(), find("host"), tmp_path).save(tmp_path / "1" / "model.plan")
+    model = runpy.run_path(str(ROOT / "examples" / "triton" / "model.py"))["TritonPythonModel"]()
+    model.initialize({"model_repository": str(tmp_path), "model_version": "1",
+                      "model_instance_kind": "CPU", "model_instance_device_id": "0"})
+    good, wrong = model.execute([{"x": Tensor("x", images(2))}, {"x": Tensor("x", images(1)[0])}])
+    model.finalize()
+    assert_close(good.output_tensors[0].array, expected(images(2)))
+    assert "has shape" in wrong.error
+
+
+def test_example_for_litserve(cat):
+    pytest.importorskip("litserve")
+    httpx = pytest.importorskip("httpx")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    process = subprocess.Popen([sys.executable, ROOT / "examples" / "litserve_server.py", "host",
+                                str(port)], cwd=cat, stdout=subprocess.DEVNULL,
+                               stderr=subprocess.DEVNULL, start_new_session=True)
+    try:
+        photo = base64.b64encode((cat / "cat.png").read_bytes()).decode()
+        for _ in range(200):
+            with contextlib.suppress(httpx.TransportError):
+                answer = httpx.post(f"http://127.0.0.1:{port}/predict", json={"photo": photo},
+                                    timeout=60)
+                if answer.status_code == 200:
+                    break
+            time.sleep(0.3)
+        assert answer.json() == {"class": 285}
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
 def test_every_operator_is_listed():
     rows = re.findall(r"^\| [a-z]+ \| ([A-Z][A-Za-z0-9, ]+) \|$",
                       (DOCS / "operators.md").read_text(), re.MULTILINE)
@@ -109,7 +183,7 @@ def test_example_program_with_a_wrong_photo(words, expected, tmp_path):
 
 
 @pytest.mark.parametrize(("verb", "page"), [("run", "run"), ("compile", "compile"),
-                                            ("detect", "darknet")])
+                                            ("detect", "darknet"), ("serve", "serve")])
 def test_every_option_is_described(verb, page):
     from typer.main import get_command
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import gossamer
+from gossamer.device.registry import names_several
 from gossamer.errors import GossamerWarning, InputError, quoted
 from gossamer.io import terminal
 from gossamer.io.arrays import read_arrays
@@ -18,11 +19,16 @@ from gossamer.model import zoo
 from gossamer.model.graph import as_called
 from gossamer.model.infer.resolve import check_open_dimensions, with_shapes
 from gossamer.model.load import expected_models
+from gossamer.plan.plan import Plan
+from gossamer.plan.plan_group import PlanGroup
 from gossamer.plan.store.plan_file import SUFFIX
 
 if TYPE_CHECKING:
     from gossamer.model.graph import Graph
-    from gossamer.plan.plan import Plan
+
+
+AnyPlan = Plan | PlanGroup
+"""A network on one device, or on several."""
 
 
 def load_graph(model: str, shapes: list[str] | None, weights: str | None = None,
@@ -48,9 +54,10 @@ def load_graph(model: str, shapes: list[str] | None, weights: str | None = None,
 
 
 def load_plan(model: str, device: str | None, shapes: list[str] | None, weights: str | None,
-              strict: bool, outputs: list[str] | None = None) -> Plan | None:
-    """Returns the plan that the MODEL argument names and prints its warnings, or returns None where
-    it names a network. Raises InputError where options go with networks only."""
+              strict: bool, outputs: list[str] | None = None) -> AnyPlan | None:
+    """Returns the plan that the MODEL argument names, on one device or several, and prints its
+    warnings, or returns None where it names a network. Raises InputError where options go with
+    networks only."""
     if not model.endswith(SUFFIX):
         return None
     if shapes:
@@ -62,10 +69,29 @@ def load_plan(model: str, device: str | None, shapes: list[str] | None, weights:
     if outputs:
         raise InputError(f"--outputs {outputs[0]}: the outputs of a saved plan are settled; give "
                          "it to `gossamer compile`")
-    plan = gossamer.Plan.load(model, device, strict=strict)
+    plan = (PlanGroup.load(model, device, strict=strict) if device and names_several(device)
+            else Plan.load(model, device, strict=strict))
     for warning in plan.graph.warnings:
         terminal.notice(warning, "warning")
     return plan
+
+
+def device_of(plan: AnyPlan) -> tuple[str, str]:
+    """Returns the names and the descriptions of the devices that a plan runs on."""
+    if isinstance(plan, PlanGroup):
+        return plan.device_names, plan.device_descriptions
+    return plan.device.name, plan.device.description
+
+
+def results_of(plan: AnyPlan, batches: Iterable[tuple[np.ndarray, ...]]) -> Iterator[Any]:
+    """Yields what a plan returns for each batch of inputs, in their order; where there are several
+    devices, they share the batches."""
+    if isinstance(plan, PlanGroup):
+        with plan.stream(batches) as results:
+            yield from results
+        return
+    for arrays in batches:
+        yield plan(*arrays)
 
 
 def with_input_shapes(graph: Graph, texts: Sequence[str]) -> Graph:

@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 
 from gossamer.cli.bench_network import bench_network
+from gossamer.cli.bench_serve import SERVE, bench_serve
 from gossamer.cli.options import DeviceOption, JsonOption
 from gossamer.errors import InputError
 from gossamer.io import terminal
@@ -33,7 +34,7 @@ def bench(
                                  "pointwise-layers, gemm, darknet, darknet-layers, published, "
                                  "binary-layers, networks, sparse-layers, sparse-networks, "
                                  "binary-networks, tuning, latency, throughput, backprop, "
-                                 "train-many; or a network alone, for one table of its calls"
+                                 "train-many, serve; or a network alone, for one table of its calls"
         )] = None,
     model: Annotated[list[Path] | None, typer.Option(
         metavar="FILE", help=f"A network for the suites networks, sparse-networks, "
@@ -75,6 +76,12 @@ def bench(
         help="Calls a second in latency, at their times (default: one after another).")] = None,
     seconds: Annotated[float, typer.Option(
         help="Seconds for which each contender is called in latency and throughput.")] = 2.0,
+    rates: Annotated[str | None, typer.Option(
+        metavar="N,N", help="Requests a second in serve (default: shares of what each server "
+                            "answers at most).")] = None,
+    latency: Annotated[str | None, typer.Option(
+        metavar="TIME", help="When answers are wanted in serve, such as 5ms (default: 10ms)."
+        )] = None,
     images: Annotated[Path | None, typer.Option(
         metavar="FOLDER", help="Pictures that throughput runs too.")] = None,
     output: Annotated[Path | None, typer.Option(
@@ -115,6 +122,13 @@ def bench(
     names, models = _split(suites or [])
     models += model or []
     loads = _loads(threads, rate, seconds)
+    if names == [SERVE]:
+        bench_serve(models, device, rates, latency or "10ms", seconds, against, output, plot,
+                    as_json=as_json)
+        return
+    for option, value in (("--rates", rates), ("--latency", latency)):
+        if value is not None:
+            raise InputError(f"{option} {value}: goes with the suite {SERVE} alone")
     if models and not names:
         bench_network(models, device, _batches(batch), _precisions(precision), against,
                       effort or "quick", loads[0], as_json=as_json)

@@ -21,7 +21,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from gossamer.cli import arguments
 from gossamer.cli.guard import Terminated
 from gossamer.cli.options import (
-    DeviceOption,
+    DevicesOption,
     JsonOption,
     ModelArgument,
     OutputsOption,
@@ -30,7 +30,7 @@ from gossamer.cli.options import (
 )
 from gossamer.cli.report import evaluate_hint, print_notes, report_dict
 from gossamer.device.base import Device
-from gossamer.device.registry import find
+from gossamer.device.registry import find, find_several, names_several
 from gossamer.errors import InputError
 from gossamer.io import output_files, terminal
 from gossamer.io.output_files import replacing
@@ -64,7 +64,7 @@ from gossamer.version import PACKAGE_VERSION
 
 def compile_(
     model: ModelArgument,
-    device: DeviceOption = None,
+    device: DevicesOption = None,
     batch: Annotated[str, typer.Option(
         metavar="1,8", help="Batch sizes to plan for.")] = "1",
     effort: Annotated[str, typer.Option(
@@ -123,7 +123,7 @@ def compile_(
                     calibration=inputs, tolerance=tolerance, budget_s=budget,
                     force=_forced(force or []), threads=1 if threads == "1" else threads,
                     vendors=not no_vendors)
-    target = find(device)
+    target = _target(device)
     with _progress() as counter:
         tuner = Tuner(target, effort, precision=precision, note=counter.note,
                       progress=counter.update, keeps_precisions=tolerance is not None,
@@ -247,6 +247,20 @@ def _interrupted(tuner: Tuner) -> str:
     if not tuner.cache.is_kept:
         return f"{text}, not kept: {tuner.cache.path} cannot be written"
     return f"{text}, kept in {tuner.cache.path} for the next time"
+
+
+def _target(device: str | None) -> Device:
+    """Returns the device that the plan is measured on. Where several are named, it is the first,
+    whose plan serves all of its kind. Raises InputError where they are of several kinds."""
+    if device is None or not names_several(device):
+        return find(device)
+    devices = find_several(device)
+    kinds = {each.kind: each for each in devices}
+    if len(kinds) > 1:
+        raise InputError(f"--device {device}: a plan is for one kind of device, and these are "
+                         f"{len(kinds)} kinds; compile for each of "
+                         f"{', '.join(each.name for each in kinds.values())}")
+    return devices[0]
 
 
 def _print_reports(device: Device, reports: Sequence[Report], tuner: Tuner,

@@ -27,11 +27,13 @@ from gossamer.cli.options import (
     WeightsOption,
 )
 from gossamer.detect.detector import Detector
+from gossamer.device.registry import names_several
 from gossamer.errors import InputError, one_line
 from gossamer.io import terminal
 from gossamer.io.images import FORMATS, load_image
 from gossamer.io.labels.reader import read_names
 from gossamer.plan.measurement import counted
+from gossamer.plan.plan_group import PlanGroup
 
 _Photo = tuple[Path, np.ndarray]
 
@@ -65,10 +67,13 @@ def detect(
     paths = _photos(images)
     out = None if output is None else DetectOutput(output, paths, [model, weights, names])
     class_names = None if names is None else read_names(names, "--names")
+    if names_several(device):
+        raise InputError(f"--device {device}: detect runs on one device")
     plan = load_plan(model, device, shape, weights, strict)
     if plan is None:
         plan = gossamer.compile(load_graph(model, shape, weights), device, strict=strict)
     try:
+        assert not isinstance(plan, PlanGroup)
         detector = Detector(plan, names=class_names, threshold=threshold, nms=nms, resize=resize)
     except InputError as error:
         raise InputError(_as_option(str(error), names)) from None

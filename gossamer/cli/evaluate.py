@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections import deque
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import numpy as np
 import typer
 
 import gossamer
-from gossamer.cli.arguments import load_graph, load_plan
+from gossamer.cli.arguments import AnyPlan, device_of, load_graph, load_plan, results_of
 from gossamer.cli.labelled_inputs import LabelledInputs, labelled_inputs
 from gossamer.cli.options import (
     BgrOption,
-    DeviceOption,
+    DevicesOption,
     GreyOption,
     JsonOption,
     LabelOption,
@@ -39,9 +41,6 @@ from gossamer.io.text import human, shape_text
 from gossamer.model import outputs as network_outputs
 from gossamer.plan.measurement import counted
 
-if TYPE_CHECKING:
-    from gossamer.plan.plan import Plan
-
 _TOP = (1, 5)
 """The numbers of best classes among which the right one is looked for."""
 
@@ -51,7 +50,7 @@ def evaluate(
     data: Annotated[str, typer.Argument(
         metavar="DATA", help="Labelled samples: a folder with a folder of photos a class, a .csv "
                              "file, a .npz file (x, y), or an idx file.")],
-    device: DeviceOption = None,
+    device: DevicesOption = None,
     batch: Annotated[int | None, typer.Option(min=1, help="Samples at once (32).")] = None,
     labels: LabelsOption = None,
     label: LabelOption = "first",
@@ -80,16 +79,17 @@ def evaluate(
     start = time.perf_counter()
     ranks, classes = _ranks(model, plan, samples, labels)
     seconds = time.perf_counter() - start
+    device_name, description = device_of(plan)
     top = {count: int((ranks < count).sum()) for count in _TOP if count < classes}
     if as_json:
         terminal.print_json({
-            "model": model, "data": samples.source, "device": plan.device.name,
-            "description": plan.device.description, "samples": len(ranks), "classes": classes,
+            "model": model, "data": samples.source, "device": device_name,
+            "description": description, "samples": len(ranks), "classes": classes,
             "seconds": seconds, **{f"top{count}": right / len(ranks)
                                    for count, right in top.items()},
             **{f"top{count}_right": right for count, right in top.items()}})
         return
-    print(f"device: {plan.device.name} ({plan.device.description})")
+    print(f"device: {device_name} ({description})")
     print_notes(plan.report(min(samples.batch, len(ranks))))
     print(f"data: {counted(len(ranks), 'sample')} of {samples.source}, {classes} classes; "
           f"{seconds:.1f} s, {human(len(ranks) / seconds)} a second")
@@ -97,7 +97,7 @@ def evaluate(
         print(f"top-{count}: {right / len(ranks):.2%} ({right} of {len(ranks)})")
 
 
-def _ranks(model: str, plan: Plan, samples: LabelledInputs,
+def _ranks(model: str, plan: AnyPlan, samples: LabelledInputs,
            labels: Path | None) -> tuple[np.ndarray, int]:
     """Returns how many classes the network puts before the right one, for each sample, and the
     number of classes. Raises InputError where the network does not score classes, or has none for
@@ -105,12 +105,18 @@ def _ranks(model: str, plan: Plan, samples: LabelledInputs,
     ranks: list[np.ndarray] = []
     right: np.ndarray | None = None
     broken = 0
+    sizes: deque[int] = deque()
+
+    def sized(batches: Iterable[tuple[np.ndarray, ...]]) -> Iterator[tuple[np.ndarray, ...]]:
+        for arrays in batches:
+            sizes.append(len(arrays[0]))
+            yield arrays
+
     with input_bar() as bar:
-        task = bar.add_task(f"running on {plan.device.name}", total=len(samples.labels))
-        for arrays in samples.batches:
-            result = plan(*arrays)
+        task = bar.add_task(f"running on {device_of(plan)[0]}", total=len(samples.labels))
+        for result in results_of(plan, sized(samples.batches)):
             scores = result[0] if isinstance(result, tuple) else result
-            rows = len(arrays[0])
+            rows = sizes.popleft()
             if not network_outputs.is_class_scores(scores, rows):
                 raise InputError(f"{model}: output {plan.graph.network_outputs[0].name!r} is "
                                  f"{shape_text(scores.shape)} {scores.dtype}: no score for each "

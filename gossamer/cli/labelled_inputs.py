@@ -20,6 +20,7 @@ from gossamer.errors import InputError
 from gossamer.io import terminal
 from gossamer.io.labels.reader import class_names
 from gossamer.io.text import shape_text
+from gossamer.model.photos import taking_photos
 from gossamer.train.data import image_folders, sources
 from gossamer.train.data.columns import CellRules, encoded
 
@@ -107,7 +108,7 @@ def _photos(model: str, graph: Graph, folder: Path, limit: int | None, options: 
     files = image_folders.labelled_files(folder, limit)
     prepare = photo_options.preprocessing(model, graph, options)
     size = batch_size(graph, batch, len(files), _size_of_batches(graph))
-    graph = graph if is_planned else photo_options.taking_photos(graph, prepare)
+    graph = graph if is_planned else taking_photos(graph, prepare)
     batches = photo_options.photo_batches([str(file) for file, _ in files], size, prepare,
                                           graph.network_inputs[0])
     return LabelledInputs([name for _, name in files], batches, size, str(folder), True, graph)

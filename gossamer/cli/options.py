@@ -26,6 +26,9 @@ PlanArgument = Annotated[str, typer.Argument(
                           f"{expected_models()}.")]
 DeviceOption = Annotated[str | None, typer.Option(
     help="host, opencl:N or cuda:N (default: the best one).")]
+DevicesOption = Annotated[str | None, typer.Option(
+    "--device", help="host, opencl:N or cuda:N (default: the best one); cuda:all or "
+                     "cuda:0,cuda:1 share the work.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 StrictOption = Annotated[bool, typer.Option(
     "--strict", help="Fail when a layer cannot run on the device.")]

@@ -8,15 +8,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from PIL import Image
 
 from gossamer.cli.arguments import input_names
 from gossamer.errors import InputError
 from gossamer.io import terminal
 from gossamer.io.images import LONGEST, PRESETS, Preprocessing, open_image
 from gossamer.io.text import shape_text
-from gossamer.model.formats import with_formats
 from gossamer.model.input_format import InputFormat
+from gossamer.model.photos import as_taken
 
 if TYPE_CHECKING:
     from gossamer.model.graph import Graph, ValueInfo
@@ -87,18 +86,6 @@ def preprocessing(model: str, graph: Graph, options: PhotoOptions) -> Preprocess
     return prepare
 
 
-def taking_photos(graph: Graph, prepare: Preprocessing) -> Graph:
-    """Returns the graph as it takes photos: as bytes that the device normalises, where that gives
-    the numbers that `prepare` does, else as before."""
-    # whether a picture is a negative is told by what the network gets
-    if len(graph.inputs[0].shape) != 4 or graph.metadata.brightness is not None:
-        return graph
-    try:
-        return with_formats(graph, InputFormat.from_metadata(prepare), None)
-    except InputError:  # it rounds, or has numbers that no device can fold
-        return graph
-
-
 def _check_normalisation(info: ValueInfo, prepare: Preprocessing, options: PhotoOptions) -> None:
     """Raises InputError where options ask for other numbers than those by which a saved plan
     normalises."""
@@ -124,20 +111,9 @@ class PhotoReader:
     def __call__(self, file: str) -> np.ndarray | str:
         """Returns the photo, or why it cannot be read."""
         try:
-            return self._as_taken(open_image(file))
+            return as_taken(self.prepare, self.info, open_image(file))
         except InputError as error:
             return str(error).removeprefix(f"{file}: ")
-
-    def _as_taken(self, image: Image.Image) -> np.ndarray:
-        given = self.info.given
-        if given is not None and (given.changes_values or given.dtype == "uint8"):
-            # the device normalises
-            values = self.prepare.pixels(image).transpose(2, 0, 1)
-        else:
-            values = self.prepare(image)
-        if len(self.info.shape) == 2 and values.size == self.info.shape[1]:
-            values = values.reshape(-1)
-        return values if given is None else given.arranged(values[None])[0]
 
 
 def photo_batches(paths: Sequence[str], batch: int, prepare: Preprocessing,
@@ -203,14 +179,18 @@ def _numbers(option: str, text: str | None) -> tuple[float, ...] | None:
     return numbers
 
 
+def check_preset(preset: str) -> Preprocessing:
+    """Returns the preparation that --preprocess names. Raises InputError for another name."""
+    if preset not in PRESETS:
+        raise InputError(f"--preprocess {preset}: expected one of {', '.join(PRESETS)}")
+    return PRESETS[preset]
+
+
 def _base(options: PhotoOptions, model: str, graph: Graph, has_numbers: bool) -> Preprocessing:
     """Returns the preprocessing that the other options change. has_numbers: whether --scale,
     --mean or --std is given."""
-    preset = options.preprocess
-    if preset is not None and preset not in PRESETS:
-        raise InputError(f"--preprocess {preset}: expected one of {', '.join(PRESETS)}")
-    if preset is not None:
-        return PRESETS[preset]
+    if options.preprocess is not None:
+        return check_preset(options.preprocess)
     if graph.metadata.preprocessing is not None:
         return graph.metadata.preprocessing
     if graph.metadata.picture:

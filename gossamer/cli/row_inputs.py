@@ -20,6 +20,7 @@ from gossamer.errors import InputError, quoted
 from gossamer.io import terminal
 from gossamer.io.picture_files import pictures_in, read_in_order
 from gossamer.io.text import shape_text
+from gossamer.model.photos import taking_photos
 from gossamer.plan.measurement import counted
 from gossamer.train.data import csv_files
 from gossamer.train.data.csv_layout import FIRST, LAST
@@ -118,7 +119,7 @@ def _pictures(model: str, graph: Graph, sources: Sequence[str], options: PhotoOp
     files = list(dict.fromkeys(files))
     prepare = photo_options.preprocessing(model, graph, options)
     size = _batch(graph, batch, len(files))
-    graph = graph if is_planned else photo_options.taking_photos(graph, prepare)
+    graph = graph if is_planned else taking_photos(graph, prepare)
 
     read = PhotoReader(prepare, graph.inputs[0])
 

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import numpy as np
 import typer
 
 import gossamer
-from gossamer.cli import arguments, row_inputs, run_output, run_rows
-from gossamer.cli.arguments import load_graph, load_plan
+from gossamer.cli import (
+    arguments,
+    photo_options,
+    row_inputs,
+    run_on_ray,
+    run_output,
+    run_rows,
+)
+from gossamer.cli.arguments import AnyPlan, load_graph, load_plan
 from gossamer.cli.options import (
     BgrOption,
-    DeviceOption,
+    DevicesOption,
     GreyOption,
     JsonOption,
     LabelOption,
@@ -38,9 +46,6 @@ from gossamer.errors import InputError
 from gossamer.io import output_files, terminal
 from gossamer.io.labels.reader import read_names
 
-if TYPE_CHECKING:
-    from gossamer.plan.plan import Plan
-
 
 def run(
     model: PlanArgument,
@@ -60,7 +65,7 @@ def run(
     resume: Annotated[bool, typer.Option(
         "--resume", help="Continue the rows of a .jsonl or .csv file that is there.")] = False,
     label: LabelOption = "first",
-    device: DeviceOption = None,
+    device: DevicesOption = None,
     batch: Annotated[int | None, typer.Option(
         min=1, help="Inputs at once (default: one photo, or all of --input; all photos where "
                     "the network mixes the inputs of a batch).")] = None,
@@ -79,6 +84,9 @@ def run(
     grey: GreyOption = False,
     table: Annotated[bool, typer.Option(
         "--table", help="Time and show every layer of the plan.")] = False,
+    ray: Annotated[str | None, typer.Option(
+        metavar="ADDRESS", help="Run pictures on a Ray cluster, whose workers read the files: "
+                                "HOST:PORT, auto for this machine's own, or local.")] = None,
     strict: StrictOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -91,15 +99,23 @@ def run(
              else saved_plan.graph)
     arguments.check_numbers(graph)
     options = PhotoOptions(preprocess, size, resize, scale, mean, std, bgr, grey)
-    if not arrays and (resume or row_inputs.make_rows(photos)
+    if not arrays and (resume or ray is not None or row_inputs.make_rows(photos)
                        or Path(output or "").suffix in run_rows.OWN_SUFFIXES):
         rows = run_rows.RowOptions(output, resume, labels, top)
         run_rows.check(rows, graph, [model, *filter(None, [weights]), *photos])
         inputs_of_rows = row_inputs.row_inputs(model, graph, photos, options, batch, label,
                                                is_planned=saved_plan is not None)
+        remote = None
+        if ray is not None:
+            run_on_ray.check(photos, table)
+            prepare = photo_options.preprocessing(model, graph, options)
+            network = model if saved_plan is not None else inputs_of_rows.graph
+            remote = run_on_ray.RayAnswers(ray, network, inputs_of_rows, prepare, device)
         run_rows.run_rows(model, saved_plan, inputs_of_rows, rows, device, strict=strict,
-                          table=table, as_json=as_json)
+                          table=table, as_json=as_json, remote=remote)
         return
+    if ray is not None:
+        raise InputError(f"--ray {ray}: is for pictures; leave --input out")
     row_inputs.check_label(label)
     output_path = None
     if output is not None:
@@ -135,22 +151,26 @@ def _check_sources(photos: list[str], arrays: list[str], labels: Path | None) ->
         read_names(labels)
 
 
-def _execute(model: str, saved_plan: Plan | None, inputs: RunInputs, device: str | None,
-             strict: bool, table: bool) -> tuple[Plan, dict[str, np.ndarray], Any]:
+def _execute(model: str, saved_plan: AnyPlan | None, inputs: RunInputs, device: str | None,
+             strict: bool, table: bool) -> tuple[AnyPlan, dict[str, np.ndarray], Any]:
     """Returns the plan, the network's outputs on all inputs, and the plan's report: with the times
     of its layers where table is set."""
     graph, results = inputs.graph, list[tuple[np.ndarray, ...]]()
     inverted: list[str] = []
-    with input_bar() as progress:
-        task = progress.add_task(f"preparing {model}", total=None)
-        plan = saved_plan or gossamer.compile(graph, device=device, strict=strict)
-        progress.update(task, description=f"running on {plan.device.name}",
-                        total=len(inputs.names))
+
+    def batches() -> Iterator[tuple[np.ndarray, ...]]:
         for index, arrays in enumerate(inputs.batches):
             if inputs.are_photos:
                 names = inputs.names[index * inputs.batch:]
-                inverted += negatives(names, arrays[0], graph.metadata)
-            result = plan(*arrays)
+                inverted.extend(negatives(names, arrays[0], graph.metadata))
+            yield arrays
+
+    with input_bar() as progress:
+        task = progress.add_task(f"preparing {model}", total=None)
+        plan = saved_plan or gossamer.compile(graph, device=device, strict=strict)
+        progress.update(task, description=f"running on {arguments.device_of(plan)[0]}",
+                        total=len(inputs.names))
+        for result in arguments.results_of(plan, batches()):
             results.append(result if isinstance(result, tuple) else (result,))
             progress.advance(task, inputs.batch)
         if table:

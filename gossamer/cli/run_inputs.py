@@ -13,6 +13,7 @@ from gossamer.cli.photo_options import PhotoOptions
 from gossamer.errors import InputError
 from gossamer.io import terminal
 from gossamer.model.batch_axis import mixing_node
+from gossamer.model.photos import taking_photos
 
 if TYPE_CHECKING:
     from gossamer.model.graph import Graph
@@ -46,7 +47,7 @@ def photo_inputs(model: str, graph: Graph, photos: list[str], options: PhotoOpti
     do not fit the network."""
     prepare = photo_options.preprocessing(model, graph, options)
     size = batch_size(graph, batch, len(photos), 1)
-    graph = graph if is_planned else photo_options.taking_photos(graph, prepare)
+    graph = graph if is_planned else taking_photos(graph, prepare)
     batches = photo_options.photo_batches(photos, size, prepare, graph.network_inputs[0])
     return RunInputs(photos, size, batches, True, graph)
 

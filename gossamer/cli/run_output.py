@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gossamer.cli.arguments import device_of
 from gossamer.cli.report import print_notes, print_report, report_dict
 from gossamer.cli.run_inputs import RunInputs
 from gossamer.errors import InputError, one_line
@@ -17,8 +18,8 @@ from gossamer.io.text import shape_text
 from gossamer.model import outputs as network_outputs
 
 if TYPE_CHECKING:
+    from gossamer.cli.arguments import AnyPlan
     from gossamer.model.graph import Graph
-    from gossamer.plan.plan import Plan
 
 _MOST_ANSWERS = 20
 """Number of rows of an array whose classes are printed."""
@@ -66,11 +67,11 @@ def _warn_of_broken_numbers(outputs: Mapping[str, np.ndarray], names: Sequence[s
     return broken
 
 
-def print_results(plan: Plan, report: Any, inputs: RunInputs, outputs: Mapping[str, np.ndarray],
+def print_results(plan: AnyPlan, report: Any, inputs: RunInputs, outputs: Mapping[str, np.ndarray],
                   answers: list[dict[str, Any]] | None, table: bool) -> None:
     """Prints what ran where, the best classes, and a line on each output that scores none.
     table: whether the report has the times of the layers, which are printed too."""
-    print(f"device: {plan.device.name} ({plan.device.description})")
+    print("device: {} ({})".format(*device_of(plan)))
     print_notes(report)
     if table:
         print_report(report)
@@ -81,13 +82,14 @@ def print_results(plan: Plan, report: Any, inputs: RunInputs, outputs: Mapping[s
             print(_output_line(name, network_outputs.summary(values)))
 
 
-def print_json(model: str, plan: Plan, report: Any, inputs: RunInputs,
+def print_json(model: str, plan: AnyPlan, report: Any, inputs: RunInputs,
                outputs: Mapping[str, np.ndarray], answers: list[dict[str, Any]] | None,
                table: bool) -> None:
     """Prints the same as print_results(), and the number of every class, as JSON."""
+    device, description = device_of(plan)
     results: dict[str, Any] = {
-        "model": model, "device": plan.device.name,
-        "description": plan.device.description, "batch": inputs.batch, "notes": report.notes,
+        "model": model, "device": device,
+        "description": description, "batch": inputs.batch, "notes": report.notes,
         "results": answers or [],
         "outputs": {name: network_outputs.summary(values) for name, values in outputs.items()}}
     if table:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 import gossamer
 from gossamer.cli import row_files
+from gossamer.cli.arguments import AnyPlan, device_of
 from gossamer.cli.progress import input_bar
 from gossamer.cli.report import print_report
 from gossamer.cli.row_files import Row, RowFile
@@ -27,11 +29,26 @@ from gossamer.model import outputs as network_outputs
 
 if TYPE_CHECKING:
     from gossamer.model.graph import Graph
-    from gossamer.plan.plan import Plan
 
 
 OWN_SUFFIXES = (".jsonl", ".csv", ".parquet")
 """Suffixes of files of rows alone."""
+
+
+Answer = tuple[list[Entry], Any]
+"""Inputs in their order, and the outputs for those that could be read; None where none could."""
+
+
+class RemoteAnswers(Protocol):
+    """What computes the inputs elsewhere.
+
+    place: the names and the descriptions of the devices.
+    """
+
+    place: tuple[str, str]
+
+    def answers(self, left: Sequence[int]) -> Iterator[Answer]:
+        """Yields the inputs of these numbers with their outputs, in order."""
 
 
 @dataclass(frozen=True)
@@ -67,11 +84,13 @@ def check(options: RowOptions, graph: Graph, files_read: Sequence[str]) -> None:
     output_files.check_place(options.option_text, path, files_read)
 
 
-def run_rows(model: str, saved_plan: Plan | None, inputs: RowInputs,
+def run_rows(model: str, saved_plan: AnyPlan | None, inputs: RowInputs,
              options: RowOptions, device: str | None, *, strict: bool, table: bool,
-             as_json: bool) -> None:
+             as_json: bool, remote: RemoteAnswers | None = None) -> None:
     """Runs a network on the inputs and writes a row for each, in their order; prints what ran where
     and how many a second. Raises InputError where no input can be read, or rows cannot be written.
+
+    remote: makes the answers elsewhere, on a cluster; None where the plan's device makes them.
     """
     documents: list[dict[str, Any]] = []
     if options.output is not None:
@@ -80,17 +99,19 @@ def run_rows(model: str, saved_plan: Plan | None, inputs: RowInputs,
     else:
         rows = _Shown(inputs.key, documents if as_json else None)
     left = [index for index, name in enumerate(inputs.names) if str(name) not in rows.done]
-    plan = saved_plan or gossamer.compile(inputs.graph, device=device, strict=strict)
+    plan = saved_plan or gossamer.compile(
+        inputs.graph, device=device if remote is None else "host", strict=strict)
+    device_name, description = device_of(plan) if remote is None else remote.place
     if not as_json:
-        print(f"device: {plan.device.name} ({plan.device.description})")
-    loop = _Loop(model, plan, inputs, options)
+        print(f"device: {device_name} ({description})")
+    loop = _Loop(model, plan, inputs, options, device_name, remote)
     with rows:
         loop.run(rows, left)
     report = plan.profile(inputs.batch) if table else None
     summary = loop.summary(len(inputs.names) - len(left))
     if as_json:
-        terminal.print_json({"model": model, "device": plan.device.name,
-                             "description": plan.device.description, "batch": inputs.batch,
+        terminal.print_json({"model": model, "device": device_name,
+                             "description": description, "batch": inputs.batch,
                              **summary, "output": options.output, "results": documents})
         return
     if report is not None:
@@ -107,7 +128,10 @@ class _Loop:
     for which an output is not finite. seconds: time from the first input to the last row.
     """
 
-    def __init__(self, model: str, plan: Plan, inputs: RowInputs, options: RowOptions) -> None:
+    def __init__(self, model: str, plan: AnyPlan, inputs: RowInputs, options: RowOptions,
+                 place: str, remote: RemoteAnswers | None) -> None:
+        self._place = place
+        self._remote = remote
         self._model = model
         self._plan = plan
         self._inputs = inputs
@@ -125,17 +149,14 @@ class _Loop:
         """Writes the rows of the inputs of these numbers."""
         start = time.perf_counter()
         count = len(self._inputs.names)
-        with input_bar() as bar, self._plan.stream(self._arrays(self._inputs.chunks(left))
-                                                   ) as results:
-            task = bar.add_task(f"running on {self._plan.device.name}", total=len(left))
-            for result in results:
-                made = self._rows(self._entries.popleft(), result)
+        with input_bar() as bar, closing(self._answers(left)) as answers:
+            task = bar.add_task(f"running on {self._place}", total=len(left))
+            for entries, result in answers:
+                made = self._rows(entries, result)
                 rows.write(made, count)
                 seconds = time.perf_counter() - start
                 bar.update(task, advance=len(made), description=(
-                    f"{_rate(self.computed / seconds)} a second on {self._plan.device.name}"))
-            if self._last:
-                rows.write(self._rows(self._last, None), count)
+                    f"{_rate(self.computed / seconds)} a second on {self._place}"))
         self.seconds = time.perf_counter() - start
         if left and len(self.unreadable) == count:
             raise InputError(f"{self.unreadable[0]}; none of {count} can be read")
@@ -150,6 +171,17 @@ class _Loop:
         return {"rows": self.computed + len(self.unreadable), "unreadable": len(self.unreadable),
                 "rows_before": before, "seconds": self.seconds,
                 "a_second": self.computed / self.seconds if self.computed else 0.0}
+
+    def _answers(self, left: Sequence[int]) -> Generator[Answer, None, None]:
+        """Yields inputs with their outputs, in order."""
+        if self._remote is not None:
+            yield from self._remote.answers(left)
+            return
+        with self._plan.stream(self._arrays(self._inputs.chunks(left))) as results:
+            for result in results:
+                yield self._entries.popleft(), result
+        if self._last:
+            yield self._last, None
 
     def _arrays(self, chunks: Iterator[Chunk]) -> Iterator[np.ndarray]:
         """Yields the arrays of the chunks, and keeps which inputs they are."""

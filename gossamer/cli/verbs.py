@@ -57,6 +57,8 @@ VERBS = {
                    "detect", "detect"),
     "bench": Verb("Measure gossamer beside others, in one process on one machine.",
                   "bench", "bench"),
+    "serve": Verb("Answer requests over HTTP: tensors by the Open Inference Protocol, or pictures.",
+                  "serve", "serve"),
     "compile": Verb("Find the fastest algorithm for every layer of a network, and save the plan.",
                     "compile", "compile_"),
     "convert": Verb("Write a network as an ONNX file.",

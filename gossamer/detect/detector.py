@@ -16,6 +16,7 @@ from gossamer.detect.placement import STYLES, Placement, fitted, place
 from gossamer.detect.recognition import recognise
 from gossamer.detect.suppression import suppress
 from gossamer.device.base import Device
+from gossamer.device.registry import names_several
 from gossamer.errors import GossamerWarning, InputError, UnsupportedError
 from gossamer.io.images import load_image
 from gossamer.io.labels.reader import COCO, read_names, without_blanks
@@ -23,6 +24,7 @@ from gossamer.model.detector_metadata import RESIZES
 from gossamer.model.graph import Graph
 from gossamer.plan.api import compile
 from gossamer.plan.plan import Plan
+from gossamer.plan.plan_group import PlanGroup
 from gossamer.plan.store.plan_file import SUFFIX
 
 
@@ -243,6 +245,8 @@ class Detector:
 
 def _plan(model: str | Path | Graph | Plan, device: str | Device | None) -> Plan:
     """Return the plan of a network."""
+    if names_several(device) or isinstance(model, PlanGroup):
+        raise InputError("a detector runs on one device, and several are named; make one for each")
     if isinstance(model, Plan):
         if device is not None:
             raise InputError(f"device {device}: a plan has its device; leave it out")

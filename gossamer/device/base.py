@@ -143,6 +143,11 @@ class Device(OptionalCapabilities):
         return self.api if self.api == "host" else f"{self.api}:{self.index}"
 
     @property
+    def kind(self) -> tuple[str, str, int]:
+        """What devices of which measurements hold alike have in common."""
+        return self.api, self.description, self.limits.compute_units
+
+    @property
     def chip(self) -> str:
         """Name of the chip, without what the description adds, such as the driver's name."""
         return self.description

@@ -6,14 +6,18 @@ import os
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from typing import TypeGuard
 
 from gossamer.device.base import Device
 from gossamer.device.checks import self_check
 from gossamer.device.host import HostDevice
 from gossamer.device.limits import DeviceInfo
-from gossamer.errors import DeviceError, GossamerError, GossamerWarning
+from gossamer.errors import DeviceError, GossamerError, GossamerWarning, InputError
 
-__all__ = ["devices", "find", "find_or_best"]
+__all__ = ["devices", "find", "find_or_best", "find_several", "names_several"]
+
+ALL = "all"
+"""What stands for every index in a name of devices, as in cuda:all."""
 
 
 class _DeviceProbe:
@@ -119,6 +123,84 @@ def find(name: str | None = None) -> Device:
             return device
     usable = ", ".join(info.name for info in devices() if info.problem is None)
     raise DeviceError(f"there is no device {name!r} here; usable devices: {usable}")
+
+
+def names_several(device: object) -> TypeGuard[str | Sequence[str | Device]]:
+    """Return whether a description of devices is one that `find_several` takes.
+
+    Parameters
+    ----------
+    device : object
+        What a caller gave as a device.
+
+    Returns
+    -------
+    bool
+        True for "cuda:all", for names with commas between, and for a list or tuple.
+    """
+    if isinstance(device, str):
+        return "," in device or device.strip().lower().endswith(f":{ALL}")
+    return isinstance(device, list | tuple)
+
+
+def find_several(devices: str | Sequence[str | Device]) -> list[Device]:
+    """Return the devices that share work.
+
+    Parameters
+    ----------
+    devices : str or sequence of str or Device
+        Names such as "cuda:all", which stands for every usable device of that API, or names with
+        commas between, or a list. A device may be named twice.
+
+    Returns
+    -------
+    list of Device
+        The devices in their order, at least one; the same instance for the same name.
+
+    Raises
+    ------
+    DeviceError
+        If a device is not there or cannot be used, or none is usable where all are asked for.
+    InputError
+        If the list is empty.
+
+    Warns
+    -----
+    GossamerWarning
+        If a device is skipped, where all are asked for, since it does not work.
+    """
+    parts = devices.split(",") if isinstance(devices, str) else devices
+    found: list[Device] = []
+    for part in parts:
+        if isinstance(part, Device):
+            found.append(part)
+        elif part.strip().lower().endswith(f":{ALL}"):
+            found += _all_of(part.strip().lower().removesuffix(f":{ALL}"))
+        else:
+            found.append(find(part))
+    if not found:
+        raise InputError("the list of devices is empty; expected names such as cuda:0, or cuda:all")
+    return found
+
+
+def _all_of(api: str) -> list[Device]:
+    """Return every usable device of an API, and warn of the others."""
+    found = []
+    problems = []
+    for candidate in _all():
+        if candidate.name.partition(":")[0] != api:
+            continue
+        device = candidate.check()
+        if device is not None:
+            found.append(device)
+        else:
+            problems.append(f"{candidate.name} cannot be used: {candidate.problem}")
+    if not found:
+        raise DeviceError(f"there is no device {api}:{ALL} here: "
+                          f"{'; '.join(problems) or 'no API of that name'}")
+    for problem in problems:
+        warnings.warn(problem, GossamerWarning, stacklevel=4)
+    return found
 
 
 def find_or_best(name: str) -> Device:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import warnings
 from collections.abc import Sequence
@@ -191,24 +192,34 @@ def open_image(path: str | Path) -> Image.Image:
         raise InputError(f"{path}: is a folder, expected an image file")
     if path.exists() and not path.is_file():
         raise InputError(f"{path}: is no regular file")
+    return _read(path, str(path))
+
+
+def decode_image(data: bytes, name: str = "the picture") -> Image.Image:
+    """Returns the photo that the bytes of a file hold, as open_image() does. name: what messages
+    call it. Raises InputError for bytes of no photo that can be read."""
+    return _read(io.BytesIO(data), name)
+
+
+def _read(source: Path | io.BytesIO, name: str) -> Image.Image:
     try:
         with warnings.catch_warnings():
             # Pillow warns of damage that it has passed over
             warnings.simplefilter("ignore")
-            return _opened(path)
+            return _opened(source, name)
     except FileNotFoundError:
-        raise InputError(f"{path}: no such image file") from None
+        raise InputError(f"{name}: no such image file") from None
     except UnidentifiedImageError:
-        raise InputError(f"{path}: not an image that can be read; expected "
+        raise InputError(f"{name}: not an image that can be read; expected "
                          f"{', '.join(FORMATS)}") from None
     except InputError:
         raise
     except Image.DecompressionBombError:
-        raise InputError(f"{path}: too many pixels; scale it down to {MOST_PIXELS} or fewer "
+        raise InputError(f"{name}: too many pixels; scale it down to {MOST_PIXELS} or fewer "
                          "first") from None
     except Exception as error:
         # Pillow's decoders raise errors of many kinds for damaged files
-        raise InputError(f"{path}: damaged image ({first_line(error)})") from None
+        raise InputError(f"{name}: damaged image ({first_line(error)})") from None
 
 
 def pixels_of(prepare: Preprocessing, path: str | Path) -> np.ndarray:
@@ -217,12 +228,12 @@ def pixels_of(prepare: Preprocessing, path: str | Path) -> np.ndarray:
     return prepare.pixels(open_image(path))
 
 
-def _opened(path: Path) -> Image.Image:
+def _opened(source: Path | io.BytesIO, name: str) -> Image.Image:
     # without a list Pillow takes any format that it knows, some of which it hands to other programs
-    with Image.open(path, formats=FORMATS) as file:
+    with Image.open(source, formats=FORMATS) as file:
         width, height = file.size
         if width * height > MOST_PIXELS:
-            raise InputError(f"{path}: is {width} pixels wide and {height} high, too many pixels; "
+            raise InputError(f"{name}: is {width} pixels wide and {height} high, too many pixels; "
                              f"scale it down to {MOST_PIXELS} or fewer first")
         # no copy is made of a photo that is upright
         ImageOps.exif_transpose(file, in_place=True)

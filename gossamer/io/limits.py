@@ -27,11 +27,15 @@ def set_limit() -> int | None:
     """Returns the number of bytes in GOSSAMER_MAX_BYTES, such as 8G; None where it is not set.
     Raises InputError where it is no number of bytes."""
     text = os.environ.get(VARIABLE, "").strip()
-    if not text:
-        return None
-    match = re.fullmatch(r"([0-9]{1,18})\s*([kmgt]?)(?:i?b)?", text.lower())
+    return bytes_of(text, VARIABLE) if text else None
+
+
+def bytes_of(text: str, name: str) -> int:
+    """Returns the number of bytes that a text such as 8G tells. name: the option or variable that
+    holds it, for the message. Raises InputError where it tells none."""
+    match = re.fullmatch(r"([0-9]{1,18})\s*([kmgt]?)(?:i?b)?", text.strip().lower())
     if match is None:
-        raise InputError(f"{VARIABLE} is {quoted(text)}, expected a number of bytes such as "
+        raise InputError(f"{name} is {quoted(text)}, expected a number of bytes such as "
                          "2000000000 or 8G")
     return int(match[1]) * _UNITS[match[2]]
 

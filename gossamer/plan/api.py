@@ -6,15 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gossamer.device.base import Device
-from gossamer.device.registry import find
+from gossamer.device.registry import find, find_several, names_several
 from gossamer.model.formats import with_formats
 from gossamer.model.infer.resolve import with_shapes
 from gossamer.model.input_format import InputFormat
 from gossamer.plan.plan import Plan
+from gossamer.plan.plan_group import PlanGroup
 from gossamer.plan.policy import Policy
 
 
-def compile(model: Any, device: str | Device | None = None, *,
+def compile(model: Any, device: str | Device | Sequence[str | Device] | None = None, *,
             shapes: Mapping[str, Sequence[int]] | None = None,
             outputs: Sequence[str] | None = None, strict: bool = False,
             effort: str | None = None, precision: str | None = None, calibration: Any = None,
@@ -22,7 +23,7 @@ def compile(model: Any, device: str | Device | None = None, *,
             sparse_threshold: float | None = None, budget: float | None = None,
             force: Mapping[str, str] | None = None, threads: int | str = 1, vendors: bool = True,
             inputs: InputFormat | Mapping[str, InputFormat] | str | None = None,
-            output_dtype: str | None = None) -> Plan:
+            output_dtype: str | None = None) -> Any:
     """Make a plan that runs a network on a device.
 
     Parameters
@@ -30,9 +31,10 @@ def compile(model: Any, device: str | Device | None = None, *,
     model : str, Path, bytes, file object, onnx.ModelProto or Graph
         A graph from `gossamer.load`, or what that takes: a file name, the name of a network of the
         zoo, or an ONNX model in memory.
-    device : str or Device, optional
+    device : str, Device, or sequence of str or Device, optional
         The device, such as "cuda:0", "opencl:1" or "host"; by default a CUDA device, else an
-        OpenCL GPU, else the host.
+        OpenCL GPU, else the host. A list shares the work between several, and may name one twice;
+        "cuda:all" stands for all of an API, and "cuda:0,cuda:2" for a list.
     shapes : mapping of str to sequence of int, optional
         Shapes, without the batch, of inputs whose file leaves other dimensions than the batch
         open, by the inputs' names.
@@ -87,8 +89,9 @@ def compile(model: Any, device: str | Device | None = None, *,
 
     Returns
     -------
-    Plan
-        The plan. What computes a layer is chosen when a batch size is first used.
+    Plan or PlanGroup
+        The plan, or a group of plans where several devices are named. What computes a layer is
+        chosen when a batch size is first used, once for each kind of device.
 
     Raises
     ------
@@ -111,4 +114,8 @@ def compile(model: Any, device: str | Device | None = None, *,
     policy = Policy(effort, precision or "fp32", strict, only, sparse_threshold, examples,
                     tolerance, budget_s=budget, force=force or {}, threads=threads,
                     vendors=vendors)
-    return Plan(graph, device if isinstance(device, Device) else find(device), policy)
+    if isinstance(device, Device):
+        return Plan(graph, device, policy)
+    if device is not None and (names_several(device) or not isinstance(device, str)):
+        return PlanGroup.of(find_several(device), lambda each: Plan(graph, each, policy))
+    return Plan(graph, find(device), policy)

@@ -12,8 +12,10 @@ from gossamer.model.graph import Graph
 from gossamer.plan.run.bound import BoundCall
 from gossamer.plan.run.calls import Calls
 from gossamer.plan.run.context import Context
+from gossamer.plan.run.device_workers import Members
+from gossamer.plan.run.lanes import PlanParts
 from gossamer.plan.run.network_tail import TailCalls
-from gossamer.plan.run.stream import PlanParts, ResultStream
+from gossamer.plan.run.stream import ResultStream
 
 
 class CallablePlan(abc.ABC):
@@ -218,8 +220,27 @@ class CallablePlan(abc.ABC):
             If `batches` is no iterable of batches, if another argument is wrong, or if the plan is
             closed.
         """
+        return ResultStream(Members([self.parts("be streamed")]), batches, depth, errors)
+
+    def parts(self, use: str) -> PlanParts:
+        """Return what the threads of streams and batchers work with.
+
+        Parameters
+        ----------
+        use : str
+            What they do to the plan, for the error's message.
+
+        Returns
+        -------
+        PlanParts
+            The network and the device, with functions that make contexts and calls.
+
+        Raises
+        ------
+        InputError
+            If the plan is closed, or ONNX Runtime computes the end of its network.
+        """
         self._calls.check_usable()
         if isinstance(self._calls, TailCalls):
-            raise self._calls.error("be streamed")
-        return ResultStream(PlanParts(self.graph, self.device, self.context, self), batches,
-                            depth, errors)
+            raise self._calls.error(use)
+        return PlanParts(self.graph, self.device, self.context, self, self._calls.page_locked)

@@ -106,6 +106,18 @@ class Plan(CallablePlan):
         """Return the names of the network and the device."""
         return f"<Plan of {self.graph.name} on {self.device.name}>"
 
+    def choose_beside(self, other: Plan) -> None:
+        """Have two plans of one kind of device choose one after another.
+
+        What the first has measured for a batch size is not measured by the second then.
+
+        Parameters
+        ----------
+        other : Plan
+            A plan of the same network. Neither has chosen anything yet.
+        """
+        self._lock = other._lock
+
     def save(self, path: str | Path) -> None:
         """Write the plan to a file, which is replaced as a whole or left as it was.
 

@@ -104,7 +104,8 @@ class ManyResult:
 def train_many(configs: Sequence[MLP | Mapping[str, Any]], x: Any, y: Any, *,
                folds: int | None = None, validation: tuple[Any, Any] | None = None,
                sample_weight: Any = None, device: str | Device | None = None,
-               checkpoint: str | Path | None = None, resume: bool = False) -> ManyResult:
+               checkpoint: str | Path | None = None, resume: bool = False,
+               ray: str | None = None) -> ManyResult:
     """Train one network for each config (and fold), many of them at once.
 
     Each network is trained as MLP.fit() would train it; the rows that folds leave out choose no
@@ -137,6 +138,10 @@ def train_many(configs: Sequence[MLP | Mapping[str, Any]], x: Any, y: Any, *,
         epochs.
     resume : bool
         True to continue from the checkpoint. Networks that have no file in it begin.
+    ray : str, optional
+        A Ray cluster whose workers share the networks: "HOST:PORT", "auto" for the one that this
+        machine belongs to, or "local". The checkpoint's folder is one that all of them see; the
+        share of a worker that is lost is done again, from there. `device` is then a name.
 
     Returns
     -------
@@ -156,6 +161,12 @@ def train_many(configs: Sequence[MLP | Mapping[str, Any]], x: Any, y: Any, *,
     if folds is not None and validation is not None:
         raise InputError("folds are validated on the rows they leave out: give either folds or "
                          "validation")
+    if ray is not None:
+        from gossamer.train.many_on_ray import rows_and_networks
+
+        return ManyResult(*rows_and_networks(list(configs), ray, checkpoint, resume, train_many, {
+            "x": x, "y": y, "folds": folds, "validation": validation,
+            "sample_weight": sample_weight, "device": device}))
     opened_device = find(device) if isinstance(device, str) else device
     entries: list[NetworkEntry] = []
     data: GivenData = {}

@@ -80,6 +80,7 @@ def arguments(tmp_path: Path) -> dict[tuple[str, ...], list[object]]:
             ("convert",): [network, "-o", target],
             ("detect",): [detector, photo, *host],
             ("advise",): [network, *host],
+            ("serve",): [network, "--port", "0", *host],
             ("prune",): [network, "--sparsity", "0.5", "-o", target],
             ("train",): [samples, "-o", target, *host], ("cache", "list"): [],
             ("cache", "clear"): [], ("cache", "export"): [tmp_path / "m.gossamer"],

@@ -17,15 +17,38 @@ from gossamer.ops.algorithm import Problem
 from gossamer.ops.canonical import canonical
 from gossamer.ops.registry import OPS
 from gossamer.plan.measurement import CandidateKey, Measurement, counted
-from gossamer.plan.store.database import Database
+from gossamer.plan.store.database import Database, read
 from gossamer.plan.store.keys import identity, problem_key
-from gossamer.plan.store.tuning_file import decode, decode_plan, encode, encode_plan
+from gossamer.plan.store.tuning_file import (
+    decode,
+    decode_plan,
+    encode,
+    encode_plan,
+    parse,
+    text,
+)
 from gossamer.version import PACKAGE_VERSION
 
 
 def tuning_folder() -> Path:
     """Returns the folder of the files of measurements."""
     return cache_folder() / "tuning"
+
+
+def exported(device: Device) -> bytes:
+    """Returns the measurements of a device as a file that others import; empty where there are
+    none. Raises BadFile and OSError where they cannot be read."""
+    try:
+        return text(read(tuning_folder() / file_name(device)))
+    except FileNotFoundError:
+        return b""
+
+
+def take(device: Device, data: bytes) -> None:
+    """Adds what exported() has returned in another process. Raises BadFile where it holds nothing
+    for this device, driver, toolkit and gossamer."""
+    if data:
+        TuningCache(device).take(parse(data))
 
 
 class TuningCache:

@@ -1,0 +1,37 @@
+"""The chart of servers under load: latency over the rate of requests."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+
+from gossamer.bench.report.plots import check_available
+from gossamer.bench.serving import ServingRow
+
+
+def serving_png(rows: Sequence[ServingRow]) -> bytes:
+    """Returns a plot with a line for each server: the 99th percentile of its latencies, and a
+    thinner one for the median, over the requests a second. Raises InputError where matplotlib is
+    missing."""
+    check_available()
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 4.5), layout="constrained")
+    axes = figure.add_subplot()
+    for server in dict.fromkeys(row.server for row in rows):
+        points = sorted((row.rate, row.p50_ms, row.p99_ms) for row in rows
+                        if row.server == server and row.rate is not None)
+        if not points:
+            continue
+        rates, medians, tails = zip(*points, strict=True)
+        (line,) = axes.plot(rates, tails, "o-", label=f"{server}: 99%")
+        axes.plot(rates, medians, "--", color=line.get_color(), linewidth=1,
+                  label=f"{server}: median")
+    axes.set(xlabel="requests a second", ylabel="milliseconds", yscale="log", xscale="log",
+             title="Time from when a request is due to its answer")
+    axes.grid(alpha=0.3)
+    figure.legend(fontsize=8, loc="outside right upper")
+    picture = io.BytesIO()
+    FigureCanvasAgg(figure).print_png(picture)
+    return picture.getvalue()

@@ -1,0 +1,190 @@
+"""Servers under load: how long answers take at given rates of requests, and in which batches.
+
+Each server and the client are processes of their own. Requests come at random times of a rate,
+whether those before them were answered or not, and a latency counts from the time at which its
+request was due.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from gossamer.bench.load_client import Outcome, Request, run
+from gossamer.errors import InputError, first_line
+from gossamer.model.load import load
+from gossamer.plan.plan import Plan
+
+SERVERS = ("gossamer", "litserve", "fastapi", "empty")
+"""The servers that are known: gossamer's, PyTorch behind LitServe, PyTorch behind a plain handler
+of FastAPI, and that handler without a network."""
+_SHARES = (0.25, 0.5, 0.7, 0.9)
+"""Shares of what a server answers at most, at which it is measured where no rates are given."""
+_START_S = 600.0
+_BODIES = 4
+
+
+@dataclass(frozen=True)
+class ServingRow:
+    """One server at one rate.
+
+    rate: requests a second; None where 64 connections send one after another. answered: successful
+    answers a second. p50_ms, p99_ms, p999_ms: milliseconds. failed: requests without a successful
+    answer. batches: share of the batches by size, where the server tells it.
+    """
+
+    server: str
+    rate: float | None
+    answered: float
+    p50_ms: float
+    p99_ms: float
+    p999_ms: float
+    failed: int
+    batches: Mapping[int, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is measured: a network on a device, for some seconds at each rate, with so many photos a
+    request."""
+
+    model: str
+    device: str
+    seconds: float
+    latency: str
+    photos: int = 1
+
+
+def measure(setting: Setting, servers: Sequence[str],
+            rates: Sequence[float]) -> Iterator[ServingRow]:
+    """Yields the rows of each server, first with 64 connections that send one after another. Raises
+    InputError where a server does not start."""
+    name, shape = _network_input(setting)
+    photos = [np.random.default_rng(seed).integers(0, 256, shape, np.uint8)
+              for seed in range(_BODIES)]
+    for server in servers:
+        with _started(server, setting) as port:
+            path, headers, bodies = _requests(server, setting, name, photos)
+            first = run(Request("127.0.0.1", port, path, headers, bodies, None,
+                                max(2.0, setting.seconds / 2)))
+            yield _row(server, None, first, {})
+            for rate in rates or [share * first.rate for share in _SHARES]:
+                before = _batches(server, port)
+                outcome = run(Request("127.0.0.1", port, path, headers, bodies, rate,
+                                      setting.seconds, connections=256))
+                after = _batches(server, port)
+                yield _row(server, rate, outcome, {
+                    size: count - before.get(size, 0) for size, count in after.items()})
+
+
+def _network_input(setting: Setting) -> tuple[str, tuple[int, ...]]:
+    """Returns the name of the network's input, and the shape of a request's photos. Raises
+    InputError for a network that takes none."""
+    graph = (Plan.load(setting.model, setting.device).graph if setting.model.endswith(".plan")
+             else load(setting.model))
+    info = graph.network_inputs[0]
+    if len(info.shape) != 4 or None in info.shape[1:] or graph.metadata.preprocessing is None:
+        raise InputError(f"{setting.model}: takes no photos of one size of which it is known how "
+                         "they are prepared; these are what is sent")
+    _, channels, height, width = info.shape
+    return info.name, (setting.photos, height or 0, width or 0, channels or 0)
+
+
+def _requests(server: str, setting: Setting, name: str, photos: Sequence[np.ndarray]
+              ) -> tuple[str, dict[str, str], list[bytes]]:
+    """Returns the path, the headers and the bodies that a server takes."""
+    if server == "litserve":
+        return "/predict", {"Content-Type": "application/json"}, [
+            json.dumps({"photos": base64.b64encode(x.tobytes()).decode()}).encode() for x in photos]
+    if server != "gossamer":
+        return "/predict", {"Content-Type": "application/octet-stream"}, [
+            x.tobytes() for x in photos]
+    heads = [json.dumps({
+        "parameters": {"binary_data_output": True},
+        "inputs": [{"name": name, "datatype": "UINT8", "shape": list(x.shape),
+                    "parameters": {"binary_data_size": x.nbytes}}]}).encode() for x in photos]
+    return (f"/v2/models/{_name(setting.model)}/infer",
+            {"Inference-Header-Content-Length": str(len(heads[0]))},
+            [head + x.tobytes() for head, x in zip(heads, photos, strict=True)])
+
+
+def _name(model: str) -> str:
+    return re.sub(r"(\.onnx|\.onnx\.gz|\.cfg|\.plan)$", "", Path(model).name)
+
+
+@contextmanager
+def _started(server: str, setting: Setting) -> Iterator[int]:
+    """Gives the body the port of a server that takes requests, and ends it afterwards."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    if server == "gossamer":
+        words = ["gossamer", "serve", setting.model, "--device", setting.device, "--port",
+                 str(port), "--latency", setting.latency]
+    else:
+        module = "litserve_server" if server == "litserve" else "http_servers"
+        words = [f"gossamer.bench.peers.{module}", server, setting.model, setting.device,
+                 str(port)]
+    with tempfile.TemporaryFile("w+") as errors:
+        process = subprocess.Popen([sys.executable, "-m", *words], stdout=subprocess.DEVNULL,
+                                   stderr=errors, start_new_session=True)
+        try:
+            _wait_for(server, process, port, errors)
+            yield port
+        finally:
+            # LitServe has processes of its own, which outlive it
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _wait_for(server: str, process: subprocess.Popen[bytes], port: int, errors: IO[str]) -> None:
+    end = time.monotonic() + _START_S
+    path = "/v2/health/ready" if server == "gossamer" else (
+        "/health" if server == "litserve" else "/docs")
+    while time.monotonic() < end:
+        if process.poll() is not None:
+            errors.seek(0)
+            last = errors.read().strip().splitlines()[-1:] or ["no message"]
+            raise InputError(f"the server {server} did not start: {last[0]}")
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+                if answer.status == 200:
+                    return
+        except OSError as error:
+            reason = first_line(error)
+        time.sleep(0.1)
+    raise InputError(f"the server {server} took no request in {_START_S:g} s: {reason}")
+
+
+def _batches(server: str, port: int) -> dict[int, int]:
+    """Returns how many batches of each size a server has computed so far, where it tells that."""
+    if server != "gossamer":
+        return {}
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    found = re.findall(r'^gossamer_batches_total\{.*size="(\d+)"\} ([0-9.e+]+)$', text, re.M)
+    return {int(size): int(float(count)) for size, count in found}
+
+
+def _row(server: str, rate: float | None, outcome: Outcome,
+         batches: Mapping[int, int]) -> ServingRow:
+    total = sum(batches.values())
+    failed = sum(count for status, count in outcome.statuses.items() if status != "200")
+    p50, p99, p999 = (1e3 * outcome.percentile_s(percent) for percent in (50, 99, 99.9))
+    return ServingRow(server, rate, outcome.rate, p50, p99, p999, failed,
+                      {size: count / total for size, count in sorted(batches.items()) if count})

@@ -1,0 +1,152 @@
+"""The verb `serve`: networks behind HTTP."""
+
+from __future__ import annotations
+
+import math
+import re
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import gossamer
+from gossamer.cli import photo_options
+from gossamer.cli.arguments import load_graph, load_plan
+from gossamer.cli.options import DevicesOption, PreprocessOption, StrictOption
+from gossamer.cli.photo_options import PhotoOptions
+from gossamer.device.registry import find, find_several, names_several
+from gossamer.errors import InputError, quoted
+from gossamer.io import terminal
+from gossamer.io.images import Preprocessing
+from gossamer.io.limits import bytes_of
+from gossamer.model.graph import Graph
+from gossamer.model.photos import taking_photos
+from gossamer.serve.address import bound, is_loopback, url_of
+from gossamer.serve.models import BatchOptions, Loaded, Models, ServedModel
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+_SUFFIXES = re.compile(r"(\.onnx|\.onnx\.gz|\.cfg|\.plan)$")
+_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
+
+
+def serve(
+    models: Annotated[list[str], typer.Argument(
+        metavar="[NAME=]MODEL...",
+        help="The networks: saved plans, files or names of the zoo, each of which is offered under "
+             "its NAME, or that of its file.")],
+    device: DevicesOption = None,
+    host: Annotated[str, typer.Option(
+        help="The address to listen at. There is no authentication: give another one than this "
+             "machine's own only behind a proxy that has it.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(
+        min=0, max=65535, help="The port; 0 takes a free one.")] = 8000,
+    latency: Annotated[str | None, typer.Option(
+        metavar="TIME", help="When answers are wanted, such as 5ms: batches are chosen so that "
+                             "they come in time (default: what computes most a second).")] = None,
+    batch: Annotated[int, typer.Option(min=1, help="The largest batch.")] = 64,
+    queue: Annotated[int, typer.Option(
+        min=1, help="How many images may wait; more are answered with 429.")] = 1024,
+    max_body: Annotated[str, typer.Option(
+        metavar="BYTES", help="The largest request, such as 64M; larger ones are answered with "
+                              "413.")] = "64M",
+    grace: Annotated[float, typer.Option(
+        min=0, help="Seconds after SIGTERM in which requests are still taken, while the server "
+                    "says that it is ending.")] = 1.0,
+    preprocess: PreprocessOption = None,
+    strict: StrictOption = False,
+) -> None:
+    """Answer requests over HTTP: tensors by the Open Inference Protocol, or pictures."""
+    options = BatchOptions(None if latency is None else seconds_of(latency, "--latency"), batch,
+                           queue)
+    most_bytes = bytes_of(max_body, "--max-body")
+    if not grace < math.inf:
+        raise InputError(f"--grace {grace}: expected seconds")
+    if preprocess is not None:
+        photo_options.check_preset(preprocess)
+    named = _named(models)
+    _check_device(device)
+    listener = bound(host, port)
+    try:
+        from gossamer.serve.app import Server
+        from gossamer.serve.run import serve as serve_until_ended
+    except ImportError as error:
+        raise InputError(f"serve needs the package {error.name}: pip install "
+                         "'gossamer[serve]'") from None
+    served = [ServedModel(name, _files(model),
+                          partial(_loaded, model, device, preprocess, strict=strict), options)
+              for name, model in named.items()]
+    if not is_loopback(listener):
+        terminal.notice(f"everybody who reaches {listener.getsockname()[0]} may send requests: "
+                        "there is no authentication; put the server behind a proxy that has it",
+                        "warning")
+    for each in served:
+        times = ", ".join(f"{size} in {1e3 * seconds:.3g} ms"
+                          for size, seconds in each.batcher.times.items())
+        print(f"{each.name}: batches of {times or 'one request'}")
+    serve_until_ended(Server(Models(served), most_bytes=most_bytes), listener, grace=grace,
+                      ready=partial(print, f"listening at {url_of(listener)}", flush=True))
+    print("ended")
+
+
+def _check_device(device: str | None) -> None:
+    """Raises DeviceError where a device is not there, before any network is read."""
+    if names_several(device):
+        find_several(device)
+    else:
+        find(device)
+
+
+def seconds_of(text: str, option: str) -> float:
+    """Returns the seconds of a text such as 5ms, 200us or 0.005. Raises InputError for others."""
+    match = re.fullmatch(r"([0-9]*\.?[0-9]+)\s*(us|ms|s)?", text.strip())
+    seconds = float(match[1]) * _UNITS[match[2] or "s"] if match else 0.0
+    if not 0 < seconds < 1e6:
+        raise InputError(f"{option} {quoted(text)}: expected a time above 0, such as 5ms or 0.005")
+    return seconds
+
+
+def _named(models: list[str]) -> dict[str, str]:
+    """Returns the networks by the names that they are offered under. Raises InputError where a name
+    is not fit for an address, or is there twice."""
+    named: dict[str, str] = {}
+    for text in models:
+        name, equals, model = text.partition("=")
+        if not equals:
+            name, model = _SUFFIXES.sub("", Path(text).name), text
+        if not _NAME.fullmatch(name):
+            raise InputError(f"{text}: the name {quoted(name)} is not fit for an address; give "
+                             "NAME=MODEL with letters, digits, '.', '_' and '-'")
+        if name in named:
+            raise InputError(f"{text}: there is a model {quoted(name)} already; give NAME=MODEL")
+        named[name] = model
+    return named
+
+
+def _files(model: str) -> list[Path]:
+    """Returns the files of a network, which are looked at when it is to be read again."""
+    path = Path(model)
+    files = [path, path.with_suffix(".weights")] if path.suffix == ".cfg" else [path]
+    return [file for file in files if file.exists()]
+
+
+def _loaded(model: str, device: str | None, preprocess: str | None, *,
+            strict: bool) -> Loaded:
+    """Returns the plan of a network, and how pictures are prepared for it."""
+    plan = load_plan(model, device, None, None, strict)
+    if plan is not None:
+        return Loaded(plan, _preparation(model, plan.graph, preprocess))
+    graph = load_graph(model, None)
+    prepare = _preparation(model, graph, preprocess)
+    if prepare is not None:
+        graph = taking_photos(graph, prepare)
+    return Loaded(gossamer.compile(graph, device, strict=strict), prepare)
+
+
+def _preparation(model: str, graph: Graph, preprocess: str | None) -> Preprocessing | None:
+    """Returns how pictures are prepared; None where neither the option nor the network says it."""
+    metadata = graph.metadata
+    if preprocess is None and metadata.preprocessing is None and metadata.picture is None:
+        return None
+    return photo_options.preprocessing(model, graph, PhotoOptions(preprocess))
+

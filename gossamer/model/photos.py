@@ -1,0 +1,39 @@
+"""Photos as a network takes them: as bytes that the device normalises, or as numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+from PIL import Image
+
+from gossamer.errors import InputError
+from gossamer.io.images import Preprocessing
+from gossamer.model.formats import with_formats
+from gossamer.model.graph import Graph, ValueInfo
+from gossamer.model.input_format import InputFormat
+
+
+def taking_photos(graph: Graph, prepare: Preprocessing) -> Graph:
+    """Returns the graph as it takes photos: as bytes that the device normalises, where that gives
+    the numbers that `prepare` does, else as before."""
+    # whether a picture is a negative is told by what the network gets
+    if len(graph.inputs[0].shape) != 4 or graph.metadata.brightness is not None:
+        return graph
+    try:
+        return with_formats(graph, InputFormat.from_metadata(prepare), None)
+    except InputError:  # it rounds, or has numbers that no device can fold
+        return graph
+
+
+def as_taken(prepare: Preprocessing, info: ValueInfo,
+             image: np.ndarray | Image.Image) -> np.ndarray:
+    """Returns one photo as an input takes it, without the batch. image: the photo as open_image()
+    or load_image() returns it."""
+    given = info.given
+    if given is not None and (given.changes_values or given.dtype == "uint8"):
+        # the device normalises
+        values = prepare.pixels(image).transpose(2, 0, 1)
+    else:
+        values = prepare(image)
+    if len(info.shape) == 2 and values.size == info.shape[1]:
+        values = values.reshape(-1)
+    return values if given is None else given.arranged(values[None])[0]

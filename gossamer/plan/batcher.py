@@ -1,0 +1,272 @@
+"""Batcher: requests of many callers, computed in the batches that suit the plan's own times."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import math
+import threading
+import time
+import weakref
+from collections.abc import Mapping
+from concurrent.futures import Future
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from gossamer.errors import DeadlineError, InputError, QueueFullError
+from gossamer.measure import called
+from gossamer.model.batch_axis import mixing_node
+from gossamer.plan.plan import Plan
+from gossamer.plan.plan_group import PlanGroup
+from gossamer.plan.run.binding import as_called_for, in_order
+from gossamer.plan.run.device_workers import DeviceWorker, Member, Members, SharedWork
+from gossamer.plan.run.lanes import PlanParts, host_arrays
+from gossamer.plan.run.requests import Request, WaitingRequests, measured_times
+
+_DEPTH = 2
+"""Batches that a device has at once: one is copied while another is computed."""
+_WARM_CALLS = 3
+"""Calls before the first that is timed; the second captures a graph."""
+
+
+class Batcher:
+    """Dynamic batching of the requests of threads and of asyncio tasks.
+
+    When a device is free, the batch that goes next is chosen from the plan's times at batch sizes
+    1, 2, 4, ..., which are measured when the batcher is made, and from when the waiting requests
+    are due. No request waits while a device is free. A network whose outputs depend on what runs
+    together computes each request alone.
+
+    Parameters
+    ----------
+    plan : Plan or PlanGroup
+        The network, on one device or several.
+    latency : float, optional
+        Seconds after which results are wanted, such as 0.005. No larger batch is used than the plan
+        computes in this time. By default only the images a second count.
+    most : int, default 64
+        The largest batch.
+    queue : int, default 1024
+        How many images may wait. A request that comes when there is no room is refused.
+
+    Attributes
+    ----------
+    times : dict of int to float
+        Seconds of the batch sizes that are used, on the slowest of the devices; none where requests
+        are computed alone.
+
+    Raises
+    ------
+    InputError
+        If an argument is wrong, or if the plan is closed or cannot be streamed.
+    """
+
+    def __init__(self, plan: Plan | PlanGroup, latency: float | None = None, *, most: int = 64,
+                 queue: int = 1024) -> None:
+        if latency is not None and not 0 < latency < math.inf:
+            raise InputError(f"latency {latency}: expected seconds above 0, such as 0.005")
+        for name, number in (("most", most), ("queue", queue)):
+            if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+                raise InputError(f"{name} {number!r}: expected a whole number of 1 or more")
+        members = plan.members if isinstance(plan, PlanGroup) else Members(
+            [plan.parts("be batched")])
+        self._graph = members.all[0].plan.graph
+        self._network = members.all[0].plan.network
+        self._latency = math.inf if latency is None else latency
+        self._plan = plan
+        self._queue = queue
+        self._is_together = all(info.shape[:1] == (None,) for info in self._network.inputs) and (
+            mixing_node(self._network, 1) is None)
+        sizes = [2**power for power in range(most.bit_length())]
+        times = _times(members, sizes, self._latency) if self._is_together else {
+            member: {} for member in members.usable}
+        self.times = {size: max(each[size] for each in times.values())
+                      for size in sorted(set.intersection(*map(set, times.values())))}
+        self._waiting = WaitingRequests(times)
+        self._work = SharedWork(members, self._waiting.next_task)
+        self._is_closed = False
+        self._workers = [DeviceWorker(self._work, member, _DEPTH, len(sizes))
+                         for member in members.usable]
+        for worker in self._workers:
+            worker.start()
+        weakref.finalize(self, _give_up, self._work, self._waiting)
+        _BATCHERS.add(self)
+
+    @property
+    def waiting(self) -> int:
+        """How many images wait now."""
+        return self._waiting.rows
+
+    @property
+    def batches(self) -> dict[int, int]:
+        """How many batches of each size were begun."""
+        return dict(self._waiting.batches)
+
+    def submit(self, *inputs: Any, deadline: float | None = None, **named: Any) -> Future[Any]:
+        """Have a request computed, and return at once.
+
+        Parameters
+        ----------
+        *inputs : array
+            One array in host memory for each input of the network, of one or several images, as for
+            `plan(x)`. They must not be changed before the result is there.
+        deadline : float, optional
+            Seconds after which the result is of no use; the request is not begun later.
+        **named : array
+            The inputs by name, in place of `inputs`.
+
+        Returns
+        -------
+        concurrent.futures.Future
+            Its `result()` is what `plan(x)` returns, and its `cancel()` gives up a request that is
+            not being computed yet.
+
+        Raises
+        ------
+        InputError
+            If the inputs do not fit the network, are more images than the queue holds, or the
+            batcher is closed.
+        QueueFullError
+            If there is no room in the queue.
+        DeadlineError
+            If the deadline is not in the future. One that passes later is the error of the result.
+        """
+        arrays, rows = host_arrays(self._graph, as_called_for(
+            self._network, in_order(self._graph, inputs, named)))
+        if rows > self._queue:
+            raise InputError(f"a request of {rows} images, and the queue holds {self._queue}; send "
+                             "them in several requests")
+        if deadline is not None and not deadline > 0:
+            raise DeadlineError(f"deadline {deadline}: expected seconds above 0")
+        if any(array.size == 0 for array in arrays) or not self._graph.inputs:
+            done: Future[Any] = Future()
+            done.set_result(self._plan(*inputs, **named))
+            return done
+        now = time.monotonic()
+        until = now + (math.inf if deadline is None else deadline)
+        request = Request(arrays, rows, min(now + self._latency, until), until)
+        with self._work.changed:
+            if self._is_closed:
+                raise InputError(f"{self._graph.name}: the batcher is closed; make another one")
+            if self._waiting.rows + rows > self._queue:
+                self._waiting.drop_unwanted()
+            if self._waiting.rows + rows > self._queue:
+                raise QueueFullError(f"{self._waiting.rows} images wait, and the queue holds "
+                                     f"{self._queue}; try again later")
+            self._waiting.add(request)
+            self._work.changed.notify()
+        return request.result
+
+    def __call__(self, *inputs: Any, deadline: float | None = None, **named: Any) -> Any:
+        """Compute a request, and wait for its result.
+
+        Parameters
+        ----------
+        *inputs : array
+            One array for each input of the network, as for `submit`.
+        deadline : float, optional
+            Seconds after which the result is of no use.
+        **named : array
+            The inputs by name, in place of `inputs`.
+
+        Returns
+        -------
+        array or tuple of array
+            What `plan(x)` returns.
+
+        Raises
+        ------
+        InputError, QueueFullError, DeadlineError, DeviceError
+            As `submit` does, or what became of the request.
+        """
+        return self.submit(*inputs, deadline=deadline, **named).result()
+
+    async def run_async(self, *inputs: Any, deadline: float | None = None, **named: Any) -> Any:
+        """Compute a request while the event loop goes on.
+
+        Cancelling the task gives up a request that is not being computed yet.
+
+        Parameters
+        ----------
+        *inputs : array
+            One array for each input of the network, as for `submit`.
+        deadline : float, optional
+            Seconds after which the result is of no use.
+        **named : array
+            The inputs by name, in place of `inputs`.
+
+        Returns
+        -------
+        array or tuple of array
+            What `plan(x)` returns.
+
+        Raises
+        ------
+        InputError, QueueFullError, DeadlineError, DeviceError
+            As `submit` does, or what became of the request.
+        """
+        return await asyncio.wrap_future(self.submit(*inputs, deadline=deadline, **named))
+
+    def close(self) -> None:
+        """Refuse further requests, compute those that wait, and end the threads.
+
+        The plan stays open.
+        """
+        with self._work.changed:
+            self._is_closed = True
+            self._work.is_over = True
+            self._work.changed.notify_all()
+        for worker in self._workers:
+            if worker is not threading.current_thread():
+                worker.join()
+
+    def __enter__(self) -> Batcher:
+        """Return the batcher itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Compute what waits and end the threads, as close() does."""
+        self.close()
+
+
+def _give_up(work: SharedWork, waiting: WaitingRequests) -> None:
+    """End the threads of a batcher that was dropped, and fail what waits."""
+    work.end()
+    with work.changed:
+        waiting.fail_all(InputError("the batcher was dropped; keep it until the results are there"))
+
+
+_BATCHERS: weakref.WeakSet[Batcher] = weakref.WeakSet()
+
+
+@atexit.register
+def _end_all() -> None:
+    """End the threads of all batchers before the libraries of devices are unloaded."""
+    for batcher in list(_BATCHERS):
+        batcher.close()
+
+
+def _times(members: Members, sizes: list[int],
+           most_s: float) -> Mapping[Member, dict[int, float]]:
+    """Return the seconds of each batch size for each device, measured once for each kind."""
+    times: dict[tuple[str, str, int], dict[int, float]] = {}
+    for member in members.usable:
+        kind = member.plan.device.kind
+        if kind not in times:
+            times[kind] = measured_times(partial(_seconds, member.plan), sizes, most_s)
+    return {member: times[member.plan.device.kind] for member in members.usable}
+
+
+def _seconds(plan: PlanParts, size: int) -> float:
+    """Return the seconds of a call with a batch of zeros, copies included."""
+    context = plan.context_of(size, None)
+    arrays = plan.page_locked(size)
+    for array in arrays:
+        array[...] = 0
+    named = {info.name: np.asarray(array)
+             for info, array in zip(plan.graph.inputs, arrays, strict=True)}
+    for _ in range(_WARM_CALLS):
+        context.begin(named)()
+    return called(lambda: context.begin(named)()).median_us / 1e6

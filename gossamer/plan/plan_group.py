@@ -1,0 +1,299 @@
+"""PlanGroup: the plans of one network on several devices, which share the work."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from gossamer.device.base import Device
+from gossamer.device.registry import find_several
+from gossamer.errors import DeviceError, DeviceLostError, InputError, OutOfMemoryError
+from gossamer.model.graph import Graph, ValueInfo
+from gossamer.plan.plan import Plan
+from gossamer.plan.report.report import Report
+from gossamer.plan.run.device_workers import Member, Members
+from gossamer.plan.run.stream import ResultStream
+
+
+class PlanGroup:
+    """One network on several devices of this host, in one process.
+
+    Calls and batches of streams go to whoever is free. A device that fails is left out with a
+    warning, and what it failed at is done again on another one. `gossamer.compile` makes a group
+    where it is given several devices, and `PlanGroup.load` from a saved plan.
+
+    Parameters
+    ----------
+    plans : sequence of Plan
+        A plan of the same network for each device. One that is there twice is two workers.
+
+    Attributes
+    ----------
+    plans : tuple of Plan
+        The plans, in the order of the devices.
+
+    Raises
+    ------
+    InputError
+        If there are no plans, if one is closed, or if ONNX Runtime computes the end of the network.
+    """
+
+    def __init__(self, plans: Sequence[Plan]) -> None:
+        self.plans = tuple(plans)
+        if not self.plans:
+            raise InputError("a group of no plans; give one for each device")
+        self.members = Members([plan.parts("be shared by several devices") for plan in self.plans])
+        self._plan_of: dict[Member, Plan] = dict(zip(self.members.all, self.plans, strict=True))
+        self._calls: Counter[Member] = Counter()
+        self._lock = threading.Lock()
+
+    @classmethod
+    def of(cls, devices: Sequence[Device], make: Callable[[Device], Plan]) -> PlanGroup:
+        """Make a group with one plan for each device.
+
+        Parameters
+        ----------
+        devices : sequence of Device
+            The devices; one that is named twice has one plan.
+        make : callable
+            Makes the plan of a device.
+
+        Returns
+        -------
+        PlanGroup
+            The group, whose plans measure once for each kind of device.
+
+        Raises
+        ------
+        GossamerError
+            What `make` raises.
+        """
+        plans: dict[str, Plan] = {}
+        first: dict[tuple[str, str, int], Plan] = {}
+        group = []
+        for device in devices:
+            key = f"{device.name} {id(device)}"
+            if key not in plans:
+                plan = plans[key] = make(device)
+                plan.choose_beside(first.setdefault(device.kind, plan))
+            group.append(plans[key])
+        return cls(group)
+
+    @classmethod
+    def load(cls, path: str | Path, devices: str | Sequence[str | Device], *,
+             strict: bool = False) -> PlanGroup:
+        """Read a saved plan for several devices of the kind that it was made for.
+
+        Parameters
+        ----------
+        path : str or Path
+            The file that `Plan.save` wrote.
+        devices : str or sequence of str or Device
+            The devices, as `gossamer.compile` takes them.
+        strict : bool, default False
+            Whether a layer that a device cannot run is an error.
+
+        Returns
+        -------
+        PlanGroup
+            The group; nothing is measured.
+
+        Raises
+        ------
+        InputError, DeviceError
+            As `Plan.load` does, for the first device that is wrong.
+        """
+        return cls.of(find_several(devices),
+                      lambda device: Plan.load(path, device, strict=strict))
+
+    def __repr__(self) -> str:
+        """Return the names of the network and the devices."""
+        return f"<PlanGroup of {self.graph.name} on {self.device_names}>"
+
+    @property
+    def graph(self) -> Graph:
+        """The network."""
+        return self.plans[0].graph
+
+    @property
+    def inputs(self) -> list[ValueInfo]:
+        """The inputs of the network, as `Plan.inputs`."""
+        return self.plans[0].inputs
+
+    @property
+    def outputs(self) -> list[ValueInfo]:
+        """The outputs of the network, as `Plan.outputs`."""
+        return self.plans[0].outputs
+
+    @property
+    def device_names(self) -> str:
+        """The names of the devices that take part, with commas between."""
+        return ", ".join(member.plan.device.name for member in self.members.usable)
+
+    @property
+    def device_descriptions(self) -> str:
+        """The names of the hardware, each once, with commas between."""
+        return ", ".join(dict.fromkeys(plan.device.description for plan in self.plans))
+
+    def __call__(self, *inputs: Any, **named: Any) -> Any:
+        """Compute the network's outputs on the device that has the fewest calls in progress.
+
+        Parameters
+        ----------
+        *inputs : array
+            One array in host memory for each input of the network, as for `Plan.__call__`.
+        **named : array
+            The inputs by name, in place of `inputs`.
+
+        Returns
+        -------
+        array or tuple of array
+            The outputs, as a plan returns them.
+
+        Raises
+        ------
+        InputError
+            If the inputs are wrong, or the group is closed.
+        DeviceError
+            If every device fails; the error is that of the first.
+        """
+        failed: dict[Member, DeviceError] = {}
+        while member := self._taken(failed):
+            try:
+                result = self._plan_of[member](*inputs, **named)
+            except DeviceError as error:
+                failed[member] = error
+                if isinstance(error, DeviceLostError):
+                    self.members.leave_out(member, error)
+                continue
+            finally:
+                with self._lock:
+                    self._calls[member] -= 1
+            for other, failure in failed.items():
+                if not isinstance(failure, OutOfMemoryError):
+                    self.members.leave_out(other, failure)
+            return result
+        raise next(iter(failed.values()))
+
+    def _taken(self, failed: dict[Member, DeviceError]) -> Member | None:
+        """Return the device that makes the next call, or None where all have failed at it."""
+        with self._lock:
+            left = [member for member in self.members.usable if member not in failed]
+            member = min(left, key=self._calls.__getitem__, default=None)
+            if member is not None:
+                self._calls[member] += 1
+            return member
+
+    async def run_async(self, *inputs: Any, **named: Any) -> Any:
+        """Compute the network's outputs while the event loop goes on.
+
+        Parameters
+        ----------
+        *inputs : array
+            One array for each input of the network.
+        **named : array
+            The inputs by name, in place of `inputs`.
+
+        Returns
+        -------
+        array or tuple of array
+            What a call of the group returns.
+
+        Raises
+        ------
+        InputError, DeviceError
+            As a call of the group does.
+        """
+        return await asyncio.to_thread(self, *inputs, **named)
+
+    def stream(self, batches: Iterable[Any], depth: int = 3, *,
+               errors: str = "raise") -> ResultStream:
+        """Compute many batches on all devices, and return an iterator of their results.
+
+        Parameters
+        ----------
+        batches : iterable
+            The batches in order, as for `Plan.stream`, in host memory.
+        depth : int, default 3
+            How many batches each device has at once. At most `2 * depth` for each device are in
+            memory, however slowly results are taken.
+        errors : {"raise", "return"}, default "raise"
+            What becomes of a batch that every device fails at, or that does not fit the network.
+
+        Returns
+        -------
+        ResultStream
+            An iterator of the results in the order of the batches.
+
+        Raises
+        ------
+        InputError
+            If an argument is wrong, or the group is closed.
+        """
+        for plan in self.plans:
+            plan.parts("be streamed")
+        return ResultStream(self.members, batches, depth, errors)
+
+    def report(self, batch: int | None = None) -> Report:
+        """Return what computes each layer on the first device, with a note on all devices.
+
+        Parameters
+        ----------
+        batch : int, optional
+            The number of images; by default the last batch size that was computed, else 1.
+
+        Returns
+        -------
+        Report
+            The report of the first plan that takes part.
+        """
+        return self._with_notes(self._first().report(batch))
+
+    def profile(self, batch: int | None = None) -> Report:
+        """Measure the time of every step on the first device.
+
+        Parameters
+        ----------
+        batch : int, optional
+            The number of images; by default the last batch size that was computed, else 1.
+
+        Returns
+        -------
+        Report
+            The report of the first plan that takes part, with its times in microseconds.
+        """
+        return self._with_notes(self._first().profile(batch))
+
+    def _first(self) -> Plan:
+        return self._plan_of[self.members.usable[0]]
+
+    def _with_notes(self, report: Report) -> Report:
+        report.notes.append(f"shared by {len(self.members.usable)} workers: {self.device_names}")
+        left_out = [f"{member.plan.device.name} is left out: {member.problem}"
+                    for member in self.members.all if member.problem]
+        report.notes.extend(left_out)
+        report.warnings.extend(left_out)
+        return report
+
+    def close(self) -> None:
+        """Free the memory on the devices that calls have taken; later calls are errors.
+
+        Raises
+        ------
+        DeviceError
+            If a device fails.
+        """
+        for plan in self.plans:
+            plan.close()
+
+    def __enter__(self) -> PlanGroup:
+        """Return the group itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Free the memory on the devices, as close() does."""
+        self.close()

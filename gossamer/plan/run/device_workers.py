@@ -1,0 +1,195 @@
+"""Work that several devices share: each piece goes to whoever is free, and what one device fails at
+is done again on another."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+
+from gossamer.errors import DeviceError, DeviceLostError, GossamerWarning, OutOfMemoryError
+from gossamer.plan.run.lanes import Begin, Collect, Finish, Lanes, PlanParts
+
+
+class Member:
+    """One of the devices of a plan or of a group of plans.
+
+    Two members may have the same plan, and are two workers then. problem: why the device is left
+    out; empty where it takes part.
+    """
+
+    def __init__(self, plan: PlanParts) -> None:
+        self.plan = plan
+        self.problem = ""
+
+
+class Members:
+    """The devices that share work, with those that are left out since they failed."""
+
+    def __init__(self, plans: Sequence[PlanParts]) -> None:
+        self.all = [Member(plan) for plan in plans]
+        self._lock = threading.Lock()
+
+    @property
+    def usable(self) -> list[Member]:
+        """The devices that take part."""
+        return [member for member in self.all if not member.problem]
+
+    def leave_out(self, member: Member, error: Exception) -> None:
+        """Gives a device no further work, and warns of it. The last one is kept, as its errors say
+        what is wrong."""
+        with self._lock:
+            if member.problem or self.usable == [member]:
+                return
+            member.problem = str(error)
+        warnings.warn(f"{member.plan.device.name} is left out, and its work is done on the other "
+                      f"devices: {error}", GossamerWarning, stacklevel=2)
+
+
+class Task:
+    """A batch that one of the devices computes.
+
+    begin: queues it on a lane. result: receives how its result is made, or its error.
+    name: returns an error with what the caller knows the batch by. errors: what it failed with, by
+    device.
+    """
+
+    def __init__(self, begin: Begin, result: Future[Finish],
+                 name: Callable[[Exception], Exception] = lambda error: error) -> None:
+        self.begin = begin
+        self.result = result
+        self.name = name
+        self.errors: dict[Member, Exception] = {}
+
+
+class SharedWork:
+    """The tasks of several devices.
+
+    A task that fails with a DeviceError is done again on each of the other devices, until one can.
+    A device is left out where it is lost, and where another one could do what it failed at; too
+    little memory for one task leaves none out.
+
+    members: the devices. next_task: returns the next task for a device, or None where none waits;
+    it is called with `changed` held. changed: is notified when next_task may return a task.
+    is_over: whether none will come any more.
+    """
+
+    def __init__(self, members: Members, next_task: Callable[[Member], Task | None]) -> None:
+        self.members = members
+        self.changed = threading.Condition()
+        self.is_over = False
+        self._next_task = next_task
+        self._again: deque[Task] = deque()
+        self._in_work = 0
+        self._is_ended = False
+
+    def take(self, member: Member, *, wait: bool) -> Task | None:
+        """Returns the next task for a device. Returns None where none waits now, or, where `wait`
+        is set, where none will come any more."""
+        with self.changed:
+            while not self._is_ended and not member.problem:
+                task = next((task for task in self._again if member not in task.errors), None)
+                if task is not None:
+                    self._again.remove(task)
+                else:
+                    task = self._next_task(member)
+                if task is not None:
+                    self._in_work += 1
+                    return task
+                if not wait or (self.is_over and not self._in_work and not self._again):
+                    break
+                self.changed.wait()
+        if member.problem:
+            self._fail_hopeless()
+        return None
+
+    def done(self, task: Task, finish: Finish) -> None:
+        """Hands the result of a task on, and leaves out the devices that failed at it."""
+        for member, error in task.errors.items():
+            if not isinstance(error, OutOfMemoryError):
+                self.members.leave_out(member, error)
+        self._settle()
+        task.result.set_result(finish)
+
+    def failed(self, task: Task, member: Member, error: Exception) -> None:
+        """Has another device do the task, or hands its error on where none can."""
+        if isinstance(error, DeviceLostError):
+            self.members.leave_out(member, error)
+        if isinstance(error, DeviceError):
+            task.errors[member] = error
+            with self.changed:
+                self._again.append(task)
+        self._settle()
+        if not isinstance(error, DeviceError):
+            task.result.set_exception(task.name(error))
+
+    def _settle(self) -> None:
+        """Ends the work on a task."""
+        with self.changed:
+            self._in_work -= 1
+        self._fail_hopeless()
+
+    def _fail_hopeless(self) -> None:
+        """Fails the tasks that no device is left for."""
+        with self.changed:
+            usable = self.members.usable
+            hopeless = [task for task in self._again if all(map(task.errors.__contains__, usable))]
+            for task in hopeless:
+                self._again.remove(task)
+            self.changed.notify_all()
+        for task in hopeless:
+            task.result.set_exception(task.name(next(iter(task.errors.values()))))
+
+    def end(self) -> None:
+        """Makes take() return None from now on."""
+        with self.changed:
+            self._is_ended = True
+            self.changed.notify_all()
+
+
+class DeviceWorker(threading.Thread):
+    """The thread of one device. It queues each batch on one of several lanes, so that one batch is
+    copied while others are computed, and collects what is done: switching between more threads
+    would take longer than the calls of the driver.
+
+    depth: how many batches the device has at once; processors have one, since several at once take
+    longer for each. sizes: for how many batch sizes it keeps as many lanes.
+    """
+
+    def __init__(self, work: SharedWork, member: Member, depth: int, sizes: int = 2) -> None:
+        super().__init__(name="gossamer computes", daemon=True)
+        self._work = work
+        self._member = member
+        self._at_once = 1 if member.plan.device.on_processors else depth
+        self._lanes = Lanes(member.plan, sizes * self._at_once)
+
+    def run(self) -> None:
+        """Computes tasks until none will come any more."""
+        queued: deque[tuple[Task, Collect]] = deque()
+        while True:
+            if len(queued) == self._at_once:
+                self._collect(*queued.popleft())
+            task = self._work.take(self._member, wait=not queued)
+            if task is not None:
+                try:
+                    queued.append((task, task.begin(self._lanes)))
+                except Exception as error:
+                    self._work.failed(task, self._member, error)
+            elif queued:
+                self._collect(*queued.popleft())
+            else:
+                break
+            # the arrays of a batch are not kept while the next one is waited for
+            del task
+        self._lanes.clear()
+
+    def _collect(self, task: Task, collect: Collect) -> None:
+        """Waits for a batch, and hands its result or its error on."""
+        try:
+            finish = collect()
+        except Exception as error:
+            self._work.failed(task, self._member, error)
+        else:
+            self._work.done(task, finish)

@@ -1,0 +1,188 @@
+"""The lanes of a device, in which batches are computed side by side: what begins a batch on one."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from gossamer.device.base import Device
+from gossamer.errors import OutOfMemoryError
+from gossamer.model.graph import Graph, as_called
+from gossamer.plan.run.binding import as_called_for, batch_of, in_order
+from gossamer.plan.run.context import Context
+from gossamer.plan.run.foreign import as_taken, is_foreign, like_on_host, on_host
+
+Finish = Callable[[], Any]
+"""Function that returns the result of a batch, in the thread of the caller."""
+Collect = Callable[[], Finish]
+"""Function that waits until the device has computed a batch."""
+Begin = Callable[["Lanes"], Collect]
+"""Function that queues the work on a batch which has been checked."""
+
+
+class PlanParts:
+    """The parts of a plan that streams and batchers use.
+
+    network: the plan's graph. graph: the same with inputs and outputs in the forms of callers'
+    arrays. context_of: makes a context of a batch size on a stream of the device. call: computes
+    the outputs where an input is empty. page_locked: makes arrays for the inputs of a batch size,
+    which the device copies at the rate of its bus.
+    """
+
+    def __init__(self, network: Graph, device: Device, context_of: Callable[[int, Any], Context],
+                 call: Callable[..., Any],
+                 page_locked: Callable[[int], tuple[np.ndarray, ...]]) -> None:
+        self.network = network
+        self.graph = as_called(network)
+        self.device = device
+        self.context_of = context_of
+        self.call = call
+        self.page_locked = page_locked
+
+
+class Lane:
+    """A context with a stream of its own.
+
+    arrays: page-locked memory for its inputs, where several requests become one batch; None before
+    it is first needed.
+    """
+
+    arrays: tuple[np.ndarray, ...] | None = None
+
+    def __init__(self, plan: PlanParts, batch: int) -> None:
+        self.batch = batch
+        self.stream = plan.device.create_stream()
+        self.context = plan.context_of(batch, self.stream)
+
+
+class Lanes:
+    """The lanes of one device, of which each computes one batch at a time.
+
+    plan: the plan of the device. most_idle: how many are kept that compute nothing.
+    computing: the stream on which lanes compute large batches one after another; None where the
+    device copies nothing beside other work.
+    """
+
+    def __init__(self, plan: PlanParts, most_idle: int) -> None:
+        self.plan = plan
+        self.computing = plan.device.create_stream() if plan.device.locks_pages else None
+        self._most_idle = most_idle
+        self._idle: OrderedDict[Lane, None] = OrderedDict()
+
+    def take(self, batch: int) -> Lane:
+        """Returns a lane for a batch size, which is given back unless its batch failed."""
+        lane = next((lane for lane in reversed(self._idle) if lane.batch == batch), None)
+        if lane is None:
+            return self._new(batch)
+        del self._idle[lane]
+        return lane
+
+    def give_back(self, lane: Lane) -> None:
+        """Keeps a lane for another batch."""
+        self._idle[lane] = None
+        while len(self._idle) > self._most_idle:
+            self._idle.popitem(last=False)
+
+    def _new(self, batch: int) -> Lane:
+        try:
+            return Lane(self.plan, batch)
+        except OutOfMemoryError:
+            if not self._idle:
+                raise
+        self._idle.clear()
+        return Lane(self.plan, batch)
+
+    def clear(self) -> None:
+        """Frees the lanes that are not in use."""
+        self._idle.clear()
+
+
+def checked(plans: Sequence[PlanParts], item: Any, stream: Any) -> Begin:
+    """Returns the function that begins a batch on any of the plans, of one network.
+
+    stream: the stream of the only plan after whose present work arrays on its device are ready;
+    where there are several plans, arrays are in host memory. Raises InputError where the batch does
+    not fit the network.
+    """
+    plan = plans[0]
+    inputs = as_called_for(plan.network, in_order(
+        plan.graph, tuple(item) if isinstance(item, (tuple, list)) else (item,), {}))
+    if len(plans) == 1 and inputs and is_foreign(inputs[0]) and plan.device.holds(inputs[0]):
+        return _on_device(plan, inputs, stream)
+    return _on_host(plan.graph, inputs)
+
+
+def host_arrays(graph: Graph, inputs: Sequence[Any]) -> tuple[list[Any], int]:
+    """Returns the inputs as arrays in host memory, and their batch size. Raises InputError where
+    they do not fit the graph, or lie elsewhere."""
+    arrays = [on_host(array) if is_foreign(array) else array for array in inputs]
+    return arrays, batch_of(graph, arrays)
+
+
+def _on_host(graph: Graph, inputs: Sequence[Any]) -> Begin:
+    arrays, batch = host_arrays(graph, inputs)
+
+    def begin(lanes: Lanes) -> Collect:
+        if any(array.size == 0 for array in arrays):
+            return partial(_returning, lanes.plan.call(*inputs))
+        lane = lanes.take(batch)
+        collect = lane.context.begin({info.name: np.asarray(array, info.dtype, order="C")
+                                      for info, array in zip(graph.inputs, arrays, strict=True)},
+                                     lanes.computing)
+
+        def collected() -> Finish:
+            named = collect()
+            lanes.give_back(lane)
+            results = [named[info.name] for info in graph.outputs]
+            if inputs and is_foreign(inputs[0]):
+                results = [like_on_host(inputs[0], array) for array in results]
+            return lambda: _single(results)
+
+        return collected
+
+    return begin
+
+
+def _on_device(plan: PlanParts, inputs: Sequence[Any], stream: Any) -> Begin:
+    device, graph = plan.device, plan.graph
+    arrays = [device.incoming(as_taken(array, info.dtype), stream, name=f"input {info.name!r}",
+                              dtype=info.dtype)
+              for info, array in zip(graph.inputs, inputs, strict=True)]
+    batch = batch_of(graph, arrays)
+
+    def begin(lanes: Lanes) -> Collect:
+        if not batch:
+            return partial(_returning, plan.call(*inputs))
+        lane = lanes.take(batch)
+        program = lane.context.program
+        results = [device.empty_array(program.specs[program.outputs[info.name]],
+                                      f"output {info.name!r}", lane.stream)
+                   for info in graph.outputs]
+        device.wait(lane.stream, stream)
+        lane.context.run_on_device(
+            {info.name: array.buffer for info, array in zip(graph.inputs, arrays, strict=True)},
+            {info.name: array.buffer for info, array
+             in zip(graph.outputs, results, strict=True)}, lane.stream)
+
+        def collected() -> Finish:
+            # the caller's streams know nothing of the lane's
+            device.synchronize(lane.stream)
+            lanes.give_back(lane)
+            # the library of the arrays learns in the caller's thread on which stream it works there
+            return lambda: _single([device.like(inputs[0], array) for array in results])
+
+        return collected
+
+    return begin
+
+
+def _returning(outputs: Any) -> Finish:
+    return lambda: outputs
+
+
+def _single(results: Sequence[Any]) -> Any:
+    return results[0] if len(results) == 1 else tuple(results)

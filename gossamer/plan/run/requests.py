@@ -1,0 +1,270 @@
+"""Requests that wait for a device, and the choice of the batch that goes next.
+
+The choice knows how long the plan takes at each batch size. Of the sizes that end before the first
+request is due, the one that computes most images a second goes; where none ends so soon, the one
+that computes most a second of all, since only that lets the queue become shorter.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from gossamer.errors import DeadlineError
+from gossamer.plan.run.device_workers import Member, Task
+from gossamer.plan.run.lanes import Begin, Collect, Finish, Lane, Lanes
+
+_GAIN = 1.05
+"""How many times as many images a second a larger batch has to compute to be used."""
+
+
+class Request:
+    """Inputs of one or several images, whose outputs a caller waits for.
+
+    arrays: the inputs. rows: how many images they are. due: the clock's time at which the outputs
+    are wanted. deadline: the time after which they are of no use. result: receives the outputs.
+    """
+
+    def __init__(self, arrays: Sequence[np.ndarray], rows: int, due: float,
+                 deadline: float) -> None:
+        self.arrays = arrays
+        self.rows = rows
+        self.due = due
+        self.deadline = deadline
+        self.result: Future[Any] = Future()
+        self._outputs: dict[int, tuple[np.ndarray, ...]] = {}
+        self._computed = 0
+        self._lock = threading.Lock()
+
+    def begin(self) -> bool:
+        """Returns whether the outputs are still wanted, now that they are about to be computed."""
+        with self._lock:
+            if self.result.running():
+                return True
+            return not self.result.done() and self.result.set_running_or_notify_cancel()
+
+    def is_wanted(self, now: float) -> bool:
+        """Returns whether somebody waits for the outputs; after the deadline the request fails."""
+        if now >= self.deadline:
+            self.fail(DeadlineError("the deadline passed before the request was computed; give it "
+                                    "more time, or send fewer requests"))
+        return not self.result.done()
+
+    def fail(self, error: BaseException) -> None:
+        """Hands an error to the caller, unless another part of the request has failed before."""
+        with self._lock:
+            if not self.result.done() and (self.result.running()
+                                           or self.result.set_running_or_notify_cancel()):
+                self.result.set_exception(error)
+
+    def add(self, start: int, rows: int, outputs: tuple[np.ndarray, ...]) -> None:
+        """Adds the outputs of some images, and hands all to the caller when they are complete."""
+        with self._lock:
+            self._outputs[start] = outputs
+            self._computed += rows
+            if self._computed < self.rows or self.result.done():
+                return
+            parts = [self._outputs[start] for start in sorted(self._outputs)]
+        results = parts[0] if len(parts) == 1 else tuple(
+            np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+        self.result.set_result(results[0] if len(results) == 1 else results)
+
+
+class Part:
+    """Images of a request that go together; there are several where it is larger than a batch."""
+
+    def __init__(self, request: Request, start: int, stop: int) -> None:
+        self.request = request
+        self.start = start
+        self.rows = stop - start
+
+
+def chosen_size(rows: Sequence[int], left_s: float, times: Mapping[int, float]) -> tuple[int, int]:
+    """Returns the batch size that goes next, and how many of the waiting parts go with it.
+
+    rows: the images of each part, in the order in which they go. left_s: seconds until the first of
+    them is due. times: seconds of each batch size.
+    """
+    best: tuple[bool, float, int, int] | None = None
+    for size, seconds in sorted(times.items()):
+        images = count = 0
+        while count < len(rows) and images + rows[count] <= size:
+            images += rows[count]
+            count += 1
+        option = (seconds <= left_s, images / seconds, size, count)
+        # the smaller of two sizes that do as well
+        if count and (best is None or option[:2] > best[:2]):
+            best = option
+    assert best is not None, "no size holds the first part"
+    return best[2:]
+
+
+class WaitingRequests:
+    """The requests of one batcher that wait, those that are due first in front.
+
+    times: seconds of each batch size for each device; none where each request goes alone.
+    batches: how many batches of each size were begun. rows: images that wait now.
+    """
+
+    def __init__(self, times: Mapping[Member, Mapping[int, float]]) -> None:
+        self._times = times
+        self.batches: Counter[int] = Counter()
+        self.rows = 0
+        self._heap: list[tuple[float, int, Part]] = []
+        self._count = 0
+        self._busy_until = dict.fromkeys(times, 0.0)
+        self._largest = min(max(sizes, default=0) for sizes in times.values())
+
+    def add(self, request: Request) -> None:
+        """Adds a request, for which there is room."""
+        self.rows += request.rows
+        step = self._largest or request.rows
+        for start in range(0, request.rows, step):
+            part = Part(request, start, min(start + step, request.rows))
+            heapq.heappush(self._heap, (request.due, self._count, part))
+            self._count += 1
+
+    def next_task(self, member: Member) -> Task | None:
+        """Returns the batch that a device computes next; None where no request waits."""
+        while entries := self._first_entries(max(self._times[member], default=1)):
+            count, size = len(entries), entries[0][2].rows
+            if self._largest:
+                start = max(time.monotonic(), self._busy_until[member])
+                size, count = chosen_size([part.rows for _, _, part in entries],
+                                          entries[0][0] - start, self._times[member])
+                self._busy_until[member] = start + self._times[member][size]
+            for entry in entries[count:]:
+                heapq.heappush(self._heap, entry)
+            self.rows -= sum(part.rows for _, _, part in entries[:count])
+            parts = [part for _, _, part in entries[:count] if part.request.begin()]
+            if parts:
+                self.batches[size] += 1
+                result: Future[Finish] = Future()
+                result.add_done_callback(partial(_hand_out, parts, size))
+                return Task(joined(parts, size) if self._largest else alone(parts[0].request),
+                            result)
+        return None
+
+    def _first_entries(self, most: int) -> list[tuple[float, int, Part]]:
+        """Takes the first parts, of no more images than `most` unless the first one is; those that
+        nobody wants any more are dropped."""
+        entries: list[tuple[float, int, Part]] = []
+        images = 0
+        now = time.monotonic()
+        while self._heap and (not entries or images + self._heap[0][2].rows <= most):
+            entry = heapq.heappop(self._heap)
+            if entry[2].request.is_wanted(now):
+                entries.append(entry)
+                images += entry[2].rows
+            else:
+                self.rows -= entry[2].rows
+        return entries
+
+    def drop_unwanted(self) -> None:
+        """Makes room of the requests that nobody wants any more."""
+        now = time.monotonic()
+        self._heap = [entry for entry in self._heap if entry[2].request.is_wanted(now)]
+        heapq.heapify(self._heap)
+        self.rows = sum(part.rows for _, _, part in self._heap)
+
+    def fail_all(self, error: Exception) -> None:
+        """Hands an error to everybody who waits."""
+        while self._heap:
+            heapq.heappop(self._heap)[2].request.fail(error)
+        self.rows = 0
+
+
+def joined(parts: Sequence[Part], size: int) -> Begin:
+    """Returns the function that begins a batch of the images of several parts."""
+
+    def begin(lanes: Lanes) -> Collect:
+        lane = lanes.take(size)
+        if lane.arrays is None:
+            lane.arrays = lanes.plan.page_locked(size)
+            for array in lane.arrays:
+                array[...] = 0
+        place = 0
+        for part in parts:
+            stop = part.start + part.rows
+            for target, source in zip(lane.arrays, part.request.arrays, strict=True):
+                target[place:place + part.rows] = source[part.start:stop]
+            place += part.rows
+        return _begun(lanes, lane, lane.arrays)
+
+    return begin
+
+
+def alone(request: Request) -> Begin:
+    """Returns the function that begins a batch of one request."""
+
+    def begin(lanes: Lanes) -> Collect:
+        return _begun(lanes, lanes.take(request.rows), request.arrays)
+
+    return begin
+
+
+def _begun(lanes: Lanes, lane: Lane, arrays: Sequence[np.ndarray]) -> Collect:
+    """Queues a batch on a lane, and returns the function that waits for its outputs."""
+    graph = lanes.plan.graph
+    collect = lane.context.begin({info.name: np.asarray(array, info.dtype, order="C")
+                                  for info, array in zip(graph.inputs, arrays, strict=True)},
+                                 lanes.computing)
+
+    def collected() -> Finish:
+        named = collect()
+        lanes.give_back(lane)
+        outputs = tuple(named[info.name] for info in graph.outputs)
+        return lambda: outputs
+
+    return collected
+
+
+def _hand_out(parts: Sequence[Part], size: int, result: Future[Finish]) -> None:
+    """Gives each part of a batch its rows of the outputs, or the batch's error."""
+    if error := result.exception():
+        for part in parts:
+            part.request.fail(error)
+        return
+    outputs = result.result()()
+    if len(parts) == 1 and parts[0].rows == size:
+        parts[0].request.add(parts[0].start, size, outputs)
+        return
+    place = 0
+    for part in parts:
+        stop = place + part.rows
+        part.request.add(part.start, part.rows, tuple(
+            _rows(output, place, stop, size) for output in outputs))
+        place = stop
+
+
+def _rows(output: np.ndarray, start: int, stop: int, size: int) -> np.ndarray:
+    """Returns the rows of some images of a batch; an output may have several for each."""
+    each = len(output) // size
+    return output[start * each:stop * each]
+
+
+def measured_times(seconds_of: Callable[[int], float], sizes: Sequence[int],
+                   most_s: float = math.inf) -> dict[int, float]:
+    """Returns the seconds of increasing batch sizes, at least of the first.
+
+    It ends before a size that takes longer than most_s, or that computes hardly more images a
+    second than those before: such a batch would only make requests wait longer.
+    """
+    times: dict[int, float] = {}
+    best = 0.0
+    for size in sizes:
+        seconds = seconds_of(size)
+        if times and (seconds > most_s or size / seconds < _GAIN * best):
+            break
+        times[size] = seconds
+        best = size / seconds
+    return times

@@ -1,0 +1,474 @@
+"""Networks on the machines of a Ray cluster: plans over the blocks of a data set.
+
+Ray schedules, moves the blocks, and does the work of a lost worker again. gossamer gives each
+worker its plan once, and takes what one worker measured to the others of the same kind of device.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gossamer.device.registry import find
+from gossamer.errors import GossamerError, InputError, quoted
+from gossamer.io.images import Preprocessing, open_image
+from gossamer.model.graph import Graph
+from gossamer.model.photos import as_taken
+from gossamer.plan.api import compile as compile_plan
+from gossamer.plan.plan import Plan
+from gossamer.plan.store import plan_file
+from gossamer.plan.store.tuning_cache import exported, take
+
+_CONNECT_S = 5.0
+_LEASE_S = 900.0
+"""Seconds after which a worker that measures is thought to be lost."""
+_POLL_S = 0.5
+
+Columns = dict[str, np.ndarray]
+"""The columns of a block, each with a row for each sample."""
+
+
+def connect(address: str | None = None) -> Any:
+    """Connect to a Ray cluster, unless this process is connected already.
+
+    Parameters
+    ----------
+    address : str, optional
+        "HOST:PORT" of a cluster, "auto" for the one that this machine belongs to, or "local" for a
+        new one on this machine; by default what Ray itself takes.
+
+    Returns
+    -------
+    module
+        The package ray.
+
+    Raises
+    ------
+    InputError
+        If Ray is not installed, or there is no cluster at the address.
+    """
+    try:
+        import ray
+    except ImportError:
+        raise InputError("ray is not installed: pip install 'gossamer[ray]'") from None
+    if ray.is_initialized():
+        return ray
+    host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
+    if colon:
+        # Ray itself asks for a minute whether somebody is there
+        try:
+            socket.create_connection((host, int(port)), _CONNECT_S).close()
+        except (OSError, ValueError) as error:
+            raise InputError(f"no Ray cluster at {quoted(address)}: {error}") from None
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise InputError(f"no Ray cluster at {quoted(address)}: {error}") from None
+    return ray
+
+
+@dataclass(frozen=True)
+class Workers:
+    """How many workers there are, and what each of them takes.
+
+    count: how many. processors, gpus: what each takes of those that Ray counts.
+    """
+
+    count: int
+    processors: float
+    gpus: float
+
+    @staticmethod
+    def of(resources: Mapping[str, float], device: str, count: int | None) -> Workers:
+        """Return the workers of a cluster: one for each GPU, or one for each processor but one.
+
+        Parameters
+        ----------
+        resources : mapping of str to float
+            What Ray counts in its cluster.
+        device : str
+            The name of the device of each worker.
+        count : int, optional
+            How many there are at most; by default as many as the cluster has room for.
+
+        Returns
+        -------
+        Workers
+            The workers, which leave one processor to Ray: it hangs where none is left to read.
+
+        Raises
+        ------
+        InputError
+            If the cluster has no GPU, and one is asked for; or if `count` is less than 1.
+        """
+        if count is not None and count < 1:
+            raise InputError(f"workers is {count}, expected 1 or more")
+        processors, gpus = (int(resources.get(name, 0)) for name in ("CPU", "GPU"))
+        on_gpu = device.startswith("cuda")
+        if on_gpu and not gpus:
+            raise InputError(f"device {device}: no worker of the cluster has a GPU; add one, or "
+                             "give device='host'")
+        most = min(count or processors + gpus, gpus if on_gpu else max(1, processors - 1))
+        share = min(1.0, max(processors - 1, 0.5) / most)
+        return Workers(most, share, 1.0 if on_gpu else 0.0)
+
+
+@dataclass(frozen=True)
+class Shipped:
+    """A network as it travels to the workers.
+
+    network: the name of one of the zoo, the bytes of an ONNX file or a saved plan, or a graph.
+    is_plan: whether it is a plan. device: the name of each worker's device. effort: how much is
+    measured; None for nothing.
+    """
+
+    network: str | bytes | Graph
+    is_plan: bool
+    device: str
+    effort: str | None
+
+    @staticmethod
+    def of(model: Any, device: str | None, effort: str | None) -> Shipped:
+        """Return a network as it travels.
+
+        Parameters
+        ----------
+        model : Plan, Graph, str, Path or bytes
+            A plan, or what `gossamer.load` takes: a file name, which this process reads, the name
+            of a network of the zoo, or an ONNX model as bytes.
+        device : str, optional
+            The device of each worker; by default that of the plan, else the best one here.
+        effort : str, optional
+            How much each kind of device measures, as for `gossamer.compile`.
+
+        Returns
+        -------
+        Shipped
+            The network.
+
+        Raises
+        ------
+        InputError
+            If a file cannot be read.
+        """
+        is_plan = isinstance(model, Plan) or str(model).endswith(plan_file.SUFFIX)
+        if isinstance(model, Plan):
+            with tempfile.TemporaryDirectory() as folder:
+                path = Path(folder, f"network{plan_file.SUFFIX}")
+                model.save(path)
+                return Shipped(path.read_bytes(), True, device or model.device.name, None)
+        if isinstance(model, str | os.PathLike) and Path(model).suffix in (
+                ".onnx", plan_file.SUFFIX):
+            try:
+                model = Path(model).read_bytes()
+            except OSError as error:
+                raise InputError(f"{model}: {error.strerror}") from None
+        return Shipped(model, is_plan, device or find().name, effort)
+
+    def opened(self, measured: Any, batch: int) -> Plan:
+        """Return the plan of a worker, which has measured, or has what another one measured.
+
+        Parameters
+        ----------
+        measured : actor
+            What keeps the measurements of all kinds of devices.
+        batch : int
+            The batch size that is measured.
+
+        Returns
+        -------
+        Plan
+            The plan.
+
+        Raises
+        ------
+        GossamerError
+            If the network or the device cannot be used.
+        """
+        if self.is_plan:
+            assert isinstance(self.network, bytes)
+            with tempfile.TemporaryDirectory() as folder:
+                path = Path(folder, f"network{plan_file.SUFFIX}")
+                path.write_bytes(self.network)
+                return Plan.load(path, self.device)
+        device = find(self.device)
+        if self.effort is None:
+            return compile_plan(self.network, device)
+        import ray
+
+        me, kind = uuid.uuid4().hex, repr(device.kind)
+        found, is_mine = ray.get(measured.ask.remote(kind, me))
+        while found is None and not is_mine:
+            time.sleep(_POLL_S)
+            found, is_mine = ray.get(measured.ask.remote(kind, me))
+        if found is not None:
+            take(device, found)
+        plan = compile_plan(self.network, device, effort=self.effort)
+        plan.program(batch)
+        if is_mine:
+            ray.get(measured.keep.remote(kind, exported(device)))
+        return plan
+
+
+class Measured:
+    """The measurements of each kind of device, which the first worker of that kind makes."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, bytes] = {}
+        self._leases: dict[str, tuple[str, float]] = {}
+
+    def ask(self, kind: str, worker: str) -> tuple[bytes | None, bool]:
+        """Return what is known of a kind, or whether this worker is to measure it.
+
+        Parameters
+        ----------
+        kind : str
+            The kind of device.
+        worker : str
+            Who asks.
+
+        Returns
+        -------
+        tuple of bytes or None, and bool
+            The measurements; whether the worker is the one that makes them.
+        """
+        if kind in self._found:
+            return self._found[kind], False
+        holder, until = self._leases.get(kind, (worker, 0.0))
+        if holder == worker or time.monotonic() > until:
+            self._leases[kind] = worker, time.monotonic() + _LEASE_S
+            return None, True
+        return None, False
+
+    def keep(self, kind: str, found: bytes) -> None:
+        """Keep what a worker has measured.
+
+        Parameters
+        ----------
+        kind : str
+            The kind of device.
+        found : bytes
+            The measurements, as `gossamer cache export` writes them.
+        """
+        self._found[kind] = found
+
+
+class _BlockWorker:
+    """A worker: it has its plan once, and computes blocks."""
+
+    def __init__(self, shipped: Any, measured: Any, batch: int) -> None:
+        self._plan = _fetched(shipped).opened(measured, batch)
+
+    def __call__(self, block: Columns) -> Columns:
+        names = [info.name for info in self._plan.inputs]
+        absent = [name for name in names if name not in block]
+        if absent:
+            raise InputError(f"the data set has no column {quoted(absent[0])}, which is an input "
+                             f"of {self._plan.graph.name}; its columns: "
+                             f"{', '.join(map(quoted, block))}")
+        others = {name: values for name, values in block.items() if name not in names}
+        return {**others, **_outputs(self._plan, *(block[name] for name in names))}
+
+
+class _PictureWorker:
+    """A worker that reads pictures too."""
+
+    def __init__(self, shipped: Any, measured: Any, batch: int, prepare: Preprocessing) -> None:
+        self._plan = _fetched(shipped).opened(measured, batch)
+        self._prepare = prepare
+
+    def __call__(self, block: Columns) -> Columns:
+        pictures: list[np.ndarray] = []
+        errors: list[str] = []
+        for file in block["file"].tolist():
+            try:
+                pictures.append(as_taken(self._prepare, self._plan.graph.inputs[0],
+                                         open_image(file)))
+                errors.append("")
+            except GossamerError as error:
+                errors.append(str(error).removeprefix(f"{file}: "))
+        is_read = np.array([not error for error in errors])
+        outputs: Columns = {}
+        computed = _outputs(self._plan, np.stack(pictures)) if pictures else {
+            info.name: np.zeros((0, *(size or 1 for size in info.shape[1:])), info.dtype)
+            for info in self._plan.outputs}
+        for name, values in computed.items():
+            outputs[name] = np.zeros((len(errors), *values.shape[1:]), values.dtype)
+            outputs[name][is_read] = values
+        return {**block, "error": np.array(errors, dtype=object), **outputs}
+
+
+def _fetched(shipped: Any) -> Shipped:
+    """Return the network that lies in the store of objects."""
+    import ray
+
+    network = ray.get(shipped)
+    assert isinstance(network, Shipped)
+    return network
+
+
+def _outputs(plan: Plan, *inputs: np.ndarray) -> Columns:
+    result = plan(*inputs)
+    results = result if isinstance(result, tuple) else (result,)
+    return {info.name: values for info, values in zip(plan.outputs, results, strict=True)}
+
+
+@dataclass(frozen=True)
+class _Mapping:
+    """How a data set is mapped: who works, with what, in blocks of how many rows."""
+
+    worker: type
+    batch: int
+    device: str | None
+    workers: int | None
+    effort: str | None
+    more: Sequence[Any] = ()
+
+    def over(self, dataset: Any, model: Any) -> Any:
+        ray = connect()
+        if self.batch < 1:
+            raise InputError(f"batch is {self.batch}, expected 1 or more")
+        shipped = Shipped.of(model, self.device, self.effort)
+        workers = Workers.of(ray.cluster_resources(), shipped.device, self.workers)
+        measured = ray.remote(num_cpus=0)(Measured).remote()
+        dataset.context.execution_options.preserve_order = True
+        return dataset.map_batches(
+            self.worker, batch_size=self.batch, batch_format="numpy",
+            fn_constructor_args=(ray.put(shipped), measured, self.batch, *self.more),
+            num_cpus=workers.processors, num_gpus=workers.gpus or None, concurrency=workers.count)
+
+
+def map_batches(dataset: Any, model: Any, *, batch: int = 64, device: str | None = None,
+                workers: int | None = None, effort: str | None = None) -> Any:
+    """Compute a network on the rows of a data set.
+
+    Each worker is an actor with a GPU, or a share of the processors, and has the plan once. The
+    work of a worker that is lost is done again.
+
+    Parameters
+    ----------
+    dataset : ray.data.Dataset
+        It has a column for each input of the network, under the input's name, without the batch;
+        other columns stay.
+    model : Plan, Graph, str, Path or bytes
+        The network, or a plan, which is taken to each worker.
+    batch : int, default 64
+        How many rows are computed at once.
+    device : str, optional
+        The device of each worker, such as "cuda" or "host"; by default that of the plan, else the
+        best one of this machine.
+    workers : int, optional
+        How many workers there are at most; by default one for each GPU of the cluster, or for each
+        processor but one, which Ray needs.
+    effort : str, optional
+        How much is measured before a plan is chosen, once for each kind of device.
+
+    Returns
+    -------
+    ray.data.Dataset
+        The rows in their order, with a column for each output in place of the inputs. As with every
+        data set of Ray, they are computed when they are taken.
+
+    Raises
+    ------
+    InputError
+        If Ray is not installed, an argument is wrong, or no worker has a GPU that is asked for.
+    """
+    return _Mapping(_BlockWorker, batch, device, workers, effort).over(dataset, model)
+
+
+def map_pictures(dataset: Any, model: Any, prepare: Preprocessing, *, batch: int = 64,
+                 device: str | None = None, workers: int | None = None,
+                 effort: str | None = None) -> Any:
+    """Compute a network on the pictures whose files a data set names.
+
+    Workers read the files, which are where all of them see them.
+
+    Parameters
+    ----------
+    dataset : ray.data.Dataset
+        It has a column "file" with the names of the files; other columns stay.
+    model : Plan, Graph, str, Path or bytes
+        The network, or a plan.
+    prepare : Preprocessing
+        How pictures are prepared.
+    batch : int, default 64
+        How many pictures are computed at once.
+    device : str, optional
+        The device of each worker, as for `map_batches`.
+    workers : int, optional
+        How many workers there are at most, as for `map_batches`.
+    effort : str, optional
+        How much is measured, as for `map_batches`.
+
+    Returns
+    -------
+    ray.data.Dataset
+        The rows in their order, with a column "error", which says why a picture cannot be read and
+        is empty where it can, and one for each output, which is zeros where it cannot.
+
+    Raises
+    ------
+    InputError
+        If Ray is not installed, an argument is wrong, or no worker has a GPU that is asked for.
+    """
+    return _Mapping(_PictureWorker, batch, device, workers, effort, (prepare,)).over(dataset, model)
+
+
+def shared_out(work: Callable[..., Any], pieces: Sequence[Any], shared: Any,
+               address: str | None) -> list[Any]:
+    """Return what a function gives for each piece of work, computed by the workers of a cluster.
+
+    Parameters
+    ----------
+    work : callable
+        Function of a piece and of what all share.
+    pieces : sequence
+        The pieces of work.
+    shared : object
+        What all pieces need; it travels once.
+    address : str, optional
+        The cluster's address, as for `connect`.
+
+    Returns
+    -------
+    list
+        The results in the order of the pieces. A piece whose worker is lost is done again.
+
+    Raises
+    ------
+    Exception
+        What the function raises.
+    """
+    ray = connect(address)
+    task = ray.remote(num_cpus=1, max_retries=-1)(work)
+    kept = ray.put(shared)
+    try:
+        return ray.get([task.remote(piece, kept) for piece in pieces])
+    except ray.exceptions.RayTaskError as error:
+        raise error.cause from None
+
+
+def processors(address: str | None) -> int:
+    """Return how many pieces of work a cluster does at once.
+
+    Parameters
+    ----------
+    address : str, optional
+        The cluster's address, as for `connect`.
+
+    Returns
+    -------
+    int
+        The processors that Ray counts, at least 1.
+    """
+    return max(1, int(connect(address).cluster_resources().get("CPU", 1)))

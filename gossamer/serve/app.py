@@ -1,0 +1,242 @@
+"""The HTTP application: routes, limits, and what each error becomes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from gossamer.device.host import processors
+from gossamer.errors import DeadlineError, GossamerError, InputError, QueueFullError, quoted
+from gossamer.io.text import bytes_text
+from gossamer.serve import protocol
+from gossamer.serve.metrics import Metrics
+from gossamer.serve.models import Models
+from gossamer.version import PACKAGE_VERSION
+
+logger = logging.getLogger("gossamer.serve")
+
+DEADLINE = "Deadline-Ms"
+"""The header with the milliseconds after which an answer is of no use."""
+PICTURES = ("image/jpeg", "image/png", "image/webp", "image/bmp", "image/gif")
+_BINARY = "application/octet-stream"
+_SMALL_BYTES = 2**15
+"""JSON up to this size is read in the event loop; more of it would keep it busy."""
+_FEW_NUMBERS = 2**12
+"""As many numbers are written as JSON in the event loop."""
+_BODIES_AT_ONCE = 16
+"""How many of the largest bodies may be in memory at once."""
+
+
+class _Refusal(Exception):
+    """An answer other than success: its status, and what the client is told."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Server:
+    """The state of an application.
+
+    most_bytes: the largest body. body_seconds: how long a client may take to send one.
+    is_ending: whether the server is about to end, so that connections are not kept.
+    """
+
+    def __init__(self, models: Models, *, most_bytes: int = 2**26,
+                 body_seconds: float = 30.0) -> None:
+        self.models = models
+        self.metrics = Metrics(models)
+        self.is_ending = False
+        self._most_bytes = most_bytes
+        self._body_seconds = body_seconds
+        self._bytes_now = 0
+        self._threads = ThreadPoolExecutor(processors(), "gossamer-serve")
+
+    async def renew(self) -> None:
+        """Reads the networks again whose files have changed. Requests that wait are computed by the
+        old plan, and later ones by the new."""
+        loop = asyncio.get_running_loop()
+        for name, model in (await loop.run_in_executor(None, self.models.renewals)).items():
+            old = self.models.by_name[name]
+            self.models.by_name[name] = model
+            await loop.run_in_executor(None, old.close)
+            logger.warning("%s was read again", name)
+
+    async def infer(self, name: str, request: Request) -> Response:
+        """Returns the answer to a request for inference."""
+        if name not in self.models.by_name:
+            raise _Refusal(404, f"there is no model {quoted(name)}")
+        deadline = self._deadline(request)
+        size = 0
+        chunks: list[bytes] = []
+        try:
+            self._check_size(int(request.headers.get("content-length", 0)))
+            try:
+                async with asyncio.timeout(self._body_seconds):
+                    async for chunk in request.stream():
+                        size += len(chunk)
+                        self._bytes_now += len(chunk)
+                        self._check_size(size)
+                        chunks.append(chunk)
+            except TimeoutError:
+                raise _Refusal(408, f"the body did not come in {self._body_seconds:g} s") from None
+            return await self._computed(name, request, b"".join(chunks), deadline)
+        finally:
+            self._bytes_now -= size
+
+    def _check_size(self, size: int) -> None:
+        """Refuses a body that is too large, alone or together with those that are in memory."""
+        if size > self._most_bytes:
+            raise _Refusal(413, f"the body is larger than {bytes_text(self._most_bytes)}; send "
+                                "fewer images at once")
+        if self._bytes_now > _BODIES_AT_ONCE * self._most_bytes:
+            raise _Refusal(429, "too many large requests at once; try again later")
+
+    @staticmethod
+    def _deadline(request: Request) -> float | None:
+        """Returns the clock's time after which the answer is of no use."""
+        text = request.headers.get(DEADLINE)
+        if text is None:
+            return None
+        try:
+            milliseconds = float(text)
+        except ValueError:
+            milliseconds = -1.0
+        if not 0 < milliseconds < 1e9:
+            raise _Refusal(400, f"{DEADLINE} is {quoted(text)}, expected milliseconds above 0")
+        return time.monotonic() + milliseconds / 1e3
+
+    async def _computed(self, name: str, request: Request, body: bytes,
+                        deadline: float | None) -> Response:
+        model = self.models.by_name[name]
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind in PICTURES:
+            arrays = await self._in_thread(model.picture, body)
+            wanted = protocol.InferRequest(
+                arrays, binary=_BINARY in request.headers.get("accept", ""))
+        else:
+            length = request.headers.get(protocol.HEADER_LENGTH)
+            text, binary = protocol.split(body, length)
+            wanted = (protocol.parsed(text, binary) if len(text) <= _SMALL_BYTES
+                      else await self._in_thread(protocol.parsed, text, binary))
+        if wanted.timeout_us is not None:
+            until = time.monotonic() + wanted.timeout_us / 1e6
+            deadline = until if deadline is None else min(deadline, until)
+        # the network may have been read again while this request came in
+        model = self.models.by_name[name]
+        left = None if deadline is None else deadline - time.monotonic()
+        future = model.batcher.submit(dict(wanted.arrays), deadline=left)
+        try:
+            async with asyncio.timeout(left):
+                result = await asyncio.wrap_future(future)
+        except TimeoutError:
+            raise DeadlineError("the deadline passed before the answer was there") from None
+        results = result if isinstance(result, tuple) else (result,)
+        outputs: dict[str, np.ndarray] = {
+            info.name: array for info, array in zip(model.plan.outputs, results, strict=True)}
+        numbers = sum(array.size for array in outputs.values())
+        content, head_length = (
+            protocol.answer(name, wanted, outputs) if numbers <= _FEW_NUMBERS or wanted.binary
+            else await self._in_thread(protocol.answer, name, wanted, outputs))
+        if head_length is None:
+            return Response(content, media_type="application/json")
+        return Response(content, media_type=_BINARY,
+                        headers={protocol.HEADER_LENGTH: str(head_length)})
+
+    async def _in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(
+            self._threads, function, *arguments)
+
+    async def answered(self, name: str, work: Callable[[], Awaitable[Response]]) -> Response:
+        """Returns the answer that some work makes, or that its error becomes, and counts it."""
+        start = time.monotonic()
+        try:
+            response = await work()
+        except _Refusal as error:
+            response = _error(error.status, str(error))
+        except QueueFullError as error:
+            response = _error(429, str(error))
+            response.headers["Retry-After"] = "1"
+        except DeadlineError as error:
+            response = _error(504, str(error))
+        except InputError as error:
+            response = _error(400, str(error))
+        except ClientDisconnect:
+            response = _error(400, "the client has left")
+        except GossamerError as error:
+            logger.error("%s: %s", name, error)
+            response = _error(503, str(error))
+        except Exception as error:
+            logger.error("%s: a fault of the server: %s: %s", name, type(error).__name__, error)
+            response = _error(500, "a fault of the server")
+        if response.status_code in (408, 413, 429) or self.is_ending:
+            # what is left of the body is not read
+            response.headers["Connection"] = "close"
+        label = name if name in self.models.by_name else ""
+        self.metrics.requests.labels(label, str(response.status_code)).inc()
+        self.metrics.seconds.labels(label).observe(time.monotonic() - start)
+        return response
+
+
+def _error(status: int, message: str) -> Response:
+    return JSONResponse({"error": message}, status)
+
+
+def make_app(server: Server) -> FastAPI:
+    """Returns the application of a server."""
+    app = FastAPI(title="gossamer", version=PACKAGE_VERSION, docs_url=None, redoc_url=None,
+                  openapi_url=None)
+
+    @app.exception_handler(HTTPException)
+    async def refused(_: Request, error: HTTPException) -> Response:
+        response = _error(error.status_code, str(error.detail))
+        response.headers.update(error.headers or {})
+        return response
+
+    def model_of(name: str) -> Any:
+        if name not in server.models.by_name:
+            raise HTTPException(404, f"there is no model {quoted(name)}")
+        return server.models.by_name[name]
+
+    @app.get("/v2/health/live")
+    async def live() -> Response:
+        return Response()
+
+    @app.get("/v2/health/ready")
+    async def ready() -> Response:
+        return _error(503, "the server is ending") if server.is_ending else Response()
+
+    @app.get("/v2")
+    async def about() -> Response:
+        return JSONResponse({"name": "gossamer", "version": PACKAGE_VERSION,
+                             "extensions": ["binary_tensor_data"]})
+
+    @app.get("/v2/models/{name}")
+    async def description(name: str) -> Response:
+        return JSONResponse(model_of(name).description())
+
+    @app.get("/v2/models/{name}/ready")
+    async def model_ready(name: str) -> Response:
+        model_of(name)
+        return await ready()
+
+    @app.post("/v2/models/{name}/infer")
+    async def infer(name: str, request: Request) -> Response:
+        return await server.answered(name, lambda: server.infer(name, request))
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        return Response(generate_latest(server.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+    return app

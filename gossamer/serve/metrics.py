@@ -1,0 +1,54 @@
+"""What a server counts, in the format of Prometheus."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from gossamer.serve.models import Models
+
+_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+
+
+class Metrics:
+    """The counters of one server.
+
+    registry: all of them. requests: answers by network and status. seconds: time of each answer by
+    network.
+    """
+
+    def __init__(self, models: Models) -> None:
+        self.registry = CollectorRegistry()
+        self.requests = Counter("gossamer_requests", "Answers, by network and HTTP status.",
+                                ["model", "status"], registry=self.registry)
+        self.seconds = Histogram("gossamer_request_seconds",
+                                 "Seconds from the first byte of a request to its answer.",
+                                 ["model"], buckets=_SECONDS, registry=self.registry)
+        self.registry.register(_Batches(models))
+
+
+class _Batches(Collector):
+    """What the batchers count themselves."""
+
+    def __init__(self, models: Models) -> None:
+        self._models = models
+
+    def collect(self) -> Iterator[Any]:
+        """Yields the batches by size, the waiting images, and the measured times."""
+        batches = CounterMetricFamily("gossamer_batches", "Batches since the network was read.",
+                                      labels=["model", "size"])
+        waiting = GaugeMetricFamily("gossamer_waiting_images", "Images that wait for a device.",
+                                    labels=["model"])
+        times = GaugeMetricFamily("gossamer_batch_seconds", "Measured seconds of a batch.",
+                                  labels=["model", "size"])
+        for name, model in self._models.by_name.items():
+            waiting.add_metric([name], model.batcher.waiting)
+            for size, count in model.batcher.batches.items():
+                batches.add_metric([name, str(size)], count)
+            for size, seconds in model.batcher.times.items():
+                times.add_metric([name, str(size)], seconds)
+        yield from (batches, waiting, times)

@@ -1,0 +1,139 @@
+"""The process of a server: its socket, its signals, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from gossamer.serve.app import Server, make_app
+
+logger = logging.getLogger("gossamer.serve")
+
+_IDLE_S = 30.0
+"""Seconds in which a connection has to send the head of its next request."""
+_END_S = 60
+"""Seconds after which requests that are still being answered are given up when the server ends."""
+_LAST_REQUEST_S = 0.5
+"""Seconds in which a connection that is there when the server ends may still send a request."""
+_CONNECTIONS = 2**16
+"""Connections that may be open at once, where the system allows as many."""
+
+
+def serve(server: Server, listener: socket.socket, *, grace: float = 1.0,
+          ready: Callable[[], None] = lambda: None) -> None:
+    """Answers requests until SIGTERM or SIGINT comes; SIGHUP reads changed networks again.
+
+    grace: seconds in which the server still takes requests and says that it is ending, so that
+    those who send to it turn elsewhere. ready: is called when the first request may come.
+    """
+    _allow_connections()
+    config = uvicorn.Config(make_app(server), http=_Protocol, ws="none", lifespan="off",
+                            log_level="error", access_log=False, backlog=2048,
+                            timeout_keep_alive=int(_IDLE_S), timeout_graceful_shutdown=_END_S,
+                            server_header=False)
+    with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
+        runner.run(_serve(_Uvicorn(config), server, listener, grace, ready))
+
+
+async def _serve(http: _Uvicorn, server: Server, listener: socket.socket, grace: float,
+                 ready: Callable[[], None]) -> None:
+    loop = asyncio.get_running_loop()
+    renewing: set[asyncio.Task[None]] = set()
+    one_at_a_time = asyncio.Lock()
+
+    def end() -> None:
+        if server.is_ending:
+            http.should_exit = http.force_exit = True
+        server.is_ending = True
+        loop.call_later(grace, setattr, http, "should_exit", True)
+
+    async def renew() -> None:
+        async with one_at_a_time:
+            await server.renew()
+
+    def begin_renewal() -> None:
+        task = loop.create_task(renew())
+        renewing.add(task)
+        task.add_done_callback(renewing.discard)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, end)
+    if hasattr(signal, "SIGHUP"):
+        loop.add_signal_handler(signal.SIGHUP, begin_renewal)
+    loop.call_soon(ready)
+    await http.serve([listener])
+    await loop.run_in_executor(None, server.models.close)
+
+
+class _Uvicorn(uvicorn.Server):
+    """uvicorn without signal handlers of its own."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Takes no further connections, and waits a moment for the requests of those that were
+        made just before."""
+        for server in self.servers:
+            server.close()
+        end = time.monotonic() + _LAST_REQUEST_S
+        while self.server_state.connections and time.monotonic() < end:
+            await asyncio.sleep(_LAST_REQUEST_S / 20)
+        await super().shutdown(sockets)
+
+
+class _Protocol(HttpToolsProtocol):
+    """A connection that is closed where the head of a request does not come in time, however slowly
+    its bytes come."""
+
+    _waiting: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._wait()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._stop_waiting()
+        elif self._waiting is None:
+            self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._stop_waiting()
+
+    def _wait(self) -> None:
+        self._waiting = self.loop.call_later(_IDLE_S, self._close_idle)
+
+    def _stop_waiting(self) -> None:
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
+
+    def _close_idle(self) -> None:
+        self._waiting = None
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.close()
+
+
+def _allow_connections() -> None:
+    """Raises the limit of open connections as far as the system lets a process do so."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _CONNECTIONS if hard == resource.RLIM_INFINITY else min(hard, _CONNECTIONS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -1,0 +1,70 @@
+"""train_many() over the workers of a Ray cluster: each trains a share of the networks."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gossamer.errors import InputError
+from gossamer.ray import shared_out
+from gossamer.train.mlp import MLP
+
+SHARE = 8
+"""Configs of a share. It does not depend on the cluster, so that another one may go on."""
+
+
+@dataclass(frozen=True)
+class _Share:
+    """Some of the configs, and the folder of their checkpoints."""
+
+    configs: Sequence[MLP | Mapping[str, Any]]
+    checkpoint: Path | None
+
+
+def rows_and_networks(configs: Sequence[MLP | Mapping[str, Any]], address: str,
+                      checkpoint: str | Path | None, resume: bool,
+                      train_many: Callable[..., Any], given: Mapping[str, Any]
+                      ) -> tuple[list[dict[str, Any]], list[MLP]]:
+    """Returns the rows and the networks of a ManyResult, in the order of the configs.
+
+    address: the cluster, as gossamer.ray.connect takes it; "" for Ray's own choice. train_many: the
+    function that trains a share. given: its other arguments. A share whose worker is lost is done
+    again, from its checkpoint where there is one. Raises InputError where the folder holds another
+    run, or arguments are wrong.
+    """
+    folder = None if checkpoint is None else Path(checkpoint).absolute()
+    if folder is not None:
+        _check(folder, resume)
+    shares = [_Share(configs[start:start + SHARE],
+                     None if folder is None else folder / f"share-{start // SHARE:05}")
+              for start in range(0, len(configs), SHARE)]
+    rows: list[dict[str, Any]] = []
+    networks: list[MLP] = []
+    for index, result in enumerate(shared_out(
+            _trained, shares, {"train_many": train_many, "more": given}, address or None)):
+        rows += [{**row, "config": row["config"] + index * SHARE} for row in result.rows]
+        networks += result.networks
+    return rows, networks
+
+
+def _check(folder: Path, resume: bool) -> None:
+    """Makes the folder of checkpoints, and raises InputError where it holds those of another
+    run."""
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(parents=True)
+    if not resume and any(folder.glob("share-*")):
+        raise InputError(f"{folder}: has checkpoints already; give resume=True to go on from "
+                         "them, or another folder")
+
+
+def _trained(share: _Share, given: Mapping[str, Any]) -> Any:
+    """Returns the ManyResult of a share. It goes on from the checkpoints that are there: those of
+    the run that is resumed, or of a worker that was lost."""
+    train_many, more = given["train_many"], given["more"]
+    # a worker may have been lost before it wrote its first file
+    is_begun = share.checkpoint is not None and (
+        share.checkpoint.is_dir() and any(share.checkpoint.iterdir()))
+    return train_many(share.configs, **more, checkpoint=share.checkpoint, resume=is_begun)

@@ -1,0 +1,124 @@
+"""Streams over stand-ins for GPUs: each copies its batches for real, and then waits as long as a
+GPU was measured to compute.
+
+    python -m tests.bulk.stand_ins --devices 8 --batch-us 800 --images 32
+
+It prints the images a second of one stand-in and of all, beside linear, and the rate at which this
+machine copies the same bytes: the less of the two is what can be reached.
+"""
+
+from __future__ import annotations
+
+import argparse
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto, helper
+
+import gossamer
+from gossamer.device.host import HostDevice
+from gossamer.device.registry import find
+from gossamer.plan.plan import Plan
+from gossamer.plan.run.device_workers import Members
+from gossamer.plan.run.lanes import PlanParts
+from gossamer.plan.run.stream import ResultStream
+
+
+class StandIn(HostDevice):
+    """A device that computes nothing, one batch after another, and takes its time for each.
+
+    seconds: of each batch.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.seconds = seconds
+        self._free_at = 0.0
+        self._lock = threading.Lock()
+
+    @property
+    def on_processors(self) -> bool:
+        return False
+
+    def begun(self) -> float:
+        """Returns the time at which a batch that is queued now is done."""
+        with self._lock:
+            self._free_at = max(self._free_at, time.perf_counter()) + self.seconds
+            return self._free_at
+
+
+class _Context:
+    """What a lane needs of a context."""
+
+    def __init__(self, device: StandIn, shape: tuple[int, ...]) -> None:
+        self._device = device
+        self._memory = np.empty(shape, np.uint8)
+
+    def begin(self, inputs: Mapping[str, np.ndarray],
+              computing: Any) -> Callable[[], dict[str, np.ndarray]]:
+        """Copies a batch, and returns the function that waits for its result."""
+        (x,) = inputs.values()
+        np.copyto(self._memory, x)
+        end = self._device.begun()
+
+        def collect() -> dict[str, np.ndarray]:
+            time.sleep(max(0.0, end - time.perf_counter()))
+            return {"y": np.zeros((len(self._memory), 1000), np.float32)}
+
+        return collect
+
+
+def _rate(plan: Plan, devices: int, batches: int, x: np.ndarray, seconds: float) -> float:
+    """Returns the images a second of a stream over so many stand-ins."""
+    parts = plan.parts("be streamed")
+
+    def of(device: StandIn) -> PlanParts:
+        def context_of(batch: int, stream: Any) -> Any:
+            return _Context(device, x.shape)
+
+        return PlanParts(parts.network, device, context_of, plan, parts.page_locked)
+
+    def given() -> Iterator[np.ndarray]:
+        for _ in range(batches * devices):
+            yield x
+
+    start = time.perf_counter()
+    with ResultStream(Members([of(StandIn(seconds)) for _ in range(devices)]), given(), 3,
+                      "raise") as results:
+        count = sum(len(y) for y in results)
+    return count / (time.perf_counter() - start)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--devices", type=int, default=8)
+    parser.add_argument("--batch-us", type=float, default=800.0)
+    parser.add_argument("--images", type=int, default=32)
+    parser.add_argument("--batches", type=int, default=500)
+    arguments = parser.parse_args()
+    graph = helper.make_graph(
+        [helper.make_node("Cast", ["x"], ["y"], to=TensorProto.FLOAT)], "bytes",
+        [helper.make_tensor_value_info("x", TensorProto.UINT8, ["N", 224, 224, 3])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 224, 224, 3])])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    plan = gossamer.compile(proto, find("host"))
+    x = np.ones((arguments.images, 224, 224, 3), np.uint8)
+    target = np.empty_like(x)
+    start = time.perf_counter()
+    for _ in range(100):
+        np.copyto(target, x)
+    copied = 100 * len(x) / (time.perf_counter() - start)
+    seconds = arguments.batch_us / 1e6
+    one = _rate(plan, 1, arguments.batches, x, seconds)
+    many = _rate(plan, arguments.devices, arguments.batches, x, seconds)
+    linear = arguments.devices * len(x) / seconds
+    print(f"one stand-in: {one:,.0f} images a second, of {len(x) / seconds:,.0f}; "
+          f"{arguments.devices}: {many:,.0f}, {many / linear:.2f} of linear; one thread copies "
+          f"{copied:,.0f} a second, {many / copied:.2f} of it")
+
+
+if __name__ == "__main__":
+    main()

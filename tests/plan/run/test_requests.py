@@ -1,0 +1,69 @@
+"""Which batch goes next, and which batch sizes are used at all."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from gossamer.plan.run.requests import Request, chosen_size, measured_times
+
+TIMES = {1: 1.0, 2: 1.2, 4: 1.6, 8: 2.4}
+
+
+@pytest.mark.parametrize(("rows", "left_s", "expected"), [
+    ([1], math.inf, (1, 1)),
+    ([1, 1], math.inf, (2, 2)),
+    # three of four places are more images a second than two of two
+    ([1, 1, 1], math.inf, (4, 3)),
+    ([1] * 5, math.inf, (4, 4)),
+    ([1] * 7, math.inf, (8, 7)),
+    ([1] * 20, math.inf, (8, 8)),
+    # the largest batch that ends in time
+    ([1] * 20, 1.7, (4, 4)),
+    ([1] * 20, 1.3, (2, 2)),
+    # none ends in time: what computes most images a second
+    ([1] * 20, 0.5, (8, 8)),
+    ([1] * 20, -1.0, (8, 8)),
+    # requests stay whole and in order
+    ([3, 3, 3], math.inf, (8, 2)),
+    ([5, 1], 2.0, (8, 2)),
+    ([8, 1], math.inf, (8, 1)),
+])
+def test_the_batch_that_goes_next(rows: list[int], left_s: float,
+                                  expected: tuple[int, int]) -> None:
+    assert chosen_size(rows, left_s, TIMES) == expected
+
+
+def test_sizes_that_gain_nothing_are_left_out() -> None:
+    asked: list[int] = []
+
+    def seconds_of(size: int) -> float:
+        asked.append(size)
+        return {1: 1.0, 2: 1.1, 4: 2.15, 8: 4.0}[size]
+
+    assert measured_times(seconds_of, [1, 2, 4, 8]) == {1: 1.0, 2: 1.1}
+    assert asked == [1, 2, 4]
+    assert measured_times(seconds_of, [1, 2, 4, 8], 1.05) == {1: 1.0}
+    # the first is used however long it takes
+    assert measured_times(seconds_of, [1, 2], 0.1) == {1: 1.0}
+
+
+def test_the_parts_of_a_request_come_in_any_order() -> None:
+    request = Request([np.zeros((5, 1))], 5, 0.0, math.inf)
+    assert request.begin()
+    request.add(3, 2, (np.array([3, 4]),))
+    assert not request.result.done()
+    request.add(0, 3, (np.array([0, 1, 2]),))
+    assert request.result.result().tolist() == [0, 1, 2, 3, 4]
+
+
+def test_a_request_fails_once() -> None:
+    request = Request([np.zeros((2, 1))], 2, 0.0, math.inf)
+    request.fail(ValueError("first"))
+    request.fail(ValueError("second"))
+    request.add(0, 2, (np.zeros(2),))
+    with pytest.raises(ValueError, match="first"):
+        request.result.result()
+    assert not request.begin()

@@ -1,0 +1,272 @@
+"""The HTTP application without a socket: answers, limits, deadlines, and reading again."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper
+from PIL import Image
+
+import gossamer
+from gossamer.device.host import HostDevice
+from gossamer.errors import DeviceError
+from gossamer.io.images import Preprocessing
+from tests.model.onnx_models import model, save
+from tests.plan.small import assert_close, expected, images, small
+
+httpx = pytest.importorskip("httpx")
+pytest.importorskip("fastapi")
+pytest.importorskip("prometheus_client")
+
+from gossamer.serve.app import Server, make_app  # noqa: E402
+from gossamer.serve.models import BatchOptions, Loaded, Models, ServedModel  # noqa: E402
+
+PREPARE = Preprocessing(size=(6, 5), scale=1 / 255)
+
+
+class HeldHost(HostDevice):
+    """A host whose work waits until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_go = threading.Event()
+        self.may_go.set()
+        self.error: Exception | None = None
+
+    def write(self, buffer: Any, array: np.ndarray, stream: Any = None) -> None:
+        assert self.may_go.wait(20)
+        if self.error is not None:
+            raise self.error
+        super().write(buffer, array, stream)
+
+
+@pytest.fixture
+def held() -> HeldHost:
+    return HeldHost()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return save(small(), tmp_path)
+
+
+@pytest.fixture
+def server(file: Path, held: HeldHost) -> Iterator[Server]:
+    served = ServedModel("small", [file], lambda: Loaded(
+        gossamer.compile(str(file), held), PREPARE), BatchOptions(queue=4))
+    other = ServedModel("blind", [], lambda: Loaded(
+        gossamer.compile(str(file), "host"), None), BatchOptions())
+    server = Server(Models([served, other]), most_bytes=100_000, body_seconds=0.2)
+    yield server
+    held.may_go.set()
+    server.models.close()
+
+
+def talk(server: Server, conversation: Callable[[Any], Coroutine[Any, Any, Any]]) -> Any:
+    """Returns what a conversation of a client with the application gives."""
+    async def talked() -> Any:
+        transport = httpx.ASGITransport(make_app(server), raise_app_exceptions=True)
+        async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
+            return await conversation(client)
+
+    return asyncio.run(talked())
+
+
+def post(server: Server, name: str = "small", **options: Any) -> Any:
+    return talk(server, lambda client: client.post(f"/v2/models/{name}/infer", **options))
+
+
+def body_of(x: np.ndarray, **more: Any) -> dict[str, Any]:
+    return {"inputs": [{"name": "x", "shape": list(x.shape), "datatype": "FP32",
+                        "data": x.reshape(-1).tolist()}], **more}
+
+
+def binary_body(x: np.ndarray) -> tuple[bytes, dict[str, str]]:
+    head = json.dumps({"parameters": {"binary_data_output": True}, "inputs": [
+        {"name": "x", "shape": list(x.shape), "datatype": "FP32",
+         "parameters": {"binary_data_size": x.nbytes}}]}).encode()
+    return head + x.tobytes(), {"Inference-Header-Content-Length": str(len(head))}
+
+
+def output_of(response: Any) -> np.ndarray:
+    assert response.status_code == 200, response.text
+    length = response.headers.get("inference-header-content-length")
+    if length is None:
+        (output,) = response.json()["outputs"]
+        return np.float32(output["data"]).reshape(output["shape"])
+    (output,) = json.loads(response.content[:int(length)])["outputs"]
+    return np.frombuffer(response.content[int(length):], np.float32).reshape(output["shape"])
+
+
+def test_health_and_descriptions(server: Server) -> None:
+    async def look(client: Any) -> list[Any]:
+        return [await client.get(path) for path in (
+            "/v2/health/live", "/v2/health/ready", "/v2", "/v2/models/small",
+            "/v2/models/small/ready", "/v2/models/large", "/nowhere")]
+
+    live, ready, about, described, model_ready, absent, nowhere = talk(server, look)
+    assert [r.status_code for r in (live, ready, model_ready)] == [200] * 3
+    assert about.json()["extensions"] == ["binary_tensor_data"]
+    assert described.json() == {
+        "name": "small", "versions": [], "platform": "gossamer",
+        "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 3, 6, 5]}],
+        "outputs": [{"name": "y", "datatype": "FP32", "shape": [-1, -1]}]}
+    assert absent.status_code == 404 and absent.json() == {"error": "there is no model 'large'"}
+    assert nowhere.status_code == 404
+    server.is_ending = True
+    _, ready, *_ = talk(server, look)
+    assert ready.status_code == 503 and ready.json() == {"error": "the server is ending"}
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_tensors_in_json_and_in_binary(server: Server, batch: int) -> None:
+    x = images(batch)
+    assert_close(output_of(post(server, json=body_of(x))), expected(x))
+    content, headers = binary_body(x)
+    response = post(server, content=content, headers=headers)
+    assert response.headers["content-type"] == "application/octet-stream"
+    assert_close(output_of(response), expected(x))
+
+
+@pytest.mark.parametrize("kind", ["png", "jpeg"])
+def test_pictures(server: Server, kind: str) -> None:
+    pixels = np.random.default_rng(3).integers(0, 256, (12, 10, 3), np.uint8)
+    picture = io.BytesIO()
+    Image.fromarray(pixels).save(picture, kind)
+    headers = {"Content-Type": f"image/{kind}"}
+    answers = [post(server, content=picture.getvalue(), headers={**headers, **more})
+               for more in ({}, {"Accept": "application/octet-stream"})]
+    x = PREPARE(np.asarray(Image.open(picture)))[None]
+    for response in answers:
+        assert_close(output_of(response), expected(x))
+    response = post(server, content=picture.getvalue()[:60], headers=headers)
+    assert response.status_code == 400 and "the picture: " in response.json()["error"]
+    response = post(server, "blind", content=picture.getvalue(), headers=headers)
+    assert response.status_code == 400
+    assert "nothing is known of how pictures are prepared" in response.json()["error"]
+
+
+@pytest.mark.parametrize(("options", "status", "message"), [
+    ({"content": b"{"}, 400, "the request is no JSON"),
+    ({"json": body_of(images(1)[:, :2])}, 400, "input 'x' has shape 1x2x6x5, expected Nx3x6x5"),
+    ({"json": {"inputs": []}}, 400, "small takes|takes the inputs|takes 1 input"),
+    ({"json": {**body_of(images(1)), "outputs": [{"name": "w"}]}}, 400, "there is no output 'w'"),
+    ({"content": b"{}", "headers": {"Inference-Header-Content-Length": "3"}}, 400,
+     "and the body has 2 bytes"),
+    ({"json": body_of(images(1)), "headers": {"Deadline-Ms": "soon"}}, 400,
+     "Deadline-Ms is 'soon', expected milliseconds above 0"),
+    ({"content": b"x" * 100_001}, 413, "the body is larger than 97.66 KiB"),
+])
+def test_what_is_refused(server: Server, options: dict[str, Any], status: int,
+                         message: str) -> None:
+    import re
+
+    response = post(server, **options)
+    assert response.status_code == status, response.text
+    assert re.search(message, response.json()["error"])
+
+
+@pytest.mark.parametrize("name", ["large", "..", "%2e%2e%2fetc%2fpasswd", "small%00", "a/b"])
+def test_names_of_no_model(server: Server, name: str) -> None:
+    response = post(server, name, json=body_of(images(1)))
+    assert response.status_code in (404, 405) and "error" in response.json()
+
+
+def test_a_body_without_a_length_is_limited_too(server: Server) -> None:
+    async def pieces() -> AsyncIterator[bytes]:
+        for _ in range(200):
+            yield b"x" * 1000
+
+    assert post(server, content=pieces()).status_code == 413
+
+
+def test_a_client_that_sends_too_slowly(server: Server) -> None:
+    async def pieces() -> AsyncIterator[bytes]:
+        yield b"{"
+        await asyncio.sleep(5)
+
+    response = post(server, content=pieces())
+    assert response.status_code == 408 and response.headers["connection"] == "close"
+
+
+def test_a_full_queue_and_deadlines(server: Server, held: HeldHost) -> None:
+    async def many(client: Any) -> list[Any]:
+        held.may_go.clear()
+        ask = partial(client.post, "/v2/models/small/infer", json=body_of(images(1)))
+        first = asyncio.create_task(ask())
+        while not server.models.by_name["small"].batcher.batches:
+            await asyncio.sleep(0.01)
+        late = await ask(headers={"Deadline-Ms": "20"})
+        timed = await client.post("/v2/models/small/infer", json={
+            **body_of(images(1)), "parameters": {"timeout": 20_000}})
+        waiting = [asyncio.create_task(ask()) for _ in range(4)]
+        while server.models.by_name["small"].batcher.waiting < 4:
+            await asyncio.sleep(0.01)
+        refused = await ask()
+        held.may_go.set()
+        return [late, timed, refused, await first, *[await task for task in waiting]]
+
+    late, timed, refused, *others = talk(server, many)
+    for response in (late, timed):
+        assert response.status_code == 504 and "the deadline passed" in response.json()["error"]
+    assert refused.status_code == 429 and refused.headers["retry-after"] == "1"
+    for response in others:
+        assert_close(output_of(response), expected(images(1)))
+
+
+def test_a_device_that_fails(server: Server, held: HeldHost) -> None:
+    held.error = DeviceError("the bus has come off")
+    response = post(server, json=body_of(images(1)))
+    assert response.status_code == 503 and response.json() == {"error": "the bus has come off"}
+    held.error = None
+    assert_close(output_of(post(server, json=body_of(images(1)))), expected(images(1)))
+
+
+def test_what_is_counted(server: Server) -> None:
+    post(server, json=body_of(images(1)))
+    post(server, json={})
+    post(server, "nobody", json={})
+    text = talk(server, lambda client: client.get("/metrics")).text
+    for line in ('gossamer_requests_total{model="small",status="200"} 1.0',
+                 'gossamer_requests_total{model="small",status="400"} 1.0',
+                 'gossamer_requests_total{model="",status="404"} 1.0',
+                 'gossamer_batches_total{model="small",size="1"} 1.0',
+                 'gossamer_waiting_images{model="small"} 0.0'):
+        assert line in text
+    assert "nobody" not in text
+
+
+def test_changed_files_are_read_again(server: Server, file: Path, tmp_path: Path) -> None:
+    async def change(client: Any) -> list[Any]:
+        ask = partial(client.post, "/v2/models/small/infer", json=body_of(images(1)))
+        answers = [await ask()]
+        before = server.models.by_name["small"]
+        await server.renew()
+        assert server.models.by_name["small"] is before
+        file.write_bytes(b"no network")
+        await server.renew()
+        answers.append(await ask())
+        proto = model([helper.make_node("Neg", ["x"], ["y"], "negated")],
+                      {"x": ["N", 3, 6, 5]}, {"y": 4})
+        save(proto, tmp_path / "other").replace(file)
+        asked = [asyncio.create_task(ask()) for _ in range(4)]
+        await server.renew()
+        answers += [await task for task in asked]
+        return [*answers, await ask()]
+
+    (tmp_path / "other").mkdir()
+    old, kept, *between, new = talk(server, change)
+    for response in (old, kept):
+        assert_close(output_of(response), expected(images(1)))
+    assert all(response.status_code == 200 for response in between)
+    np.testing.assert_array_equal(output_of(new), -images(1))
+

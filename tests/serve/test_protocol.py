@@ -1,0 +1,166 @@
+"""The Open Inference Protocol: what is read as a request, what is refused, and what is answered."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gossamer.errors import InputError
+from gossamer.serve.protocol import DATATYPES, InferRequest, answer, parsed, split
+
+
+def request(body: Any, binary: bytes = b"") -> InferRequest:
+    return parsed(json.dumps(body).encode(), memoryview(binary))
+
+
+def tensor(shape: Any = (2,), datatype: Any = "FP32", **more: Any) -> dict[str, Any]:
+    return {"name": "x", "shape": shape, "datatype": datatype, **more}
+
+
+@pytest.mark.parametrize(("dtype", "datatype"), DATATYPES.items())
+def test_numbers_of_every_datatype(dtype: str, datatype: str) -> None:
+    x = np.array([[0, 1, 1], [1, 0, 1]], dtype)
+    for data in (x.tolist(), x.reshape(-1).tolist()):
+        read = request({"inputs": [tensor([2, 3], datatype, data=data)]}).arrays["x"]
+        assert read.dtype == x.dtype
+        np.testing.assert_array_equal(read, x)
+    raw = x.tobytes()
+    read = request({"inputs": [tensor([2, 3], datatype,
+                                      parameters={"binary_data_size": len(raw)})]}, raw).arrays["x"]
+    assert read.dtype == x.dtype
+    np.testing.assert_array_equal(read, x)
+
+
+def test_binary_and_json_inputs_together() -> None:
+    raw = np.float32([1, 2]).tobytes()
+    body = {"id": "7", "parameters": {"timeout": 5000, "binary_data_output": True}, "inputs": [
+        {"name": "a", "shape": [2], "datatype": "FP32", "parameters": {"binary_data_size": 8}},
+        {"name": "b", "shape": [1], "datatype": "INT64", "data": [-3]},
+        {"name": "c", "shape": [2], "datatype": "FP32", "parameters": {"binary_data_size": 8}}],
+        "outputs": [{"name": "y"}, {"name": "z", "parameters": {"binary_data": False}}]}
+    read = request(body, raw + 2 * raw[:4])
+    assert {name: array.tolist() for name, array in read.arrays.items()} == {
+        "a": [1, 2], "b": [-3], "c": [1, 1]}
+    assert read.outputs == {"y": True, "z": False} and read.binary
+    assert read.timeout_us == 5000 and read.id == "7"
+
+
+def test_sizes_of_zero() -> None:
+    assert request({"inputs": [tensor([0, 3], data=[])]}).arrays["x"].shape == (0, 3)
+    assert request({"inputs": [tensor([0], parameters={"binary_data_size": 0})]}
+                   ).arrays["x"].shape == (0,)
+
+
+@pytest.mark.parametrize(("body", "message"), [
+    ([], r"the request is \[\], expected an object"),
+    ({}, "inputs is None, expected a list"),
+    ({"inputs": {}}, r"inputs is \{\}, expected a list"),
+    ({"inputs": [1]}, "an input is 1, expected an object"),
+    ({"inputs": [{"name": 3}]}, "the name of an input is 3, expected a text"),
+    ({"inputs": [tensor(data=[1, 2]), tensor(data=[1, 2])]}, "input 'x' is given twice"),
+    ({"inputs": [tensor(None)]}, "shape None, expected a list of sizes"),
+    ({"inputs": [tensor([-1])]}, r"shape \[-1\], expected"),
+    ({"inputs": [tensor([True])]}, r"shape \[True\], expected"),
+    ({"inputs": [tensor([1] * 33)]}, "expected a list of sizes"),
+    ({"inputs": [tensor([2**40])]}, "expected a list of sizes"),
+    ({"inputs": [tensor(datatype="BYTES")]}, "datatype 'BYTES', expected one of BOOL, UINT8"),
+    ({"inputs": [tensor(datatype=["FP32"])]}, "expected one of"),
+    ({"inputs": [tensor()]}, "data is None, expected a list of numbers"),
+    ({"inputs": [tensor(data="ab")]}, "data is 'ab', expected a list"),
+    ({"inputs": [tensor(data=["1", "2"])]}, "data are not numbers of datatype FP32"),
+    ({"inputs": [tensor(data=[[1], [1, 2]])]}, "data are not numbers"),
+    ({"inputs": [tensor(data=[None, 1])]}, "data are not numbers"),
+    ({"inputs": [tensor(data=[{}, 1])]}, "data are not numbers"),
+    ({"inputs": [tensor(data=[1, 2, 3])]}, "3 numbers, and shape 2 takes 2"),
+    ({"inputs": [tensor(datatype="UINT8", data=[1, 256])]}, "they go from 1 to 256"),
+    ({"inputs": [tensor(datatype="UINT8", data=[1, -1])]}, "they go from -1 to 1"),
+    ({"inputs": [tensor(datatype="INT8", data=[1.5, 1])]}, "not numbers of datatype INT8"),
+    ({"inputs": [tensor(datatype="UINT64", data=[2**70, 1])]}, "not numbers of datatype UINT64"),
+    ({"inputs": [tensor(parameters={"binary_data_size": 7})]},
+     "binary_data_size is 7, and 2 FP32 takes 8"),
+    ({"inputs": [tensor(parameters={"binary_data_size": -8})]}, "binary_data_size is -8, expected"),
+    ({"inputs": [tensor(parameters={"binary_data_size": True})]}, "binary_data_size is True"),
+    ({"inputs": [tensor(parameters=[])]}, r"parameters is \[\], expected an object"),
+    ({"inputs": [tensor(parameters={"binary_data_size": 8})]},
+     "takes 8 bytes of binary data, and 0 are left"),
+    ({"inputs": [], "outputs": [{"name": "y", "parameters": {"classification": 3}}]},
+     "classification is not offered"),
+    ({"inputs": [], "outputs": [{"name": "y", "parameters": {"binary_data": 1}}]},
+     "binary_data is 1, expected true or false"),
+    ({"inputs": [], "id": 5}, "id is 5, expected a text"),
+    ({"inputs": [], "parameters": {"timeout": -5}}, "timeout is -5, expected microseconds"),
+])
+def test_what_is_no_request(body: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        request(body)
+
+
+def test_bytes_that_no_input_takes() -> None:
+    with pytest.raises(InputError, match="3 bytes of binary data, and the inputs take 0"):
+        request({"inputs": []}, b"abc")
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"\xff\xfe", b"[" * 100_000, b'{"a":' * 50_000,
+                                  b"9" * 10_000, b"nul"])
+def test_what_is_no_json(text: bytes) -> None:
+    with pytest.raises(InputError):
+        parsed(text, memoryview(b""))
+
+
+def test_too_much_json() -> None:
+    with pytest.raises(InputError, match="the JSON has 16 MiB, more than 16 MiB; send"):
+        parsed(b" " * (2**24 + 1), memoryview(b""))
+
+
+@pytest.mark.parametrize("length", ["-1", "x", "", "1" * 30, "\u0663", "9"])
+def test_lengths_of_json_that_do_not_fit(length: str) -> None:
+    with pytest.raises(InputError, match="Inference-Header-Content-Length is"):
+        split(b"12345", length)
+
+
+def test_where_json_ends() -> None:
+    text, binary = split(b"12345", "2")
+    assert (text, bytes(binary)) == (b"12", b"345")
+    assert split(b"12345", None)[0] == b"12345"
+
+
+def test_answers() -> None:
+    outputs = {"y": np.float32([[1.5, -2]]), "z": np.array([True])}
+    text, length = answer("net", InferRequest({}, id="a"), outputs)
+    assert length is None and json.loads(text) == {
+        "model_name": "net", "id": "a", "outputs": [
+            {"name": "y", "datatype": "FP32", "shape": [1, 2], "data": [1.5, -2]},
+            {"name": "z", "datatype": "BOOL", "shape": [1], "data": [True]}]}
+    body, length = answer("net", InferRequest({}, outputs={"z": False, "y": True}), outputs)
+    assert length is not None
+    assert json.loads(body[:length])["outputs"][1] == {
+        "name": "y", "datatype": "FP32", "shape": [1, 2], "parameters": {"binary_data_size": 8}}
+    assert np.frombuffer(body[length:], np.float32).tolist() == [1.5, -2]
+    with pytest.raises(InputError, match="there is no output 'w'; the outputs are 'y', 'z'"):
+        answer("net", InferRequest({}, outputs={"w": True}), outputs)
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(
+        st.sampled_from(["name", "shape", "datatype", "data", "parameters", "inputs", "outputs",
+                         "binary_data_size", "id"]), inner, max_size=5), max_leaves=20)
+_TENSORS = st.fixed_dictionaries(
+    {"name": st.text(max_size=4) | _JSON, "shape": st.lists(st.integers(-1, 4), max_size=3) | _JSON,
+     "datatype": st.sampled_from([*DATATYPES.values(), "BYTES"]) | _JSON},
+    optional={"data": st.lists(st.integers() | st.floats() | _JSON, max_size=6),
+              "parameters": st.fixed_dictionaries({"binary_data_size": st.integers(-1, 20)})})
+
+
+@settings(max_examples=300, deadline=None)
+@given(_JSON | st.fixed_dictionaries({"inputs": st.lists(_TENSORS, max_size=3)}),
+       st.binary(max_size=24))
+def test_anything_is_read_or_refused(body: Any, binary: bytes) -> None:
+    with contextlib.suppress(InputError):
+        request(body, binary)

@@ -1,0 +1,230 @@
+"""The process of `gossamer serve`: its signals, its end, and connections that say nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from gossamer.device.registry import find
+from tests.model.onnx_models import save
+from tests.plan.small import assert_close, compiled, expected, images, small
+
+httpx = pytest.importorskip("httpx")
+for needed in ("fastapi", "httptools", "prometheus_client", "uvicorn"):
+    pytest.importorskip(needed)
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals as on POSIX")
+
+
+@contextmanager
+def served(*arguments: Any, **settings: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Gives the body a process that serves, and its address."""
+    command = [sys.executable, "-m", "gossamer", "serve", *map(str, arguments), "--device", "host",
+               "--port", "0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                               env={**os.environ, **settings})
+    try:
+        assert process.stdout is not None
+        line = ""
+        while process.poll() is None and not line.startswith("listening at "):
+            line = process.stdout.readline()
+        assert line, process.communicate()[1]
+        yield process, line.removeprefix("listening at ").strip()
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def ask(client: Any, x: np.ndarray) -> np.ndarray:
+    return answer_to(client, x, "small")[0]
+
+
+def answer_to(client: Any, x: np.ndarray, model: str) -> tuple[np.ndarray, bool]:
+    """Returns the outputs, and whether the server keeps the connection."""
+    response = client.post(f"/v2/models/{model}/infer", json={"inputs": [
+        {"name": "x", "shape": list(x.shape), "datatype": "FP32", "data": x.reshape(-1).tolist()}]})
+    assert response.status_code == 200, response.text
+    (output,) = response.json()["outputs"]
+    return (np.float32(output["data"]).reshape(output["shape"]),
+            response.headers.get("connection") != "close")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return save(small(), tmp_path).rename(tmp_path / "small.onnx")
+
+
+def test_sigterm_under_load_loses_no_request(file: Path, tmp_path: Path) -> None:
+    plan = tmp_path / "saved.plan"
+    compiled(small(), find("host"), tmp_path).save(plan)
+    problems: list[str] = []
+    answered = [0] * 4
+    ended: list[int] = []
+
+    def send(address: str, caller: int) -> None:
+        with httpx.Client(base_url=address, timeout=20) as client:
+            while True:
+                x = images(1 + caller, answered[caller])
+                try:
+                    y, goes_on = answer_to(client, x, "saved" if caller % 2 else "small")
+                    assert_close(y, expected(x))
+                except Exception as error:
+                    problems.append(f"{type(error).__name__}: {error}")
+                    return
+                answered[caller] += 1
+                if not goes_on:
+                    ended.append(caller)
+                    return
+
+    with served(file, plan, "--grace", "0.3") as (process, address):
+        callers = [threading.Thread(target=send, args=(address, caller)) for caller in range(4)]
+        for caller in callers:
+            caller.start()
+        deadline = time.monotonic() + 20
+        while min(answered) < 5 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=30)
+        for caller in callers:
+            caller.join(20)
+    # all were told that the server ends, and none of their requests was lost
+    assert min(answered) >= 5 and not problems and sorted(ended) == [0, 1, 2, 3]
+    assert (process.returncode, out, err) == (0, "ended\n", "")
+
+
+def test_sighup_under_load_loses_no_request(file: Path, tmp_path: Path) -> None:
+    answers: list[np.ndarray] = []
+    with served(file) as (process, address), httpx.Client(base_url=address, timeout=20) as client:
+        assert_close(ask(client, images(2)), expected(images(2)))
+        ending = threading.Event()
+
+        def send() -> None:
+            with httpx.Client(base_url=address, timeout=20) as other:
+                while not ending.is_set():
+                    answers.append(ask(other, images(2)))
+
+        caller = threading.Thread(target=send)
+        caller.start()
+        changed = onnx.ModelProto()
+        changed.CopyFrom(small())
+        bias = changed.graph.initializer[-1]
+        bias.raw_data = np.full(4, 1e6, np.float32).tobytes()
+        (tmp_path / "new").mkdir()
+        save(changed, tmp_path / "new").replace(file)
+        process.send_signal(signal.SIGHUP)
+        deadline = time.monotonic() + 20
+        while ask(client, images(2)).min() < 5e5 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        count = len(answers)
+        while len(answers) < count + 3 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        ending.set()
+        caller.join(20)
+        kinds = [y.min() > 5e5 for y in answers]
+        # every request was answered: first by the old network, then by the new
+        assert kinds == sorted(kinds) and kinds[-1]
+        file.write_bytes(b"no network")
+        process.send_signal(signal.SIGHUP)
+        time.sleep(0.3)
+        assert ask(client, images(2)).min() > 5e5
+
+
+def test_connections_that_say_nothing_or_little(file: Path) -> None:
+    with served(file) as (_, address), httpx.Client(base_url=address) as client:
+        host, port = address.removeprefix("http://").split(":")
+        silent = [socket.create_connection((host, int(port))) for _ in range(300)]
+        for index, connection in enumerate(silent):
+            connection.sendall([b"", b"POST /v2/mod", b"\x16\x03\x01", b"GET / HTTP/1.1\r\nA: "][
+                index % 4])
+        left = socket.create_connection((host, int(port)))
+        left.sendall(b"POST /v2/models/small/infer HTTP/1.1\r\nHost: x\r\n"
+                     b"Content-Length: 100\r\n\r\n{")
+        left.close()
+        assert_close(ask(client, images(2)), expected(images(2)))
+        for connection in silent:
+            connection.close()
+        assert client.get("/v2/health/live").status_code == 200
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["small.onnx", "other/small.onnx"], "there is a model 'small' already; give NAME=MODEL"),
+    (["a b=small.onnx"], "the name 'a b' is not fit for an address"),
+    (["../x=small.onnx"], "the name '../x' is not fit for an address"),
+    (["small.onnx", "--latency", "fast"], "--latency 'fast': expected a time above 0"),
+    (["small.onnx", "--max-body", "much"], "--max-body is 'much', expected a number of bytes"),
+    (["small.onnx", "--host", "no.such.host.invalid"], "--host no.such.host.invalid"),
+    (["absent.onnx"], "absent.onnx"),
+])
+def test_what_is_not_served(arguments: list[str], message: str, file: Path, tmp_path: Path) -> None:
+    words = [str(tmp_path / word) if word == "small.onnx" else
+             word.replace("=small.onnx", f"={file}") for word in arguments]
+    done = subprocess.run([sys.executable, "-m", "gossamer", "serve", *words, "--port", "0"],
+                          capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and message in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_port_that_is_taken(file: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = subprocess.run([sys.executable, "-m", "gossamer", "serve", file, "--port",
+                               str(port)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert f"--port {port}: cannot listen there: Address already in use" in done.stderr
+
+
+def test_another_address_is_warned_of(file: Path) -> None:
+    with served(file, "--host", "0.0.0.0") as (process, address):
+        assert address.startswith("http://0.0.0.0:")
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=30)
+    assert "there is no authentication" in err and process.returncode == 0
+
+
+def test_a_client_of_the_protocol(file: Path) -> None:
+    client_library = pytest.importorskip("tritonclient.http")
+    with served(file, "--latency", "500ms") as (_, address):
+        client = client_library.InferenceServerClient(address.removeprefix("http://"))
+        assert client.is_server_live() and client.is_server_ready()
+        assert client.is_model_ready("small")
+        assert client.get_model_metadata("small")["inputs"][0]["datatype"] == "FP32"
+        for binary in (True, False):
+            x = images(3)
+            given = client_library.InferInput("x", list(x.shape), "FP32")
+            given.set_data_from_numpy(x, binary_data=binary)
+            wanted = client_library.InferRequestedOutput("y", binary_data=binary)
+            for outputs in ([wanted], None):
+                result = client.infer("small", [given], outputs=outputs, request_id="a",
+                                      timeout=10_000_000)
+                assert_close(result.as_numpy("y"), expected(x))
+        client.close()
+
+
+def test_a_server_that_is_killed_leaves_nothing(file: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "cache"
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    with served(file, GOSSAMER_CACHE=str(folder), TMPDIR=str(temporary)) as (process, address):
+        with httpx.Client(base_url=address) as client:
+            ask(client, images(1))
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        before = children.read_text().split() if children.exists() else []
+        process.kill()
+        process.wait(20)
+        for child in before:
+            assert not Path(f"/proc/{child}").exists()
+    assert list(temporary.iterdir()) == []
+    assert json.dumps([str(path) for path in folder.rglob("*.tmp*")]) == "[]"
