@@ -25,6 +25,7 @@
  *                          memory, odd numbers, so that neighbouring channels begin in other banks
  *   INPUTS_AT              where the input lies in shared memory, in octets, before it is turned and
  *                          after that, or two chunks of it; they make room for the second result
+ *   STARTS_AT              where each block's first step lies there, in octets
  *   *_EPILOGUE, *_EPILOGUE4, EPILOGUES  epilogues of the layers, and all their parameters */
 
 #define TILE_W (8 * STRIP)
@@ -151,17 +152,20 @@ INLINE void store_first(HALF *first, int channel, int y, int x, float value)
 }
 
 KERNEL LAUNCH_BOUNDS(32 * WARPS, 1) void bottleneck(
-    const HALF *RESTRICT x, const int *RESTRICT starts, const int *RESTRICT columns,
+    const HALF *RESTRICT x, const int *RESTRICT all_starts, const int *RESTRICT columns,
     const uint4 *RESTRICT weights, HALF *RESTRICT y, int height, int width, int out_height,
     int out_width, int pad_top, int pad_left EPILOGUES)
 {
     DYNAMIC_SHARED(uint4, memory)
     uint4 *inputs = memory + INPUTS_AT, *staged = inputs + TURNED * CHUNK * X_ROW;
+    int *starts = (int *)(memory + STARTS_AT);
     uint lane = LOCAL_ID(0) % 32, warp = LOCAL_ID(0) / 32;
     int tile_y = GROUP_ID(1) * TILE_H, tile_x = GROUP_ID(0) * TILE_W;
     int top = tile_y - pad_top, left = tile_x - pad_left;
     const HALF *image = x + GROUP_ID(2) * height * width * CHANNELS;
 
+    for (int item = LOCAL_ID(0); item <= LAST_STARTS + CEIL_DIV(LAST, BLOCK); item += 32 * WARPS)
+        starts[item] = all_starts[item];
     BEGIN_EARLY();
     copy_chunk(staged, image, 0, top, left, height, width);
     {
@@ -211,12 +215,12 @@ KERNEL LAUNCH_BOUNDS(32 * WARPS, 1) void bottleneck(
                     bool exists = unit < FIRST_ALL && pixel < HALO_H * HALO_W;
                     UNROLL for (int row = 0; row < 2 * TILES; row++) {
                         int channel = unit / FIRST_GROUPS * BLOCK + row * 8 + (int)lane / 4;
-                        if (exists && channel < FIRST) {
-                            float value = sums[held][row / 2][o][row % 2 * 2 + side];
-                            FIRST_EPILOGUE(value, channel, 0)
+                        int own = LESSER(channel, FIRST - 1);
+                        float value = sums[held][row / 2][o][row % 2 * 2 + side];
+                        FIRST_EPILOGUE(value, own, 0)
+                        if (exists && channel < FIRST)
                             store_first((HALF *)memory, channel, in_y, in_x,
                                         inside ? value : 0.0f);
-                        }
                     }
                 }
         }
@@ -239,13 +243,13 @@ KERNEL LAUNCH_BOUNDS(32 * WARPS, 1) void bottleneck(
                 UNROLL for (int half = 0; half < 2; half++) {
                     int channel = unit / SECOND_GROUPS * BLOCK + t * 16 + (int)lane / 4 + half * 8;
                     int octet = unit % SECOND_GROUPS * SECOND_OCTETS + o;
-                    if (channel < SECOND && octet < TILE_OCTETS) {
-                        float value = sums[t][o][2 * half], other = sums[t][o][2 * half + 1];
-                        SECOND_EPILOGUE(value, channel, 0)
-                        SECOND_EPILOGUE(other, channel, 0)
+                    int own = LESSER(channel, SECOND - 1);
+                    float value = sums[t][o][2 * half], other = sums[t][o][2 * half + 1];
+                    SECOND_EPILOGUE(value, own, 0)
+                    SECOND_EPILOGUE(other, own, 0)
+                    if (channel < SECOND && octet < TILE_OCTETS)
                         ((uint *)(inputs + channel * SECOND_ROW + octet))[lane % 4] =
                             two_halves(value, other);
-                    }
                 }
     }
     BARRIER();
@@ -271,11 +275,12 @@ KERNEL LAUNCH_BOUNDS(32 * WARPS, 1) void bottleneck(
                 float4 value = MAKE4(lower[o % 2 * 2], lower[o % 2 * 2 + 1], upper[o % 2 * 2],
                                      upper[o % 2 * 2 + 1]);
                 int channel = unit / LAST_GROUPS * BLOCK + t * 16 + (int)lane % 4 * 4;
-                int index = pixel * LAST + channel;
-                if (inside && channel < LAST) {
-                    LAST_EPILOGUE4(value, channel, index)
+                /* what lies outside reads the first number, so that no load waits for a branch */
+                bool exists = inside && channel < LAST;
+                int own = exists ? channel : 0, index = exists ? pixel * LAST + channel : 0;
+                LAST_EPILOGUE4(value, own, index)
+                if (exists)
                     STORE_HALF4(y, index, value);
-                }
             }
         }
     }

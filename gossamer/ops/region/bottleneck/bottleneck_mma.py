@@ -144,6 +144,7 @@ def _macros(divided: BottleneckTiling) -> dict[str, object]:
         "CHANNELS": layers[0].channels,
         "X_ROW": divided.pieces[0], "FIRST_ROW": divided.pieces[1],
         "SECOND_ROW": divided.pieces[2], "INPUTS_AT": divided.inputs_at,
+        "STARTS_AT": divided.starts_at,
         "EPILOGUES": " ".join(f"{prefix}EPILOGUE_PARAMETERS" for prefix in _LAYERS)}
     for prefix, layer, octets in zip(_LAYERS, layers, shared, strict=True):
         macros[prefix.removesuffix("_")] = layer.out_channels

@@ -132,14 +132,26 @@ class BottleneckTiling:
         """Where the input lies in shared memory, in octets: behind the first result."""
         return self.block.window.channels * self.pieces[1]
 
-    @cached_property
-    def shared_bytes(self) -> int:
-        """Bytes of shared memory of a work-group."""
+    @property
+    def starts(self) -> int:
+        """Numbers that say at which step each block of output channels begins, and the end."""
+        first, *others = (-(-layer.out_channels // self.rows_of_block)
+                          for layer in self.block.layers)
+        return self.chunks * first + sum(others) + 1
+
+    @property
+    def starts_at(self) -> int:
+        """Where these lie in shared memory, in octets."""
         chunk = self.tile.chunk
         staged = OCTET * self.halo_octets * (chunk // OCTET + 1)
         inputs = chunk * self.pieces[0] if self.tile.turned else staged
         second = self.block.window.out_channels * self.pieces[2]
-        return 16 * (self.inputs_at + max(inputs + staged, second))
+        return self.inputs_at + max(inputs + staged, second)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of shared memory of a work-group."""
+        return 16 * self.starts_at + 4 * self.starts
 
     @cached_property
     def divided(self) -> tuple[Octets, Octets, Octets] | None:
