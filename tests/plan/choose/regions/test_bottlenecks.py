@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -87,10 +89,11 @@ def test_a_block_with_a_stride_gives_a_reason() -> None:
 
 
 @pytest.mark.parametrize("density", [1.0, 0.1])
-def test_a_plan_computes_them_as_one(cuda: Device, density: float) -> None:
+def test_a_plan_computes_them_as_one(cuda: Device, density: float, tmp_path: Path,
+                                     monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path))
     graph = _network(density=density)
-    plan = gossamer.compile(graph, cuda, effort="quick", only="bottleneck_mma",
-                            precision="fp16")
+    plan = gossamer.compile(graph, cuda, effort="quick", only="bottleneck_mma", precision="fp16")
     x = np.random.default_rng(6).standard_normal((3, 16, 11, 9)).astype(np.float32)
     (expected,) = reference(graph, {"x": x}).values()
     assert normalised_error(plan(x), expected) <= tolerance("network", "fp16")
