@@ -264,7 +264,8 @@ class Algorithm(abc.ABC):
         multiples of PART_BYTES. Of a concatenation both count only where it joins channels.
     by_name_only : bool
         Whether it computes a layer only where it is asked for by its name. It is a published form
-        that another algorithm includes and surpasses, so that measuring it would bring nothing.
+        that another algorithm includes and surpasses, so that measuring it would bring nothing, or
+        one whose times no GPU has shown yet.
     exact : bool
         Whether sums are exact integers of bits, so that rows state the precision EXACT, but for
         variants that round them to float16.

@@ -92,8 +92,8 @@ def eligibility(layer: Layer, device: Device, policy: Policy = ANY,
         able, device_reasons = able_on(layer.problem, layer_device, refusal_reason)
         device_reasons |= {
             algorithm.name: f"is computed only where only={algorithm.name!r} asks for it"
-            for algorithm in able if not _is_asked_for(algorithm, policy)}
-        able = [algorithm for algorithm in able if _is_asked_for(algorithm, policy)]
+            for algorithm in able if not is_asked_for(algorithm, policy)}
+        able = [algorithm for algorithm in able if is_asked_for(algorithm, policy)]
         own = [algorithm for algorithm in able if not algorithm.vendor]
         if own and not policy.vendors:
             device_reasons |= {algorithm.name: "the libraries of vendors are left out"
@@ -143,7 +143,7 @@ def _forced(layer: Layer, device: Device, name: str, refusal_reason: Refusal
     raise InputError(f"layer {layer.name}: {name} is forced and cannot compute it: {why}")
 
 
-def _is_asked_for(algorithm: Algorithm, policy: Policy) -> bool:
+def is_asked_for(algorithm: Algorithm, policy: Policy) -> bool:
     """Returns whether a policy lets an algorithm compute a layer that it can compute."""
     return not algorithm.by_name_only or algorithm.name == policy.only
 

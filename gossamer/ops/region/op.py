@@ -8,6 +8,7 @@ from gossamer.ops.region.binary import (
     PopcountRegion,
     WidePopcountRegion,
 )
+from gossamer.ops.region.bottleneck.bottleneck_mma import BottleneckMma
 from gossamer.ops.region.channel_attention.channel_attention import ChannelAttention
 from gossamer.ops.region.first_convolution import FirstConvolutionMma
 from gossamer.ops.region.inverted_residual.inverted_residual import InvertedResidual, Separable
@@ -26,7 +27,7 @@ from gossamer.ops.region.reference import reference
 ALGORITHMS: tuple[RegionAlgorithm, ...] = (
     InvertedResidualMma(), SeparableMma(), StemMma(), SqueezeExciteMma(), InvertedResidual(),
     Separable(), SqueezeExcite(), ChannelAttention(), PointwiseMean(), FirstConvolutionMma(),
-    PopcountChain(),
+    PopcountChain(), BottleneckMma(),
     BitTensorCoreRegion(), WidePopcountRegion(), PopcountRegion(), HostPopcountRegion())
 
 OP = Op("region", RegionProblem, reference, ALGORITHMS)

@@ -13,7 +13,7 @@ from gossamer.ops.part.problem import PartProblem
 from gossamer.ops.registry import OPS
 from gossamer.plan.candidate import Candidate
 from gossamer.plan.choose.plan_assignment import NodeOption
-from gossamer.plan.eligibility import Refusal, able_on, is_above
+from gossamer.plan.eligibility import Refusal, able_on, is_above, is_asked_for
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer
 from gossamer.plan.region import recognising, region_algorithms
@@ -53,7 +53,9 @@ def region_eligibility(region: Layer, layers: Sequence[Layer], device: Device, p
     allowed = []
     for algorithm in able:
         reason = unchecked
-        if policy.only is not None and taken_alone and algorithm.name != policy.only:
+        if not is_asked_for(algorithm, policy):
+            reason = "is taken where it is asked for by its name"
+        elif policy.only is not None and taken_alone and algorithm.name != policy.only:
             reason = f"{policy.only} is forced"
         elif other := forced_otherwise(region, algorithm, policy):
             reason = other

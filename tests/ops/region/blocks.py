@@ -1,4 +1,4 @@
-"""Problems of inverted residual blocks and of separable convolutions."""
+"""Problems of inverted residual blocks, of separable convolutions and of bottleneck blocks."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.ops.pool.problem import PoolProblem
 from gossamer.ops.reduce.problem import ReduceProblem
 from gossamer.ops.region.problem import ENTRY, RegionProblem, Source
+from gossamer.ops.weights import WeightsInfo
 from gossamer.tensor import Format, default_spec
 
 BIAS = Epilogue(apply("add"), ("channel",))
@@ -25,6 +26,8 @@ BIAS_HARD_SWISH = Epilogue(
 BIAS_SILU = Epilogue(
     Expression(2, (ExpressionStep("add", (0, 1)), ExpressionStep("sigmoid", (2,)),
                    ExpressionStep("mul", (2, 3)))), ("channel",))
+BIAS_RESIDUAL_RELU = Epilogue(apply("add").then(apply("add")).then(apply("relu")),
+                              ("channel", "tensor"))
 BIAS_RESIDUAL = Epilogue(apply("add").then(apply("add")), ("channel", "tensor"))
 QUOTIENT = Epilogue(
     Expression(2, (ExpressionStep("abs", (1,)), ExpressionStep("div", (0, 2)),
@@ -57,6 +60,27 @@ def block(batch: int, channels: int, hidden: int, out_channels: int, size: tuple
     added = (ENTRY,) * last.tensor_count
     return RegionProblem((expand, depthwise, project),
                          ((ENTRY,), ((0, 0),), ((1, 0), *added)), ((2, 0),))
+
+
+def bottleneck(batch: int, channels: int, inner: tuple[int, int], out_channels: int,
+               size: tuple[int, int], *, kernel: tuple[int, int] = (3, 3),
+               pads: tuple[int, int, int, int] = (1, 1, 1, 1), activation: Epilogue = BIAS_RELU,
+               last: Epilogue = BIAS_RESIDUAL_RELU, adds: Source = ENTRY, density: float = 1.0
+               ) -> RegionProblem:
+    """Returns a bottleneck block.
+
+    inner: channels of the results of the first two layers. last: the last layer's epilogue. adds:
+    the source of the tensor that it adds. density: what is stated of the weights.
+    """
+    info = WeightsInfo(density, "" if density == 1 else "a mask")
+    first = Conv2dProblem(batch, channels, *size, inner[0], (1, 1), epilogue=activation,
+                          weights_info=info)
+    window = Conv2dProblem(batch, inner[0], *size, inner[1], kernel, pads=pads,
+                           epilogue=activation, weights_info=info)
+    final = Conv2dProblem(batch, inner[1], window.out_height, window.out_width, out_channels,
+                          (1, 1), epilogue=last, weights_info=info)
+    return RegionProblem((first, window, final),
+                         ((ENTRY,), ((0, 0),), ((1, 0), *(adds,) * last.tensor_count)), ((2, 0),))
 
 
 def stem(problem: RegionProblem, channels: int, size: tuple[int, int], *,

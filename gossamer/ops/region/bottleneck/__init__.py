@@ -1,0 +1,1 @@
+"""Bottleneck blocks of ResNet as one kernel."""
