@@ -160,7 +160,7 @@ def rounding(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Turns the comparison with baseline plans off."""
-    monkeypatch.setattr("gossamer.plan.choose.planner.refined", lambda *args: None)
+    monkeypatch.setattr("gossamer.plan.choose.refine.refined", lambda *args: None)
 
 
 @pytest.mark.usefixtures("rounding", "alone")
