@@ -10,6 +10,7 @@ from gossamer.device.base import Device
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.plan.measurement import counted
 from gossamer.plan.plan import Plan
+from gossamer.plan.policy import Policy
 from gossamer.plan.program import Step
 from gossamer.plan.report.forms import form_of
 from gossamer.plan.report.zeros import FEW_ZEROS
@@ -64,10 +65,10 @@ class Explanation:
         return "\n".join(self._lines())
 
     def _lines(self) -> Iterator[str]:
-        elsewhere = [layer for layer in self.layers if layer.device != self.device]
-        yield (f"{counted(len(self.layers), 'layer')} at batch {self.batch} on {self.device}, "
-               f"{len(elsewhere)} of them on the host; about {self.expected_us:.0f} us expected "
-               "before anything is measured")
+        elsewhere = sum(layer.device != self.device for layer in self.layers)
+        on_host = f", {elsewhere} of them on the host" if elsewhere else ""
+        yield (f"{counted(len(self.layers), 'layer')} at batch {self.batch} on {self.device}"
+               f"{on_host}; about {self.expected_us:.0f} us expected before anything is measured")
         for thin, what in (("depthwise", "depthwise"), ("zeros", "with zeros among the weights"),
                            ("signs", "of signs, which bits can compute")):
             count = sum(layer.thin == thin for layer in self.layers)
@@ -90,7 +91,8 @@ def explain(module: Any, example_inputs: Any, device: str | Device | None) -> Ex
     """Returns what would become of a module; see `gossamer.explain`."""
     found = captured(module, example_inputs, None)
     where = place(found, device)
-    plan = Plan(found.network.graph(), where)
+    # libraries would take the network as a whole
+    plan = Plan(found.network.graph(), where, Policy(vendors=False))
     batch = next((len(tensor) for tensor in found.tensors if tensor.dim()), 1)
     steps = [step for step in plan.program(batch).steps if not step.layer.inserted]
     estimates = Estimates(where)
