@@ -48,10 +48,10 @@ def check_tensors(tensors: Sequence[tuple[str, Any]]) -> None:
                          f"device: module.to({str(one)!r})")
 
 
-def check_inputs(names: Sequence[str], tensors: Sequence[Any], device: Any) -> None:
+def check_inputs(names: Sequence[str], tensors: Sequence[Any], where: Any) -> None:
     """Raises InputError or UnsupportedError where the tensors of an example cannot be inputs.
 
-    device: the device of the module's weights; None where it has none.
+    where: the device of the module's weights; None where it has none.
     """
     if not tensors:
         raise InputError("the example has no tensor; give one for each input of the module")
@@ -62,9 +62,9 @@ def check_inputs(names: Sequence[str], tensors: Sequence[Any], device: Any) -> N
                              "more: the optimised module takes any batch size")
         if tensor.requires_grad and torch.is_grad_enabled():
             raise gradient_error(name)
-        if device is not None and tensor.device != device:
-            raise InputError(f"input {quoted(name)} is on {tensor.device}, the module on {device}; "
-                             f"move it: x.to({str(device)!r})")
+        if where is not None and tensor.device != where:
+            raise InputError(f"input {quoted(name)} is on {tensor.device}, the module on {where}; "
+                             f"move it: x.to({str(where)!r})")
 
 
 def gradient_error(name: str) -> InputError:

@@ -35,6 +35,6 @@ def test_a_module_of_pytorch_is_told_how_to_come_in(use: Any) -> None:
     class Net(Module):
         pass
 
-    with pytest.raises(InputError, match=r"cannot load a Net, a module of PyTorch: export it by "
-                                         r"torch.onnx.export\(module.eval\(\), "):
+    with pytest.raises(InputError, match=r"cannot load a Net, a module of PyTorch: "
+                                         r"gossamer.optimize\(module.eval\(\), example_input\)"):
         use(Net())

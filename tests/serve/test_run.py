@@ -226,5 +226,6 @@ def test_a_server_that_is_killed_leaves_nothing(file: Path, tmp_path: Path) -> N
         process.wait(20)
         for child in before:
             assert not Path(f"/proc/{child}").exists()
-    assert list(temporary.iterdir()) == []
+    # ONNX Runtime keeps a file of that name there
+    assert [path.name for path in temporary.iterdir() if path.name != ".ses"] == []
     assert json.dumps([str(path) for path in folder.rglob("*.tmp*")]) == "[]"

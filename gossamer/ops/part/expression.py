@@ -61,6 +61,8 @@ def _step(writer: ModelWriter, step: ExpressionStep, arguments: list[str],
     if function in _WITH_ATTRIBUTES:
         operator, names = _WITH_ATTRIBUTES[function]
         return writer.node(operator, arguments, **dict(zip(names, step.constants, strict=True)))
+    if function == "fmod":
+        return writer.node("Mod", arguments, fmod=1)
     if function == "prelu":
         value, slope = arguments
         if np.broadcast_shapes(*shapes) == shapes[0]:

@@ -57,7 +57,7 @@ BAD = {
         {"weight": changed((5,), 0.0)},
         "some of its weights are 0, not plus or minus one number a channel"),
     "a constant beyond the signs": (
-        {"weight": SIGNS, "pad": 2.0}, "its inputs are -1 to 2 in steps of 1"),
+        {"weight": SIGNS, "pad": 2.0}, "in steps of 1, not known to be -1, 0 or 1"),
     "a constant between the signs": (
         {"weight": SIGNS, "pad": 0.5}, "not known to be -1, 0 or 1"),
 }

@@ -51,7 +51,7 @@ def test_values_that_are_no_numbers_are_found(op: str, attributes: dict[str, int
 
 @pytest.mark.usefixtures("without_onnxruntime")
 @pytest.mark.parametrize(("op", "kind", "text"), [
-    ("Add", TensorProto.INT8, "Add 'layer': computes with int8; gossamer computes elements in"),
+    ("Add", TensorProto.UINT32, "Add 'layer': computes with uint32; gossamer computes elements in"),
     ("MatMul", TensorProto.INT32, "MatMul 'layer': computes with int32"),
     ("Reshape", TensorProto.INT64, "Reshape 'layer': depends for its shape on 'b', which the data"),
 ])
