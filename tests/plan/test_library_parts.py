@@ -184,6 +184,24 @@ def test_measured_plans_name_the_library() -> None:
                or row["algorithm"] != "onnxruntime" for row in rows[:3])
 
 
+@pytest.mark.parametrize("effort", [None, "quick"])
+def test_why_zeros_are_not_skipped_within_a_part(effort: str | None) -> None:
+    proto = onnx.ModelProto()
+    proto.CopyFrom(small())
+    for tensor in proto.graph.initializer:
+        values = onnx.numpy_helper.to_array(tensor).copy()
+        if values.ndim == 4:
+            values.reshape(-1)[::2] = 0
+            tensor.CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))
+    plan = gossamer.compile(proto, "host", effort=effort)
+    plan.program(1)
+    lines = [line for line in plan.report(1).zeros_lines if "convolutions" in line]
+    assert not [line for line in lines if "no algorithm skips them" in line]
+    if effort is None:
+        assert all("nothing was measured, as `gossamer compile`" in line for line in lines)
+    assert lines or any(row["skips_zeros"] for row in plan.report(1).rows)
+
+
 def test_layers_that_own_algorithms_win_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """The profile within the library decides which layers are tried without it."""
     times = dict.fromkeys(NAMES, 0.0) | {"second": 1e9}

@@ -272,7 +272,8 @@ def _rows(program: Program, why: str,
         for shown in step.shown:
             rows.append(_row(shown, why, built))
             if shown.part and (alone := known.get(shown.layer.name)):
-                rows[-1] |= _alone(alone, shown.part, rows[-1]["rejected"])
+                rows[-1] |= {**_alone(alone, shown.part, rows[-1]["rejected"]),
+                             **zero_columns(replace(shown, candidates=alone))}
             if built is not None:
                 # a part is built once, for all of its layers
                 built = replace(built, seconds=0.0, nbytes=built.nbytes and 0)

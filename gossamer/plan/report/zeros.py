@@ -94,9 +94,11 @@ def _reason(step: Step, sparse_us: float, dense_us: float, any_measured: bool) -
     reasons = {name: reason for name, reason in step.rejected.items() if name in names}
     if any(reason.startswith(_NOT_TRIED) for reason in reasons.values()):
         return "what skips them was not tried, as it is expected to be slower"
-    if not step.candidates and any(reason.startswith("comes after ") for reason in
-                                   reasons.values()):
+    comes_later = any(reason.startswith("comes after ") for reason in reasons.values())
+    if names and not step.candidates and (comes_later or not reasons):
         return "nothing was measured, as `gossamer compile` or an effort does"
+    if names and not reasons:
+        return "what skips them was not tried"
     texts: dict[str, list[str]] = {}
     for name, reason in reasons.items():
         texts.setdefault(reason, []).append(name)
