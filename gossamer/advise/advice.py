@@ -97,6 +97,7 @@ def advise(model: Callable[[], onnx.ModelProto], *, device: str | None = None, b
                          "matrix product with constant weights")
     note(f"measuring the network {AS_IT_IS}")
     reports = {AS_IT_IS: dense.profile(batch)}
+    dense.close()
     absent: dict[str, str] = {}
     for way in ways:
         network = model()

@@ -13,7 +13,7 @@ from gossamer.errors import InputError
 from gossamer.ops.algorithm import State, Variant
 from gossamer.ops.host_threads import ALL, ONE, THREADS
 from gossamer.ops.onnx_part.problem import MODEL, OnnxPartProblem
-from gossamer.ops.onnx_part.session import Session, is_installed
+from gossamer.ops.onnx_part.session import Session, is_installed, version_on
 from gossamer.ops.strided import HostAlgorithm
 from gossamer.ops.weights import Weights
 
@@ -26,11 +26,7 @@ class OnnxRuntimePart(HostAlgorithm):
     vendor = "ONNX Runtime"
 
     def version(self, device: Device) -> str:
-        if device.compiles or not is_installed():
-            return ""
-        import onnxruntime
-
-        return onnxruntime.__version__
+        return version_on(device)
 
     def supports(self, problem: OnnxPartProblem, device: Device) -> str | None:
         if device.compiles:

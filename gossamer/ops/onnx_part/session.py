@@ -17,6 +17,7 @@ import onnx
 from google.protobuf.message import DecodeError, EncodeError
 from onnx import TensorProto, numpy_helper
 
+from gossamer.device.base import Device
 from gossamer.errors import InputError, UnsupportedError, first_line, one_line
 
 _LOOPS = frozenset(("Loop", "Scan", "SequenceMap"))
@@ -26,6 +27,15 @@ _LOOPS = frozenset(("Loop", "Scan", "SequenceMap"))
 def is_installed() -> bool:
     """Returns whether ONNX Runtime can be imported."""
     return find_spec("onnxruntime") is not None
+
+
+def version_on(device: Device) -> str:
+    """Returns the version of ONNX Runtime where it computes for a device; "" where it does not."""
+    if device.compiles or not is_installed():
+        return ""
+    import onnxruntime
+
+    return str(onnxruntime.__version__)
 
 
 class Session:

@@ -14,7 +14,7 @@ from gossamer.device.host import host_array, processors
 from gossamer.errors import UnsupportedError
 from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.host_threads import ONE, THREADS, thread_configs
-from gossamer.ops.onnx_part.session import Session, is_installed
+from gossamer.ops.onnx_part.session import Session, is_installed, version_on
 from gossamer.ops.part.model import constants_of, model_of
 from gossamer.ops.part.problem import PartProblem
 from gossamer.ops.weights import Weights
@@ -35,11 +35,7 @@ class OnnxRuntime(Algorithm):
     vendor = "ONNX Runtime"
 
     def version(self, device: Device) -> str:
-        if device.compiles or not is_installed():
-            return ""
-        import onnxruntime
-
-        return onnxruntime.__version__
+        return version_on(device)
 
     def supports(self, problem: PartProblem, device: Device) -> str | None:
         if device.compiles:
