@@ -211,7 +211,9 @@ class OptionalCapabilities(PageLockedMemory, abc.ABC):
         return True
 
     def check_stream(self, stream: Any) -> None:
-        """Raise where a stream of the caller is known not to exist any more.
+        """Raise where the object of a caller's stream says that it was closed.
+
+        A bare handle says nothing: using one whose stream was destroyed may end the process.
 
         Parameters
         ----------
@@ -221,7 +223,7 @@ class OptionalCapabilities(PageLockedMemory, abc.ABC):
         Raises
         ------
         InputError
-            The stream was destroyed.
+            The stream was closed.
         """
 
     def timed_graph(self, work: Callable[[Any], None], repeats: int, *,

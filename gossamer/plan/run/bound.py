@@ -31,7 +31,7 @@ class BoundCall:
 
     def __init__(self, names: Sequence[str], inputs: tuple[Any, ...], outputs: tuple[Any, ...],
                  device: Device, replay: Callable[[], None], stream: Any = None) -> None:
-        """stream: the stream that the caller has given, which may be destroyed; None without one.
+        """stream: the stream that the caller has given, which may be closed; None without one.
         """
         self.inputs = inputs
         self.outputs = outputs[0] if len(outputs) == 1 else outputs
@@ -49,7 +49,7 @@ class BoundCall:
         ------
         InputError
             If a bound tensor was resized or has other memory now, or the stream that was given to
-            `Plan.bind` was destroyed.
+            `Plan.bind` was closed.
         DeviceError
             If the device fails, or the process was forked after the plan was used.
         """
