@@ -44,12 +44,14 @@ _BODIES = 4
 class ServingRow:
     """One server at one rate.
 
-    rate: requests a second; None where 64 connections send one after another. answered: successful
-    answers a second. p50_ms, p99_ms, p999_ms: milliseconds. failed: requests without a successful
-    answer. batches: share of the batches by size, where the server tells it.
+    photos: photos of a request. rate: requests a second; None where 64 connections send one after
+    another. answered: successful answers a second. p50_ms, p99_ms, p999_ms: milliseconds. failed:
+    requests without a successful answer. batches: share of the batches by size, where the server
+    tells it.
     """
 
     server: str
+    photos: int
     rate: float | None
     answered: float
     p50_ms: float
@@ -83,13 +85,13 @@ def measure(setting: Setting, servers: Sequence[str],
             path, headers, bodies = _requests(server, setting, name, photos)
             first = run(Request("127.0.0.1", port, path, headers, bodies, None,
                                 max(2.0, setting.seconds / 2)))
-            yield _row(server, None, first, {})
+            yield _row(server, setting.photos, None, first, {})
             for rate in rates or [share * first.rate for share in _SHARES]:
                 before = _batches(server, port)
                 outcome = run(Request("127.0.0.1", port, path, headers, bodies, rate,
                                       setting.seconds, connections=256))
                 after = _batches(server, port)
-                yield _row(server, rate, outcome, {
+                yield _row(server, setting.photos, rate, outcome, {
                     size: count - before.get(size, 0) for size, count in after.items()})
 
 
@@ -181,10 +183,10 @@ def _batches(server: str, port: int) -> dict[int, int]:
     return {int(size): int(float(count)) for size, count in found}
 
 
-def _row(server: str, rate: float | None, outcome: Outcome,
+def _row(server: str, photos: int, rate: float | None, outcome: Outcome,
          batches: Mapping[int, int]) -> ServingRow:
     total = sum(batches.values())
     failed = sum(count for status, count in outcome.statuses.items() if status != "200")
     p50, p99, p999 = (1e3 * outcome.percentile_s(percent) for percent in (50, 99, 99.9))
-    return ServingRow(server, rate, outcome.rate, p50, p99, p999, failed,
+    return ServingRow(server, photos, rate, outcome.rate, p50, p99, p999, failed,
                       {size: count / total for size, count in sorted(batches.items()) if count})

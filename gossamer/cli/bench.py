@@ -82,6 +82,7 @@ def bench(
     latency: Annotated[str | None, typer.Option(
         metavar="TIME", help="When answers are wanted in serve, such as 5ms (default: 10ms)."
         )] = None,
+    photos: Annotated[int, typer.Option(min=1, help="Photos a request in serve.")] = 1,
     images: Annotated[Path | None, typer.Option(
         metavar="FOLDER", help="Pictures that throughput runs too.")] = None,
     output: Annotated[Path | None, typer.Option(
@@ -123,8 +124,8 @@ def bench(
     models += model or []
     loads = _loads(threads, rate, seconds)
     if names == [SERVE]:
-        bench_serve(models, device, rates, latency or "10ms", seconds, against, output, plot,
-                    as_json=as_json)
+        bench_serve(models, device, rates, latency or "10ms", seconds, photos, against, output,
+                    plot, as_json=as_json)
         return
     for option, value in (("--rates", rates), ("--latency", latency)):
         if value is not None:

@@ -22,14 +22,14 @@ SERVE = "serve"
 
 
 def bench_serve(models: Sequence[Path], device: str | None, rates: str | None, latency: str,
-                seconds: float, against: str | None, output: Path | None, plot: Path | None, *,
-                as_json: bool) -> None:
+                seconds: float, photos: int, against: str | None, output: Path | None,
+                plot: Path | None, *, as_json: bool) -> None:
     """Measures the servers, and prints a row for each at each rate. Raises InputError for wrong
     options, and where a server does not start."""
     if len(models) != 1:
         raise InputError("bench serve: give one network, such as mobilenet_v2")
     servers = _servers(against)
-    setting = Setting(str(models[0]), device or find().name, seconds, latency)
+    setting = Setting(str(models[0]), device or find().name, seconds, latency, photos)
     status = Console(stderr=True).status("starting the servers")
     rows: list[ServingRow] = []
     with status:
@@ -43,6 +43,7 @@ def bench_serve(models: Sequence[Path], device: str | None, rates: str | None, l
         write_output("--plot", plot, serving_png(rows))
     if as_json:
         terminal.print_json({"model": setting.model, "device": setting.device,
+                             "photos": setting.photos,
                              "rows": [asdict(row) for row in rows]})
         return
     _print(rows)

@@ -84,5 +84,5 @@ def test_a_network_without_photos(tmp_path) -> None:
 
 @pytest.mark.skipif(find_spec("matplotlib") is None, reason="matplotlib is not installed")
 def test_the_chart() -> None:
-    rows = [ServingRow("gossamer", rate, 1, 2, 3, 4, 0) for rate in (None, 10.0, 20.0)]
+    rows = [ServingRow("gossamer", 1, rate, 1, 2, 3, 4, 0) for rate in (None, 10.0, 20.0)]
     assert serving_png(rows).startswith(b"\x89PNG")
