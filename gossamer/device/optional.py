@@ -12,7 +12,7 @@ import numpy as np
 
 from gossamer.device.copying_graph import CopyingGraph, GraphThenCopies
 from gossamer.device.page_locked import PageLockedMemory
-from gossamer.errors import DeviceError
+from gossamer.errors import DeviceError, InputError
 from gossamer.tensor import TensorSpec
 
 if TYPE_CHECKING:
@@ -210,10 +210,25 @@ class OptionalCapabilities(PageLockedMemory, abc.ABC):
         """
         return True
 
-    def check_stream(self, stream: Any) -> None:
-        """Raise where the object of a caller's stream says that it was closed.
+    def is_closed(self, stream: Any) -> bool:
+        """Whether the object of a caller's stream says that the stream was closed.
 
         A bare handle says nothing: using one whose stream was destroyed may end the process.
+
+        Parameters
+        ----------
+        stream : Any
+            The stream.
+
+        Returns
+        -------
+        bool
+            True where it was closed.
+        """
+        return False
+
+    def check_stream(self, stream: Any) -> None:
+        """Raise where a caller's stream was closed.
 
         Parameters
         ----------
@@ -225,6 +240,9 @@ class OptionalCapabilities(PageLockedMemory, abc.ABC):
         InputError
             The stream was closed.
         """
+        if self.is_closed(stream):
+            raise InputError(f"the stream {stream!r} was closed; give one that is in use, or leave "
+                             "stream away")
 
     def timed_graph(self, work: Callable[[Any], None], repeats: int, *,
                     as_in_plan: bool = False) -> Callable[[], float]:

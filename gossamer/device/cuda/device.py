@@ -365,15 +365,15 @@ class CudaDevice(Device):
         self.call("running kernels", driver.cuStreamSynchronize, self.stream_handle(stream))
 
     def is_idle(self, stream: Any) -> bool:
+        if self.is_closed(stream):
+            return False
         with self.current():
             status = driver.cuStreamQuery(self.stream_handle(stream))[0]
         return bool(status != driver.CUresult.CUDA_ERROR_NOT_READY)
 
-    def check_stream(self, stream: Any) -> None:
+    def is_closed(self, stream: Any) -> bool:
         # the driver has no call that is safe with the handle of a destroyed stream
-        if getattr(stream, "is_closed", False):
-            raise InputError(f"the stream {stream!r} was closed; give one that is in use, or leave "
-                             "stream away")
+        return bool(getattr(stream, "is_closed", False))
 
     def create_stream(self) -> CudaStream:
         return CudaStream(self)
@@ -385,6 +385,10 @@ class CudaDevice(Device):
         return side.beside(self.stream_handle(stream), count)
 
     def wait(self, waiting: Any, awaited: Any) -> None:
+        if self.is_closed(awaited):
+            # what was queued there goes on, and only all work together can be waited for
+            self.call("running kernels", driver.cuCtxSynchronize)
+            return
         first, second = self.stream_handle(waiting), self.stream_handle(awaited)
         if first == second:
             return

@@ -80,13 +80,14 @@ class Contexts:
         """Returns the context that works on a stream, or one that has no work left. Several streams
         may share one, and then wait for each other on the device."""
         group = self._group(batch)
-        handle = self._device.stream_handle(stream)
+        device = self._device
+        handle = device.stream_handle(stream)
 
         def find() -> Context | None:
             with self._lock:
-                return _first(group, lambda context: self._device.stream_handle(
-                    context.last_stream) == handle) or _first(
-                    group, lambda context: self._device.is_idle(context.last_stream))
+                return _first(group, lambda context: not device.is_closed(context.last_stream)
+                              and device.stream_handle(context.last_stream) == handle) or _first(
+                    group, lambda context: device.is_idle(context.last_stream))
 
         context = find()
         if context is None:
