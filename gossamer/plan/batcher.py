@@ -8,27 +8,25 @@ import math
 import threading
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from gossamer.errors import DeadlineError, InputError, QueueFullError
+from gossamer.errors import DeadlineError, GossamerError, InputError, QueueFullError
 from gossamer.measure import called
 from gossamer.model.batch_axis import mixing_node
 from gossamer.plan.plan import Plan
 from gossamer.plan.plan_group import PlanGroup
 from gossamer.plan.run.binding import as_called_for, in_order
 from gossamer.plan.run.device_workers import DeviceWorker, Member, Members, SharedWork
-from gossamer.plan.run.lanes import PlanParts, host_arrays
+from gossamer.plan.run.lanes import WARM_CALLS, PlanParts, host_arrays
 from gossamer.plan.run.requests import Request, WaitingRequests, measured_times
 
 _DEPTH = 2
 """Batches that a device has at once: one is copied while another is computed."""
-_WARM_CALLS = 3
-"""Calls before the first that is timed; the second captures a graph."""
 
 
 class Batcher:
@@ -90,6 +88,7 @@ class Batcher:
         self._workers = [DeviceWorker(self._work, member, _DEPTH, len(sizes))
                          for member in members.usable]
         for worker in self._workers:
+            worker.prepare(self.times)
             worker.start()
         weakref.finalize(self, _give_up, self._work, self._waiting)
         _BATCHERS.add(self)
@@ -133,6 +132,56 @@ class Batcher:
         DeadlineError
             If the deadline is not in the future. One that passes later is the error of the result.
         """
+        request = self._request(inputs, named, deadline)
+        with self._work.changed:
+            error = self._refusal(request)
+            if error is None:
+                self._add(request)
+                self._work.changed.notify()
+        if error is not None:
+            raise error
+        return request.result
+
+    def submit_all(self, requests: Iterable[tuple[Mapping[str, Any], float | None]]
+                   ) -> list[Future[Any]]:
+        """Have several requests computed, and return at once.
+
+        A thread that has many requests at a time hands them over faster than by `submit`, and they
+        can go in one batch.
+
+        Parameters
+        ----------
+        requests : iterable of (mapping of str to array, float or None)
+            The inputs by name and the deadline of each request, as for `submit`.
+
+        Returns
+        -------
+        list of concurrent.futures.Future
+            What `submit` returns for each request, or a future with the error that it raises.
+        """
+        made: list[Request | Exception] = []
+        for named, deadline in requests:
+            try:
+                made.append(self._request((), named, deadline))
+            except GossamerError as problem:
+                made.append(problem)
+        futures: list[Future[Any]] = []
+        with self._work.changed:
+            for request in made:
+                error = request if isinstance(request, Exception) else self._refusal(request)
+                if error is None:
+                    assert isinstance(request, Request)
+                    self._add(request)
+                    futures.append(request.result)
+                else:
+                    futures.append(Future())
+                    futures[-1].set_exception(error)
+            self._work.changed.notify_all()
+        return futures
+
+    def _request(self, inputs: tuple[Any, ...], named: Mapping[str, Any],
+                 deadline: float | None) -> Request:
+        """Return a request that fits the network. Raises as submit() does."""
         arrays, rows = host_arrays(self._graph, as_called_for(
             self._network, in_order(self._graph, inputs, named)))
         if rows > self._queue:
@@ -140,24 +189,28 @@ class Batcher:
                              "them in several requests")
         if deadline is not None and not deadline > 0:
             raise DeadlineError(f"deadline {deadline}: expected seconds above 0")
-        if any(array.size == 0 for array in arrays) or not self._graph.inputs:
-            done: Future[Any] = Future()
-            done.set_result(self._plan(*inputs, **named))
-            return done
         now = time.monotonic()
         until = now + (math.inf if deadline is None else deadline)
         request = Request(arrays, rows, min(now + self._latency, until), until)
-        with self._work.changed:
-            if self._is_closed:
-                raise InputError(f"{self._graph.name}: the batcher is closed; make another one")
-            if self._waiting.rows + rows > self._queue:
-                self._waiting.drop_unwanted()
-            if self._waiting.rows + rows > self._queue:
-                raise QueueFullError(f"{self._waiting.rows} images wait, and the queue holds "
-                                     f"{self._queue}; try again later")
+        if any(array.size == 0 for array in arrays) or not arrays:
+            request.result.set_result(self._plan(*arrays))
+        return request
+
+    def _refusal(self, request: Request) -> GossamerError | None:
+        """Return why a request cannot be taken now; None where it can. `changed` is held."""
+        if self._is_closed:
+            return InputError(f"{self._graph.name}: the batcher is closed; make another one")
+        if self._waiting.rows + request.rows > self._queue:
+            self._waiting.drop_unwanted()
+        if self._waiting.rows + request.rows > self._queue:
+            return QueueFullError(f"{self._waiting.rows} images wait, and the queue holds "
+                                  f"{self._queue}; try again later")
+        return None
+
+    def _add(self, request: Request) -> None:
+        """Have a request wait for a device, unless it is done already. `changed` is held."""
+        if not request.result.done():
             self._waiting.add(request)
-            self._work.changed.notify()
-        return request.result
 
     def __call__(self, *inputs: Any, deadline: float | None = None, **named: Any) -> Any:
         """Compute a request, and wait for its result.
@@ -267,6 +320,6 @@ def _seconds(plan: PlanParts, size: int) -> float:
         array[...] = 0
     named = {info.name: np.asarray(array)
              for info, array in zip(plan.graph.inputs, arrays, strict=True)}
-    for _ in range(_WARM_CALLS):
+    for _ in range(WARM_CALLS):
         context.begin(named)()
     return called(lambda: context.begin(named)()).median_us / 1e6

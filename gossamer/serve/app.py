@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -15,11 +15,14 @@ from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from gossamer.device.host import processors
 from gossamer.errors import DeadlineError, GossamerError, InputError, QueueFullError, quoted
 from gossamer.io.text import bytes_text
 from gossamer.serve import protocol
+from gossamer.serve.exchange import Exchange
 from gossamer.serve.metrics import Metrics
 from gossamer.serve.models import Models
 from gossamer.version import PACKAGE_VERSION
@@ -61,6 +64,7 @@ class Server:
         self._most_bytes = most_bytes
         self._body_seconds = body_seconds
         self._bytes_now = 0
+        self._exchange = Exchange()
         self._threads = ThreadPoolExecutor(processors(), "gossamer-serve")
 
     async def renew(self) -> None:
@@ -73,8 +77,9 @@ class Server:
             await loop.run_in_executor(None, old.close)
             logger.warning("%s was read again", name)
 
-    async def infer(self, name: str, request: Request) -> Response:
-        """Returns the answer to a request for inference."""
+    async def _infer(self, name: str, request: Request) -> Response:
+        """Returns the answer to a request for inference. Raises what _answered() makes answers of.
+        """
         if name not in self.models.by_name:
             raise _Refusal(404, f"there is no model {quoted(name)}")
         deadline = self._deadline(request)
@@ -136,10 +141,9 @@ class Server:
         # the network may have been read again while this request came in
         model = self.models.by_name[name]
         left = None if deadline is None else deadline - time.monotonic()
-        future = model.batcher.submit(dict(wanted.arrays), deadline=left)
+        arriving = self._exchange.submit(model.batcher, wanted.arrays, left)
         try:
-            async with asyncio.timeout(left):
-                result = await asyncio.wrap_future(future)
+            result = await (arriving if left is None else asyncio.wait_for(arriving, left))
         except TimeoutError:
             raise DeadlineError("the deadline passed before the answer was there") from None
         results = result if isinstance(result, tuple) else (result,)
@@ -158,11 +162,12 @@ class Server:
         return await asyncio.get_running_loop().run_in_executor(
             self._threads, function, *arguments)
 
-    async def answered(self, name: str, work: Callable[[], Awaitable[Response]]) -> Response:
-        """Returns the answer that some work makes, or that its error becomes, and counts it."""
+    async def answer(self, name: str, request: Request) -> Response:
+        """Returns the answer to a request for inference, or what its error becomes, and counts it.
+        """
         start = time.monotonic()
         try:
-            response = await work()
+            response = await self._infer(name, request)
         except _Refusal as error:
             response = _error(error.status, str(error))
         except QueueFullError as error:
@@ -183,9 +188,8 @@ class Server:
         if response.status_code in (408, 413, 429) or self.is_ending:
             # what is left of the body is not read
             response.headers["Connection"] = "close"
-        label = name if name in self.models.by_name else ""
-        self.metrics.requests.labels(label, str(response.status_code)).inc()
-        self.metrics.seconds.labels(label).observe(time.monotonic() - start)
+        self.metrics.count(name if name in self.models.by_name else "", response.status_code,
+                           time.monotonic() - start)
         return response
 
 
@@ -193,10 +197,24 @@ def _error(status: int, message: str) -> Response:
     return JSONResponse({"error": message}, status)
 
 
+class _Inference:
+    """The route of requests for inference, as an ASGI application."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        response = await self._server.answer(scope["path_params"]["name"], Request(scope, receive))
+        await response(scope, receive, send)
+
+
 def make_app(server: Server) -> FastAPI:
     """Returns the application of a server."""
     app = FastAPI(title="gossamer", version=PACKAGE_VERSION, docs_url=None, redoc_url=None,
                   openapi_url=None)
+
+    # FastAPI's own routes take as long for a request as all that is done here
+    app.router.routes.append(Route("/v2/models/{name}/infer", _Inference(server), methods=["POST"]))
 
     @app.exception_handler(HTTPException)
     async def refused(_: Request, error: HTTPException) -> Response:
@@ -230,10 +248,6 @@ def make_app(server: Server) -> FastAPI:
     async def model_ready(name: str) -> Response:
         model_of(name)
         return await ready()
-
-    @app.post("/v2/models/{name}/infer")
-    async def infer(name: str, request: Request) -> Response:
-        return await server.answered(name, lambda: server.infer(name, request))
 
     @app.get("/metrics")
     async def metrics() -> Response:

@@ -15,20 +15,27 @@ _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0,
 
 
 class Metrics:
-    """The counters of one server.
-
-    registry: all of them. requests: answers by network and status. seconds: time of each answer by
-    network.
-    """
+    """The counters of one server; `registry` has all of them."""
 
     def __init__(self, models: Models) -> None:
         self.registry = CollectorRegistry()
-        self.requests = Counter("gossamer_requests", "Answers, by network and HTTP status.",
-                                ["model", "status"], registry=self.registry)
-        self.seconds = Histogram("gossamer_request_seconds",
-                                 "Seconds from the first byte of a request to its answer.",
-                                 ["model"], buckets=_SECONDS, registry=self.registry)
+        self._requests = Counter("gossamer_requests", "Answers, by network and HTTP status.",
+                                 ["model", "status"], registry=self.registry)
+        self._seconds = Histogram("gossamer_request_seconds",
+                                  "Seconds from the first byte of a request to its answer.",
+                                  ["model"], buckets=_SECONDS, registry=self.registry)
         self.registry.register(_Batches(models))
+        # looking labels up takes longer than counting
+        self._labelled: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
+
+    def count(self, model: str, status: int, seconds: float) -> None:
+        """Counts an answer of a network by its HTTP status, and how long it took."""
+        if (model, status) not in self._labelled:
+            self._labelled[model, status] = (self._requests.labels(model, str(status)),
+                                       self._seconds.labels(model))
+        answers, times = self._labelled[model, status]
+        answers.inc()
+        times.observe(seconds)
 
 
 class _Batches(Collector):

@@ -6,7 +6,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 
 from gossamer.errors import DeviceError, DeviceLostError, GossamerWarning, OutOfMemoryError
@@ -164,6 +164,11 @@ class DeviceWorker(threading.Thread):
         self._member = member
         self._at_once = 1 if member.plan.device.on_processors else depth
         self._lanes = Lanes(member.plan, sizes * self._at_once)
+
+    def prepare(self, batches: Iterable[int]) -> None:
+        """Makes the lanes for batch sizes, before the thread starts."""
+        for batch in batches:
+            self._lanes.prepare(batch, self._at_once)
 
     def run(self) -> None:
         """Computes tasks until none will come any more."""

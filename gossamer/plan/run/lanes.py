@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,10 @@ from gossamer.model.graph import Graph, as_called
 from gossamer.plan.run.binding import as_called_for, batch_of, in_order
 from gossamer.plan.run.context import Context
 from gossamer.plan.run.foreign import as_taken, is_foreign, like_on_host, on_host
+
+WARM_CALLS = 3
+"""Executions of a context before one takes the time that all later ones take; the second captures a
+graph."""
 
 Finish = Callable[[], Any]
 """Function that returns the result of a batch, in the thread of the caller."""
@@ -45,18 +49,21 @@ class PlanParts:
 
 
 class Lane:
-    """A context with a stream of its own.
-
-    arrays: page-locked memory for its inputs, where several requests become one batch; None before
-    it is first needed.
-    """
-
-    arrays: tuple[np.ndarray, ...] | None = None
+    """A context with a stream of its own."""
 
     def __init__(self, plan: PlanParts, batch: int) -> None:
         self.batch = batch
         self.stream = plan.device.create_stream()
         self.context = plan.context_of(batch, self.stream)
+        self._plan = plan
+
+    @cached_property
+    def arrays(self) -> tuple[np.ndarray, ...]:
+        """Page-locked memory for its inputs, zeros at first."""
+        arrays = self._plan.page_locked(self.batch)
+        for array in arrays:
+            array[...] = 0
+        return arrays
 
 
 class Lanes:
@@ -80,6 +87,19 @@ class Lanes:
             return self._new(batch)
         del self._idle[lane]
         return lane
+
+    def prepare(self, batch: int, count: int) -> None:
+        """Makes so many lanes for a batch size, and computes on each until nothing is allocated or
+        captured any more, so that later batches do not wait for that."""
+        graph = self.plan.graph
+        lanes = [self.take(batch) for _ in range(count)]
+        for lane in lanes:
+            named = {info.name: np.asarray(array)
+                     for info, array in zip(graph.inputs, lane.arrays, strict=True)}
+            for _ in range(WARM_CALLS):
+                lane.context.begin(named, self.computing)()
+        for lane in lanes:
+            self.give_back(lane)
 
     def give_back(self, lane: Lane) -> None:
         """Keeps a lane for another batch."""

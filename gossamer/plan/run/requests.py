@@ -188,10 +188,6 @@ def joined(parts: Sequence[Part], size: int) -> Begin:
 
     def begin(lanes: Lanes) -> Collect:
         lane = lanes.take(size)
-        if lane.arrays is None:
-            lane.arrays = lanes.plan.page_locked(size)
-            for array in lane.arrays:
-                array[...] = 0
         place = 0
         for part in parts:
             stop = part.start + part.rows
