@@ -26,6 +26,7 @@ from gossamer.io import output_files, terminal
 from gossamer.io.labels.reader import class_names
 from gossamer.io.text import shape_text
 from gossamer.model import outputs as network_outputs
+from gossamer.plan.prepare import responsive
 
 if TYPE_CHECKING:
     from gossamer.model.graph import Graph
@@ -149,7 +150,7 @@ class _Loop:
         """Writes the rows of the inputs of these numbers."""
         start = time.perf_counter()
         count = len(self._inputs.names)
-        with input_bar() as bar, closing(self._answers(left)) as answers:
+        with responsive(), input_bar() as bar, closing(self._answers(left)) as answers:
             task = bar.add_task(f"running on {self._place}", total=len(left))
             for entries, result in answers:
                 made = self._rows(entries, result)

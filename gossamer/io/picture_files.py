@@ -79,6 +79,8 @@ def _by_threads(read: Callable[[str], Read], files: Sequence[str], threads: int,
 def _by_processes(read: Callable[[str], Read], files: Sequence[str], count: int,
                   ahead: int) -> Iterator[Read]:
     waiting: deque[tuple[Sequence[str], Future[list[Read]]]] = deque()
+    # a process waits while this one takes what it has read; others use its processor meanwhile
+    count += count // 2
     with ProcessPool(count, "process that reads pictures") as pool:
 
         def taken() -> list[Read]:

@@ -20,8 +20,8 @@ _SWITCH_SECONDS = 2e-4
 
 @contextmanager
 def responsive() -> Iterator[None]:
-    """Makes threads wait less for the interpreter in the body: the one that times on a device
-    makes many short calls, while others build and keep the interpreter for long."""
+    """Makes threads wait less for the interpreter in the body: those that work with a device make
+    many short calls, while others build, read or answer and keep the interpreter for long."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(min(before, _SWITCH_SECONDS))
     try:

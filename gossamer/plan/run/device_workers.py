@@ -129,6 +129,9 @@ class SharedWork:
         """Ends the work on a task."""
         with self.changed:
             self._in_work -= 1
+            if not self._again and not self.is_over:
+                # nobody waits for the end of a task
+                return
         self._fail_hopeless()
 
     def _fail_hopeless(self) -> None:
