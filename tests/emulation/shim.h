@@ -105,8 +105,9 @@ template <class... P> int parameters(void (*)(P...))
 }
 
 /* Returns the value of a lane, read bit by bit. Like a ballot it does not order memory accesses. */
-inline float shuffle(unsigned mask, float value, int lane, const char *file, int line)
+template <class T> T shuffle(unsigned mask, T value, int lane, const char *file, int line)
 {
+    static_assert(sizeof(T) == 4, "a shuffle of other than 32 bits");
     unsigned bits, found = 0;
     memcpy(&bits, &value, sizeof(bits));
     for (int bit = 0; bit < 32; bit++)

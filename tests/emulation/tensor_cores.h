@@ -149,6 +149,35 @@ void multiply_rows_of_group(bool halves, float (*sums)[4], unsigned a0, unsigned
     wait_for_warp(file, line);
 }
 
+/* Returns a number of a line of an operand that is described, as columns_of() says; the description's
+ * address has no bit beyond its own. */
+static float described_number(unsigned long long described, int line, int k)
+{
+    unsigned start = shared_address(dynamic_shared());
+    unsigned to_upper = described >> 16 & 0x3fff, to_next = described >> 32 & 0x3fff;
+    unsigned place = (described & 0x3fff) + k / 8 * to_upper + line / 8 * to_next + line % 8;
+    unsigned bits = *(const unsigned *)shared_pointer(start + place * 16 + k % 8 / 2 * 4);
+    return element(bits, k % 2, true);
+}
+
+/* Multiplies a warp's 16 of a warpgroup's 64 lines by N others, where both lie in shared memory. sums:
+ * for each 8 of these the four that a lane has; adds: 0 where they begin with the products. */
+template <int N>
+void multiply_lines_of_group(float (*sums)[4], unsigned long long lines, unsigned long long others,
+                             int adds, const char *file, int line)
+{
+    int lane = number() % 32, first = number() / 32 % 4 * 16;
+    wait_for_warp(file, line);
+    for (int n = 0; n < N / 2; n++) {
+        int row = first + lane / 4 + n / 2 % 2 * 8, column = n / 4 * 8 + lane % 4 * 2 + n % 2;
+        float sum = adds ? sums[n / 4][n % 4] : 0.0f;
+        for (int k = 0; k < 16; k++)
+            sum += described_number(lines, row, k) * described_number(others, column, k);
+        sums[n / 4][n % 4] = sum;
+    }
+    wait_for_warp(file, line);
+}
+
 /* Returns the bits that are set in any lane of the warp. */
 static unsigned bits_of_warp(unsigned bits, const char *file, int line)
 {

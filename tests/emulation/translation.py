@@ -84,6 +84,9 @@ _WGMMA = re.compile(r"\{ \.reg \.pred p; .* wgmma\.mma_async\.sync\.aligned\.m64
                     r"s32\.b1\.b1\.and\.popc .*\}")
 _WGMMA_FLOATS = re.compile(r"\{ \.reg \.pred p; .* wgmma\.mma_async\.sync\.aligned\.m64n(\d+)%0.*")
 """Products of floats, whose kind a macro names."""
+_WGMMA_LINES = re.compile(r"\{ \.reg \.pred p; .* wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k16\."
+                          r"f32\.f16\.f16 .*p, 1, 1, 0, 0; \}")
+"""Products of float16 whose operands both lie in shared memory without swizzling."""
 _ASM = re.compile(r'\basm\b(?:\s+volatile)?\s*\(\s*((?:(?:"[^"]*"|WGMMA_[A-Z]+)\s*)+)'
                   r'((?:[^()";]|"[^"]*"|\((?:[^()]|\([^()]*\))*\))*)\)')
 _LITERAL = re.compile(r'"([^"]*)"')
@@ -120,6 +123,9 @@ def _instruction(match: re.Match[str]) -> str:
     if floats := _WGMMA_FLOATS.fullmatch(ptx):
         return (f"emulation::multiply_rows_of_group<{floats[1]}>(HALVES, sums, "
                 f"{', '.join(operands)}, __FILE__, __LINE__)")
+    if lines := _WGMMA_LINES.fullmatch(ptx):
+        return (f"emulation::multiply_lines_of_group<{lines[1]}>(sums, "
+                f"{', '.join(operands[-3:])}, __FILE__, __LINE__)")
     if ptx not in _PTX:
         raise CompileError(f"tests/emulation/translation.py does not know the instruction {ptx!r}")
     statement = _PTX[ptx]

@@ -10,6 +10,7 @@ from gossamer.ops.region.binary import (
 )
 from gossamer.ops.region.bottleneck.bottleneck_mma import BottleneckMma
 from gossamer.ops.region.channel_attention.channel_attention import ChannelAttention
+from gossamer.ops.region.convolution_pool.convolution_pool_mma import ConvolutionPoolMma
 from gossamer.ops.region.first_convolution import FirstConvolutionMma
 from gossamer.ops.region.inverted_residual.inverted_residual import InvertedResidual, Separable
 from gossamer.ops.region.inverted_residual.inverted_residual_mma import (
@@ -27,7 +28,7 @@ from gossamer.ops.region.reference import reference
 ALGORITHMS: tuple[RegionAlgorithm, ...] = (
     InvertedResidualMma(), SeparableMma(), StemMma(), SqueezeExciteMma(), InvertedResidual(),
     Separable(), SqueezeExcite(), ChannelAttention(), PointwiseMean(), FirstConvolutionMma(),
-    PopcountChain(), BottleneckMma(),
+    PopcountChain(), BottleneckMma(), ConvolutionPoolMma(),
     BitTensorCoreRegion(), WidePopcountRegion(), PopcountRegion(), HostPopcountRegion())
 
 OP = Op("region", RegionProblem, reference, ALGORITHMS)

@@ -1,0 +1,169 @@
+"""How convolution_pool_mma divides its work, and the time that is expected of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gossamer.device.limits import Limits
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.conv2d.sparse.common.tensor_cores import CYCLES_PER_MICROSECOND
+from gossamer.ops.pool.problem import PoolProblem
+
+COLUMNS = 64
+"""Columns of the convolution's outputs of a work-group."""
+WORK_GROUP_SIZE = 128
+TAPS = 8
+"""Columns of a window that 16 bytes hold."""
+_PARTS = (64, 48, 32, 16, 8)
+_WGMMA_PARTS = (64, 48, 32, 16)
+"""Output channels of a work-group."""
+_HEIGHTS = (14, 7, 28, 4, 2, 1)
+"""Rows of results of a work-group."""
+_MOST_SUMS = 128
+"""Rows of outputs times output channels whose sums fit the registers of a work-group."""
+_AT_ONCE = 3
+"""Work-groups of a multiprocessor whose registers fit."""
+_UNIT_BYTES, _RESERVED_BYTES = 233472, 1024
+"""Bytes of shared memory of a multiprocessor of sm_90, and those that each work-group takes besides
+its own."""
+
+# the rates below are assumed, not measured
+_MMA = 2048 / 1270
+"""Cycles of a multiprocessor for a product of 16 x 8 x 16 by mma."""
+_SHARED = 128.0
+"""Bytes that shared memory gives in a cycle."""
+_ISSUED = 0.7
+"""Instructions that a scheduler issues in a cycle."""
+_OF_LINE, _OF_SUM, _OF_RESULT = 50.0, 2.0, 40.0
+"""Instructions of a warp for a line of the image, for a sum, and for a lane's 8 channels of a
+result."""
+_ACCESSES_OF_LINE = 26
+"""Cycles of shared memory in which a line of the image is loaded, exchanged and stored."""
+_LATENCY = 3000.0
+"""Cycles in which a work-group begins, and loads its weights and first rows."""
+_BARRIERS = 400.0
+"""Cycles of a batch of rows that nothing of the same work-group hides."""
+_BYTES_PER_MICROSECOND = 4.26e6
+
+
+@dataclass(frozen=True)
+class PoolTile:
+    """A config. height: rows of results of a work-group. channels: its output channels. wgmma: 1
+    where its warps multiply together by wgmma (sm_90a), 0 where each does by mma."""
+
+    height: int
+    channels: int
+    wgmma: int
+
+
+@dataclass(frozen=True)
+class PoolTiling:
+    """A convolution and the maximum behind it, divided by a tile."""
+
+    convolution: Conv2dProblem
+    pool: PoolProblem
+    tile: PoolTile
+
+    @property
+    def shared_rows(self) -> int:
+        """Rows of the convolution's outputs that a window has in common with the next one."""
+        return max(0, self.pool.kernel[0] - self.pool.stride[0])
+
+    @property
+    def rows(self) -> int:
+        """Rows of the convolution's outputs that are new in a window."""
+        return self.pool.kernel[0] - self.shared_rows
+
+    @property
+    def advance(self) -> int:
+        """Rows of the image from one row of results to the next."""
+        return self.pool.stride[0] * self.convolution.stride[0]
+
+    @property
+    def rows_held(self) -> int:
+        """Rows of the image in shared memory."""
+        p = self.convolution
+        return (self.rows - 1) * p.stride[0] + p.kernel[0] + self.advance
+
+    @property
+    def lines(self) -> int:
+        """Lines of 8 numbers of a window, an even number."""
+        return -(-self.convolution.channels * self.convolution.kernel[0] // 2) * 2
+
+    @property
+    def strips(self) -> int:
+        """Strips of results, each of at most 64 columns of the convolution's outputs."""
+        most = (COLUMNS - self.pool.kernel[1]) // self.pool.stride[1] + 1
+        return -(-self.pool.out_width // most)
+
+    @property
+    def strip_width(self) -> int:
+        """Columns of results of a strip."""
+        return -(-self.pool.out_width // self.strips)
+
+    @property
+    def grid(self) -> tuple[int, int, int]:
+        """Work-groups along x, y and z."""
+        return (self.strips * (self.convolution.out_channels // self.tile.channels),
+                -(-self.pool.out_height // self.tile.height), self.convolution.batch)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of shared memory of a work-group: its weights, the lines of the image with a copy
+        of the first and one of zeros, and maxima of 64 columns, which begin in different banks."""
+        part, held = self.tile.channels, self.convolution.channels * self.rows_held + 2
+        column = 2 * part + (0 if part // 8 % 2 else 16)
+        return 16 * (self.lines * part + COLUMNS * held) + COLUMNS * column
+
+    def fits(self, limits: Limits) -> bool:
+        """Returns whether a device can compute it."""
+        part = self.tile.channels
+        return (self.convolution.out_channels % part == 0 and self.rows * part <= _MOST_SUMS
+                and (not self.tile.wgmma or (limits.wgmma and part in _WGMMA_PARTS))
+                and self.shared_bytes <= limits.shared_bytes_opt_in)
+
+    def microseconds(self, limits: Limits) -> float:
+        """Returns the expected time behind the launch: work-groups of a multiprocessor share its
+        tensor cores, schedulers and shared memory, and wait together."""
+        p, part = self.convolution, self.tile.channels
+        groups = self.grid[0] * self.grid[1] * self.grid[2]
+        at_once = max(1, min(_AT_ONCE, _UNIT_BYTES // (self.shared_bytes + _RESERVED_BYTES)))
+        waves = max(1, -(-groups // (limits.compute_units * at_once)))
+        together = -(-groups // (limits.compute_units * waves))
+        steps = self.rows * self.lines // 2
+        if self.tile.wgmma:
+            multiplied, instructions = steps * part / 2, 8.0 * steps
+        else:
+            multiplied = steps * part / 8 * 4 * _MMA
+            instructions = steps * (5 + 1.5 * part / 8)
+        instructions += _OF_LINE * p.channels * -(-self.advance // 4)
+        instructions += _OF_SUM * self.rows * part / 2
+        instructions += _OF_RESULT * -(-self.strip_width * part // (8 * WORK_GROUP_SIZE))
+        issued = instructions / _ISSUED
+        shared = (steps * (2048 + 32 * part) + 16 * self.strip_width * part // 8
+                  * self.pool.kernel[1]) / _SHARED
+        shared += _ACCESSES_OF_LINE * p.channels * self.advance + part
+        batch = max(max(multiplied, shared, issued) * together, multiplied + issued + _BARRIERS)
+        batches = min(self.tile.height, self.pool.out_height) + min(1, self.shared_rows)
+        moved = (p.inputs[0].size * 4 + self.pool.outputs[0].size * 2) / _BYTES_PER_MICROSECOND
+        return max(moved, waves * (_LATENCY + batches * batch) / CYCLES_PER_MICROSECOND)
+
+
+def tilings(convolution: Conv2dProblem, pool: PoolProblem, limits: Limits) -> list[PoolTiling]:
+    """Returns the tilings that a device can compute, in the order of the times expected."""
+    found = [tiling for tile in _tiles(convolution, pool)
+             if (tiling := PoolTiling(convolution, pool, tile)).fits(limits)]
+    return sorted(found, key=lambda tiling: tiling.microseconds(limits))
+
+
+def _tiles(convolution: Conv2dProblem, pool: PoolProblem) -> Iterator[PoolTile]:
+    """Yields tiles, those of the two largest numbers of output channels that divide them."""
+    heights = [height for height in _HEIGHTS if height <= max(1, pool.out_height)]
+    for wgmma, parts in ((1, _WGMMA_PARTS), (0, _PARTS)):
+        rows = PoolTiling(convolution, pool, PoolTile(1, parts[0], wgmma)).rows
+        dividing = [part for part in parts
+                    if convolution.out_channels % part == 0 and rows * part <= _MOST_SUMS]
+        for part in dividing[:2]:
+            for height in heights:
+                yield PoolTile(height, part, wgmma)
