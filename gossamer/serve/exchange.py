@@ -1,8 +1,8 @@
 """What an event loop and the threads of batchers give each other: requests and results.
 
 Each exchange with another thread gives up Python's lock and waits for it again, which takes longer
-than most of what is done for a request. So the loop hands over all requests that it has read since
-the last time at once, and is woken once for all results that came meanwhile.
+than most of what is done for a request. So the loop hands requests over together, once it has read
+all that are there, and is woken once for all results that came meanwhile.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ import numpy as np
 
 from gossamer.plan.batcher import Batcher
 
+_GATHER_S = 2e-3
+"""Seconds for which the loop goes on reading while each of its rounds brings another request."""
+
 _Entry = tuple[Mapping[str, np.ndarray], float | None, asyncio.Future[Any]]
 
 
@@ -26,6 +29,7 @@ class Exchange:
 
     def __init__(self) -> None:
         self._given: dict[Batcher, list[_Entry]] = {}
+        self._count = 0
         self._done: deque[tuple[asyncio.Future[Any], Future[Any]]] = deque()
         self._is_waking = False
 
@@ -35,13 +39,20 @@ class Exchange:
         request that is not being computed yet."""
         loop = asyncio.get_running_loop()
         if not self._given:
-            # after all that the loop has to do now
-            loop.call_soon(self._hand_over, loop)
+            loop.call_soon(self._hand_over, loop, self._count, loop.time() + _GATHER_S)
+        self._count += 1
         own: asyncio.Future[Any] = loop.create_future()
         self._given.setdefault(batcher, []).append((arrays, deadline, own))
         return own
 
-    def _hand_over(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _hand_over(self, loop: asyncio.AbstractEventLoop, before: int, until: float) -> None:
+        """Hands all requests over, or looks again after the loop's next round.
+
+        before: how many requests had come when this was last done. until: when it is done at last.
+        """
+        if self._count > before and loop.time() < until:
+            loop.call_soon(self._hand_over, loop, self._count, until)
+            return
         given, self._given = self._given, {}
         for batcher, entries in given.items():
             futures = batcher.submit_all((arrays, deadline) for arrays, deadline, _ in entries)

@@ -14,7 +14,6 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from gossamer.plan.prepare import responsive
 from gossamer.serve.app import Server, make_app
 
 logger = logging.getLogger("gossamer.serve")
@@ -41,7 +40,7 @@ def serve(server: Server, listener: socket.socket, *, grace: float = 1.0,
                             log_level="error", access_log=False, backlog=2048,
                             timeout_keep_alive=int(_IDLE_S), timeout_graceful_shutdown=_END_S,
                             server_header=False)
-    with responsive(), asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
         runner.run(_serve(_Uvicorn(config), server, listener, grace, ready))
 
 
