@@ -281,7 +281,8 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_gemm(
                     row -= pad_top;
                     bool inside = (uint)row < (uint)height && (uint)column < (uint)width
                                   && place < places && channel < channels;
-                    int from = x_first + image * x_image + row * x_row + column * x_column + channel;
+                    int from = x_first + image * x_image + row * x_row + column * x_column
+                               + channel;
                     uint to = LINES ? line * 128 + ((chunk ^ line % 8) << 4)
                                     : (chunk * run_pieces + line) << 4;
                     copy_16_bytes(run + to, x + (inside ? from : 0), inside ? 16 : 0);
@@ -307,7 +308,8 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_gemm(
         int image = (int)QUOTIENT(place, image_places), in_image = place - image * image_places;
         int row = (int)QUOTIENT(in_image, pitch), column = in_image - row * pitch;
         bool stored = place < places && row < out_height && column < out_width;
-        return stored ? y_first + ((image * out_height + row) * out_width + column) * y_channels : -1;
+        int pixel = (image * out_height + row) * out_width + column;
+        return stored ? y_first + pixel * y_channels : -1;
     };
     auto store = [&](float4 lower, float4 upper, int index, int channel) {
         bool stored = index >= 0 && channel < out_channels;
@@ -346,7 +348,7 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_gemm(
             multiply_tile<0>(sums, its);
 
 #if TURNED
-        /* a lane stores 8 neighbouring channels of a place, the next lane the other 8 of its warp */
+        /* a lane stores 8 neighbouring channels of a place, the next lane the warp's other 8 */
         int channel = first_m + (int)its.channel_group * 64 + (int)(warp % 4 * 16 + lane % 2 * 8);
         float *turned = (float *)((char *)memory + BARRIERS_BYTES + RUNS * run_bytes
                                   + weight_slots * STAGE_BYTES)
