@@ -1,5 +1,5 @@
-/* The 32-bit addresses of shared memory, and asynchronous copies into it. This file is a part of
- * runtime.cpp, so sanitizers do not check its accesses. */
+/* The 32-bit addresses of shared memory, and the copies and products that are under way. This file
+ * is a part of runtime.cpp, so sanitizers do not check its accesses. */
 
 #pragma once
 
@@ -16,7 +16,8 @@ namespace emulation {
 
 namespace {
 
-constexpr unsigned DYNAMIC_START = 1 << 24, MOST_ITEMS = 16 * 1024, MOST_WAITING = 1024;
+constexpr unsigned DYNAMIC_START = 1 << 24, MOST_ITEMS = 16 * 1024, MOST_WAITING = 1024,
+                   MOST_PRODUCTS = 256;
 
 struct Copy {
     void *target;
@@ -33,6 +34,14 @@ struct Copies {
 
 Copies *copies;
 
+/* The products of a work-item that are under way, in order. */
+struct Products {
+    Product started[MOST_PRODUCTS];
+    unsigned first, end, groups; /* groups: number of committed groups */
+};
+
+Products products[MOST_WARPS * WARP];
+
 void clear_copies(unsigned items)
 {
     if (!copies)
@@ -42,6 +51,8 @@ void clear_copies(unsigned items)
         fail("no memory for the copies of %u work-items", items);
     for (unsigned n = 0; n < items; n++)
         copies[n].first = copies[n].end = copies[n].groups = 0;
+    for (Products &own : products)
+        own.first = own.end = own.groups = 0;
 }
 
 } // namespace
@@ -83,6 +94,30 @@ bool next_copy(unsigned groups_left, void *&target, Sixteen &bytes, unsigned &wi
     target = next.target;
     bytes = next.bytes;
     width = next.width;
+    own.first++;
+    return true;
+}
+
+void keep_product(Product product)
+{
+    Products &own = products[running->number];
+    if (own.end - own.first == MOST_PRODUCTS)
+        fail("work-item %d waits for %u products", running->number, MOST_PRODUCTS);
+    product.group = own.groups;
+    own.started[own.end++ % MOST_PRODUCTS] = product;
+}
+
+void commit_products()
+{
+    products[running->number].groups++;
+}
+
+bool next_product(unsigned groups_left, Product &product)
+{
+    Products &own = products[running->number];
+    product = own.started[own.first % MOST_PRODUCTS];
+    if (own.first == own.end || product.group + groups_left >= own.groups)
+        return false;
     own.first++;
     return true;
 }

@@ -311,9 +311,9 @@ void begin_barrier(unsigned address, int arrivals)
     copy_barriers[n] = {{"a barrier of copies", arrivals, 0, nullptr, 0, {}}, rank(), address, arrivals, 0};
 }
 
-void arrive(unsigned address, int expected_bytes)
+void arrive(unsigned address, int expected_bytes, int group)
 {
-    CopyBarrier &barrier = copy_barrier(address);
+    CopyBarrier &barrier = copy_barrier(address, group);
     release(barrier);
     if (barrier.left == 0)
         fail("more than %d have arrived at a barrier", barrier.place.wanted);

@@ -51,7 +51,7 @@ void wait_for_warp(const char *file, int line);
  * was begun with, and when the bytes that were expected have come. wait_for_turn waits for the end of
  * a turn whose number has this parity. */
 void begin_barrier(unsigned address, int arrivals);
-void arrive(unsigned address, int expected_bytes);
+void arrive(unsigned address, int expected_bytes, int group = rank());
 void receive(unsigned address, int bytes, int group = rank());
 void wait_for_turn(unsigned address, unsigned parity, const char *file, int line);
 unsigned ballot(unsigned mask, bool predicate, const char *file, int line);
@@ -80,6 +80,21 @@ bool next_copy(unsigned groups_left, void *&target, Sixteen &bytes, unsigned &wi
 
 /* Returns the address of an argument's value. Ends the program where its size differs. */
 const void *argument(int index, size_t size, bool is_pointer);
+
+/* A product of a warpgroup whose operands both lie in shared memory, where their descriptions say; a
+ * lane computes its own sums. group: how many groups were committed before it. */
+struct Product {
+    void (*compute)(const Product &);
+    float (*sums)[4];
+    unsigned long long rows, columns;
+    bool halves, adds;
+    unsigned group;
+};
+
+/* The products of the running work-item that are under way, as the copies. */
+void keep_product(Product product);
+void commit_products();
+bool next_product(unsigned groups_left, Product &product);
 
 template <class T> T argument_as(int index)
 {

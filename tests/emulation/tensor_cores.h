@@ -149,33 +149,66 @@ void multiply_rows_of_group(bool halves, float (*sums)[4], unsigned a0, unsigned
     wait_for_warp(file, line);
 }
 
-/* Returns a number of a line of an operand that is described, as columns_of() says; the description's
- * address has no bit beyond its own. */
-static float described_number(unsigned long long described, int line, int k)
+/* Returns a piece of 16 bytes of a described operand: piece k of a line. Bits 62 and 63 say how lines
+ * lie: 0 in eights of pieces, 1 as 128 bytes whose pieces are permuted by bits 7 to 9 of the address. */
+static const char *described_piece(unsigned long long described, int line, int k)
 {
-    unsigned start = shared_address(dynamic_shared());
-    unsigned to_upper = described >> 16 & 0x3fff, to_next = described >> 32 & 0x3fff;
-    unsigned place = (described & 0x3fff) + k / 8 * to_upper + line / 8 * to_next + line % 8;
-    unsigned bits = *(const unsigned *)shared_pointer(start + place * 16 + k % 8 / 2 * 4);
-    return element(bits, k % 2, true);
+    unsigned start = shared_address(dynamic_shared()) + (described & 0x3fff) * 16;
+    unsigned to_next_piece = (described >> 16 & 0x3fff) * 16;
+    unsigned to_next_lines = (described >> 32 & 0x3fff) * 16;
+    unsigned address;
+    if (described >> 62 == 0) {
+        address = start + k * to_next_piece + line / 8 * to_next_lines + line % 8 * 16;
+    } else {
+        address = start + line / 8 * to_next_lines + line % 8 * 128 + k * 16;
+        address ^= address >> 3 & 0x70;
+    }
+    return (const char *)shared_pointer(address);
 }
 
-/* Multiplies a warp's 16 of a warpgroup's 64 lines by N others, where both lie in shared memory. sums:
- * for each 8 of these the four that a lane has; adds: 0 where they begin with the products. */
-template <int N>
-void multiply_lines_of_group(float (*sums)[4], unsigned long long lines, unsigned long long others,
-                             int adds, const char *file, int line)
+template <int N> void compute_product(const Product &product)
 {
-    int lane = number() % 32, first = number() / 32 % 4 * 16;
-    wait_for_warp(file, line);
-    for (int n = 0; n < N / 2; n++) {
-        int row = first + lane / 4 + n / 2 % 2 * 8, column = n / 4 * 8 + lane % 4 * 2 + n % 2;
-        float sum = adds ? sums[n / 4][n % 4] : 0.0f;
-        for (int k = 0; k < 16; k++)
-            sum += described_number(lines, row, k) * described_number(others, column, k);
-        sums[n / 4][n % 4] = sum;
-    }
-    wait_for_warp(file, line);
+    const int depth = product.halves ? 16 : 8, of_piece = depth / 2;
+    int lane = number() % 32, first_row = number() / 32 % 4 * 16 + lane / 4;
+    float rows[2][16];
+    auto load = [&](float (&numbers)[16], unsigned long long described, int line) {
+        for (int k = 0; k < depth; k++) {
+            const char *piece = described_piece(described, line, k / of_piece);
+            int word = product.halves ? k % of_piece / 2 : k % of_piece;
+            unsigned bits = ((const unsigned *)piece)[word];
+            numbers[k] = element(bits, k % 2, product.halves);
+        }
+    };
+    load(rows[0], product.rows, first_row);
+    load(rows[1], product.rows, first_row + 8);
+    for (int n = 0; n < N / 8; n++)
+        for (int side = 0; side < 2; side++) {
+            float column[16];
+            load(column, product.columns, n * 8 + lane % 4 * 2 + side);
+            for (int half = 0; half < 2; half++) {
+                float &sum = product.sums[n][half * 2 + side];
+                sum = product.adds ? sum : 0.0f;
+                for (int k = 0; k < depth; k++)
+                    sum += rows[half][k] * column[k];
+            }
+        }
+}
+
+/* Starts a product of 64 rows and N columns, which is computed when it is waited for, as late as the
+ * device may. sums: for each 8 columns the four that a lane has; adds: 0 where they begin with it. */
+template <int N>
+void multiply_later(bool halves, float (*sums)[4], unsigned long long rows,
+                    unsigned long long columns, bool adds = true)
+{
+    keep_product({compute_product<N>, sums, rows, columns, halves, adds, 0});
+}
+
+/* Computes the products that are not in the last `groups_left` groups. */
+static void wait_for_products(unsigned groups_left)
+{
+    Product product;
+    while (next_product(groups_left, product))
+        product.compute(product);
 }
 
 /* Returns the bits that are set in any lane of the warp. */
@@ -307,6 +340,21 @@ static void copy_bytes(unsigned target, const void *source, int bytes, unsigned 
     for (int piece = 0; piece < bytes / 16; piece++)
         pieces[piece] = ((const uint4 *)source)[piece];
     receive(barrier, bytes);
+}
+
+/* The same to each work-group of the cluster whose bit is set. */
+static void copy_bytes_to_groups(unsigned target, const void *source, int bytes, unsigned barrier,
+                                 unsigned groups)
+{
+    if (target % 16 || (size_t)source % 16 || bytes % 16)
+        __builtin_trap();
+    for (int group = 0; groups >> group; group++)
+        if (groups >> group & 1) {
+            uint4 *pieces = (uint4 *)of_group(shared_pointer(target), group);
+            for (int piece = 0; piece < bytes / 16; piece++)
+                pieces[piece] = ((const uint4 *)source)[piece];
+            receive(barrier, bytes, group);
+        }
 }
 
 } // namespace emulation

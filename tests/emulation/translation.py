@@ -22,13 +22,19 @@ _PTX = {
     "mapa.shared::cluster.u32 expecting, %1, %6; "
     "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [there], {%2, %3, %4, %5}, "
     "[expecting]; }": "emulation::send_to_group(%0, %1, %2, %3, %4, %5, %6)",
+    "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+    "[%0], [%1], %2, [%3], %4;": "emulation::copy_bytes_to_groups(%0, %1, %2, %3, %4)",
+    "{ .reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; "
+    "mbarrier.arrive.shared::cluster.b64 _, [there]; }": "emulation::arrive(%0, 0, %1)",
     "fence.mbarrier_init.release.cluster;": "(void)0",
     "fence.proxy.async.shared::cta;": "(void)0",
     "setmaxnreg.dec.sync.aligned.u32 40;": "(void)0",
     "setmaxnreg.inc.sync.aligned.u32 232;": "(void)0",
+    "setmaxnreg.dec.sync.aligned.u32 %0;": "(void)0",
+    "setmaxnreg.inc.sync.aligned.u32 %0;": "(void)0",
     "wgmma.fence.sync.aligned;": "(void)0",
-    "wgmma.commit_group.sync.aligned;": "(void)0",
-    "wgmma.wait_group.sync.aligned %0;": "(void)0",
+    "wgmma.commit_group.sync.aligned;": "emulation::commit_products()",
+    "wgmma.wait_group.sync.aligned %0;": "emulation::wait_for_products(%0)",
     "cp.async.wait_all;": "(emulation::commit_copies(), emulation::wait_for_copies(0))",
     "cvt.f32.f16 %0, %1;": "%0 = half_bits_to_float(%1)",
     "cvt.rn.f16.f32 %0, %1;": "%0 = float_to_half_bits(%1)",
@@ -87,6 +93,9 @@ _WGMMA_FLOATS = re.compile(r"\{ \.reg \.pred p; .* wgmma\.mma_async\.sync\.align
 _WGMMA_LINES = re.compile(r"\{ \.reg \.pred p; .* wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k16\."
                           r"f32\.f16\.f16 .*p, 1, 1, 0, 0; \}")
 """Products of float16 whose operands both lie in shared memory without swizzling."""
+_WGMMA_OF_MEMORY = re.compile(r'asm volatile\(WGMMA_TEXT\((\d+),[^;]*?'
+                              r'"l"\((\w+)\),\s*"l"\((\w+)\)\)')
+"""Products of floats whose operands both lie in shared memory."""
 _ASM = re.compile(r'\basm\b(?:\s+volatile)?\s*\(\s*((?:(?:"[^"]*"|WGMMA_[A-Z]+)\s*)+)'
                   r'((?:[^()";]|"[^"]*"|\((?:[^()]|\([^()]*\))*\))*)\)')
 _LITERAL = re.compile(r'"([^"]*)"')
@@ -103,6 +112,7 @@ def translated(source: KernelSource) -> str:
         raise CompileError(f"{source.path.name} is not written in the dialect")
     for path in files:
         text = text.replace(path.read_text(), f'#line 1 "{path}"\n{path.read_text()}', 1)
+    text = _WGMMA_OF_MEMORY.sub(r"emulation::multiply_later<\1>(HALVES, sums, \2, \3)", text)
     text = _ASM.sub(_instruction, text)
     text = _DYNAMIC.sub(r"\1 *const \2 = (\1 *)emulation::dynamic_shared();", text)
     if left := re.search(r"\basm\b.*", text.split("#ifdef __CUDACC__", 1)[1]):
@@ -124,8 +134,8 @@ def _instruction(match: re.Match[str]) -> str:
         return (f"emulation::multiply_rows_of_group<{floats[1]}>(HALVES, sums, "
                 f"{', '.join(operands)}, __FILE__, __LINE__)")
     if lines := _WGMMA_LINES.fullmatch(ptx):
-        return (f"emulation::multiply_lines_of_group<{lines[1]}>(sums, "
-                f"{', '.join(operands[-3:])}, __FILE__, __LINE__)")
+        return (f"emulation::multiply_later<{lines[1]}>(true, sums, "
+                f"{', '.join(operands[-3:])})")
     if ptx not in _PTX:
         raise CompileError(f"tests/emulation/translation.py does not know the instruction {ptx!r}")
     statement = _PTX[ptx]

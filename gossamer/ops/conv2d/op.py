@@ -8,6 +8,7 @@ from gossamer.ops.conv2d.dense.depthwise import Depthwise
 from gossamer.ops.conv2d.dense.im2col_gemm import Im2colGemm
 from gossamer.ops.conv2d.dense.mma.algorithms import ImplicitGemmMma, PointwiseMma
 from gossamer.ops.conv2d.dense.mma.few_channels import FewChannelsMma
+from gossamer.ops.conv2d.dense.mma.shifted_gemm import ShiftedGemmMma
 from gossamer.ops.conv2d.dense.published import PublishedConvolution
 from gossamer.ops.conv2d.dense.wide_gemm import WideGemm
 from gossamer.ops.conv2d.dense.winograd import Winograd
@@ -28,7 +29,7 @@ from gossamer.ops.zero_weights import ZeroConvolution
 
 OP = Op("conv2d", Conv2dProblem, reference,
         (Depthwise(), WideGemm(), Im2colGemm(), PointwiseMma(), ImplicitGemmMma(),
-         FewChannelsMma(), Winograd(), Cudnn(), Im2colCublas(), DirectSparse(),
+         ShiftedGemmMma(), FewChannelsMma(), Winograd(), Cudnn(), Im2colCublas(), DirectSparse(),
          DirectSparseTable(), DirectSparseCompiled(), DirectSparseMma(), DirectSparsePixels(),
          Im2colCusparse(), BitTensorCore(), WidePopcount(), Popcount(), HostDepthwise(),
          HostIm2col(), SparseIm2col(), HostPopcount(), PublishedConvolution(),

@@ -35,7 +35,7 @@
 
 /* Returns the descriptor of lines of 128 bytes at an address in shared memory, with the pieces of
  * each eight lines permuted: eight lines are 1024 bytes. */
-INLINE ulong lines_at(uint address)
+[[maybe_unused]] INLINE ulong lines_at(uint address)
 {
     return (ulong)(address >> 4 & 0x3fff) | 1ull << 16 | 64ull << 32 | 1ull << 62;
 }

@@ -1,0 +1,149 @@
+"""The algorithm shifted_gemm_mma computes a convolution with windows as one product on tensor cores
+for each tap, all of which read the same pixels in shared memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from gossamer.device.base import Device
+from gossamer.device.source import DIALECT, KernelSource
+from gossamer.ops.algorithm import Algorithm, State, Variant
+from gossamer.ops.clusters import CLUSTERS
+from gossamer.ops.conv2d.dense.implicit_im2col import channels_in_memory
+from gossamer.ops.conv2d.dense.mma.shifted_gemm_tiling import (
+    Places,
+    ShiftedTile,
+    config_of,
+    expected_us,
+    fitting,
+    tile_of,
+)
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.copies import ASYNC_COPIES, COPY_BARRIERS
+from gossamer.ops.early_begin import EARLY_BEGIN
+from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
+from gossamer.ops.launch import Launch, input_buffer, output_buffer
+from gossamer.ops.strided import cannot_compile, divisor
+from gossamer.ops.weights import Weights
+from gossamer.ops.wgmma import WGMMA_GROUPS
+
+_SOURCE = Path(__file__).with_name("shifted_gemm.cu")
+_HEADERS = (*DIALECT, EARLY_BEGIN, CLUSTERS, ASYNC_COPIES, WGMMA_GROUPS,
+            _SOURCE.with_name("wgmma.h"), COPY_BARRIERS)
+_MULTIPLE = 8
+"""Channels that are copied, or stored, at once."""
+_MOST_PLACES = 2**30
+
+
+class ShiftedGemmMma(Algorithm):
+    """Computes a convolution with windows of stride 1 on tensor cores in float16 with float32 sums.
+
+    A work-group copies its pixels to shared memory once, with pads between the rows, so that the
+    pixels of each tap are the same ones shifted. `implicit_gemm_mma` copies them once for each tap.
+    """
+
+    op = "conv2d"
+    name = "shifted_gemm_mma"
+    by_name_only = True
+    reads_parts = True
+    writes_parts = True
+
+    def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
+        if not device.limits.wgmma:
+            return f"{device.name} has no tensor cores that read shared memory (sm_90a)"
+        if (reason := cannot_compile(problem, device)) is not None:
+            return reason
+        if problem.kernel == (1, 1):
+            return "takes windows of more than one tap"
+        if problem.stride != (1, 1) or problem.dilation != (1, 1) or problem.groups > 1:
+            return "takes windows of stride 1 without dilation, in one group"
+        if problem.channels % _MULTIPLE or problem.out_channels % _MULTIPLE:
+            return (f"{problem.channels} to {problem.out_channels} channels, takes multiples of "
+                    f"{_MULTIPLE}")
+        if problem.outputs[0].size == 0:
+            return None
+        if problem.batch * Places(problem).image > _MOST_PLACES:
+            return f"more than {_MOST_PLACES} pixels and pads"
+        if not fitting(problem, device.limits):
+            return (f"{problem.kernel[0]} rows of {Places(problem).pitch} pixels and pads do not "
+                    "fit the shared memory")
+        return None
+
+    def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
+        x = problem.inputs[0].with_format(layout="NHWC")
+        y = problem.outputs[0].with_format(layout="NHWC")
+        for tile in fitting(problem, device.limits):
+            yield Variant(config_of(tile), (x, *[y] * problem.epilogue.tensor_count), (y,),
+                          "fp16").as_fp16
+
+    def variants_in(self, problem: Conv2dProblem, device: Device,
+                    precisions: Sequence[str]) -> Iterator[Variant]:
+        return self.variants(problem, device) if "fp16" in precisions else iter(())
+
+    def expected_us(self, problem: Conv2dProblem, variant: Variant, device: Device) -> float:
+        return expected_us(problem, tile_of(variant), device.limits)
+
+    def kernel_sources(self, problem: Conv2dProblem, variant: Variant,
+                       device: Device) -> tuple[KernelSource, ...]:
+        return (_source(problem, variant),) if variant.outputs[0].size else ()
+
+    def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
+                device: Device) -> State:
+        x, y = variant.inputs[0], variant.outputs[0]
+        if y.size == 0:
+            return State(problem, variant, device)
+        tile, places = tile_of(variant), Places(problem)
+        packed = weights.packed(
+            f"stages for shifted_gemm_mma {tile.slice} {tile.part} {tile.turned > 0}",
+            lambda arrays: packed_stages(arrays, problem, tile))
+        x_image, _, x_row, x_column = x.strides
+        taps = problem.kernel[0] * problem.kernel[1]
+        launch = Launch(
+            device.compile(_source(problem, variant)), tile.grid(problem, device.limits),
+            (tile.work_group, 1),
+            (input_buffer(0), packed, output_buffer(0), places.units(tile.unit),
+             problem.batch * places.image, *divisor(places.image), *divisor(places.pitch),
+             problem.kernel[1], taps, tile.stages(problem) // taps, places.halo,
+             tile.run_pieces(problem), tile.run_bytes(problem), problem.channels,
+             problem.out_channels, problem.height, problem.width, problem.out_height,
+             problem.out_width, *problem.pads[:2], x_image, x_row, x_column, x.offset, y.offset,
+             channels_in_memory(y),
+             *epilogue_arguments(problem.epilogue, weights, 1, problem.out_channels)),
+            tile.shared_bytes(problem))
+        return State(problem, variant, device, [launch])
+
+
+def packed_stages(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem,
+                  tile: ShiftedTile) -> np.ndarray:
+    """Returns the weights as (parts of the output channels, slices, taps, chunks, lines, 8 input
+    channels). What is beyond the channels is 0. A line is an output channel; where these are the
+    columns of products, the lines of 32 are in the order of `packing.packed_lines`: line
+    8 f + 2 q + j belongs to channel 8 q + 2 f + j."""
+    parts = -(-problem.out_channels // tile.part)
+    slices = -(-problem.channels // tile.slice)
+    padded = np.zeros((parts * tile.part, slices * tile.slice, *problem.kernel), np.float32)
+    padded[:problem.out_channels, :problem.channels] = arrays["weight"]
+    # axes: part, block, quarter, fragment, side, slice, chunk, value, tap
+    split = padded.reshape(parts, -1, 4, 4, 2, slices, tile.slice // 8, 8,
+                           problem.kernel[0] * problem.kernel[1])
+    ordered = split.transpose(0, 5, 8, 6, 1, *((2, 3) if tile.turned else (3, 2)), 4, 7)
+    with np.errstate(over="ignore"):
+        return np.ascontiguousarray(ordered, np.float16)
+
+
+def _source(problem: Conv2dProblem, variant: Variant) -> KernelSource:
+    tile = tile_of(variant)
+    copy, multiply = tile.registers
+    return KernelSource.of(_SOURCE, "shifted_gemm", {
+        "HALVES": 1, "TILE_M": tile.columns, "TURNED": tile.turned,
+        "WARPGROUPS": tile.warpgroups, "UNITS": tile.units,
+        "SLICE": tile.slice, "RUNS": tile.runs, "WEIGHT_SLOTS": tile.weight_slots,
+        "KEEPS_WEIGHTS": int(not tile.weight_slots), "ORDERED": tile.ordered, "LINES": tile.lines,
+        "CLUSTER": tile.cluster,
+        "COPIER_REGISTERS": copy, "MULTIPLIER_REGISTERS": multiply,
+        **epilogue_macros(problem.epilogue, tensor_dtype="float16"),
+    }, architectures=("sm_90a", "sm_90a"), headers=_HEADERS, dynamic_shared=True,
+        begins_early=True)

@@ -1,0 +1,55 @@
+"""Tests the kernel of shifted_gemm_mma in emulation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gossamer.ops.conv2d.dense.mma.shifted_gemm_tiling import ShiftedTile, config_of
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from tests.emulation.device import EmulatedDevice
+from tests.emulation.test_faults import Emulate
+from tests.ops.conv2d.dense.test_shifted_gemm import ALGORITHM, PROBLEMS, check
+
+
+def device_of(emulate: Emulate, mode: str, units: int) -> EmulatedDevice:
+    """Returns the emulated device, with multiplications by wgmma and few multiprocessors, so that
+    work-groups take several tiles."""
+    device = emulate(mode, schedule=2)
+    device.limits = replace(device.limits, wgmma=True, compute_units=units)
+    return device
+
+
+def check_tile(problem: Conv2dProblem, tile: ShiftedTile, device: EmulatedDevice) -> None:
+    variant = replace(next(iter(ALGORITHM.variants(problem, device))), config=config_of(tile))
+    check(problem, device, [variant])
+
+
+@pytest.mark.parametrize("mode, name, units, tile", [
+    ("bounds", "same", 1, ShiftedTile(64, 2, 1, 64, 2, 0, 1, 0)),
+    ("bounds", "same", 2, ShiftedTile(64, 1, 2, 64, 2, 3, 0, 1)),
+    ("bounds", "slices", 2, ShiftedTile(64, 1, 1, 48, 2, 3, 0, 0)),
+    ("bounds", "uneven", 1, ShiftedTile(64, 2, 1, 32, 2, 3, 0, 0)),
+    ("bounds", "large window", 1, ShiftedTile(64, 1, 3, 16, 2, 0, 0, 0)),
+    ("bounds", "row", 2, ShiftedTile(256, 1, 1, 48, 2, 3, 0, 0)),
+    ("bounds", "same", 1, ShiftedTile(128, 2, 1, 64, 2, 0, 1, 0, 1)),
+    ("bounds", "row", 2, ShiftedTile(128, 2, 2, 48, 2, 3, 0, 0, 2)),
+    ("plain", "uneven", 1, ShiftedTile(192, 1, 1, 32, 2, 3, 0, 0, 1)),
+    ("plain", "deep", 1, ShiftedTile(128, 3, 1, 64, 2, 3, 0, 1, 3)),
+    ("races", "same", 1, ShiftedTile(128, 2, 1, 64, 2, 3, 0, 1, 1)),
+    ("races", "deep", 1, ShiftedTile(128, 2, 1, 48, 2, 3, 0, 0, 2)),
+    ("bounds", "slices", 4, ShiftedTile(64, 2, 1, 48, 2, 3, 0, 0, 0, 2)),
+    ("races", "same", 2, ShiftedTile(64, 1, 1, 64, 2, 3, 0, 0, 0, 2)),
+    ("races", "deep", 8, ShiftedTile(128, 2, 1, 64, 2, 3, 0, 1, 2, 4)),
+    ("plain", "deep", 2, ShiftedTile(128, 2, 1, 64, 2, 4, 0, 1)),
+    ("plain", "no pads", 1, ShiftedTile(96, 1, 2, 32, 2, 0, 0, 0)),
+    ("plain", "wide pads", 1, ShiftedTile(64, 3, 1, 16, 2, 0, 0, 0)),
+    ("races", "same", 1, ShiftedTile(64, 2, 1, 64, 2, 0, 1, 1)),
+    ("races", "slices", 2, ShiftedTile(64, 1, 1, 48, 2, 3, 0, 0)),
+    ("races", "no pads", 1, ShiftedTile(96, 2, 2, 32, 2, 3, 0, 0)),
+    ("races", "wide pads", 1, ShiftedTile(64, 2, 1, 16, 2, 0, 1, 0)),
+])
+def test_it_computes_the_convolution(emulate: Emulate, mode: str, name: str, units: int,
+                                     tile: ShiftedTile) -> None:
+    check_tile(PROBLEMS[name], tile, device_of(emulate, mode, units))

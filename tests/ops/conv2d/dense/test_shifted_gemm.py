@@ -1,0 +1,177 @@
+"""Tests shifted_gemm_mma: places, packed weights and reasons everywhere, and the kernel on a GPU;
+tests/emulation/test_shifted_gemm.py runs the kernel anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gossamer.device.base import Device
+from gossamer.ops.algorithm import Epilogue, Variant
+from gossamer.ops.conv2d.dense.mma.shifted_gemm import ShiftedGemmMma, packed_stages
+from gossamer.ops.conv2d.dense.mma.shifted_gemm_tiling import Places, ShiftedTile, tile_of
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.conv2d.reference import reference
+from gossamer.ops.weights import Weights
+from tests.cubins import build_info
+from tests.ops.conv2d.test_conv2d import BIAS_CLIP, BIAS_RESIDUAL_RELU, RESIDUAL_FIRST
+from tests.ops.harness import check_variants, random_inputs, random_weights
+from tests.ops.recording import RecordingDevice
+from tests.tolerances import normalised_error, tolerance
+
+ALGORITHM = ShiftedGemmMma()
+SAME = Conv2dProblem(3, 64, 9, 7, 64, (3, 3), pads=(1, 1, 1, 1), epilogue=BIAS_RESIDUAL_RELU)
+SLICES = Conv2dProblem(1, 136, 6, 11, 72, (3, 3), pads=(1, 1, 1, 1), epilogue=BIAS_CLIP)
+DEEP = Conv2dProblem(2, 192, 7, 7, 136, (3, 3), pads=(1, 1, 1, 1), epilogue=RESIDUAL_FIRST)
+UNEVEN = Conv2dProblem(2, 24, 8, 13, 40, (2, 4), pads=(1, 0, 2, 3), epilogue=RESIDUAL_FIRST)
+LARGE_WINDOW = Conv2dProblem(1, 8, 12, 10, 8, (5, 5), pads=(2, 2, 2, 2), epilogue=BIAS_CLIP)
+ROW = Conv2dProblem(1, 48, 5, 30, 264, (1, 3), pads=(0, 1, 0, 1), epilogue=BIAS_RESIDUAL_RELU)
+NO_PADS = Conv2dProblem(2, 32, 8, 9, 96, (2, 2), epilogue=Epilogue())
+WIDE_PADS = Conv2dProblem(2, 16, 4, 5, 32, (1, 2), pads=(2, 3, 1, 2), epilogue=BIAS_CLIP)
+PROBLEMS = {"same": SAME, "slices": SLICES, "deep": DEEP, "uneven": UNEVEN,
+            "large window": LARGE_WINDOW, "row": ROW, "no pads": NO_PADS, "wide pads": WIDE_PADS}
+
+
+def check(problem: Conv2dProblem, device: Device, variants: Sequence[Variant]) -> None:
+    """Compares the outputs of variants, all in float16, with the reference."""
+    assert {variant.precision for variant in variants} == {"fp16"}
+    check_variants(ALGORITHM, problem, device, variants)
+
+
+def some(name: str, device: Device, step: int) -> list[Variant]:
+    """Returns every so-many-th variant of a problem, others for each problem: all take minutes to
+    build."""
+    variants = list(ALGORITHM.variants(PROBLEMS[name], device))
+    return variants[list(PROBLEMS).index(name) % step::step]
+
+
+def by_places(problem: Conv2dProblem, arrays: dict[str, np.ndarray], x: np.ndarray) -> np.ndarray:
+    """Returns the convolution, without its epilogue, as the sum of shifted products of places and
+    packed weights in float64."""
+    tile = ShiftedTile(64, 1, 1, 32, 1, 1)
+    places, (top, left) = Places(problem), problem.pads[:2]
+    rows = places.image // places.pitch
+    padded = np.zeros((problem.batch + 1, rows, places.pitch, problem.channels))
+    inside = np.zeros((problem.batch, rows + problem.height + top, 2 * places.pitch + left
+                       + problem.width, problem.channels))
+    inside[:, top:top + problem.height, left:left + problem.width] = x.transpose(0, 2, 3, 1)
+    padded[:problem.batch] = inside[:, :rows, :places.pitch]
+    line = padded.reshape(-1, problem.channels)
+    packed = packed_stages(arrays, problem, tile).astype(np.float64)
+    parts, slices, taps = packed.shape[:3]
+    # axes: part, slice, tap, chunk, block, fragment, quarter, side, value
+    weight = packed.transpose(2, 1, 3, 8, 0, 4, 6, 5, 7).reshape(taps, slices * 32, parts * 64)
+    count = problem.batch * places.image
+    sums = np.zeros((count, parts * 64))
+    for tap in range(taps):
+        shift = tap // problem.kernel[1] * places.pitch + tap % problem.kernel[1]
+        shifted = line[shift:shift + count]
+        sums[:len(shifted)] += shifted @ weight[tap, :problem.channels]
+    y = sums.reshape(problem.batch, rows, places.pitch, -1).transpose(0, 3, 1, 2)
+    return y[:, :problem.out_channels, :problem.out_height, :problem.out_width]
+
+
+@given(batch=st.integers(1, 3), channels=st.sampled_from([8, 40]),
+       out_channels=st.sampled_from([8, 72]), height=st.integers(5, 8), width=st.integers(5, 8),
+       kernel=st.tuples(*[st.integers(1, 4)] * 2), pads=st.tuples(*[st.integers(0, 3)] * 4))
+@settings(max_examples=60)
+def test_places_and_stages_state_the_convolution(
+        batch: int, channels: int, out_channels: int, height: int, width: int,
+        kernel: tuple[int, int], pads: tuple[int, int, int, int]) -> None:
+    problem = Conv2dProblem(batch, channels, height, width, out_channels, kernel, pads=pads)
+    arrays = random_weights(problem)
+    x = random_inputs(problem)[0]
+    (expected,) = reference(problem, [x], arrays)
+    assert normalised_error(by_places(problem, arrays, x), expected) <= tolerance("conv2d", "fp16")
+
+
+def test_units_end_with_the_last_output() -> None:
+    for problem in PROBLEMS.values():
+        places = Places(problem)
+        last = (((problem.batch - 1) * places.image)
+                + (problem.out_height - 1) * places.pitch + problem.out_width - 1)
+        for unit in (64, 128):
+            assert places.units(unit) * unit > last >= (places.units(unit) - 1) * unit
+
+
+@pytest.mark.parametrize(("problem", "reason"), [
+    (replace(SAME, stride=(1, 2)), "stride 1"),
+    (replace(SAME, dilation=(2, 1)), "without dilation"),
+    (replace(SAME, groups=2), "one group"),
+    (replace(SAME, kernel=(1, 1)), "more than one tap"),
+    (replace(SAME, channels=20), "20 to 64 channels, takes multiples of 8"),
+    (replace(SAME, out_channels=12), "takes multiples of 8"),
+    (replace(SAME, height=9, width=4000), "3 rows of 4001 pixels and pads do not fit"),
+    (Conv2dProblem(2**24, 8, 1, 1, 8, (9, 9), pads=(8, 8, 0, 0)), "pixels and pads"),
+])
+def test_other_convolutions_give_a_reason(problem: Conv2dProblem, reason: str) -> None:
+    assert reason in (ALGORITHM.supports(problem, RecordingDevice()) or "")
+
+
+def test_it_needs_tensor_cores_that_read_shared_memory() -> None:
+    device = RecordingDevice()
+    device.limits = replace(device.limits, wgmma=False)
+    assert "sm_90a" in (ALGORITHM.supports(SAME, device) or "")
+
+
+def test_an_empty_batch_needs_no_launch() -> None:
+    problem, device = replace(SAME, batch=0), RecordingDevice()
+    assert ALGORITHM.supports(problem, device) is None
+    weights = Weights(random_weights(problem), device)
+    for variant in ALGORITHM.variants(problem, device):
+        assert not ALGORITHM.prepare(weights, problem, variant, device).launches
+
+
+def test_more_work_is_expected_to_take_longer() -> None:
+    device = RecordingDevice()
+    for variant in ALGORITHM.variants(SAME, device):
+        small, large = (ALGORITHM.expected_us(replace(SAME, batch=batch, height=56, width=56),
+                                              variant, device) for batch in (1, 64))
+        assert 1 < small < large
+
+
+def test_it_builds_without_spills() -> None:
+    pytest.importorskip("cuda.core")
+    pytest.importorskip("gossamer.device.cuda.nvrtc")
+    device = RecordingDevice()
+    for problem in (SAME, DEEP):
+        chosen = {(v["columns"], v["warpgroups"], v["units"], v["turned"]): v
+                  for v in ALGORITHM.variants(problem, device)}
+        for variant in chosen.values():
+            (source,) = ALGORITHM.kernel_sources(problem, variant, device)
+            info = build_info(source, "sm_90a")
+            assert info.spill_bytes == 0, f"{variant.config_text} spills"
+            assert "warning" not in info.log, info.log
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_tiles_on_cuda(cuda: Device, name: str) -> None:
+    check(PROBLEMS[name], cuda, some(name, cuda, 7))
+
+
+@pytest.mark.parametrize("name", ["same", "deep", "uneven"])
+def test_work_groups_that_take_several_tiles_on_cuda(
+        cuda: Device, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    chosen = some(name, cuda, 7)
+    monkeypatch.setattr(cuda, "limits", replace(cuda.limits, compute_units=6))
+    check(replace(PROBLEMS[name], batch=21), cuda, chosen)
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("name", ["same", "slices", "uneven"])
+def test_few_tiles_on_cuda(cuda: Device, name: str) -> None:
+    check(PROBLEMS[name], cuda, some(name, cuda, 21))
+
+
+def test_tiles_take_registers_that_a_multiprocessor_has() -> None:
+    device = RecordingDevice()
+    for variant in (*ALGORITHM.variants(SAME, device), *ALGORITHM.variants(DEEP, device)):
+        tile = tile_of(variant)
+        copy, multiply = tile.registers
+        assert 128 * (copy + multiply * tile.warpgroups) <= 65536
+        assert copy % 8 == multiply % 8 == 0
