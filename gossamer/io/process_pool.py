@@ -25,6 +25,9 @@ MOST_DEATHS = 3
 """How many processes may end, for each that runs at once, before no other takes their place."""
 START_SECONDS = 30.0
 """Seconds after which a process that has not started is ended."""
+_PIPE_BYTES = 2**20
+"""Size of the pipe through which a process answers, where the system gives as much. A process that
+has read pictures is free for others sooner, and they are taken in fewer calls."""
 _ENDS_SECONDS = 5.0
 """Seconds that a process may take to end after its pipe was closed."""
 
@@ -54,6 +57,13 @@ class _Task:
     on_demand: object = None
     then: Callable[[Any], Any] | None = None
     future: Future[Any] = field(default_factory=Future)
+
+
+def _widen(pipe: Any) -> None:
+    """Makes a pipe hold more, where the system can and allows it."""
+    with contextlib.suppress(ImportError, AttributeError, OSError):
+        import fcntl
+        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
 
 
 class ProcessPool:
@@ -219,6 +229,7 @@ class _Process:
             except OSError as error:
                 raise NoProcessError(f"cannot start a {kind}: {error}") from None
             resources.pop_all()
+        _widen(self._process.stdout)
 
     @property
     def has_ended(self) -> bool:

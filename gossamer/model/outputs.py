@@ -34,7 +34,7 @@ def best_classes_of_each(scores: np.ndarray, count: int, names: Sequence[str] | 
     scores: (inputs, classes[, 1, 1]).
     """
     scores = scores.reshape(len(scores), -1).astype(np.float64)
-    order = np.argsort(-scores, axis=1, kind="stable")[:, :count]
+    order = _best_places(scores, count)
     best = np.take_along_axis(scores, order, axis=1)
     if not independent:
         greatest = scores.max(axis=1, keepdims=True)
@@ -46,6 +46,21 @@ def best_classes_of_each(scores: np.ndarray, count: int, names: Sequence[str] | 
     return [[{"class": index, "name": names[index] if names else None, what: value}
              for index, value in zip(indices, values, strict=True)]
             for indices, values in zip(order.tolist(), best.tolist(), strict=True)]
+
+
+def _best_places(scores: np.ndarray, count: int) -> np.ndarray:
+    """Returns the places of the `count` largest numbers of each row, the largest first; of equal
+    ones the first place comes first, and NaN is less than any number."""
+    if not 0 < count < scores.shape[1]:
+        return np.argsort(-scores, axis=1, kind="stable")[:, :count]
+    places = np.sort(np.argpartition(-scores, count - 1, axis=1)[:, :count], axis=1)
+    found = np.take_along_axis(scores, places, axis=1)
+    order = np.take_along_axis(places, np.argsort(-found, axis=1, kind="stable"), axis=1)
+    # which of several equal numbers were chosen is not known where not all of them are
+    least = found.min(axis=1, keepdims=True)
+    open_rows = np.flatnonzero(~((scores >= least).sum(axis=1) == count))
+    order[open_rows] = np.argsort(-scores[open_rows], axis=1, kind="stable")[:, :count]
+    return order
 
 
 def ranks(scores: np.ndarray, right: np.ndarray) -> np.ndarray:
