@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -15,7 +16,6 @@ from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
-from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from gossamer.device.host import processors
@@ -32,6 +32,7 @@ logger = logging.getLogger("gossamer.serve")
 DEADLINE = "Deadline-Ms"
 """The header with the milliseconds after which an answer is of no use."""
 PICTURES = ("image/jpeg", "image/png", "image/webp", "image/bmp", "image/gif")
+_INFERENCE = re.compile("/v2/models/([^/]+)/infer")
 _BINARY = "application/octet-stream"
 _SMALL_BYTES = 2**15
 """JSON up to this size is read in the event loop; more of it would keep it busy."""
@@ -77,26 +78,31 @@ class Server:
             await loop.run_in_executor(None, old.close)
             logger.warning("%s was read again", name)
 
-    async def _infer(self, name: str, request: Request) -> Response:
-        """Returns the answer to a request for inference. Raises what _answered() makes answers of.
-        """
+    async def _infer(self, name: str, headers: Mapping[str, str], receive: Receive) -> Response:
+        """Returns the answer to a request for inference. Raises what answer() makes answers of."""
         if name not in self.models.by_name:
             raise _Refusal(404, f"there is no model {quoted(name)}")
-        deadline = self._deadline(request)
+        deadline = self._deadline(headers)
         size = 0
         chunks: list[bytes] = []
         try:
-            self._check_size(int(request.headers.get("content-length", 0)))
+            self._check_size(int(headers.get("content-length", 0)))
             try:
                 async with asyncio.timeout(self._body_seconds):
-                    async for chunk in request.stream():
+                    is_whole = False
+                    while not is_whole:
+                        message = await receive()
+                        if message["type"] == "http.disconnect":
+                            raise ClientDisconnect
+                        chunk = message.get("body", b"")
                         size += len(chunk)
                         self._bytes_now += len(chunk)
                         self._check_size(size)
                         chunks.append(chunk)
+                        is_whole = not message.get("more_body", False)
             except TimeoutError:
                 raise _Refusal(408, f"the body did not come in {self._body_seconds:g} s") from None
-            return await self._computed(name, request, b"".join(chunks), deadline)
+            return await self._computed(name, headers, b"".join(chunks), deadline)
         finally:
             self._bytes_now -= size
 
@@ -109,9 +115,9 @@ class Server:
             raise _Refusal(429, "too many large requests at once; try again later")
 
     @staticmethod
-    def _deadline(request: Request) -> float | None:
+    def _deadline(headers: Mapping[str, str]) -> float | None:
         """Returns the clock's time after which the answer is of no use."""
-        text = request.headers.get(DEADLINE)
+        text = headers.get(DEADLINE.lower())
         if text is None:
             return None
         try:
@@ -122,16 +128,16 @@ class Server:
             raise _Refusal(400, f"{DEADLINE} is {quoted(text)}, expected milliseconds above 0")
         return time.monotonic() + milliseconds / 1e3
 
-    async def _computed(self, name: str, request: Request, body: bytes,
+    async def _computed(self, name: str, headers: Mapping[str, str], body: bytes,
                         deadline: float | None) -> Response:
         model = self.models.by_name[name]
-        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind in PICTURES:
             arrays = await self._in_thread(model.picture, body)
             wanted = protocol.InferRequest(
-                arrays, binary=_BINARY in request.headers.get("accept", ""))
+                arrays, binary=_BINARY in headers.get("accept", ""))
         else:
-            length = request.headers.get(protocol.HEADER_LENGTH)
+            length = headers.get(protocol.HEADER_LENGTH.lower())
             text, binary = protocol.split(body, length)
             wanted = (protocol.parsed(text, binary) if len(text) <= _SMALL_BYTES
                       else await self._in_thread(protocol.parsed, text, binary))
@@ -162,12 +168,14 @@ class Server:
         return await asyncio.get_running_loop().run_in_executor(
             self._threads, function, *arguments)
 
-    async def answer(self, name: str, request: Request) -> Response:
+    async def answer(self, name: str, headers: Mapping[str, str], receive: Receive) -> Response:
         """Returns the answer to a request for inference, or what its error becomes, and counts it.
+
+        headers: by their names in small letters. receive: gives the body, as ASGI says.
         """
         start = time.monotonic()
         try:
-            response = await self._infer(name, request)
+            response = await self._infer(name, headers, receive)
         except _Refusal as error:
             response = _error(error.status, str(error))
         except QueueFullError as error:
@@ -197,24 +205,29 @@ def _error(status: int, message: str) -> Response:
     return JSONResponse({"error": message}, status)
 
 
-class _Inference:
-    """The route of requests for inference, as an ASGI application."""
+class _App(FastAPI):
+    """The application, whose requests for inference pass by FastAPI: its layers take as long for
+    one as all that is done here."""
 
-    def __init__(self, server: Server) -> None:
-        self._server = server
+    server: Server
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        response = await self._server.answer(scope["path_params"]["name"], Request(scope, receive))
+        found = (_INFERENCE.fullmatch(scope["path"])
+                 if scope["type"] == "http" and scope["method"] == "POST" else None)
+        if found is None:
+            await super().__call__(scope, receive, send)
+            return
+        headers = {name.decode("latin-1"): value.decode("latin-1")
+                   for name, value in scope["headers"]}
+        response = await self.server.answer(found[1], headers, receive)
         await response(scope, receive, send)
 
 
 def make_app(server: Server) -> FastAPI:
     """Returns the application of a server."""
-    app = FastAPI(title="gossamer", version=PACKAGE_VERSION, docs_url=None, redoc_url=None,
-                  openapi_url=None)
-
-    # FastAPI's own routes take as long for a request as all that is done here
-    app.router.routes.append(Route("/v2/models/{name}/infer", _Inference(server), methods=["POST"]))
+    app = _App(title="gossamer", version=PACKAGE_VERSION, docs_url=None, redoc_url=None,
+               openapi_url=None)
+    app.server = server
 
     @app.exception_handler(HTTPException)
     async def refused(_: Request, error: HTTPException) -> Response:
@@ -243,6 +256,10 @@ def make_app(server: Server) -> FastAPI:
     @app.get("/v2/models/{name}")
     async def description(name: str) -> Response:
         return JSONResponse(model_of(name).description())
+
+    @app.get("/v2/models/{name}/infer")
+    async def only_post(name: str) -> Response:
+        raise HTTPException(405, "inference takes POST", {"Allow": "POST"})
 
     @app.get("/v2/models/{name}/ready")
     async def model_ready(name: str) -> Response:
