@@ -145,15 +145,9 @@ class OpenCLDevice(Device):
         self.write(buffer, np.ascontiguousarray(array))
         return buffer
 
-    @property
-    def runs_opencl_libraries(self) -> bool:
-        return True
-
-    def opencl_memory(self, buffer: Buffer) -> int:
-        return int(_handle(buffer).int_ptr)
-
-    def opencl_queue(self, stream: Any) -> int:
-        return int((stream or self._queue).int_ptr)
+    def queue(self, stream: Any) -> cl.CommandQueue:
+        """Returns the queue of a stream, for libraries that add commands of their own to it."""
+        return stream or self._queue
 
     def write(self, buffer: Buffer, array: np.ndarray, stream: Any = None) -> None:
         check_transfer(buffer, array)

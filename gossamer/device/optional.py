@@ -327,54 +327,6 @@ class OptionalCapabilities(PageLockedMemory, abc.ABC):
         raise DeviceError(f"{self.name} runs no PTX; use a CUDA device")
 
     @property
-    def runs_opencl_libraries(self) -> bool:
-        """True if libraries for OpenCL can work in the device's memory and on its streams.
-
-        Such libraries, of which CLBlast is one, need `opencl_memory` and `opencl_queue`.
-        """
-        return False
-
-    def opencl_memory(self, buffer: Buffer) -> int:
-        """Return OpenCL's handle of memory, where `runs_opencl_libraries` is true.
-
-        Parameters
-        ----------
-        buffer : Buffer
-            Memory of the device.
-
-        Returns
-        -------
-        int
-            The handle, a cl_mem.
-
-        Raises
-        ------
-        DeviceError
-            The device runs no libraries for OpenCL.
-        """
-        raise DeviceError(f"{self.name} has no OpenCL memory; use an OpenCL device")
-
-    def opencl_queue(self, stream: Any) -> int:
-        """Return OpenCL's handle of a stream, where `runs_opencl_libraries` is true.
-
-        Parameters
-        ----------
-        stream : Any
-            A stream of the device.
-
-        Returns
-        -------
-        int
-            The handle, a cl_command_queue.
-
-        Raises
-        ------
-        DeviceError
-            The device runs no libraries for OpenCL.
-        """
-        raise DeviceError(f"{self.name} has no OpenCL queues; use an OpenCL device")
-
-    @property
     def runs_cuda_libraries(self) -> bool:
         """True if libraries for CUDA can work in the device's memory and on its streams.
 

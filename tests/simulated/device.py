@@ -86,10 +86,6 @@ class SimulatedDevice(HostDevice):
     def runs_cuda_libraries(self) -> bool:
         return bool(self.architecture)
 
-    @property
-    def runs_opencl_libraries(self) -> bool:
-        return not self.architecture
-
     def current(self) -> AbstractContextManager[None]:
         return nullcontext()
 

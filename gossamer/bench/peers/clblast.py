@@ -8,13 +8,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 
 from gossamer.bench.contender import AbsentError, Alternative, PeerNetwork, ReadyContender
 from gossamer.device.base import Device
 from gossamer.errors import first_line
+
+if TYPE_CHECKING:
+    from gossamer.device.opencl import OpenCLDevice
 
 _LIBRARY = "libclblast.so.1"
 _ROW_MAJOR, _AS_IT_IS, _TRANSPOSED, _SINGLE = 101, 111, 112, 32
@@ -29,7 +32,7 @@ def clblast(network: PeerNetwork, x: np.ndarray, device: Device,
     """Returns CLBlast's product on an OpenCL device, with the settings that CLBlast has for it, or
     with those of its tuner where results of it for this device lie in the current directory.
     Raises AbsentError."""
-    if not device.runs_opencl_libraries:
+    if not runs_opencl(device):
         raise AbsentError("runs through OpenCL: --device opencl:N")
     nodes = network.graph.nodes
     if [node.op for node in nodes] != ["gemm"] or len(nodes[0].inputs) > 2:
@@ -49,8 +52,8 @@ def clblast(network: PeerNetwork, x: np.ndarray, device: Device,
                    device.empty(4 * rows * columns, "a product")]
 
         def work(stream: Any) -> None:
-            queue = ctypes.c_void_p(device.opencl_queue(stream))
-            a, b, c = (ctypes.c_void_p(device.opencl_memory(buffer)) for buffer in buffers)
+            queue = ctypes.c_void_p(device.queue(stream).int_ptr)
+            a, b, c = (ctypes.c_void_p(buffer.handle.int_ptr) for buffer in buffers)
             status = product(_ROW_MAJOR, _AS_IT_IS, _TRANSPOSED, *map(
                 ctypes.c_size_t, (rows, columns, depth)), ctypes.c_float(1), a,
                 *map(ctypes.c_size_t, (0, depth)), b, *map(ctypes.c_size_t, (0, depth)),
@@ -70,6 +73,16 @@ def clblast(network: PeerNetwork, x: np.ndarray, device: Device,
     return [Alternative("OpenCL", make)]
 
 
+def runs_opencl(device: Device) -> TypeGuard[OpenCLDevice]:
+    """Returns whether a device is one of OpenCL, in whose memory CLBlast can compute."""
+    try:
+        from gossamer.device.opencl import OpenCLDevice
+    except ImportError:
+        # without PyOpenCL there is no such device
+        return False
+    return isinstance(device, OpenCLDevice)
+
+
 @cache
 def _library() -> ctypes.CDLL:
     """Raises AbsentError where CLBlast is not installed."""
@@ -80,16 +93,14 @@ def _library() -> ctypes.CDLL:
 
 
 @cache
-def _tuned(device: Device, folder: Path) -> str:
+def _tuned(device: OpenCLDevice, folder: Path) -> str:
     """Gives CLBlast the fastest settings that its tuner found for the device, and returns them; ""
     where the folder has no results of the tuner.
 
     Raises AbsentError for a file that is no result of the tuner, and where CLBlast does not take
     the settings.
     """
-    import pyopencl as cl
-
-    handle = cl.CommandQueue.from_int_ptr(device.opencl_queue(None)).device
+    handle = device.queue(None).device
     results = [result for path in sorted(folder.glob(_TUNED))
                if (result := _result(path)).device == handle.name.strip()]
     if not results:

@@ -20,7 +20,7 @@ from gossamer.bench.contender import (
     ReadyContender,
     check_cuda_or_processor,
 )
-from gossamer.bench.peers.clblast import clblast
+from gossamer.bench.peers.clblast import clblast, runs_opencl
 from gossamer.bench.processors import allowed, bound
 from gossamer.device.base import Device
 from gossamer.device.registry import find
@@ -179,7 +179,7 @@ def defaults(device: Device, layers: bool) -> list[str]:
     CLBlast by products on one.
     """
     if not device.runs_cuda_libraries:
-        on_opencl = ["clblast"] if device.runs_opencl_libraries and layers else []
+        on_opencl = ["clblast"] if runs_opencl(device) and layers else []
         on_host = ["jax-jit"] if not (device.compiles or layers) else []
         return ["torch-eager", *on_host, "onnxruntime", *([] if layers else ["opencv-dnn"]),
                 *on_opencl]

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import pyopencl as cl
 import pytest
 
 from gossamer.bench.contender import AbsentError
@@ -21,7 +20,7 @@ SETTINGS = ("GEMMK=0 KREG=1 KWG=16 KWI=2 MDIMA=32 MDIMC=16 MWG=128 NDIMB=32 NDIM
 
 @pytest.fixture
 def opencl(compiled_device: Device) -> Iterator[Device]:
-    if not compiled_device.runs_opencl_libraries or compiled_device.is_simulator:
+    if not peer.runs_opencl(compiled_device) or compiled_device.is_simulator:
         pytest.skip("CLBlast runs through OpenCL")
     try:
         peer._library()
@@ -34,7 +33,7 @@ def opencl(compiled_device: Device) -> Iterator[Device]:
 
 
 def write_results(device: Device, settings: str, time: str = "0.5", family: int = 2) -> None:
-    handle = cl.CommandQueue.from_int_ptr(device.opencl_queue(None)).device
+    handle = device.queue(None).device
     Path(f"clblast_xgemm_{family}_32.json").write_text(json.dumps({
         "device": handle.name, "best_kernel": "Xgemm", "best_time": time,
         "best_parameters": settings}))
