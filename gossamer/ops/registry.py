@@ -7,9 +7,9 @@ from importlib import import_module
 
 from gossamer.ops.op import Op
 
-_NAMES = ("backprop", "batch_norm", "batch_statistics", "concat", "conv2d", "conv_transpose2d",
-          "copy", "elementwise", "gather", "gemm", "im2col", "matmul", "normalise", "onnx_part",
-          "pad", "part", "pool", "reduce", "region", "resize", "softmax", "top_k")
+_NAMES = ("backprop", "batch_norm", "concat", "conv2d", "conv_transpose2d", "copy", "elementwise",
+          "gather", "gemm", "matmul", "onnx_part", "pad", "part", "pool", "reduce", "region",
+          "resize", "softmax", "top_k")
 
 
 class _Ops(MutableMapping[str, Op]):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 
@@ -12,6 +11,7 @@ from gossamer.device.base import Buffer, Device
 from gossamer.facts import REAL
 from gossamer.ops.algorithm import Algorithm, Problem, Variant
 from gossamer.ops.op import Op
+from gossamer.ops.registry import OPS
 from gossamer.ops.weights import Weights
 from gossamer.tensor import TensorSpec, held, logical_view, pack, unpack
 from tests.tolerances import normalised_error, tolerance
@@ -22,7 +22,7 @@ as -1 in integers."""
 
 
 def op_of(problem: Problem) -> Op:
-    return importlib.import_module(f"gossamer.ops.{problem.op}").OP
+    return OPS[problem.op]
 
 
 def random_array(rng: np.random.Generator, shape: Sequence[int], dtype: str) -> np.ndarray:

@@ -6,16 +6,12 @@ from gossamer.expression import FUNCTIONS, Expression, ExpressionStep, apply
 from gossamer.facts import PLUS_MINUS_ONE, TERNARY
 from gossamer.ops.backprop.problem import BackpropProblem
 from gossamer.ops.batch_norm.problem import BatchNormProblem
-from gossamer.ops.batch_statistics.problem import BatchStatisticsProblem
 from gossamer.ops.concat.problem import ConcatProblem
-from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv_transpose2d.problem import ConvTranspose2dProblem
 from gossamer.ops.copy.problem import convert, slice_, transpose
 from gossamer.ops.elementwise.problem import ElementwiseProblem, cast
 from gossamer.ops.gather.problem import GatherProblem
-from gossamer.ops.im2col.problem import Im2colProblem
 from gossamer.ops.matmul.problem import MatmulProblem
-from gossamer.ops.normalise.problem import NormaliseProblem
 from gossamer.ops.pad.problem import PadProblem
 from gossamer.ops.pool.problem import PoolProblem
 from gossamer.ops.reduce.problem import ReduceProblem
@@ -24,7 +20,6 @@ from gossamer.ops.softmax.problem import SoftmaxProblem
 from gossamer.ops.top_k.problem import TopKProblem
 from gossamer.tensor import Format, TensorSpec, default_spec
 
-_NORM = BatchNormProblem(default_spec((2, 2, 3, 3)), 1e-3)
 _IMAGE = default_spec((1, 16, 6, 6))
 _ODD = default_spec((1, 15, 6, 6))
 _PAIR = default_spec((2, 15, 3, 3))
@@ -49,9 +44,6 @@ _POSITIVE_DIVISION = Expression(2, (
 PROBLEMS = {
     "batch_norm": [BatchNormProblem(default_spec((2, 2, 3, 3)), 1e-3, momentum)
                    for momentum in (None, 0.9)],
-    "batch_statistics": [BatchStatisticsProblem(_NORM)],
-    "normalise": [NormaliseProblem(_NORM)],
-    "im2col": [Im2colProblem(Conv2dProblem(2, 3, 6, 5, 1, (3, 3), (2, 1), (1, 1, 1, 1)))],
     "pool": [PoolProblem(_IMAGE, "max", (3, 3)), PoolProblem(_ODD, "average", (3, 3)),
              PoolProblem(_ODD, "max", (3, 3), facts=(PLUS_MINUS_ONE,))],
     "reduce": [

@@ -10,6 +10,10 @@ import numpy as np
 
 from gossamer.bench.contender import PeerNetwork
 from gossamer.bench.layer_tables import ConvLayer, yolo
+from gossamer.bench.published_steps import register
+from gossamer.bench.published_steps.batch_statistics import BatchStatisticsProblem
+from gossamer.bench.published_steps.im2col import Im2colProblem
+from gossamer.bench.published_steps.normalise import NormaliseProblem
 from gossamer.bench.suites.layers import problem_case
 from gossamer.bench.suites.networks import network_case
 from gossamer.bench.work import Case, Files, Item, Setting
@@ -18,12 +22,9 @@ from gossamer.model.builder import GraphBuilder
 from gossamer.model.graph import Graph
 from gossamer.ops.algorithm import Problem
 from gossamer.ops.batch_norm.problem import BatchNormProblem
-from gossamer.ops.batch_statistics.problem import BatchStatisticsProblem
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.ops.gemm.problem import GemmProblem
-from gossamer.ops.im2col.problem import Im2colProblem
-from gossamer.ops.normalise.problem import NormaliseProblem
 from gossamer.ops.registry import OPS
 from gossamer.plan.program import Layer
 from gossamer.tensor import default_spec
@@ -38,6 +39,7 @@ _LEAKY = Expression(1, (ExpressionStep("leaky_relu", (0,), (SLOPE,)),), (1,))
 def published(batch: int, files: Files) -> list[Item]:
     """Returns, for the shape of each layer of YOLOv4-tiny and YOLOv2-tiny with batch norm, the five
     published steps, each by itself, and the whole layer by the statistics of its own batch."""
+    register()
     items = []
     for layer in yolo():
         if layer.out_channels in (255, 425):

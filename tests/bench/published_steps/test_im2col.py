@@ -3,11 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from gossamer.bench.published_steps.im2col import Im2colProblem, reference
 from gossamer.device.base import Device
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.reference import reference as convolution
-from gossamer.ops.im2col.problem import Im2colProblem
-from gossamer.ops.im2col.reference import reference
 from tests.ops.harness import check, random_inputs, random_weights
 from tests.tolerances import normalised_error
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from gossamer.bench.published_steps.batch_statistics import BatchStatisticsProblem
+from gossamer.bench.published_steps.batch_statistics import reference as statistics_of
+from gossamer.bench.published_steps.normalise import NormaliseProblem
+from gossamer.bench.published_steps.normalise import reference as normalised
 from gossamer.device.base import Device
 from gossamer.ops.batch_norm.problem import BatchNormProblem
 from gossamer.ops.batch_norm.reference import reference as whole
-from gossamer.ops.batch_statistics.problem import BatchStatisticsProblem
-from gossamer.ops.batch_statistics.reference import reference as statistics_of
-from gossamer.ops.normalise.problem import NormaliseProblem
-from gossamer.ops.normalise.reference import reference as normalised
 from gossamer.ops.weights import Weights
 from gossamer.tensor import default_spec
 from tests.conftest import is_slow
