@@ -1,6 +1,5 @@
 """The examples of the documentation work, and the files and options that it names exist."""
 
-import ast
 import base64
 import contextlib
 import os
@@ -227,36 +226,3 @@ def test_every_page_of_notes_is_listed():
 
 def test_readme_is_short():
     assert len((ROOT / "README.md").read_text().splitlines()) <= 180
-
-
-def _imports(path):
-    """The packages of gossamer that a file imports, within functions too."""
-    modules = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            modules.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module == "gossamer":
-            modules.update(f"gossamer.{alias.name}" for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            modules.add(node.module)
-    return {name.split(".")[1] for name in modules if name.startswith("gossamer.")}
-
-
-def test_imports_run_as_the_architecture_says():
-    section = (DOCS / "architecture.md").read_text().split("## Imports run one way")[1]
-    rows = re.findall(r"^\| (`[\w`, ]+`) \| (.*) \|$", section.split("\n## ")[0], re.MULTILINE)
-    ground = set(re.findall(r"`(\w+)`", rows[0][0]))
-    allowed = {name: set() for name in ground}
-    for rooms, imports in rows[1:]:
-        names = set(re.findall(r"`(\w+)`", imports))
-        names |= ground if "the base modules" in imports else set()
-        for room in re.findall(r"`(\w+)`", rooms):
-            allowed[room] = set(allowed) if imports == "all of these" else names
-    wrong = []
-    for path in sorted((ROOT / "gossamer").rglob("*.py")):
-        room = path.relative_to(ROOT / "gossamer").parts[0].removesuffix(".py")
-        if room in allowed:
-            wrong += [f"{path.relative_to(ROOT)} imports {other}"
-                      for other in _imports(path) & {*allowed} - allowed[room] - {room}]
-    assert not wrong
-    assert len(allowed) >= 14
