@@ -1,5 +1,7 @@
 # make demo   classify a photo, layer by layer, on this machine's best device
 # make test   every test that can run here
+# make quick  the linters, and the files of tests that find most for their time, within a minute
+# make plant-faults  how many of 30 planted faults make quick finds
 # make lint   ruff, mypy and import-linter
 # make bench  measure this machine
 # make fuzz   random layers by the thousand, and mutated files by the ten thousand for every reader
@@ -15,6 +17,8 @@ PYTHON ?= python3
 PYTEST_ARGS ?=
 # processes that the tests run in
 JOBS ?= auto
+# number of faults and seed of `make plant-faults`
+FAULTS_ARGS ?= --count 30 --seed 0
 # kills, seed and devices of `make soak`
 SOAK_ARGS ?= --count 200 --seed 0
 # mutations of each reader, seed and readers of `make fuzz`; failures are kept in tests/fuzz/kept
@@ -55,7 +59,12 @@ CONTRACTS := $(addprefix gossamer/, __init__.py errors.py plan/api.py plan/plan.
 	detect/detector.py detect/box.py detect/drawing.py \
 	train/__init__.py train/mlp.py train/predictor.py train/many.py train/data/preparation.py train/loop/progress.py)
 
-.PHONY: demo test lint bench fuzz fuzz-plans backend-tests classes soak serve-fuzz serve-load ray-cluster stand-ins pocl
+# What `make quick` runs: tests/quick.txt names the files. They run on the host alone.
+QUICK := $(BIN)/ruff check --quiet . && $(BIN)/mypy --no-error-summary && \
+	$(BIN)/python -m pytest @tests/quick.txt -m "not slow" --host-only --maxfail 5 \
+	--numprocesses 2 --dist worksteal
+
+.PHONY: demo test quick plant-faults lint bench fuzz fuzz-plans backend-tests classes soak serve-fuzz serve-load ray-cluster stand-ins pocl
 
 demo: .venv/demo.stamp
 	@$(BIN)/gossamer devices
@@ -65,6 +74,13 @@ demo: .venv/demo.stamp
 
 test: .venv/dev.stamp pocl
 	$(BIN)/python -m pytest --numprocesses $(JOBS) --maxprocesses 8 --dist worksteal $(PYTEST_ARGS)
+
+quick: .venv/dev.stamp
+	$(QUICK)
+
+# faults in gossamer's Python, one at a time in a copy of the checkout, and whether `make quick` fails
+plant-faults: .venv/dev.stamp
+	$(BIN)/python tools/plant_faults.py $(FAULTS_ARGS) -- sh -c '$(QUICK)'
 
 # many more random layers, and many more mutated files, than `make test` tries
 fuzz: .venv/dev.stamp

@@ -21,6 +21,9 @@ from tests import workers
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
+_host_only = False
+"""Whether the tests of this session run on the host alone."""
+
 COMPILED: dict[KernelSource, None] = {}
 """Every kernel that was built for an OpenCL device in this session, in order."""
 
@@ -51,6 +54,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="fail unless these devices work here, e.g. pocl,oclgrind,emulated",
     )
     parser.addoption(
+        "--host-only", action="store_true",
+        help="leave out OpenCL and CUDA: fixtures of devices give the host alone",
+    )
+    parser.addoption(
         "--emulate", choices=("plain", "races", "bounds"), metavar="MODE",
         help="run kernels as CUDA has them, on the processor, to find faults: plain, races, bounds",
     )
@@ -58,6 +65,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "expect_oclgrind: plants a fault that Oclgrind must find")
+    global _host_only
+    _host_only = config.getoption("--host-only")
     # Oclgrind reads these variables when its first context is created
     os.environ["OCLGRIND_DATA_RACES"] = "1"
     os.environ["OCLGRIND_LOG"] = str(_oclgrind_log())
@@ -95,6 +104,8 @@ def working_devices() -> dict[str, Device]:
     """Returns the devices that work here, by the names that tests show."""
     from gossamer.device.registry import devices, find
 
+    if _host_only:
+        return {"host": find("host")}
     _record_builds()
     working: dict[str, Device] = {}
     for entry in devices():
@@ -261,6 +272,8 @@ _API_NAMES = {"opencl": "OpenCL", "cuda": "CUDA"}
 def _not_tested() -> list[str]:
     from gossamer.device.registry import devices
 
+    if _host_only:
+        return ["OpenCL and CUDA (--host-only)"]
     lines = [f"{_API_NAMES.get(entry.name, entry.name)} ({entry.problem})"
              for entry in devices() if entry.problem]
     working = working_devices()

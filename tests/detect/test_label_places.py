@@ -35,6 +35,7 @@ def test_one_box_with_several_labels() -> None:
     assert all(label.left in (20, 60) and label.top in (15, 20, 75, 80) for label in labels)
 
 
+@pytest.mark.slow
 def test_many_labels_in_one_place() -> None:
     labels = places([Area(45, 45, 55, 55)] * 60, [(20, 5)] * 60, 100, 100)
     assert _overlaps(labels) == 0

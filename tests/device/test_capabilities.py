@@ -247,6 +247,7 @@ def test_the_scan_passes(line: str) -> None:
     assert not list(found(line))
 
 
+@pytest.mark.slow
 def test_code_asks_for_capabilities_and_not_for_kinds_of_devices() -> None:
     used, lines = set(), []
     for path in sorted(PACKAGE.rglob("*.py")):

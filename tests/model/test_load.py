@@ -196,6 +196,7 @@ def test_constants_that_are_read_no_more_do_not_count() -> None:
     assert graph.constants["w"].nbytes == 30 * 2**20 and "w3" not in graph.constants
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_onnxruntime")
 def test_constants_beyond_the_limit_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ModelError, match=r"Conv 'conv': the weight comes from 'w', a constant that "

@@ -118,6 +118,7 @@ def check_variant(algorithm: BinaryRegion, problem: RegionProblem, variant: Vari
                                       f"{variant.config_text} {variant.inputs[0]} of {problem}")
 
 
+@pytest.mark.slow
 @given(problem=regions(), choice=st.integers(0, 3), seed=st.integers(0, 99))
 @settings(max_examples=80)
 def test_every_bit_of_any_region(problem: RegionProblem, choice: int, seed: int) -> None:

@@ -219,6 +219,7 @@ def test_one_library_wherever_it_can() -> None:
         assert ("whole network", "onnxruntime") not in steps(plan)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_forked_process_has_the_plan() -> None:
     code = """
@@ -238,6 +239,7 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
+@pytest.mark.slow
 def test_without_the_library_all_is_as_before(tmp_path: Path) -> None:
     onnx.save(small(), tmp_path / "small.onnx")
     np.save(tmp_path / "x.npy", images(2))

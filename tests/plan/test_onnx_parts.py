@@ -96,6 +96,7 @@ def test_texts_and_sequences() -> None:
     np.testing.assert_array_equal(np.concatenate(parts), ROWS[:, :2])
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_loop() -> None:
     plan = gossamer.compile(counting(2**62), "host")
     timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))

@@ -24,6 +24,7 @@ from tests.plan.same_classes import (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 @pytest.mark.parametrize("name", NETWORKS)
 def test_noise_and_photos_have_the_same_classes(name: str, quick_device: Device,

@@ -158,6 +158,7 @@ _TENSORS = st.fixed_dictionaries(
               "parameters": st.fixed_dictionaries({"binary_data_size": st.integers(-1, 20)})})
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(_JSON | st.fixed_dictionaries({"inputs": st.lists(_TENSORS, max_size=3)}),
        st.binary(max_size=24))

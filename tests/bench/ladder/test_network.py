@@ -112,6 +112,7 @@ def test_tensors_that_integers_cannot_count_are_refused(compiled_device: Device,
         published(Rung.BORDERS, "float32", compiled_device)
 
 
+@pytest.mark.slow
 def test_mobilenet_is_computed(timings: list[int]) -> None:
     device = working_devices().get("pocl") or working_devices().get("cuda")
     if device is None:

@@ -92,6 +92,7 @@ def bench(*words: object) -> Any:
     return CliRunner().invoke(app, ["bench", *map(str, words)])
 
 
+@pytest.mark.slow
 def test_one_command_draws_all_figures(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     rows = [row for batch in (1, 64) for name in ("alexnet/conv2", "alexnet/conv3")

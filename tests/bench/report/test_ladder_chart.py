@@ -39,6 +39,7 @@ def test_each_machine_has_its_newest_run() -> None:
     assert found[0].times["ladder:1-pixels", "fp64"].median_us == 7000
 
 
+@pytest.mark.slow
 def test_bars_are_the_times_from_the_first_rung_to_the_plan() -> None:
     pytest.importorskip("matplotlib")
     (ladder,) = ladders(run())

@@ -38,6 +38,7 @@ def test_no_rows_no_plot() -> None:
         plots.png([])
 
 
+@pytest.mark.slow
 def test_many_cases_are_marks_in_a_panel_a_network_and_batch(
     monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -60,6 +60,7 @@ def test_bad_marks_leave_the_file_alone(text: str, reason: str, tmp_path: Path) 
     assert path.read_text() == text
 
 
+@pytest.mark.slow
 def test_documentation_shows_the_committed_rows() -> None:
     files = sorted(RESULTS.rglob("*.jsonl"))
     if not files:

@@ -47,6 +47,7 @@ def images(graph: Graph) -> np.ndarray:
     return _steps(np.random.default_rng(0).standard_normal(shape, np.float32))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "parameters", "layers"), [
     # the published numbers of weights: of AlexNet without groups, of ResNet-18 without biases
     ("vgg-cifar10", 14_022_016, 9), ("alexnet-binary", 62_367_776, 8),
@@ -75,6 +76,7 @@ def test_every_contender_has_the_same_signs(name: str) -> None:
         np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
 
 
+@pytest.mark.slow
 def test_a_case_measures_the_network_and_states_its_memory(tmp_path: Path) -> None:
     graph = vgg_cifar10("small", 8)
     case = binary_case(lambda: PeerNetwork("small", graph), 1,
@@ -97,6 +99,7 @@ def test_rows_state_the_memory_of_the_context() -> None:
     assert described(floats) == "no layer on bits"
 
 
+@pytest.mark.slow
 def test_rows_state_the_share_of_the_stem(tmp_path: Path) -> None:
     plan = make_plan(resnet18("small", 32), tmp_path, "host", only="host_popcount")
     program = plan.program(1)
@@ -110,6 +113,7 @@ def test_rows_state_the_share_of_the_stem(tmp_path: Path) -> None:
     assert shares_text(gossamer.compile(vgg_cifar10("small", 8), "host").program(1)) == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", [resnet18, resnet18_body])
 def test_every_binary_layer_of_resnet18_stays_packed(build: Callable[..., Graph],
                                                      device: Device) -> None:

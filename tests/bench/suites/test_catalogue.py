@@ -114,6 +114,7 @@ def test_cases_are_filtered_by_name() -> None:
         select(["gemm"], [1], "bert")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(len(NETWORKS)))
 def test_a_layer_has_every_contender(number: int, tmp_path: Path) -> None:
     host = find("host")
@@ -130,6 +131,7 @@ def test_a_layer_has_every_contender(number: int, tmp_path: Path) -> None:
     assert {row.batch for row in result.rows} == {1 if number == len(LAYERS) else 3}
 
 
+@pytest.mark.slow
 def test_the_forced_depthwise_algorithm_takes_its_layer_alone(tmp_path: Path) -> None:
     for number in range(len(LAYERS)):
         names = {row.contender for row in contest.run(

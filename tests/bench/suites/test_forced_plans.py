@@ -44,6 +44,7 @@ def files(tmp_path: Path) -> list[Path]:
     return [plain, packed]
 
 
+@pytest.mark.slow
 def test_every_algorithm_is_forced_or_absent_with_a_reason(tmp_path: Path) -> None:
     case = network_case("suite", tiny(), 2, setting(find("host"), tmp_path, ["onnxruntime"],
                                                     ["fp32", "fp16"]), force_each=True)
@@ -77,6 +78,7 @@ def block() -> PeerNetwork:
     return PeerNetwork("block", inverted_residual(InvertedResidual("block", 8, 6, 16, 8, 1)))
 
 
+@pytest.mark.slow
 def test_plans_between_layers_read_and_write_what_lies_there(
         device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if is_slow(device):
@@ -94,6 +96,7 @@ def test_plans_between_layers_read_and_write_what_lies_there(
     assert formats == {None: {"NCHW"}, Format("NHWC", "float16"): {"NHWC float16"}}
 
 
+@pytest.mark.slow
 def test_a_plan_without_regions_is_a_contender(device: Device, tmp_path: Path,
                                                monkeypatch: pytest.MonkeyPatch) -> None:
     if is_slow(device):
@@ -141,6 +144,7 @@ def test_the_error_behind_a_sign_has_no_bound(tmp_path: Path) -> None:
         binary.most_error[name] for name in ("tf32", "fp16")) > 2
 
 
+@pytest.mark.slow
 def test_files_are_cases_by_their_names(files: list[Path], tmp_path: Path) -> None:
     items = select(["networks"], [1, 2], models=files)
     assert [(item.name, item.batch) for item in items] == [

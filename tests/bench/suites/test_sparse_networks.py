@@ -68,6 +68,7 @@ def test_where_resnet_halves_the_image() -> None:
         assert [by_name[name] for by_name in sizes] == [(size, size)] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BUILDS)
 def test_a_network_is_the_same_in_onnx(name: str) -> None:
     graph = BUILDS[name](name, thin, SMALL[name])

@@ -61,6 +61,7 @@ def task(definition: TrainingCase = TINY) -> EpochWork:
     return make_epoch(definition)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", SHAPES, ids=str)
 @pytest.mark.parametrize("networks", [1, 4])
 def test_c_trains_as_the_reference_does(built: None, sizes: tuple[int, ...],
@@ -122,6 +123,7 @@ def test_what_does_not_build_is_absent(unbuilt: None, monkeypatch: pytest.Monkey
         TRAINING_PEERS["c-one-core"](task(), find("host"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("networks", [1, 3])
 def test_everybody_trains(networks: int, tmp_path: Path) -> None:
     tiny = dataclasses.replace(TINY, networks=networks)

@@ -38,6 +38,7 @@ def job(**changed: Any) -> Job:
     return dataclasses.replace(Job("gossamer", graph, x, 2, "host", "fp32", "quick"), **changed)
 
 
+@pytest.mark.slow
 def test_planning_is_timed_from_empty_caches(tmp_path: Path,
                                              monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path / "mine"))
@@ -84,6 +85,7 @@ def test_torch_compile_is_timed_where_it_is_installed() -> None:
         fresh_process.run(dataclasses.replace(done, precision="tf32"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("contender", ["gossamer", "torch-compile"])
 def test_the_first_of_several_outputs_is_checked(contender: str) -> None:
     if contender != "gossamer" and find_spec("torch") is None:
@@ -107,6 +109,7 @@ def test_a_graph_is_the_same_in_torch(network: str) -> None:
     assert normalised_error(result, reference(graph, x)) < tolerance("network")
 
 
+@pytest.mark.slow
 def test_a_process_that_fails_is_a_failure_with_its_last_line() -> None:
     with pytest.raises(RuntimeError, match="there is no device 'tpu:0'"):
         fresh_process.run(job(device="tpu:0"))

@@ -47,6 +47,7 @@ def test_from_samples_to_a_network_that_runs(samples, model, tmp_path):
     assert np.load(tmp_path / "y.npy").shape == (60, 3)
 
 
+@pytest.mark.slow
 def test_it_learns_and_says_so(samples, model, tmp_path):
     facts = json.loads(succeeds(*train(
         samples, model, "--epochs", "30", "--shuffle", "--validation", samples, "--seed", "3",

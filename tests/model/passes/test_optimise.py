@@ -201,6 +201,7 @@ STEPS = ("conv", "depthwise", "norm", "relu", "sigmoid", "clip", "add", "mul", "
          "transposed")
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 9), st.integers(0, 9)),
                 min_size=3, max_size=14), st.integers(0, 9))
 def test_random_graphs_keep_their_results(

@@ -58,6 +58,7 @@ def test_reads_both_containers(tmp_path, data):
         assert array.flags["C_CONTIGUOUS"] and array.flags["OWNDATA"] and array.flags["WRITEABLE"]
 
 
+@pytest.mark.slow
 @FUZZ
 @given(array=hnp.arrays(
     st.sampled_from([np.float32, np.float64, np.float16, np.int64, np.int32, np.int16, np.int8,
@@ -179,6 +180,7 @@ def test_refuses_instances(tmp_path):
         refused(tmp_path, tf.zip_file(body, {}), "pickle instruction")
 
 
+@pytest.mark.slow
 def test_survives_what_breaks_unpicklers(tmp_path):
     deep = b")" + b"\x85" * 200_000
     refused(tmp_path, tf.zip_file(deep, {}), "no named tensors")

@@ -98,6 +98,7 @@ def check_cusparse(problem: Conv2dProblem, device: Device) -> list[Variant]:
     return check_alone(Im2colCusparse(), problem, device, pruned(problem, 0.1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("problem", CONVOLUTIONS, ids=Conv2dProblem.describe)
 def test_im2col_with_cublas(double: Any, problem: Conv2dProblem) -> None:
     variants = check_alone(Im2colCublas(), problem, double.device)

@@ -29,6 +29,7 @@ def restored(variant: Variant, device: Device) -> LayerChoice | str:
     return saved_options._restored(saved_options._stored(step, device), LAYER, device, exact=True)
 
 
+@pytest.mark.slow
 def test_tiles_that_were_listed_for_another_precision_are_found() -> None:
     """A plan in float16 has the tiles of float16 for its steps in TF32 too."""
     device = RecordingDevice()

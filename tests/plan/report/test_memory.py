@@ -110,6 +110,7 @@ def test_floats_have_no_such_line() -> None:
     assert report.memory is None and "memory:" not in str(report)
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 @pytest.mark.parametrize(("name", "planes"), [("resnet18_w1a1_cifar10", 1),
                                               ("cnv_w1a1_cifar10", 2), ("lfc_w1a1_mnist", 2)])

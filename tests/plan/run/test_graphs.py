@@ -57,6 +57,7 @@ def test_the_second_execution_is_captured_and_then_replayed(plan: Plan,
         assert graphs.captures == (seed >= 1)
 
 
+@pytest.mark.slow
 def test_profiles_neither_nest_graphs_nor_disturb_results(plan: Plan,
                                                           graphs: GraphDevice) -> None:
     for x in (images(2), images(2, 1)):

@@ -53,6 +53,7 @@ def test_facts_change_a_key_where_there_are_some():
     assert "facts" not in canonical(PROBLEM) | canonical(PROBLEM)["weights_info"]
 
 
+@pytest.mark.slow
 def test_a_key_does_not_depend_on_the_process():
     code = ("from tests.plan.store.test_keys import PROBLEM; "
             "from gossamer.plan.store.keys import problem_key; print(problem_key(PROBLEM))")

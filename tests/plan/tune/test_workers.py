@@ -147,6 +147,7 @@ CONVOLUTION = with_density(Conv2dProblem(8, 16, 7, 7, 16, (3, 3), pads=(1, 1, 1,
                                          epilogue=BIAS_RESIDUAL_CLIP), 0.2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("writable", [True, False])
 def test_kernels_and_forms_are_those_of_this_process(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writable: bool) -> None:

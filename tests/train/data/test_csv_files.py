@@ -137,6 +137,7 @@ def outcome(path, numbers, **options):
     return samples.x.tolist(), samples.y.tolist(), samples.y.dtype, samples.pixels
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(LINES, st.sampled_from([",", ";", "\t"]), st.sampled_from(["\n", "\r\n", "\n \n"]),
        st.sampled_from(["first", "last"]), st.none() | st.integers(1, 3), st.booleans())

@@ -155,6 +155,7 @@ def test_more_work_is_expected_to_take_longer() -> None:
         assert 1 < small < large
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("problem, first, step, architecture", [
     (POINTWISE, 0, 2, "sm_90"), (WINDOWS, 1, 4, "sm_90"), (STEM, 0, 6, "sm_90"),
     (POINTWISE, 1, 4, "sm_80")], ids=("pointwise", "windows", "stem", "older"))

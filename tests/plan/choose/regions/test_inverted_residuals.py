@@ -64,6 +64,7 @@ def _images(graph: Graph) -> np.ndarray:
     return np.random.default_rng(3).standard_normal(shape).astype(np.float32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_blocks_are_computed_as_one(activation: str) -> None:
     build = _Blocks(8, 9)
@@ -78,6 +79,7 @@ def test_blocks_are_computed_as_one(activation: str) -> None:
             if row["op"] != "copy"] == ["inverted_residual"] * 2
 
 
+@pytest.mark.slow
 def test_a_depthwise_and_a_pointwise_convolution_are_computed_as_one() -> None:
     build = _Blocks(8, 9)
     build.add_block("relu6", expands=False)
@@ -89,6 +91,7 @@ def test_a_depthwise_and_a_pointwise_convolution_are_computed_as_one() -> None:
     assert "separable" in [row["algorithm"] for row in plan.report(2).rows]
 
 
+@pytest.mark.slow
 def test_the_report_says_why_a_block_is_not_computed_as_one(
         monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     no_comparison(monkeypatch)
@@ -100,6 +103,7 @@ def test_the_report_says_why_a_block_is_not_computed_as_one(
         "the depthwise convolution has dilation (2, 2), takes none")
 
 
+@pytest.mark.slow
 def test_nothing_is_said_of_layers_that_are_no_block(monkeypatch: pytest.MonkeyPatch,
                                                      tmp_path: Path) -> None:
     no_comparison(monkeypatch)

@@ -62,6 +62,7 @@ def _tune(folder, number, barrier):
         stored.put_plans({f"{number}, {rows}": ("small, batch 1", TIMING)})
 
 
+@pytest.mark.slow
 @posix
 def test_two_processes_lose_nothing(tmp_path):
     context = multiprocessing.get_context("spawn")
@@ -103,6 +104,7 @@ def _tune_until_killed(folder, first, acknowledged):
         rows += 1
 
 
+@pytest.mark.slow
 @posix
 def test_200_kills_leave_a_readable_file_that_lost_nothing(tmp_path):
     context = multiprocessing.get_context("forkserver")
@@ -148,6 +150,7 @@ def _tune_until_line(folder, line, rows):
     sys.settrace(None)
 
 
+@pytest.mark.slow
 @posix
 def test_a_kill_at_any_line_of_the_writing_loses_nothing_older(tmp_path):
     context = multiprocessing.get_context("forkserver")

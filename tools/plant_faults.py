@@ -1,0 +1,215 @@
+"""Plants faults into gossamer's Python, one at a time, and says which of them a command finds.
+
+    python tools/plant_faults.py --count 30 --seed 0 -- make quick
+
+A fault is a comparison that is flipped, a term that is dropped, or a bound that is off by one. They
+are drawn from all files of the package in equal numbers of each kind, with a seed, so that nobody
+chooses them. Each is planted in a temporary copy of the checkout, in which the command runs; it has
+found the fault where it fails. It must pass on the copy without a fault, and is ended after several
+times as long as it took there, which counts as found. The last line says how many were found, and
+the exit status is 1 where fewer than --least were.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+SLOWER = 4.0
+"""How many times as long as without a fault the command may take."""
+OPPOSITE: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Lt: ast.GtE, ast.GtE: ast.Lt, ast.Gt: ast.LtE, ast.LtE: ast.Gt, ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In}
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A change of one expression of a file."""
+
+    kind: str
+    path: Path
+    """The file, within the checkout."""
+    line: int
+    """The line at which the expression begins, from 1 on."""
+    start: int
+    """The place in the file's bytes at which the expression begins."""
+    end: int
+    """The place in the file's bytes at which it ends."""
+    new: str
+    """The Python that replaces it."""
+
+    def planted(self, content: bytes) -> bytes:
+        """Returns the file's content with the fault."""
+        return content[:self.start] + f"({self.new})".encode() + content[self.end:]
+
+    def describe(self, content: bytes) -> str:
+        """Returns the file, the line and both expressions."""
+        old = re.sub(r"\s+", " ", content[self.start:self.end].decode())
+        return f"{self.path}:{self.line}: {self.kind}: {old} -> {self.new}"
+
+
+def faults_of(path: Path, content: bytes) -> Iterator[Fault]:
+    """Yields every fault that can be planted in a file."""
+    tree = ast.parse(content)
+    starts = [0]
+    for line in content.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+    for node in _expressions(tree):
+        for kind, new in _changes(node):
+            yield Fault(kind, path, node.lineno, starts[node.lineno - 1] + node.col_offset,
+                        starts[(node.end_lineno or 0) - 1] + (node.end_col_offset or 0),
+                        ast.unparse(new))
+
+
+def _expressions(node: ast.AST) -> Iterator[ast.expr]:
+    """Yields the expressions below a node, but for those within f-strings, whose places Python 3.11
+    does not know, annotations, and the test whether a file is run as a program."""
+    for name, value in ast.iter_fields(node):
+        if name in ("annotation", "returns"):
+            continue
+        for child in value if isinstance(value, list) else [value]:
+            if not isinstance(child, ast.AST) or isinstance(child, ast.JoinedStr):
+                continue
+            if isinstance(child, ast.Compare) and "__name__" in ast.unparse(child):
+                continue
+            if isinstance(child, ast.expr):
+                yield child
+            yield from _expressions(child)
+
+
+def _changes(node: ast.expr) -> Iterator[tuple[str, ast.expr]]:
+    """Yields the kinds of faults that an expression can have, each with what it becomes."""
+    if isinstance(node, ast.Compare):
+        if len(node.ops) == 1:
+            yield "comparison flipped", ast.Compare(
+                node.left, [OPPOSITE[type(node.ops[0])]()], node.comparators)
+        for index, bound in enumerate(node.comparators):
+            if _is_number(bound):
+                others = list(node.comparators)
+                others[index] = _one_more(bound)
+                yield "bound off by one", ast.Compare(node.left, node.ops, others)
+    elif isinstance(node, ast.BoolOp):
+        for index in range(len(node.values)):
+            rest = [*node.values[:index], *node.values[index + 1:]]
+            yield "term dropped", rest[0] if len(rest) == 1 else ast.BoolOp(node.op, rest)
+    elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub | ast.Mult):
+        # a text without its second half is no fault of arithmetic
+        if not any(isinstance(side, ast.JoinedStr) or (isinstance(side, ast.Constant)
+                                                       and isinstance(side.value, str))
+                   for side in (node.left, node.right)):
+            yield "term dropped", node.left
+    elif isinstance(node, ast.Subscript):
+        part = node.slice
+        if isinstance(part, ast.Slice):
+            for name in ("lower", "upper"):
+                bound = getattr(part, name)
+                if bound is not None:
+                    moved = ast.Slice(part.lower, part.upper, part.step)
+                    setattr(moved, name, _one_more(bound))
+                    yield "bound off by one", ast.Subscript(node.value, moved, node.ctx)
+    elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "range" and node.args:
+        last = min(len(node.args), 2) - 1
+        if not isinstance(node.args[last], ast.Starred):
+            moved_args = list(node.args)
+            moved_args[last] = _one_more(node.args[last])
+            yield "bound off by one", ast.Call(node.func, moved_args, node.keywords)
+
+
+def _is_number(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and type(node.value) is int
+
+
+def _one_more(node: ast.expr) -> ast.expr:
+    return ast.BinOp(node, ast.Add(), ast.Constant(1))
+
+
+def draw(count: int, seed: int) -> list[Fault]:
+    """Returns that many different faults, in turn of each kind."""
+    by_kind: dict[str, list[Fault]] = {}
+    for path in sorted((ROOT / "gossamer").rglob("*.py")):
+        for fault in faults_of(path.relative_to(ROOT), path.read_bytes()):
+            by_kind.setdefault(fault.kind, []).append(fault)
+    rng = random.Random(seed)
+    for faults in by_kind.values():
+        rng.shuffle(faults)
+    kinds = sorted(by_kind)
+    return [by_kind[kinds[index % len(kinds)]][index // len(kinds)] for index in range(count)]
+
+
+def copied(target: Path) -> None:
+    """Copies the files of the checkout that git does not ignore, and links its .venv and the folder
+    of networks beside it."""
+    names = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+                           cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for name in filter(None, names.split("\0")):
+        if (ROOT / name).is_file():
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, target / name)
+    for source, link in ((ROOT / ".venv", target / ".venv"),
+                         (ROOT.parent / "shared", target.parent / "shared")):
+        if source.exists() and not link.exists():
+            link.symlink_to(source.resolve())
+
+
+def passes(command: list[str], folder: Path, seconds: float | None) -> bool | None:
+    """Returns whether the command passes in a copy of the checkout; None where it did not end in
+    time."""
+    process = subprocess.Popen(command, cwd=folder, env={**os.environ, "PYTHONPATH": str(folder)},
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                               start_new_session=True)
+    try:
+        return process.wait(seconds) == 0
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=30, help="faults (30)")
+    parser.add_argument("--seed", type=int, default=0, help="seed by which they are drawn (0)")
+    parser.add_argument("--least", type=int, default=0, help="fewest that must be found (0)")
+    parser.add_argument("command", nargs="+", help="what runs, after --")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="gossamer-faults-") as name:
+        folder = Path(name) / "checkout"
+        copied(folder)
+        start = time.monotonic()
+        if not passes(options.command, folder, None):
+            sys.exit(f"{' '.join(options.command)} fails without a fault")
+        alone_s = time.monotonic() - start
+        print(f"without a fault: passes in {alone_s:.0f} s", flush=True)
+        found = 0
+        for fault in draw(options.count, options.seed):
+            content = (ROOT / fault.path).read_bytes()
+            (folder / fault.path).write_bytes(fault.planted(content))
+            start = time.monotonic()
+            result = passes(options.command, folder, SLOWER * alone_s + 60)
+            (folder / fault.path).write_bytes(content)
+            found += not result
+            text = {True: "missed", False: "found", None: "found, as it does not end"}[result]
+            print(f"{text} ({time.monotonic() - start:.0f} s): {fault.describe(content)}",
+                  flush=True)
+    print(f"{found} of {options.count} found")
+    return int(found < options.least)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
