@@ -6,40 +6,22 @@ import abc
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, cast
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, cast
 
 from gossamer.device.copying_graph import CopyingGraph, GraphThenCopies
+from gossamer.device.other_libraries import OtherLibraries
 from gossamer.device.page_locked import PageLockedMemory
 from gossamer.errors import DeviceError, InputError
-from gossamer.tensor import TensorSpec
 
 if TYPE_CHECKING:
     from gossamer.device.base import Buffer, Device, Kernel
-
-
-class DeviceArray(Protocol):
-    """A C-contiguous array in a device's memory, which other libraries can read by DLPack."""
-
-    @property
-    def buffer(self) -> Buffer:
-        """The memory of the array."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The array's shape."""
-
-    @property
-    def dtype(self) -> np.dtype:
-        """The array's dtype."""
 
 
 class NeedsDeviceError(DeviceError):
     """A call that needs the device itself, where another process only builds kernels for it."""
 
 
-class OptionalCapabilities(PageLockedMemory, abc.ABC):
+class OptionalCapabilities(PageLockedMemory, OtherLibraries, abc.ABC):
     """The capabilities that a device may lack, from which Device inherits.
 
     A device that has one overrides its flag and the methods that belong to it. The inherited
@@ -325,214 +307,3 @@ class OptionalCapabilities(PageLockedMemory, abc.ABC):
             The assembler refused a program; the message carries its log.
         """
         raise DeviceError(f"{self.name} runs no PTX; use a CUDA device")
-
-    @property
-    def runs_cuda_libraries(self) -> bool:
-        """True if libraries for CUDA can work in the device's memory and on its streams.
-
-        Such libraries are cuBLAS, cuSPARSE, cuDNN, PyTorch and JAX. They need `Buffer.address`,
-        `stream_handle`, `current`, `keep` and `wrap`.
-        """
-        return False
-
-    def stream_handle(self, stream: Any) -> int:
-        """Return CUDA's handle of a stream, where `runs_cuda_libraries` is true.
-
-        Parameters
-        ----------
-        stream : Any
-            A stream of the device, or of a library that works on it.
-
-        Returns
-        -------
-        int
-            The handle.
-
-        Raises
-        ------
-        DeviceError
-            The device has no streams of CUDA.
-        InputError
-            The object is no stream.
-        """
-        raise self._without_cuda("its streams have no handles")
-
-    def current(self) -> AbstractContextManager[None]:
-        """Return a context manager inside which the device's CUDA context is current.
-
-        Returns
-        -------
-        context manager
-            It holds for the calling thread.
-
-        Raises
-        ------
-        DeviceError
-            The device has no CUDA context.
-        """
-        raise self._without_cuda("it has no context of CUDA")
-
-    def keep(self, *objects: Any) -> None:
-        """Make the graph that the calling thread records keep objects alive.
-
-        Launches and copies do this for their own arguments. Where nothing is recorded, nothing is
-        done.
-
-        Parameters
-        ----------
-        *objects : Any
-            What a library's call uses: buffers, descriptors, plans.
-        """
-        return None
-
-    def wrap(self, address: int, nbytes: int, owner: object) -> Buffer:
-        """Return memory of another library as a buffer, where `runs_cuda_libraries` is true.
-
-        Parameters
-        ----------
-        address : int
-            First byte of the memory.
-        nbytes : int
-            Size in bytes.
-        owner : object
-            What the buffer keeps alive, as the memory is freed with it.
-
-        Returns
-        -------
-        Buffer
-            The same memory.
-
-        Raises
-        ------
-        DeviceError
-            The device's memory has no addresses.
-        """
-        raise self._without_cuda("its memory has no addresses")
-
-    def holds(self, array: Any) -> bool:
-        """Return whether an array of another library lies on a device of this kind.
-
-        Parameters
-        ----------
-        array : Any
-            An array that supports DLPack or the CUDA array interface.
-
-        Returns
-        -------
-        bool
-            True where `incoming` takes such an array without a copy, or says why this one must be
-            moved first.
-        """
-        return False
-
-    def incoming(self, array: Any, stream: Any = None, *, name: str = "the input",
-                 dtype: np.typing.DTypeLike | None = None) -> DeviceArray:
-        """Return another library's array in the device's memory, where `holds` is true.
-
-        It shares the array's memory and keeps it alive. Work that is pending on the array ends
-        before later work of the stream.
-
-        Parameters
-        ----------
-        array : Any
-            The array.
-        stream : Any
-            The stream whose work will read the array.
-        name : str
-            Name of the array, for the error's message.
-        dtype : dtype, optional
-            The dtype that the array must have.
-
-        Returns
-        -------
-        DeviceArray
-            The array.
-
-        Raises
-        ------
-        DeviceError
-            The device takes no arrays of other libraries.
-        InputError
-            The array lies elsewhere, is not contiguous, or has another dtype; the message says
-            what to do.
-        """
-        raise self._without_arrays()
-
-    def empty_array(self, spec: TensorSpec, purpose: str, stream: Any = None) -> DeviceArray:
-        """Allocate an array that other libraries can read, on a device that takes theirs.
-
-        Parameters
-        ----------
-        spec : TensorSpec
-            Shape and dtype of the array.
-        purpose : str
-            Use of the memory, for the error's message.
-        stream : Any
-            The stream whose work fills the array.
-
-        Returns
-        -------
-        DeviceArray
-            The array.
-
-        Raises
-        ------
-        DeviceError
-            The device exchanges no arrays with other libraries.
-        OutOfMemoryError
-            The device has too little memory.
-        """
-        raise self._without_arrays()
-
-    def array_in(self, buffer: Buffer, spec: TensorSpec, stream: Any = None) -> DeviceArray:
-        """Return an array over memory of the device, on a device that takes those of libraries.
-
-        Parameters
-        ----------
-        buffer : Buffer
-            The memory, which lives as long as the array.
-        spec : TensorSpec
-            Shape and dtype of the array.
-        stream : Any
-            The stream whose work fills the array.
-
-        Returns
-        -------
-        DeviceArray
-            The array.
-
-        Raises
-        ------
-        DeviceError
-            The device exchanges no arrays with other libraries.
-        """
-        raise self._without_arrays()
-
-    def like(self, array: Any, result: DeviceArray) -> Any:
-        """Return a result as an array of the library of another array, over the same memory.
-
-        Parameters
-        ----------
-        array : Any
-            An array of that library.
-        result : DeviceArray
-            An array of this device.
-
-        Returns
-        -------
-        Any
-            The library's array; for libraries that gossamer does not know the result itself.
-
-        Raises
-        ------
-        DeviceError
-            The device exchanges no arrays with other libraries.
-        """
-        raise self._without_arrays()
-
-    def _without_cuda(self, reason: str) -> DeviceError:
-        return DeviceError(f"{self.name} runs no libraries for CUDA, as {reason}; use a CUDA "
-                           "device")
-
-    def _without_arrays(self) -> DeviceError:
-        return DeviceError(f"{self.name} takes no arrays of other libraries; give NumPy arrays")

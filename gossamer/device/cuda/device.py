@@ -34,7 +34,7 @@ from gossamer.device.cuda.memory import Allocation, CudaBuffer, StreamAllocation
 from gossamer.device.cuda.ptx import PtxProgram
 from gossamer.device.cuda.recording import Recorder
 from gossamer.device.cuda.streams import CudaStream, SideStreams
-from gossamer.device.optional import DeviceArray
+from gossamer.device.other_libraries import DeviceArray
 from gossamer.device.source import KernelSource
 from gossamer.errors import DeviceError, InputError, OutOfMemoryError
 from gossamer.tensor import TensorSpec
