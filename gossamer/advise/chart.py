@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
-import io
-
 from gossamer.advise.advice import AS_IT_IS, WAYS, Advice
-from gossamer.errors import InputError
-
-
-def check_drawable() -> None:
-    """Raises InputError where matplotlib is missing."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise InputError("--plot: needs matplotlib: pip install matplotlib")
+from gossamer.io.charts import as_png, new_figure
 
 
 def png(advice: Advice, title: str) -> bytes:
     """Returns a PNG picture: how many times as fast as without zeros the network is, by the share
     of zeros, beside the line of the network as it is."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7.0, 4.5), layout="constrained", dpi=110)
-    FigureCanvasAgg(figure)
+    figure = new_figure(7.0, 4.5, 110)
     axis = figure.subplots()
     measured = [way for way in WAYS if way.name in advice.network_us]
     curve = [(0.0, 1.0), *((way.sparsity, advice.speed(way.name)) for way in measured
@@ -42,6 +29,4 @@ def png(advice: Advice, title: str) -> bytes:
     axis.set_title(f"{title}, batch {advice.batch}, {advice.description}", fontsize=10)
     axis.legend(fontsize=8)
     axis.grid(linewidth=0.3)
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png", metadata={"Software": None})
-    return picture.getvalue()
+    return as_png(figure)

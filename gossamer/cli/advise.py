@@ -16,6 +16,7 @@ from gossamer.cli.onnx_form import onnx_form
 from gossamer.cli.options import DeviceOption, JsonOption, ModelArgument, WeightsOption
 from gossamer.errors import InputError
 from gossamer.io import output_files, terminal
+from gossamer.io.charts import check_available
 from gossamer.io.output_files import replacing
 from gossamer.ops.algorithm import PRECISIONS
 from gossamer.plan.measurement import counted
@@ -51,7 +52,7 @@ def advise_(
     if speed_up is not None and (reason := check_speed_up(speed_up)) is not None:
         raise InputError(f"--speed-up {speed_up:g}: {reason}")
     if plot is not None:
-        chart.check_drawable()
+        check_available("--plot")
         output_files.check_file("--plot", plot, ".png", filter(None, (model, weights)))
     read = onnx_form(model, weights)
     console = Console(stderr=True)

@@ -18,6 +18,7 @@ from gossamer.cli.bench_serve import SERVE, bench_serve
 from gossamer.cli.options import DeviceOption, JsonOption
 from gossamer.errors import InputError
 from gossamer.io import terminal
+from gossamer.io.charts import check_available
 from gossamer.model.readers import registry
 from gossamer.ops.algorithm import PRECISIONS
 
@@ -141,14 +142,13 @@ def bench(
 
 
 def _check_files(csv: Path | None, plot: Path | None) -> None:
-    from gossamer.bench.report import plots
     from gossamer.bench.rows import check_writable
 
     if csv is not None:
         check_writable("--csv", csv, ".csv")
     if plot is not None:
         check_writable("--plot", plot, ".png")
-        plots.check_available()
+        check_available("--plot")
 
 
 def _write_files(rows: Sequence[ResultRow], csv: Path | None, plot: Path | None,

@@ -15,7 +15,7 @@ from gossamer.io import terminal
 from gossamer.io.images import LONGEST, PRESETS, Preprocessing, open_image
 from gossamer.io.text import shape_text
 from gossamer.model.input_format import InputFormat
-from gossamer.model.photos import as_taken
+from gossamer.model.photos import as_taken, batch_as_taken
 
 if TYPE_CHECKING:
     from gossamer.model.graph import Graph, ValueInfo
@@ -119,17 +119,9 @@ class PhotoReader:
 def photo_batches(paths: Sequence[str], batch: int, prepare: Preprocessing,
                   info: ValueInfo) -> Iterator[tuple[np.ndarray, ...]]:
     """Yields the prepared photos, `batch` at a time, as an input takes them."""
-    given = info.given
     for start in range(0, len(paths), batch):
         images = [open_image(path) for path in paths[start : start + batch]]
-        if given is not None and (given.changes_values or given.dtype == "uint8"):
-            # the device normalises
-            photos = prepare.pixel_batch(images).transpose(0, 3, 1, 2)
-        else:
-            photos = prepare.batch(images)
-        if len(info.shape) == 2 and photos[0].size == info.shape[1]:
-            photos = photos.reshape(len(photos), -1)
-        yield (photos if given is None else given.arranged(photos),)
+        yield (batch_as_taken(prepare, info, images),)
 
 
 def _checked_size(options: PhotoOptions, model: str,

@@ -14,14 +14,13 @@ from gossamer.cli.train_data import DataOptions, TrainingData
 from gossamer.cli.train_output import EpochReporter
 from gossamer.device.registry import find
 from gossamer.errors import ConvergenceWarning, InputError, TrainingError
-from gossamer.io import terminal
+from gossamer.io import charts, terminal
 from gossamer.ops.backprop.problem import ACTIVATIONS, LOSSES
 from gossamer.plan.policy import EFFORTS
 from gossamer.train import MLP
 from gossamer.train.data import sources
 from gossamer.train.data.columns import IMPUTES
 from gossamer.train.data.samples import TASKS
-from gossamer.train.export import curve
 from gossamer.train.loop.settings import INITIAL, OPTIMISERS
 
 DEMO: dict[str, Any] = {"sizes": (1024, 32, 10), "schedule": ("step", 4, 0.3), "epochs": 8,
@@ -204,7 +203,7 @@ def _check_outputs(outputs: dict[str, Path | None], curve_file: Path | None) -> 
     drawn. curve_file: the file that --curve names."""
     if outputs["--output"] is None:
         raise InputError("give -o MODEL.onnx: where the network goes")
-    if outputs["--curve"] is not None and (reason := curve.available()):
+    if outputs["--curve"] is not None and (reason := charts.missing()):
         if curve_file is not None:
             raise InputError(f"--curve {curve_file}: {reason}")
         terminal.notice(f"no learning curve is drawn: {reason}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from PIL import Image
 
@@ -28,12 +30,19 @@ def as_taken(prepare: Preprocessing, info: ValueInfo,
              image: np.ndarray | Image.Image) -> np.ndarray:
     """Returns one photo as an input takes it, without the batch. image: the photo as open_image()
     or load_image() returns it."""
+    return batch_as_taken(prepare, info, [image])[0]
+
+
+def batch_as_taken(prepare: Preprocessing, info: ValueInfo,
+                   images: Sequence[np.ndarray | Image.Image]) -> np.ndarray:
+    """Returns photos as an input takes them, as as_taken() does each. Raises InputError where they
+    have different sizes."""
     given = info.given
     if given is not None and (given.changes_values or given.dtype == "uint8"):
         # the device normalises
-        values = prepare.pixels(image).transpose(2, 0, 1)
+        photos = prepare.pixel_batch(images).transpose(0, 3, 1, 2)
     else:
-        values = prepare(image)
-    if len(info.shape) == 2 and values.size == info.shape[1]:
-        values = values.reshape(-1)
-    return values if given is None else given.arranged(values[None])[0]
+        photos = prepare.batch(images)
+    if len(info.shape) == 2 and photos[0].size == info.shape[1]:
+        photos = photos.reshape(len(photos), -1)
+    return photos if given is None else given.arranged(photos)

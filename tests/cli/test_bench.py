@@ -12,7 +12,6 @@ import pytest
 from typer.testing import CliRunner
 
 from gossamer.bench import peaks, work
-from gossamer.bench.report import plots
 from gossamer.bench.rows import KEYS, read_rows
 from gossamer.bench.suites import catalogue
 from gossamer.bench.suites.networks import network_case
@@ -20,6 +19,7 @@ from gossamer.bench.work import Files, Item
 from gossamer.cli.app import app
 from gossamer.cli.bench import bench as verb
 from gossamer.device.registry import find
+from gossamer.io import charts
 from gossamer.plan.store.tuning_cache import file_name, tuning_folder
 from tests.bench.conftest import PEAKS
 from tests.bench.networks import tiny
@@ -149,7 +149,7 @@ def test_markdown_of_what_was_measured() -> None:
 def test_without_matplotlib_nothing_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plots.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(charts.importlib.util, "find_spec", lambda name: None)
     result = bench("tiny", "--device", "host", "--plot", tmp_path / "rows.png")
     assert result.exit_code == 2 and "pip install matplotlib" in result.stderr
     assert not result.stdout and not list(tmp_path.iterdir())

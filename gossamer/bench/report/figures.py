@@ -4,7 +4,6 @@ published ladder of MobileNetV2."""
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Mapping, Sequence
 from operator import methodcaller
@@ -14,7 +13,6 @@ from typing import Any
 from gossamer.bench.contender import OWN
 from gossamer.bench.ladder.rungs import SUITE as LADDER
 from gossamer.bench.report import ladder_chart
-from gossamer.bench.report.plots import check_available
 from gossamer.bench.report.sparse_summary import (
     COMPILED,
     IM2COL_PEERS,
@@ -33,6 +31,7 @@ from gossamer.bench.report.sparse_summary import (
 from gossamer.bench.report.tables import through
 from gossamer.bench.rows import ResultRow, write_output
 from gossamer.errors import InputError
+from gossamer.io.charts import as_png, check_available, new_figure
 
 _FORMS = {"untiled": UNTILED, "tiled": TILED, "tables": TABLE, "generated": COMPILED, OWN: OWN}
 _SPEED = f"speed of {OWN}"
@@ -60,12 +59,12 @@ def write(rows: Sequence[ResultRow], folder: Path) -> list[Path]:
         its_layers = [measured for measured in layers if measured.where == machine]
         its_networks = [measured for measured in networks if measured.where == machine]
         target = folder / re.sub(r"[^a-z0-9]+", "-", " ".join(machine).lower()).strip("-")
-        files = {f"{name}.png": _png(figure)
+        files = {f"{name}.png": as_png(figure)
                  for name, figure in _figures(its_layers, its_networks).items()}
         if its_layers or its_networks:
             files["summary.md"] = summary(its_layers, its_networks).encode()
         if machine in ladders:
-            files["ladder.png"] = _png(ladder_chart.ladder_figure(ladders[machine]))
+            files["ladder.png"] = as_png(ladder_chart.ladder_figure(ladders[machine]))
         for name, content in files.items():
             write_output("--figures", target / name, content)
             written.append(target / name)
@@ -151,11 +150,7 @@ def _against_batch(layers: Sequence[MeasuredCase]) -> Any:
 def _panels(count: int, width: float, title: str,
             measured: MeasuredCase) -> tuple[Any, Sequence[Any]]:
     """A figure with panels below one another; its title names the machine of `measured`."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, _HEIGHT * count), layout="constrained", dpi=_DOTS)
-    FigureCanvasAgg(figure)
+    figure = new_figure(width, _HEIGHT * count, _DOTS)
     figure.suptitle(f"{title}, {through(*measured.where)}, fp32", fontsize=9)
     return figure, list(figure.subplots(count, 1, squeeze=False)[:, 0])
 
@@ -187,9 +182,3 @@ def _label(axis: Any, title: str, unit: str) -> None:
     axis.set_ylabel(unit, fontsize=8)
     axis.tick_params(axis="y", which="both", labelsize=7)
     axis.legend(fontsize=7, loc="lower right", bbox_to_anchor=(1, 1), ncols=4, frameon=False)
-
-
-def _png(figure: Any) -> bytes:
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png", metadata={"Software": None})
-    return picture.getvalue()

@@ -12,6 +12,7 @@ from gossamer.bench.ladder.rungs import SUITE, Rung
 from gossamer.bench.report.tables import through
 from gossamer.bench.report.views import rank, views
 from gossamer.bench.rows import ResultRow
+from gossamer.io.charts import new_figure
 
 _BARS = {rung.contender: f"{rung.value}. {rung.label}" for rung in Rung} | {OWN: f"{OWN}'s plan"}
 """Labels of the chart's lines by contender, from the top."""
@@ -45,8 +46,6 @@ def ladders(rows: Sequence[ResultRow]) -> list[Ladder]:
 def ladder_figure(ladder: Ladder) -> Any:
     """Returns the chart of a run: a line for each rung from the first to the last, and below them
     that of gossamer's plan, with a bar for each precision."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
     from matplotlib.patches import Patch
     from matplotlib.ticker import LogLocator, NullFormatter
 
@@ -54,8 +53,7 @@ def ladder_figure(ladder: Ladder) -> Any:
                          if (contender, precision) in ladder.times] for contender in _BARS}
     lines = {contender: rows for contender, rows in lines.items() if rows}
     height = _MARGINS + _BAR * sum(len(rows) + 1 for rows in lines.values())
-    figure = Figure(figsize=(_WIDTH, height), layout="constrained", dpi=_DOTS)
-    FigureCanvasAgg(figure)
+    figure = new_figure(_WIDTH, height, _DOTS)
     axis = figure.subplots()
     ticks = []
     position = 0

@@ -3,8 +3,6 @@ speed of light."""
 
 from __future__ import annotations
 
-import importlib.util
-import io
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
@@ -12,6 +10,7 @@ from gossamer.bench.contender import OWN
 from gossamer.bench.report.views import View, rank, views
 from gossamer.bench.rows import ResultRow
 from gossamer.errors import InputError
+from gossamer.io.charts import as_png, check_available, new_figure
 
 _BAR, _LINE, _GAP, _MARGINS, _WIDTH = 0.13, 0.1, 0.12, 1.1, 9.0
 """Sizes in inches: heights of a bar, of a line of marks, of the gap between cases and of a panel's
@@ -22,13 +21,6 @@ _MOST_BARS = 6
 """Cases of a panel beyond which marks are drawn instead of bars."""
 _SHAPES = {"fp32": "o", "tf32": "^", "fp16": "s", "int8": "v", "b1": "D"}
 """Matplotlib's marker for each precision."""
-
-
-def check_available(option: str = "--plot") -> None:
-    """Raises InputError where matplotlib is not installed."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise InputError(f"{option} needs matplotlib, which is not installed: pip install "
-                         "matplotlib")
 
 
 def png(rows: Sequence[ResultRow]) -> bytes:
@@ -43,12 +35,9 @@ def png(rows: Sequence[ResultRow]) -> bytes:
 
     Raises InputError where matplotlib is missing or there are no rows.
     """
-    check_available()
+    check_available("--plot")
     if not rows:
         raise InputError("--plot: there are no rows to show")
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     shown = views(rows)
     bars = _grouped(shown, lambda view: (_suite_and_machine(view), view.first.batch,
                                          view.precision))
@@ -58,9 +47,7 @@ def png(rows: Sequence[ResultRow]) -> bytes:
     grid = _grid(panels, many)
     height = sum(inches for _, inches in grid)
     columns = max(len(line) for line, _ in grid)
-    figure = Figure(figsize=(_WIDTH * columns, height), layout="constrained",
-                    dpi=min(_DOTS, _MOST_DOTS / height))
-    FigureCanvasAgg(figure)
+    figure = new_figure(_WIDTH * columns, height, min(_DOTS, _MOST_DOTS / height))
     axes = figure.subplots(len(grid), columns, squeeze=False,
                            height_ratios=[inches for _, inches in grid])
     names = sorted({view.contender(row) for view in shown for row in view.rows},
@@ -74,9 +61,7 @@ def png(rows: Sequence[ResultRow]) -> bytes:
             _draw(axis, title, panels[key], colours, _marks if many else _bars)
     figure.legend(handles=_legend(colours, shown, many), fontsize=7, loc="outside upper center",
                   ncols=5 * columns)
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png", metadata={"Software": None})
-    return picture.getvalue()
+    return as_png(figure)
 
 
 Panels = dict[tuple[Any, ...], list[View]]

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 
-from gossamer.bench.report.plots import check_available
 from gossamer.bench.serving import ServingRow
+from gossamer.io.charts import as_png, check_available, new_figure
 
 
 def serving_png(rows: Sequence[ServingRow]) -> bytes:
     """Returns a plot with a line for each server: the 99th percentile of its latencies, and a
     thinner one for the median, over the requests a second. Raises InputError where matplotlib is
     missing."""
-    check_available()
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 4.5), layout="constrained")
+    check_available("--plot")
+    figure = new_figure(9, 4.5, 100)
     axes = figure.add_subplot()
     for server in dict.fromkeys(row.server for row in rows):
         points = sorted((row.rate, row.p50_ms, row.p99_ms) for row in rows
@@ -32,6 +28,4 @@ def serving_png(rows: Sequence[ServingRow]) -> bytes:
              title="Time from when a request is due to its answer")
     axes.grid(alpha=0.3)
     figure.legend(fontsize=8, loc="outside right upper")
-    picture = io.BytesIO()
-    FigureCanvasAgg(figure).print_png(picture)
-    return picture.getvalue()
+    return as_png(figure)

@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
-import io
 from collections.abc import Mapping, Sequence
 
-from gossamer.errors import InputError
+from gossamer.io.charts import as_png, new_figure
 
 _INCHES, _DOTS = (7.0, 5.5), 110
-
-
-def available() -> str | None:
-    """Returns the reason why no picture can be drawn; None where one can."""
-    if importlib.util.find_spec("matplotlib") is None:
-        return "matplotlib is not installed: pip install matplotlib"
-    return None
 
 
 def png(title: str, losses: Sequence[float],
@@ -26,16 +17,10 @@ def png(title: str, losses: Sequence[float],
     accuracies: shares of right answers, by name of the data and by epoch (from 1); they are drawn
     below the losses.
     of_labels: whether these are shares; else they are R^2 of numbers that were learnt.
-    Raises InputError where matplotlib is missing.
     """
-    if reason := available():
-        raise InputError(f"no learning curve: {reason}")
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-    figure = Figure(figsize=_INCHES, layout="constrained", dpi=_DOTS)
-    FigureCanvasAgg(figure)
+    figure = new_figure(*_INCHES, _DOTS)
     error, share = figure.subplots(2, 1, sharex=True)
     epochs, factor = range(1, len(losses) + 1), 100 if of_labels else 1
     error.plot(epochs, losses, marker=".", color="C3")
@@ -54,6 +39,4 @@ def png(title: str, losses: Sequence[float],
         share.legend(fontsize=8)
     for axis in (error, share):
         axis.grid(which="both", linewidth=0.3)
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png", metadata={"Software": None})
-    return picture.getvalue()
+    return as_png(figure)

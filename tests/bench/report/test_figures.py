@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from gossamer.bench.report import figures, plots
+from gossamer.bench.report import figures
 from gossamer.bench.report.sparse_summary import LAYERS, NETWORKS, newest, summary
 from gossamer.bench.rows import ResultRow, append_rows
 from gossamer.cli.app import app
 from gossamer.errors import InputError
+from gossamer.io import charts
 from tests.bench.rows import row
 
 TIMES = {"gossamer": 10.0, "gossamer:direct_sparse/untiled": 60.0,
@@ -115,7 +116,7 @@ def test_one_command_draws_all_figures(tmp_path: Path) -> None:
 def test_bars_are_the_times_and_speeds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     drawn: dict[str, Any] = {}
-    monkeypatch.setattr(figures, "_png", lambda figure: drawn.setdefault(
+    monkeypatch.setattr(figures, "as_png", lambda figure: drawn.setdefault(
         figure.get_suptitle() + figure.axes[0].get_ylabel(), figure) and b"")
     figures.write(case("alexnet/conv2") + case("alexnet/conv3", factor=2.0), tmp_path)
     times, speeds, means = drawn.values()
@@ -143,7 +144,7 @@ def test_what_cannot_be_drawn_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path:
     append_rows(path, [row("gossamer", 1.0)])
     assert "there are no rows of the suites sparse-layers, sparse-networks and ladder" in bench(
         "--table", path, "--figures", tmp_path / "figures").stderr
-    monkeypatch.setattr(plots.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(InputError, match="--figures needs matplotlib"):
+    monkeypatch.setattr(charts.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match="--figures: matplotlib is not installed"):
         figures.write(case("alexnet/conv2"), tmp_path)
     assert not (tmp_path / "figures").exists()

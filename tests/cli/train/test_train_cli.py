@@ -10,8 +10,8 @@ import pytest
 from PIL import Image
 
 from gossamer.cli import train_output
+from gossamer.io import charts
 from gossamer.train.data import sources
-from gossamer.train.export import curve
 from tests.cli.command_line import fails, gossamer_cli, succeeds
 from tests.cli.train.small import LABELS, X, save_csv, train
 
@@ -170,7 +170,7 @@ def test_disk_full(samples, model, monkeypatch):
 
 
 def test_no_curve_without_matplotlib(samples, model, monkeypatch):
-    monkeypatch.setattr(curve, "available", lambda: "matplotlib is not installed")
+    monkeypatch.setattr(charts, "missing", lambda: "matplotlib is not installed")
     assert "--curve c.png: matplotlib is not installed" in fails(
         2, *train(samples, model, "--curve", "c.png"))
 
@@ -197,7 +197,7 @@ def test_demo(tmp_path, monkeypatch):
     assert fails(2, "train", "--demo", "-o", tmp_path / "m.onnx") == (
         f"error: --output {tmp_path / 'm.onnx'}: expected a folder, for the demo writes several "
         "files")
-    monkeypatch.setattr(curve, "available", lambda: "matplotlib is not installed")
+    monkeypatch.setattr(charts, "missing", lambda: "matplotlib is not installed")
     (tmp_path / "file").write_text("")
     assert f"--output {tmp_path / 'file'}: cannot be made: File exists; expected a folder" in fails(
         2, "train", "--demo", "-o", tmp_path / "file")

@@ -1,0 +1,41 @@
+"""Figures of matplotlib as PNG files, and what is said where it is not installed."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+from typing import Any
+
+from gossamer.errors import InputError
+
+
+def missing() -> str | None:
+    """Returns the reason why no figure can be drawn; None where matplotlib is installed."""
+    if importlib.util.find_spec("matplotlib") is None:
+        return "matplotlib is not installed: pip install matplotlib"
+    return None
+
+
+def check_available(option: str) -> None:
+    """Raises InputError, which names the option that asks for a figure, where matplotlib is not
+    installed."""
+    if reason := missing():
+        raise InputError(f"{option}: {reason}")
+
+
+def new_figure(width: float, height: float, dots: float) -> Any:
+    """Returns an empty figure of matplotlib that is drawn without a window. width, height: its size
+    in inches. dots: its dots per inch."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained", dpi=dots)
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def as_png(figure: Any) -> bytes:
+    """Returns a figure as the content of a PNG file, which is the same for the same figure."""
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", metadata={"Software": None})
+    return picture.getvalue()
