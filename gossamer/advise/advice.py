@@ -18,8 +18,9 @@ from gossamer.plan.report.report import Report
 class Way:
     """A way to prune a network.
 
-    name: such as "90%". pattern: one of gossamer.model.prune_patterns.PATTERNS. sparsity: the share
-    of each layer's weights that become zero.
+    name: such as "90%".
+    pattern: one of gossamer.model.prune_patterns.PATTERNS.
+    sparsity: the share of each layer's weights that become zero.
     """
 
     name: str
@@ -40,9 +41,10 @@ class LayerGroup:
     """Layers whose times can be told from those of others in all plans: one, or several that one
     kernel computes in some plan.
 
-    layers: their names. pruned: those of them whose weights can become zero. weights: how many
-    weights these have. us: microseconds by the name of the way, and of AS_IT_IS, each step timed
-    alone.
+    layers: their names.
+    pruned: those of them whose weights can become zero.
+    weights: how many weights these have.
+    us: microseconds by the name of the way, and of AS_IT_IS, each step timed alone.
     """
 
     layers: tuple[str, ...]
@@ -55,10 +57,13 @@ class LayerGroup:
 class Advice:
     """What zeros bring a network on a device.
 
-    device, description: the device. batch: images of an execution. groups: the layers with weights
-    that can become zero, in the network's order. others_us: microseconds of all other steps, by the
-    name of the way. network_us: microseconds of an execution, by the name of the way. absent: by
-    the name of a way why it was not measured. warnings: what may have spoilt the times.
+    device, description: the device.
+    batch: images of an execution.
+    groups: the layers with weights that can become zero, in the network's order.
+    others_us: microseconds of all other steps, by the name of the way.
+    network_us: microseconds of an execution, by the name of the way.
+    absent: by the name of a way why it was not measured.
+    warnings: what may have spoilt the times.
     """
 
     device: str

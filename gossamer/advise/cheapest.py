@@ -13,8 +13,8 @@ class Choice:
     """The sparsity of layers, and what it is expected to bring.
 
     sparsities: the share of zeros by the name of a layer; layers without one stay as they are.
-    speed_up: how many times as fast the network is expected to be. reached: whether that is what
-    was asked for; else it is the most that these ways reach.
+    speed_up: how many times as fast the network is expected to be.
+    reached: whether that is what was asked for; else it is the most that these ways reach.
     """
 
     sparsities: dict[str, float]

@@ -24,8 +24,8 @@ _WARM_UP = 5
 class CallCase(Case):
     """A case whose contenders are called.
 
-    called: functions by contender that prepare one; they may raise AbsentError. load: how the calls
-    follow one another.
+    called: functions by contender that prepare one; they may raise AbsentError.
+    load: how the calls follow one another.
     """
 
     called: Mapping[str, Callable[[], CalledContender]] = field(default_factory=dict)

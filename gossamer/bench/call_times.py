@@ -31,9 +31,10 @@ _BARS = " \N{LOWER ONE EIGHTH BLOCK}\N{LOWER ONE QUARTER BLOCK}\N{LOWER THREE EI
 class Load:
     """How calls follow one another.
 
-    threads: how many threads call at once. rate: calls a second of all threads, each at its time
-    whether those before it have ended or not; None where each thread calls again when its call has
-    ended. seconds: length of the measurement, over all rounds.
+    threads: how many threads call at once.
+    rate: calls a second of all threads, each at its time whether those before it have ended or not;
+    None where each thread calls again when its call has ended.
+    seconds: length of the measurement, over all rounds.
     """
 
     threads: int = 1
@@ -49,8 +50,9 @@ class Load:
 class CallTimes:
     """Microseconds of the calls of one contender, and of its rounds.
 
-    samples: the time of each call; of a given rate from when it was due. rounds: the median of each
-    round. elapsed_s: seconds of all rounds.
+    samples: the time of each call; of a given rate from when it was due.
+    rounds: the median of each round.
+    elapsed_s: seconds of all rounds.
     """
 
     samples: np.ndarray

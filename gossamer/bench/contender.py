@@ -44,10 +44,12 @@ class PeerNetwork:
     """A network in the forms that the contenders take.
 
     torch: function from the graph's constants to a torch.nn.Module, None where the network is not
-    written in PyTorch. torch_fused: the same with a module that computes the whole layer in one
-    call, which only CUDA has. onnx: function that returns the content of the network's file, None
-    where to_onnx makes it. is_layer: True for a single layer, which is so short that the time of
-    a call from Python matters.
+    written in PyTorch.
+    torch_fused: the same with a module that computes the whole layer in one call, which only CUDA
+    has.
+    onnx: function that returns the content of the network's file, None where to_onnx makes it.
+    is_layer: True for a single layer, which is so short that the time of a call from Python
+    matters.
     """
 
     name: str
@@ -62,10 +64,11 @@ class PeerNetwork:
 class ReadyContender:
     """A contender with its input in its memory.
 
-    work: queues `runs` executions on the stream that `device` gives it. output: function from a
-    count to the result of an execution for the first `count` images or rows. captured: True where
-    the work may be recorded in a graph. around: makes the context in which its samples are taken
-    where it works on the processor.
+    work: queues `runs` executions on the stream that `device` gives it.
+    output: function from a count to the result of an execution for the first `count` images or
+    rows.
+    captured: True where the work may be recorded in a graph.
+    around: makes the context in which its samples are taken where it works on the processor.
     """
 
     contender: str
@@ -84,7 +87,9 @@ class ReadyContender:
 class TimedContender:
     """A contender that did its work in a process of its own, where it was timed too.
 
-    The fields are those of ReadyContender. timing: that of its work.
+    The fields are those of ReadyContender.
+
+    timing: that of its work.
     """
 
     contender: str
@@ -100,8 +105,9 @@ class TimedContender:
 class CalledContender:
     """A contender that is called as its users call it.
 
-    new_call: makes a call for the thread that it is called in. output: returns the result of a
-    call. runs: executions of one call, where it is a loop over many batches; None for a single one.
+    new_call: makes a call for the thread that it is called in.
+    output: returns the result of a call.
+    runs: executions of one call, where it is a loop over many batches; None for a single one.
     described: what the row says beside the setting, by the microseconds of one execution.
     """
 

@@ -36,9 +36,10 @@ class Result:
     """The outcome of a case's run.
 
     rows: one for each contender and precision, measured with its fastest alternative; the fastest
-    row comes first. absent, failed: the reason for each contender, or alternative, that has no
-    row. notice: what spoilt the times, as in the rows; "" where nothing is known to have. seconds:
-    time that the case took with its preparation; the caller fills it in.
+    row comes first.
+    absent, failed: the reason for each contender, or alternative, that has no row.
+    notice: what spoilt the times, as in the rows; "" where nothing is known to have.
+    seconds: time that the case took with its preparation; the caller fills it in.
     """
 
     case: Case
@@ -68,8 +69,9 @@ class _GuardedWork:
 class _ContestEntry:
     """A contender that passed its check, and is going to be timed unless it was.
 
-    error: normalised error against the reference. name: the contender's. label: the name in lists
-    of failures, with the alternative's where there are several.
+    error: normalised error against the reference.
+    name: the contender's.
+    label: the name in lists of failures, with the alternative's where there are several.
     """
 
     ready: ReadyContender | TimedContender

@@ -29,8 +29,10 @@ measurements."""
 class Job:
     """The work that a contender has to do in its process.
 
-    x: the network's one input. checked: number of images whose results are returned. device: the
-    device's name. effort: how much gossamer tries.
+    x: the network's one input.
+    checked: number of images whose results are returned.
+    device: the device's name.
+    effort: how much gossamer tries.
     """
 
     contender: str
@@ -46,8 +48,9 @@ class Job:
 class FirstRun:
     """The result of a contender's work in its process.
 
-    seconds: from a network in memory to the end of its first run. output: results for the first
-    images, of the network's first output. config: how the contender was set up, and what it did.
+    seconds: from a network in memory to the end of its first run.
+    output: results for the first images, of the network's first output.
+    config: how the contender was set up, and what it did.
     """
 
     seconds: float

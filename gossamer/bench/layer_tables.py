@@ -51,8 +51,11 @@ class LinearLayer:
 
 @dataclass(frozen=True)
 class InvertedResidual:
-    """An inverted residual block of a square image. hidden: the channels between its 1x1
-    convolutions; where they are no more than the input's there is no first one."""
+    """An inverted residual block of a square image.
+
+    hidden: the channels between its 1x1 convolutions; where they are no more than the input's there
+    is no first one.
+    """
 
     name: str
     channels: int

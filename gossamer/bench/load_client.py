@@ -28,10 +28,14 @@ _DRAIN_S = 30.0
 class Request:
     """What is sent.
 
-    host, port, path: where to. headers: of each request. bodies: in turn. rate: requests a second,
-    whose times are random (a Poisson process); None sends one after another on each connection.
-    seconds: for how long. connections: how many there are at most. check: whether the answers are
-    kept, each with the number of its body.
+    host, port, path: where to.
+    headers: of each request.
+    bodies: in turn.
+    rate: requests a second, whose times are random (a Poisson process); None sends one after
+    another on each connection.
+    seconds: for how long.
+    connections: how many there are at most.
+    check: whether the answers are kept, each with the number of its body.
     """
 
     host: str
@@ -50,9 +54,10 @@ class Outcome:
     """What came back.
 
     latencies_s: seconds from the time at which each request was to be sent to its answer, of the
-    successful ones. statuses: number of answers by status; "failed" are those without one.
-    seconds: time from the first request to the last answer. answers: the distinct answers to each
-    body, in base 64, by the body's number.
+    successful ones.
+    statuses: number of answers by status; "failed" are those without one.
+    seconds: time from the first request to the last answer.
+    answers: the distinct answers to each body, in base 64, by the body's number.
     """
 
     latencies_s: list[float] = field(default_factory=list)

@@ -31,10 +31,11 @@ _MOST_TRIED = 4
 class Peaks:
     """The peak rates of a device.
 
-    device: name of the device. flops: operations a second (a multiply-add counts as two) by
-    precision. bandwidth: bytes a second of a copy, read plus written. unknown: reason for each
-    precision whose rate could not be measured. cache_bytes: size of its cache, 0 where that is not
-    known.
+    device: name of the device.
+    flops: operations a second (a multiply-add counts as two) by precision.
+    bandwidth: bytes a second of a copy, read plus written.
+    unknown: reason for each precision whose rate could not be measured.
+    cache_bytes: size of its cache, 0 where that is not known.
     """
 
     device: str

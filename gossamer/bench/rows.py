@@ -32,12 +32,18 @@ _PACKAGES = ("numpy", "torch", "triton", "onnxruntime", "pyopencl", "cuda-core",
 class ResultRow:
     """The measurement of one contender at one case, batch and precision.
 
-    Times are microseconds of one execution. error: normalised error against a float64 reference.
+    Times are microseconds of one execution.
+
+    error: normalised error against a float64 reference.
     speed_of_light_us: lower bound on the time by the device's peak rates, None where the
-    precision's rate is not known. device: API that the contender ran through. machine: name of
-    the chip. run_id: identifier that all rows of a run share. notice: what spoilt the times, such
-    as other programs on the processors; "" where nothing is known to have. tail: of calls that were
-    timed one by one the times that few exceed, such as "p99_us", and how many there were.
+    precision's rate is not known.
+    device: API that the contender ran through.
+    machine: name of the chip.
+    run_id: identifier that all rows of a run share.
+    notice: what spoilt the times, such as other programs on the processors; "" where nothing is
+    known to have.
+    tail: of calls that were timed one by one the times that few exceed, such as "p99_us", and how
+    many there were.
     """
 
     suite: str

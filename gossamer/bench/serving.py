@@ -44,10 +44,12 @@ _BODIES = 4
 class ServingRow:
     """One server at one rate.
 
-    photos: photos of a request. rate: requests a second; None where 64 connections send one after
-    another. answered: successful answers a second. p50_ms, p99_ms, p999_ms: milliseconds. failed:
-    requests without a successful answer. batches: share of the batches by size, where the server
-    tells it.
+    photos: photos of a request.
+    rate: requests a second; None where 64 connections send one after another.
+    answered: successful answers a second.
+    p50_ms, p99_ms, p999_ms: milliseconds.
+    failed: requests without a successful answer.
+    batches: share of the batches by size, where the server tells it.
     """
 
     server: str

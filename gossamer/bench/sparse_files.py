@@ -35,9 +35,10 @@ _BLANKS = b" \t\r"
 class SparseWeightsFile:
     """The weights of a file.
 
-    name: name of the file in messages. matrix: float32 weights with a row for each output channel
-    (groups stacked) and ascending columns. is_mask: True where the file holds no values; all are
-    then 1.
+    name: name of the file in messages.
+    matrix: float32 weights with a row for each output channel (groups stacked) and ascending
+    columns.
+    is_mask: True where the file holds no values; all are then 1.
     """
 
     name: str

@@ -30,11 +30,13 @@ class EpochWork:
     """One epoch over samples in their order, one sample an update, by one network or more of the
     same sizes: sigmoid units, squared error, learning rate RATE.
 
-    problem: back-propagation problem of the complete epoch. x: samples (samples, inputs).
-    targets: (samples, outputs). start: parameters before training (networks, weight_count). All
-    arrays are float32. checked: number of samples after which contenders are compared with the
-    reference. judged: indices of the networks that are compared. inputs: description of x, empty
-    where it is MNIST.
+    problem: back-propagation problem of the complete epoch.
+    x: samples (samples, inputs).
+    targets: (samples, outputs).
+    start: parameters before training (networks, weight_count). All arrays are float32.
+    checked: number of samples after which contenders are compared with the reference.
+    judged: indices of the networks that are compared.
+    inputs: description of x, empty where it is MNIST.
     """
 
     problem: BackpropProblem
@@ -79,8 +81,8 @@ class EpochWork:
 class TrainingRun:
     """Networks in a contender's memory.
 
-    work: trains them on some samples, from their present parameters. parameters: function that
-    returns their present parameters (networks, weight_count).
+    work: trains them on some samples, from their present parameters.
+    parameters: function that returns their present parameters (networks, weight_count).
     """
 
     work: Work

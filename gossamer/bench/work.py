@@ -29,9 +29,10 @@ _BITS = {"fp64": 64, "fp16": 16, "int8": 8, "b1": 1}
 class Case:
     """One piece of work that all contenders do.
 
-    flops: least number of floating-point operations that the work takes. least_bytes: bytes of
-    weights, inputs and outputs when each crosses memory once as float32. Both leave out zeros
-    among the weights. density: share of nonzero weights.
+    flops: least number of floating-point operations that the work takes.
+    least_bytes: bytes of weights, inputs and outputs when each crosses memory once as float32. Both
+    leave out zeros among the weights.
+    density: share of nonzero weights.
     expected: output for the first images or rows, in float64.
     contenders: functions by contender that make its alternatives; they may raise AbsentError.
     sample_us: approximate length of one sample of a contender's time.
@@ -67,10 +68,10 @@ class Case:
 class Setting:
     """The settings that all cases of a run share.
 
-    against: names of the peers and vendors' algorithms to compare with. precisions: precisions
-    that each contender is measured in, the most precise first. tuner: function from a precision
-    to the tuner that may use it and more precise ones. effort: how many candidates gossamer
-    measures before it chooses.
+    against: names of the peers and vendors' algorithms to compare with.
+    precisions: precisions that each contender is measured in, the most precise first.
+    tuner: function from a precision to the tuner that may use it and more precise ones.
+    effort: how many candidates gossamer measures before it chooses.
     """
 
     device: Device
@@ -86,10 +87,11 @@ class Item:
 
     make: function from the run's settings to the case, with weights, input and contenders.
     sparsity: function that returns the share of zeros among the weights, None where that is not
-    known before the case is made. is_tuning: whether the time of planning is measured, with the
-    effort in the item's name. is_ladder: whether the case has the rungs of the published ladder,
-    which are compared with peers only where these are named. is_called: whether the times are those
-    of calls, by the clock.
+    known before the case is made.
+    is_tuning: whether the time of planning is measured, with the effort in the item's name.
+    is_ladder: whether the case has the rungs of the published ladder, which are compared with peers
+    only where these are named.
+    is_called: whether the times are those of calls, by the clock.
     """
 
     suite: str
@@ -108,9 +110,11 @@ class Item:
 class Files:
     """The files and efforts that the command line names, for suites that ask for them.
 
-    models: files of networks, or names of the zoo's. data: folder of published sparse weights.
-    efforts: those whose planning is timed; empty for the suite's own. loads: how calls that are
-    timed follow one another. images: folder of pictures that are run.
+    models: files of networks, or names of the zoo's.
+    data: folder of published sparse weights.
+    efforts: those whose planning is timed; empty for the suite's own.
+    loads: how calls that are timed follow one another.
+    images: folder of pictures that are run.
     """
 
     models: tuple[Path, ...] = ()

@@ -126,9 +126,10 @@ def _as_option(message: str, names: Path | None) -> str:
 class _Run:
     """The detector on photos one batch after the other, and what it found.
 
-    prints: whether what is found on a photo is printed at once. failed: number of photos that could
-    not be read. seconds, timed: time of `timed` photos, those of the first batch left out where
-    there are more, as what computes each layer is chosen in it.
+    prints: whether what is found on a photo is printed at once.
+    failed: number of photos that could not be read.
+    seconds, timed: time of `timed` photos, those of the first batch left out where there are more,
+    as what computes each layer is chosen in it.
     """
 
     detector: Detector

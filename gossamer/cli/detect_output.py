@@ -25,7 +25,8 @@ _LIST = "detections.json"
 class Finding:
     """The objects that were found on a photo.
 
-    size: its height and width. error: why it could not be read; None where it could.
+    size: its height and width.
+    error: why it could not be read; None where it could.
     """
 
     path: Path
@@ -44,7 +45,9 @@ class Finding:
 class DetectOutput:
     """The files of --output: one photo, a folder of photos with a list, or a list alone.
 
-    name: value of the option. photos: the photos in order. read: other files that are read.
+    name: value of the option.
+    photos: the photos in order.
+    read: other files that are read.
     """
 
     name: str

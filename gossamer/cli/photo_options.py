@@ -102,7 +102,8 @@ def _check_normalisation(info: ValueInfo, prepare: Preprocessing, options: Photo
 class PhotoReader:
     """Reads a file as a network's input takes it, without the batch.
 
-    prepare: how photos are prepared. info: the input.
+    prepare: how photos are prepared.
+    info: the input.
     """
 
     prepare: Preprocessing

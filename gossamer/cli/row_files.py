@@ -32,10 +32,11 @@ _MOST_COLUMNS = 4096
 class Row:
     """The answer of a network for one input.
 
-    name: the input's file or number. label: its label in a CSV file; None where it has none.
-    error: why the input could not be read; "" where it was. classes: the best classes, as
-    best_classes() returns them; None where the network scores none. outputs: its part of every
-    output, by name.
+    name: the input's file or number.
+    label: its label in a CSV file; None where it has none.
+    error: why the input could not be read; "" where it was.
+    classes: the best classes, as best_classes() returns them; None where the network scores none.
+    outputs: its part of every output, by name.
     """
 
     name: str | int

@@ -36,7 +36,8 @@ _TABLES = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
 class Entry:
     """One input of a batch, or one that could not be read.
 
-    index: its number among all inputs. error: why it could not be read; "" where it was.
+    index: its number among all inputs.
+    error: why it could not be read; "" where it was.
     """
 
     index: int
@@ -51,10 +52,12 @@ Chunk = tuple[list[Entry], np.ndarray | None]
 class RowInputs:
     """Inputs that make a row each.
 
-    key: what their names are called. names: their files or numbers. labels: their labels, of a CSV
-    file that has some. batch: how many run at once at most.
-    chunks: function that reads those of the given numbers. graph: the network with the form in
-    which it takes them.
+    key: what their names are called.
+    names: their files or numbers.
+    labels: their labels, of a CSV file that has some.
+    batch: how many run at once at most.
+    chunks: function that reads those of the given numbers.
+    graph: the network with the form in which it takes them.
     """
 
     key: str

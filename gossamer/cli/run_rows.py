@@ -56,8 +56,10 @@ class RemoteAnswers(Protocol):
 class RowOptions:
     """The options of `run` that concern rows.
 
-    output: the file of rows; None for stdout. resume: whether it is continued. labels: the file of
-    the classes' names. top: how many classes a row has.
+    output: the file of rows; None for stdout.
+    resume: whether it is continued.
+    labels: the file of the classes' names.
+    top: how many classes a row has.
     """
 
     output: str | None

@@ -23,8 +23,9 @@ class Verb:
     """A verb, or a verb with verbs of its own.
 
     help: the first sentence of its help, so that listing verbs imports none.
-    module: where its functions are, below gossamer.cli. function: that of the verb; "" where it
-    has verbs of its own. verbs: the functions of these, by name.
+    module: where its functions are, below gossamer.cli.
+    function: that of the verb; "" where it has verbs of its own.
+    verbs: the functions of these, by name.
     """
 
     help: str

@@ -23,7 +23,8 @@ STRIDES = ((8, 16, 32), (8, 16, 32, 64), (4, 8, 16, 32))
 class Candidates:
     """Boxes of one photo.
 
-    boxes: (K, 4) float64, left, top, right and bottom in pixels of the input. scores: (K,) float64.
+    boxes: (K, 4) float64, left, top, right and bottom in pixels of the input.
+    scores: (K,) float64.
     classes: (K,) numbers of the classes.
     """
 
@@ -36,8 +37,9 @@ class Candidates:
 class Grid:
     """The units in which the boxes of an output are counted.
 
-    size: height and width of the network's input. anchors: width and height, in pixels of the
-    input, of the anchors of the head. classes: number of classes.
+    size: height and width of the network's input.
+    anchors: width and height, in pixels of the input, of the anchors of the head.
+    classes: number of classes.
     """
 
     size: tuple[int, int]

@@ -34,8 +34,8 @@ class Preprocessing:
     scales directly to `size`.
     channels: "rgb", "bgr" or "grey".
     mean, std: one number, or one a channel in the order of `channels`.
-    rounding: "signed8" rounds down to multiples of 1/128 in [-1, 127/128]; "sign" gives 1 for 0
-    and more, and -1 below; "none" leaves the numbers as they are.
+    rounding: "signed8" rounds down to multiples of 1/128 in [-1, 127/128]; "sign" gives 1 for 0 and
+    more, and -1 below; "none" leaves the numbers as they are.
     """
 
     size: tuple[int, int] | None = None

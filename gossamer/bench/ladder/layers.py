@@ -19,8 +19,10 @@ from gossamer.ops.conv2d.problem import Conv2dProblem
 class Convolution:
     """A convolution whose results get a bias and are then bounded, as ReLU6 does.
 
-    problem: the convolution without an epilogue. weight: (M, C/groups, R, S) float64. bias: (M,)
-    float64. low, high: bounds of the results, infinite where there are none.
+    problem: the convolution without an epilogue.
+    weight: (M, C/groups, R, S) float64.
+    bias: (M,) float64.
+    low, high: bounds of the results, infinite where there are none.
     """
 
     inputs: tuple[str, ...]
@@ -55,7 +57,11 @@ class Mean:
 
 @dataclass(frozen=True)
 class Product:
-    """A fully connected layer. weight: (M, K) float64. bias: (M,) float64."""
+    """A fully connected layer.
+
+    weight: (M, K) float64.
+    bias: (M,) float64.
+    """
 
     inputs: tuple[str, ...]
     output: str

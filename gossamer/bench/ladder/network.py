@@ -43,8 +43,11 @@ BlockSizes = dict[tuple[object, ...], int]
 
 @dataclass(frozen=True)
 class _Stored:
-    """A tensor in memory. shape: images, channels, rows and columns. border: zeros on each side of
-    an image."""
+    """A tensor in memory.
+
+    shape: images, channels, rows and columns.
+    border: zeros on each side of an image.
+    """
 
     shape: tuple[int, ...]
     border: int
@@ -83,8 +86,10 @@ class _Call:
 
 @dataclass
 class _Work:
-    """The kernel calls that compute a layer. padded_size: the number of values of the padded copy
-    of its input, 0 for none."""
+    """The kernel calls that compute a layer.
+
+    padded_size: the number of values of the padded copy of its input, 0 for none.
+    """
 
     inputs: tuple[str, ...]
     output: str

@@ -247,9 +247,10 @@ def _graph(prepared: _PreparedModule, contender: str) -> ReadyContender:
 class CapturedRun:
     """Executions of a module as a CUDA graph.
 
-    graph: the graph. result: what an execution fills. run: executes the module, and keeps the
-    weights, which the graph reads without owning them. A call takes what `run` takes, and reads
-    only the memory that was captured.
+    graph: the graph.
+    result: what an execution fills.
+    run: executes the module, and keeps the weights, which the graph reads without owning them. A
+    call takes what `run` takes, and reads only the memory that was captured.
     """
 
     graph: torch.cuda.CUDAGraph

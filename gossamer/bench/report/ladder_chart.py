@@ -25,8 +25,11 @@ _LABELLED = 3.0
 
 @dataclass(frozen=True)
 class Ladder:
-    """The newest run of the ladder on a machine. where: the machine and the API. times: row by
-    contender and precision."""
+    """The newest run of the ladder on a machine.
+
+    where: the machine and the API.
+    times: row by contender and precision.
+    """
 
     where: tuple[str, str]
     times: dict[tuple[str, str], ResultRow]

@@ -26,9 +26,10 @@ algorithms is other work."""
 class View:
     """One run of a case at a batch size, where a precision and more precise ones are allowed.
 
-    rows: rows of that precision, and gossamer's fastest one where that is more precise; the
-    fastest row comes first. fastest: fastest allowed row of gossamer, of its plan without regions,
-    and of each contender that has a row of that precision.
+    rows: rows of that precision, and gossamer's fastest one where that is more precise; the fastest
+    row comes first.
+    fastest: fastest allowed row of gossamer, of its plan without regions, and of each contender
+    that has a row of that precision.
     """
 
     precision: str
@@ -119,8 +120,9 @@ def rank(precision: str) -> int:
 class Standing:
     """The comparison of gossamer, or one contender, with another contender over several cases.
 
-    speed: geometric mean of how many times as fast it is. held: number of cases in which it is as
-    fast or faster. cases: number of cases.
+    speed: geometric mean of how many times as fast it is.
+    held: number of cases in which it is as fast or faster.
+    cases: number of cases.
     """
 
     speed: float

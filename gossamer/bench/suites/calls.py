@@ -246,8 +246,10 @@ def _own_call(name: str, plan: Plan, x: np.ndarray, kind: str, bound: bool,
 class _Shares:
     """The bounds of a throughput, and how near a time comes to them.
 
-    batch, nbytes: images and bytes of one batch. kernels_us: time of its kernels alone. bus: bytes
-    a microsecond of copies to the device. more: what else is known.
+    batch, nbytes: images and bytes of one batch.
+    kernels_us: time of its kernels alone.
+    bus: bytes a microsecond of copies to the device.
+    more: what else is known.
     """
 
     batch: int

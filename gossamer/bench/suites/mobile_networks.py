@@ -27,10 +27,14 @@ _DIVISOR = 8
 
 @dataclass(frozen=True)
 class _Block:
-    """The sizes of an inverted residual block. kernel: rows and columns of the depthwise filters.
-    hidden: the expanded channels. channels: output channels. activation: "relu", "relu6",
-    "hard_swish" or "silu". squeezed: channels of the squeeze-and-excite layer behind the depthwise
-    convolution; 0 for none."""
+    """The sizes of an inverted residual block.
+
+    kernel: rows and columns of the depthwise filters.
+    hidden: the expanded channels.
+    channels: output channels.
+    activation: "relu", "relu6", "hard_swish" or "silu".
+    squeezed: channels of the squeeze-and-excite layer behind the depthwise convolution; 0 for none.
+    """
 
     kernel: int
     hidden: int

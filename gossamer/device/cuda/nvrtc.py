@@ -20,8 +20,9 @@ OPTIONS = "std=c++17 fma=true minimal=true"
 class BuildInfo:
     """The assembler's report on a kernel.
 
-    registers: registers of each thread. spill_bytes: bytes that each thread spills to off-chip
-    memory, stores and loads together. log: the assembler's log, warnings included.
+    registers: registers of each thread.
+    spill_bytes: bytes that each thread spills to off-chip memory, stores and loads together.
+    log: the assembler's log, warnings included.
     """
 
     registers: int

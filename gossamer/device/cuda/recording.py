@@ -26,8 +26,8 @@ class _Capture:
     stream: stream on which the work is captured, and on which nothing is executed.
     side_streams: those of this graph alone, as what is captured must not mix with the work of other
     threads.
-    used_objects: what the graph is to keep alive. begins_early: whether a kernel of it may begin
-    before the one before it has ended.
+    used_objects: what the graph is to keep alive.
+    begins_early: whether a kernel of it may begin before the one before it has ended.
     """
 
     stream: CudaStream

@@ -18,7 +18,8 @@ _LEAST_GAIN = 1e-4
 class Validation:
     """How well a network did on its validation data.
 
-    loss: mean loss. score: accuracy, or R^2.
+    loss: mean loss.
+    score: accuracy, or R^2.
     """
 
     loss: float
@@ -35,7 +36,8 @@ class Validation:
 class Best:
     """The epoch that did best on the validation data.
 
-    epoch: its number, from 1. weights: (weight_count,) float32, the parameters after it.
+    epoch: its number, from 1.
+    weights: (weight_count,) float32, the parameters after it.
     """
 
     epoch: int

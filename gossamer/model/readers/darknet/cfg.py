@@ -29,9 +29,11 @@ class Option:
 class Section:
     """A section of a .cfg file.
 
-    file: path of the file. kind: name of the section without brackets, such as "convolutional".
-    line: where it begins, counted from 1. index: its number as Darknet counts layers, from 0; the
-    section [net] has -1. options: what it says, by key.
+    file: path of the file.
+    kind: name of the section without brackets, such as "convolutional".
+    line: where it begins, counted from 1.
+    index: its number as Darknet counts layers, from 0; the section [net] has -1.
+    options: what it says, by key.
     """
 
     file: Path

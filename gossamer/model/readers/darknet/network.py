@@ -17,7 +17,8 @@ from gossamer.model.readers.darknet.weights import WeightsFile
 class Layer:
     """The result of a layer of Darknet.
 
-    value: name of the graph's value. channels, height, width: its sizes.
+    value: name of the graph's value.
+    channels, height, width: its sizes.
     flat: whether the value is a matrix (N, channels), as those of connected layers are.
     is_head: whether it is what a detecting layer reads, which no other layer may take from there.
     """

@@ -55,8 +55,9 @@ class Centred:
 class Scaled:
     """A float value that is integers times a scale.
 
-    integers: what is scaled; its zero point and dtype are those before. scale: float32, an array
-    that broadcasts to the value. array: the integers where they are constant, else None.
+    integers: what is scaled; its zero point and dtype are those before.
+    scale: float32, an array that broadcasts to the value.
+    array: the integers where they are constant, else None.
     """
 
     integers: Centred
@@ -68,8 +69,8 @@ class Scaled:
 class Sums:
     """A float value that is sums of integers times a scale, and a bias.
 
-    names: the float32 values of which the sums are the sum. scale, bias: arrays that broadcast to
-    the value; None for no bias.
+    names: the float32 values of which the sums are the sum.
+    scale, bias: arrays that broadcast to the value; None for no bias.
     """
 
     names: Sequence[str]

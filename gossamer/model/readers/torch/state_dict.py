@@ -37,7 +37,11 @@ _DTYPES = {
 
 @dataclass(frozen=True)
 class _Storage:
-    """A block of memory in the file. kind: torch's name of its type. size: number of elements."""
+    """A block of memory in the file.
+
+    kind: torch's name of its type.
+    size: number of elements.
+    """
 
     kind: str
     key: str
