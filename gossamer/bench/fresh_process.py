@@ -98,7 +98,7 @@ def _finished(folder: Path, environment: dict[str, str]) -> tuple[int, str, str]
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """Ends a process, if it still runs, and those that it started."""
+    """Ends a process, if it still runs, and the processes that it started."""
     if hasattr(os, "killpg"):
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)

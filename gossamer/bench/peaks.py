@@ -22,7 +22,7 @@ from gossamer.plan.tune.rates import PURPOSE, multiply_adds
 from gossamer.tensor import pack
 
 _MATRIX, _LARGE = 1536, 8192
-"""Side of the matrices on the host, and of those that tensor cores multiply."""
+"""Side of the matrices that the host multiplies, and of the matrices that tensor cores multiply."""
 _MOST_TRIED = 4
 """Variants of each vendor's algorithm that are timed."""
 

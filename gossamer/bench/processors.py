@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 FAR_NS = 80.0
-"""Nanoseconds of `transfer_ns` from which on processors lie far apart. They were 20 within one
-cache, and 120 between two that a hypervisor showed as one."""
+"""Nanoseconds of `transfer_ns` from which on processors lie far apart. It was 20 between processors
+with one cache, and 120 between processors with two caches that a hypervisor showed as one."""
 _SYSTEM = Path("/sys/devices/system/cpu")
 _LINES = 256
 _LINE_BYTES = 128

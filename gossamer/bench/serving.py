@@ -35,7 +35,8 @@ SERVERS = ("gossamer", "litserve", "fastapi", "empty")
 """The servers that are known: gossamer's, PyTorch behind LitServe, PyTorch behind a plain handler
 of FastAPI, and that handler without a network."""
 _SHARES = (0.25, 0.5, 0.7, 0.9)
-"""Shares of what a server answers at most, at which it is measured where no rates are given."""
+"""Rates at which a server is measured where the user gives none, as shares of the highest rate that
+it answers."""
 _START_S = 600.0
 _BODIES = 4
 

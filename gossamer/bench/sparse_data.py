@@ -43,7 +43,7 @@ class SparseLayer:
     """A layer and its sparse weights.
 
     weights: function that returns the weights (M, C/groups, R, S) in float32. It reads the layer's
-    file where it has one, and raises InputError or ModelError where that is no such file.
+    file, if the layer has one, and raises InputError or ModelError for a file without such weights.
     """
 
     layer: ConvLayer

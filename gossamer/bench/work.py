@@ -141,8 +141,8 @@ def tuners(device: Device, effort: str, note: Callable[[str], None] = lambda lin
     """Returns a function from a precision to its tuner; all tuners share one tuning cache.
 
     They measure every configuration that vendors' libraries offer, whatever the effort, so that
-    each peer is measured at its best. choice_only: whether nothing but gossamer's choice is
-    measured of what it may choose; then they measure what `compile` does.
+    each peer is measured at its best. choice_only: whether gossamer's choice is the only contender
+    of its own; then the tuners measure no more candidates than `compile` does.
     """
     stored = TuningCache(device) if kept is None else kept
 

@@ -348,7 +348,7 @@ def _precisions(text: str) -> tuple[str, ...]:
 
 
 def _kind(item: Item) -> str:
-    """Returns what decides which peers run an item."""
+    """Returns the kind of an item, which decides which peers run it."""
     if item.is_training:
         return "training"
     if item.is_called:

@@ -45,7 +45,8 @@ class Entry:
 
 
 Chunk = tuple[list[Entry], np.ndarray | None]
-"""Inputs in their order, and the array of those that could be read; None where none could."""
+"""Inputs in their order, and one array of all inputs that could be read; None where none could
+be."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,7 @@ def _pictures(model: str, graph: Graph, sources: Sequence[str], options: PhotoOp
 
 
 def _chunked(pictures: Iterable[tuple[int, np.ndarray | str]], batch: int) -> Iterator[Chunk]:
-    """Yields pictures in batches of one shape. What could not be read counts in no batch."""
+    """Yields pictures in batches of one shape. Inputs that could not be read count in no batch."""
     entries: list[Entry] = []
     arrays: list[np.ndarray] = []
     for index, picture in pictures:

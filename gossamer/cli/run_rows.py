@@ -196,7 +196,7 @@ class _Loop:
                 yield array
 
     def _rows(self, entries: Sequence[Entry], result: Any) -> list[Row]:
-        """Returns the rows of inputs. result: the outputs of those that could be read."""
+        """Returns the rows of inputs. result: the outputs of the inputs that could be read."""
         graph, count = self._plan.graph, sum(not entry.error for entry in entries)
         arrays = result if isinstance(result, tuple) else () if result is None else (result,)
         outputs = {info.name: array for info, array in zip(graph.outputs, arrays, strict=False)}

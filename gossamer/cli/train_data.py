@@ -107,8 +107,8 @@ def read(options: DataOptions) -> TrainingData:
 
 
 def _read(options: DataOptions) -> tuple[Dataset, Dataset | None]:
-    """Returns the samples to train on, and the samples to test on: those that --validation names,
-    else those that the data keep apart."""
+    """Returns the samples to train on, and the samples to test on: the file that --validation
+    names, else the samples that the data keep apart."""
     validation, label, limit = options.validation, options.label, options.limit
     if options.impute not in (None, *IMPUTES):
         raise InputError(f"--impute {options.impute}: expected one of {', '.join(IMPUTES)}")

@@ -12,7 +12,7 @@ import numpy as np
 class Style:
     """How a family of networks brings photos to their size.
 
-    fill: grey level, from 0 to 255, of what a letterboxed photo leaves free.
+    fill: grey level, from 0 to 255, of the borders of a letterboxed photo.
     centred: whether a letterboxed photo lies in the middle, else in the upper left corner.
     corners_meet: whether the centres of the corner pixels of photo and input fall together, as in
     Darknet; else the corners of these pixels do, as in OpenCV.

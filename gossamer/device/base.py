@@ -144,7 +144,8 @@ class Device(OptionalCapabilities):
 
     @property
     def kind(self) -> tuple[str, str, int]:
-        """What devices of which measurements hold alike have in common."""
+        """The key of a kind of device: measurements on one device hold for all devices with this
+        key."""
         return self.api, self.description, self.limits.compute_units
 
     @property

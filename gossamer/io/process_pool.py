@@ -108,10 +108,10 @@ class ProcessPool:
         can be cancelled. Its exception is the function's; NoProcessError where no process calls
         the function; or ProcessEndedError where the process ended meanwhile.
 
-        what: words for what the process did that ended, such as "compiled a kernel". on_demand:
-        a value that takes long to send, which the function gets only where it calls its last
-        argument, added to the others. then: what is called in this process with what the function
-        returned, for the future's result.
+        what: words for the work of a process that ended meanwhile, such as "compiled a kernel", for
+        the error. on_demand: a value that takes long to send; the function gets it only where it
+        calls its last argument, which is added to the others. then: function that makes the
+        future's result, in this process, of what the first function returned.
         """
         task = _Task(b"", what, on_demand, then)
         try:
@@ -129,8 +129,8 @@ class ProcessPool:
         return task.future
 
     def end(self) -> None:
-        """Cancels what waits and ends the processes, and returns before they have ended. What they
-        were doing fails with NoProcessError."""
+        """Cancels what waits and ends the processes, and returns before they have ended. Calls that
+        they had begun fail with NoProcessError."""
         with self._condition:
             self._problem = f"no {self._kind} is left: they were closed"
             self._closed = True

@@ -157,7 +157,7 @@ def as_called(graph: Graph) -> Graph:
 
 def add_constant(graph: Graph, names: set[str], name: str, array: np.ndarray) -> str:
     """Adds a constant under this name, or a longer one where the graph uses the name already, and
-    returns its name. names: those of all values of the graph, to which it is added."""
+    returns its name. names: the names of all values of the graph, to which the new one is added."""
     name = unused_name(names, name)
     names.add(name)
     graph.constants[name] = array

@@ -41,7 +41,7 @@ class InputFormat:
     Parameters
     ----------
     dtype : {"float32", "float16", "bfloat16", "uint8"}, default "float32"
-        The dtype of the arrays that the plan takes. Those of bfloat16 may also hold its bits as
+        The dtype of the arrays that the plan takes. Arrays of bfloat16 may also hold its bits as
         uint16, as NumPy has no such dtype.
     layout : {"NCHW", "NHWC"}, default "NCHW"
         The order of their axes, where the input has four: (N, channels, height, width), or

@@ -26,13 +26,13 @@ def load(model: Any, *more_files: str | Path, weights: str | Path | None = None,
         a binary file that is open for reading, or the model as onnx.load returns it. A graph stays
         as it is but for its outputs.
     *more_files : str or Path
-        The other files of a model that consists of several, such as its weights. Those that are
+        The other files of a model that consists of several, such as its weights. Files that are
         left out are looked for beside the first, under its name.
     weights : str or Path, optional
         The file of the weights of a Darknet network, as the second of the files.
     outputs : sequence of str, optional
-        Names of the outputs that are wanted, in this order; by default all. What only others need
-        is not computed.
+        Names of the outputs that are wanted, in this order; by default all. Nodes that only other
+        outputs need are not computed.
     precision : {"fp32", "tf32", "fp16"}, optional
         The precision that `compile` will be given. With one, float64 in an ONNX file becomes
         float32, which a warning says; by default ONNX Runtime computes it on the host, where that

@@ -42,7 +42,7 @@ class BatchOptions:
 class ServedModel:
     """One network behind its name.
 
-    files: what it was read from, which are looked at when it is to be read again.
+    files: the files that it was read from, which are looked at when it is to be read again.
     load: reads it. plan, batcher: what computes it now.
     """
 

@@ -13,7 +13,8 @@ from gossamer.ray import shared_out
 from gossamer.train.mlp import MLP
 
 SHARE = 8
-"""Configs of a share. It does not depend on the cluster, so that another one may go on."""
+"""The number of configs in a share. It does not depend on the size of the cluster, so that a run
+may go on in another cluster."""
 
 
 @dataclass(frozen=True)

@@ -69,9 +69,9 @@ class NetworkEntry:
 
 _Scaled = dict[tuple[bool, bool, str, int | None], tuple[Samples, Samples | None]]
 GivenData = dict[tuple[int | None, int | None, str | None, str], tuple[Samples, _Scaled]]
-"""Samples as they are given, by the numbers of inputs and outputs that are expected, by task and by
-the weights of classes; and scaled samples to train on and to validate on, by what decides how they
-are scaled."""
+"""Two caches. The first has samples as they are given, by the expected numbers of inputs and
+outputs, the task and the weights of classes. The second has scaled samples to train on and to
+validate on, by the settings that decide how they are scaled."""
 
 
 def entries_of(index: int, config: MLP | Mapping[str, Any], x: Any, y: Any, sample_weight: Any,

@@ -1,4 +1,4 @@
-"""From the samples that an MLP is given to those that it is trained on."""
+"""From the samples that an MLP is given to the samples that it is trained on."""
 
 from __future__ import annotations
 

@@ -204,9 +204,9 @@ def full_tables(text: str, folder: Path) -> dict[Path, str]:
 
 
 def rewrite(path: Path, folder: Path) -> list[Path]:
-    """Writes the tables of a file of rows, or of those below a folder, between the marks of a file,
-    and all tables of suites that it only sums up into files beside the rows. Returns the files
-    written. Raises InputError."""
+    """Writes the tables of a file of rows, or of all files of rows below a folder, between the
+    marks of a document. Tables that the document only sums up are written whole into files beside
+    the rows. Returns the files written. Raises InputError."""
     try:
         text = path.read_text(encoding="utf-8")
         texts = {path: with_tables(text, read_rows(folder), str(path)),

@@ -111,8 +111,8 @@ def _view(run: Sequence[ResultRow], precision: str) -> View:
 
 
 def rank(precision: str) -> int:
-    """Returns a precision's index among the precisions, each of which allows those before it; those
-    that are exact come before them."""
+    """Returns the place of a precision in an order in which each allows the ones before it; exact
+    precisions come first."""
     return -1 if precision in _ALLOWED_BY_ALL else PRECISIONS.index(precision)
 
 

@@ -47,7 +47,7 @@ _ANY_ERROR = 10.0
 """Error that no result exceeds."""
 _JUMPS = {"sign", "less", "less_equal", "greater", "greater_equal", "equal", "floor"}
 """Functions that are not continuous: they may turn the smallest difference into a large one, so the
-error of what follows has no bound."""
+errors of the layers behind them have no bound."""
 
 
 def network_case(suite: str, network: PeerNetwork, batch: int, setting: Setting, *,

@@ -64,7 +64,8 @@ class CompileProcesses:
             return nvrtc.compile_cubin(source, architecture)[0], 0.0
 
     def end(self) -> None:
-        """Ends the processes. What they compile now is compiled here instead."""
+        """Ends the processes. Kernels that they were compiling are compiled in this process
+        instead."""
         self._begun(0).end()
 
     def _begun(self, count: int) -> ProcessPool:

@@ -31,7 +31,8 @@ class CudaArray:
     """A C-contiguous array in the memory of a CUDA device.
 
     Other libraries read it without a copy: torch.from_dlpack(a), cupy.from_dlpack(a),
-    jax.dlpack.from_dlpack(a). They wait for the stream that fills it, and keep its memory alive.
+    jax.dlpack.from_dlpack(a). These libraries wait for the stream that fills the array, and keep
+    its memory alive.
 
     stream: the stream whose work fills the array; None is the device's default stream.
     """

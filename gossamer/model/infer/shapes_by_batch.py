@@ -81,9 +81,9 @@ class ShapesByBatch:
 
 
 def shapes_by_batch(graph: Graph) -> ShapesByBatch:
-    """Infers the graph's shapes at two batch sizes; dimensions that the file leaves open are 256
-    in the first and 384 in the second. Raises UnsupportedError for what is not computed at any
-    size, such as an op in a dtype."""
+    """Infers the graph's shapes at two batch sizes; dimensions that the file leaves open are 256 in
+    the first and 384 in the second. Raises UnsupportedError for a node that is computed at no size,
+    such as an op in a dtype."""
     data_dependent = _data_dependent(graph)
     batches = (2, 3) if graph.fixed_batch is None else (graph.fixed_batch, graph.fixed_batch + 1)
     states: list[InferenceState] = []

@@ -15,7 +15,7 @@ class Images:
     """What is known of the images in a graph's values, from its static graphs at two batch sizes.
 
     The sizes tell the axis along which the images of a value may lie: the only one that grows with
-    the batch. That they lie there, each apart from the others, the rules of the ops show.
+    the batch. The rules of the ops show whether the images lie there, each apart from the others.
 
     static, other: the graph at two batch sizes.
     axes: the axis along which the images lie, by name, of the values of which that was shown.

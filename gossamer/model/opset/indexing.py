@@ -20,8 +20,8 @@ _KEEP_WHERE = Expression(2, (ExpressionStep("constant", (), (0.0,)),
 
 
 def _tile_shape(state: InferenceState, node: Node) -> None:
-    """Repeats a value along its dimensions: each that is repeated gets one before it, along which
-    the value is expanded."""
+    """Repeats a value along its dimensions: before each repeated dimension a new one is put, along
+    which the value is expanded."""
     shape, repeats = state.shapes[node.inputs[0]], node.attributes["repeats"]
     if len(repeats) != len(shape) or min(repeats, default=1) < 0:
         raise state.error(node, f"repeats shape {list(shape)} by {list(repeats)}, expected "

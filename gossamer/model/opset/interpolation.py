@@ -16,8 +16,8 @@ def interpolation(size: int, length: int, scale: float, rule: Mapping[str, Any])
     scale: ratio of output to input.
     rule: mode, "cubic" or "linear"; coordinates, as ResizeProblem has them; antialias: whether
     weights reach further where a vector shrinks; cubic_coefficient; exclude_outside: whether
-    weights of places outside are 0 and the others are scaled up, in place of those of the first and
-    last element.
+    weights of places outside are 0 and the other weights are scaled up; else the first and last
+    element get the weights of places outside.
     """
     x = np.arange(length, dtype=np.float64)
     if rule["coordinates"] == "asymmetric":

@@ -14,7 +14,7 @@ from gossamer.model.opset.interpolation import interpolation
 from gossamer.model.opset.state import InferenceState
 
 _LONGEST_SUMS = {"float32": 4096, "int32": 512, "int64": 512}
-"""Elements of the longest axis along which sums up to each element are computed, by dtype. Those of
+"""Elements of the longest axis along which sums up to each element are computed, by dtype. Sums of
 integers take memory for each pair of elements."""
 
 

@@ -1,4 +1,4 @@
-"""Channels without effect are removed: those whose filter is zero, and those that nobody reads.
+"""Removes channels without effect: channels whose filter is zero, and channels that nobody reads.
 
 What a filter of zeros leaves is the same number everywhere, the epilogue of 0. Where the layers
 that read it put no zeros around their input, or where that number is 0, it goes into their biases.

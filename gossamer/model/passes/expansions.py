@@ -12,8 +12,8 @@ from gossamer.model.infer.shapes_by_batch import ShapesByBatch
 
 
 def drop_expansions(graph: Graph, shapes: ShapesByBatch) -> None:
-    """Replaces operands of element-wise nodes that are expanded by what they are expanded from,
-    where the result has the same shape; what is expanded stays for other readers."""
+    """Has element-wise nodes read a value in place of its expansion, where the result has the same
+    shape. The expansion stays for other readers."""
     # what a value repeats, by its name
     repeated: dict[str, str] = {}
     names = names_of(graph)

@@ -33,8 +33,8 @@ class Reader:
 
     kind: what a file is called, with its article, for messages: "an ONNX file".
     suffixes: how the names of such files end, in small letters.
-    read: function of the path of the file, and of those of the further files in their order, that
-    returns the graph. It imports the reader's module, so that a kind of file that is never read
+    read: function that returns the graph, of the path of the file and the paths of the further
+    files in their order. It imports the reader's module, so that a kind of file that is never read
     costs nothing. Raises InputError, ModelError and UnsupportedError that name the file.
     further: the other files that a model consists of.
     read_onnx: function of the path that returns the content as ONNX with all its weights, so that

@@ -20,7 +20,7 @@ TEXT_HINT = ("; --label says which column the labels are in, `train --one-hot` m
              "texts")
 """Ends of messages on cells that hold no number."""
 _GAPS = ("", "nan", "na", "n/a", "null", "none")
-"""What a cell holds, in small letters, whose value is not known."""
+"""Contents, in small letters, of a cell whose value is not known."""
 _GREATEST = float(np.finfo(np.float32).max)
 _MOST_VALUES = 1000
 """The most different texts of a column that become columns of zeros and ones."""

@@ -1,4 +1,4 @@
-"""Converters of Darknet's sections with weights, and of those that pool or normalise."""
+"""Converters of Darknet's sections with weights, and of sections that pool or normalise."""
 
 from __future__ import annotations
 

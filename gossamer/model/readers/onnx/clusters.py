@@ -26,8 +26,8 @@ class Clusters:
         return number
 
     def join(self, step: int) -> None:
-        """Puts the last step into a group: that of the groups whose values it reads, joined to one
-        as far as that is possible, or one of its own."""
+        """Puts the last step into a group: the groups whose values it reads are joined to one as
+        far as that is possible, and where it reads none it gets a group of its own."""
         group = step
         self._group[step], self._members[step] = step, [step]
         for other in dict.fromkeys(self._group_of(name) for name in self._reads[step]):

@@ -68,7 +68,7 @@ class FileTypes:
         """Returns the types of a node's outputs, as far as they are known.
 
         inputs: types of the values that it reads, with the shapes of one size of the network.
-        known: values of those that follow from shapes and constants.
+        known: arrays of the inputs whose values follow from shapes and constants.
         """
         graph = helper.make_graph([node], "node", [], [])
         for name in dict.fromkeys(reads(node)):

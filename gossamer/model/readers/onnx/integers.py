@@ -254,7 +254,8 @@ def requantise(node: OnnxNode, c: Composer, value: int, zero_point: np.ndarray,
 
 
 def with_scale(node: OnnxNode, integers: Integers, scaled: Scaled, output: str) -> None:
-    """Adds the node that multiplies integers by their scale, and notes of what its output is."""
+    """Adds the node that multiplies integers by their scale, and notes that its output is these
+    integers with this scale."""
     c = Composer()
     value = c.operand(scaled.integers.name)
     node.emit_expression(c, c.apply("mul", value, constant(node, c, scaled.scale, "scale")),

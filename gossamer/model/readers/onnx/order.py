@@ -11,8 +11,8 @@ from gossamer.errors import ModelError, quoted
 
 
 def in_order(graph: onnx.GraphProto, outputs: Iterable[str], file: str) -> list[onnx.NodeProto]:
-    """Returns the nodes on which the outputs depend, each behind those whose results it reads. An
-    order in the file that is such an order is kept.
+    """Returns the nodes on which the outputs depend, each behind the nodes whose results it reads.
+    An order in the file that is such an order is kept.
 
     Raises ModelError where two nodes make one value, or where nodes form a cycle.
     """
@@ -43,7 +43,8 @@ def stable_order(before: Sequence[Collection[int]], needed: Iterable[int]) -> li
     """Returns numbers of nodes in an order in which they can be computed, the smallest first where
     several can. Nodes of a cycle and behind one are left out.
 
-    before: for each node, those whose results it reads. needed: the nodes that are ordered.
+    before: for each node, the numbers of the nodes whose results it reads. needed: the nodes that
+    are ordered.
     """
     missing = {index: len(before[index]) for index in needed}
     readers: dict[int, list[int]] = {index: [] for index in missing}

@@ -51,7 +51,8 @@ class Parts:
                            for function in types.model.functions}
 
     def reason(self, node: onnx.NodeProto) -> str:
-        """Returns why a node has to go with those whose values it reads; "" where it need not."""
+        """Returns why a node has to go into the part of the nodes whose values it reads; "" where
+        it need not."""
         for name in reads(node):
             if name in self._inner:
                 is_float64 = self._inner[name].tensor_type.elem_type == TensorProto.DOUBLE
@@ -105,7 +106,7 @@ class Parts:
         self._converted[self._add(node)] = list(nodes)
 
     def takes(self, node: onnx.NodeProto) -> bool:
-        """Returns whether ONNX Runtime knows the domains of a node and of those within it."""
+        """Returns whether ONNX Runtime knows the domains of a node and of the nodes within it."""
         if node.op_type in _REFUSED or (
                 node.domain not in _DOMAINS and (node.domain, node.op_type) not in self._functions):
             return False
@@ -169,8 +170,8 @@ class Parts:
             self._graph.tail = self._tail(sorted(in_tail), inputs)
 
     def _steps_of_tail(self) -> set[int]:
-        """Returns the steps that depend on a value which cannot leave its part, and those that make
-        such a value for them."""
+        """Returns the steps that read a value which cannot leave its part, directly or through
+        others, and the steps that make such a value."""
         outputs = {info.name for info in self._graph.outputs}
         readers: dict[str, list[int]] = {}
         for step, node in enumerate(self._nodes):
@@ -351,7 +352,7 @@ class Parts:
 
 
 def in_reading_order(nodes: Sequence[Node]) -> list[Node]:
-    """Returns the nodes, each behind those whose results it reads."""
+    """Returns the nodes, each behind the nodes whose results it reads."""
     makers = {name: index for index, node in enumerate(nodes) for name in node.outputs}
     before = [{makers[name] for name in node.inputs if name in makers} for node in nodes]
     return [nodes[index] for index in stable_order(before, range(len(nodes)))]

@@ -184,8 +184,8 @@ def _conv(node: OnnxNode, integers: Integers) -> None:
 
 
 def _for_each(scale: np.ndarray, channels: int) -> np.ndarray:
-    """Returns a scale of each channel, as a vector. That of all channels is repeated, so that it is
-    no number in the code of a layer, and layers of one shape share kernels."""
+    """Returns a scale of each channel, as a vector. A single scale of all channels is repeated: as
+    a number in the code of a layer it would keep layers of one shape from sharing kernels."""
     return np.broadcast_to(scale.astype(np.float32).reshape(-1), channels)
 
 
@@ -465,4 +465,4 @@ QUANTISED: dict[str, IntegerConverter] = {
     **{op: partial(_averaging, converter=LAYERS[op]) for op in (
         "AveragePool", "GlobalAveragePool")},
 }
-"""Converters of operators on quantised values, and of those whose results stay quantised."""
+"""Converters of operators on quantised values, and of operators whose results stay quantised."""

@@ -47,13 +47,13 @@ from gossamer.model.readers.onnx.qonnx import CONVERTERS as QONNX
 from gossamer.model.readers.onnx.quantised import QUANTISED, IntegerConverter
 
 OLDEST_OPSET = 7
-"""The oldest opset that is read whole. From older ones those operators are read that this one has
-left as they were."""
+"""The oldest opset that is read whole. Of files with older opsets the operators are read that are
+the same in this one."""
 NEWEST_OPSET = onnx.defs.onnx_opset_version()
 """The newest opset that the installed onnx defines."""
 
 _QUANTISED = ("QLinear", "QAttention", "MatMulIntegerToFloat", "DynamicQuantize")
-"""What the names of operators begin with that only networks of integers have."""
+"""Beginnings of the names of operators that only networks of integers have."""
 
 
 
@@ -78,12 +78,11 @@ def load_onnx(model: str | Path | bytes | onnx.ModelProto,
               outputs: Sequence[str] | None = None, *, narrows: bool = False) -> Graph:
     """Returns the graph of an .onnx or .onnx.gz file, of its content, or of a model in memory.
 
-    outputs: names of the outputs that are wanted, in their order; None for all. What only others
-    need is not read. narrows: whether float64 becomes float32, as it does without ONNX Runtime; it
-    stays as it is in parts for ONNX Runtime otherwise.
-    Raises InputError when the file is absent or has no such output; ModelError when it is
-    truncated, is not ONNX or is malformed; UnsupportedError for ops, attributes or opsets that
-    gossamer does not compute.
+    outputs: names of the outputs that are wanted, in their order; None for all. Nodes that only
+    other outputs need are not read. narrows: whether float64 becomes float32, as it does without
+    ONNX Runtime; it stays as it is in parts for ONNX Runtime otherwise. Raises InputError when the
+    file is absent or has no such output; ModelError when it is truncated, is not ONNX or is
+    malformed; UnsupportedError for ops, attributes or opsets that gossamer does not compute.
     """
     if isinstance(model, str | Path):
         path = Path(model)
