@@ -19,6 +19,7 @@ Call = Callable[[], object]
 ROUNDS = 5
 """Rounds in which contenders are measured in turn."""
 _MOST_SAMPLES = 2**21
+"""Most calls of a contender that are timed, since their times stay in memory."""
 _SPIN_S = 2e-4
 """Seconds before a call of a given rate is due in which the clock is watched, as sleeping is not
 that exact."""

@@ -24,6 +24,7 @@ from gossamer.errors import DeviceLostError, GossamerError
 from gossamer.measure import Task, Timing, interleave
 
 _WARM_UP = 3
+"""Executions before a contender is timed, in which libraries load and clocks rise."""
 _BUDGET_US = 2e7
 """Time for the samples of one contender."""
 _SCATTERED = 1.1

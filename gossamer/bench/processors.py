@@ -15,11 +15,13 @@ FAR_NS = 80.0
 with one cache, and 120 between processors with two caches that a hypervisor showed as one."""
 _SYSTEM = Path("/sys/devices/system/cpu")
 _LINES = 256
+"""Cache lines that are read for one time."""
 _LINE_BYTES = 128
 """Distance between the bytes that are read, which lie in cache lines of their own."""
 _ORDER = random.Random(0).sample(range(0, _LINES * _LINE_BYTES, _LINE_BYTES), _LINES)
 """The offsets of the bytes in an order that no processor foresees."""
 _REPEATS = 3
+"""Times that are taken of each pair of processors; the least counts."""
 
 
 def allowed() -> list[int]:

@@ -38,7 +38,9 @@ _SHARES = (0.25, 0.5, 0.7, 0.9)
 """Rates at which a server is measured where the user gives none, as shares of the highest rate that
 it answers."""
 _START_S = 600.0
+"""Seconds within which a server must answer; some compile before."""
 _BODIES = 4
+"""Different photos that the client sends in turn."""
 
 
 @dataclass(frozen=True)

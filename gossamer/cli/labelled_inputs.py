@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from gossamer.model.graph import Graph
 
 _BATCH = 32
+"""Samples that are computed at once, of networks that take batches of any size."""
 
 
 @dataclass(frozen=True)

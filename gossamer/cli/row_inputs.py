@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from gossamer.model.graph import Graph
 
 _BATCH = 32
+"""Rows that are computed at once where --batch is not given."""
 _TABLES = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
 
 

@@ -24,6 +24,7 @@ from gossamer.errors import DeviceError
 from gossamer.tensor import TensorSpec
 
 _ALIGNMENT = 64
+"""Bytes of a cache line, and of the longest vector of x86 processors."""
 
 
 def processors() -> int:

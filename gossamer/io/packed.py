@@ -14,6 +14,7 @@ from gossamer.errors import GossamerError, InputError
 from gossamer.io.limits import check_unpacked, most_unpacked
 
 _CHUNK = 2**20
+"""Bytes that are unpacked before their number is compared with the limit again."""
 _GZIP = b"\x1f\x8b"
 _LONGEST_LINE = 2**24
 """Most characters of a line of text: a few million numbers."""

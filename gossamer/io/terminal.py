@@ -16,6 +16,7 @@ from rich.text import Text
 from gossamer.errors import one_line
 
 _PIPE_WIDTH = 500
+"""Characters of a line in a pipe."""
 _GAP = 2
 """Characters between columns."""
 _LEAST_WIDTH = 6

@@ -14,6 +14,7 @@ from gossamer.model.graph import Graph, Node
 from gossamer.model.readers.onnx import metadata
 
 _OPSET = 17
+"""The opset of the files that are written, which ONNX Runtime reads from 1.12 (2022) on."""
 
 
 def to_onnx(graph: Graph) -> onnx.ModelProto:

@@ -23,6 +23,7 @@ HEADER_LENGTH = "Inference-Header-Content-Length"
 MOST_JSON_BYTES = 2**24
 """The most bytes of JSON that are read: numbers in JSON take many times their size in memory."""
 _MOST_DIMENSIONS = 32
+"""Most dimensions of a tensor in a request."""
 
 DATATYPES = {"bool": "BOOL", "uint8": "UINT8", "uint16": "UINT16", "uint32": "UINT32",
              "uint64": "UINT64", "int8": "INT8", "int16": "INT16", "int32": "INT32",

@@ -31,6 +31,7 @@ _RESULTS = (_HERE / "results.h",)
 _BLOCK = 256
 """Work-items of a work-group before their number is tuned."""
 _BLOCKS = (32, 64, 128, 256, 512, 1024)
+"""Work-items of a work-group that are tried."""
 _TUNING_REPEATS, _TUNING_SAMPLE_US = 3, 200.0
 """Samples of each block size, and their length."""
 _LARGEST = 2**31 - 1

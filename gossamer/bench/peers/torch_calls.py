@@ -21,6 +21,7 @@ GRAPH = "torch-compile-graph"
 _MODES = {"torch-compile": None, GRAPH: None, "torch-compile:reduce-overhead": "reduce-overhead"}
 """Modes of torch.compile; None is the one that users get who name none."""
 _WARM_UP = 3
+"""Calls before PyTorch is timed or captured, in which it compiles."""
 
 
 def called(name: str, network: PeerNetwork, x: np.ndarray, device: Device, precision: str,

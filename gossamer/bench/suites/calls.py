@@ -46,6 +46,7 @@ stream; a stream of arrays in page-locked memory."""
 _SAMPLE_US, _MOST_BATCHES = 1e5, 512
 """Time that the batches of one throughput sample should take, and the most of them."""
 _COPIED_BYTES, _COPIES = 2**26, 5
+"""Bytes of a copy by which the rate of the bus is measured, and how many copies are timed."""
 
 NetworkMaker = Callable[[int], PeerNetwork]
 """Function that returns a network with its module of torch for a batch size."""

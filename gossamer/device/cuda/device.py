@@ -42,6 +42,7 @@ from gossamer.tensor import TensorSpec
 __all__ = ["CudaBuffer", "CudaDevice", "CudaGraph", "CudaKernel", "CudaStream", "count"]
 
 _LARGEST_GRID = (2**31 - 1, 65535, 65535)
+"""Most work-groups in each dimension of a launch, by the CUDA C++ Programming Guide."""
 
 
 class CudaDevice(Device):

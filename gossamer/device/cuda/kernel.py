@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gossamer.device.cuda.device import CudaDevice
 
 _STATIC_SHARED_BYTES = 48 * 1024
+"""Bytes of shared memory that a kernel has without asking for more, on all GPUs."""
 _MOST_PORTABLE = 8
 """Work-groups of a cluster that every device with clusters runs."""
 

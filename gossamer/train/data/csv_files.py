@@ -35,6 +35,7 @@ from gossamer.train.data.csv_layout import (
 from gossamer.train.data.dataset import Dataset, are_pixels, picture_shape
 
 _LONGEST_LABEL, _GREATEST_LABEL = 63, 2.0**53
+"""Most characters of a label, and the float64 from which on not all whole numbers differ."""
 _GREATEST = float(np.finfo(np.float32).max)
 _NO_LABEL = ("", "nan")
 _NUMBERS = (np.int32, np.float32)

@@ -22,6 +22,7 @@ from gossamer.model.graph import Graph
 from gossamer.model.opset.onnx_reference import FOLDED, computed, most_bytes
 
 _MOST_RANK = 32
+"""Most dimensions of a constant, which NumPy 1 had as its limit."""
 
 
 def to_array(tensor: onnx.TensorProto) -> np.ndarray:

@@ -12,6 +12,7 @@ from gossamer.model.infer.visit import visit
 from gossamer.model.opset.state import InferenceState, Shape
 
 _OPEN_SIZE = 256
+"""Elements of a dimension that the file leaves open, while its shapes are looked at."""
 
 
 class Probe:

@@ -24,6 +24,7 @@ from gossamer.model.readers.torch.unpickle import MalformedPickle, Name, load
 _LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 _LEGACY_PROTOCOL = 1001
 _MAX_DIMENSIONS = 32
+"""Most dimensions of a tensor, which NumPy 1 had as its limit."""
 _MAX_EXPANSION = 8
 """The most times that all tensors together may be larger than the file. Tensors may share a
 storage, but few do."""
