@@ -42,7 +42,7 @@ class LayerGroup:
     kernel computes in some plan.
 
     layers: their names.
-    pruned: those of them whose weights can become zero.
+    pruned: the names of the layers whose weights can become zero.
     weights: how many weights these have.
     us: microseconds by the name of the way, and of AS_IT_IS, each step timed alone.
     """

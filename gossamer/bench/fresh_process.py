@@ -21,8 +21,8 @@ from gossamer.model.graph import Graph
 
 _CACHES = ("GOSSAMER_CACHE", "POCL_CACHE_DIR", "CUDA_CACHE_PATH", "TORCHINDUCTOR_CACHE_DIR",
            "TRITON_CACHE_DIR")
-"""Variables that name the folders in which contenders, and what they use, keep compiled code and
-measurements."""
+"""Variables that name the folders in which contenders, and the libraries that they use, keep
+compiled code and measurements."""
 
 
 @dataclass(frozen=True)

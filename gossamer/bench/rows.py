@@ -72,7 +72,8 @@ class ResultRow:
     @property
     def share_of_light(self) -> float | None:
         """The speed of light over the measured time; None where it is not known, and where the
-        time is shorter, as the data lay in a cache that is faster than what bounds it."""
+        measured time is shorter, since the data lay in a cache that is faster than the memory by
+        whose rate it is computed."""
         light = self.speed_of_light_us
         return None if light is None or light > self.median_us else light / self.median_us
 

@@ -52,7 +52,7 @@ def bench_serve(models: Sequence[Path], device: str | None, rates: str | None, l
 
 
 def _servers(against: str | None) -> list[str]:
-    """Returns gossamer's server and those that --against names."""
+    """Returns gossamer's server and the servers that --against names."""
     if against is None:
         return list(SERVERS)
     names = [] if against == "none" else against.split(",")

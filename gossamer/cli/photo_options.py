@@ -87,8 +87,7 @@ def preprocessing(model: str, graph: Graph, options: PhotoOptions) -> Preprocess
 
 
 def _check_normalisation(info: ValueInfo, prepare: Preprocessing, options: PhotoOptions) -> None:
-    """Raises InputError where options ask for other numbers than those by which a saved plan
-    normalises."""
+    """Raises InputError where options ask for other numbers than a saved plan normalises by."""
     if info.given is None or not info.given.changes_values or not options.names():
         return
     asked = InputFormat.from_metadata(prepare)

@@ -37,11 +37,12 @@ OWN_SUFFIXES = (".jsonl", ".csv", ".parquet")
 
 
 Answer = tuple[list[Entry], Any]
-"""Inputs in their order, and the outputs for those that could be read; None where none could."""
+"""Inputs in their order, and the outputs for all inputs that could be read; None where none could
+be."""
 
 
 class RemoteAnswers(Protocol):
-    """What computes the inputs elsewhere.
+    """Computes inputs on the machines of a cluster.
 
     place: the names and the descriptions of the devices.
     """

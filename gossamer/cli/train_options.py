@@ -26,7 +26,7 @@ from gossamer.train.mlp import device_of
 _WORDS = {"leave resume out": "leave --resume out", "a learning_rate below": "an --lr below",
           "numbers in x": "numbers in the samples",
           "take output='linear', or bring y into": "leave --published out, or bring them into"}
-"""Words in messages of training, and those of the command line for them."""
+"""Words in messages of training, and the words of the command line in their place."""
 _SUFFIXES = {"--output": ".onnx", "--curve": ".png", "--report": ".json"}
 
 

@@ -152,7 +152,7 @@ class Detector:
         -------
         batch : array
             The input: float32 of shape (N, channels, height, width), or what a plan with an
-            InputFormat takes. Bytes are rounded from what a photo is scaled to.
+            InputFormat takes. Bytes are the rounded numbers of a scaled photo.
         placements : list of Placement
             Where each photo lies in it, for `decode`.
 

@@ -23,7 +23,7 @@ def draw_boxes(image: np.ndarray, boxes: Sequence[Box]) -> np.ndarray:
     image : array of uint8, shape (height, width, 3)
         The photo, in RGB.
     boxes : sequence of Box
-        The boxes; those of highest score are drawn last, and have their labels nearest.
+        The boxes; boxes of higher score are drawn later, and have their labels nearer.
 
     Returns
     -------

@@ -28,7 +28,7 @@ def cpu_quota() -> float:
 
 
 def _folders(root: Path, path: str) -> Iterator[Path]:
-    """Yields the folder of a group and those of the groups that it is part of."""
+    """Yields the folder of a group and the folders of the groups that it is part of."""
     # in a container the group may lie above the folder that is seen there
     names = [name for name in PurePosixPath(path).parts if name not in ("/", "..")]
     for count in range(len(names) + 1):

@@ -1,5 +1,5 @@
 """The memory of OpenCL devices: allocations, and the sub-buffers that stand for parts of them; and
-what releases objects of a driver that one thread at a time may call."""
+`Owner`, which releases objects of a driver that one thread at a time may call."""
 
 from __future__ import annotations
 

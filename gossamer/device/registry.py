@@ -17,7 +17,7 @@ from gossamer.errors import DeviceError, GossamerError, GossamerWarning, InputEr
 __all__ = ["devices", "find", "find_or_best", "find_several", "names_several"]
 
 ALL = "all"
-"""What stands for every index in a name of devices, as in cuda:all."""
+"""The word that stands for every index in a name of devices, as in cuda:all."""
 
 
 class _DeviceProbe:
@@ -323,7 +323,7 @@ def _host() -> Iterator[_DeviceProbe]:
 
 _FINDERS: dict[str, Callable[[], Iterator[_DeviceProbe]]] = {
     "cuda": _cuda, "opencl": _opencl, "host": _host}
-"""What finds the devices of each API, in the order of preference."""
+"""The functions that find the devices of each API, in the order of preference."""
 
 
 def _missing(name: str, description: str, problem: str) -> _DeviceProbe:

@@ -2,7 +2,7 @@
 
 A small file can describe a large content: packed bytes, the shape of an array, a layer that makes
 its input larger. Each is compared with a limit before memory is taken. The limits follow from the
-size of what is there; GOSSAMER_MAX_BYTES sets another one in their place.
+size of the file or of the inputs; GOSSAMER_MAX_BYTES sets another one in their place.
 """
 
 from __future__ import annotations

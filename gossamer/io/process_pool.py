@@ -289,8 +289,8 @@ class _Process:
         return f"ended with status {status}{said}"
 
     def end(self) -> None:
-        """Ends the process and those that it started, also in the middle of a task; another thread
-        may wait for it."""
+        """Ends the process and the processes that it started, also in the middle of a task; another
+        thread may wait for it."""
         if not self.has_ended:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)

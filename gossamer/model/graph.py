@@ -70,8 +70,8 @@ class ValueInfo:
 
 @dataclass(frozen=True)
 class Tail:
-    """The end of a network, which ONNX Runtime computes from the results of all other nodes: what
-    the data decide the shape of, and what is no tensor of numbers.
+    """The end of a network, which ONNX Runtime computes from the results of all other nodes: values
+    whose shape the data decide, and values that are no tensors of numbers.
 
     model: the bytes of its ONNX model.
     constants: inputs of the model that are the same in each call, by their numbers.

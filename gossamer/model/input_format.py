@@ -136,7 +136,7 @@ class InputFormat:
 
     @property
     def changes_values(self) -> bool:
-        """Whether the network's values are others than those that are given."""
+        """Whether the network's values are other numbers than the values that callers give."""
         return self.factors != (1.0,) or self.shifts != (0.0,)
 
     @property

@@ -1,5 +1,5 @@
 """Writes graphs as ONNX, for programs that take ONNX: networks of the zoo, of training, of
-benchmarks, and those read from other kinds of files."""
+benchmarks, and networks that were read from other kinds of files."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from gossamer.model.input_format import InputFormat
 def taking_photos(graph: Graph, prepare: Preprocessing) -> Graph:
     """Returns the graph as it takes photos: as bytes that the device normalises, where that gives
     the numbers that `prepare` does, else as before."""
-    # whether a picture is a negative is told by what the network gets
+    # the numbers that the network gets tell whether a picture is a negative
     if len(graph.inputs[0].shape) != 4 or graph.metadata.brightness is not None:
         return graph
     try:

@@ -259,8 +259,8 @@ def _close(name: str, names: Iterable[str]) -> str:
 
 
 def _layers(model: onnx.ModelProto) -> list[_PrunableLayer]:
-    """Returns the convolutions and matrix products of the file, in its order, with the reason for
-    those that cannot be pruned."""
+    """Returns the convolutions and matrix products of the file, in its order, each with the reason
+    where it cannot be pruned."""
     graph = model.graph
     tensors = {tensor.name: tensor for tensor in graph.initializer}
     for node in graph.node:

@@ -107,7 +107,8 @@ class Server:
             self._bytes_now -= size
 
     def _check_size(self, size: int) -> None:
-        """Refuses a body that is too large, alone or together with those that are in memory."""
+        """Refuses a body that is too large, alone or together with the bodies that are in
+        memory."""
         if size > self._most_bytes:
             raise _Refusal(413, f"the body is larger than {bytes_text(self._most_bytes)}; send "
                                 "fewer images at once")

@@ -39,7 +39,7 @@ class Metrics:
 
 
 class _Batches(Collector):
-    """What the batchers count themselves."""
+    """The counts that the batchers keep themselves."""
 
     def __init__(self, models: Models) -> None:
         self._models = models

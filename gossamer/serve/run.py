@@ -82,8 +82,8 @@ class _Uvicorn(uvicorn.Server):
         yield
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Takes no further connections, and waits a moment for the requests of those that were
-        made just before."""
+        """Takes no further connections, and waits a moment for the requests of connections that
+        were made just before."""
         for server in self.servers:
             server.close()
         end = time.monotonic() + _LAST_REQUEST_S

@@ -33,7 +33,7 @@ PUBLISHED: dict[str, Any] = {
     "activation": "sigmoid", "loss": "squared_error", "optimiser": "sgd", "learning_rate": 0.3,
     "batch": 1, "epochs": 10, "patience": None, "keep": "last", "shuffle": False,
     "scale_targets": False, "initial": "uniform"}
-"""The settings of the published training where they differ from those of MLP."""
+"""The settings of the published training where they differ from the defaults of MLP."""
 
 
 class MLP(Predictor):

@@ -6,6 +6,6 @@ from gossamer.ops.registry import OPS
 
 
 def register() -> None:
-    """Adds the ops of these steps to those that can be measured."""
+    """Adds the ops of these steps to the ops that can be measured."""
     for op in (im2col.OP, batch_statistics.OP, normalise.OP):
         OPS[op.name] = op

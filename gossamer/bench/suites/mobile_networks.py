@@ -100,8 +100,8 @@ class _Network:
         self.x, self.channels = y, sizes.channels
 
     def _excited(self, x: str, channels: int, sizes: _Block) -> str:
-        """Appends a squeeze-and-excite layer: each channel is scaled by what small layers make of
-        all channels' means."""
+        """Appends a squeeze-and-excite layer: small layers make a factor for each channel of the
+        means of all channels."""
         inner, gate = (("silu", "sigmoid") if sizes.activation == "silu"
                        else ("relu", "hard_sigmoid"))
         scale = self._graph.reduce(x, "mean", "spatial", keepdims=True)

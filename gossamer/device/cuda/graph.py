@@ -56,8 +56,8 @@ class CudaCopyingGraph(CopyingGraph):
     """A graph that ends with copies, whose targets are parameters of the instantiated graph.
 
     Work that was launched before is not affected by new targets. The driver takes new targets in
-    memory of the same kind only, of which a pool's is another than other memory; for those of
-    another kind the graph is instantiated again.
+    memory of the same kind only; memory of a pool is a kind of its own. For targets in another kind
+    the graph is instantiated again.
 
     steps: the recorded work; it belongs to the caller. used_objects: what it uses.
     """

@@ -61,8 +61,8 @@ def _values(expression: Expression, operands: Sequence[ValueFacts], *, integer: 
 def _compared(expression: Expression,
               values: Sequence[ValueFacts]) -> list[tuple[int, list[float]]]:
     """Returns the index of each value that signs are taken of or that is compared with numbers, and
-    these numbers: below, at and above each of them more is known of what follows. Of the result
-    itself it is not."""
+    these numbers: below, at and above each of them more is known of the values that follow. Of the
+    result itself it is not."""
     limits: dict[int, set[float]] = {}
     last = expression.inputs + len(expression.steps) - 1
     for step in expression.steps[:-1] if expression.outputs == (last,) else expression.steps:

@@ -15,8 +15,8 @@ _RESHAPES = ("reshape", "flatten", "squeeze", "unsqueeze")
 
 def keep_pixels(graph: Graph, shapes: ShapesByBatch) -> bool:
     """Keeps the height and width of 1 of images that become matrices and images of one pixel again,
-    and returns whether there are such. What is computed between has no other readers: means of
-    images keep their dimensions, and products with constant matrices become convolutions."""
+    and returns whether there are such. The values between have no other readers: means of images
+    keep their dimensions, and products with constant matrices become convolutions."""
     producers = {name: node for node in graph.nodes for name in node.outputs}
     users, names = readers(graph), names_of(graph)
     replaced: set[int] = set()

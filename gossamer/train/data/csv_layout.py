@@ -89,7 +89,7 @@ class CsvLayout:
         return f"column {self.label + 1}"
 
     def split(self, row: Sequence[str]) -> tuple[str, list[str]]:
-        """Returns the cell of the label of a sample, and those of its numbers."""
+        """Returns the cell of the label of a sample, and the cells of its numbers."""
         if self.label is None:
             return "", [*row]
         return row[self.label], [*row[:self.label], *row[self.label + 1:]]

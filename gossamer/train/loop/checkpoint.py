@@ -32,7 +32,8 @@ _ANEW = "give another file, or leave resume out to begin anew"
 
 
 class OtherSettings(InputError):
-    """Raised where a checkpoint belongs to other settings than those that are given.
+    """Raised where a checkpoint belongs to other settings than the training that is to go on from
+    it.
 
     key: name of the first setting that differs.
     there, here: its JSON value in the file, and the given one.

@@ -94,8 +94,8 @@ class TrainState:
 
     @property
     def kept_weights(self) -> np.ndarray:
-        """The parameters that the trained network has, (weight_count,) float32: those after the
-        best epoch where they are to be kept and there is one, else after the last."""
+        """The parameters that the trained network has, (weight_count,) float32: the parameters
+        after the best epoch where that is to be kept and is known, else after the last epoch."""
         if self.best is not None and self.settings.keep == "best":
             return self.best.weights
         return self.parameters[:self.settings.problem(0, 0).weight_count]

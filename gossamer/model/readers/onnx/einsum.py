@@ -114,8 +114,8 @@ class _Product:
 
 def _summed(node: OnnxNode, value: str, term: Term, kept: Iterable[str], role: str
             ) -> tuple[str, Term]:
-    """Emits the sum of a value over the dimensions that are not kept, and returns it with those
-    that are."""
+    """Emits the sum of a value over the dimensions that are not kept, and returns it with the
+    dimensions that are."""
     axes = tuple(axis for axis, letter in enumerate(term) if letter not in kept)
     if not axes:
         return value, term

@@ -75,8 +75,8 @@ def _instance_norm(node: OnnxNode) -> None:
 
 
 def _group_norm(node: OnnxNode) -> None:
-    """Converts GroupNormalization, whose scale and bias are those of groups in opset 18 and those
-    of channels from 21 on."""
+    """Converts GroupNormalization, whose scale and bias have a number for each group in opset 18
+    and for each channel from 21 on."""
     node.only("stash_type", 1)
     x, groups = node.required(0), node.attribute("num_groups")
     if not groups or groups < 1:

@@ -71,7 +71,7 @@ class Parts:
 
     def truth(self, name: str) -> bool | None:
         """Returns a condition that follows from shapes and constants, and is the same at two sizes
-        of what the file leaves open; None for another."""
+        of the dimensions that the file leaves open; None for another condition."""
         value = self.probe.known(name)
         if value is None or value.size != 1:
             return None

@@ -197,7 +197,8 @@ def _scaled_sums(node: OnnxNode, c: Composer, sums: Sums) -> int:
 
 
 def _give_scaled(node: OnnxNode, integers: Integers, sums: Sums) -> None:
-    """Adds the node that gives sums of integers times a scale, and notes of what its output is."""
+    """Adds the node that gives sums of integers times a scale, and notes that its output is these
+    sums."""
     c = Composer()
     node.emit_expression(c, _scaled_sums(node, c, sums))
     integers.sums[node.outputs[0]] = sums

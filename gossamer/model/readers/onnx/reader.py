@@ -216,8 +216,8 @@ def _load_interface(proto: onnx.GraphProto, graph: Graph, outputs: Sequence[str]
                     keeps: bool) -> list[ValueInfo]:
     """Adds inputs and outputs to the graph. A first dimension that all inputs share counts as the
     batch. outputs: as for load_onnx(). keeps: whether float64 is left to ONNX Runtime. Returns all
-    inputs: those that are no tensors of numbers, which only ONNX Runtime takes, are none of the
-    graph's."""
+    inputs: inputs that are no tensors of numbers, which only ONNX Runtime takes, are no inputs of
+    the graph."""
     seen = set(graph.constants)
     inputs = []
     for value in proto.input:

@@ -44,8 +44,8 @@ def load(stream: BinaryIO, call: Callable[[Name, tuple], Any],
     """Returns the object of the pickle at the stream's position, and moves the stream to its end.
 
     call(name, arguments): returns the result of a function or class that the pickle names; raises
-    an error for those that it does not know.
-    persistent(id): returns the object that is stored outside the pickle under this id.
+    an error for a name that it does not know. persistent(id): returns the object that is stored
+    outside the pickle under this id.
 
     Raises MalformedPickle, and the errors of the two functions.
     """
