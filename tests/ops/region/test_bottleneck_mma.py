@@ -119,6 +119,7 @@ def test_the_tables_have_each_weight_once(name: str, density: float, turned: int
         -(-part.outputs[0].shape[1] // 32) for part in problem.parts[1:])
 
 
+@pytest.mark.slow
 def test_it_builds_without_spills() -> None:
     pytest.importorskip("gossamer.device.cuda.nvrtc", exc_type=ImportError)
     device = RecordingDevice()

@@ -95,6 +95,7 @@ def test_it_computes_the_layer_on_cuda(cuda: Device, name: str) -> None:
     check(PROBLEMS[name], cuda, list(ALGORITHM.variants(PROBLEMS[name], cuda)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("channels", "squeezed", "size"), [
     (32, 8, 112), (144, 6, 56), (672, 28, 14), (1152, 48, 7), (2048, 128, 7)])
 def test_it_builds_without_spills(channels: int, squeezed: int, size: int) -> None:

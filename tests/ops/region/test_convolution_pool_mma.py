@@ -129,6 +129,7 @@ def test_unusual_numbers_on_cuda(cuda: Device, wgmma: int) -> None:
     check_bias(cuda, PoolTile(2, 16, wgmma))
 
 
+@pytest.mark.slow
 def test_it_builds_without_spills() -> None:
     pytest.importorskip("gossamer.device.cuda.nvrtc", exc_type=ImportError)
     device = RecordingDevice()

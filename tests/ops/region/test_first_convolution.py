@@ -56,6 +56,7 @@ def test_it_computes_the_convolution_on_cuda(cuda: Device, name: str) -> None:
     check(problem, cuda, list(ALGORITHM.variants(problem, cuda)))
 
 
+@pytest.mark.slow
 def test_it_builds_without_spills() -> None:
     pytest.importorskip("gossamer.device.cuda.nvrtc", exc_type=ImportError)
     device = RecordingDevice()

@@ -146,6 +146,7 @@ def test_a_nan_stays_a_nan(cuda: Device) -> None:
     check_nan(cuda, list(variants.values()))
 
 
+@pytest.mark.slow
 def test_it_builds_without_spills() -> None:
     pytest.importorskip("gossamer.device.cuda.nvrtc", exc_type=ImportError)
     device = RecordingDevice()

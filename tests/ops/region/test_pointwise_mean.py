@@ -58,6 +58,7 @@ def test_it_computes_the_means_on_cuda(cuda: Device, name: str) -> None:
     check(PROBLEMS[name], cuda, list(ALGORITHM.variants(PROBLEMS[name], cuda)))
 
 
+@pytest.mark.slow
 def test_it_builds_without_spills() -> None:
     pytest.importorskip("gossamer.device.cuda.nvrtc", exc_type=ImportError)
     device = RecordingDevice()

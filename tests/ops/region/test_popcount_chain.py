@@ -106,6 +106,7 @@ def test_the_network_of_digits(cuda: Device, signs: Expression | None) -> None:
         check(problem, variant, cuda)
 
 
+@pytest.mark.slow
 def test_it_builds_without_spills() -> None:
     pytest.importorskip("gossamer.device.cuda.nvrtc", exc_type=ImportError)
     device = RecordingDevice()

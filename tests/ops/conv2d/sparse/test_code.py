@@ -85,6 +85,7 @@ def problems(draw: st.DrawFn, batches: Sequence[int]) -> Conv2dProblem:
         draw(st.sampled_from(EPILOGUES)))
 
 
+@pytest.mark.slow
 @given(problem=problems((1, 2, 3, 4, 9)), density=st.sampled_from([0.0, 0.05, 0.3, 1.0]),
        choice=st.integers(0, 30))
 @settings(max_examples=25)
@@ -94,6 +95,7 @@ def test_any_geometry(problem: Conv2dProblem, density: float, choice: int) -> No
     check_config(problem, candidates[choice % len(candidates)], sparse(problem, density))
 
 
+@pytest.mark.slow
 @given(problem=problems((2, 6)), density=st.sampled_from([0.0, 0.05, 0.3]),
        choice=st.integers(0, 30))
 @settings(max_examples=15)
@@ -104,6 +106,7 @@ def test_any_geometry_in_halves(problem: Conv2dProblem, density: float, choice: 
                  halves=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", [
     GeneratedConfig(12, 3, 5, 4, 4),
     GeneratedConfig(5, 2, 2, 3, 3, staggered_entries=2),
@@ -118,6 +121,7 @@ def test_configs_that_fit_badly(config: GeneratedConfig) -> None:
     check_config(problem, config, sparse(problem, 0.2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", [
     GeneratedConfig(12, 3, 5, 4, 1, prefetch_warps=1),
     GeneratedConfig(6, 3, 9, 8, 8, staggered_entries=4, prefetch_warps=1),
@@ -152,6 +156,7 @@ def test_prefetch_warps_share_what_the_other_warps_run_in_full() -> None:
     assert sum(products[workers:]) == max(products) > max(products[workers:])
 
 
+@pytest.mark.slow
 def test_prefetch_warps_in_halves() -> None:
     problem = Conv2dProblem(4, 16, 9, 8, 24, (3, 3), pads=(1, 2, 1, 0))
     for config in (GeneratedConfig(6, 4, 9, 8, 2, staggered_entries=2, prefetch_warps=1),
@@ -283,6 +288,7 @@ def test_addresses_of_large_tensors_stay_within_32_bits() -> None:
     assert max(constants) >= 2**30
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_100"])
 @pytest.mark.parametrize("halves", [False, True])
 def test_programs_build_without_spills(architecture: str, halves: bool) -> None:
