@@ -1,0 +1,43 @@
+"""The tool that plants faults: which faults an expression can have, and that files are whole."""
+
+from __future__ import annotations
+
+import ast
+import runpy
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+TOOL = runpy.run_path(str(ROOT / "tools" / "plant_faults.py"))
+
+SOURCE = """
+def f(x: "1 < 2", n):
+    text = f"{x < n}" + "s"
+    if x is None or 0 <= n < 3:
+        return x[1:] * n
+    return range(n)
+"""
+
+
+def test_faults_of_expressions() -> None:
+    faults = list(TOOL["faults_of"](Path("f.py"), SOURCE.encode()))
+    assert sorted((fault.line, fault.kind, fault.new) for fault in faults) == [
+        (4, "bound off by one", "0 <= n < 3 + 1"),
+        (4, "comparison flipped", "x is not None"),
+        (4, "term dropped", "0 <= n < 3"),
+        (4, "term dropped", "x is None"),
+        (5, "bound off by one", "x[1 + 1:]"),
+        (5, "term dropped", "x[1:]"),
+        (6, "bound off by one", "range(n + 1)"),
+    ]
+    for fault in faults:
+        planted = ast.unparse(ast.parse(fault.planted(SOURCE.encode())))
+        assert planted != ast.unparse(ast.parse(SOURCE)) and fault.new in planted
+
+
+def test_faults_are_drawn_of_every_kind_and_are_the_same_for_a_seed() -> None:
+    faults = TOOL["draw"](9, 1)
+    assert len({fault.kind for fault in faults}) == 3 and len(set(faults)) == 9
+    again = TOOL["draw"](9, 1)
+    assert [fault.new for fault in again] == [fault.new for fault in faults]
+    for fault in faults:
+        ast.parse(fault.planted((ROOT / fault.path).read_bytes()))
