@@ -11,7 +11,6 @@ from gossamer.model.formats import with_formats
 from gossamer.model.infer.resolve import with_shapes
 from gossamer.model.input_format import InputFormat
 from gossamer.plan.plan import Plan
-from gossamer.plan.plan_group import PlanGroup
 from gossamer.plan.policy import Policy
 
 
@@ -21,7 +20,8 @@ def compile(model: Any, device: str | Device | Sequence[str | Device] | None = N
             effort: str | None = None, precision: str | None = None, calibration: Any = None,
             tolerance: float | None = None, only: str | None = None,
             sparse_threshold: float | None = None, budget: float | None = None,
-            force: Mapping[str, str] | None = None, threads: int | str = 1, vendors: bool = True,
+            force: Mapping[str, str] | None = None, threads: int | str = "all",
+            vendors: bool = True,
             inputs: InputFormat | Mapping[str, InputFormat] | str | None = None,
             output_dtype: str | None = None) -> Any:
     """Make a plan that runs a network on a device.
@@ -73,9 +73,10 @@ def compile(model: Any, device: str | Device | Sequence[str | Device] | None = N
     force : mapping of str to str, optional
         The name of the algorithm that a layer takes, by the layer's name. Where it cannot compute
         the layer, calling the plan raises an InputError that says why.
-    threads : {1, "all"}, default 1
-        Threads of BLAS and of ONNX Runtime for a layer on the host. All of them are faster on a
-        quiet machine, and several times slower where other programs have one of the processors.
+    threads : {1, "all"}, default "all"
+        Threads of BLAS and of ONNX Runtime for a layer on the host. All are as many as there are
+        processors that the process may use, and no more than OMP_NUM_THREADS says. One is faster
+        where other programs have one of the processors.
     vendors : bool, default True
         Whether layers may take algorithms of vendors' libraries, such as ONNX Runtime on the host
         and cuDNN on CUDA, where gossamer's own algorithms compute them too.
@@ -117,5 +118,7 @@ def compile(model: Any, device: str | Device | Sequence[str | Device] | None = N
     if isinstance(device, Device):
         return Plan(graph, device, policy)
     if device is not None and (names_several(device) or not isinstance(device, str)):
+        from gossamer.plan.plan_group import PlanGroup
+
         return PlanGroup.of(find_several(device), lambda each: Plan(graph, each, policy))
     return Plan(graph, find(device), policy)

@@ -94,7 +94,7 @@ class Plan(CallablePlan):
         self._planned: OrderedDict[int, Planned] = OrderedDict()
         self._calls = Calls(self.graph, device, self.context, self.program) if (
             graph.tail is None) else TailCalls(self.graph, graph.tail, device, self.context,
-                                               self.program)
+                                               self.program, policy.threads)
         self._timings: dict[int, list[Timing]] = {}
         self._end_to_end: dict[int, EndToEnd] = {}
         self._call_us: dict[int, float] = {}
