@@ -14,7 +14,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from gossamer.device import host_library
+from gossamer import host_library
 from gossamer.device.base import Device, Kernel
 from gossamer.device.source import KernelSource
 from tests import workers

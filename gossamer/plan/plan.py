@@ -135,16 +135,26 @@ class Plan(CallablePlan):
             If the file cannot be written.
         """
         with self._lock:
-            if self._choices is not None:
-                choices: Mapping[str, Any] = self._choices.plain
-            else:
-                if not self._planned:
-                    self.program(1)
-                choices = stored({batch: planned.program
-                                  for batch, planned in self._planned.items()}, self.device)
+            choices = self.choices()
             head = plan_file.header(self.device, self.policy.strict,
                                     used_algorithms(choices, self.device))
             plan_file.write(Path(path), head, self.graph, choices)
+
+    def choices(self) -> Mapping[str, Any]:
+        """Return what computes the layers of every batch size that was planned so far.
+
+        Returns
+        -------
+        mapping of str to mapping
+            The choices by batch size, of batch 1 where none was planned, as JSON has them.
+        """
+        with self._lock:
+            if self._choices is not None:
+                return self._choices.plain
+            if not self._planned:
+                self.program(1)
+            return stored({batch: planned.program
+                           for batch, planned in self._planned.items()}, self.device)
 
     @classmethod
     def load(cls, path: str | Path, device: str | Device | None = None, *,

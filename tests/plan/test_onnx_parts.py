@@ -17,7 +17,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import gossamer
-from gossamer.device import host_library
+from gossamer import host_library
 from gossamer.device.base import Device
 from gossamer.errors import InputError, UnsupportedError
 from gossamer.ops.onnx_part import session
@@ -143,7 +143,7 @@ def test_onnxruntime_is_looked_for_under_its_name() -> None:
 
 
 def test_onnxruntime_keeps_no_file_of_its_use(tmp_path: Path) -> None:
-    code = "from gossamer.device import host_library; host_library.onnxruntime()"
+    code = "from gossamer import host_library; host_library.onnxruntime()"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60,
                    env={**os.environ, "TMPDIR": str(tmp_path)})
     assert not list(tmp_path.iterdir())

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gossamer.device import host_library
+from gossamer import host_library
 from gossamer.errors import ModelError, UnsupportedError
 from gossamer.io.limits import most_value_bytes, raised
 from gossamer.io.text import bytes_text

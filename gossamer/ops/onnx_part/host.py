@@ -7,7 +7,7 @@ from typing import cast
 
 import numpy as np
 
-from gossamer.device import host_library
+from gossamer import host_library
 from gossamer.device.base import Device
 from gossamer.errors import InputError
 from gossamer.ops.algorithm import State, Variant

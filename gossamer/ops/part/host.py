@@ -9,7 +9,7 @@ from typing import cast
 
 import numpy as np
 
-from gossamer.device import host_library
+from gossamer import host_library
 from gossamer.device.base import Buffer, Device
 from gossamer.device.host import host_array
 from gossamer.errors import UnsupportedError

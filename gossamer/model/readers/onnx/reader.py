@@ -13,7 +13,7 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import TensorProto
 
-from gossamer.device import host_library
+from gossamer import host_library
 from gossamer.errors import InputError, ModelError, UnsupportedError, first_line, quoted
 from gossamer.io.packed import opened, unpacked
 from gossamer.model.choose_outputs import chosen
