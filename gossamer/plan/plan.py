@@ -22,6 +22,7 @@ from gossamer.plan.choose.outcomes import EndToEnd
 from gossamer.plan.choose.planner import Planned, Planner
 from gossamer.plan.choose.saved_options import StoredChoices, stored, used_algorithms
 from gossamer.plan.eligibility import ANY
+from gossamer.plan.part import check_library_layers
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer, Program
 from gossamer.plan.report.onnx_parts import check_parts, part_notes
@@ -101,6 +102,8 @@ class Plan(CallablePlan):
         self._lock = threading.RLock()
         if policy.strict and graph.tail is not None:
             check_parts(graph)
+        if choices is None:
+            check_library_layers(self.graph, self.layers)
 
     def __repr__(self) -> str:
         """Return the names of the network and the device."""

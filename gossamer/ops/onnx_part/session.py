@@ -33,6 +33,18 @@ def version_on(device: Device) -> str:
     return str(host_library.onnxruntime().__version__)
 
 
+class ComputingError(InputError):
+    """What ONNX Runtime cannot compute of the values that it was given.
+
+    node: the name of the model's node that cannot compute them; "" where it is not known.
+    """
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(f"ONNX Runtime: {_why(error)}")
+        found = re.search(r"Name:'([^']*)'", str(error))
+        self.node = found[1] if found else ""
+
+
 class Session:
     """A model that is ready to run with ONNX Runtime on the host.
 
@@ -104,14 +116,14 @@ class Session:
 
     def run(self, inputs: Sequence[Any]) -> list[Any]:
         """Returns the outputs for the inputs that are no constants, in the model's order. Ctrl-C
-        ends it, within loops too. Raises InputError that says what ONNX Runtime cannot compute."""
+        ends it, within loops too. Raises ComputingError."""
         feeds = dict(zip(self._names, inputs, strict=True))
         try:
             if not self._may_last or threading.current_thread() is not threading.main_thread():
                 return self._session.run(None, feeds, self._options)
             return self._run_beside(feeds, _run_options())
         except Exception as error:
-            raise InputError(f"ONNX Runtime: {_why(error)}") from None
+            raise ComputingError(error) from None
 
     def node_times(self) -> list[tuple[str, float]]:
         """Returns the names of nodes with microseconds that they took, in the order of all runs

@@ -69,7 +69,7 @@ class TailCalls(Calls):
             computed = dict(zip((info.name for info in self._graph.outputs),
                                 results if isinstance(results, tuple) else (results,), strict=True))
         there = {**values, **computed}
-        for info in (*self._graph.inputs, *self._graph.outputs):
+        for info in (*self._network.inputs, *self._network.outputs):
             # callers may give and get other dtypes than the network has within
             there[info.name] = np.asarray(there[info.name], info.dtype)
         try:
