@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+
+import numpy as np
 
 from gossamer import host_library
 from gossamer.device.base import Device
@@ -118,8 +120,18 @@ def check_library_layers(graph: Graph, layers: Callable[[int], Sequence[Layer]])
             try:
                 session_of(layer.problem, layer.weights, optimised=False)
             except UnsupportedError as error:
-                raise UnsupportedError(f"{graph.file or graph.name}: {layer.source}: {error}"
-                                       ) from None
+                # other batch sizes may have shapes that fit
+                if not _runs_in_other_shapes(layer.problem, layer.weights):
+                    raise UnsupportedError(f"{graph.file or graph.name}: {layer.source}: {error}"
+                                           ) from None
+
+
+def _runs_in_other_shapes(problem: OnnxPartProblem, weights: Mapping[str, np.ndarray]) -> bool:
+    try:
+        session_of(problem, weights, optimised=False, shaped=False)
+    except UnsupportedError:
+        return False
+    return True
 
 
 def _problem_of(layer: Layer) -> Problem:

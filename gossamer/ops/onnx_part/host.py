@@ -50,11 +50,13 @@ class OnnxRuntimePart(HostAlgorithm):
 
 
 def session_of(problem: OnnxPartProblem, weights: Mapping[str, np.ndarray], *, threads: int = 1,
-               optimised: bool = True) -> Session:
-    """Returns the session of a part. Raises UnsupportedError where ONNX Runtime has none."""
+               optimised: bool = True, shaped: bool = True) -> Session:
+    """Returns the session of a part, for the shapes of the problem where it is shaped, else for
+    any. Raises UnsupportedError where ONNX Runtime has none."""
     constants = {index: weights[f"operand{index}"] for index in problem.constants}
     return Session(weights[MODEL].tobytes(), constants,
-                   shapes=[spec.shape for spec in problem.operands], threads=threads,
+                   shapes=[spec.shape for spec in problem.operands] if shaped else (),
+                   threads=threads,
                    optimised=optimised)
 
 
