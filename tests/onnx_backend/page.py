@@ -14,8 +14,8 @@ from tests.onnx_backend.run import PASSED
 Outcomes = Mapping[str, tuple[str, str]]
 """What became of each test with gossamer and with ONNX Runtime, by its name."""
 
-_NO_ARRAYS = ("8-bit floats, 2-bit or 4-bit numbers or bfloat16, of which ONNX Runtime, which computes "
-              "it on the host, neither takes nor gives arrays")
+_NO_ARRAYS = ("8-bit floats, 2-bit or 4-bit numbers or bfloat16, of which ONNX Runtime, which "
+              "computes it on the host, neither takes nor gives arrays")
 _REASONS = (
     ("does not compute it either: NOT_IMPLEMENTED", "ONNX Runtime, which would compute it on the "
      "host, has no implementation of the operator in this dtype or version"),
