@@ -119,12 +119,13 @@ def test_what_onnxruntime_refuses_too_is_said_in_one_line() -> None:
 
 @pytest.mark.parametrize(("op", "shape"), [("Det", (3, 3)), ("Softmax", (2, 3))])
 def test_a_dtype_that_onnxruntime_refuses_too_is_refused_by_compile(
-        op: str, shape: tuple[int, ...]) -> None:
+        op: str, shape: tuple[int, ...], capsys: pytest.CaptureFixture[str]) -> None:
     proto = model([helper.make_node(op, ["x"], ["y"], "layer")], {"x": ("N", *shape)},
                   {"y": None}, types=dict.fromkeys("xy", TensorProto.INT32))
     with pytest.raises(UnsupportedError, match=rf"{op} 'layer': ONNX Runtime does not compute it "
                                                r"either: .*Type 'tensor\(int32\)'"):
         gossamer.compile(proto, "host")
+    assert capsys.readouterr() == ("", "")
 
 
 def test_an_unknown_domain_is_refused_with_its_name() -> None:

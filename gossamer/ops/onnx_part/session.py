@@ -100,7 +100,9 @@ class Session:
                 onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL)
         try:
             self._session = onnxruntime.InferenceSession(
-                proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+                proto.SerializeToString(), options, providers=["CPUExecutionProvider"],
+                # it would print an error, and try the same again
+                enable_fallback=0)
         except (EncodeError, ValueError):
             raise UnsupportedError("takes more than 2 GiB, which no ONNX model in memory may"
                                    ) from None

@@ -444,6 +444,14 @@ def test_damaged_json_with_a_right_checksum_is_refused_in_one_line(file: Path,
     assert refused > 10
 
 
+@pytest.mark.parametrize("key", ["notes", "warnings"])
+@pytest.mark.parametrize("value", [0.5, [1], "text"])
+def test_notes_that_are_no_texts_are_refused(file: Path, key: str, value: object) -> None:
+    rewrite(file, "graph.json", lambda graph: {**graph, key: value})
+    with pytest.raises(InputError, match=rf"is corrupt or cut short .*its {key} are"):
+        Plan.load(file)
+
+
 def _maimed(value: Any, rng: random.Random) -> Any:
     """Returns the value with one item in it removed or replaced."""
     if isinstance(value, (dict, list)) and value:
