@@ -218,7 +218,7 @@ def test_every_kind_of_attribute_comes_back(tmp_path: Path) -> None:
                   [Node("elementwise", "one", ["x"], ["y"], attributes, "Odd 'one'")],
                   {"w": np.asfortranarray(weights(3, 4)), "s": np.array(3, np.int64),
                    "e": np.zeros((0, 2), np.float32), "t": np.array([True, False])},
-                  "file.onnx", ["mind the gap"], 2)
+                  "file.onnx", ["mind the gap"], ["a note"], fixed_batch=2)
     plan_file.write(tmp_path / "a.plan", {
         "format": plan_file.FORMAT, "version": plan_file.VERSION,
         "made_by": {"gossamer": gossamer.__version__}}, graph, {})
