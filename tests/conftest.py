@@ -14,9 +14,9 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from gossamer import host_library
 from gossamer.device.base import Device, Kernel
 from gossamer.device.source import KernelSource
-from gossamer.model import host_library
 from tests import workers
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"

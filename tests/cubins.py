@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 ARCHITECTURES = {"sm_75": 8, "sm_80": 4, "sm_90": 4, "sm_100": 8}
 
 # kernels for processors alone, whose tiles need more registers than a GPU has for a work-item
-ON_PROCESSORS = ("wide_gemm.cl", "wide_popcount.cl")
+ON_PROCESSORS = ("wide.cl", "wide_gemm.cl", "wide_popcount.cl")
 
 # kernels whose largest tiles hold more than a GPU has registers for where windows are large; they
 # are candidates like the smaller ones, and measuring decides

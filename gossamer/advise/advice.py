@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import onnx
 
 from gossamer.errors import InputError
+from gossamer.model.infer.resolve import check_open_dimensions
 from gossamer.model.load import load
 from gossamer.model.prune import PrunedLayer, prune
 from gossamer.plan import api
@@ -95,7 +96,9 @@ def advise(model: Callable[[], onnx.ModelProto], *, device: str | None = None, b
     The other arguments are those of `gossamer.compile`. Raises InputError where the network has no
     weights that can become zero, and what `gossamer.compile` raises.
     """
-    dense = api.compile(load(model()), device, effort=effort, precision=precision)
+    graph = load(model())
+    check_open_dimensions(graph)
+    dense = api.compile(graph, device, effort=effort, precision=precision)
     sizes = {layer.name: layer.size for layer in prune(model(), 0.5) if not layer.kept}
     if not sizes:
         raise InputError("the network has no weights that can become zero: no convolution and no "

@@ -19,6 +19,7 @@ from gossamer.model import zoo
 from gossamer.model.graph import as_called
 from gossamer.model.infer.resolve import check_open_dimensions, with_shapes
 from gossamer.model.load import expected_models
+from gossamer.plan.open_plan import OpenPlan
 from gossamer.plan.plan import Plan
 from gossamer.plan.plan_group import PlanGroup
 from gossamer.plan.store.plan_file import SUFFIX
@@ -27,14 +28,16 @@ if TYPE_CHECKING:
     from gossamer.model.graph import Graph
 
 
-AnyPlan = Plan | PlanGroup
-"""A network on one device, or on several."""
+AnyPlan = Plan | PlanGroup | OpenPlan
+"""A network on one device, or on several, or with inputs of any size."""
 
 
 def load_graph(model: str, shapes: list[str] | None, weights: str | None = None,
-               outputs: list[str] | None = None, precision: str | None = None) -> Graph:
+               outputs: list[str] | None = None, precision: str | None = None, *,
+               may_stay_open: bool = False) -> Graph:
     """Returns the graph of the MODEL argument with the --shape, --weights and --outputs options,
-    and prints its warnings. precision: that of --precision, where it is given."""
+    and prints its warnings. precision: that of --precision, where it is given. may_stay_open:
+    whether sizes besides the batch may stay open, which are an InputError otherwise."""
     if not model:
         raise InputError(f"MODEL: the name is empty; expected {expected_models()}")
     if weights == "":
@@ -49,12 +52,13 @@ def load_graph(model: str, shapes: list[str] | None, weights: str | None = None,
     for warning in graph.warnings:
         terminal.notice(warning, "warning")
     graph = with_input_shapes(graph, shapes or [])
-    check_open_dimensions(graph)
+    if not may_stay_open:
+        check_open_dimensions(graph)
     return graph
 
 
 def load_plan(model: str, device: str | None, shapes: list[str] | None, weights: str | None,
-              strict: bool, outputs: list[str] | None = None) -> AnyPlan | None:
+              strict: bool, outputs: list[str] | None = None) -> Plan | PlanGroup | None:
     """Returns the plan that the MODEL argument names, on one device or several, and prints its
     warnings, or returns None where it names a network. Raises InputError where options go with
     networks only."""

@@ -95,7 +95,8 @@ def compile_(
         metavar="SECONDS", help="Measure no longer than this for a batch size, and take the best "
         "plan that is known then.")] = None,
     threads: Annotated[str, typer.Option(
-        metavar="1|all", help="Threads of a layer on the host: one, or all.")] = "1",
+        metavar="1|all", help="Threads of a layer on the host: one, or as many "
+        "as there are processors, and no more than OMP_NUM_THREADS says.")] = "all",
     no_vendors: Annotated[bool, typer.Option(
         "--no-vendors", help="Leave the libraries of vendors out, such as ONNX Runtime and cuDNN, "
         "where other algorithms compute a layer.")] = False,

@@ -62,6 +62,12 @@ def preprocessing(model: str, graph: Graph, options: PhotoOptions) -> Preprocess
     size = _checked_size(options, model, input_shape)
     fields = _number_fields(options)
     base = _base(options, model, graph, bool(fields))
+    is_assumed = base is _ASSUMED and options.preprocess is None and (
+        graph.metadata.preprocessing is None)
+    if is_assumed and options.resize is None and len(input_shape) == 4 and (
+            None in input_shape[2:]):
+        # the network takes pictures in the size that they have
+        base = replace(base, size=None, resize=None)
     _check_channels(options.channels or base.channels, model, input_shape)
     if options.channels:
         fields = _in_channel_order(base, options, model, fields)
@@ -78,8 +84,7 @@ def preprocessing(model: str, graph: Graph, options: PhotoOptions) -> Preprocess
             if text.startswith(f"{option} "):
                 text = f"--{text}"
         raise InputError(text) from None
-    if base is _ASSUMED and options.preprocess is None and (
-            graph.metadata.preprocessing is None):
+    if is_assumed:
         terminal.notice("photos are prepared as for ImageNet (RGB, mean and deviation normalised), "
                         "and the results mean nothing if the network was trained otherwise; "
                         "--preprocess and --mean, --std, --scale, --bgr, --grey choose otherwise")

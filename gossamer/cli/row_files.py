@@ -19,6 +19,7 @@ import numpy as np
 
 from gossamer.errors import InputError
 from gossamer.io import atomic, output_files, terminal
+from gossamer.io.text import shape_text
 
 GROWING = (".jsonl", ".csv")
 """Suffixes of the files that can be continued."""
@@ -290,6 +291,11 @@ class NumpyFile(RowFile):
                     continue
                 values = None if row.error else next(iter(row.outputs.values()))
                 file, empty = self._begun(values, count)
+                if values is not None and values.shape != empty.shape:
+                    raise InputError(
+                        f"{self._option_text}: {row.name} gives {shape_text(values.shape)}, those "
+                        f"before {shape_text(empty.shape)}, which make no array; .jsonl and "
+                        ".parquet take both, and --size gives all pictures one size")
                 file.write(empty.tobytes() if values is None else
                            np.ascontiguousarray(values).tobytes())
 

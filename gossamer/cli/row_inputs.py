@@ -20,6 +20,7 @@ from gossamer.errors import InputError, quoted
 from gossamer.io import terminal
 from gossamer.io.picture_files import pictures_in, read_in_order
 from gossamer.io.text import shape_text
+from gossamer.model.infer.resolve import is_open
 from gossamer.model.photos import taking_photos
 from gossamer.plan.measurement import counted
 from gossamer.train.data import csv_files
@@ -181,4 +182,6 @@ def _samples(model: str, graph: Graph, path: Path, batch: int | None, label: str
 
 
 def _batch(graph: Graph, batch: int | None, rows: int) -> int:
-    return batch_size(graph, batch, rows, _BATCH if has_batch(graph) else 1)
+    # pictures of several sizes are computed one by one
+    default = _BATCH if has_batch(graph) and not is_open(graph) else 1
+    return batch_size(graph, batch, rows, default)

@@ -42,9 +42,11 @@ from gossamer.cli.options import (
 from gossamer.cli.photo_options import PhotoOptions
 from gossamer.cli.progress import input_bar
 from gossamer.cli.run_inputs import RunInputs, array_inputs, negatives, photo_inputs
+from gossamer.device.registry import names_several
 from gossamer.errors import InputError
 from gossamer.io import output_files, terminal
 from gossamer.io.labels.reader import read_names
+from gossamer.model.infer.resolve import is_open
 
 
 def run(
@@ -95,12 +97,13 @@ def run(
     photos, arrays = [*(image or []), *(photos or [])], array or []
     _check_sources(photos, arrays, labels)
     saved_plan = load_plan(model, device, shape, weights, strict, outputs)
-    graph = (load_graph(model, shape, weights, outputs) if saved_plan is None
-             else saved_plan.graph)
+    is_shared = ray is not None or names_several(device)
+    graph = (load_graph(model, shape, weights, outputs, may_stay_open=not is_shared)
+             if saved_plan is None else saved_plan.graph)
     arguments.check_numbers(graph)
     options = PhotoOptions(preprocess, size, resize, scale, mean, std, bgr, grey)
     if not arrays and (resume or ray is not None or row_inputs.make_rows(photos)
-                       or Path(output or "").suffix in run_rows.OWN_SUFFIXES):
+                       or is_open(graph) or Path(output or "").suffix in run_rows.OWN_SUFFIXES):
         rows = run_rows.RowOptions(output, resume, labels, top)
         run_rows.check(rows, graph, [model, *filter(None, [weights]), *photos])
         inputs_of_rows = row_inputs.row_inputs(model, graph, photos, options, batch, label,

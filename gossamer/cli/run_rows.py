@@ -26,6 +26,7 @@ from gossamer.io import output_files, terminal
 from gossamer.io.labels.reader import class_names
 from gossamer.io.text import shape_text
 from gossamer.model import outputs as network_outputs
+from gossamer.plan.open_plan import OpenPlan
 from gossamer.plan.prepare import responsive
 
 if TYPE_CHECKING:
@@ -181,9 +182,14 @@ class _Loop:
         if self._remote is not None:
             yield from self._remote.answers(left)
             return
-        with self._plan.stream(self._arrays(self._inputs.chunks(left))) as results:
-            for result in results:
-                yield self._entries.popleft(), result
+        arrays = self._arrays(self._inputs.chunks(left))
+        if isinstance(self._plan, OpenPlan):
+            for array in arrays:
+                yield self._entries.popleft(), self._plan(array)
+        else:
+            with self._plan.stream(arrays) as results:
+                for result in results:
+                    yield self._entries.popleft(), result
         if self._last:
             yield self._last, None
 

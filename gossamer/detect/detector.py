@@ -22,6 +22,8 @@ from gossamer.io.images import load_image
 from gossamer.io.labels.reader import COCO, read_names, without_blanks
 from gossamer.model.detector_metadata import RESIZES
 from gossamer.model.graph import Graph
+from gossamer.model.infer.resolve import check_open_dimensions
+from gossamer.model.load import load
 from gossamer.plan.api import compile
 from gossamer.plan.plan import Plan
 from gossamer.plan.plan_group import PlanGroup
@@ -251,8 +253,8 @@ def _plan(model: str | Path | Graph | Plan, device: str | Device | None) -> Plan
         if device is not None:
             raise InputError(f"device {device}: a plan has its device; leave it out")
         return model
-    if isinstance(model, Graph):
-        return compile(model, device)
-    if str(model).endswith(SUFFIX):
+    if not isinstance(model, Graph) and str(model).endswith(SUFFIX):
         return Plan.load(model, device)
-    return compile(str(model), device)
+    graph = load(model if isinstance(model, Graph) else str(model))
+    check_open_dimensions(graph)
+    return compile(graph, device)

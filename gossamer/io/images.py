@@ -1,4 +1,8 @@
-"""Reads image files and prepares them for a network."""
+"""Reads image files and prepares them for a network.
+
+Pillow is imported when the first photo is read: networks that name a preprocessing are loaded
+sooner without it.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,14 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
 
 from gossamer.errors import InputError, first_line
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 CHANNEL_ORDERS = ("rgb", "bgr", "grey")
 ROUNDINGS = ("none", "signed8", "sign")
@@ -136,6 +143,8 @@ class Preprocessing:
 
     def _sized(self, photo: np.ndarray | Image.Image) -> Image.Image:
         """Returns the photo scaled and cropped, in grey where that is asked for."""
+        from PIL import Image
+
         image = Image.fromarray(photo) if isinstance(photo, np.ndarray) else photo
         if self.channels == "grey":
             image = image.convert("L")
@@ -202,6 +211,8 @@ def decode_image(data: bytes, name: str = "the picture") -> Image.Image:
 
 
 def _read(source: Path | io.BytesIO, name: str) -> Image.Image:
+    from PIL import Image, UnidentifiedImageError
+
     try:
         with warnings.catch_warnings():
             # Pillow warns of damage that it has passed over
@@ -229,6 +240,8 @@ def pixels_of(prepare: Preprocessing, path: str | Path) -> np.ndarray:
 
 
 def _opened(source: Path | io.BytesIO, name: str) -> Image.Image:
+    from PIL import Image, ImageOps
+
     # without a list Pillow takes any format that it knows, some of which it hands to other programs
     with Image.open(source, formats=FORMATS) as file:
         width, height = file.size
@@ -242,6 +255,8 @@ def _opened(source: Path | io.BytesIO, name: str) -> Image.Image:
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
+    from PIL import Image
+
     if image.mode.startswith("I"):
         # 65535 is white, and 257 levels become one
         levels = np.asarray(image).astype(np.uint32)

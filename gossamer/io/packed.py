@@ -30,6 +30,8 @@ def opened(path: Path, damaged: type[GossamerError] = InputError) -> Iterator[IO
     try:
         with path.open("rb") as file:
             packed = file.read(2) == _GZIP
+            # the way by the end empties the buffer, which reading all of it would copy
+            file.seek(0, io.SEEK_END)
             file.seek(0)
             if packed:
                 _check(str(path), file)

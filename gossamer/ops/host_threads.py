@@ -1,19 +1,22 @@
-"""How many threads of BLAS an algorithm of the host takes: a setting of its config, so that it is
-saved and reported like any other. One number holds for all layers of a plan.
+"""How many threads of BLAS or ONNX Runtime an algorithm of the host takes: a setting of its config,
+so that it is saved and reported like any other. One number holds for all layers of a plan.
 
-Several threads that work on one product wait for each other. Where another program has one of their
-processors, each product may last until that program's turn ends, so that all threads can take fifty
-times as long as one. A single thread is at most as many times slower as there are processors. Hence
-one thread is the default.
+All threads are the default, as they are of NumPy and ONNX Runtime. Those that work on one product
+wait for each other: where another program has one of their processors, each product may last until
+that program's turn ends, and one thread is faster.
 """
 
 from __future__ import annotations
 
+import functools
+import os
+import sys
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 
 from gossamer.device import blas
 from gossamer.device.base import Device
+from gossamer.device.host import processors
 from gossamer.ops.algorithm import Variant
 
 Threads = int | str
@@ -22,7 +25,7 @@ THREADS = "threads"
 """The name of the setting."""
 ONE: Threads = 1
 ALL: Threads = "all"
-"""The values of the setting: BLAS takes one thread, or as many as it has."""
+"""The values of the setting: a library takes one thread, or as many as it may."""
 
 _SERIAL = 2**18
 """Largest number of multiply-adds of a product for which OpenBLAS takes one thread anyway."""
@@ -31,7 +34,7 @@ Config = tuple[tuple[str, int | str], ...]
 
 
 def thread_configs(multiply_adds: int | None = None) -> list[Config]:
-    """Returns the configs that differ in the number of threads, the default one first.
+    """Returns the configs that differ in the number of threads.
 
     multiply_adds: those of one product at any batch size; None where that depends on the batch
     size, whose configs are to be the same at all. They do not depend on the threads that BLAS has
@@ -56,4 +59,25 @@ def of_threads(variants: Iterable[Variant], threads: Threads,
 
 def threads_of(variant: Variant) -> AbstractContextManager[None]:
     """Returns the context in which BLAS has the threads of the variant's config."""
-    return blas.limited(1) if (THREADS, ONE) in variant.config else nullcontext()
+    if (THREADS, ONE) in variant.config:
+        return blas.limited(1)
+    return blas.limited(processors()) if _has_too_many() else nullcontext()
+
+
+def number_of(threads: Threads) -> int:
+    """Returns the threads of ONNX Runtime for a value of the setting. All are as many as there are
+    processors, and no more than OMP_NUM_THREADS says, which BLAS follows by itself; 0 stands for
+    those that ONNX Runtime takes where nothing limits the process: one for each core, bound to
+    it."""
+    if threads == ONE:
+        return 1
+    wanted = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    most = min(processors(), int(wanted) if wanted.isdigit() and int(wanted) else sys.maxsize)
+    return 0 if most == os.cpu_count() else most
+
+
+@functools.cache
+def _has_too_many() -> bool:
+    """Returns whether BLAS takes more threads than the limit of the container has processors, as
+    it does not look at that limit."""
+    return blas.threads() > processors()

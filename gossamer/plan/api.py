@@ -8,10 +8,9 @@ from typing import Any
 from gossamer.device.base import Device
 from gossamer.device.registry import find, find_several, names_several
 from gossamer.model.formats import with_formats
-from gossamer.model.infer.resolve import with_shapes
+from gossamer.model.infer.resolve import check_open_dimensions, is_open, with_shapes
 from gossamer.model.input_format import InputFormat
 from gossamer.plan.plan import Plan
-from gossamer.plan.plan_group import PlanGroup
 from gossamer.plan.policy import Policy
 
 
@@ -21,7 +20,8 @@ def compile(model: Any, device: str | Device | Sequence[str | Device] | None = N
             effort: str | None = None, precision: str | None = None, calibration: Any = None,
             tolerance: float | None = None, only: str | None = None,
             sparse_threshold: float | None = None, budget: float | None = None,
-            force: Mapping[str, str] | None = None, threads: int | str = 1, vendors: bool = True,
+            force: Mapping[str, str] | None = None, threads: int | str = "all",
+            vendors: bool = True,
             inputs: InputFormat | Mapping[str, InputFormat] | str | None = None,
             output_dtype: str | None = None) -> Any:
     """Make a plan that runs a network on a device.
@@ -37,7 +37,7 @@ def compile(model: Any, device: str | Device | Sequence[str | Device] | None = N
         "cuda:all" stands for all of an API, and "cuda:0,cuda:2" for a list.
     shapes : mapping of str to sequence of int, optional
         Shapes, without the batch, of inputs whose file leaves other dimensions than the batch
-        open, by the inputs' names.
+        open, by the inputs' names. Those that stay open are bound by each call.
     outputs : sequence of str, optional
         Names of the outputs that are wanted, in this order; by default all. What only others need
         is not computed.
@@ -73,9 +73,10 @@ def compile(model: Any, device: str | Device | Sequence[str | Device] | None = N
     force : mapping of str to str, optional
         The name of the algorithm that a layer takes, by the layer's name. Where it cannot compute
         the layer, calling the plan raises an InputError that says why.
-    threads : {1, "all"}, default 1
-        Threads of BLAS and of ONNX Runtime for a layer on the host. All of them are faster on a
-        quiet machine, and several times slower where other programs have one of the processors.
+    threads : {1, "all"}, default "all"
+        Threads of BLAS and of ONNX Runtime for a layer on the host. All are as many as there are
+        processors that the process may use, and no more than OMP_NUM_THREADS says. One is faster
+        where other programs have one of the processors.
     vendors : bool, default True
         Whether layers may take algorithms of vendors' libraries, such as ONNX Runtime on the host
         and cuDNN on CUDA, where gossamer's own algorithms compute them too.
@@ -89,9 +90,10 @@ def compile(model: Any, device: str | Device | Sequence[str | Device] | None = N
 
     Returns
     -------
-    Plan or PlanGroup
-        The plan, or a group of plans where several devices are named. What computes a layer is
-        chosen when a batch size is first used, once for each kind of device.
+    Plan, PlanGroup or OpenPlan
+        The plan, a group of plans where several devices are named, or a plan that takes inputs of
+        any size where sizes besides the batch stay open. What computes a layer is chosen when a
+        batch size is first used, once for each kind of device.
 
     Raises
     ------
@@ -114,8 +116,17 @@ def compile(model: Any, device: str | Device | Sequence[str | Device] | None = N
     policy = Policy(effort, precision or "fp32", strict, only, sparse_threshold, examples,
                     tolerance, budget_s=budget, force=force or {}, threads=threads,
                     vendors=vendors)
-    if isinstance(device, Device):
-        return Plan(graph, device, policy)
-    if device is not None and (names_several(device) or not isinstance(device, str)):
+    if device is not None and not isinstance(device, Device) and (
+            names_several(device) or not isinstance(device, str)):
+        from gossamer.plan.plan_group import PlanGroup
+
+        check_open_dimensions(graph)
         return PlanGroup.of(find_several(device), lambda each: Plan(graph, each, policy))
-    return Plan(graph, find(device), policy)
+    where = device if isinstance(device, Device) else find(device)
+    if calibration is not None:
+        check_open_dimensions(graph)
+    if is_open(graph):
+        from gossamer.plan.open_plan import OpenPlan
+
+        return OpenPlan(graph, where, policy)
+    return Plan(graph, where, policy)

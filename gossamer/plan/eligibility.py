@@ -8,7 +8,7 @@ from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.errors import InputError, UnsupportedError
 from gossamer.ops.algorithm import Algorithm, Problem, Variant
-from gossamer.ops.host_threads import ONE, Threads, of_threads
+from gossamer.ops.host_threads import ALL, Threads, of_threads
 from gossamer.ops.region.problem import RegionProblem
 from gossamer.ops.registry import OPS
 from gossamer.ops.zero_weights import ZeroWeights
@@ -188,7 +188,7 @@ def is_above(sparsity: float, threshold: float) -> bool:
 
 
 def first_in_order(layer: Layer, algorithms: Iterable[Algorithm], layer_device: Device,
-                   threads: Threads = ONE) -> tuple[Algorithm, list[Variant]]:
+                   threads: Threads = ALL) -> tuple[Algorithm, list[Variant]]:
     """Returns the first algorithm that computes the layer in strict float32, and the variants in
     all layouts of its first config that does not take long to build. For a change of precision it
     is the first algorithm. threads: BLAS threads of a layer on the host. Raises UnsupportedError

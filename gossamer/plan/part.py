@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
+import numpy as np
+
+from gossamer import host_library
 from gossamer.device.base import Device
+from gossamer.errors import GossamerError, InputError, UnsupportedError
+from gossamer.model.graph import Graph
 from gossamer.model.readers.onnx.clusters import Clusters
 from gossamer.ops.algorithm import Problem
+from gossamer.ops.onnx_part.host import session_of
+from gossamer.ops.onnx_part.problem import OnnxPartProblem
+from gossamer.ops.onnx_part.session import ComputingError
+from gossamer.ops.part.model import part_of_node
 from gossamer.ops.part.problem import PartProblem, ReshapeProblem
 from gossamer.ops.registry import OPS
 from gossamer.plan.measurement import counted
@@ -81,6 +90,48 @@ def part_of(layers: Sequence[Layer], members: Sequence[Layer],
                  source=name, covers=names, members=tuple(members),
                  facts={value: facts for layer in members for value, facts in layer.facts.items()
                         if value in exits}, store=layers[0].store)
+
+
+def source_of(layer: Layer, error: InputError) -> str:
+    """Returns the op and name in the file of what cannot compute its inputs: of a layer, or of one
+    of its members where the layer is a part and the error tells which."""
+    number = part_of_node(error.node) if isinstance(error, ComputingError) else None
+    if number is not None and number < len(layer.members):
+        layer = layer.members[number]
+    return layer.source or layer.name
+
+
+def check_library_layers(graph: Graph, layers: Callable[[int], Sequence[Layer]]) -> None:
+    """Raises UnsupportedError that names the nodes where ONNX Runtime refuses a part of a network
+    that it is to compute, so that a plan says so before it is called.
+
+    layers: returns the layers at a batch size. Where there are none at the size that is tried, the
+    call says why.
+    """
+    if not host_library.is_installed() or all(
+            node.op != OnnxPartProblem.op for node in graph.nodes):
+        return
+    try:
+        tried = layers(graph.fixed_batch or 1)
+    except GossamerError:
+        return
+    for layer in tried:
+        if isinstance(layer.problem, OnnxPartProblem):
+            try:
+                session_of(layer.problem, layer.weights, optimised=False)
+            except UnsupportedError as error:
+                # other batch sizes may have shapes that fit
+                if not _runs_in_other_shapes(layer.problem, layer.weights):
+                    raise UnsupportedError(f"{graph.file or graph.name}: {layer.source}: {error}"
+                                           ) from None
+
+
+def _runs_in_other_shapes(problem: OnnxPartProblem, weights: Mapping[str, np.ndarray]) -> bool:
+    try:
+        session_of(problem, weights, optimised=False, shaped=False)
+    except UnsupportedError:
+        return False
+    return True
 
 
 def _problem_of(layer: Layer) -> Problem:

@@ -22,6 +22,7 @@ from gossamer.plan.choose.outcomes import EndToEnd
 from gossamer.plan.choose.planner import Planned, Planner
 from gossamer.plan.choose.saved_options import StoredChoices, stored, used_algorithms
 from gossamer.plan.eligibility import ANY
+from gossamer.plan.part import check_library_layers
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer, Program
 from gossamer.plan.report.onnx_parts import check_parts, part_notes
@@ -94,13 +95,15 @@ class Plan(CallablePlan):
         self._planned: OrderedDict[int, Planned] = OrderedDict()
         self._calls = Calls(self.graph, device, self.context, self.program) if (
             graph.tail is None) else TailCalls(self.graph, graph.tail, device, self.context,
-                                               self.program)
+                                               self.program, policy.threads)
         self._timings: dict[int, list[Timing]] = {}
         self._end_to_end: dict[int, EndToEnd] = {}
         self._call_us: dict[int, float] = {}
         self._lock = threading.RLock()
         if policy.strict and graph.tail is not None:
             check_parts(graph)
+        if choices is None:
+            check_library_layers(self.graph, self.layers)
 
     def __repr__(self) -> str:
         """Return the names of the network and the device."""
@@ -135,16 +138,26 @@ class Plan(CallablePlan):
             If the file cannot be written.
         """
         with self._lock:
-            if self._choices is not None:
-                choices: Mapping[str, Any] = self._choices.plain
-            else:
-                if not self._planned:
-                    self.program(1)
-                choices = stored({batch: planned.program
-                                  for batch, planned in self._planned.items()}, self.device)
+            choices = self.choices()
             head = plan_file.header(self.device, self.policy.strict,
                                     used_algorithms(choices, self.device))
             plan_file.write(Path(path), head, self.graph, choices)
+
+    def choices(self) -> Mapping[str, Any]:
+        """Return what computes the layers of every batch size that was planned so far.
+
+        Returns
+        -------
+        mapping of str to mapping
+            The choices by batch size, of batch 1 where none was planned, as JSON has them.
+        """
+        with self._lock:
+            if self._choices is not None:
+                return self._choices.plain
+            if not self._planned:
+                self.program(1)
+            return stored({batch: planned.program
+                           for batch, planned in self._planned.items()}, self.device)
 
     @classmethod
     def load(cls, path: str | Path, device: str | Device | None = None, *,

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gossamer.device.base import Device
 from gossamer.device.registry import find_several
 from gossamer.errors import DeviceError, DeviceLostError, InputError, OutOfMemoryError
 from gossamer.model.graph import Graph, ValueInfo
 from gossamer.plan.plan import Plan
-from gossamer.plan.report.report import Report
 from gossamer.plan.run.device_workers import Member, Members
 from gossamer.plan.run.stream import ResultStream
+
+if TYPE_CHECKING:
+    from gossamer.plan.report.report import Report
 
 
 class PlanGroup:
@@ -208,6 +209,8 @@ class PlanGroup:
         InputError, DeviceError
             As a call of the group does.
         """
+        import asyncio
+
         return await asyncio.to_thread(self, *inputs, **named)
 
     def stream(self, batches: Iterable[Any], depth: int = 3, *,

@@ -97,7 +97,7 @@ class Policy:
     budget_s: float | None = None
     force: Mapping[str, str] = field(default_factory=dict)
     boundary: Format | None = None
-    threads: Threads = ONE
+    threads: Threads = ALL
     vendors: bool = True
 
     def __post_init__(self) -> None:

@@ -18,7 +18,7 @@ def optimize(module: Any, example_inputs: Any = None, device: str | Device | Non
              precision: str | None = None, effort: str | None = None,
              inputs: InputFormat | Mapping[str, InputFormat] | None = None,
              tolerance: float | None = None, budget: float | None = None, strict: bool = False,
-             threads: int | str = 1, follow: bool = False) -> OptimizedModule:
+             threads: int | str = "all", follow: bool = False) -> OptimizedModule:
     """Make a fast module of a module of PyTorch, for inference.
 
     The result is compared with the module on the example before it is returned.

@@ -23,7 +23,7 @@ from gossamer.torch.watch import Watch
 def optimize(module: Any, example_inputs: Any = None, device: str | Device | None = None, *,
              precision: str | None = None, effort: str | None = None, inputs: Formats = None,
              tolerance: float | None = None, budget: float | None = None, strict: bool = False,
-             threads: int | str = 1, follow: bool = False) -> OptimizedModule:
+             threads: int | str = "all", follow: bool = False) -> OptimizedModule:
     """Make a fast module of a module of PyTorch; see `gossamer.optimize`."""
     found = captured(module, example_inputs, inputs)
     where = place(found, device)

@@ -106,7 +106,7 @@ BAD = [
     ("inspect absent.onnx", ["absent.onnx"]),
     ("inspect cut.onnx", ["cut.onnx"]),
     ("inspect open.onnx", ["open.onnx", "--shape"]),
-    ("run open.onnx --input x.npy", ["open.onnx", "--shape"]),
+    ("run open.onnx --input x.npy --device host,host", ["open.onnx", "--shape"]),
 ]
 
 

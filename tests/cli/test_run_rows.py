@@ -20,7 +20,7 @@ from PIL import Image
 import gossamer
 from gossamer import InputFormat
 from gossamer.cli import row_files
-from tests.cli.command_line import QUIET_MAIN, fails, save_network, succeeds
+from tests.cli.command_line import QUIET_MAIN, fails, gossamer_cli, save_network, succeeds
 from tests.tolerances import normalised_error, tolerance
 
 RNG = np.random.default_rng(5)
@@ -214,8 +214,41 @@ def test_pictures_of_many_sizes_run_in_batches_of_one_size(tmp_path):
     for index, side in enumerate([9, 9, 12, 12, 9]):
         Image.fromarray(RNG.integers(0, 256, (side, side, 3), dtype=np.uint8)).save(
             folder / f"{index}.png")
-    line = fails(2, *_command(net, folder, "-o", tmp_path / "rows.jsonl"))
-    assert "open" in line and not (tmp_path / "rows.jsonl").exists()
+    rows = tmp_path / "rows.jsonl"
+    succeeds(*_command(net, folder, "-o", rows, "--batch", "2"))
+    succeeds(*_command(net, *sorted(folder.iterdir()), "-o", tmp_path / "one_by_one.jsonl"))
+    assert [len(json.loads(line)["classes"]) for line in rows.read_text().splitlines()] == [5] * 5
+    assert _scores(rows) == pytest.approx(_scores(tmp_path / "one_by_one.jsonl"), rel=1e-5)
+    line = fails(2, *_command(net, folder, "--device", "host,host"))
+    assert "dimension 2 (H) open; set it with --shape x=3,SIZE,SIZE" in line
+
+
+def _scores(rows):
+    return [line["probability"] for text in rows.read_text().splitlines()
+            for line in json.loads(text)["classes"]]
+
+
+def test_a_network_that_keeps_the_size_of_pictures(tmp_path):
+    net = save_network(tmp_path / "open.onnx", inputs=("N", 3, "H", "W"),
+                       nodes=[helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])],
+                       outputs=(("y", ["N", 4, "H", "W"]),))
+    sides = range(5, 15)
+    files = [tmp_path / f"{side:02}.png" for side in sides]
+    for side, file in zip(sides, files, strict=True):
+        Image.fromarray(RNG.integers(0, 256, (side, side + 1, 3), dtype=np.uint8)).save(file)
+    words = _command(net)
+    text = succeeds(*words, *files).stdout
+    assert all(f"{file}: y [" in text for file in files) and "10 pictures" in text
+    rows = tmp_path / "rows.jsonl"
+    succeeds(*words, *files, "-o", rows)
+    lines = [json.loads(line) for line in rows.read_text().splitlines()]
+    assert [np.shape(line["outputs"]["y"]) for line in lines] == [
+        (4, side, side + 1) for side in sides]
+    line = gossamer_cli(*words, *files, "-o", tmp_path / "rows.npy").stderr
+    assert "06.png gives 4x6x7, those before 4x5x6, which make no array" in line
+    assert not (tmp_path / "rows.npy").exists()
+    succeeds(*words, *files, "-o", tmp_path / "rows.npy", "--size", "8")
+    assert np.load(tmp_path / "rows.npy").shape == (10, 4, 8, 8)
 
 
 def test_a_plan_of_a_network_takes_pictures_in_its_own_form(tiny, folder, tmp_path):

@@ -262,3 +262,19 @@ def test_constants_that_are_no_finite_numbers(value: float, tmp_path: Path) -> N
     with np.errstate(all="ignore"):
         y = gossamer.compile(str(save(proto, tmp_path)), "host")(np.ones((2, 4), np.float32))
     np.testing.assert_array_equal(y, np.ones((2, 4)))
+
+
+@pytest.mark.parametrize("kind", [2**31 - 1, 1000])
+def test_an_output_of_an_unknown_type_is_refused(kind: int, tmp_path: Path) -> None:
+    nodes = [helper.make_node("StringConcat", ["a", "b"], ["c"], "join"),
+             helper.make_node("Relu", ["x"], ["y"], "relu")]
+    graph = helper.make_graph(
+        nodes, "texts", [helper.make_tensor_value_info("a", TensorProto.STRING, [2]),
+                         helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3])],
+        [helper.make_tensor_value_info("c", TensorProto.STRING, [2]),
+         helper.make_tensor_value_info("b", kind, ["N", 3])],
+        [numpy_helper.from_array(np.array(["!"], object), "b")])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+    message = refusal(lambda: gossamer.compile(str(save(proto, tmp_path)), "host")(
+        np.array(["p", "q"]), np.zeros((1, 3), np.float32)))
+    assert f"output 'b' is declared as number {kind}, its node makes object" in message

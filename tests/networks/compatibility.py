@@ -65,7 +65,7 @@ def run(path: Path, row: dict[str, Any], device: str, effort: str | None = None
     except Exception as error:
         return {**row, "outcome": f"ONNX Runtime refuses it: {_line(error)}"}
     try:
-        plan = gossamer.compile(str(path), device, effort=effort)
+        plan = gossamer.compile(str(path), device, effort=effort, threads=1)
         graph = plan.graph
         row["left"] = _left(graph)
         errors = []

@@ -1,7 +1,8 @@
 """Runs all of ONNX's backend tests: python -m tests.onnx_backend.
 
 Each is run as it is, and again with every input but the first as a constant. ONNX Runtime of the
-same installation runs them too: what it passes, gossamer should pass.
+same installation runs them too: what it passes, gossamer should pass. --draw FILE.md makes
+docs/onnx-tests.md of what became of them.
 """
 
 from __future__ import annotations
@@ -9,8 +10,11 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
 
 from tests.onnx_backend.cases import Case, cases
+from tests.onnx_backend.page import Outcomes, page
 from tests.onnx_backend.run import PASSED, by_gossamer, by_onnxruntime
 
 
@@ -20,41 +24,48 @@ def main() -> int:
                         help="run only the tests whose names hold one of these")
     parser.add_argument("--device", default="host")
     parser.add_argument("--list", action="store_true", help="name each test that fails")
+    parser.add_argument("--draw", type=Path, metavar="FILE.md")
     arguments = parser.parse_args()
     chosen = [case for case in cases()
               if not arguments.patterns or any(text in case.name for text in arguments.patterns)]
     with_constants = [changed for case in chosen if (changed := case.as_initializers())]
-    missed = 0
-    for title, group in (("as they are", chosen),
-                         ("with constants as initializers", with_constants)):
-        missed += _run(title, group, arguments.device, arguments.list)
-    return int(missed > 0)
+    groups = {title: _outcomes(group, arguments.device)
+              for title, group in (("as they are", chosen),
+                                   ("with constants as initializers", with_constants))}
+    for title, outcomes in groups.items():
+        _print(title, outcomes, arguments.list)
+    if arguments.draw is not None:
+        arguments.draw.write_text(page(groups, arguments.device))
+    return int(any(_missed(outcomes) for outcomes in groups.values()))
 
 
-def _run(title: str, group: list[Case], device: str, lists: bool) -> int:
-    """Runs some cases, prints how many pass and why others do not, and returns how many ONNX
-    Runtime alone passes."""
-    ours = {case.name: by_gossamer(case, device) for case in group}
-    theirs = {case.name: by_onnxruntime(case) for case in group}
-    passed = sum(outcome == PASSED for outcome in ours.values())
-    missed = [name for name, outcome in ours.items()
-              if outcome != PASSED and theirs[name] == PASSED]
-    print(f"{len(group)} tests {title}: gossamer passes {passed}, ONNX Runtime "
-          f"{sum(outcome == PASSED for outcome in theirs.values())}; {len(missed)} by ONNX Runtime "
-          "alone")
-    for outcome, number in Counter(ours[name] for name in missed).most_common():
+def _outcomes(group: Sequence[Case], device: str) -> Outcomes:
+    return {case.name: (by_gossamer(case, device), by_onnxruntime(case)) for case in group}
+
+
+def _missed(outcomes: Outcomes) -> list[str]:
+    """Returns the outcomes of gossamer of what ONNX Runtime alone passes."""
+    return [ours for ours, theirs in outcomes.values() if ours != PASSED and theirs == PASSED]
+
+
+def _print(title: str, outcomes: Outcomes, lists: bool) -> None:
+    """Prints how many cases pass and why others do not."""
+    missed = _missed(outcomes)
+    print(f"{len(outcomes)} tests {title}: gossamer passes "
+          f"{sum(ours == PASSED for ours, _ in outcomes.values())}, ONNX Runtime "
+          f"{sum(theirs == PASSED for _, theirs in outcomes.values())}; {len(missed)} by ONNX "
+          "Runtime alone")
+    for outcome, number in Counter(missed).most_common():
         print(f"  {number:5}  {outcome}")
-    both = Counter(outcome for name, outcome in ours.items()
-                   if outcome != PASSED and theirs[name] != PASSED)
-    print(f"  {sum(both.values()):5}  fail with both")
-    wrong = sum(outcome.startswith(("wrong", "crashed")) for outcome in ours.values())
+    both = sum(PASSED not in pair for pair in outcomes.values())
+    print(f"  {both:5}  fail with both")
+    wrong = sum(ours.startswith(("wrong", "crashed")) for ours, _ in outcomes.values())
     print(f"  {wrong:5}  wrong or crashed")
     if lists:
-        for name, outcome in ours.items():
-            if outcome != PASSED:
-                print(f"    {name}: {outcome}; ONNX Runtime: {theirs[name]}")
+        for name, (ours, theirs) in outcomes.items():
+            if ours != PASSED:
+                print(f"    {name}: {ours}; ONNX Runtime: {theirs}")
     sys.stdout.flush()
-    return len(missed)
 
 
 if __name__ == "__main__":

@@ -74,8 +74,15 @@ def cases() -> list[Case]:
                     model = onnx.load(folder / "model.onnx")
                     data_sets = [_data_set(model, part)
                                  for part in sorted(folder.glob("test_data_set_*"))]
+                data_sets = [(_arrays(inputs), _arrays(outputs)) for inputs, outputs in data_sets]
                 found.append(Case(test.name, model, data_sets, test.rtol, test.atol))
     return sorted(found, key=lambda case: case.name)
+
+
+def _arrays(values: Sequence[Any]) -> list[Any]:
+    """Returns the values of a data set, some of which are tensors of ONNX, as arrays."""
+    return [numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value
+            for value in values]
 
 
 def _data_set(model: onnx.ModelProto, folder: Path) -> tuple[list[Any], list[Any]]:

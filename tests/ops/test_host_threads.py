@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -9,11 +11,12 @@ import pytest
 
 from gossamer.device import blas
 from gossamer.device.registry import find
-from gossamer.ops.algorithm import Problem
+from gossamer.ops import host_threads
+from gossamer.ops.algorithm import Problem, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv_transpose2d.problem import ConvTranspose2dProblem
 from gossamer.ops.gemm.problem import GemmProblem
-from gossamer.ops.host_threads import thread_configs
+from gossamer.ops.host_threads import number_of, thread_configs, threads_of
 from gossamer.ops.matmul.problem import MatmulProblem
 from gossamer.ops.registry import OPS
 from gossamer.ops.weights import WeightsStore
@@ -32,13 +35,17 @@ LARGE: list[tuple[str, Problem]] = [
 
 
 @pytest.fixture
-def eight(monkeypatch: pytest.MonkeyPatch) -> None:
-    """BLAS with eight threads, as far as configs are concerned."""
+def eight(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """BLAS with eight threads on eight processors, as far as configs are concerned."""
     monkeypatch.setattr(blas, "threads", lambda: 8)
+    monkeypatch.setattr(host_threads, "processors", lambda: 8)
+    host_threads._has_too_many.cache_clear()
+    yield
+    host_threads._has_too_many.cache_clear()
 
 
 @pytest.mark.usefixtures("eight")
-def test_one_thread_comes_first_and_small_products_have_no_other() -> None:
+def test_small_products_have_one_thread() -> None:
     assert thread_configs() == thread_configs(2**18 + 1) == [ONE, EVERY]
     assert thread_configs(2**18) == thread_configs(0) == [ONE]
 
@@ -81,3 +88,28 @@ def test_the_setting_is_followed(name: str, problem: Problem,
         assert set(limits) == ({1} if config == ONE else set())
         results.append(np.array(outputs[0].bytes).view(np.float32))  # type: ignore[attr-defined]
     np.testing.assert_allclose(*results, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("processors", "wanted", "expected"), [
+    (8, None, 0), (3, None, 3), (8, "2", 2), (8, "2,1", 2), (8, "9", 0), (3, "9", 3), (8, "0", 0),
+    (8, "many", 0)])
+def test_onnxruntime_has_the_processors_of_the_process_and_no_more_than_the_user_wants(
+        monkeypatch: pytest.MonkeyPatch, processors: int, wanted: str | None,
+        expected: int) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(host_threads, "processors", lambda: processors)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if wanted is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", wanted)
+    assert number_of("all") == expected and number_of(1) == 1
+
+
+@pytest.mark.usefixtures("eight")
+@pytest.mark.parametrize(("processors", "limits"), [(8, []), (3, [3])])
+def test_blas_has_no_more_threads_than_the_container_has_processors(
+        monkeypatch: pytest.MonkeyPatch, processors: int, limits: list[int]) -> None:
+    limited: list[int] = []
+    monkeypatch.setattr(blas, "limited", limited.append)
+    monkeypatch.setattr(host_threads, "processors", lambda: processors)
+    threads_of(Variant(EVERY, (), ()))
+    assert limited == limits

@@ -72,7 +72,7 @@ def test_the_table_of_layers_is_kept() -> None:
     report = plan.profile()
     assert [row["layer"] for row in report.rows] == NAMES
     assert {(row["algorithm"], row["config"]) for row in report.rows} == {
-        ("onnxruntime", "whole network, threads=1")}
+        ("onnxruntime", "whole network, threads=all")}
     assert sum(row["share"] for row in report.rows) == pytest.approx(1)
     assert report.notes[0] == "host ran all 5 layers"
     assert report.notes[1] == (
@@ -82,9 +82,11 @@ def test_the_table_of_layers_is_kept() -> None:
     assert "whole network" in str(report) and json.dumps(report.rows)
 
 
-def test_threads_are_those_of_the_plan() -> None:
-    plan = gossamer.compile(small(), "host", threads="all")
-    assert plan.program(1).steps[0].config_text == "threads=all"
+@pytest.mark.parametrize(("options", "config"), [
+    ({}, "threads=all"), ({"threads": 1}, "threads=1")])
+def test_threads_are_those_of_the_plan(options: dict[str, int], config: str) -> None:
+    plan = gossamer.compile(small(), "host", **options)
+    assert plan.program(1).steps[0].config_text == config
 
 
 def test_contexts_share_a_session() -> None:

@@ -17,6 +17,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import gossamer
+from gossamer import host_library
 from gossamer.device.base import Device
 from gossamer.errors import InputError, UnsupportedError
 from gossamer.ops.onnx_part import session
@@ -117,6 +118,54 @@ def test_what_onnxruntime_refuses_too_is_said_in_one_line() -> None:
         session.Session(wrong.tobytes(), {})
 
 
+@pytest.mark.parametrize(("op", "shape"), [("Det", (3, 3)), ("Softmax", (2, 3))])
+def test_a_dtype_that_onnxruntime_refuses_too_is_refused_by_compile(
+        op: str, shape: tuple[int, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    proto = model([helper.make_node(op, ["x"], ["y"], "layer")], {"x": ("N", *shape)},
+                  {"y": None}, types=dict.fromkeys("xy", TensorProto.INT32))
+    with pytest.raises(UnsupportedError, match=rf"{op} 'layer': ONNX Runtime does not compute it "
+                                               r"either: .*Type 'tensor\(int32\)'"):
+        gossamer.compile(proto, "host")
+    assert capsys.readouterr() == ("", "")
+
+
+def test_an_unknown_domain_is_refused_with_its_name() -> None:
+    graph = helper.make_graph(
+        [helper.make_node("Fold", ["x"], ["y"], "fold", domain="acme.ops")], "custom",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 3])])
+    proto = helper.make_model(graph, opset_imports=[
+        helper.make_opsetid("", 17), helper.make_opsetid("acme.ops", 1)], ir_version=8)
+    with pytest.raises(UnsupportedError, match=r"Fold 'fold' of domain 'acme\.ops'; export the "
+                                               "model without them"):
+        gossamer.compile(proto, "host")
+
+
+@pytest.mark.library_parts
+def test_values_that_a_whole_network_cannot_take_name_the_node() -> None:
+    proto = model([helper.make_node("MatMul", ["x", "w"], ["a"], "product"),
+                   helper.make_node("Gather", ["a", "i"], ["y"], "pick", axis=1)],
+                  {"x": ("N", 3), "i": (2,)}, {"y": 2}, {"w": np.eye(3, dtype=np.float32)},
+                  types={"i": TensorProto.INT64})
+    plan = gossamer.compile(proto, "host")
+    assert [step.algorithm.name for step in plan.program(1).steps] == ["onnxruntime"]
+    for call in (plan, lambda x, i: plan.bind(x, i)()):
+        with pytest.raises(InputError, match=r"^Gather 'pick': ONNX Runtime: .*idx=7"):
+            call(np.ones((1, 3), np.float32), np.array([0, 7]))
+
+
+def test_the_end_of_a_network_of_float16_gets_float16() -> None:
+    proto = model([helper.make_node("Exp", ["x"], ["a"]),
+                   helper.make_node("NonZero", ["x"], ["places"]),
+                   helper.make_node("Add", ["a", "x"], ["y"])], {"x": ("N", 4)},
+                  {"places": 2, "y": 2}, types={"x": TensorProto.FLOAT16, "y": TensorProto.FLOAT16,
+                                                "places": TensorProto.INT64})
+    x = np.array([[0, 1, -2, 0.5]], np.float16)
+    places, y = gossamer.compile(proto, "host")(x)
+    np.testing.assert_array_equal(places, np.nonzero(x))
+    np.testing.assert_allclose(y, np.exp(x) + x, rtol=2e-3)
+
+
 def test_values_that_it_cannot_take_name_the_node() -> None:
     proto = model([helper.make_node("GatherElements", ["x", "i"], ["y"], "pick")],
                   {"x": (2, 2), "i": (2, 2)}, {"y": 2}, types={"i": TensorProto.INT64})
@@ -139,7 +188,14 @@ def test_a_part_names_no_file() -> None:
 
 
 def test_onnxruntime_is_looked_for_under_its_name() -> None:
-    assert session.is_installed() == (find_spec("onnxruntime") is not None)
+    assert host_library.is_installed() == (find_spec("onnxruntime") is not None)
+
+
+def test_onnxruntime_keeps_no_file_of_its_use(tmp_path: Path) -> None:
+    code = "from gossamer import host_library; host_library.onnxruntime()"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60,
+                   env={**os.environ, "TMPDIR": str(tmp_path)})
+    assert not list(tmp_path.iterdir())
 
 
 def test_without_onnxruntime_all_else_works(tmp_path: Path) -> None:

@@ -83,6 +83,11 @@ def with_shapes(graph: Graph, overrides: Mapping[str, Sequence[int]]) -> Graph:
     return replace(graph, inputs=list(inputs.values()))
 
 
+def is_open(graph: Graph) -> bool:
+    """Returns whether an input leaves a dimension other than the batch open."""
+    return any(None in info.shape[1:] for info in graph.inputs)
+
+
 def check_open_dimensions(graph: Graph) -> None:
     """Raises InputError when an input leaves a dimension other than the batch open."""
     for info in graph.inputs:

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from gossamer import host_library
 from gossamer.errors import ModelError, UnsupportedError
 from gossamer.io.limits import most_value_bytes, raised
 from gossamer.io.text import bytes_text
-from gossamer.model import host_library
 from gossamer.model.graph import Graph, Node, names_of, unused_name
 
 Shape = tuple[int, ...]

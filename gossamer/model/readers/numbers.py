@@ -13,7 +13,7 @@ def warn_of_broken_weights(graph: Graph) -> None:
     single infinite bound is in order."""
     readers = {name: node.source for node in reversed(graph.nodes) for name in node.inputs}
     for name, array in graph.constants.items():
-        if array.dtype.kind != "f" or name not in readers:
+        if array.dtype.kind != "f" or name not in readers or np.isfinite(array).all():
             continue
         nan, infinite = int(np.isnan(array).sum()), int(np.isinf(array).sum())
         if nan or (infinite and array.size > 1):

@@ -1,23 +1,13 @@
-/* Batched row-major matrix products, c = a @ b, by tiles in shared memory. There are up to three
- * batch dimensions, outermost first, with sizes n and strides p of a and q of b; the stride of a
- * repeated dimension is 0. c is contiguous.
+/* Batched row-major matrix products, c = a @ b, by tiles in shared memory.
  * A work-group of 256 work-items computes TILE x TILE results, and a work-item EACH x EACH of them,
  * where EACH = TILE / 16. They are 16 apart so that neighbours read neighbouring words. */
 
 #define DEPTH 16
 #define EACH (TILE / 16)
 
-#define WALK(d) { \
-    int i = (int)(rest % (uint)n##d); \
-    rest /= (uint)n##d; \
-    a += (size_t)i * p##d; \
-    b += (size_t)i * q##d; \
-}
-
 KERNEL LAUNCH_BOUNDS(256, 2)
 void matmul(const GLOBAL float *RESTRICT a, const GLOBAL float *RESTRICT b,
-            GLOBAL float *RESTRICT c, int rows, int columns, int inner,
-            int n0, int p0, int q0, int n1, int p1, int q1, int n2, int p2, int q2)
+            GLOBAL float *RESTRICT c, int rows, int columns, int inner, BATCH_PARAMETERS)
 {
     SHARED float tile_a[DEPTH][TILE + 1];
     SHARED float tile_b[DEPTH][TILE];
@@ -27,10 +17,7 @@ void matmul(const GLOBAL float *RESTRICT a, const GLOBAL float *RESTRICT b,
     rest /= across;
     int row0 = (int)(rest % down) * TILE;
     rest /= down;
-    c += (size_t)rest * rows * columns;
-    WALK(2)
-    WALK(1)
-    WALK(0)
+    BATCH(rest)
     int item = LOCAL_ID(0), x = item % 16, y = item / 16;
     float total[EACH][EACH];
     UNROLL

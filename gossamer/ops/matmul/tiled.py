@@ -1,4 +1,4 @@
-"""Matrix products on a device, by tiles in shared memory."""
+"""Matrix products on a device, by tiles in shared memory or in vector registers."""
 
 from __future__ import annotations
 
@@ -18,16 +18,19 @@ from gossamer.ops.weights import Weights
 from gossamer.tensor import TensorSpec
 
 _SOURCE = Path(__file__).with_name("tiled.cl")
+_WIDE = Path(__file__).with_name("wide.cl")
+_BATCH = Path(__file__).with_name("batch.h")
+_ROWS = 6
+"""Rows of a tile of WideMatmul."""
 
 Batch = list[tuple[int, int, int]]
 """For each batch dimension its size and the strides of a and b."""
 
 
-class TiledMatmul(Algorithm):
-    """Each work-group computes one tile of one product of the batch."""
+class DeviceMatmul(Algorithm):
+    """An algorithm whose work-groups each compute one tile of one product of the batch."""
 
     op = "matmul"
-    name = "tiled"
 
     def supports(self, problem: MatmulProblem, device: Device) -> str | None:
         if (problem.a.dtype, problem.b.dtype) != ("float32", "float32"):
@@ -38,21 +41,16 @@ class TiledMatmul(Algorithm):
             return "more than three separate batch dimensions"
         return cannot_compile(problem, device)
 
-    def variants(self, problem: MatmulProblem, device: Device) -> Iterable[Variant]:
-        small = min(problem.matrix_a[-2], problem.matrix_b[-1]) <= 32
-        return [Variant((("tile", tile),), problem.inputs, problem.outputs)
-                for tile in ((16, 64) if small else (64, 16))]
-
-    def prepare(self, weights: Weights, problem: MatmulProblem, variant: Variant,
-                device: Device) -> State:
+    def _prepared(self, weights: Weights, problem: MatmulProblem, variant: Variant, device: Device,
+                  source: KernelSource, tile: tuple[int, int], work_group: int) -> State:
+        """Returns the state of one launch of a kernel, whose tiles have so many rows and columns.
+        """
         state = State(problem, variant, device)
         if problem.outputs[0].size == 0:
             return state
-        tile = variant["tile"]
-        kernel = device.compile(KernelSource.of(_SOURCE, "matmul", {"TILE": tile}))
         rows, inner = problem.matrix_a[-2:]
         columns = problem.matrix_b[-1]
-        groups = math.prod(problem.batch) * -(-rows // tile) * -(-columns // tile)
+        groups = math.prod(problem.batch) * -(-rows // tile[0]) * -(-columns // tile[1])
         run_time = iter(range(len(problem.inputs)))
         operands = [
             weights.packed(f"operand{i}", lambda arrays, i=i: np.asarray(  # type: ignore[misc]
@@ -60,9 +58,50 @@ class TiledMatmul(Algorithm):
             if i in problem.constants else input_buffer(next(run_time)) for i in range(2)]
         batch = _batch(problem)
         numbers = [n for dim in [(1, 0, 0)] * (3 - len(batch)) + batch for n in dim]
-        state.launches.append(Launch(kernel, (groups,), (256,), (
+        state.launches.append(Launch(device.compile(source), (groups,), (work_group,), (
             *operands, output_buffer(0), rows, columns, inner, *numbers)))
         return state
+
+
+class TiledMatmul(DeviceMatmul):
+    """Holds the operands of a tile in shared memory."""
+
+    name = "tiled"
+
+    def variants(self, problem: MatmulProblem, device: Device) -> Iterable[Variant]:
+        small = min(problem.matrix_a[-2], problem.matrix_b[-1]) <= 32
+        return [Variant((("tile", tile),), problem.inputs, problem.outputs)
+                for tile in ((16, 64) if small else (64, 16))]
+
+    def prepare(self, weights: Weights, problem: MatmulProblem, variant: Variant,
+                device: Device) -> State:
+        tile = variant["tile"]
+        source = KernelSource.of(_SOURCE, "matmul", {"TILE": tile}, headers=(_BATCH,))
+        return self._prepared(weights, problem, variant, device, source, (tile, tile), 256)
+
+
+class WideMatmul(DeviceMatmul):
+    """Holds the sums of a tile in the vector registers of a processor, on which the barriers of
+    `tiled` take most of the time."""
+
+    name = "wide"
+
+    def supports(self, problem: MatmulProblem, device: Device) -> str | None:
+        if device.compiles and not device.on_processors:
+            return "made for processors, whose vector registers hold a tile"
+        return super().supports(problem, device)
+
+    def variants(self, problem: MatmulProblem, device: Device) -> Iterable[Variant]:
+        order = (1, 2) if problem.matrix_b[-1] <= 16 else (2, 1)
+        return [Variant((("vectors", vectors),), problem.inputs, problem.outputs)
+                for vectors in order]
+
+    def prepare(self, weights: Weights, problem: MatmulProblem, variant: Variant,
+                device: Device) -> State:
+        vectors = variant["vectors"]
+        source = KernelSource.of(_WIDE, "wide_matmul", {"ROWS": _ROWS, "VECTORS": vectors},
+                                 headers=(_BATCH,))
+        return self._prepared(weights, problem, variant, device, source, (_ROWS, 16 * vectors), 1)
 
 
 def _batch(problem: MatmulProblem) -> Batch:

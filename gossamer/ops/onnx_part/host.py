@@ -7,13 +7,13 @@ from typing import cast
 
 import numpy as np
 
+from gossamer import host_library
 from gossamer.device.base import Device
-from gossamer.device.host import processors
 from gossamer.errors import InputError
 from gossamer.ops.algorithm import State, Variant
-from gossamer.ops.host_threads import ALL, ONE, THREADS
+from gossamer.ops.host_threads import THREADS, number_of, thread_configs
 from gossamer.ops.onnx_part.problem import MODEL, OnnxPartProblem
-from gossamer.ops.onnx_part.session import Session, is_installed, version_on
+from gossamer.ops.onnx_part.session import Session, version_on
 from gossamer.ops.strided import HostAlgorithm
 from gossamer.ops.weights import Weights
 
@@ -31,17 +31,17 @@ class OnnxRuntimePart(HostAlgorithm):
     def supports(self, problem: OnnxPartProblem, device: Device) -> str | None:
         if device.compiles:
             return "ONNX Runtime computes it on the host"
-        return None if is_installed() else "needs ONNX Runtime; pip install onnxruntime"
+        if not host_library.is_installed():
+            return "needs ONNX Runtime; pip install onnxruntime"
+        return None
 
     def variants(self, problem: OnnxPartProblem, device: Device) -> Iterable[Variant]:
-        return [Variant(((THREADS, threads),), problem.inputs, problem.outputs)
-                for threads in (ONE, ALL)]
+        return [Variant(config, problem.inputs, problem.outputs) for config in thread_configs()]
 
     def prepare(self, weights: Weights, problem: OnnxPartProblem, variant: Variant,
                 device: Device) -> State:
-        threads = 1 if variant[THREADS] == ONE else processors()
-        return State(problem, variant, device,
-                     data={"session": session_of(problem, weights.arrays, threads=threads)})
+        return State(problem, variant, device, data={"session": session_of(
+            problem, weights.arrays, threads=number_of(variant[THREADS]))})
 
     def compute(self, problem: OnnxPartProblem, inputs: Sequence[np.ndarray],
                 weights: Mapping[str, np.ndarray]) -> list[np.ndarray]:
@@ -50,11 +50,13 @@ class OnnxRuntimePart(HostAlgorithm):
 
 
 def session_of(problem: OnnxPartProblem, weights: Mapping[str, np.ndarray], *, threads: int = 1,
-               optimised: bool = True) -> Session:
-    """Returns the session of a part. Raises UnsupportedError where ONNX Runtime has none."""
+               optimised: bool = True, shaped: bool = True) -> Session:
+    """Returns the session of a part, for the shapes of the problem where it is shaped, else for
+    any. Raises UnsupportedError where ONNX Runtime has none."""
     constants = {index: weights[f"operand{index}"] for index in problem.constants}
     return Session(weights[MODEL].tobytes(), constants,
-                   shapes=[spec.shape for spec in problem.operands], threads=threads,
+                   shapes=[spec.shape for spec in problem.operands] if shaped else (),
+                   threads=threads,
                    optimised=optimised)
 
 

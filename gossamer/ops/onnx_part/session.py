@@ -8,7 +8,6 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,25 +16,33 @@ import onnx
 from google.protobuf.message import DecodeError, EncodeError
 from onnx import TensorProto, numpy_helper
 
+from gossamer import host_library
 from gossamer.device.base import Device
 from gossamer.errors import InputError, UnsupportedError, first_line, one_line
 
 _LOOPS = frozenset(("Loop", "Scan", "SequenceMap"))
 """Operators that may run for ever, or for very long."""
-
-
-def is_installed() -> bool:
-    """Returns whether ONNX Runtime can be imported."""
-    return find_spec("onnxruntime") is not None
+_LARGE = 1024
+"""Bytes of a constant that no operator takes as a shape, an axis or another setting."""
 
 
 def version_on(device: Device) -> str:
     """Returns the version of ONNX Runtime where it computes for a device; "" where it does not."""
-    if device.compiles or not is_installed():
+    if device.compiles or not host_library.is_installed():
         return ""
-    import onnxruntime
+    return str(host_library.onnxruntime().__version__)
 
-    return str(onnxruntime.__version__)
+
+class ComputingError(InputError):
+    """What ONNX Runtime cannot compute of the values that it was given.
+
+    node: the name of the model's node that cannot compute them; "" where it is not known.
+    """
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(f"ONNX Runtime: {_why(error)}")
+        found = re.search(r"Name:'([^']*)'", str(error))
+        self.node = found[1] if found else ""
 
 
 class Session:
@@ -43,9 +50,9 @@ class Session:
 
     model: the model's bytes. constants: values of inputs of the model that are the same in each
     call, by the inputs' numbers. shapes: those of all inputs, where they are the same in each call.
-    threads: threads of an operator. optimised: whether ONNX Runtime may rewrite the model.
-    spinning: whether threads keep their processors while they wait for work, also between runs.
-    profiled: whether times of nodes are taken.
+    threads: threads of an operator, 0 for as many as ONNX Runtime takes by itself. optimised:
+    whether ONNX Runtime may rewrite the model. spinning: whether threads keep their processors
+    while they wait for work, also between runs. profiled: whether times of nodes are taken.
     inputs, outputs: how many values a run takes and gives.
     Raises UnsupportedError that says why ONNX Runtime does not run it.
     """
@@ -53,8 +60,7 @@ class Session:
     def __init__(self, model: bytes, constants: Mapping[int, np.ndarray], *,
                  shapes: Sequence[Sequence[int]] = (), threads: int = 1,
                  optimised: bool = True, spinning: bool = False, profiled: bool = False) -> None:
-        import onnxruntime
-
+        onnxruntime = host_library.onnxruntime()
         proto = _checked(model)
         inputs = list(proto.graph.input)
         # operators that are functions of others are taken apart by their shapes
@@ -63,9 +69,19 @@ class Session:
             info.type.tensor_type.shape.SetInParent()
             for size in shape:
                 info.type.tensor_type.shape.dim.add(dim_value=size)
-        proto.graph.initializer.extend(
-            numpy_helper.from_array(array, inputs[index].name)
-            for index, array in constants.items())
+        # large constants stay where they are, without a copy
+        self._constants = {}
+        for index, array in constants.items():
+            name = inputs[index].name
+            if array.dtype == np.float32 and array.nbytes >= _LARGE:
+                tensor = proto.graph.initializer.add(
+                    name=name, dims=array.shape, data_type=TensorProto.FLOAT,
+                    data_location=TensorProto.EXTERNAL)
+                tensor.external_data.add(key="location", value="memory")
+                self._constants[name] = onnxruntime.OrtValue.ortvalue_from_numpy(
+                    np.ascontiguousarray(array))
+            else:
+                proto.graph.initializer.append(numpy_helper.from_array(array, name))
         kept = [info for index, info in enumerate(inputs) if index not in constants]
         del proto.graph.input[:]
         proto.graph.input.extend(kept)
@@ -73,6 +89,7 @@ class Session:
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
         options.log_severity_level = 4
+        options.add_external_initializers(list(self._constants), list(self._constants.values()))
         options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spinning)))
         self._profiles = tempfile.TemporaryDirectory() if profiled else None
         if self._profiles is not None:
@@ -83,7 +100,9 @@ class Session:
                 onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL)
         try:
             self._session = onnxruntime.InferenceSession(
-                proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+                proto.SerializeToString(), options, providers=["CPUExecutionProvider"],
+                # it would print an error, and try the same again
+                enable_fallback=0)
         except (EncodeError, ValueError):
             raise UnsupportedError("takes more than 2 GiB, which no ONNX model in memory may"
                                    ) from None
@@ -99,14 +118,14 @@ class Session:
 
     def run(self, inputs: Sequence[Any]) -> list[Any]:
         """Returns the outputs for the inputs that are no constants, in the model's order. Ctrl-C
-        ends it, within loops too. Raises InputError that says what ONNX Runtime cannot compute."""
+        ends it, within loops too. Raises ComputingError."""
         feeds = dict(zip(self._names, inputs, strict=True))
         try:
             if not self._may_last or threading.current_thread() is not threading.main_thread():
                 return self._session.run(None, feeds, self._options)
             return self._run_beside(feeds, _run_options())
         except Exception as error:
-            raise InputError(f"ONNX Runtime: {_why(error)}") from None
+            raise ComputingError(error) from None
 
     def node_times(self) -> list[tuple[str, float]]:
         """Returns the names of nodes with microseconds that they took, in the order of all runs
@@ -138,9 +157,7 @@ class Session:
 
 
 def _run_options() -> Any:
-    import onnxruntime
-
-    options = onnxruntime.RunOptions()
+    options = host_library.onnxruntime().RunOptions()
     options.log_severity_level = 4
     return options
 

@@ -9,12 +9,13 @@ from typing import cast
 
 import numpy as np
 
+from gossamer import host_library
 from gossamer.device.base import Buffer, Device
-from gossamer.device.host import host_array, processors
+from gossamer.device.host import host_array
 from gossamer.errors import UnsupportedError
 from gossamer.ops.algorithm import Algorithm, State, Variant
-from gossamer.ops.host_threads import ONE, THREADS, thread_configs
-from gossamer.ops.onnx_part.session import Session, is_installed, version_on
+from gossamer.ops.host_threads import THREADS, number_of, thread_configs
+from gossamer.ops.onnx_part.session import Session, version_on
 from gossamer.ops.part.model import constants_of, model_of
 from gossamer.ops.part.problem import PartProblem
 from gossamer.ops.weights import Weights
@@ -40,7 +41,7 @@ class OnnxRuntime(Algorithm):
     def supports(self, problem: PartProblem, device: Device) -> str | None:
         if device.compiles:
             return "runs on the host only"
-        if not is_installed():
+        if not host_library.is_installed():
             return "needs ONNX Runtime; pip install onnxruntime"
         return _refusal(problem)
 
@@ -91,8 +92,7 @@ def made_session(problem: PartProblem, weights: Mapping[str, np.ndarray], varian
                  profiled: bool = False) -> Session:
     """Returns the session of a part. Raises UnsupportedError where ONNX Runtime has none."""
     return Session(model_of(problem), constants_of(problem, weights),
-                   threads=1 if variant[THREADS] == ONE else processors(),
-                   spinning=problem.whole, profiled=profiled)
+                   threads=number_of(variant[THREADS]), spinning=problem.whole, profiled=profiled)
 
 
 @lru_cache(maxsize=1024)

@@ -32,7 +32,8 @@ class TreeSoftmax(KernelAlgorithm):
         length = spec.shape[problem.axis]
         across = inner >= 16
         sums = spec.size // length
-        lanes = 8 if across or length <= 64 else 256
+        # on a processor each step of the tree costs all work-items of the group
+        lanes = 8 if across or length <= 64 or device.on_processors else 256
         if across and sums >= 2**16:
             lanes = 1
         defines: dict[str, object] = {"LANES": lanes, "COLUMNS": _GROUP // lanes,

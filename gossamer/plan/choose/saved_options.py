@@ -64,13 +64,19 @@ def used_algorithms(plain: StoredPrograms, device: Device) -> dict[str, Any]:
 
 
 class StoredChoices:
-    """The choices of a saved plan, by batch size. notices: sentences for the user on how this
-    machine differs from the one where they were made."""
+    """The choices of a plan, by batch size.
 
-    def __init__(self, path: Path, plain: StoredPrograms, notices: Sequence[str] = ()) -> None:
-        self.path = path
+    path: the file that holds them; None where they were made in this process. notices: sentences
+    for the user on how this machine differs from the one where they were made. made_for: the sizes
+    of the inputs that they were made for, where the network now has others: then none has to fit.
+    """
+
+    def __init__(self, path: Path | None, plain: StoredPrograms, notices: Sequence[str] = (),
+                 made_for: str = "") -> None:
+        self.path = path or Path()
         self.plain = plain
         self.notices = notices
+        self._made_for = made_for
         self._choices = {int(batch): {(step["layer"], step["inserted"]): step
                                       for step in program["steps"]}
                          for batch, program in plain.items()}
@@ -99,8 +105,8 @@ class StoredChoices:
         algorithm that supports the layer. Raises InputError where a choice that was planned cannot
         be used.
         """
-        planned = batch in self._choices
-        nearest = batch if planned else min(sorted(self._choices),
+        planned = batch in self._choices and not self._made_for
+        nearest = batch if batch in self._choices else min(sorted(self._choices),
                                             key=lambda other: _ratio(other, batch))
         choices = self._choices[nearest]
         unfit: list[str] = []
@@ -134,6 +140,9 @@ class StoredChoices:
         if planned:
             return program, []
         note = f"batch {batch} was not planned: the choices are those of batch {nearest}"
+        if self._made_for:
+            note = ("inputs of these sizes were not measured: the choices are those of batch "
+                    f"{nearest} of {self._made_for}")
         if unfit:
             note += f", but for {', '.join(unfit)}, which they do not fit"
         return program, [note]

@@ -22,6 +22,7 @@ from gossamer.measure import Task, Timing, Work, interleave
 from gossamer.ops.algorithm import State
 from gossamer.ops.part.problem import PartProblem
 from gossamer.ops.part.profile import problem_times
+from gossamer.plan.part import source_of
 from gossamer.plan.prepare import BuildCost, Prepared, build, side_by_side
 from gossamer.plan.program import Program, Step
 from gossamer.plan.run.buffers import ProgramBuffers
@@ -521,7 +522,7 @@ def _is_idle(step: Step) -> bool:
 
 def _of_layer(step: Step, error: InputError) -> InputError:
     """Returns the error that a layer has with the values that it gets, with the layer's name."""
-    return InputError(f"{step.layer.source or step.layer.name}: {error}")
+    return InputError(f"{source_of(step.layer, error)}: {error}")
 
 
 def _host_work(step: Step, state: State, device: Device, inputs: Sequence[Buffer],

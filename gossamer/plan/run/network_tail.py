@@ -8,11 +8,13 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from gossamer import host_library
 from gossamer.device.base import Device
 from gossamer.errors import InputError, UnsupportedError, quoted
 from gossamer.model.graph import Graph, Tail, ValueInfo
 from gossamer.model.opset.onnx_part import nodes_of
-from gossamer.ops.onnx_part.session import Session, is_installed
+from gossamer.ops.host_threads import Threads, number_of
+from gossamer.ops.onnx_part.session import Session
 from gossamer.plan.program import Program
 from gossamer.plan.run.binding import fill, in_order
 from gossamer.plan.run.calls import Calls
@@ -25,7 +27,7 @@ _NUMBERS = "biufc"
 
 class TailCalls(Calls):
     """The calls of one plan whose graph has a tail; their outputs are NumPy arrays, or lists where
-    ONNX has sequences.
+    ONNX has sequences. threads: those of ONNX Runtime.
 
     Raises UnsupportedError where ONNX Runtime is not installed or does not compute the tail, and
     ValueError where its model does not fit what it reads and makes.
@@ -33,19 +35,20 @@ class TailCalls(Calls):
 
     def __init__(self, graph: Graph, tail: Tail, device: Device,
                  make_context: Callable[[int, Any], Context],
-                 program: Callable[[int], Program]) -> None:
+                 program: Callable[[int], Program], threads: Threads) -> None:
         super().__init__(replace(graph, tail=None), device, make_context, program)
         there = {info.name for info in (*tail.inputs, *graph.outputs)}
         if not there.issuperset(tail.reads):
             raise ValueError("the end of the network reads what is not there")
         file = graph.file or graph.name
-        if not is_installed():
+        if not host_library.is_installed():
             raise UnsupportedError(f"{file}: needs ONNX Runtime; pip install onnxruntime")
         self._network = graph
         self._tail = tail
         self._source = next((source for source, _ in nodes_of(tail.model)), "the outputs")
         try:
-            self._session = Session(tail.model.tobytes(), tail.constants)
+            self._session = Session(tail.model.tobytes(), tail.constants,
+                                    threads=number_of(threads))
         except UnsupportedError as error:
             raise UnsupportedError(f"{file}: {self._source} and what follows it: {error}") from None
         computed = {info.name for info in graph.outputs}
@@ -66,7 +69,7 @@ class TailCalls(Calls):
             computed = dict(zip((info.name for info in self._graph.outputs),
                                 results if isinstance(results, tuple) else (results,), strict=True))
         there = {**values, **computed}
-        for info in (*self._graph.inputs, *self._graph.outputs):
+        for info in (*self._network.inputs, *self._network.outputs):
             # callers may give and get other dtypes than the network has within
             there[info.name] = np.asarray(there[info.name], info.dtype)
         try:

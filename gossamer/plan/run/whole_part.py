@@ -11,6 +11,7 @@ import numpy as np
 from gossamer.device.base import Device
 from gossamer.errors import InputError
 from gossamer.ops.part.host import Ready
+from gossamer.plan.part import source_of
 from gossamer.plan.program import Program
 
 
@@ -20,7 +21,7 @@ class WholePart:
     def __init__(self, program: Program, ready: Ready) -> None:
         (step,) = program.steps
         self._run = ready.session.run
-        self._layer = step.layer.source or step.layer.name
+        self._layer = step.layer
         given = list(program.inputs.values())
         self._order = [given.index(value) for value in step.inputs]
         self._dtypes = [program.specs[value].stored_dtype for value in step.inputs]
@@ -45,5 +46,5 @@ class WholePart:
                 np.asarray(arrays[index], dtype, order="C")
                 for index, dtype in zip(self._order, self._dtypes, strict=True)])
         except InputError as error:
-            raise InputError(f"{self._layer}: {error}") from None
+            raise InputError(f"{source_of(self._layer, error)}: {error}") from None
         return tuple([results[index] for index in self._outputs])

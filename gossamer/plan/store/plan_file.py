@@ -219,6 +219,10 @@ def _decode_graph(plain: dict[str, Any], arrays: list[np.ndarray]) -> Graph:
     for info in (*inputs, *outputs):
         if np.dtype(info.dtype).kind not in "biuf":
             raise ValueError(f"an input or output is {quoted(info)}")
+    for key in ("warnings", "notes"):
+        if not isinstance(plain[key], list) or not all(
+                isinstance(text, str) for text in plain[key]):
+            raise ValueError(f"its {key} are {quoted(plain[key])}")
     nodes = [Node(**{**node, "attributes": {
         name: _decode(value, arrays) for name, value in node["attributes"].items()}})
         for node in plain["nodes"]]

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 
 from gossamer.device.base import Device
 from gossamer.ops.algorithm import PRECISIONS, Algorithm, Problem, Variant
-from gossamer.ops.host_threads import ONE, Threads, of_threads
+from gossamer.ops.host_threads import ALL, Threads, of_threads
 from gossamer.ops.registry import OPS
 from gossamer.plan.eligibility import is_change_of_precision, reason_not_allowed
 from gossamer.plan.policy import Effort
@@ -36,7 +36,7 @@ class Space:
 
     def __init__(self, effort: str, limits: Effort, precisions: Sequence[str],
                  profile: TuningProfile, *, keeps_precisions: bool,
-                 threads: Threads = ONE) -> None:
+                 threads: Threads = ALL) -> None:
         self.limits = limits
         self._precisions = precisions
         self._profile = profile

@@ -14,7 +14,7 @@ from gossamer.device.base import Device
 from gossamer.device.host import processors
 from gossamer.measure import Timing, scatter_notice
 from gossamer.ops.algorithm import PRECISIONS, Algorithm, Problem
-from gossamer.ops.host_threads import ONE, Threads
+from gossamer.ops.host_threads import ALL, Threads
 from gossamer.plan.candidate import Candidate
 from gossamer.plan.eligibility import reason_build_too_long
 from gossamer.plan.measurement import Measurement, candidate_key, counted
@@ -62,7 +62,7 @@ class Tuner:
                  note: Callable[[str], None] = lambda line: None,
                  progress: Callable[[Progress], None] = lambda progress: None,
                  budget_s: float | None = None, keeps_precisions: bool = False,
-                 all_vendor_configs: bool = False, threads: Threads = ONE) -> None:
+                 all_vendor_configs: bool = False, threads: Threads = ALL) -> None:
         self.device = device
         self.effort = effort
         self.limits = EFFORTS[effort]

@@ -10,6 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+import gossamer
 from gossamer.errors import InputError, ModelError
 from gossamer.expression import identity
 from gossamer.model.graph import Graph, Node, ValueInfo
@@ -211,3 +212,11 @@ def test_a_graph_may_give_concrete_attributes() -> None:
     ], {"w": weights(2, 4)})
     for batch in (0, 5):
         assert resolve(optimise(graph), batch).shapes["y"] == (batch, 2)
+
+
+def test_a_size_of_0_is_no_open_size() -> None:
+    proto = model([helper.make_node("Relu", ["x"], ["y"])], {"x": ("N", 0, 3)}, {"y": 3})
+    plan = gossamer.compile(proto, "host")
+    assert plan(np.zeros((2, 0, 3), np.float32)).shape == (2, 0, 3)
+    with pytest.raises(InputError, match="has shape 2x1x3, expected Nx0x3"):
+        plan(np.zeros((2, 1, 3), np.float32))

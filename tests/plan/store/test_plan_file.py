@@ -218,7 +218,7 @@ def test_every_kind_of_attribute_comes_back(tmp_path: Path) -> None:
                   [Node("elementwise", "one", ["x"], ["y"], attributes, "Odd 'one'")],
                   {"w": np.asfortranarray(weights(3, 4)), "s": np.array(3, np.int64),
                    "e": np.zeros((0, 2), np.float32), "t": np.array([True, False])},
-                  "file.onnx", ["mind the gap"], 2)
+                  "file.onnx", ["mind the gap"], ["a note"], fixed_batch=2)
     plan_file.write(tmp_path / "a.plan", {
         "format": plan_file.FORMAT, "version": plan_file.VERSION,
         "made_by": {"gossamer": gossamer.__version__}}, graph, {})
@@ -442,6 +442,14 @@ def test_damaged_json_with_a_right_checksum_is_refused_in_one_line(file: Path,
             refused += 1
             assert str(file) in str(error) and "\n" not in str(error)
     assert refused > 10
+
+
+@pytest.mark.parametrize("key", ["notes", "warnings"])
+@pytest.mark.parametrize("value", [0.5, [1], "text"])
+def test_notes_that_are_no_texts_are_refused(file: Path, key: str, value: object) -> None:
+    rewrite(file, "graph.json", lambda graph: {**graph, key: value})
+    with pytest.raises(InputError, match=rf"is corrupt or cut short .*its {key} are"):
+        Plan.load(file)
 
 
 def _maimed(value: Any, rng: random.Random) -> Any:

@@ -50,9 +50,11 @@ class FileTypes:
         self.__dict__.pop("_inferred", None)
 
     def elem_type(self, name: str) -> int:
-        """Returns ONNX's type of a tensor's elements in the file; 0 where it is not known."""
+        """Returns ONNX's type of a tensor's elements in the file; 0 where it is not known, and for
+        a number that is no type."""
         kind = self._inferred.get(name)
-        return kind.tensor_type.elem_type if kind is not None else 0
+        number = kind.tensor_type.elem_type if kind is not None else 0
+        return number if number in TensorProto.DataType.values() else 0
 
     def value_info(self, name: str) -> onnx.ValueInfoProto:
         """Returns a value with its type in the file, as far as it is known. Of a result the shape

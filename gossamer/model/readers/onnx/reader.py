@@ -13,9 +13,9 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import TensorProto
 
+from gossamer import host_library
 from gossamer.errors import InputError, ModelError, UnsupportedError, first_line, quoted
 from gossamer.io.packed import opened, unpacked
-from gossamer.model import host_library
 from gossamer.model.choose_outputs import chosen
 from gossamer.model.graph import Graph, Node, UniqueNames, ValueInfo
 from gossamer.model.input_format import InputFormat

@@ -1,0 +1,28 @@
+"""ONNX Runtime, the host's library for whole networks and for what gossamer does not compute."""
+
+from __future__ import annotations
+
+import functools
+import os
+from importlib.util import find_spec
+from typing import Any
+
+EXTRA = "pip install 'gossamer[onnxruntime]', so that ONNX Runtime computes it on the host"
+"""The advice for a node that gossamer does not compute, where ONNX Runtime is not installed."""
+
+
+def is_installed() -> bool:
+    """Returns whether ONNX Runtime can be imported."""
+    return find_spec("onnxruntime") is not None
+
+
+@functools.cache
+def onnxruntime() -> Any:
+    """Returns the module of ONNX Runtime, which sends nothing about its use, and keeps no file of
+    that where nobody has imported it before. Raises ImportError where it cannot be imported."""
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+    import onnxruntime as library
+
+    if hasattr(library, "disable_telemetry_events"):
+        library.disable_telemetry_events()
+    return library

@@ -1,0 +1,21 @@
+/* BATCH(number) moves a, b and c to the matrices of a product of the batch: to those at its number,
+ * of up to three batch dimensions, outermost first, with sizes n and strides p of a and q of b; the
+ * stride of a repeated dimension is 0. c is contiguous. */
+
+#define BATCH_PARAMETERS \
+    int n0, int p0, int q0, int n1, int p1, int q1, int n2, int p2, int q2
+
+#define WALK(d) { \
+    int i = (int)(left % (uint)n##d); \
+    left /= (uint)n##d; \
+    a += (size_t)i * p##d; \
+    b += (size_t)i * q##d; \
+}
+
+#define BATCH(number) { \
+    uint left = (number); \
+    c += (size_t)left * rows * columns; \
+    WALK(2) \
+    WALK(1) \
+    WALK(0) \
+}

@@ -1,0 +1,284 @@
+"""OpenPlan: a network whose inputs leave sizes besides the batch open, planned for each size."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from gossamer.device.base import Device
+from gossamer.errors import InputError, ModelError
+from gossamer.io.text import shape_text
+from gossamer.model.graph import Graph, ValueInfo, as_called
+from gossamer.model.infer.resolve import resolve, with_shapes
+from gossamer.model.passes.optimise import optimise
+from gossamer.plan.choose.saved_options import StoredChoices
+from gossamer.plan.plan import Plan
+from gossamer.plan.policy import Policy
+from gossamer.plan.run.binding import as_called_for, batch_of, in_order
+from gossamer.plan.run.bound import BoundCall
+from gossamer.tensor import AXES
+
+if TYPE_CHECKING:
+    from gossamer.plan.report.report import Report
+
+_MOST_PLANS = 16
+"""The number of sizes whose plans are kept."""
+
+Sizes = tuple[tuple[int, ...], ...]
+"""The shape of each input without the batch, as the network has it."""
+
+
+class OpenPlan:
+    """A network whose inputs leave sizes open, on one device.
+
+    `gossamer.compile` makes it of a file that leaves other dimensions than the batch open, such as
+    the height and the width of pictures, where `shapes` does not set them. Inputs of a size are
+    planned when it is first used. With an effort the first size is measured, and the others take
+    its choices as far as these fit. The plans of the 16 sizes that were used last are kept;
+    `plan.at(x)` gives one of them, which can be saved, profiled and streamed.
+
+    Parameters
+    ----------
+    graph : Graph
+        The network.
+    device : Device
+        The device that runs it.
+    policy : Policy
+        The decisions about the choice of algorithms.
+
+    Attributes
+    ----------
+    graph : Graph
+        The network.
+    device : Device
+        The device that runs it.
+    """
+
+    def __init__(self, graph: Graph, device: Device, policy: Policy) -> None:
+        self.graph = graph
+        self.device = device
+        self._policy = policy
+        self._called = as_called(graph)
+        self._plans: OrderedDict[Sizes, Plan] = OrderedDict()
+        self._measured: tuple[Sizes, Plan] | None = None
+        self._lock = threading.Lock()
+        self._is_closed = False
+
+    def __repr__(self) -> str:
+        """Return the names of the network and the device."""
+        return f"<OpenPlan of {self.graph.name} on {self.device.name}>"
+
+    def __call__(self, *inputs: Any, **options: Any) -> Any:
+        """Compute the network's outputs.
+
+        Parameters
+        ----------
+        *inputs : array
+            The inputs, of any size that the network takes, as for `Plan.__call__`.
+        **options
+            Inputs by name, `out` and `stream`, as for `Plan.__call__`.
+
+        Returns
+        -------
+        array or tuple of array
+            The output, or a tuple where there are several.
+
+        Raises
+        ------
+        InputError
+            If the network cannot take inputs of these sizes, which names the node; and as
+            `Plan.__call__` does.
+        """
+        return self._plan_of(inputs, options)(*inputs, **options)
+
+    async def run_async(self, *inputs: Any, **options: Any) -> Any:
+        """Compute the network's outputs while the event loop goes on.
+
+        Parameters
+        ----------
+        *inputs : array
+            The inputs, as for a call.
+        **options
+            Inputs by name, `out` and `stream`, as for `Plan.run_async`.
+
+        Returns
+        -------
+        array or tuple of array
+            What a call returns.
+        """
+        return await self._plan_of(inputs, options).run_async(*inputs, **options)
+
+    def bind(self, *inputs: Any, **options: Any) -> BoundCall:
+        """Check a call once, and return it as a function that is called again and again.
+
+        Parameters
+        ----------
+        *inputs : array
+            The inputs, as for a call.
+        **options
+            Inputs by name, `out` and `stream`, as for `Plan.bind`.
+
+        Returns
+        -------
+        BoundCall
+            The call. It takes no arguments, and returns the outputs.
+        """
+        return self._plan_of(inputs, options).bind(*inputs, **options)
+
+    def at(self, *inputs: Any, **named: Any) -> Plan:
+        """Return the plan for inputs of the sizes of these.
+
+        Parameters
+        ----------
+        *inputs : array
+            One array for each input of the network, as for a call.
+        **named : array
+            The inputs by name, in place of `inputs`.
+
+        Returns
+        -------
+        Plan
+            The plan, which is made where there is none yet.
+
+        Raises
+        ------
+        InputError
+            If the network cannot take inputs of these sizes, or the plan is closed.
+        """
+        return self._plan_of(inputs, named)
+
+    @property
+    def inputs(self) -> list[ValueInfo]:
+        """The inputs of the network.
+
+        Returns
+        -------
+        list of ValueInfo
+            Name, shape (None for the batch and for sizes that are open) and dtype of each.
+        """
+        return self._called.network_inputs
+
+    @property
+    def outputs(self) -> list[ValueInfo]:
+        """The outputs of the network.
+
+        Returns
+        -------
+        list of ValueInfo
+            Name, shape (None for the batch and for sizes that are open) and dtype of each.
+        """
+        return self._called.network_outputs
+
+    def report(self, batch: int | None = None) -> Report:
+        """Return what computes each layer for inputs of the size that was used last.
+
+        Parameters
+        ----------
+        batch : int, optional
+            The number of images; by default the last batch size that was computed.
+
+        Returns
+        -------
+        Report
+            The report of that size's plan.
+
+        Raises
+        ------
+        InputError
+            If nothing was computed yet.
+        """
+        return self._last().report(batch)
+
+    def profile(self, batch: int | None = None) -> Report:
+        """Measure the time of every step for inputs of the size that was used last.
+
+        Parameters
+        ----------
+        batch : int, optional
+            The number of images; by default the last batch size that was computed.
+
+        Returns
+        -------
+        Report
+            The report of that size's plan, with times in microseconds.
+
+        Raises
+        ------
+        InputError
+            If nothing was computed yet.
+        """
+        return self._last().profile(batch)
+
+    def close(self) -> None:
+        """Free the memory that the plans of all sizes have taken; later calls are errors."""
+        with self._lock:
+            self._is_closed = True
+            plans, self._plans = [*self._plans.values()], OrderedDict()
+        for plan in plans:
+            plan.close()
+
+    def __enter__(self) -> OpenPlan:
+        """Return the plan itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Free the memory, as close() does."""
+        self.close()
+
+    def _last(self) -> Plan:
+        with self._lock:
+            if not self._plans:
+                raise InputError(f"{self.graph.name} leaves sizes of its inputs open, and nothing "
+                                 "was computed yet: call the plan first")
+            return next(reversed(self._plans.values()))
+
+    def _plan_of(self, inputs: tuple[Any, ...], options: Mapping[str, Any]) -> Plan:
+        """Returns the plan for the inputs of a call."""
+        named = {name: value for name, value in options.items() if name not in ("out", "stream")}
+        ordered = as_called_for(self.graph, in_order(self._called, inputs, named))
+        batch = batch_of(self._called, ordered)
+        sizes = tuple(_sizes(info, tuple(array.shape))
+                      for info, array in zip(self.graph.inputs, ordered, strict=True))
+        with self._lock:
+            if self._is_closed:
+                raise InputError(f"{self.graph.name}: the plan is closed; make another one")
+            if sizes not in self._plans:
+                self._plans[sizes] = self._made(sizes, batch)
+                if len(self._plans) > _MOST_PLANS:
+                    self._plans.popitem(last=False)
+            self._plans.move_to_end(sizes)
+            return self._plans[sizes]
+
+    def _made(self, sizes: Sizes, batch: int) -> Plan:
+        names = [info.name for info in self.graph.inputs]
+        try:
+            graph = with_shapes(self.graph, dict(zip(names, sizes, strict=True)))
+            resolve(graph, batch)
+        except ModelError as error:
+            raise InputError(f"the network cannot take {_text(names, sizes)}: {error}") from None
+        if self._measured is None:
+            plan = Plan(graph, self.device, self._policy)
+            if self._policy.effort is not None:
+                self._measured = sizes, plan
+            return plan
+        measured, plan = self._measured
+        choices = StoredChoices(None, plan.choices(), made_for=_text(names, measured))
+        policy = replace(self._policy, effort=None, precision="fp32", budget_s=None)
+        return Plan(optimise(graph), self.device, policy, choices=choices)
+
+
+def _sizes(info: ValueInfo, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Returns the sizes of an input without the batch, in the order of the network's axes.
+    shape: that of the caller's array."""
+    if info.given is not None and len(shape) == 4:
+        order = AXES[info.given.layout]
+        shape = tuple(shape[order.index(axis)] for axis in range(4))
+    return shape[1:] if info.shape[:1] == (None,) else shape
+
+
+def _text(names: list[str], sizes: Sizes) -> str:
+    return ", ".join(f"{name} of {shape_text(size)}"
+                     for name, size in zip(names, sizes, strict=True))
