@@ -30,7 +30,8 @@ _RANDOM = re.compile(
 """Names of operators that draw random numbers."""
 _TRAINING = {"dropout": 2, "dropout_": 2, "alpha_dropout": 2, "feature_dropout": 2,
              "native_dropout": 2, "batch_norm": 5, "rrelu": 3, "rrelu_": 3}
-"""The argument by which operators compute something else in training, by their names."""
+"""The argument by which operators compute something else in training, by their names; where it is
+left out it is false."""
 _DTYPES = {onnx.TensorProto.FLOAT: torch.float32, onnx.TensorProto.FLOAT16: torch.float16,
            onnx.TensorProto.BFLOAT16: torch.bfloat16, onnx.TensorProto.INT64: torch.int64,
            onnx.TensorProto.INT32: torch.int32, onnx.TensorProto.INT16: torch.int16,
@@ -192,7 +193,7 @@ def _check_training(program: Any) -> None:
         training = _TRAINING.get(name)
         if training is None and not _RANDOM.match(name):
             continue
-        if training is not None and not node.args[training]:
+        if training is not None and not any(node.args[training:training + 1]):
             continue
         where = line_of(node.meta.get("stack_trace") or "")
         raise UnsupportedError(f"forward computes {name} as in training{where}; call "

@@ -43,7 +43,7 @@ def drawn(seed: int) -> list[tuple[str, str]]:
     return names
 
 
-def made(library: str, name: str) -> Any:
+def made(library: str, name: str, most_parameters: int | None = MOST_PARAMETERS) -> Any:
     """Returns a network with drawn weights; None where it has too many parameters."""
     import timm
     import torch
@@ -57,7 +57,8 @@ def made(library: str, name: str) -> Any:
     except Exception:
         # some networks compute numbers while they are made
         parameters = create(name).parameters()
-    if sum(parameter.numel() for parameter in parameters) > MOST_PARAMETERS:
+    count = sum(parameter.numel() for parameter in parameters)
+    if most_parameters is not None and count > most_parameters:
         return None
     return create(name)
 
