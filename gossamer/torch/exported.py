@@ -122,13 +122,23 @@ def exported(module: nn.Module, inputs: InputForm, outputs: OutputForm,
     wrapped.training = module.training
     program, sizes_are_free, fixed = _program(wrapped, tensors)
     _check_training(program)
-    try:
+
+    def network(program: Any, free: Sequence[bool]) -> tuple[onnx.ModelProto, Any]:
+        make = _from_program if exports_programs() else _from_script
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
-            make = _from_program if exports_programs() else _from_script
-            model, program = make(
-                program, wrapped, tensors, inputs.names,
-                _output_names(outputs), sizes_are_free)
+            return make(program, wrapped, tensors, inputs.names, _output_names(outputs), free)
+
+    try:
+        try:
+            model, program = network(program, sizes_are_free)
+        except Exception as error:
+            if not any(sizes_are_free):
+                raise
+            # ONNX may lack a form with any batch size, as of a convolution in a group for each image
+            fixed = _cause(error)
+            all_fixed = [False] * len(tensors)
+            model, program = network(_export(wrapped, tensors, all_fixed), all_fixed)
     except Exception as error:
         raise UnsupportedError(f"{type(module).__name__} cannot be exported: "
                                f"{_cause(error)}") from error
