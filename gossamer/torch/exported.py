@@ -61,6 +61,11 @@ class Exported:
             warnings.simplefilter("ignore")
             return load(self.model)
 
+    @property
+    def is_quantised(self) -> bool:
+        """Whether the module rounds numbers to integers of few bits, before `forget`."""
+        return any("quantize" in str(node.target) for node in self.program.graph.nodes)
+
     def forget(self) -> None:
         """Drops the program and the values of the module's weights, which plans have."""
         self.program = None
