@@ -70,7 +70,7 @@ test: .venv/dev.stamp pocl
 
 torch-tests: .venv/torch.stamp
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(JOBS) --maxprocesses 8 \
-		--dist worksteal tests/torch tests/bench/suites/test_torch_modules.py
+		--dist worksteal $(PYTEST_ARGS) tests/torch tests/bench/suites/test_torch_modules.py
 
 # many more random layers, and many more mutated files, than `make test` tries
 fuzz: .venv/dev.stamp

@@ -150,6 +150,7 @@ def test_entry_point_names_the_backend(tmp_path, monkeypatch):
     assert torch._dynamo.lookup_backend("gossamer") is backend_module.backend
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TESTED)
 def test_single_modules(name):
     module, inputs = MODULES[name]

@@ -14,6 +14,7 @@ from tests.torch.single_modules import LARGEST_ERROR, eager, error, own_table
 MODULES = own_table()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODULES)
 def test_module_is_computed(name):
     module, inputs = MODULES[name]
