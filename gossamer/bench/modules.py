@@ -11,7 +11,7 @@ from gossamer.bench.contender import AbsentError
 from gossamer.errors import InputError, first_line
 
 TIMM = "timm/"
-"""What stands before the names of timm's networks; those of torchvision have nothing before them."""
+"""What stands before the names of timm's networks, and not before those of torchvision."""
 TORCHVISION_MODULES = ("resnet18", "resnet50", "mobilenet_v2", "shufflenet_v2_x1_0",
                        "efficientnet_b0")
 TIMM_MODULES = tuple(f"{TIMM}{name}" for name in (
@@ -42,8 +42,8 @@ def names_of(patterns: str | None) -> list[str]:
 
 
 def made(name: str, place: Any, dtype: Any) -> tuple[Any, tuple[int, ...]]:
-    """Returns a network in evaluation mode, with drawn weights and the statistics of drawn pictures,
-    and the shape of a picture.
+    """Returns a network in evaluation mode, with drawn weights and the statistics of drawn
+    pictures, and the shape of a picture.
 
     place: the torch.device that it is on. dtype: that of its weights; in float16 they are in
     channels_last. Raises AbsentError where its library is not installed.

@@ -48,7 +48,8 @@ def measured(names: Sequence[str], batches: Sequence[int], setting: Setting, loa
     """Measures networks of timm. What fails is left out.
 
     names: those of timm, behind gossamer.bench.modules.TIMM. note: called with a line on what is
-    done. failed: called with a line on what is left out. Raises AbsentError where torch or timm is not installed.
+    done. failed: called with a line on what is left out. Raises AbsentError where torch or timm is
+    not installed.
     """
     for name in names:
         for batch in batches:

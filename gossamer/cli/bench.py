@@ -35,7 +35,8 @@ def bench(
                                  "pointwise-layers, gemm, darknet, darknet-layers, published, "
                                  "binary-layers, networks, sparse-layers, sparse-networks, "
                                  "binary-networks, tuning, latency, throughput, backprop, "
-                                 "train-many, torch-modules, timm, serve; or a network alone, for one table of its calls"
+                                 "train-many, torch-modules, timm, serve; or a network alone, for "
+                                 "one table of its calls"
         )] = None,
     model: Annotated[list[Path] | None, typer.Option(
         metavar="FILE", help=f"A network for the suites networks, sparse-networks, "
@@ -272,8 +273,8 @@ def _measure(names: list[str], case_parts: str | None, models: list[Path], data:
     for item in items:
         start = time.perf_counter()
         if budget is not None and time.monotonic() - begun > budget:
-            terminal.notice(f"--budget {budget:g}: {item.name}, batch {item.batch} and what follows "
-                            "are left out")
+            terminal.notice(f"--budget {budget:g}: {item.name}, batch {item.batch} and what "
+                            "follows are left out")
             break
         with status:
             status.update(f"{item.name}, batch {item.batch}: weights, input, reference")

@@ -39,8 +39,8 @@ def bench_timm(patterns: str | None, device_name: str | None, batches: Sequence[
     if patterns is None:
         raise InputError("bench timm: name networks, such as --models 'mobilenetv4_conv_*'")
     if output is not None and output.suffix != _SUFFIX:
-        raise InputError(f"--output {output}: rows of timm are written as CSV, expected a name that "
-                         f"ends in {_SUFFIX}")
+        raise InputError(f"--output {output}: rows of timm are written as CSV, expected a name "
+                         f"that ends in {_SUFFIX}")
     start = time.monotonic()
     device = find(device_name)
     stamp = Stamp.of(device, shlex.join(["gossamer", *sys.argv[1:]]), commit)

@@ -140,7 +140,7 @@ def exported(module: nn.Module, inputs: InputForm, outputs: OutputForm,
         except Exception as error:
             if not any(sizes_are_free):
                 raise
-            # ONNX may lack a form with any batch size, as of a convolution in a group for each image
+            # ONNX may lack a form with any batch size, as of convolutions in a group for each image
             fixed = _cause(error)
             all_fixed = [False] * len(tensors)
             model, program = network(_export(wrapped, tensors, all_fixed), all_fixed)

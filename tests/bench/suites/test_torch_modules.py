@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 
+import torch
 from typer.testing import CliRunner
 
 from gossamer.bench import modules, peaks
