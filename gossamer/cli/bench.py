@@ -15,6 +15,7 @@ from rich.console import Console
 
 from gossamer.cli.bench_network import bench_network
 from gossamer.cli.bench_serve import SERVE, bench_serve
+from gossamer.cli.bench_timm import TIMM, bench_timm
 from gossamer.cli.options import DeviceOption, JsonOption
 from gossamer.errors import InputError
 from gossamer.io import terminal
@@ -35,7 +36,8 @@ def bench(
                                  "pointwise-layers, gemm, darknet, darknet-layers, published, "
                                  "binary-layers, networks, sparse-layers, sparse-networks, "
                                  "binary-networks, tuning, latency, throughput, backprop, "
-                                 "train-many, serve; or a network alone, for one table of its calls"
+                                 "train-many, torch-modules, timm, serve; or a network alone, for "
+                                 "one table of its calls"
         )] = None,
     model: Annotated[list[Path] | None, typer.Option(
         metavar="FILE", help=f"A network for the suites networks, sparse-networks, "
@@ -86,6 +88,13 @@ def bench(
     photos: Annotated[int, typer.Option(min=1, help="Photos a request in serve.")] = 1,
     images: Annotated[Path | None, typer.Option(
         metavar="FOLDER", help="Pictures that throughput runs too.")] = None,
+    modules: Annotated[str | None, typer.Option(
+        "--models", metavar="PATTERNS", help="Networks of torch-modules, such as "
+                                             "'resnet18,timm/mobilenetv4*' (default: twenty small "
+                                             "ones), and of timm, without timm/.")] = None,
+    budget: Annotated[float | None, typer.Option(
+        metavar="SECONDS", help="No case is begun after so many seconds (default: all are).")
+    ] = None,
     output: Annotated[Path | None, typer.Option(
         "--output", "-o", metavar="FILE.jsonl", help="Append the result rows to this file.")
     ] = None,
@@ -128,6 +137,10 @@ def bench(
         bench_serve(models, device, rates, latency or "10ms", seconds, photos, against, output,
                     plot, as_json=as_json)
         return
+    if names == [TIMM]:
+        bench_timm(modules, device, _batches(batch), precision, effort or "normal", loads[0],
+                   budget, output, commit, as_json=as_json)
+        return
     for option, value in (("--rates", rates), ("--latency", latency)):
         if value is not None:
             raise InputError(f"{option} {value}: goes with the suite {SERVE} alone")
@@ -137,7 +150,8 @@ def bench(
         return
     rows = _measure(names, case, models, data, sparsity, device, batch, precision,
                     against, forced, effort, output, commit,
-                    "json" if as_json else "markdown" if as_markdown else "text", loads, images)
+                    "json" if as_json else "markdown" if as_markdown else "text", loads, images,
+                    modules, budget)
     _write_files(rows, csv, plot, sys.stderr if as_json or as_markdown else sys.stdout)
 
 
@@ -207,7 +221,8 @@ def _measure(names: list[str], case_parts: str | None, models: list[Path], data:
              sparsity: float | None, device_name: str | None, batch: str, precision: str,
              against: str | None, forced: str | None, effort: str | None, output: Path | None,
              commit: str | None, output_format: str, loads: Sequence[Load],
-             images: Path | None) -> list[ResultRow]:
+             images: Path | None, modules: str | None, budget: float | None
+             ) -> list[ResultRow]:
     """Measures the cases of the suites and returns their rows, which are printed as text, JSON or
     Markdown."""
     from gossamer.bench import call_contest, contest
@@ -225,8 +240,12 @@ def _measure(names: list[str], case_parts: str | None, models: list[Path], data:
 
     if effort is not None and effort not in EFFORTS:
         raise InputError(f"--effort {effort}: expected {', '.join(EFFORTS)}")
-    items = select(names, _batches(batch), case_parts, models, data, sparsity, effort, loads,
-                   images)
+    begun = time.monotonic()
+    try:
+        items = select(names, _batches(batch), case_parts, models, data, sparsity, effort, loads,
+                       images, modules)
+    except AbsentError as reason:
+        raise InputError(str(reason)) from None
     effort = effort or "normal"
     precisions = _precisions(precision)
     if output is not None:
@@ -247,12 +266,16 @@ def _measure(names: list[str], case_parts: str | None, models: list[Path], data:
     named = {name for names in peers.values() for name in names}
     is_choice_only = by_themselves is not None and {UNFUSED}.issuperset(by_themselves)
     tuner = tuners(device, effort, status.update, choice_only=all(
-        item.is_called for item in items) or (
+        item.is_called or item.is_module for item in items) or (
             is_choice_only and named.isdisjoint(vendors())))
     if output_format == "text":
         report.print_peaks(device.name, device.description, peaks)
     for item in items:
         start = time.perf_counter()
+        if budget is not None and time.monotonic() - begun > budget:
+            terminal.notice(f"--budget {budget:g}: {item.name}, batch {item.batch} and what "
+                            "follows are left out")
+            break
         with status:
             status.update(f"{item.name}, batch {item.batch}: weights, input, reference")
             try:
@@ -353,6 +376,8 @@ def _kind(item: Item) -> str:
         return "training"
     if item.is_called:
         return "called"
+    if item.is_module:
+        return "module"
     if item.is_ladder:
         return "ladder"
     return "tuning" if item.is_tuning else "layer" if item.is_layer else "network"
@@ -384,13 +409,14 @@ def _peers(text: str | None, device: Device, items: Sequence[Item]) -> dict[str,
     from gossamer.bench.peers import training_peers
     from gossamer.bench.peers.calls import CALLED_PEERS
     from gossamer.bench.peers.inference import PEERS, defaults, vendors
-    from gossamer.bench.suites import tuning
+    from gossamer.bench.suites import torch_modules, tuning
 
     kinds = list(dict.fromkeys(map(_kind, items)))
     if text is None:
         by_default = {"training": lambda: training_peers.defaults(device),
                       "tuning": lambda: tuning.PEERS,
                       "called": lambda: CALLED_PEERS,
+                      "module": lambda: torch_modules.PEERS,
                       "ladder": lambda: (),
                       "layer": lambda: defaults(device, True),
                       "network": lambda: defaults(device, False)}
@@ -398,6 +424,7 @@ def _peers(text: str | None, device: Device, items: Sequence[Item]) -> dict[str,
     inference = [*PEERS, *vendors()]
     peers_of = {"training": list(training_peers.TRAINING_PEERS), "tuning": list(tuning.PEERS),
                 "called": list(CALLED_PEERS),
+                "module": [*torch_modules.PEERS, *torch_modules.SLOW_PEERS],
                 **dict.fromkeys(("ladder", "layer", "network"), inference)}
     chosen = _chosen("--against", "peer", text, list(dict.fromkeys(
         name for kind in kinds for name in peers_of[kind])))

@@ -44,8 +44,8 @@ def optimize(module: Any, example_inputs: Any = None, device: str | Device | Non
         module's, such as bytes in NHWC. `example_inputs` are then in these forms.
     tolerance : float, optional
         The largest normalised error that is accepted on the example. By default it is 1e-4, or
-        1e-2 where the module or the precision is shorter than float32, or twice that of torch
-        against float64 where that is more.
+        1e-2 where the module or the precision is shorter than float32, 2e-2 where the module is
+        quantised, or twice that of torch against float64 where that is more.
     follow : bool, default False
         Whether changes of the module's weights are followed, within 100 calls, instead of being an
         error. The module is then kept alive.

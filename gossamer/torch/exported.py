@@ -30,7 +30,8 @@ _RANDOM = re.compile(
 """Names of operators that draw random numbers."""
 _TRAINING = {"dropout": 2, "dropout_": 2, "alpha_dropout": 2, "feature_dropout": 2,
              "native_dropout": 2, "batch_norm": 5, "rrelu": 3, "rrelu_": 3}
-"""The argument by which operators compute something else in training, by their names."""
+"""The argument by which operators compute something else in training, by their names; where it is
+left out it is false."""
 _DTYPES = {onnx.TensorProto.FLOAT: torch.float32, onnx.TensorProto.FLOAT16: torch.float16,
            onnx.TensorProto.BFLOAT16: torch.bfloat16, onnx.TensorProto.INT64: torch.int64,
            onnx.TensorProto.INT32: torch.int32, onnx.TensorProto.INT16: torch.int16,
@@ -59,6 +60,11 @@ class Exported:
             # numbers that no format of ONNX states are no news to somebody who has no file
             warnings.simplefilter("ignore")
             return load(self.model)
+
+    @property
+    def is_quantised(self) -> bool:
+        """Whether the module rounds numbers to integers of few bits, before `forget`."""
+        return any("quantize" in str(node.target) for node in self.program.graph.nodes)
 
     def forget(self) -> None:
         """Drops the program and the values of the module's weights, which plans have."""
@@ -121,13 +127,23 @@ def exported(module: nn.Module, inputs: InputForm, outputs: OutputForm,
     wrapped.training = module.training
     program, sizes_are_free, fixed = _program(wrapped, tensors)
     _check_training(program)
-    try:
+
+    def network(program: Any, free: Sequence[bool]) -> tuple[onnx.ModelProto, Any]:
+        make = _from_program if exports_programs() else _from_script
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
-            make = _from_program if exports_programs() else _from_script
-            model, program = make(
-                program, wrapped, tensors, inputs.names,
-                _output_names(outputs), sizes_are_free)
+            return make(program, wrapped, tensors, inputs.names, _output_names(outputs), free)
+
+    try:
+        try:
+            model, program = network(program, sizes_are_free)
+        except Exception as error:
+            if not any(sizes_are_free):
+                raise
+            # ONNX may lack a form with any batch size, as of convolutions in a group for each image
+            fixed = _cause(error)
+            all_fixed = [False] * len(tensors)
+            model, program = network(_export(wrapped, tensors, all_fixed), all_fixed)
     except Exception as error:
         raise UnsupportedError(f"{type(module).__name__} cannot be exported: "
                                f"{_cause(error)}") from error
@@ -192,7 +208,7 @@ def _check_training(program: Any) -> None:
         training = _TRAINING.get(name)
         if training is None and not _RANDOM.match(name):
             continue
-        if training is not None and not node.args[training]:
+        if training is not None and not any(node.args[training:training + 1]):
             continue
         where = line_of(node.meta.get("stack_trace") or "")
         raise UnsupportedError(f"forward computes {name} as in training{where}; call "

@@ -34,7 +34,9 @@ def optimize(module: Any, example_inputs: Any = None, device: str | Device | Non
     fast = OptimizedModule(make.first(), found.inputs, found.outputs, Watch(found.original),
                            make.again, found.original if follow else None,
                            _permuted(found), found.network.fixed)
-    _check(found, fast, where, "fp16" if found.precision == "fp16" else precision, tolerance)
+    compared = "int8" if found.network.is_quantised else (
+        "fp16" if found.precision == "fp16" else precision)
+    _check(found, fast, where, compared, tolerance)
     found.network.forget()
     return fast
 

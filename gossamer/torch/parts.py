@@ -13,7 +13,7 @@ from torch import fx
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
-from gossamer.errors import GossamerError, first_line
+from gossamer.errors import GossamerError, UnsupportedError, first_line
 from gossamer.torch.dynamo_graph import bake_all
 from gossamer.torch.exported import line_of
 
@@ -110,7 +110,7 @@ def _optimize_part(result: Parts, node: fx.Node, values: Mapping[str, Any],
         fast = optimize(part, tuple(values[argument.name] for argument in arguments))
     except GossamerError as error:
         # the part stays as it is, with weights of its own
-        reasons.update(dict.fromkeys(inner, first_line(error)))
+        reasons.update(dict.fromkeys(inner, _reason(error)))
     else:
         result.module.add_submodule(str(node.target), fast)
         result.optimized.append(fast)
@@ -191,8 +191,14 @@ class _Support(OperatorSupportBase):
             bake_all(module, weights)
             self._optimize(module, tuple(arguments))
         except GossamerError as error:
-            return first_line(error)
+            return _reason(error)
         return ""
+
+
+def _reason(error: GossamerError) -> str:
+    """Returns why an operator is left to torch, without what callers of optimize could do."""
+    text = str(error).partition(", and strict allows")[0]
+    return first_line(UnsupportedError(text.rpartition("computes 1 node: ")[2]))
 
 
 def _text(value: Any) -> Any:

@@ -45,7 +45,7 @@ def bench(*words: object) -> Any:
 def test_the_help_names_every_suite() -> None:
     (argument,) = get_type_hints(verb, include_extras=True)["suites"].__metadata__
     assert argument.help.partition(";")[0].split(", ") == [
-        *(name for name in catalogue.SUITES if name != "tiny"), "serve"]
+        *(name for name in catalogue.SUITES if name != "tiny"), "timm", "serve"]
 
 
 def test_rows_table_and_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

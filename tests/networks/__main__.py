@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 import gossamer
+from gossamer.bench.modules import with_statistics
 from gossamer.errors import UnsupportedError
 from tests.tolerances import normalised_error
 
@@ -43,7 +44,7 @@ def drawn(seed: int) -> list[tuple[str, str]]:
     return names
 
 
-def made(library: str, name: str) -> Any:
+def made(library: str, name: str, most_parameters: int | None = MOST_PARAMETERS) -> Any:
     """Returns a network with drawn weights; None where it has too many parameters."""
     import timm
     import torch
@@ -57,26 +58,10 @@ def made(library: str, name: str) -> Any:
     except Exception:
         # some networks compute numbers while they are made
         parameters = create(name).parameters()
-    if sum(parameter.numel() for parameter in parameters) > MOST_PARAMETERS:
+    count = sum(parameter.numel() for parameter in parameters)
+    if most_parameters is not None and count > most_parameters:
         return None
     return create(name)
-
-
-def with_statistics(module: Any, x: Any) -> Any:
-    """Returns a network whose batch norms have the statistics of pictures."""
-    import torch
-
-    for layer in module.modules():
-        if isinstance(layer, torch.nn.modules.batchnorm._BatchNorm):
-            layer.momentum = None
-            layer.reset_running_stats()
-    module.train()
-    for layer in module.modules():
-        if isinstance(layer, torch.nn.Dropout):
-            layer.eval()
-    with torch.no_grad():
-        module(x)
-    return module.eval()
 
 
 def output(module: Any, x: Any, dtype: Any) -> np.ndarray:

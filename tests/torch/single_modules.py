@@ -1,4 +1,9 @@
-"""Networks of one module each, by name, as users of PyTorch write them."""
+"""Networks of one module each, by name, as users of PyTorch write them.
+
+    python -m tests.torch.single_modules
+
+compiles each by torch.compile with gossamer's backend, and prints what is left to torch.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +13,12 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import nn
+
+from gossamer.torch.backend import backend, reports
+from tests.networks.modules import MODULES
+from tests.tolerances import normalised_error
+
+LARGEST_ERROR = 1e-5
 
 
 class Function(nn.Module):
@@ -43,76 +54,123 @@ class SelfAttention(nn.Module):
         self.attention = nn.MultiheadAttention(16, 4, batch_first=True)
 
     def forward(self, x: Any) -> Any:
-        return self.attention(x, x, x, need_weights=False)[0]
+        return self.attention(x, x, x)
 
 
 def image(*shape: int) -> Any:
     return torch.randn(2, *(shape or (8, 10, 10)))
 
 
-def table() -> dict[str, tuple[nn.Module, tuple[Any, ...]]]:
-    """Returns the networks, in evaluation mode, with an example of two images each."""
-    torch.manual_seed(0)
-    networks: dict[str, tuple[nn.Module, tuple[Any, ...]]] = {
-        "conv2d": (nn.Conv2d(8, 12, 3, padding=1), (image(),)),
-        "conv2d with strides": (nn.Conv2d(8, 12, 3, stride=2), (image(),)),
+def function(compute: Callable[..., Any], *inputs: Any) -> tuple[nn.Module, tuple[Any, ...]]:
+    return Function(compute), inputs or (image(),)
+
+
+def own_table() -> dict[str, tuple[nn.Module, tuple[Any, ...]]]:
+    """Returns the networks that are not among those of tests.networks.modules."""
+    return {
+        "conv2d, padded": (nn.Conv2d(8, 12, 3, padding=1), (image(),)),
         "conv2d with dilation": (nn.Conv2d(8, 12, 3, dilation=2), (image(),)),
         "conv2d in groups": (nn.Conv2d(8, 12, 3, groups=4), (image(),)),
         "conv2d depthwise": (nn.Conv2d(8, 8, 3, padding=1, groups=8, bias=False), (image(),)),
-        "conv2d same": (nn.Conv2d(8, 12, 5, padding="same"), (image(),)),
-        "conv1d": (nn.Conv1d(8, 12, 3), (image(8, 20),)),
-        "conv_transpose2d": (nn.ConvTranspose2d(8, 4, 2, stride=2), (image(),)),
-        "linear": (nn.Linear(32, 10), (image(32),)),
-        "linear of sequences": (nn.Linear(16, 10), (image(5, 16),)),
-        "bilinear products": (Function(lambda x, y: x @ y), (image(4, 5), image(5, 6))),
-        "batch_norm1d": (nn.BatchNorm1d(16), (image(16),)),
-        "batch_norm2d": (nn.BatchNorm2d(8), (image(),)),
-        "layer_norm": (nn.LayerNorm(16), (image(5, 16),)),
-        "group_norm": (nn.GroupNorm(2, 8), (image(),)),
-        "instance_norm2d": (nn.InstanceNorm2d(8), (image(),)),
-        "relu": (nn.ReLU(), (image(),)),
-        "relu6": (nn.ReLU6(), (image(),)),
-        "leaky_relu": (nn.LeakyReLU(0.1), (image(),)),
-        "prelu": (nn.PReLU(8), (image(),)),
-        "gelu": (nn.GELU(), (image(),)),
+        "conv2d pointwise": (nn.Conv2d(8, 16, 1), (image(),)),
+        "conv2d of one axis": (nn.Conv2d(8, 8, (1, 5), padding=(0, 2)), (image(),)),
+        "conv1d in groups": (nn.Conv1d(8, 12, 3, groups=2), (image(8, 20),)),
+        "conv_transpose2d in groups": (nn.ConvTranspose2d(8, 4, 2, 2, groups=2), (image(),)),
+        "linear without bias": (nn.Linear(32, 10, bias=False), (image(32),)),
+        "linear and flatten": (nn.Sequential(nn.Flatten(), nn.Linear(800, 3)), (image(),)),
+        "product of matrices": function(lambda x, y: x @ y, image(4, 5), image(5, 6)),
+        "addmm": (Function(lambda x, weight, bias: torch.addmm(bias, x, weight),
+                           weight=torch.randn(16, 4), bias=torch.randn(4)), (image(16),)),
+        "batch_norm1d of rows": (nn.BatchNorm1d(16), (image(16),)),
+        "layer_norm of images": (nn.LayerNorm((8, 10, 10)), (image(),)),
+        "instance_norm1d": (nn.InstanceNorm1d(8), (image(8, 20),)),
         "gelu tanh": (nn.GELU("tanh"), (image(),)),
-        "silu": (nn.SiLU(), (image(),)),
-        "mish": (nn.Mish(), (image(),)),
-        "hardswish": (nn.Hardswish(), (image(),)),
-        "hardsigmoid": (nn.Hardsigmoid(), (image(),)),
-        "elu": (nn.ELU(), (image(),)),
-        "softplus": (nn.Softplus(), (image(),)),
-        "sigmoid": (nn.Sigmoid(), (image(),)),
-        "tanh": (nn.Tanh(), (image(),)),
-        "softmax": (nn.Softmax(dim=1), (image(16),)),
-        "log_softmax": (nn.LogSoftmax(dim=-1), (image(5, 16),)),
-        "max_pool2d": (nn.MaxPool2d(3, 2, 1), (image(),)),
-        "max_pool2d ceil": (nn.MaxPool2d(3, 2, ceil_mode=True), (image(),)),
-        "avg_pool2d": (nn.AvgPool2d(2), (image(),)),
-        "adaptive_avg_pool2d": (nn.AdaptiveAvgPool2d(1), (image(),)),
-        "adaptive_avg_pool2d 5x5": (nn.AdaptiveAvgPool2d(5), (image(),)),
-        "upsample nearest": (nn.Upsample(scale_factor=2), (image(),)),
-        "upsample bilinear": (nn.Upsample(scale_factor=2, mode="bilinear"), (image(),)),
-        "pixel_shuffle": (nn.PixelShuffle(2), (image(),)),
+        "threshold": (nn.Threshold(0.1, 0.2), (image(),)),
+        "softmin": (nn.Softmin(dim=1), (image(16),)),
+        "softmax of channels": (nn.Softmax(dim=1), (image(),)),
+        "log_softmax of the last axis": (nn.LogSoftmax(dim=-1), (image(5, 16),)),
+        "max_pool2d of strides": (nn.MaxPool2d(2), (image(),)),
+        "avg_pool2d without padding": (nn.AvgPool2d(3, 2, 1, count_include_pad=False), (image(),)),
+        "adaptive_avg_pool2d to 5": (nn.AdaptiveAvgPool2d(5), (image(),)),
+        "adaptive_avg_pool1d": (nn.AdaptiveAvgPool1d(1), (image(8, 20),)),
+        "adaptive_max_pool1d": (nn.AdaptiveMaxPool1d(1), (image(8, 20),)),
+        "upsample bilinear, corners": (
+            nn.Upsample(scale_factor=2, mode="bilinear", align_corners=True), (image(),)),
         "zero_pad2d": (nn.ZeroPad2d(1), (image(),)),
-        "reflection_pad2d": (nn.ReflectionPad2d(1), (image(),)),
-        "flatten": (nn.Sequential(nn.Flatten(), nn.Linear(800, 3)), (image(),)),
         "embedding": (nn.Embedding(20, 6), (torch.randint(0, 20, (2, 7)),)),
-        "lstm": (FirstResult(nn.LSTM(8, 12, batch_first=True)), (image(5, 8),)),
-        "lstm both ways": (FirstResult(nn.LSTM(8, 6, 2, batch_first=True, bidirectional=True)),
-                           (image(5, 8),)),
-        "gru": (FirstResult(nn.GRU(8, 12, batch_first=True)), (image(5, 8),)),
-        "multihead_attention": (SelfAttention(), (image(5, 16),)),
-        "transformer_encoder_layer": (nn.TransformerEncoderLayer(16, 4, 32, batch_first=True),
-                                      (image(5, 16),)),
-        "scaled_dot_product_attention": (Function(F.scaled_dot_product_attention), (
-            image(4, 5, 8), image(4, 5, 8), image(4, 5, 8))),
-        "channel shuffle": (nn.ChannelShuffle(2), (image(),)),
-        "chunks": (Function(lambda x: torch.mul(*x.chunk(2, dim=1))), (image(),)),
-        "concatenation": (Function(lambda x, y: torch.cat([x, y], dim=1)), (image(), image())),
-        "mean and maximum": (Function(lambda x: x.mean((2, 3)) + x.amax((2, 3))), (image(),)),
+        "lstm both ways, two layers": (
+            FirstResult(nn.LSTM(8, 6, 2, batch_first=True, bidirectional=True)), (image(5, 8),)),
+        "gru both ways": (FirstResult(nn.GRU(8, 6, batch_first=True, bidirectional=True)),
+                          (image(5, 8),)),
+        "attention with weights": (FirstResult(SelfAttention()), (image(5, 16),)),
+        "transformer_encoder": (nn.TransformerEncoder(
+            nn.TransformerEncoderLayer(16, 4, 32, batch_first=True), 2,
+            enable_nested_tensor=False), (image(5, 16),)),
+        "cosine_similarity": (nn.CosineSimilarity(dim=1), (image(16), image(16))),
+        "product of halves": function(lambda x: torch.mul(*x.chunk(2, dim=1))),
+        "concatenation of two": function(lambda x, y: torch.cat([x, y], dim=1), image(), image()),
+        "mean and maximum": function(lambda x: x.mean((2, 3)) + x.amax((2, 3))),
+        "variance": function(lambda x: x.var((2, 3))),
+        "clamp": function(lambda x: x.clamp(-0.5, 0.5)),
+        "square root of exp": function(lambda x: torch.sqrt(torch.exp(x))),
+        "sine and cosine": function(lambda x: torch.sin(x) * torch.cos(x)),
+        "stack": function(lambda x, y: torch.stack([x, y], 1), image(16), image(16)),
+        "permute and reshape": function(lambda x: x.permute(0, 2, 3, 1).reshape(-1, 100, 8)),
+        "split in unequal parts": function(lambda x: x.split([3, 5], 1)[1]),
         "binary convolution": (Function(lambda x, weight: F.conv2d(
             torch.sign(x), torch.sign(weight), padding=1), weight=torch.randn(8, 8, 3, 3)),
             (image(),)),
     }
+
+
+def table() -> dict[str, tuple[nn.Module, tuple[Any, ...]]]:
+    """Returns the networks of both tables, in evaluation mode, with an example of two images
+    each."""
+    torch.manual_seed(0)
+    networks = {name: (make(), tuple(image(*shape) for shape in shapes))
+                for name, (make, *shapes) in MODULES.items()}
+    networks |= own_table()
     return {name: (module.eval(), inputs) for name, (module, inputs) in networks.items()}
+
+
+def eager(module: Any, *inputs: Any) -> Any:
+    with torch.no_grad():
+        return module(*inputs)
+
+
+def error(result: Any, expected: Any) -> float:
+    """Returns the normalised error of a result; of integers whether any differs."""
+    if not expected.is_floating_point():
+        return 0.0 if torch.equal(result, expected) else float("inf")
+    return normalised_error(result.numpy(), expected.numpy())
+
+
+def main() -> int:
+    """Prints what torch.compile leaves to torch of each network, with no least size of a part."""
+    wrong, by_gossamer = [], 0
+    print("| network | left to torch | why |\n| --- | --- | --- |")
+    networks = table()
+    for name, (module, inputs) in networks.items():
+        torch._dynamo.reset()
+        reports.clear()
+        compiled = torch.compile(module, backend=backend, options={"least_operators": 1})
+        try:
+            if not error(eager(compiled, *inputs), eager(module, *inputs)) <= LARGEST_ERROR:
+                wrong.append(name)
+        except Exception as failure:
+            wrong.append(f"{name} ({type(failure).__name__}: {failure})")
+        left = [each for report in reports for each in report.left]
+        by_gossamer += bool(reports) and not left
+        if not reports:
+            print(f"| {name} | all | Dynamo makes no graph of it |")
+        elif left:
+            operators = ", ".join(dict.fromkeys(each.operator for each in left))
+            reasons = "; ".join(dict.fromkeys(each.reason for each in left))
+            print(f"| {name} | {operators} | {reasons} |")
+    print(f"{len(networks)} networks, {by_gossamer} computed by gossamer, "
+          f"{len(wrong)} unequal to eager {wrong}")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

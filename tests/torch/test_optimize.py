@@ -6,8 +6,10 @@ import copy
 import dataclasses
 import gc
 import pickle
+import resource
 import threading
 import weakref
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -250,3 +252,59 @@ def test_threads_share_a_module(fast):
 def test_compile_of_a_module_points_here():
     with pytest.raises(InputError, match=r"gossamer\.optimize\(module\.eval\(\)"):
         gossamer.compile(residual())
+
+
+def test_two_modules_in_two_threads():
+    modules = [residual(seed) for seed in (0, 1)]
+    fasts = [gossamer.optimize(module, images()) for module in modules]
+    inputs = [images(batch, batch) for batch in (1, 2, 3)]
+    expected = [[eager(module, x) for x in inputs] for module in modules]
+    wrong = []
+
+    def call(index):
+        for turn in range(60):
+            y = fasts[index](inputs[turn % 3])
+            if normalised_error(y.numpy(), expected[index][turn % 3].numpy()) > 1e-5:
+                wrong.append((index, turn))
+
+    threads = [threading.Thread(target=call, args=(index,)) for index in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def resident_bytes():
+    """Returns the bytes of memory that this process has now."""
+    gc.collect()
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="Linux tells of memory so")
+def test_memory_is_flat_over_calls_with_fresh_tensors(fast):
+    x = images(2)
+    for _ in range(1000):
+        fast(x.clone())
+    before = resident_bytes()
+    for _ in range(10_000):
+        fast(x.clone())
+    assert resident_bytes() - before < 4 << 20
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="Linux tells of memory so")
+def test_memory_of_weights_goes_with_the_module():
+    def made():
+        module = nn.Sequential(nn.Flatten(), nn.Linear(1024, 8192), nn.ReLU(),
+                               nn.Linear(8192, 4)).eval()
+        fast = gossamer.optimize(module, torch.randn(2, 1024))
+        fast(torch.randn(1, 1024))
+        return fast
+
+    # what is made once stays
+    made()
+    before = resident_bytes()
+    fast = made()
+    assert resident_bytes() - before > 16 << 20
+    del fast
+    assert resident_bytes() - before < 16 << 20

@@ -19,6 +19,7 @@ PAGE = Path(gossamer.__file__).parents[1] / "docs" / "pytorch.md"
 COMPILE = 'backend="gossamer"'
 
 
+@pytest.mark.slow
 def test_tutorial(tmp_path):
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     code = "\n".join(blocks[1:]).replace(COMPILE, "backend=gossamer.torch.backend.backend")

@@ -160,3 +160,80 @@ def test_normalised_weights_are_constants(normalise):
     fast.update(module)
     with torch.no_grad():
         assert normalised_error(fast(x).numpy(), module(x).numpy()) < 1e-5
+
+
+def test_sparsity_of_torchao():
+    sparsity = pytest.importorskip("torchao.sparsity")
+    module = nn.Sequential(nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 16)).eval()
+    sparsity.apply_fake_sparsity(module)
+    assert density(module, torch.randn(2, 32)) == pytest.approx(0.5)
+
+
+def of_integers(module, x):
+    """Returns the layers of an optimised module that are sums of integers, and checks it."""
+    fast = gossamer.optimize(module, x)
+    with torch.no_grad():
+        expected = module(x)
+    # a number that is rounded to the other integer is a step apart
+    assert normalised_error(fast(x).numpy(), expected.numpy()) < 0.02
+    layers = [name for row in fast.report(len(x)).rows for name in row["layers"]]
+    return [name for name in layers if name.endswith(".sums")]
+
+
+def test_quantised_by_pt2e():
+    pt2e = pytest.importorskip("torchao.quantization.pt2e.quantize_pt2e")
+    xnnpack = pytest.importorskip("torchao.testing.pt2e._xnnpack_quantizer")
+    program = torch.export.export(residual(), (images(),),
+                                  dynamic_shapes=({0: torch.export.Dim("batch")},))
+    quantiser = xnnpack.XNNPACKQuantizer().set_global(
+        xnnpack.get_symmetric_quantization_config(is_per_channel=True))
+    module = pt2e.prepare_pt2e(program.module(check_guards=False), quantiser)
+    for seed in range(4):
+        module(images(seed=seed))
+    assert len(of_integers(pt2e.convert_pt2e(module), images(3))) == 4
+
+
+def test_quantised_by_torch_ao():
+    fx = pytest.importorskip("torch.ao.quantization.quantize_fx")
+    quantization = pytest.importorskip("torch.ao.quantization")
+    module = fx.prepare_fx(residual(), quantization.get_default_qconfig_mapping("x86"),
+                           (images(),))
+    for seed in range(4):
+        module(images(seed=seed))
+    module = fx._convert_to_reference_decomposed_fx(module)
+    assert len(of_integers(module, images(3))) == 4
+
+
+class FakeQuantised(nn.Module):
+    """A layer whose input and weights are rounded to 8 bits, as in training for them."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Conv2d(3, 8, 3)
+
+    def forward(self, x):
+        x = torch.fake_quantize_per_tensor_affine(x, 0.03, 0, -128, 127)
+        weight = torch.fake_quantize_per_tensor_affine(self.layer.weight, 0.002, 0, -128, 127)
+        return F.conv2d(x, weight, self.layer.bias)
+
+
+def test_fake_quantised():
+    torch.manual_seed(0)
+    assert len(of_integers(FakeQuantised().eval(), images(3))) == 1
+
+
+def test_signs_of_brevitas():
+    qnn = pytest.importorskip("brevitas.nn")
+    quantisers = pytest.importorskip("brevitas.quant")
+    torch.manual_seed(0)
+    module = nn.Sequential(
+        nn.Conv2d(3, 32, 3),
+        qnn.QuantIdentity(act_quant=quantisers.SignedBinaryActPerTensorConst),
+        qnn.QuantConv2d(32, 32, 3, bias=False,
+                        weight_quant=quantisers.SignedBinaryWeightPerTensorConst)).eval()
+    x = torch.randn(2, 3, 14, 14)
+    fast = gossamer.optimize(module, x)
+    with torch.no_grad():
+        assert normalised_error(fast(x).numpy(), module(x).numpy()) < 1e-5
+    forms = [row["form"] for row in fast.report(2).rows if row["form"] is not None]
+    assert [form["could_be_packed"] for form in forms] == [False, True]

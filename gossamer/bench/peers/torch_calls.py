@@ -96,10 +96,10 @@ def _prepared(name: str, network: PeerNetwork, x: np.ndarray, place: torch.devic
     run = torch.no_grad()(compiled)
     for _ in range(_WARM_UP):
         run(source)
-    return (_captured(run, source) if name == GRAPH else run), source
+    return (captured(run, source) if name == GRAPH else run), source
 
 
-def _captured(run: Callable[[torch.Tensor], Any], source: torch.Tensor) -> CapturedRun:
+def captured(run: Callable[[torch.Tensor], Any], source: torch.Tensor) -> CapturedRun:
     """Returns one execution on the source as a CUDA graph."""
     side = torch.cuda.Stream(source.device)
     side.wait_stream(torch.cuda.current_stream(source.device))

@@ -39,6 +39,8 @@ from gossamer.bench.suites.sparse_networks import (
     dlmc_networks,
     sparse_networks,
 )
+from gossamer.bench.suites.torch_modules import SUITE as TORCH_MODULES
+from gossamer.bench.suites.torch_modules import torch_modules
 from gossamer.bench.suites.training import backprop, train_many
 from gossamer.bench.suites.tuning import EFFORTS, tuning_case
 from gossamer.bench.work import Case, Files, Item, Setting
@@ -256,7 +258,8 @@ def _file_network(path: Path) -> PeerNetwork:
 def select(names: Sequence[str], batches: Sequence[int], parts: str | None = None,
            models: Sequence[Path] = (), data: Path | None = None,
            sparsity: float | None = None, effort: str | None = None,
-           loads: Sequence[Load] = (Load(),), images: Path | None = None) -> list[Item]:
+           loads: Sequence[Load] = (Load(),), images: Path | None = None,
+           modules: str | None = None) -> list[Item]:
     """Returns the cases of the suites at the batch sizes, each once; the batch sizes of a case
     follow one another.
 
@@ -264,7 +267,8 @@ def select(names: Sequence[str], batches: Sequence[int], parts: str | None = Non
     that the suites of networks and of calls measure. data: folder of published sparse weights.
     sparsity: least sparsity of the layers that `sparse-layers` measures. effort: the one that
     `tuning` measures; several for None. loads: how the calls of `latency` follow one another.
-    images: folder of pictures that `throughput` runs.
+    images: folder of pictures that `throughput` runs. modules: patterns of the names of networks
+    that `torch-modules` measures.
     Raises InputError for an unknown suite, a suite that lacks its files, where no case has such a
     name, and for files that no suite takes or whose cases would have the same name.
     """
@@ -280,6 +284,8 @@ def select(names: Sequence[str], batches: Sequence[int], parts: str | None = Non
                          f"{BINARY_NETWORKS}, tuning, {LATENCY} or {THROUGHPUT}")
     if images is not None and THROUGHPUT not in names:
         raise InputError(f"--images {images}: goes with the suite {THROUGHPUT}")
+    if modules is not None and TORCH_MODULES not in names:
+        raise InputError(f"--models {modules}: goes with the suites {TORCH_MODULES} and timm")
     if data is not None and not {"sparse-layers", "sparse-networks", "tuning"} & set(names):
         raise InputError(f"--data {data}: goes with the suite sparse-layers, sparse-networks or "
                          "tuning")
@@ -293,7 +299,8 @@ def select(names: Sequence[str], batches: Sequence[int], parts: str | None = Non
         if stems.count(stem) > 1:
             raise InputError(f"--model {path}: there is another file for the case {stem!r}; "
                              "rename one")
-    files = Files(tuple(models), data, () if effort is None else (effort,), tuple(loads), images)
+    files = Files(tuple(models), data, () if effort is None else (effort,), tuple(loads), images,
+                  modules)
     items = {(item.suite, item.name, item.batch): item
              for name in names for batch in batches for item in SUITES[name](batch, files)}
     order = list(dict.fromkeys((item.suite, item.name) for item in items.values()))
@@ -330,4 +337,5 @@ SUITES: dict[str, Suite] = {"mobilenet": mobilenet, "mobilenet-blocks": mobilene
                             "networks": networks, "sparse-layers": sparse_layers,
                             "sparse-networks": pruned_networks, BINARY_NETWORKS: binary,
                             "tuning": tuning, LATENCY: latency, THROUGHPUT: throughput,
-                            "backprop": backprop, "train-many": train_many}
+                            "backprop": backprop, "train-many": train_many,
+                            TORCH_MODULES: torch_modules}

@@ -1,0 +1,108 @@
+"""Modules of torchvision and timm by name, with drawn weights."""
+
+from __future__ import annotations
+
+import importlib
+from fnmatch import fnmatchcase
+from importlib.util import find_spec
+from typing import Any
+
+from gossamer.bench.contender import AbsentError
+from gossamer.errors import InputError, first_line
+
+TIMM = "timm/"
+"""What stands before the names of timm's networks, and not before those of torchvision."""
+TORCHVISION_MODULES = ("resnet18", "resnet50", "mobilenet_v2", "shufflenet_v2_x1_0",
+                       "efficientnet_b0")
+TIMM_MODULES = tuple(f"{TIMM}{name}" for name in (
+    "convnext_atto", "edgenext_xx_small", "efficientvit_b0", "fbnetc_100", "ghostnet_100",
+    "hardcorenas_a", "lcnet_050", "mixnet_s", "mnasnet_small", "mobilenetv3_small_100",
+    "mobilenetv4_conv_small", "mobileone_s0", "regnetx_002", "repvit_m0_9", "tinynet_e"))
+_PICTURES = 8
+_SIZE = 224
+
+
+def names_of(patterns: str | None) -> list[str]:
+    """Returns the names that comma-separated patterns match, such as "resnet18,timm/mobilenetv4*";
+    by default twenty small networks. Raises InputError for a pattern that matches none, and
+    AbsentError where the library of one is not installed."""
+    if patterns is None:
+        return [*TORCHVISION_MODULES, *TIMM_MODULES]
+    found: list[str] = []
+    for pattern in patterns.split(","):
+        is_timm = pattern.startswith(TIMM)
+        library = _library("timm" if is_timm else "torchvision.models")
+        known = library.list_models()
+        names = [name for name in known if fnmatchcase(name, pattern.removeprefix(TIMM))]
+        if not names:
+            raise InputError(f"--models {pattern}: no network of "
+                             f"{'timm' if is_timm else 'torchvision'} has such a name")
+        found += [f"{TIMM}{name}" if is_timm else name for name in names]
+    return list(dict.fromkeys(found))
+
+
+def made(name: str, place: Any, dtype: Any) -> tuple[Any, tuple[int, ...]]:
+    """Returns a network in evaluation mode, with drawn weights and the statistics of drawn
+    pictures, and the shape of a picture.
+
+    place: the torch.device that it is on. dtype: that of its weights; in float16 they are in
+    channels_last. Raises AbsentError where its library is not installed.
+    """
+    import torch
+
+    torch.manual_seed(0)
+    library = _library("timm" if name.startswith(TIMM) else "torchvision.models")
+    if name.startswith(TIMM):
+        module = library.create_model(name.removeprefix(TIMM))
+    else:
+        module = library.get_model(name, weights=None)
+    size = tuple(getattr(module, "default_cfg", {}).get("input_size", (3, _SIZE, _SIZE)))
+    module = with_statistics(module.to(place), torch.randn(_PICTURES, *size).to(place))
+    if dtype == torch.float16:
+        return module.to(dtype=dtype, memory_format=torch.channels_last), size
+    return module.to(dtype), size
+
+
+def with_statistics(module: Any, x: Any) -> Any:
+    """Returns a network in evaluation mode whose batch norms have the statistics of pictures, so
+    that numbers neither vanish nor explode."""
+    import torch
+
+    for layer in module.modules():
+        if isinstance(layer, torch.nn.modules.batchnorm._BatchNorm):
+            layer.momentum = None
+            layer.reset_running_stats()
+    module.train()
+    for layer in module.modules():
+        if isinstance(layer, torch.nn.Dropout):
+            layer.eval()
+    with torch.no_grad():
+        module(x)
+    return module.eval()
+
+
+def multiplications(module: Any, x: Any) -> int:
+    """Returns the multiplications of convolutions and matrix products in one call."""
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    counter = FlopCounterMode(display=False)
+    with counter, torch.no_grad():
+        module(x)
+    return int(counter.get_total_flops()) // 2
+
+
+def check_torch() -> None:
+    """Raises AbsentError where torch is not installed."""
+    _library("torch")
+
+
+def _library(name: str) -> Any:
+    root = name.partition(".")[0]
+    if find_spec(root) is None:
+        raise AbsentError(f"{root} is not installed: pip install {root}")
+    try:
+        return importlib.import_module(name)
+    except (ImportError, RuntimeError) as error:
+        # such as a torchvision that was built for another version of torch
+        raise AbsentError(f"{root} cannot be imported: {first_line(error)}") from error

@@ -1,0 +1,74 @@
+"""The suite `torch-modules`: modules of PyTorch, each called with a synchronisation, as
+`gossamer.optimize` and as torch itself make them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+from gossamer.bench.call_contest import CallCase
+from gossamer.bench.call_times import Load
+from gossamer.bench.contender import (
+    OWN,
+    AbsentError,
+    CalledContender,
+    check_cuda_or_processor,
+    processor_precisions,
+)
+from gossamer.bench.modules import check_torch, names_of
+from gossamer.bench.work import MOST_ERROR, Files, Item, Setting
+
+if TYPE_CHECKING:
+    from gossamer.bench.peers.module_calls import ModuleWork
+
+SUITE = "torch-modules"
+PEERS = ("torch-eager", "torch-compile", "torch-compile:reduce-overhead", "torch-compile-graph")
+"""The peers that are called where none are named."""
+SLOW_PEERS = ("torch-compile:max-autotune-no-cudagraphs",)
+"""Those that are called by their names alone, as they compile for minutes."""
+
+
+def torch_modules(batch: int, files: Files) -> list[Item]:
+    """Returns the networks that --models names, or twenty small ones. Raises InputError where there
+    is none of such a name, or its library is missing."""
+    return [Item(SUITE, name, batch, partial(module_case, name, batch, files.loads[0]),
+                 is_module=True)
+            for name in names_of(files.modules)]
+
+
+def module_case(name: str, batch: int, load: Load, setting: Setting) -> CallCase:
+    """Makes the case of a network. Raises AbsentError as works_of does."""
+    return case_of(name, works_of(name, batch, setting), load, setting)
+
+
+def works_of(name: str, batch: int, setting: Setting) -> dict[str, ModuleWork]:
+    """Returns the module of a network by its precisions. Raises AbsentError where torch or the
+    network's library is missing, and on devices that hold no modules of torch."""
+    check_torch()
+    check_cuda_or_processor(setting.device)
+    from gossamer.bench.peers.module_calls import ModuleWork
+
+    precisions = setting.precisions
+    if not setting.device.runs_cuda_libraries:
+        precisions = tuple(processor_precisions(precisions))
+    works = {precision: ModuleWork(name, batch, setting.device, precision)
+             for precision in precisions if precision != "tf32"}
+    if not works:
+        raise AbsentError("modules are compared in float32 and in float16: --precision fp16")
+    return works
+
+
+def case_of(name: str, works: Mapping[str, ModuleWork], load: Load, setting: Setting) -> CallCase:
+    """Returns the case of the modules of a network."""
+    called: dict[str, Callable[[], CalledContender]] = {}
+    for precision, work in works.items():
+        label = "" if len(works) == 1 else f" {precision}"
+        called[OWN + label] = partial(work.own, setting.effort)
+        for peer in setting.against:
+            called[peer + label] = partial(work.peer, peer)
+    work = next(iter(works.values()))
+    return CallCase(SUITE, name, len(work.x), 2 * work.multiplications, 4 * work.parameters, 1.0,
+                    work.expected, {}, called=called, load=load, most_error={
+                        precision: max(MOST_ERROR[precision], each.largest_error)
+                        for precision, each in works.items()})

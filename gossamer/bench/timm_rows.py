@@ -1,0 +1,88 @@
+"""Networks of timm in the columns of timm's own results, with torch.compile beside."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from gossamer.bench import call_contest
+from gossamer.bench.call_times import Load
+from gossamer.bench.contender import OWN
+from gossamer.bench.modules import TIMM
+from gossamer.bench.peers.inference import release
+from gossamer.bench.rows import Stamp
+from gossamer.bench.suites.torch_modules import case_of, works_of
+from gossamer.bench.work import Setting
+from gossamer.errors import GossamerError, first_line
+
+COMPILED = "torch-compile"
+"""The peer that rows have beside gossamer."""
+
+
+@dataclass(frozen=True)
+class TimmRow:
+    """A network of timm at a batch size.
+
+    The columns that begin with infer, and model and param_count, are those of timm: pictures a
+    second, milliseconds a batch, pictures of a batch, their height, and billions of multiplications
+    of a picture; param_count in millions. compile_samples_per_sec, compile_step_time: those of
+    torch.compile, None where it failed.
+    """
+
+    model: str
+    infer_samples_per_sec: float
+    infer_step_time: float
+    infer_batch_size: int
+    infer_img_size: int
+    infer_gmacs: float
+    param_count: float
+    compile_samples_per_sec: float | None
+    compile_step_time: float | None
+
+
+def measured(names: Sequence[str], batches: Sequence[int], setting: Setting, load: Load,
+             stamp: Stamp, note: Callable[[str], None], failed: Callable[[str], None]
+             ) -> Iterator[TimmRow]:
+    """Measures networks of timm. What fails is left out.
+
+    names: those of timm, behind gossamer.bench.modules.TIMM. note: called with a line on what is
+    done. failed: called with a line on what is left out. Raises AbsentError where torch or timm is
+    not installed.
+    """
+    for name in names:
+        for batch in batches:
+            try:
+                yield _row(name, batch, setting, load, stamp, note)
+            except (GossamerError, RuntimeError) as error:
+                failed(f"{name}, batch {batch}: {first_line(error)}")
+            release()
+
+
+def _row(name: str, batch: int, setting: Setting, load: Load, stamp: Stamp,
+         note: Callable[[str], None]) -> TimmRow:
+    works = works_of(name, batch, setting)
+    work = next(iter(works.values()))
+    result = call_contest.run(case_of(name, works, load, setting), stamp, note)
+    times = {row.contender: row.median_us for row in result.rows}
+    own, compiled = times[OWN], times.get(COMPILED)
+    return TimmRow(
+        name.removeprefix(TIMM), _rate(batch, own), round(own / 1e3, 3), batch, work.size[-1],
+        round(work.multiplications / 1e9 / batch, 2), round(work.parameters / 1e6, 2),
+        None if compiled is None else _rate(batch, compiled),
+        None if compiled is None else round(compiled / 1e3, 3))
+
+
+def _rate(batch: int, microseconds: float) -> float:
+    return round(batch / microseconds * 1e6, 2)
+
+
+def append(path: Path, row: TimmRow) -> None:
+    """Appends a row to a CSV file, below a line of names where the file is new."""
+    is_new = not path.exists()
+    with path.open("a", newline="") as file:
+        writer = csv.DictWriter(file, [member.name for member in fields(TimmRow)])
+        if is_new:
+            writer.writeheader()
+        writer.writerow(asdict(row))
