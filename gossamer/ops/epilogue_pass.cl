@@ -5,6 +5,8 @@
  * VECTOR    number of consecutive elements that a work-item computes, 1 or 4; with 4 a float32
  *           result must be aligned to 16 bytes and a 16-bit one to 8 */
 
+#include "dialect/common.h"
+
 KERNEL WORK_GROUP_OF(WORK_GROUP_SIZE) void epilogue_pass(
     GLOBAL REAL *RESTRICT y, int items, DIVISOR(inner), DIVISOR(channels) EPILOGUE_PARAMETERS)
 {

@@ -8,6 +8,10 @@
  * GIVEN_EPILOGUE  makes a number of an element, with the parameters GIVEN_EPILOGUE_PARAMETERS, which
  *                 functions pass on as GIVEN_OPERANDS */
 
+#pragma once
+
+#include "dialect/common.h"
+
 #if IMAGE_HALVES
 #define IMAGE_ELEMENT(image, place) LOAD_HALF(image, place)
 #elif IMAGE_BFLOATS

@@ -3,6 +3,10 @@
  * TARGET_PLANES  bits of a value: 1 for -1 and 1; 2 where a first one says which are not 0
  * TARGET_PARTS   parts of a word, 1 or 2 */
 
+#pragma once
+
+#include "dialect/common.h"
+
 /* One bit for each of four floats that compare so. */
 #define FOUR_BITS(four, comparison) \
     ((uint)((four).x comparison) | (uint)((four).y comparison) << 1 \

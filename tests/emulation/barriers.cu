@@ -1,6 +1,10 @@
 /* A warp copies 512 bytes in each of two turns, and another writes them out. EARLY: the other
  * arrives before it has read. FORGETS: the first makes no second copy. */
 
+#include "dialect/common.h"
+#include "ptx/cp_async.h"
+#include "ptx/mbarrier.h"
+
 KERNEL void two_turns(const uint4 *RESTRICT x, uint4 *RESTRICT y)
 {
     SHARED ALIGNED(16) uint4 rows[32];

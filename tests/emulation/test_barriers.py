@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gossamer.device.source import DIALECT, KernelSource
-from gossamer.ops.copies import ASYNC_COPIES, COPY_BARRIERS
+from gossamer.device.source import KernelSource
 from tests.emulation.device import EmulatedDevice, KernelFault
 from tests.emulation.test_faults import Emulate
 
@@ -16,7 +15,7 @@ from tests.emulation.test_faults import Emulate
 def _source(**macros: int) -> KernelSource:
     return KernelSource.of(
         Path(__file__).with_name("barriers.cu"), "two_turns", {"EARLY": 0, "FORGETS": 0, **macros},
-        architectures=("sm_90", "sm_100"), headers=(*DIALECT, ASYNC_COPIES, COPY_BARRIERS))
+        architectures=("sm_90", "sm_100"))
 
 
 def run(device: EmulatedDevice, **macros: int) -> tuple[np.ndarray, np.ndarray]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from gossamer.device.source import DIALECT, KernelSource
+from gossamer.device.source import DIALECT, KernelSource, files_of
 from gossamer.errors import CompileError
 
 _PTX = {
@@ -107,11 +107,8 @@ def translated(source: KernelSource) -> str:
     """Returns the translation unit, which begins with tensor_cores.h. Raises CompileError that
     names an instruction without a translation."""
     text = source.text()
-    files = dict.fromkeys([*DIALECT, *source.headers, source.path])
-    if source.path.suffix != ".cl" and not set(DIALECT) <= set(source.headers):
-        raise CompileError(f"{source.path.name} is not written in the dialect")
-    for path in files:
-        text = text.replace(path.read_text(), f'#line 1 "{path}"\n{path.read_text()}', 1)
+    if DIALECT not in files_of(source.path):
+        raise CompileError(f"{source.path.name} does not include dialect/common.h")
     text = _WGMMA_OF_MEMORY.sub(r"emulation::multiply_later<\1>(HALVES, sums, \2, \3)", text)
     text = _ASM.sub(_instruction, text)
     text = _DYNAMIC.sub(r"\1 *const \2 = (\1 *)emulation::dynamic_shared();", text)

@@ -26,6 +26,10 @@
  *             then does the work of the upper layers, and the others wait for it once
  * ACTIVATE, SLOPE, ACTIVATE_OUTPUT, OUTPUT_SLOPE, SOFTMAX  see activation_macros() in common.py */
 
+#pragma once
+
+#include "dialect/common.h"
+
 CONSTANT_TABLE int sizes[] = {SIZES};
 CONSTANT_TABLE int unit_at[] = {UNIT_AT};
 CONSTANT_TABLE int weight_at[] = {WEIGHT_AT};

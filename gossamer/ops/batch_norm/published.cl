@@ -8,6 +8,8 @@
  * standard deviation. Where the mean is far from 0, x - mean is exact, and the rest is subtracted
  * from it. */
 
+#include "dialect/common.h"
+
 /* Adds up a value of every work-item; all of them get the sum. */
 #define ADD_UP(total, value)                                                   \
     partial[item] = value;                                                     \

@@ -6,6 +6,9 @@
  * SOURCES  number of sources, 1 to 4
  * `width` is the sum of the sizes, and `count` the number of elements of all sources. */
 
+#include "dialect/common.h"
+#include "ptx/griddepcontrol.h"
+
 #define SOURCE(n) \
     , const GLOBAL ELEMENT *RESTRICT source##n, int size##n, int first##n, int pitch##n
 

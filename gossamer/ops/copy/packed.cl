@@ -11,6 +11,10 @@
  * CHANNELS: number of channels that a work-item of unpack computes, 1, 4 or 32.
  * FOURS: 1 where pack loads four floats at a time, else 0. */
 
+#include "dialect/common.h"
+#include "ptx/griddepcontrol.h"
+#include "ops/packed_bits.h"
+
 #define POSITION DIVISOR(n1), DIVISOR(n2), DIVISOR(n3), int top, int left
 
 /* Splits the index `item` of a position into i0 to i3. */

@@ -7,6 +7,9 @@
  * RANK: number of dimensions in use, 2, 4 or 6; the last ones are used.
  * TILE: side of a tile in elements, for copy_tiled. */
 
+#include "dialect/common.h"
+#include "ptx/griddepcontrol.h"
+
 #if defined(INTO_FLOAT16)
 #define ELEMENT float
 #define FROM float

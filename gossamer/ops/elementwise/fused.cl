@@ -8,6 +8,9 @@
  * RESULTS      declares r<i>
  * STORES       writes the results at `index` */
 
+#include "dialect/common.h"
+#include "ptx/griddepcontrol.h"
+
 KERNEL void elementwise(PARAMETERS, int count)
 {
     BEGIN_EARLY();

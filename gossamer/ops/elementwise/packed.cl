@@ -5,6 +5,10 @@
  * FOURS  1 where the channels of a part exist and lie side by side, else 0
  * EPILOGUE, EPILOGUE4  apply the expression to a value, and to four of neighbouring channels */
 
+#include "dialect/common.h"
+#include "ptx/griddepcontrol.h"
+#include "ops/packed_bits.h"
+
 /* Adds the bits of four values. */
 #define ADD_FOUR(four, k) { \
     EPILOGUE4(four, first + (k), 0) \

@@ -1,6 +1,8 @@
 /* Computes output[outer, i, inner] = data[outer, indices[i], inner]. ELEMENT is the type of the
  * elements, INDEX the type of the indices. */
 
+#include "dialect/common.h"
+
 KERNEL void gather(const GLOBAL ELEMENT *RESTRICT data, const GLOBAL INDEX *RESTRICT indices,
                    GLOBAL ELEMENT *RESTRICT target, int count, int length,
                    DIVISOR(taken), DIVISOR(inner))

@@ -4,6 +4,10 @@
  * VECTOR is 4 where the depth is a multiple of 4, else 1. WORK_GROUP_SIZE is a power of two.
  * HALVES: x and the weights are 16-bit floats. ROUNDS: y and the epilogue's tensor operands are. */
 
+#include "dialect/common.h"
+#include "ptx/griddepcontrol.h"
+#include "ops/gemm/add_up.h"
+
 #if VECTOR == 4
 #define PIECE float4
 #define NO_PIECE MAKE4(0.0f, 0.0f, 0.0f, 0.0f)

@@ -23,6 +23,9 @@
  * SNAKE      1: every second column, or row, is computed from its end, so that two multiplications
  *            in turn share an operand, which is read from the registers once */
 
+#include "dialect/common.h"
+#include "ptx/cp_async.h"
+
 #define WORK_GROUP_SIZE (TILE_M / WORK_M * (TILE_N / WORK_N))
 #define LANES_M (32 / LANES_N)
 #define WARPS_N (TILE_N / (LANES_N * WORK_N))

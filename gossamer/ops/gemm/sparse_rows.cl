@@ -4,6 +4,9 @@
  * INDEX is the type of the indices. WORK_GROUP_SIZE is a power of two.
  * HALVES: x, y and the epilogue's tensor operands are 16-bit floats. */
 
+#include "dialect/common.h"
+#include "ops/gemm/add_up.h"
+
 KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void sparse_rows(
     const GLOBAL REAL *RESTRICT x, const GLOBAL int *RESTRICT starts,
     const GLOBAL INDEX *RESTRICT places, const GLOBAL float *RESTRICT values,

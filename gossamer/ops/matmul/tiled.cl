@@ -2,6 +2,8 @@
  * A work-group of 256 work-items computes TILE x TILE results, and a work-item EACH x EACH of them,
  * where EACH = TILE / 16. They are 16 apart so that neighbours read neighbouring words. */
 
+#include "dialect/common.h"
+
 #define DEPTH 16
 #define EACH (TILE / 16)
 

@@ -5,6 +5,9 @@
  * RANK: number of dimensions in use, 2, 4 or 6; the last ones are used.
  * CONSTANT, REFLECT or EDGE: defined for the mode that fills the pads. */
 
+#include "dialect/common.h"
+#include "ptx/griddepcontrol.h"
+
 #define DIMENSION(d) , DIVISOR(n##d), int m##d, int s##d, int before##d
 
 #if defined(CONSTANT)

@@ -6,6 +6,9 @@
  * WORD: the type of a word, uint or ulong, of WORD_BITS bits. PLANES: 1 for bits, 2 for trits.
  * POSITIVE, NONZERO: whether the constant is 1, and whether it differs from 0. */
 
+#include "dialect/common.h"
+#include "ptx/griddepcontrol.h"
+
 KERNEL void pad_packed(const GLOBAL WORD *RESTRICT source, GLOBAL WORD *RESTRICT target, int count,
                        int channels, int height, int width, DIVISOR(out_width),
                        DIVISOR(out_height), DIVISOR(words), int top, int left)

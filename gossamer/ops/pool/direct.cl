@@ -8,6 +8,9 @@
  * MAX: defined for the maximum, undefined for the average.
  * WINDOW: the window's height and width, where they are equal and known at compile time. */
 
+#include "dialect/common.h"
+#include "ptx/griddepcontrol.h"
+
 #ifdef MAX
 #define START (-INFINITY)
 #define TAKE(total, value) total = MAXIMUM(total, value)

@@ -7,6 +7,9 @@
  *
  * WORD: the type of a word, uint or ulong. PLANES: 1 for bits, 2 for trits. */
 
+#include "dialect/common.h"
+#include "ptx/griddepcontrol.h"
+
 KERNEL void pool_packed(const GLOBAL WORD *RESTRICT source, GLOBAL WORD *RESTRICT target, int count,
                         int height, int width, DIVISOR(out_width), DIVISOR(out_height),
                         int kernel_height, int kernel_width, int stride_y, int stride_x,

@@ -12,6 +12,9 @@
  * ACROSS: where it is defined, neighbouring work-items compute neighbouring results (the innermost
  *     dimension is kept), else they reduce neighbouring elements of one result. */
 
+#include "dialect/common.h"
+#include "ptx/griddepcontrol.h"
+
 #if HALVES
 #define STORED HALF
 #define READ(place) LOAD_HALF(source, place)

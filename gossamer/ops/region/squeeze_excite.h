@@ -5,6 +5,12 @@
  * SQUEEZED  numbers that the first product makes
  * `parts` has what each work-group adds to each number, (work-groups, numbers). */
 
+#pragma once
+
+#include "dialect/common.h"
+#include "ptx/cluster.h"
+#include "ptx/shfl.h"
+
 /* Gives all work-groups of the cluster what the lanes of a warp of work-group `rank` add to a number
  * of the first product. */
 [[maybe_unused]] INLINE void give_part(float *parts, float sum, int number, int rank, uint lane)

@@ -7,6 +7,8 @@
  * Where a tensor is a part of a larger one, `inner` of that is source_inner or target_inner, and
  * the part begins at source_first or target_first. */
 
+#include "dialect/common.h"
+
 #define MIX(a, b, part) ((a) + ((b) - (a)) * (part))
 #define MIX_FOUR(lane) MIX(MIX(aa.lane, ab.lane, px), MIX(ba.lane, bb.lane, px), py)
 

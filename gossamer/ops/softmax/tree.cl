@@ -6,6 +6,8 @@
  *     `length`.
  * LOG: defined for the logarithm of the softmax. */
 
+#include "dialect/common.h"
+
 #define JOIN_ALL(variable, JOIN) { \
     partial[LOCAL_ID(0)] = variable; \
     for (int reach = LANES / 2; reach > 0; reach /= 2) { \

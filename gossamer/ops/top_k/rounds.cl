@@ -9,6 +9,8 @@
  * SMALLEST: defined for ascending order.
  * PLACES_ONLY: defined where the elements themselves are not written. */
 
+#include "dialect/common.h"
+
 #ifdef SMALLEST
 #define IN_ORDER(a, b) ((a) < (b))
 #else

@@ -7,6 +7,8 @@
  * UNITS_TILE  8: a warp sums the products of 4 samples with 8 units at once
  * BLOCK       largest number of samples of a block */
 
+#include "dialect/common.h"
+
 #define WARPS (THREADS / 32)
 #define AT_ONCE 4
 #define SUMS (AT_ONCE * UNITS_TILE)

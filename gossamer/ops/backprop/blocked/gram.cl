@@ -10,6 +10,8 @@
  * THREADS     work-items of a work-group
  * TILE, REACH  see above; REACH is a power of two */
 
+#include "dialect/common.h"
+
 #define SEGMENT 1024
 /* Samples that the products of a tile involve, rounded up to a multiple of the number of warps. */
 #define SEEN (CEIL_DIV(TILE + REACH, THREADS / 32) * (THREADS / 32))

@@ -16,6 +16,9 @@
  *             inner products of three samples, and of the powers of the decay factor
  * and the macros of upper_layers.h, with NARROW = 0, and BATCH = 2 because two samples alternate */
 
+#include "dialect/common.h"
+#include "ops/backprop/upper_layers.h"
+
 /* Inner products and targets of a sample that a work-item fetches. */
 #define VALUES_PER_FETCHER CEIL_DIV(BLOCK + OUTPUTS, FETCHERS)
 

@@ -23,6 +23,11 @@
  *                 the powers of `keep`
  * and the macros of sequential_core.h */
 
+#pragma once
+
+#include "dialect/common.h"
+#include "sequential_core.h"
+
 #define FIRST_WARP (warp == 0)
 #define PRODUCTS_PER_ITEM CEIL_DIV(BLOCK * REACH, RECORD_ITEMS)
 #define TARGETS_PER_ITEM CEIL_DIV(BLOCK * OUTPUTS, RECORD_ITEMS)

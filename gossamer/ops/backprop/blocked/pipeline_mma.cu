@@ -24,6 +24,10 @@
  * ..._AT, FLOATS  offsets in shared memory, and its size, in floats
  * and the macros of pipeline.h, BLOCK being 8 */
 
+#include "dialect/common.h"
+#include "sequential_core.h"
+#include "pipeline.h"
+
 #if APART
 #define IS_MATMUL_WARP (warp % 4 != 0)
 #define MATMUL_WARP (warp / 4 * 3 + warp % 4 - 1)

@@ -16,6 +16,10 @@
  * HIDDEN_AT, ERROR_AT, PART_SUM_AT, SUMS_AT, EXPONENTIALS_AT  offsets in shared memory, in floats
  * ACTIVATE, SLOPE, ACTIVATE_OUTPUT, OUTPUT_SLOPE, SOFTMAX  see activation_macros() in common.py */
 
+#pragma once
+
+#include "dialect/common.h"
+
 #ifdef POCL_DEVICE_ADDRESS_BITS
 /* PoCL takes four times as long to build the unrolled loops */
 #undef UNROLL

@@ -16,6 +16,8 @@
  *           LOG_BETA_1 and LOG_BETA_2 the logarithms of what is kept; EPSILON as published
  * ACTIVATE, SLOPE, ACTIVATE_OUTPUT, OUTPUT_SLOPE  see activation_macros() in common.py */
 
+#include "dialect/common.h"
+
 /* Combines the values of all work-items (to their sum or maximum) in a tree, in which neighbouring
  * work-items access neighbouring floats. The result is tree[0]. */
 #define REDUCE(tree, value, COMBINE)                                       \

@@ -18,6 +18,9 @@
  * FLOATS      floats of shared memory
  * and the macros of upper_layers.h */
 
+#include "dialect/common.h"
+#include "ops/backprop/upper_layers.h"
+
 #define STRIDE (LANES * PER_ITEM)
 #define PADDED_INPUTS (SPLITS * SHARE)
 #define LISTS CEIL_DIV(INPUTS, 32)

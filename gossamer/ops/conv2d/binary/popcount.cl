@@ -12,6 +12,9 @@
  * several groups. PADDING is the value of pixels outside of the image, -1, 0 or 1, and TAKE_BACK is
  * set where zeros are taken for -1 there. TILE_M is a multiple of 32. */
 
+#include "dialect/common.h"
+#include "ptx/griddepcontrol.h"
+
 #if WORD_BITS == 32
 #define WORD uint
 #define ONES(x) POPCOUNT(x)

@@ -16,6 +16,8 @@
  * OUT_HALVES       32-bit parts of a word of the output
  * OUT_NHWC         1 where y and the epilogue's tensor operands are NHWC, 0 where they are NCHW */
 
+#include "dialect/common.h"
+
 #define LANES (8 * VECTORS)
 
 #if OUT_NHWC

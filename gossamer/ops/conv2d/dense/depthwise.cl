@@ -12,6 +12,8 @@
  *                  or 1
  * HALVES           1: x, y and the epilogue's tensor operands are 16-bit floats */
 
+#include "dialect/common.h"
+
 #define WINDOW_H ((ROWS - 1) * STRIDE_Y + (KERNEL_H - 1) * DILATION_Y + 1)
 #define WINDOW_W ((COLUMNS - 1) * STRIDE_X + (KERNEL_W - 1) * DILATION_X + 1)
 

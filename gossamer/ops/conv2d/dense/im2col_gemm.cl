@@ -24,6 +24,9 @@
  * OUT_NHWC       1 where y and the epilogue's tensor operands are NHWC, 0 where they are NCHW
  * OUT_VECTOR     4 where the output channels of a group are a multiple of 4 and adjacent, else 1 */
 
+#include "dialect/common.h"
+#include "ptx/griddepcontrol.h"
+
 #define THREADS_P (TILE_P / WORK_P)
 #define THREADS_M (TILE_M / WORK_M)
 #define SET (THREADS_P * THREADS_M)

@@ -10,6 +10,8 @@
  * The rows of a work-item are 8 apart and rows of the tile of a are padded, so that neighbouring
  * work-items read from different banks. */
 
+#include "dialect/common.h"
+
 #define TILE 64
 #define THREADS_X 16
 #define THREADS_Y 8

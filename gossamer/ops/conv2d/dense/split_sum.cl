@@ -6,6 +6,9 @@
  * HALVES    1: y and the epilogue's tensor operands are 16-bit floats
  * OUT_NHWC  1 where y is NHWC, 0 where it is NCHW */
 
+#include "dialect/common.h"
+#include "ptx/griddepcontrol.h"
+
 KERNEL void split_sum(const GLOBAL float *RESTRICT sums, GLOBAL REAL *RESTRICT y, int results,
                       DIVISOR(channels), DIVISOR(plane), int y_first, int y_channels
                       EPILOGUE_PARAMETERS)

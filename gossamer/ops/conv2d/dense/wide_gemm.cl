@@ -14,6 +14,8 @@
  * OUT_NHWC    1 where y and the epilogue's tensor operands are NHWC, 0 where they are NCHW
  * OUT_VECTOR  4 where the output channels of a group are a multiple of 4 and adjacent, else 1 */
 
+#include "dialect/common.h"
+
 #define LANES (16 * VECTORS)
 
 #if IN_NHWC

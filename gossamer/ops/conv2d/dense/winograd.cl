@@ -7,6 +7,8 @@
  * y_channels channels, those of other tensors included. A work-item transforms one channel of one
  * tile. */
 
+#include "dialect/common.h"
+
 #define SIDE (OUTPUT + 2)
 #define POINTS (SIDE * SIDE)
 

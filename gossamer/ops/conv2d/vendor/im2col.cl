@@ -11,6 +11,8 @@
  *
  * A work-item copies one channel of one pixel of one image, for every tap. */
 
+#include "dialect/common.h"
+
 #define NCHW_ORDER 0
 #define NHWC_ORDER 1
 #define CHWN_ORDER 2

@@ -28,6 +28,11 @@
  *   STARTS_AT              where each block's first step lies there, in octets
  *   *_EPILOGUE, *_EPILOGUE4, EPILOGUES  epilogues of the layers, and all their parameters */
 
+#include "dialect/common.h"
+#include "ptx/griddepcontrol.h"
+#include "ptx/cp_async.h"
+#include "mma/warp.h"
+
 #define TILE_W (8 * STRIP)
 #define HALO_H (TILE_H + KERNEL_H - 1)
 #define HALO_W (TILE_W + KERNEL_W - 1)

@@ -14,11 +14,9 @@ from pathlib import Path
 
 from gossamer.device.base import Argument, Device
 from gossamer.device.limits import Limits
-from gossamer.device.source import DIALECT, KernelSource
+from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import State, Variant
-from gossamer.ops.conv2d.sparse.common.tensor_cores import CYCLES_PER_MICROSECOND, TENSOR_CORES
-from gossamer.ops.copies import ASYNC_COPIES
-from gossamer.ops.early_begin import EARLY_BEGIN
+from gossamer.ops.conv2d.sparse.common.tensor_cores import CYCLES_PER_MICROSECOND
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.region.algorithm import RegionAlgorithm
@@ -30,7 +28,6 @@ from gossamer.ops.strided import cannot_compile, layout_variants
 from gossamer.ops.weights import Weights
 
 _SOURCE = Path(__file__).with_name("bottleneck_mma.cu")
-_HEADERS = (*DIALECT, EARLY_BEGIN, ASYNC_COPIES, TENSOR_CORES)
 _MULTIPLE = 8
 """Number of which channels in memory are a multiple, so that 16 bytes hold neighbouring ones."""
 _BATCHES = (1, 64)
@@ -97,7 +94,7 @@ class BottleneckMma(RegionAlgorithm):
         tables = BottleneckTables(divided, weights.arrays)
         kernel = device.compile(KernelSource.of(
             _SOURCE, "bottleneck", _macros(divided), architectures=("sm_80", "sm_90", "sm_100"),
-            dynamic_shared=True, headers=_HEADERS, begins_early=True))
+            dynamic_shared=True, begins_early=True))
         parts = [weights.packed(tables.key(part), tables.packing(part))
                  for part in ("starts", "columns", "weights")]
         operands: list[Argument | Callable[..., Argument]] = []

@@ -19,6 +19,13 @@
  * weights: of each work-group those of the first product, (numbers, its channels), and those of the
  * second one, likewise. */
 
+#include "dialect/common.h"
+#include "ptx/griddepcontrol.h"
+#include "ptx/cp_async.h"
+#include "ptx/cluster.h"
+#include "ptx/shfl.h"
+#include "ops/region/squeeze_excite.h"
+
 #define THREADS (32 * WARPS)
 #define SLICE (SLICE_WORDS * WIDTH)
 /* pixels that a work-group reads at once, a word by a work-item */

@@ -7,6 +7,8 @@
  * HIDDEN    hidden channels; `hidden` is the number of those in memory
  * SQUEEZED  numbers that the first product makes */
 
+#include "dialect/common.h"
+
 KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void excite(
     const GLOBAL float *RESTRICT totals, const GLOBAL float *RESTRICT squeeze,
     const GLOBAL float *RESTRICT excite_weights, GLOBAL float *RESTRICT gates, int hidden,

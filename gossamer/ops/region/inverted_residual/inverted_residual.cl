@@ -20,6 +20,8 @@
  * VECTOR   1: the output channels are a multiple of 4
  * HALVES   1: x, y and the epilogue's tensor operands are 16-bit floats */
 
+#include "dialect/common.h"
+
 #define HALO_H ((TILE_H - 1) * STRIDE_Y + KERNEL_H)
 #define HALO_W ((TILE_W - 1) * STRIDE_X + KERNEL_W)
 #define TILE (TILE_H * TILE_W)

@@ -43,6 +43,24 @@
  * BULK      1: one work-item copies the weights of a chunk at once (sm_90); not with EXCITES
  * WGMMA     1: four warps multiply together by wgmma (sm_90a), with BULK; not in float32 */
 
+#include "dialect/common.h"
+#include "ptx/griddepcontrol.h"
+#include "ptx/cp_async.h"
+#include "ptx/mbarrier.h"
+#include "mma/warp.h"
+#include "mma/precisions.h"
+#include "ptx/wgmma.h"
+#include "ptx/cluster.h"
+#include "ptx/shfl.h"
+#include "ops/region/squeeze_excite.h"
+#include "ops/image.h"
+#include "mma_sizes.h"
+#include "mma_products.h"
+#include "mma_warpgroups.h"
+#include "mma_gather.h"
+#include "mma_depthwise.h"
+#include "mma_excite.h"
+
 KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_block(
     const INPUT *RESTRICT x, const uint4 *RESTRICT weights, const uint4 *RESTRICT constants,
     REAL *RESTRICT y, int hidden, int height, int width, int out_height, int out_width,

@@ -1,5 +1,9 @@
 /* The depthwise convolution of inverted_residual_mma.cu, by tensor cores or by multiply-adds. */
 
+#pragma once
+
+#include "mma_products.h"
+
 /* Returns where a column of the windows is in shared memory. With a stride of 2 the even columns
  * precede the odd ones, so that those that a tap meets are neighbours. */
 INLINE int column_place(int column)

@@ -1,6 +1,11 @@
 /* Squeeze-and-excite in inverted_residual_mma.cu: each work-group of a cluster has the hidden
  * channels of its chunks for a whole image. */
 
+#pragma once
+
+#include "ops/region/squeeze_excite.h"
+#include "mma_sizes.h"
+
 #if EXCITES
 #define EXCITE_PARAMETERS                                                      \
     , const REAL *RESTRICT squeeze, const REAL *RESTRICT excite, const float *RESTRICT small_constants

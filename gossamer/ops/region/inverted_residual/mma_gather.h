@@ -1,5 +1,10 @@
 /* How inverted_residual_mma.cu finds the pixels of its input. */
 
+#pragma once
+
+#include "ops/image.h"
+#include "mma_products.h"
+
 /* Returns number / divisor for numbers below 2^16, from the reciprocal of the divisor. */
 INLINE int quotient(int number, float reciprocal)
 {

@@ -1,6 +1,11 @@
 /* Products of 16 pixels by 8 channels for inverted_residual_mma.cu, the bounds of results, and how
  * they are stored. */
 
+#pragma once
+
+#include "mma/precisions.h"
+#include "mma_sizes.h"
+
 /* Loads a step of 16 rows. first: the first element of the first row. */
 INLINE Pixels load_pixels(const REAL *first, int row, int step, uint lane)
 {

@@ -1,5 +1,9 @@
 /* Sizes that follow from the macros of inverted_residual_mma.cu, which says what these are. */
 
+#pragma once
+
+#include "dialect/common.h"
+
 #define WORK_GROUP_SIZE (32 * WARPS)
 #if GATHERS
 #define INPUT IMAGE_TYPE

@@ -2,6 +2,11 @@
  * numbers are in registers, by channels whose weights the tensor cores read from shared memory once
  * for all four. */
 
+#pragma once
+
+#include "ptx/wgmma.h"
+#include "mma_products.h"
+
 #if WGMMA
 #if HALVES
 #define WGMMA_KIND "k16.f32.f16.f16 {"

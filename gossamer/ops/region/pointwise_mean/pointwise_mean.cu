@@ -12,6 +12,12 @@
  * TF32      1: floats are multiplied as TF32; 0: as float32
  * CHANNELS  channels of x, a multiple of WIDTH */
 
+#include "dialect/common.h"
+#include "ptx/griddepcontrol.h"
+#include "ptx/cp_async.h"
+#include "mma/warp.h"
+#include "mma/precisions.h"
+
 #define WORK_GROUP_SIZE (32 * WARPS)
 #define LINE (4 * WIDTH)
 #define LINES CEIL_DIV(CHANNELS, LINE)

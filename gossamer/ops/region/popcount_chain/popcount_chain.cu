@@ -19,6 +19,12 @@
  * begin in shared memory, in 16 bytes. Li_THRESHOLDS is 1 where these are thresholds, else the
  * epilogue Li_EPILOGUE is computed. */
 
+#include "dialect/common.h"
+#include "ptx/griddepcontrol.h"
+#include "ptx/cp_async.h"
+#include "ptx/mbarrier.h"
+#include "ptx/cluster.h"
+
 #define WARPS (ITEMS / 32)
 
 /* The words of a quad that differ from those of a column, of the inputs that are not 0. */

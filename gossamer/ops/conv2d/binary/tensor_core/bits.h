@@ -26,6 +26,11 @@
  * number of classes of pixels whose constants are kept in shared memory, or 0. With EXCHANGES floats
  * are read and written in shared memory (exchange.h). */
 
+#pragma once
+
+#include "dialect/common.h"
+#include "ptx/cp_async.h"
+
 #define WORDS (256 / WORD_BITS)
 #define WORD_BYTES (WORD_BITS / 8)
 /* The words of a pixel that lie side by side. */

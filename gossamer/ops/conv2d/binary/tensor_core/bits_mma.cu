@@ -8,6 +8,11 @@
  *
  * STAGES  parts of shared memory, each of which holds AT_ONCE steps for each of WARPS_K warps */
 
+#include "dialect/common.h"
+#include "ptx/griddepcontrol.h"
+#include "ptx/cp_async.h"
+#include "bits.h"
+
 #define TILE_P (WARPS_P * TILES_P * 16)
 #define TILE_C (WARPS_C * TILES_C * 8)
 #define WARPS_OF_PART (WARPS_P * WARPS_C)

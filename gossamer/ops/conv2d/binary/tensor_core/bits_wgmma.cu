@@ -11,6 +11,15 @@
  * consecutive ones of a pixel: it packs the words of the output alone. With EXCHANGES a warp reads and
  * writes floats through shared memory (exchange.h). */
 
+#include "dialect/common.h"
+#include "ptx/griddepcontrol.h"
+#include "ptx/cp_async.h"
+#include "ptx/mbarrier.h"
+#include "ptx/wgmma.h"
+#include "bits.h"
+#include "halo.h"
+#include "exchange.h"
+
 #define TILE_P 64
 #define THREADS (128 * WARPGROUPS + (COPIERS ? 64 * WARPGROUPS : 0))
 #define LINE LINE_BYTES(TILE_P)

@@ -12,6 +12,10 @@
  * Macros: EXCHANGES is 1 where floats are exchanged. EXCHANGED_OPERAND is the name of the epilogue's
  * operand, where it has one. */
 
+#pragma once
+
+#include "bits.h"
+
 #if EXCHANGES
 #define LANE_BYTES (TILE_C / 4 * (int)sizeof(STORED))
 #define LANE_PITCH (LANE_BYTES + 16)

@@ -8,6 +8,10 @@
  *
  * Macros: KERNEL_H, KERNEL_W, DILATION_Y and DILATION_X. Windows have at most 31 taps. */
 
+#pragma once
+
+#include "bits.h"
+
 #if HALO
 #define HALO_LINE (CEIL_DIV(HALO_PIXELS * PLACE_BYTES, 128) * 128 + 32)
 

@@ -20,6 +20,12 @@
  * GROUP_TILES    tiles of 8 output channels whose columns share an order: 4, 2 or 1
  * TILES_AT_ONCE  tiles of 16 outputs that a warp multiplies at once */
 
+#include "dialect/common.h"
+#include "ptx/griddepcontrol.h"
+#include "ptx/cp_async.h"
+#include "mma/warp.h"
+#include "ops/image.h"
+
 #define WORK_GROUP_SIZE (32 * WARPS)
 #define HALO_H ((TILE_H - 1) * STRIDE_Y + KERNEL_H)
 #define HALO_W ((TILE_W - 1) * STRIDE_X + KERNEL_W)

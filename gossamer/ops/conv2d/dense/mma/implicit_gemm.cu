@@ -32,6 +32,16 @@
  *                   memory ahead, as the lines are, behind those of the tile; OUT_VECTOR is VECTOR
  * BLOCKS_PER_UNIT   work-groups that a multiprocessor is to hold at once */
 
+#include "dialect/common.h"
+#include "ptx/cluster.h"
+#include "ptx/cp_async.h"
+#include "ptx/mbarrier.h"
+#include "ptx/wgmma.h"
+#include "mma/warp.h"
+#include "implicit_gemm_tile.h"
+#include "wgmma.h"
+#include "warp_mma.h"
+
 #if WGMMA
 #define NEXT_SLOT(slot)     \
     if (++slot == SLOTS) {  \

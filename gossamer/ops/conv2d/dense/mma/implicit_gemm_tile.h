@@ -19,6 +19,10 @@
  *
  * HALVES, KEEPS_WEIGHTS and STAGED are those of implicit_gemm.cu. */
 
+#pragma once
+
+#include "dialect/common.h"
+
 #define WARPS (WARPS_P * WARPS_M * WARPS_K) /* warps that multiply */
 #define WORK_GROUP_SIZE (32 * WARPS + (WGMMA ? COPIERS : 0))
 #if WGMMA

@@ -1,6 +1,12 @@
 /* Multiplication by a warp of a tile of implicit_gemm, whose operands are loaded from shared memory
  * (sm_80). */
 
+#pragma once
+
+#include "mma/warp.h"
+#include "implicit_gemm_tile.h"
+
+#if !WGMMA
 /* Loads four matrices of eight pieces. */
 INLINE uint4 load_matrices(uint address)
 {
@@ -26,3 +32,4 @@ INLINE void multiply_step(float (&sums)[FRAGMENTS_P][FRAGMENTS_M][4], uint x_add
             multiply(sums[i][2 * j + 1], lines[i], weights[j].z, weights[j].w);
         }
 }
+#endif

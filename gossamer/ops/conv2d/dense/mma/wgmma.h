@@ -3,6 +3,11 @@
  * HALVES  1: operands are float16; 0: they are floats, which are read as TF32
  * TILE_M  lines of the right operand: 64, 96, 128, 160, 192 or 256 */
 
+#pragma once
+
+#include "implicit_gemm_tile.h"
+
+#if WGMMA
 #if HALVES
 #define WGMMA_SHAPE(n) "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.f16.f16 "
 #define WGMMA_OPTIONS "p, 1, 1, 0, 0;"
@@ -85,3 +90,4 @@ INLINE void set_more_registers()
 {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(MULTIPLIER_REGISTERS));
 }
+#endif

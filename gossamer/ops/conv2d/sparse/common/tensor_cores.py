@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 
 from gossamer.device.base import Device
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.strided import cannot_compile
 
-TENSOR_CORES = Path(__file__).with_name("tensor_cores.h")
-"""The header with the multiplication of kernels on tensor cores."""
 ROWS = 16
 """Output channels of a tensor core instruction's tile."""
 CYCLES_PER_MICROSECOND = 1750

@@ -7,6 +7,8 @@
  * POINTS    output points of a work-item; where it is not defined, this is the untiled kernel
  * HALVES    1: x, y and the epilogue's tensor operands are 16-bit floats */
 
+#include "dialect/common.h"
+
 #ifndef THREADS
 
 /* A work-item stretches one row. row_step and column_step are the distances in x from one tap to

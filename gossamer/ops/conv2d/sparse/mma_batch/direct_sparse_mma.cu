@@ -23,6 +23,10 @@
  *                   floats, which are read as TF32
  * BLOCKS_PER_UNIT   work-groups that a multiprocessor is to hold at once */
 
+#include "dialect/common.h"
+#include "ptx/cp_async.h"
+#include "mma/warp.h"
+
 #if HALVES
 #define VECTOR 8
 #define DEPTH 16

@@ -24,6 +24,10 @@
  * BATCH     inputs that a work-item loads at once
  * STRIDED   1 where the vertical stride is not 1 */
 
+#include "dialect/common.h"
+#include "ptx/cluster.h"
+#include "mma/warp.h"
+
 #define WARPS (BLOCKS * SIDES * PARTS)
 #define WORK_GROUP_SIZE (32 * WARPS)
 #define HOLDERS (CLUSTER * PARTS)

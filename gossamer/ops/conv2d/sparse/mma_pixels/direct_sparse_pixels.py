@@ -23,15 +23,13 @@ import numpy as np
 
 from gossamer.device.base import Device
 from gossamer.device.limits import Limits
-from gossamer.device.source import DIALECT, KernelSource
+from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Algorithm, State, Variant
-from gossamer.ops.clusters import CLUSTERS
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.sparse.common.row_blocks import cluster
 from gossamer.ops.conv2d.sparse.common.tensor_cores import (
     CYCLES_PER_MICROSECOND,
     ROWS,
-    TENSOR_CORES,
     fragments,
     unsuited,
 )
@@ -124,7 +122,7 @@ class DirectSparsePixels(Algorithm):
             "BATCH": divided.batch, "STRIDED": int(problem.stride[0] > 1),
             **epilogue_macros(problem.epilogue, tensor_dtype=y.dtype)},
             architectures=("sm_90" if shape.cluster > 1 else "sm_80", "sm_100"),
-            dynamic_shared=True, headers=(*DIALECT, CLUSTERS, TENSOR_CORES)))
+            dynamic_shared=True))
         group_parts = divided.blocks // shape.blocks
         items = min(divided.items, shape.work_group)
         arguments = (

@@ -20,6 +20,8 @@
  *            where that would be past the last point
  * HALVES     1: x, y and the epilogue's tensor operands are 16-bit floats */
 
+#include "dialect/common.h"
+
 #define SET_COUNT (BLOCKS * SPLITS)
 #define WORK_GROUP_SIZE (LANES * SET_COUNT)
 #define VECTORS (POINTS / VECTOR)

@@ -2,6 +2,10 @@
  *
  * HALVES  1: operands are float16; 0: they are floats, which are read as TF32 */
 
+#pragma once
+
+#include "dialect/common.h"
+
 /* Returns two numbers as 16-bit floats, the first in the lower half. */
 [[maybe_unused]] INLINE uint two_halves(float first, float second)
 {

@@ -2,6 +2,11 @@
  * each ends when as many have arrived as it was begun with, and when the bytes that were expected
  * have come. */
 
+#pragma once
+
+#include "dialect/common.h"
+#include "ptx/cp_async.h"
+
 /* Begins a barrier at which so many arrive in each turn. */
 [[maybe_unused]] INLINE void begin_barrier(ulong *barrier, int arrivals)
 {

@@ -1,4 +1,7 @@
 /* Definitions for CUDA C++ (NVRTC) of the macros that common.h describes. */
+
+#pragma once
+
 #ifdef __CUDACC__
 
 #define KERNEL extern "C" __global__

@@ -1,6 +1,10 @@
 /* Groups of multiplications that the four warps of a warpgroup start together, and wait for later
  * (sm_90a). */
 
+#pragma once
+
+#include "dialect/common.h"
+
 /* Orders earlier accesses of registers and of shared memory before the multiplications. */
 [[maybe_unused]] INLINE void begin_multiplications()
 {

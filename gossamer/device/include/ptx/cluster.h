@@ -6,6 +6,10 @@
  *                      each once, before the first write to another work-group.
  *   CLUSTER_BARRIER()  waits for all work-items of the cluster. */
 
+#pragma once
+
+#include "dialect/common.h"
+
 #if CLUSTER > 1
 #define IN_CLUSTERS __cluster_dims__(CLUSTER, 1, 1)
 #define CLUSTER_ARRIVE() asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory")

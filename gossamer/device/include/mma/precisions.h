@@ -3,6 +3,11 @@
  * HALVES  1: operands are 16-bit floats; 0: they are floats
  * TF32    1: floats are multiplied as TF32; 0: as float32 */
 
+#pragma once
+
+#include "dialect/common.h"
+#include "mma/warp.h"
+
 #if HALVES || TF32
 typedef uint4 Pixels;
 typedef uint4 Weights;

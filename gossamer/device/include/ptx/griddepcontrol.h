@@ -7,6 +7,8 @@
  *   BEGIN_EARLY()          both, at the start of a kernel that only gains that it waits for the one
  *                          before it on the multiprocessors. */
 
+#pragma once
+
 #if __CUDA_ARCH__ >= 900
 #define SUCCESSOR_MAY_BEGIN() asm volatile("griddepcontrol.launch_dependents;" ::: "memory")
 #define PREDECESSOR_WAIT() asm volatile("griddepcontrol.wait;" ::: "memory")

@@ -1,4 +1,7 @@
 /* Definitions for OpenCL C 1.2 of the macros that common.h describes. */
+
+#pragma once
+
 #ifdef __OPENCL_VERSION__
 
 #define KERNEL __kernel

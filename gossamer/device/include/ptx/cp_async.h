@@ -1,6 +1,12 @@
 /* Asynchronous copies into shared memory (sm_80): a work-item starts some, commits them as a group,
  * and waits for its groups later. */
 
+#pragma once
+
+#include "dialect/common.h"
+
+#ifdef __CUDACC__
+
 /* Returns the address by which instructions know a place in shared memory. */
 [[maybe_unused]] INLINE uint shared_address(const void *pointer)
 {
@@ -38,3 +44,5 @@ template <int left> INLINE void wait_for_copies()
 {
     asm volatile("cp.async.wait_group %0;" ::"n"(left) : "memory");
 }
+
+#endif
