@@ -33,7 +33,7 @@ KERNEL void join(GLOBAL ELEMENT *RESTRICT target, int count, DIVISOR(width), int
 #endif
 )
 {
-    BEGIN_EARLY();
+    pdl_trigger_and_wait();
     uint index = (uint)GROUP_ID(0) * (uint)LOCAL_SIZE(0) + (uint)LOCAL_ID(0);
     if (index >= (uint)count)
         return;

@@ -54,7 +54,7 @@ KERNEL void pack(const GLOBAL REAL *RESTRICT source, GLOBAL uint *RESTRICT targe
                  int start, int from_image, int from_channel, int from_y, int from_x,
                  int to_image, int to_word, int to_y, int to_x)
 {
-    BEGIN_EARLY();
+    pdl_trigger_and_wait();
     uint item = (uint)GROUP_ID(0) * (uint)LOCAL_SIZE(0) + (uint)LOCAL_ID(0);
     if (item < (uint)count) {
         SPLIT_POSITION(item)
@@ -93,7 +93,7 @@ KERNEL void pack_position_by_vote(
     int channels, int height, int width, int start, int from_image, int from_channel, int from_y,
     int from_x, int to_image, int to_word, int to_y, int to_x)
 {
-    BEGIN_EARLY();
+    pdl_trigger_and_wait();
     VOTES(votes, 8)
     int lane = LOCAL_ID(0) % 32;
     uint item = (uint)GROUP_ID(0) * (uint)(LOCAL_SIZE(0) / 32) + (uint)(LOCAL_ID(0) / 32);
@@ -121,7 +121,7 @@ KERNEL void pack_by_vote(const GLOBAL REAL *RESTRICT source, GLOBAL uint *RESTRI
                          int start, int from_image, int from_channel, int from_y, int from_x,
                          int to_image, int to_word, int to_y, int to_x)
 {
-    BEGIN_EARLY();
+    pdl_trigger_and_wait();
     VOTES(votes, 8)
     int lane = LOCAL_ID(0) % 32;
     uint own = (uint)GROUP_ID(0) * (uint)LOCAL_SIZE(0) + (uint)LOCAL_ID(0);
@@ -161,7 +161,7 @@ KERNEL void unpack(const GLOBAL uint *RESTRICT source, GLOBAL REAL *RESTRICT tar
                    int start, int from_image, int from_word, int from_y, int from_x,
                    int to_image, int to_channel, int to_y, int to_x)
 {
-    BEGIN_EARLY();
+    pdl_trigger_and_wait();
     uint item = (uint)GROUP_ID(0) * (uint)LOCAL_SIZE(0) + (uint)LOCAL_ID(0);
     if (item < (uint)count) {
         SPLIT_POSITION(item)
@@ -192,7 +192,7 @@ KERNEL void repack(const GLOBAL uint *RESTRICT source, GLOBAL uint *RESTRICT tar
                    int start, int from_image, int from_word, int from_y, int from_x,
                    int to_image, int to_word, int to_y, int to_x)
 {
-    BEGIN_EARLY();
+    pdl_trigger_and_wait();
     uint item = (uint)GROUP_ID(0) * (uint)LOCAL_SIZE(0) + (uint)LOCAL_ID(0);
     if (item < (uint)count) {
         SPLIT_POSITION(item)

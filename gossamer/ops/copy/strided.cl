@@ -69,7 +69,7 @@ KERNEL void copy_strided(const GLOBAL FROM *RESTRICT source, GLOBAL TO *RESTRICT
                          int count, int from, int to FILL
                          OUTER_DIMENSIONS DIMENSION(4) DIMENSION(5))
 {
-    BEGIN_EARLY();
+    pdl_trigger_and_wait();
     uint rest = (uint)GROUP_ID(0) * (uint)LOCAL_SIZE(0) + (uint)LOCAL_ID(0);
     if (rest < (uint)count) {
         ALL_INSIDE
@@ -91,7 +91,7 @@ void copy_tiled(const GLOBAL FROM *RESTRICT source, GLOBAL TO *RESTRICT target,
                 int from, int to FILL
                 OUTER_DIMENSIONS DIMENSION(4) DIMENSION(5))
 {
-    BEGIN_EARLY();
+    pdl_trigger_and_wait();
     SHARED ELEMENT tile[TILE][TILE + 1];
     uint rest = (uint)GROUP_ID(0);
     uint across = (uint)CEIL_DIV(n5, TILE);

@@ -13,7 +13,7 @@
 
 KERNEL void elementwise(PARAMETERS, int count)
 {
-    BEGIN_EARLY();
+    pdl_trigger_and_wait();
     uint item = (uint)GROUP_ID(0) * (uint)LOCAL_SIZE(0) + (uint)LOCAL_ID(0);
     if (item < (uint)count) {
         uint index = item * VECTOR;

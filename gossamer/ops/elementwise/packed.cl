@@ -20,7 +20,7 @@ KERNEL void pack_results(const GLOBAL REAL *RESTRICT source, GLOBAL uint *RESTRI
                          DIVISOR(pixels), DIVISOR(parts), int channels, int from_image,
                          int from_channel, int from_pixel EPILOGUE_PARAMETERS)
 {
-    BEGIN_EARLY();
+    pdl_trigger_and_wait();
     uint item = (uint)GROUP_ID(0) * (uint)LOCAL_SIZE(0) + (uint)LOCAL_ID(0);
     if (item < (uint)count) {
         uint plane = QUOTIENT(item, pixels);

@@ -40,7 +40,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void few_rows(
     int item = LOCAL_ID(0);
     int channel = GROUP_ID(0);
     const GLOBAL REAL *own = weight + channel * depth;
-    SUCCESSOR_MAY_BEGIN();
+    pdl_trigger();
     PIECE held[HELD];
     UNROLL for (int i = 0; i < HELD; i++) {
         int k = item * VECTOR + i * STEP;
@@ -48,7 +48,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void few_rows(
         if (k < depth)
             held[i] = LOAD_PIECE(own, k);
     }
-    PREDECESSOR_WAIT();
+    pdl_wait();
 
     float sum[ROWS];
     UNROLL for (int row = 0; row < ROWS; row++)

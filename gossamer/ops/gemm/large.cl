@@ -64,13 +64,13 @@
         uint target = shared_address(tile);                                                   \
         UNROLL for (int i = 0; i < X_LOADS; i++) {                                            \
             int inside = X_INSIDE(i, first_k);                                                \
-            copy_4_bytes(target + 4 * X_PLACE(i), inside ? x + x_index[i] : x, inside ? 4 : 0); \
+            cp_async_ca<4>(target + 4 * X_PLACE(i), inside ? x + x_index[i] : x, inside ? 4 : 0); \
             x_index[i] += TILE_K;                                                             \
         }                                                                                     \
         UNROLL for (int i = 0; i < WEIGHT_LOADS; i++) {                                       \
             int inside = WEIGHT_INSIDE(i, first_k);                                           \
-            copy_16_bytes(target + 4 * WEIGHT_PLACE(i),                                       \
-                          inside ? weight + weight_index[i] : weight, inside ? 16 : 0);       \
+            cp_async_16(target + 4 * WEIGHT_PLACE(i),                                       \
+                        inside ? weight + weight_index[i] : weight, inside ? 16 : 0);       \
             weight_index[i] += weight_step;                                                   \
         }                                                                                     \
     }
@@ -107,7 +107,7 @@
 #if ASYNC
 #define NEXT_TILE()                                                                           \
     {                                                                                         \
-        wait_for_copies<TILES - 2>();                                                         \
+        cp_async_wait_group<TILES - 2>();                                                         \
         BARRIER();                                                                            \
         tile = tile == tiles + (TILES - 1) * TILE_WORDS ? tiles : tile + TILE_WORDS;          \
     }
@@ -184,10 +184,10 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void large_gemm(
     UNROLL for (int ahead = 0; ahead < TILES - 1; ahead++) {
         if (ahead * TILE_K < depth)
             FETCH(filled, ahead * TILE_K)
-        commit_copies();
+        cp_async_commit_group();
         filled += TILE_WORDS;
     }
-    wait_for_copies<TILES - 2>();
+    cp_async_wait_group<TILES - 2>();
 #else
     float4 x_next[X_LOADS], weight_next[WEIGHT_LOADS];
     int current = 0;
@@ -202,7 +202,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void large_gemm(
 #if ASYNC
         if (k + (TILES - 1) * TILE_K < depth)
             FETCH(filled, k + (TILES - 1) * TILE_K)
-        commit_copies();
+        cp_async_commit_group();
         filled = filled == tiles + (TILES - 1) * TILE_WORDS ? tiles : filled + TILE_WORDS;
 #else
         if (k + TILE_K < depth)

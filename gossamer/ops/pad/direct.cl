@@ -38,7 +38,7 @@ KERNEL void pad(const GLOBAL ELEMENT *RESTRICT source, GLOBAL ELEMENT *RESTRICT 
 #endif
                 DIMENSION(4) DIMENSION(5))
 {
-    BEGIN_EARLY();
+    pdl_trigger_and_wait();
     uint index = (uint)GROUP_ID(0) * (uint)LOCAL_SIZE(0) + (uint)LOCAL_ID(0);
     if (index < (uint)count) {
         uint rest = index;

@@ -13,7 +13,7 @@ KERNEL void pad_packed(const GLOBAL WORD *RESTRICT source, GLOBAL WORD *RESTRICT
                        int channels, int height, int width, DIVISOR(out_width),
                        DIVISOR(out_height), DIVISOR(words), int top, int left)
 {
-    BEGIN_EARLY();
+    pdl_trigger_and_wait();
     uint item = (uint)GROUP_ID(0) * (uint)LOCAL_SIZE(0) + (uint)LOCAL_ID(0);
     if (item < (uint)count) {
         uint line = QUOTIENT(item, out_width);

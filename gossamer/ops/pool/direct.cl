@@ -51,7 +51,7 @@ KERNEL void pool(const GLOBAL REAL *RESTRICT source, GLOBAL REAL *RESTRICT targe
                  int dilation_y, int dilation_x,
                  int counted_top, int counted_left, int counted_bottom, int counted_right)
 {
-    BEGIN_EARLY();
+    pdl_trigger_and_wait();
     uint item = (uint)GROUP_ID(0) * (uint)LOCAL_SIZE(0) + (uint)LOCAL_ID(0);
     if (item < (uint)count) {
         uint rest = QUOTIENT(item, inner_steps);

@@ -15,7 +15,7 @@ KERNEL void pool_packed(const GLOBAL WORD *RESTRICT source, GLOBAL WORD *RESTRIC
                         int kernel_height, int kernel_width, int stride_y, int stride_x,
                         int top, int left, int dilation_y, int dilation_x)
 {
-    BEGIN_EARLY();
+    pdl_trigger_and_wait();
     uint item = (uint)GROUP_ID(0) * (uint)LOCAL_SIZE(0) + (uint)LOCAL_ID(0);
     if (item < (uint)count) {
         uint line = QUOTIENT(item, out_width);

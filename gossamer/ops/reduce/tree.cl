@@ -52,7 +52,7 @@ KERNEL LAUNCH_BOUNDS(256, 1)
 void reduce(const GLOBAL STORED *RESTRICT source, GLOBAL STORED *RESTRICT target, int results,
             int count KEPT(0) KEPT(1) KEPT(2) KEPT(3) REDUCED(0) REDUCED(1) REDUCED(2) REDUCED(3))
 {
-    BEGIN_EARLY();
+    pdl_trigger_and_wait();
     SHARED VALUE partial[256];
 #ifdef ACROSS
     int column = LOCAL_ID(0) % COLUMNS, lane = LOCAL_ID(0) / COLUMNS, apart = COLUMNS;

@@ -11,13 +11,13 @@
 #include "ptx/cluster.h"
 #include "ptx/shfl.h"
 
-/* Gives all work-groups of the cluster what the lanes of a warp of work-group `rank` add to a number
- * of the first product. */
+/* Gives all work-groups of the cluster what the lanes of a warp of work-group `rank` add to a
+ * number of the first product. */
 [[maybe_unused]] INLINE void give_part(float *parts, float sum, int number, int rank, uint lane)
 {
     sum = warp_sum(sum, lane);
     if (lane < CLUSTER)
-        *of_group(parts + rank * SQUEEZED + number, (int)lane) = sum;
+        *map_cluster(parts + rank * SQUEEZED + number, (int)lane) = sum;
 }
 
 /* Returns a number of the first product, once all work-groups have given their parts. */

@@ -1,22 +1,25 @@
-/* Kernels that begin while the one before them in the stream still runs (from sm_90 on), and prepare
- * meanwhile with what no kernel writes.
+/* Programmatic dependent launch (PDL): kernels that begin while the one before them in the stream
+ * still runs (from sm_90 on), and prepare meanwhile with what no kernel writes. Their sources say
+ * `begins_early`.
  *
- *   SUCCESSOR_MAY_BEGIN()  lets the next kernel begin, once all work-groups have come to it.
- *   PREDECESSOR_WAIT()     waits for the end of the kernel before: no memory that kernels write is
- *                          read or written earlier. All work-items come to it.
- *   BEGIN_EARLY()          both, at the start of a kernel that only gains that it waits for the one
- *                          before it on the multiprocessors. */
+ *   pdl_trigger()           griddepcontrol.launch_dependents: lets the next kernel begin, once all
+ *                           work-groups have come to it.
+ *   pdl_wait()              griddepcontrol.wait: waits for the end of the kernel before. No memory
+ *                           that kernels write is read or written earlier. All work-items come to it.
+ *   pdl_trigger_and_wait()  both, at the start of a kernel that prepares nothing: of a chain of small
+ *                           kernels each then waits on the multiprocessors, not in the queue, for the
+ *                           one before it. */
 
 #pragma once
 
 #if __CUDA_ARCH__ >= 900
-#define SUCCESSOR_MAY_BEGIN() asm volatile("griddepcontrol.launch_dependents;" ::: "memory")
-#define PREDECESSOR_WAIT() asm volatile("griddepcontrol.wait;" ::: "memory")
+#define pdl_trigger() asm volatile("griddepcontrol.launch_dependents;" ::: "memory")
+#define pdl_wait() asm volatile("griddepcontrol.wait;" ::: "memory")
 #else
-#define SUCCESSOR_MAY_BEGIN()
-#define PREDECESSOR_WAIT()
+#define pdl_trigger()
+#define pdl_wait()
 #endif
 
-#define BEGIN_EARLY()        \
-    SUCCESSOR_MAY_BEGIN();   \
-    PREDECESSOR_WAIT()
+#define pdl_trigger_and_wait() \
+    pdl_trigger();             \
+    pdl_wait()

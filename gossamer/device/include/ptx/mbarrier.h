@@ -1,5 +1,6 @@
-/* Barriers in shared memory for warps that copy and warps that multiply (sm_90). A barrier has turns:
- * each ends when as many have arrived as it was begun with, and when the bytes that were expected
+/* Barriers in shared memory for warps that copy and warps that multiply (sm_90), and the copies
+ * that arrive at them. A barrier has phases, which are numbered from 0 on: each ends when as
+ * many have arrived as the barrier was initialised with, and when the bytes that were expected
  * have come. */
 
 #pragma once
@@ -7,49 +8,53 @@
 #include "dialect/common.h"
 #include "ptx/cp_async.h"
 
-/* Begins a barrier at which so many arrive in each turn. */
-[[maybe_unused]] INLINE void begin_barrier(ulong *barrier, int arrivals)
+/* mbarrier.init: initialises a barrier at which so many arrive in each phase. */
+[[maybe_unused]] INLINE void mbarrier_init(ulong *barrier, int arrivals)
 {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;"
                  ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
 }
 
-/* Makes barriers that were begun visible to copies of bytes. */
-[[maybe_unused]] INLINE void show_barriers()
+/* fence.mbarrier_init: makes barriers that were initialised visible to bulk copies and to the
+ * cluster. */
+[[maybe_unused]] INLINE void fence_mbarrier_init()
 {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-/* Makes what the work-item wrote to shared memory visible to copies of bytes and to multiplications of
- * warpgroups. */
-[[maybe_unused]] INLINE void show_writes()
+/* fence.proxy.async: makes what the work-item wrote to shared memory visible to bulk copies and to
+ * wgmma. */
+[[maybe_unused]] INLINE void fence_proxy_async()
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-/* Arrives at a barrier. */
-[[maybe_unused]] INLINE void arrive(ulong *barrier)
+/* mbarrier.arrive: arrives at a barrier. */
+[[maybe_unused]] INLINE void mbarrier_arrive(ulong *barrier)
 {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];"
                  ::"r"(shared_address(barrier)) : "memory");
 }
 
-/* Arrives at a barrier whose turn does not end before so many bytes have come. */
-[[maybe_unused]] INLINE void expect_bytes(ulong *barrier, int bytes)
+/* mbarrier.arrive.expect_tx: arrives at a barrier whose phase does not end before so many bytes
+ * have come. */
+[[maybe_unused]] INLINE void mbarrier_arrive_expect_tx(ulong *barrier, int bytes)
 {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
                  ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
 }
 
-/* Arrives at a barrier when all earlier copies of the work-item have been made. */
-[[maybe_unused]] INLINE void arrive_when_copied(ulong *barrier)
+/* cp.async.mbarrier.arrive.noinc: arrives at a barrier when all earlier cp.async of the work-item
+ * have copied. */
+[[maybe_unused]] INLINE void cp_async_mbarrier_arrive(ulong *barrier)
 {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];"
                  ::"r"(shared_address(barrier)) : "memory");
 }
 
-/* Waits for the end of a turn, which are numbered from 0 on. */
-[[maybe_unused]] INLINE void wait_for_turn(ulong *barrier, uint turn)
+/* mbarrier.try_wait.parity, repeated: waits for the end of the latest phase whose number has
+ * the same parity, 0 or 1, as `phase`. */
+[[maybe_unused]] INLINE void mbarrier_wait_parity(ulong *barrier, uint phase)
 {
     asm volatile("{\n"
                  ".reg .pred done;\n"
@@ -57,13 +62,14 @@
                  "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
                  "@!done bra again;\n"
                  "}"
-                 ::"r"(shared_address(barrier)), "r"(turn & 1) : "memory");
+                 ::"r"(shared_address(barrier)), "r"(phase & 1) : "memory");
 }
 
-/* Stores four floats at a place in the shared memory of a work-group of the cluster that corresponds to
- * one in the own, where the barrier that corresponds to `barrier` expects them. */
-[[maybe_unused]] INLINE void send_to_group(uint target, float first, float second, float third,
-                                           float fourth, ulong *barrier, int group)
+/* mapa and st.async: stores four floats in the shared memory of a work-group of the cluster, at the
+ * place that corresponds to `target` in the own, where the barrier that corresponds to `barrier`
+ * expects their 16 bytes. */
+[[maybe_unused]] INLINE void st_async_cluster(uint target, float first, float second, float third,
+                                              float fourth, ulong *barrier, int group)
 {
     asm volatile("{ .reg .b32 there, expecting; "
                  "mapa.shared::cluster.u32 there, %0, %6; "
@@ -74,8 +80,10 @@
                  "f"(fourth), "r"(group) : "memory");
 }
 
-/* Copies bytes to shared memory, where a barrier expects them. */
-[[maybe_unused]] INLINE void copy_bytes(uint target, const void *source, int bytes, ulong *barrier)
+/* cp.async.bulk: starts a copy of bytes, a multiple of 16, to shared memory, where a barrier
+ * expects them. */
+[[maybe_unused]] INLINE void cp_async_bulk(uint target, const void *source, int bytes,
+                                           ulong *barrier)
 {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
                  " [%0], [%1], %2, [%3];"

@@ -59,8 +59,8 @@ KERNEL WORK_GROUP_OF(THREADS) void advance(
         weight[u * THREADS + item] = own[u];
     BARRIER();
 
-    for (int turn = 0; turn < next_count; turn += WARPS * AT_ONCE) {
-        int begin = turn + warp * AT_ONCE;
+    for (int first = 0; first < next_count; first += WARPS * AT_ONCE) {
+        int begin = first + warp * AT_ONCE;
         float sum[AT_ONCE][UNITS_TILE];
         UNROLL for (int s = 0; s < AT_ONCE; s++)
             UNROLL for (int u = 0; u < UNITS_TILE; u++)

@@ -87,25 +87,26 @@ KERNEL WORK_GROUP_OF(THREADS) void in_turn(
     GLOBAL_BARRIER();
 
     for (int s = 0; s < count; s++) {
-        int turn = s % 2;
+        int buffer = s % 2;
         SHARED_POINTER const float *coefficient = pool + COEFFICIENT_AT + s % 3 * BLOCK;
         for (int j = item; j < UNITS; j += THREADS)
-            store_output(pool, 0, j, pool[SUM_AT + s * UNITS + j] + pool[BIAS_AT + j], turn, turn);
+            store_output(pool, 0, j, pool[SUM_AT + s * UNITS + j] + pool[BIAS_AT + j], buffer,
+                         buffer);
         STAGE(s + 1)
         FETCH(s + 2)
-        backpropagate_upper_layers(pool, item, turn, turn);
+        backpropagate_upper_layers(pool, item, buffer, buffer);
         BARRIER();
         /* each sum of the next sample is changed by the work-item that reads it next */
         for (int n = item; n < UNITS * SPLITS; n += THREADS) {
             int j = n % UNITS;
-            float delta = -rate * pool[ERROR_AT + turn * WIDTH + j];
+            float delta = -rate * pool[ERROR_AT + buffer * WIDTH + j];
             for (int r = s + 1 + n / UNITS; r < count; r += SPLITS)
                 pool[SUM_AT + r * UNITS + j] =
                     FMA(coefficient[r - s - 1], delta, pool[SUM_AT + r * UNITS + j]);
             if (n < UNITS)
                 deltas[s * UNITS + j] = delta * pool[POWER_AT + count - 1 - s];
         }
-        update_upper_layers(pool, losses + s, item, turn, 1, rate, 0.0f, decay);
+        update_upper_layers(pool, losses + s, item, buffer, 1, rate, 0.0f, decay);
     }
 
     BARRIER();

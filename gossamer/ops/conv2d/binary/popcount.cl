@@ -65,7 +65,7 @@ KERNEL WORK_GROUP_OF(WORK_GROUP_SIZE) void popcount_conv(
     int stride_n, int stride_c, int stride_h, int stride_w, int to_n, int to_c, int to_h, int to_w
     EPILOGUE_PARAMETERS)
 {
-    BEGIN_EARLY();
+    pdl_trigger_and_wait();
     SHARED WORD staged[CHUNK * STAGED];
 #if PLANES == 2
     SHARED WORD staged_nonzero[CHUNK * STAGED];

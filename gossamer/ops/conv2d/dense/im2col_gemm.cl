@@ -178,7 +178,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void im2col_gemm(
     int pad_left, int x_first, int x_image, int x_row, int x_column, int x_channel, int x_group,
     int y_first, int y_channels EPILOGUE_PARAMETERS)
 {
-    BEGIN_EARLY();
+    pdl_trigger_and_wait();
     SHARED ALIGNED(16) float tiles[SHARED_WORDS];
 
     int item = LOCAL_ID(0);

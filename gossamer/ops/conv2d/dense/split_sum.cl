@@ -13,7 +13,7 @@ KERNEL void split_sum(const GLOBAL float *RESTRICT sums, GLOBAL REAL *RESTRICT y
                       DIVISOR(channels), DIVISOR(plane), int y_first, int y_channels
                       EPILOGUE_PARAMETERS)
 {
-    BEGIN_EARLY();
+    pdl_trigger_and_wait();
     int item = GROUP_ID(0) * LOCAL_SIZE(0) + LOCAL_ID(0);
     if (item < results) {
         int pixel = (int)QUOTIENT(item, channels), channel = item - pixel * channels;

@@ -126,7 +126,7 @@ def _offered(block: Bottleneck, limits: Limits) -> list[BottleneckTile]:
         best: dict[tuple[int, int, int], BottleneckTile] = {}
         for divided in tilings(of_batch(block, size), limits):
             tile = divided.tile
-            best.setdefault((tile.rows, tile.strip, tile.tiles), tile)
+            best.setdefault((tile.rows, tile.fragment_stride, tile.tiles), tile)
         found.update(dict.fromkeys(list(best.values())[:_CONFIGS]))
     return [divided.tile for divided in tilings(block, limits) if divided.tile in found]
 
@@ -137,15 +137,15 @@ def _macros(divided: BottleneckTiling) -> dict[str, object]:
     assert shared is not None
     macros: dict[str, object] = {
         "HALVES": 1, "WARPS": tile.warps, "TILES": tile.tiles, "TILE_H": tile.rows,
-        "STRIP": tile.strip, "CHUNK": tile.chunk, "TURNED": tile.turned,
+        "FRAGMENT_STRIDE": tile.fragment_stride, "CHUNK": tile.chunk, "TRANSPOSED": tile.transposed,
         "KERNEL_H": layers[1].kernel[0], "KERNEL_W": layers[1].kernel[1],
         "CHANNELS": layers[0].channels,
         "X_ROW": divided.pieces[0], "FIRST_ROW": divided.pieces[1],
         "SECOND_ROW": divided.pieces[2], "INPUTS_AT": divided.inputs_at,
         "STARTS_AT": divided.starts_at,
         "EPILOGUES": " ".join(f"{prefix}EPILOGUE_PARAMETERS" for prefix in _LAYERS)}
-    for prefix, layer, octets in zip(_LAYERS, layers, shared, strict=True):
+    for prefix, layer, fragments in zip(_LAYERS, layers, shared, strict=True):
         macros[prefix.removesuffix("_")] = layer.out_channels
-        macros[f"{prefix}OCTETS"] = octets.octets
+        macros[f"{prefix}OCTETS"] = fragments.fragments
         macros.update(epilogue_macros(layer.epilogue, tensor_dtype="float16", prefix=prefix))
     return macros

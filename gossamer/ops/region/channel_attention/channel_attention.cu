@@ -32,7 +32,7 @@
 #define PIXELS (THREADS / SLICE_WORDS)
 #define WEIGHT_WORDS (2 * SQUEEZED * SLICE_WORDS)
 
-KERNEL IN_CLUSTERS LAUNCH_BOUNDS(THREADS, 1) void channel_attention(
+KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(THREADS, 1) void channel_attention(
     const uint4 *RESTRICT x, const uint4 *RESTRICT weights, uint4 *RESTRICT y, int pixels,
     float share SQUEEZE_EPILOGUE_PARAMETERS EXCITE_EPILOGUE_PARAMETERS SCALE_PARAMETERS)
 {
@@ -44,12 +44,12 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(THREADS, 1) void channel_attention(
     const float *scale_operand0 = gates;
     int item = LOCAL_ID(0), rank = GROUP_ID(0), first_word = rank * SLICE_WORDS;
     uint lane = (uint)item % 32, warp = (uint)item / 32;
-    SUCCESSOR_MAY_BEGIN();
+    pdl_trigger();
     CLUSTER_ARRIVE();
     for (int i = item; i < WEIGHT_WORDS; i += THREADS)
-        copy_16_bytes(shared_address(memory + i), weights + rank * WEIGHT_WORDS + i, 16);
-    commit_copies();
-    PREDECESSOR_WAIT();
+        cp_async_16(shared_address(memory + i), weights + rank * WEIGHT_WORDS + i, 16);
+    cp_async_commit_group();
+    pdl_wait();
 
     long long image = (long long)GROUP_ID(1) * pixels * WORDS;
     int word = item % SLICE_WORDS, start = item / SLICE_WORDS;
@@ -68,7 +68,7 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(THREADS, 1) void channel_attention(
         }
     UNROLL for (int i = 0; i < WIDTH; i++)
         sums[item * WIDTH + i] = totals[i];
-    wait_for_copies<0>();
+    cp_async_wait_group<0>();
     BARRIER();
 
     for (int channel = warp; channel < SLICE; channel += WARPS) {

@@ -33,13 +33,13 @@
  * PADDED    1: the last chunk has channels that do not exist
  * ROW_TILES tiles of 16 that hold the pixels under a tile's windows, a multiple of EXPAND_TILES
  * EXPAND_TILES, EXPAND_PAIRS  tiles of pixels and pairs of channel tiles that a warp expands at once
- * STRIP     neighbouring outputs of a row that a work-item convolves at once, a divisor of TILE_W
+ * COLUMNS_AT_ONCE     neighbouring outputs of a row that a work-item convolves at once, a divisor of TILE_W
  * RUN       outputs below one another that a warp convolves in turn, a divisor of TILE_H
  * ROWS_AT_ONCE  those of them whose sums it holds at once
  * STAGES    chunks whose weights fit shared memory: 1 where a work-group has one chunk
- * EXCITES   1: with squeeze-and-excite; TURNS is then the chunks of a work-group, at most, SQUEEZED
+ * EXCITES   1: with squeeze-and-excite; OWN_CHUNKS is then the chunks of a work-group, at most, SQUEEZED
  *           the numbers that its first product makes, and HIDDEN_ROW the channels of all chunks
- * SIDES     warps, or warpgroups, that share the channels of a tile of outputs
+ * WARPGROUPS_M     warps, or warpgroups, that share the channels of a tile of outputs
  * BULK      1: one work-item copies the weights of a chunk at once (sm_90); not with EXCITES
  * WGMMA     1: four warps multiply together by wgmma (sm_90a), with BULK; not in float32 */
 
@@ -61,7 +61,7 @@
 #include "mma_depthwise.h"
 #include "mma_excite.h"
 
-KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_block(
+KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_block(
     const INPUT *RESTRICT x, const uint4 *RESTRICT weights, const uint4 *RESTRICT constants,
     REAL *RESTRICT y, int hidden, int height, int width, int out_height, int out_width,
     int pad_top, int pad_left EXCITE_PARAMETERS GATHER_PARAMETERS)
@@ -84,14 +84,15 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
     int rank = GROUP_ID(0) % CLUSTER;
 #if CLUSTER > 1
     if (item == 0) {
-        begin_barrier(summed, 1);
-        expect_bytes(summed, CEIL_DIV(FRAGMENTS - rank, CLUSTER) * (CLUSTER * 32 * 16));
-        show_barriers();
+        mbarrier_init(summed, 1);
+        mbarrier_arrive_expect_tx(summed,
+                                  CEIL_DIV(FRAGMENTS - rank, CLUSTER) * (CLUSTER * 32 * 16));
+        fence_mbarrier_init();
     }
     WARP_BARRIER();
 #endif
     CLUSTER_ARRIVE();
-    SUCCESSOR_MAY_BEGIN();
+    pdl_trigger();
 
     /* the part of the windows that is in the image */
     int first_row = GROUP_ID(1) * TILE_H, first_column = GROUP_ID(0) / CLUSTER * TILE_W;
@@ -113,9 +114,9 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
     /* One work-item copies a part of a chunk's weights at once. `arrived` has two barriers for each
      * stage: one for the weights of the projection, behind one for what is before them. */
     auto copy_part = [&](int chunk, int stage, int from, int to, ulong *barrier) {
-        expect_bytes(barrier, (to - from) * 16);
-        copy_bytes(shared_address(staged + stage * WEIGHT_WORDS + from),
-                   weights + chunk * WEIGHT_WORDS + from, (to - from) * 16, barrier);
+        mbarrier_arrive_expect_tx(barrier, (to - from) * 16);
+        cp_async_bulk(shared_address(staged + stage * WEIGHT_WORDS + from),
+                      weights + chunk * WEIGHT_WORDS + from, (to - from) * 16, barrier);
     };
     auto copy_weights = [&](int chunk, int stage, int from, int to) {
         if (item == 0 && from < FIRST_WORDS)
@@ -125,14 +126,14 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
     };
     if (item == 0) {
         UNROLL for (int i = 0; i < 2 * STAGES; i++)
-            begin_barrier(arrived + i, 1);
-        show_writes();
+            mbarrier_init(arrived + i, 1);
+        fence_proxy_async();
     }
 #else
     auto copy_weights = [&](int chunk, int stage, int from, int to) {
         ONCE_EACH for (int i = from + item; i < to; i += WORK_GROUP_SIZE)
-            copy_16_bytes(shared_address(staged + stage * WEIGHT_WORDS + i),
-                          weights + chunk * WEIGHT_WORDS + i, 16);
+            cp_async_16(shared_address(staged + stage * WEIGHT_WORDS + i),
+                        weights + chunk * WEIGHT_WORDS + i, 16);
     };
 #endif
 #if !EXPANDS
@@ -147,7 +148,7 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
                                              * CHUNK_ROW + word;
             const REAL *from = source + (row * width + column) * CHANNELS
                                + (exists ? chunk * CHUNK + word : 0);
-            copy_16_bytes(shared_address(there), from, exists ? 16 : 0);
+            cp_async_16(shared_address(there), from, exists ? 16 : 0);
         }
     };
 #endif
@@ -155,7 +156,7 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
     if (rank < chunks)
         copy_weights(rank, 0, 0, EXCITES ? FIRST_WORDS : WEIGHT_WORDS);
     ONCE_EACH for (int i = item; i < RESULT_WORDS; i += WORK_GROUP_SIZE)
-        copy_16_bytes(shared_address((uint4 *)of_result + i), constants + i, 16);
+        cp_async_16(shared_address((uint4 *)of_result + i), constants + i, 16);
     if (pixels < HALO_H * HALO_W) {
         ONCE_EACH for (int i = item; i < (EXPANDS ? 1 : STAGES) * EXPANDED_WORDS; i += WORK_GROUP_SIZE)
             ((uint4 *)expanded)[i] = make_uint4(0, 0, 0, 0);
@@ -170,7 +171,7 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
         int row = quotient(pixel, of_columns), column = pixel - row * columns;
         places[pixel] = ((top + row) * HALO_W + column_place(start + column)) * CHUNK_ROW;
     }
-    PREDECESSOR_WAIT();
+    pdl_wait();
 #if GATHERS
     gather_windows(inputs, image, item, pixels, columns, above + top, left + start, image_height,
                    image_width, image_top, image_left GIVEN_OPERANDS);
@@ -178,25 +179,26 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
     ONCE_EACH for (int i = item; i < pixels * (CHANNELS / WIDTH); i += WORK_GROUP_SIZE) {
         int pixel = i / (CHANNELS / WIDTH), word = i % (CHANNELS / WIDTH) * WIDTH;
         int row = quotient(pixel, of_columns), column = pixel - row * columns;
-        copy_16_bytes(shared_address(inputs + pixel * X_ROW + word),
-                      source + (row * width + column) * CHANNELS + word, 16);
+        cp_async_16(shared_address(inputs + pixel * X_ROW + word),
+                    source + (row * width + column) * CHANNELS + word, 16);
     }
 #endif
 #else
-    PREDECESSOR_WAIT();
+    pdl_wait();
     if (rank < chunks)
         copy_hidden(rank, 0);
 #endif
-    commit_copies();
+    cp_async_commit_group();
 
     float sums[SUM_TILES][2 * SUM_PAIRS][4];
     UNROLL for (int m = 0; m < SUM_TILES; m++)
         UNROLL for (int n = 0; n < 2 * SUM_PAIRS; n++)
             UNROLL for (int i = 0; i < 4; i++)
                 sums[m][n][i] = 0.0f;
-    int team = warp / TEAM_TILES, side = team % SIDES, level = team / SIDES;
+    int warpgroup = warp / WARPGROUP_WARPS;
+    int warpgroup_m = warpgroup % WARPGROUPS_M, warpgroup_p = warpgroup / WARPGROUPS_M;
     auto tile_of = [&](int m) {
-        return (level * SUM_TILES + m) * TEAM_TILES + (int)warp % TEAM_TILES;
+        return (warpgroup_p * SUM_TILES + m) * WARPGROUP_WARPS + (int)warp % WARPGROUP_WARPS;
     };
     auto project = [&](const REAL *pixels_of_chunk, const uint4 *factors_of_chunk) {
 #if WGMMA
@@ -204,24 +206,24 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
             int tile = tile_of(m) < PIXEL_TILES ? tile_of(m) : PIXEL_TILES - 1;
             multiply_steps<SUM_PAIRS, PROJECT_STEPS, OUT_PAIRS>(
                 sums[m], pixels_of_chunk + tile * 16 * CHUNK_ROW, CHUNK_ROW,
-                shared_address(factors_of_chunk + side * SUM_PAIRS * PAIR_WORDS), lane);
+                shared_address(factors_of_chunk + warpgroup_m * SUM_PAIRS * PAIR_WORDS), lane);
         }
-        wait_for_multiplications<0>();
+        wgmma_wait_group<0>();
 #else
         UNROLL_BY(2) for (int step = 0; step < PROJECT_STEPS; step++) {
             Pixels found[SUM_TILES];
             UNROLL for (int m = 0; m < SUM_TILES; m++) {
-                /* a tile behind the last one is the last one once more, and its sums are not stored:
-                 * conditions would take longer than the products */
+                /* a tile behind the last one is the last one once more, and its sums are not
+                 * stored: conditions would take longer than the products */
                 int tile = tile_of(m);
-                if ((HEIGHTS - 1) * SUM_TILES + m >= PIXEL_TILES)
+                if ((WARPGROUPS_P - 1) * SUM_TILES + m >= PIXEL_TILES)
                     tile = tile < PIXEL_TILES ? tile : PIXEL_TILES - 1;
                 found[m] = load_pixels(pixels_of_chunk + tile * 16 * CHUNK_ROW, CHUNK_ROW, step,
                                        lane);
             }
             UNROLL for (int pair = 0; pair < SUM_PAIRS; pair++) {
-                int place = side * SUM_PAIRS + pair;
-                if ((SIDES - 1) * SUM_PAIRS + pair >= OUT_PAIRS)
+                int place = warpgroup_m * SUM_PAIRS + pair;
+                if ((WARPGROUPS_M - 1) * SUM_PAIRS + pair >= OUT_PAIRS)
                     place = place < OUT_PAIRS ? place : OUT_PAIRS - 1;
                 Weights factors = load_weights(
                     factors_of_chunk + (step * OUT_PAIRS + place) * PAIR_WORDS, lane);
@@ -234,15 +236,15 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
 #endif
     };
 
-    /* Of several chunks one is projected where the next one is expanded: that is a barrier less, and
-     * warps that have done the one do the other. A projection's weights take the place of those of two
-     * chunks before, which are read a turn later than the rest of their stage, and so they are copied
-     * a turn later. */
+    /* Of several chunks one is projected where the next one is expanded: that is a barrier
+     * less, and warps that have done the one do the other. A projection's weights take the
+     * place of those of two chunks before, which are read an iteration later than the rest of
+     * their stage, and so they are copied an iteration later. */
     int stage = 0;
-    [[maybe_unused]] uint own_turn = 0;
+    [[maybe_unused]] uint iteration = 0;
     for (int chunk = rank; chunk < chunks + (PROJECTS_LATER ? CLUSTER : 0); chunk += CLUSTER) {
         bool exists = !PROJECTS_LATER || chunk < chunks;
-        wait_for_copies<0>();
+        cp_async_wait_group<0>();
         BARRIER();
         if (STAGES > 1 && chunk + CLUSTER < chunks) {
             copy_weights(chunk + CLUSTER, stage ^ 1, 0, FIRST_WORDS);
@@ -253,7 +255,7 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
         if (PROJECTS_LATER && chunk != rank && exists)
             copy_weights(chunk, stage, FIRST_WORDS, WEIGHT_WORDS);
 #if !BULK || !EXPANDS
-        commit_copies();
+        cp_async_commit_group();
 #endif
         const uint4 *expand = staged + stage * WEIGHT_WORDS;
         const uint4 *taps = expand + EXPAND_WORDS;
@@ -263,13 +265,15 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
         DEPTHWISE_OPERANDS
 #if BULK
         if (exists)
-            wait_for_turn(arrived + 2 * stage, own_turn / STAGES);
+            mbarrier_wait_parity(arrived + 2 * stage, iteration / STAGES);
 #endif
 #if EXPANDS
-        int units = exists ? CEIL_DIV(pixels, 16 * TEAM_TILES * EXPAND_TILES) * EXPAND_PARTS : 0;
-        for (int unit = team; unit < units; unit += TEAMS) {
+        const int UNIT_PIXELS = 16 * WARPGROUP_WARPS * EXPAND_TILES;
+        int units = exists ? CEIL_DIV(pixels, UNIT_PIXELS) * EXPAND_PARTS : 0;
+        for (int unit = warpgroup; unit < units; unit += WARPGROUPS) {
             int part = unit % EXPAND_PARTS * EXPAND_PAIRS;
-            int tile = unit / EXPAND_PARTS * (TEAM_TILES * EXPAND_TILES) + (int)warp % TEAM_TILES;
+            int tile = unit / EXPAND_PARTS * (WARPGROUP_WARPS * EXPAND_TILES)
+                       + (int)warp % WARPGROUP_WARPS;
             float values[EXPAND_TILES][2 * EXPAND_PAIRS][4];
             UNROLL for (int m = 0; m < EXPAND_TILES; m++)
                 UNROLL for (int n = 0; n < 2 * EXPAND_PAIRS; n++)
@@ -280,7 +284,7 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
             multiply_steps<EXPAND_PAIRS, EXPAND_STEPS, CHUNK_PAIRS>(
                 values[0], inputs + tile * 16 * X_ROW, X_ROW,
                 shared_address(expand + part * PAIR_WORDS), lane);
-            wait_for_multiplications<0>();
+            wgmma_wait_group<0>();
 #else
             UNROLL_BY(STEPS_AT_ONCE) for (int step = 0; step < EXPAND_STEPS; step++) {
                 Pixels found[EXPAND_TILES];
@@ -313,7 +317,7 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
 #if PROJECTS_LATER
         if (chunk != rank) {
 #if BULK
-            wait_for_turn(arrived + 2 * (stage ^ 1) + 1, (own_turn - 1) / STAGES);
+            mbarrier_wait_parity(arrived + 2 * (stage ^ 1) + 1, (iteration - 1) / STAGES);
 #endif
             project(convolved, staged + (stage ^ 1) * WEIGHT_WORDS + FIRST_WORDS);
         }
@@ -329,13 +333,13 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
                  },
                  [&](int channel) { return DEPTHWISE_START(channel); }, hidden - chunk * CHUNK);
         stage ^= STAGES > 1;
-        own_turn++;
+        iteration++;
 #if EXCITES
         convolved += CONVOLVED_WORDS * WIDTH;
 #elif !PROJECTS_LATER
         BARRIER();
 #if BULK
-        wait_for_turn(arrived + 1, 0);
+        mbarrier_wait_parity(arrived + 1, 0);
 #endif
         project(convolved, staged + FIRST_WORDS);
 #endif
@@ -343,20 +347,20 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
 
 #if EXCITES
     /* a work-group without a chunk has not waited for its inputs, whose place sums take */
-    wait_for_copies<0>();
+    cp_async_wait_group<0>();
     BARRIER();
-    int turns = rank < chunks ? (chunks - 1 - rank) / CLUSTER + 1 : 0;
+    int own_chunks = rank < chunks ? (chunks - 1 - rank) / CLUSTER + 1 : 0;
     convolved = (REAL *)(memory + FRONT_WORDS);
-    if (FIRST_WORDS < WEIGHT_WORDS && turns > 0) {
+    if (FIRST_WORDS < WEIGHT_WORDS && own_chunks > 0) {
         copy_weights(rank, 0, FIRST_WORDS, WEIGHT_WORDS);
-        commit_copies();
+        cp_async_commit_group();
     }
     float *gates = (float *)(staged + STAGES * WEIGHT_WORDS);
-    float *parts = gates + TURNS * CHUNK;
-    sum_channels(gates, convolved, turns, warp, lane);
+    float *parts = gates + OWN_CHUNKS * CHUNK;
+    sum_channels(gates, convolved, own_chunks, warp, lane);
     BARRIER();
     CLUSTER_WAIT();
-    squeeze_means(parts, gates, squeeze, turns, rank, warp, lane);
+    squeeze_means(parts, gates, squeeze, own_chunks, rank, warp, lane);
     CLUSTER_BARRIER();
     EXCITE_OPERANDS
     float *squeezed = parts + CLUSTER * SQUEEZED;
@@ -366,25 +370,26 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
         squeezed[number] = sum;
     }
     BARRIER();
-    for (int i = item; i < turns * CHUNK; i += WORK_GROUP_SIZE) {
+    for (int i = item; i < own_chunks * CHUNK; i += WORK_GROUP_SIZE) {
         int channel = (rank + i / CHUNK * CLUSTER) * CHUNK + i % CHUNK;
         float gate = gate_sum(squeezed, excite, HIDDEN_ROW, channel);
         EXCITE_EPILOGUE(gate, channel, 0)
         gates[i] = gate;
     }
     BARRIER();
-    for (int i = item; i < turns * TILE_H * TILE_W * (CHUNK / 4); i += WORK_GROUP_SIZE) {
+    for (int i = item; i < own_chunks * TILE_H * TILE_W * (CHUNK / 4); i += WORK_GROUP_SIZE) {
         int channel = i % (CHUNK / 4) * 4, pixel = i / (CHUNK / 4);
-        int turn = pixel / (TILE_H * TILE_W);
-        int place = turn * CONVOLVED_WORDS * WIDTH + pixel % (TILE_H * TILE_W) * CHUNK_ROW + channel;
+        int own_chunk = pixel / (TILE_H * TILE_W);
+        int place = own_chunk * CONVOLVED_WORDS * WIDTH + pixel % (TILE_H * TILE_W) * CHUNK_ROW
+                    + channel;
         float4 value = LOAD_REAL4(convolved, place);
         float lanes[4] = {value.x, value.y, value.z, value.w};
-        const float *scale_operand0 = gates + turn * CHUNK;
+        const float *scale_operand0 = gates + own_chunk * CHUNK;
         UNROLL for (int j = 0; j < 4; j++) {
             SCALE_EPILOGUE(lanes[j], channel + j, 0)
 #if PADDED
             /* what scales may make anything of channels that do not exist */
-            if ((rank + turn * CLUSTER) * CHUNK + channel + j >= hidden)
+            if ((rank + own_chunk * CLUSTER) * CHUNK + channel + j >= hidden)
                 lanes[j] = 0.0f;
 #endif
             lanes[j] = rounded(lanes[j]);
@@ -393,14 +398,14 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
     }
 
     stage = 0;
-    for (int turn = 0; turn < turns; turn++) {
-        if (FIRST_WORDS < WEIGHT_WORDS || turn == 0) {
-            wait_for_copies<0>();
+    for (int own_chunk = 0; own_chunk < own_chunks; own_chunk++) {
+        if (FIRST_WORDS < WEIGHT_WORDS || own_chunk == 0) {
+            cp_async_wait_group<0>();
             BARRIER();
         }
-        if (FIRST_WORDS < WEIGHT_WORDS && turn + 1 < turns) {
-            copy_weights(rank + (turn + 1) * CLUSTER, stage ^ 1, FIRST_WORDS, WEIGHT_WORDS);
-            commit_copies();
+        if (FIRST_WORDS < WEIGHT_WORDS && own_chunk + 1 < own_chunks) {
+            copy_weights(rank + (own_chunk + 1) * CLUSTER, stage ^ 1, FIRST_WORDS, WEIGHT_WORDS);
+            cp_async_commit_group();
         }
         project(convolved, staged + stage * WEIGHT_WORDS + EXPAND_WORDS + CONSTANT_WORDS);
         stage ^= STAGES > 1;
@@ -410,7 +415,7 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
 
     PROJECT_OPERANDS
     /* a work-group without a chunk has not waited for its inputs and constants */
-    wait_for_copies<0>();
+    cp_async_wait_group<0>();
     if (CLUSTER > 1 && rank >= chunks)
         BARRIER();
 #if !EXCITES
@@ -436,15 +441,15 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
 #if CLUSTER > 1
     UNROLL for (int m = 0; m < SUM_TILES; m++)
         UNROLL for (int n = 0; n < 2 * SUM_PAIRS; n++) {
-            int tile = tile_of(m), channels = side * SUM_PAIRS * 2 + n;
+            int tile = tile_of(m), channels = warpgroup_m * SUM_PAIRS * 2 + n;
             if (tile < PIXEL_TILES && channels < OUT_TILES) {
                 int fragment = tile * OUT_TILES + channels;
                 float4 *own = partial + (fragment / CLUSTER * CLUSTER + rank) * 32 + lane;
-                send_to_group(shared_address(own), sums[m][n][0], sums[m][n][1], sums[m][n][2],
-                              sums[m][n][3], summed, fragment % CLUSTER);
+                st_async_cluster(shared_address(own), sums[m][n][0], sums[m][n][1], sums[m][n][2],
+                                 sums[m][n][3], summed, fragment % CLUSTER);
             }
         }
-    wait_for_turn(summed, 0);
+    mbarrier_wait_parity(summed, 0);
     ONCE_EACH for (int slot = warp; slot < SHARE; slot += WARPS) {
         int fragment = slot * CLUSTER + rank;
         if (fragment < FRAGMENTS) {
@@ -466,7 +471,7 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
     UNROLL for (int m = 0; m < SUM_TILES; m++)
         UNROLL for (int i = 0; i < 2; i++)
             UNROLL for (int n = 0; n < 2 * SUM_PAIRS; n++) {
-                int channels = side * SUM_PAIRS * 2 + n;
+                int channels = warpgroup_m * SUM_PAIRS * 2 + n;
                 if (tile_of(m) < PIXEL_TILES && channels < OUT_TILES)
                     store_results(tile_of(m) * 16 + first_pixel + 8 * i,
                                   channels * 8 + first_channel, sums[m][n][2 * i],

@@ -11,11 +11,11 @@
     , const REAL *RESTRICT squeeze, const REAL *RESTRICT excite, const float *RESTRICT small_constants
 
 /* Writes the mean over the image of each channel of the chunks that were convolved. */
-INLINE void sum_channels(float *means, const REAL *convolved, int turns, uint warp, uint lane)
+INLINE void sum_channels(float *means, const REAL *convolved, int own_chunks, uint warp, uint lane)
 {
-    for (int unit = warp; unit < turns * (CHUNK / WIDTH); unit += WARPS) {
-        int turn = unit / (CHUNK / WIDTH), channel = unit % (CHUNK / WIDTH) * WIDTH;
-        const REAL *values = convolved + turn * CONVOLVED_WORDS * WIDTH + channel;
+    for (int unit = warp; unit < own_chunks * (CHUNK / WIDTH); unit += WARPS) {
+        int own_chunk = unit / (CHUNK / WIDTH), channel = unit % (CHUNK / WIDTH) * WIDTH;
+        const REAL *values = convolved + own_chunk * CONVOLVED_WORDS * WIDTH + channel;
         float totals[WIDTH];
         UNROLL for (int i = 0; i < WIDTH; i++)
             totals[i] = 0.0f;
@@ -30,24 +30,24 @@ INLINE void sum_channels(float *means, const REAL *convolved, int turns, uint wa
         UNROLL for (int i = 0; i < WIDTH; i++) {
             float total = warp_sum(totals[i], lane);
             if (lane == 0)
-                means[turn * CHUNK + channel + i] = total * (1.0f / (TILE_H * TILE_W));
+                means[own_chunk * CHUNK + channel + i] = total * (1.0f / (TILE_H * TILE_W));
         }
     }
 }
 
 /* Writes what this work-group's means add to each number of the first product to all work-groups of
  * the cluster. weights: (numbers, channels). */
-INLINE void squeeze_means(float *parts, const float *means, const REAL *weights, int turns, int rank,
-                          uint warp, uint lane)
+INLINE void squeeze_means(float *parts, const float *means, const REAL *weights, int own_chunks,
+                          int rank, uint warp, uint lane)
 {
     for (int number = warp; number < SQUEEZED; number += WARPS) {
         float sum = 0.0f;
-        for (int turn = 0; turn < turns; turn++) {
-            const REAL *row = weights + number * HIDDEN_ROW + (rank + turn * CLUSTER) * CHUNK;
+        for (int own_chunk = 0; own_chunk < own_chunks; own_chunk++) {
+            const REAL *row = weights + number * HIDDEN_ROW + (rank + own_chunk * CLUSTER) * CHUNK;
             UNROLL for (int first = 0; first < CHUNK; first += 32) {
                 int channel = first + (int)lane;
                 if (channel < CHUNK)
-                    sum = FMA(means[turn * CHUNK + channel], LOAD_REAL(row, channel), sum);
+                    sum = FMA(means[own_chunk * CHUNK + channel], LOAD_REAL(row, channel), sum);
             }
         }
         give_part(parts, sum, number, rank, lane);

@@ -50,28 +50,30 @@
     (EXCITES && CLUSTER > 1 && SUM_WORDS > BEFORE_WORDS ? SUM_WORDS : BEFORE_WORDS)
 /* a chunk's weights in front of those of the projection, which are copied later but for the first
  * chunk; with squeeze-and-excite all are copied at once where those of all chunks fit */
-#define FIRST_WORDS (EXCITES && TURNS <= STAGES ? WEIGHT_WORDS : EXPAND_WORDS + CONSTANT_WORDS)
+#define FIRST_WORDS (EXCITES && OWN_CHUNKS <= STAGES ? WEIGHT_WORDS : EXPAND_WORDS + CONSTANT_WORDS)
 /* whether a chunk is projected with the expansion of the next one, as there are several */
 #define PROJECTS_LATER (!EXCITES && STAGES > 1)
 /* chunks whose results of the depthwise convolution are kept */
-#define KEPT_CHUNKS (EXCITES ? TURNS : 1)
+#define KEPT_CHUNKS (EXCITES ? OWN_CHUNKS : 1)
 /* means or gates of the kept channels, and numbers of the first product: parts and sums */
-#define GATE_WORDS (EXCITES ? TURNS * CHUNK / 4 + CEIL_DIV((CLUSTER + 1) * SQUEEZED, 4) : 0)
+#define GATE_WORDS (EXCITES ? OWN_CHUNKS * CHUNK / 4 + CEIL_DIV((CLUSTER + 1) * SQUEEZED, 4) : 0)
 /* what chunks need */
 #define CHUNK_WORDS (FRONT_WORDS - X_WORDS + KEPT_CHUNKS * CONVOLVED_WORDS \
                      + STAGES * WEIGHT_WORDS + GATE_WORDS)
-/* those that multiply together: warpgroups, or warps; the tiles of pixels that they have */
-#define TEAMS (WGMMA ? WARPS / 4 : WARPS)
-#define TEAM_TILES (WGMMA ? 4 : 1)
-/* the projection's teams: SIDES share the channels, the others the pixels */
-#define HEIGHTS (TEAMS / SIDES)
-#define SUM_TILES CEIL_DIV(CEIL_DIV(PIXEL_TILES, TEAM_TILES), HEIGHTS)
-#define SUM_PAIRS CEIL_DIV(OUT_PAIRS, SIDES)
+/* A warpgroup multiplies together: four warps with WGMMA, otherwise one. Each warp has a tile of
+ * pixels. */
+#define WARPGROUPS (WGMMA ? WARPS / 4 : WARPS)
+#define WARPGROUP_WARPS (WGMMA ? 4 : 1)
+/* of the projection's warpgroups WARPGROUPS_M share the channels, the others the pixels */
+#define WARPGROUPS_P (WARPGROUPS / WARPGROUPS_M)
+#define SUM_TILES CEIL_DIV(CEIL_DIV(PIXEL_TILES, WARPGROUP_WARPS), WARPGROUPS_P)
+#define SUM_PAIRS CEIL_DIV(OUT_PAIRS, WARPGROUPS_M)
 #define EXPAND_PARTS (CHUNK_PAIRS / EXPAND_PAIRS)
 /* a column of outputs is RUN of them below one another */
 #define COLUMNS (TILE_H / RUN * TILE_W)
 #define COLUMN_TILES CEIL_DIV(COLUMNS, 16)
 
-/* Code that runs only once waits for its own fetches, so loops of few turns are not unrolled. */
+/* Code that runs only once waits for its own fetches, so loops of few iterations are not
+ * unrolled. */
 #define ONCE_EACH UNROLL_BY(1)
 #define STEPS_AT_ONCE 4 /* steps of the expansion whose loads are under way together */

@@ -37,23 +37,23 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pointwise_mean(
     int item = LOCAL_ID(0);
     uint lane = (uint)item % 32, warp = (uint)item / 32;
     int first_channel = GROUP_ID(0) * OUT_PART;
-    SUCCESSOR_MAY_BEGIN();
+    pdl_trigger();
     for (int i = item; i < OUT_PART * LINES * 4; i += WORK_GROUP_SIZE)
-        copy_16_bytes(shared_address(factors + i / (LINES * 4) * WEIGHT_ROW + i % (LINES * 4)),
-                      weights + first_channel * LINES * 4 + i, 16);
-    commit_copies();
-    PREDECESSOR_WAIT();
+        cp_async_16(shared_address(factors + i / (LINES * 4) * WEIGHT_ROW + i % (LINES * 4)),
+                    weights + first_channel * LINES * 4 + i, 16);
+    cp_async_commit_group();
+    pdl_wait();
 
     const REAL *image = x + (long long)GROUP_ID(1) * pixels * CHANNELS;
     float totals[OUT_TILES][2];
     UNROLL for (int n = 0; n < OUT_TILES; n++)
         totals[n][0] = totals[n][1] = 0.0f;
-    int turns = CEIL_DIV(pixels, 16 * WARPS);
-    for (int turn = 0; turn < turns; turn++) {
+    int iterations = CEIL_DIV(pixels, 16 * WARPS);
+    for (int iteration = 0; iteration < iterations; iteration++) {
         int places[2];
         const uint4 *rows[2];
         UNROLL for (int half = 0; half < 2; half++) {
-            places[half] = (turn * WARPS + (int)warp) * 16 + (int)lane / 4 + 8 * half;
+            places[half] = (iteration * WARPS + (int)warp) * 16 + (int)lane / 4 + 8 * half;
             int pixel = places[half] < pixels ? places[half] : pixels - 1;
             rows[half] = (const uint4 *)(image + (long long)pixel * CHANNELS) + lane % 4;
         }
@@ -69,8 +69,8 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pointwise_mean(
                     bool exists = (word + (int)lane % 4) * WIDTH < CHANNELS;
                     found[j][half] = exists ? rows[half][word] : make_uint4(0, 0, 0, 0);
                 }
-            if (turn == 0 && start == 0) {
-                wait_for_copies<0>();
+            if (iteration == 0 && start == 0) {
+                cp_async_wait_group<0>();
                 BARRIER();
             }
             UNROLL for (int j = 0; j < AT_ONCE; j++)

@@ -40,7 +40,8 @@ INLINE int differing_in(const uint4 &column, const uint4 *inputs, int quad)
     return POPCOUNT(word.x) + POPCOUNT(word.y) + POPCOUNT(word.z) + POPCOUNT(word.w);
 }
 
-/* Calls use(column, sum) for each of the work-group's columns, for 32 neighbouring ones by a warp. */
+/* Calls use(column, sum) for each of the work-group's columns, for 32 neighbouring ones by a
+ * warp. */
 template <int QUADS, int COLUMNS, int PLANES, int DEPTH, class Use>
 INLINE void multiply(const uint4 *weights, const uint4 *inputs, int *partial, const Use &use)
 {
@@ -96,7 +97,7 @@ template <int QUADS, int WORDS, int PLANES> INLINE void clear_end(uint4 *inputs)
     uint positive = __ballot_sync(0xffffffffu, value > 0);
 
 #define MULTIPLY(i, use)                                                           \
-    wait_for_turn(barriers + i, 0);                                                \
+    mbarrier_wait_parity(barriers + i, 0);                                                \
     multiply<L##i##_QUADS, L##i##_COLUMNS, L##i##_PLANES, L##i##_DEPTH>(           \
         memory + L##i##_BITS, memory + L##i##_INPUT, partial, use);
 
@@ -107,7 +108,7 @@ template <int QUADS, int WORDS, int PLANES> INLINE void clear_end(uint4 *inputs)
         int plane = lane / CLUSTER;                                                             \
         if (plane < L##next##_PLANES && channel / 32 < L##next##_WORDS) {                       \
             uint *words = (uint *)(memory + L##next##_INPUT + plane * L##next##_QUADS);         \
-            of_group(words, lane % CLUSTER)[channel / 32] =                                     \
+            map_cluster(words, lane % CLUSTER)[channel / 32] =                                     \
                 plane == L##next##_PLANES - 1 ? positive : nonzero;                             \
         }                                                                                       \
     }))                                                                                         \
@@ -132,7 +133,7 @@ template <int QUADS, int WORDS, int PLANES> INLINE void clear_end(uint4 *inputs)
     }))
 #endif
 
-KERNEL IN_CLUSTERS LAUNCH_BOUNDS(ITEMS, 1) void popcount_chain(
+KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(ITEMS, 1) void popcount_chain(
     const INPUT *RESTRICT x, const uint4 *RESTRICT weights, const uint4 *RESTRICT constants,
     OUTPUT *RESTRICT y EPILOGUES)
 {
@@ -142,37 +143,37 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(ITEMS, 1) void popcount_chain(
     int rank = GROUP_ID(0) % CLUSTER, row = GROUP_ID(0) / CLUSTER;
     int lane = LOCAL_ID(0) % 32;
     CLUSTER_ARRIVE();
-    SUCCESSOR_MAY_BEGIN();
+    pdl_trigger();
     if (LOCAL_ID(0) == 0) {
         constexpr int columns[] = {ALL_COLUMNS}, quads[] = {ALL_QUADS};
         UNROLL for (int i = 0; i < COUNT; i++)
-            begin_barrier(barriers + i, 1);
-        show_writes();
+            mbarrier_init(barriers + i, 1);
+        fence_proxy_async();
         const uint4 *own_weights = weights + rank * (CONSTANTS - BITS);
         const uint4 *own_constants = constants + rank * (INPUTS - CONSTANTS);
         uint bits = shared_address(memory + BITS), others = shared_address(memory + CONSTANTS);
         UNROLL for (int i = 0; i < COUNT; i++) {
             int count = columns[i] * quads[i];
-            expect_bytes(barriers + i, (count + columns[i]) * 16);
-            copy_bytes(bits, own_weights, count * 16, barriers + i);
-            copy_bytes(others, own_constants, columns[i] * 16, barriers + i);
+            mbarrier_arrive_expect_tx(barriers + i, (count + columns[i]) * 16);
+            cp_async_bulk(bits, own_weights, count * 16, barriers + i);
+            cp_async_bulk(others, own_constants, columns[i] * 16, barriers + i);
             bits += count * 16, others += columns[i] * 16;
             own_weights += count, own_constants += columns[i];
         }
     }
     clear_end<L0_QUADS, L0_WORDS, L0_PLANES>(memory + L0_INPUT);
-    PREDECESSOR_WAIT();
+    pdl_wait();
 #if SIGNS
     int warp = LOCAL_ID(0) / 32;
-    constexpr int TURNS = CEIL_DIV(L0_WORDS, WARPS);
-    float numbers[TURNS];
-    UNROLL for (int turn = 0; turn < TURNS; turn++) {
-        int channel = (turn * WARPS + warp) * 32 + lane;
-        numbers[turn] = channel < L0_DEPTH ? x[row * L0_DEPTH + channel] : 0;
+    constexpr int WORDS_A_WARP = CEIL_DIV(L0_WORDS, WARPS);
+    float numbers[WORDS_A_WARP];
+    UNROLL for (int i = 0; i < WORDS_A_WARP; i++) {
+        int channel = (i * WARPS + warp) * 32 + lane;
+        numbers[i] = channel < L0_DEPTH ? x[row * L0_DEPTH + channel] : 0;
     }
-    UNROLL for (int turn = 0; turn < TURNS; turn++) {
-        int word = turn * WARPS + warp;
-        float value = numbers[turn];
+    UNROLL for (int i = 0; i < WORDS_A_WARP; i++) {
+        int word = i * WARPS + warp;
+        float value = numbers[i];
         SIGN_EPILOGUE(value, 0, 0)
         bool exists = word * 32 + lane < L0_DEPTH;
         uint nonzero = __ballot_sync(0xffffffffu, exists && value != 0);

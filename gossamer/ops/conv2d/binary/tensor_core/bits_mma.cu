@@ -28,16 +28,17 @@
 /* Pieces of 16 bytes of the weights of a warp's channels for a step, and of a stage. */
 #define STEP_PIECES (PLANES * TILES_C * 16)
 #define STAGE_PIECES (AT_ONCE * WARPS_K * WARPS_C * STEP_PIECES)
-#define PIECE_TURNS CEIL_DIV(STAGE_PIECES, THREADS)
+#define PIECES_A_WORK_ITEM CEIL_DIV(STAGE_PIECES, THREADS)
 #define INPUT_BYTES (LINES * LINE)
 #define STAGE_BYTES (INPUT_BYTES + STAGE_PIECES * 16)
 #define CONSTANTS (CONSTANT_CLASSES * TILE_C)
 #define SUMS (TILES_P * TILES_C * 4)
 
-/* Multiplies 16 pixels by 8 channels over 256 bits and adds the ones to sum, in which a lane holds
- * channels 2 (lane % 4) and the next of pixels lane / 4 and lane / 4 + 8. */
-INLINE void multiply_bits(int (&sum)[4], uint upper_low, uint lower_low, uint upper_high,
-                          uint lower_high, uint weight_low, uint weight_high)
+/* mma.sync.m16n8k256: multiplies 16 pixels by 8 channels over 256 bits and adds the ones to
+ * sum, in which a lane holds channels 2 (lane % 4) and the next of pixels lane / 4 and lane / 4
+ * + 8. */
+INLINE void mma_bits(int (&sum)[4], uint upper_low, uint lower_low, uint upper_high,
+                     uint lower_high, uint weight_low, uint weight_high)
 {
     asm("mma.sync.aligned.m16n8k256.row.col.s32.b1.b1.s32.and.popc {%0, %1, %2, %3}, "
         "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
@@ -50,9 +51,9 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_mma(
     const uchar *RESTRICT x, const int2 *RESTRICT taps, const uint4 *RESTRICT weights,
     const int *RESTRICT constants, const uchar *RESTRICT flips, const int *RESTRICT thresholds,
     const float *RESTRICT alphas, const int *RESTRICT classes, STORED *RESTRICT y,
-    uchar *RESTRICT packed, int pixels, int phases, DIVISOR(out_pixels), DIVISOR(out_width), DIVISOR(tiles_c), int in_words,
-    int group_words, int height, int width, int stride_y, int stride_x, int pad_top, int pad_left,
-    int group_channels, int tile_channels, int out_channels, int out_words, int column_classes,
+    uchar *RESTRICT packed, int pixels, int phases, DIVISOR(out_pixels), DIVISOR(out_width),
+    DIVISOR(tiles_c), int in_words, int group_words, int height, int width,
+    int stride_y, int stride_x, int pad_top, int pad_left, int group_channels, int tile_channels, int out_channels, int out_words, int column_classes,
     int stride_n, int stride_c, int stride_h, int stride_w EPILOGUE_PARAMETERS)
 {
     SHARED int counts[TILE_P];
@@ -84,18 +85,18 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_mma(
     uint start = shared_address(pool);
     const uint4 *own_weights = weights + (INT64)tile_c * phases * STAGE_PIECES + item;
     auto load_taps = [&](int2 (&loaded)[TAPS], int number, int first) {
-        UNROLL for (int turn = 0; turn < TAPS; turn++) {
-            int line = own_line + (first + turn) * LINES_AT_ONCE;
+        UNROLL for (int i = 0; i < TAPS; i++) {
+            int line = own_line + (first + i) * LINES_AT_ONCE;
             if (number < phases && line < LINES)
-                loaded[turn] = taps[number * LINES + line];
+                loaded[i] = taps[number * LINES + line];
         }
     };
     auto copy_lines = [&](const int2 (&loaded)[TAPS], int first, uint held) {
-        UNROLL for (int turn = 0; turn < TAPS; turn++) {
-            int line = own_line + (first + turn) * LINES_AT_ONCE;
+        UNROLL for (int i = 0; i < TAPS; i++) {
+            int line = own_line + (first + i) * LINES_AT_ONCE;
             if (LINES % (TAPS * LINES_AT_ONCE) == 0 || line < LINES)
                 copy_tap(held + line * LINE + own_pixel * PLACE_BYTES, source, window,
-                         loaded[turn]);
+                         loaded[i]);
         }
     };
     /* these copy nothing for numbers behind the last phase */
@@ -103,10 +104,10 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_mma(
         if (number < phases) {
             uint held = start + stage * STAGE_BYTES + INPUT_BYTES;
             const uint4 *phase_weights = own_weights + number * STAGE_PIECES;
-            UNROLL for (int turn = 0; turn < PIECE_TURNS; turn++)
-                if (STAGE_PIECES % THREADS == 0 || item + turn * THREADS < STAGE_PIECES)
-                    copy_16_bytes(held + (item + turn * THREADS) * 16,
-                                  phase_weights + turn * THREADS, 16);
+            UNROLL for (int i = 0; i < PIECES_A_WORK_ITEM; i++)
+                if (STAGE_PIECES % THREADS == 0 || item + i * THREADS < STAGE_PIECES)
+                    cp_async_16(held + (item + i * THREADS) * 16,
+                                phase_weights + i * THREADS, 16);
         }
     };
     auto copy_inputs = [&](const int2 (&loaded)[TAPS], int number, int stage) {
@@ -122,10 +123,10 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_mma(
             }
 #endif
         }
-        commit_copies();
+        cp_async_commit_group();
     };
 
-    SUCCESSOR_MAY_BEGIN();
+    pdl_trigger();
     int2 first_taps[STAGES - 1][TAPS] = {}, ahead[TAPS] = {};
 #if TAPS_AHEAD
     UNROLL for (int number = 0; number < STAGES - 1; number++)
@@ -134,13 +135,13 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_mma(
 #endif
 #if CONSTANT_CLASSES
     for (int number = item; number < CONSTANTS / 4; number += THREADS)
-        copy_16_bytes(shared_address(own_constants) + number * 16,
-                      (const uint4 *)(constants + number / (TILE_C / 4) * tile_channels
-                                      + tile_c * TILE_C) + number % (TILE_C / 4), 16);
+        cp_async_16(shared_address(own_constants) + number * 16,
+                    (const uint4 *)(constants + number / (TILE_C / 4) * tile_channels
+                                    + tile_c * TILE_C) + number % (TILE_C / 4), 16);
 #endif
     UNROLL for (int number = 0; number < STAGES - 1; number++)
         copy_weights(number, number);
-    PREDECESSOR_WAIT();
+    pdl_wait();
     UNROLL for (int number = 0; number < STAGES - 1; number++)
         copy_inputs(first_taps[number], number, number);
 
@@ -159,7 +160,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_mma(
     int counted[TILES_P][2] = {};
     int stage = 0;
     for (int phase = 0; phase < phases; phase++) {
-        wait_for_copies<STAGES - 2>();
+        cp_async_wait_group<STAGES - 2>();
         /* this phase's words have arrived, and no warp reads the stage that is replaced */
         BARRIER();
         int next_stage = stage == 0 ? STAGES - 1 : stage - 1;
@@ -188,12 +189,12 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_mma(
                 UNROLL for (int pair = 0; pair < TILES_C / 2; pair++) {
                     uint4 weight = pieces[(plane * (TILES_C / 2) + pair) * 32];
                     UNROLL for (int tile = 0; tile < TILES_P; tile++) {
-                        multiply_bits(ones[tile][2 * pair], upper[tile].low[plane],
-                                      lower[tile].low[plane], upper[tile].high[plane],
-                                      lower[tile].high[plane], weight.x, weight.y);
-                        multiply_bits(ones[tile][2 * pair + 1], upper[tile].low[plane],
-                                      lower[tile].low[plane], upper[tile].high[plane],
-                                      lower[tile].high[plane], weight.z, weight.w);
+                        mma_bits(ones[tile][2 * pair], upper[tile].low[plane],
+                                 lower[tile].low[plane], upper[tile].high[plane],
+                                 lower[tile].high[plane], weight.x, weight.y);
+                        mma_bits(ones[tile][2 * pair + 1], upper[tile].low[plane],
+                                 lower[tile].low[plane], upper[tile].high[plane],
+                                 lower[tile].high[plane], weight.z, weight.w);
                     }
                 }
             if (counts_phase)
@@ -204,7 +205,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_mma(
         }
         stage = stage + 1 < STAGES ? stage + 1 : 0;
     }
-    wait_for_copies<0>();
+    cp_async_wait_group<0>();
     UNROLL for (int tile = 0; tile < TILES_P; tile++)
         UNROLL for (int half = 0; half < 2; half++)
             atomicAdd(counts + (warp_p * TILES_P + tile) * 16 + half * 8 + lane / 4,

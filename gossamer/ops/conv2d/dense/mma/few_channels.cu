@@ -62,15 +62,15 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void few_channels(
     int item = LOCAL_ID(0);
     uint lane = (uint)item % 32, warp = (uint)item / 32;
     int part = GROUP_ID(0) / column_tiles;
-    SUCCESSOR_MAY_BEGIN();
+    pdl_trigger();
     int first_row = GROUP_ID(1) * TILE_H;
     int first_column = (GROUP_ID(0) - part * column_tiles) * TILE_W;
     int above = first_row * STRIDE_Y - pad_top, left = first_column * STRIDE_X - pad_left;
     int plane = height * width;
     for (int i = item; i < WEIGHT_WORDS; i += WORK_GROUP_SIZE)
-        copy_16_bytes(shared_address(factors + i), weights + part * WEIGHT_WORDS + i, 16);
-    commit_copies();
-    PREDECESSOR_WAIT();
+        cp_async_16(shared_address(factors + i), weights + part * WEIGHT_WORDS + i, 16);
+    cp_async_commit_group();
+    pdl_wait();
     bool is_inside = above >= 0 && left >= 0 && above + HALO_H <= height && left + PITCH <= width;
     UNROLL_BY(2) for (int line = (int)warp; line < HALO_H; line += WARPS) {
         int row = above + line;
@@ -98,7 +98,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void few_channels(
             }
         }
     }
-    wait_for_copies<0>();
+    cp_async_wait_group<0>();
     BARRIER();
 
     /* the lane's two pairs of a step: the line, the numbers from there on, and which of them are in
@@ -145,9 +145,9 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void few_channels(
                 Factors factor = ((const Factors *)factors)[(step * (OUT_PART / 8) + n)
                                                             / COLUMN_TILES * 32 + lane];
                 UNROLL for (int m = 0; m < TILES_AT_ONCE; m++) {
-                    multiply(sums[m][n], found[m], factor.x, factor.y);
+                    mma_sync(sums[m][n], found[m], factor.x, factor.y);
 #if COLUMN_TILES == 2
-                    multiply(sums[m][n + 1], found[m], factor.z, factor.w);
+                    mma_sync(sums[m][n + 1], found[m], factor.z, factor.w);
 #endif
                 }
             }

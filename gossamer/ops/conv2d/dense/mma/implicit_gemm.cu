@@ -35,6 +35,7 @@
 #include "dialect/common.h"
 #include "ptx/cluster.h"
 #include "ptx/cp_async.h"
+#include "ptx/ldmatrix.h"
 #include "ptx/mbarrier.h"
 #include "ptx/wgmma.h"
 #include "mma/warp.h"
@@ -46,7 +47,7 @@
 #define NEXT_SLOT(slot)     \
     if (++slot == SLOTS) {  \
         slot = 0;           \
-        turn++;             \
+        phase++;             \
     }
 #else
 #define NEXT_SLOT(slot) slot = slot + 1 == SLOTS ? 0 : slot + 1;
@@ -62,15 +63,7 @@
 #define UNIT_PIECE(unit) ((unit) % 8)
 #endif
 
-/* Starts a copy of 16 bytes, or of zeros where size is 0, by the L1 cache, for what is soon copied
- * again. */
-[[maybe_unused]] INLINE void copy_cached(uint target, const void *source, int size)
-{
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;"
-                 ::"r"(target), "l"(source), "r"(size) : "memory");
-}
-
-KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit_gemm(
+KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit_gemm(
     const REAL *RESTRICT x, const uint4 *RESTRICT weight, REAL *RESTRICT y,
     const int2 *RESTRICT k_table, int tiles, DIVISOR(tiles_m), int pixels, int out_channels,
     int weight_lines, int pieces, int stages, int height, int width, DIVISOR(plane),
@@ -94,10 +87,10 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
     ulong *arrived = (ulong *)shared_memory, *released = arrived + SLOTS;
     if (item == 0) {
         UNROLL for (int slot = 0; slot < SLOTS; slot++) {
-            begin_barrier(arrived + slot, COPIERS + 1);
-            begin_barrier(released + slot, WARPS);
+            mbarrier_init(arrived + slot, COPIERS + 1);
+            mbarrier_init(released + slot, WARPS);
         }
-        show_barriers();
+        fence_mbarrier_init();
     }
     BARRIER();
 #endif
@@ -139,13 +132,13 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
                 int to = target + line * LINE + ((piece ^ line % 8) << 4);
 #if POINTWISE
                 bool inside = base[i] >= 0 && k_piece < pieces;
-                copy_16_bytes(slots + to, x + (inside ? base[i] + k_piece * VECTOR : 0),
-                              inside ? 16 : 0);
+                cp_async_16(slots + to, x + (inside ? base[i] + k_piece * VECTOR : 0),
+                            inside ? 16 : 0);
 #elif !GATHER
                 int2 entry = k_table[k_piece];
                 bool inside = (uint)(top[i] + (entry.y >> 16)) < (uint)height
                               && (uint)(left[i] + (entry.y & 0xffff)) < (uint)width;
-                copy_cached(slots + to, x + (inside ? base[i] + entry.x : 0), inside ? 16 : 0);
+                cp_async_ca<16>(slots + to, x + (inside ? base[i] + entry.x : 0), inside ? 16 : 0);
 #else
                 union {
                     REAL values[VECTOR];
@@ -168,7 +161,7 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
         const uint4 *source = weight + (stage * weight_lines + copied_m) * 8;
         UNROLL for (int unit = copier; unit < TILE_M * 8; unit += COPIERS)
             if (copied_m + unit / 8 < weight_lines)
-                copy_16_bytes(target + unit * 16, source + unit, 16);
+                cp_async_16(target + unit * 16, source + unit, 16);
     };
 
 #if STAGED
@@ -179,8 +172,8 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
             int pixel = copied_pixel + stage * OPERAND_ROWS + row;
             int m = copied_m + piece * VECTOR;
             bool inside = pixel < pixels && m < out_channels;
-            copy_16_bytes(slots + target + OPERAND_PLACE(row, piece) * 16,
-                          operand + (inside ? pixel * y_channels + m : 0), inside ? 16 : 0);
+            cp_async_16(slots + target + OPERAND_PLACE(row, piece) * 16,
+                        operand + (inside ? pixel * y_channels + m : 0), inside ? 16 : 0);
         }
     };
 #endif
@@ -211,46 +204,46 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
     };
 #if WGMMA
     if (warp >= WARPS) {
-        set_fewer_registers();
+        setmaxnreg_dec<COPIER_REGISTERS>();
         find_lines(first_tile);
 #if KEEPS_WEIGHTS
         _Pragma("unroll 1") for (int stage = start; stage < stop; stage++)
             copy_weights(slots + SLOTS * SLOT_BYTES + (stage - start) * (TILE_M * LINE), stage);
 #endif
-        uint turn = 0;
+        uint phase = 0;
         while (copied_tile < tiles) {
-            if (turn > 0)
-                wait_for_turn(released + copied_slot, turn - 1);
+            if (phase > 0)
+                mbarrier_wait_parity(released + copied_slot, phase - 1);
             ulong *barrier = arrived + copied_slot;
             if (copier == 0) {
 #if KEEPS_WEIGHTS
-                expect_bytes(barrier, 0);
+                mbarrier_arrive_expect_tx(barrier, 0);
 #else
                 int lines = weight_lines - copied_m < TILE_M ? weight_lines - copied_m : TILE_M;
                 bool has_weights = copied_stage < stop;
-                expect_bytes(barrier, has_weights ? lines * LINE : 0);
+                mbarrier_arrive_expect_tx(barrier, has_weights ? lines * LINE : 0);
                 if (has_weights)
-                    copy_bytes(slots + copied_slot * SLOT_BYTES + TILE_P * LINE,
-                               weight + (copied_stage * weight_lines + copied_m) * 8, lines * LINE,
-                               barrier);
+                    cp_async_bulk(slots + copied_slot * SLOT_BYTES + TILE_P * LINE,
+                                  weight + (copied_stage * weight_lines + copied_m) * 8, lines * LINE,
+                                  barrier);
 #endif
             }
             copy_stage();
-            arrive_when_copied(barrier);
+            cp_async_mbarrier_arrive(barrier);
             if (copied_slot + 1 == SLOTS)
-                turn++;
+                phase++;
             next_stage();
         }
         return;
     }
-    set_more_registers();
+    setmaxnreg_inc<MULTIPLIER_REGISTERS>();
 #else
     auto copy_ahead = [&]() {
         if (copied_tile < tiles) {
             copy_stage();
             next_stage();
         }
-        commit_copies();
+        cp_async_commit_group();
     };
 #endif
 
@@ -292,11 +285,11 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
     uint kept = slots + SLOTS * SLOT_BYTES;
 #endif
 #if WGMMA
-    uint turn = 0; /* how often all slots were used */
+    uint phase = 0; /* how often all slots were used */
     auto release = [&](int slot) {
         WARP_BARRIER();
         if (lane == 0)
-            arrive(released + slot);
+            mbarrier_arrive(released + slot);
     };
 #else
     find_lines(first_tile);
@@ -317,27 +310,28 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
             uint weights = lines + TILE_P * LINE;
 #endif
 #if WGMMA
-            wait_for_turn(arrived + slot, turn);
-            show_writes();
-            begin_multiplications();
+            mbarrier_wait_parity(arrived + slot, phase);
+            fence_proxy_async();
+            wgmma_fence();
             UNROLL for (int i = 0; i < FRAGMENTS_P; i++)
                 UNROLL for (int step = 0; step < STEPS; step++)
-                    multiply_lines(
+                    wgmma_ss(
                         sums[i],
-                        lines_at(lines + (warp / 4 * FRAGMENTS_P + i) * 64 * LINE + step * 32),
-                        lines_at(weights + step * 32));
-            commit_multiplications();
+                        matrix_descriptor(lines + (warp / 4 * FRAGMENTS_P + i) * 64 * LINE
+                                          + step * 32),
+                        matrix_descriptor(weights + step * 32));
+            wgmma_commit_group();
             if (stage > start) {
-                wait_for_multiplications<1>();
+                wgmma_wait_group<1>();
                 release(slot == 0 ? SLOTS - 1 : slot - 1);
             }
             NEXT_SLOT(slot)
         }
-        wait_for_multiplications<0>();
+        wgmma_wait_group<0>();
         if (start < stop)
             release(slot == 0 ? SLOTS - 1 : slot - 1);
 #else
-            wait_for_copies<LEAD - 1>();
+            cp_async_wait_group<LEAD - 1>();
             BARRIER();
             copy_ahead();
             uint x_address = lines + (warp_p * (TILE_P / WARPS_P) + lane % 16) * LINE
@@ -362,9 +356,9 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
 #if HOLDERS == 1
 #if STAGED && WGMMA
         UNROLL for (int stage = 0; stage < OPERAND_STAGES; stage++)
-            wait_for_turn(arrived + (slot + stage) % SLOTS, turn + (slot + stage >= SLOTS));
+            mbarrier_wait_parity(arrived + (slot + stage) % SLOTS, phase + (slot + stage >= SLOTS));
 #elif STAGED
-        wait_for_copies<LEAD - OPERAND_STAGES>();
+        cp_async_wait_group<LEAD - OPERAND_STAGES>();
         BARRIER();
 #endif
         first_m += warp_m * (TILE_M / WARPS_M) + lane % 4 * VECTOR;
@@ -405,7 +399,7 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
                 UNROLL for (int block = 0; block < BLOCKS; block++) {
                     int set = ((int)FRAGMENT_LINE(i) / 8 + half) * (WARPS_M * BLOCKS)
                               + (int)warp_m * BLOCKS + block;
-                    float4 *there = of_group(partial, set % CLUSTER)
+                    float4 *there = map_cluster(partial, set % CLUSTER)
                                     + (holder * SHARE + set / CLUSTER) * (VECTOR * 8) + lane;
                     UNROLL for (int v = 0; v < VECTOR / 4; v++) {
                         const float (&lower)[4] = sums[i][block * OF_BLOCK + 2 * v];

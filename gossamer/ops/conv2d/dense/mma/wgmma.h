@@ -38,16 +38,17 @@
 #define FOUR(j) "+f"(sums[j][0]), "+f"(sums[j][1]), "+f"(sums[j][2]), "+f"(sums[j][3])
 #define SIXTEEN(j) FOUR(j), FOUR(j + 1), FOUR(j + 2), FOUR(j + 3)
 
-/* Returns the descriptor of lines of 128 bytes at an address in shared memory, with the pieces of
- * each eight lines permuted: eight lines are 1024 bytes. */
-[[maybe_unused]] INLINE ulong lines_at(uint address)
+/* Returns the matrix descriptor of lines of 128 bytes at an address in shared memory, with the
+ * pieces of each eight lines permuted: eight lines are 1024 bytes. */
+[[maybe_unused]] INLINE ulong matrix_descriptor(uint address)
 {
     return (ulong)(address >> 4 & 0x3fff) | 1ull << 16 | 64ull << 32 | 1ull << 62;
 }
 
-/* Multiplies a step of 64 lines with TILE_M lines. Lane l of warp w has the sums of lines
- * 16 (w % 4) + l / 4, and 8 behind it, as it has with mma. */
-INLINE void multiply_lines(float (&sums)[TILE_M / 8][4], ulong x, ulong weights)
+/* wgmma.mma_async of two operands in shared memory: multiplies a step of 64 lines with TILE_M
+ * lines. Lane l of warp w has the sums of lines 16 (w % 4) + l / 4, and 8 behind it, as it has
+ * with mma. */
+INLINE void wgmma_ss(float (&sums)[TILE_M / 8][4], ulong x, ulong weights)
 {
 #if TILE_M == 64
     asm volatile(WGMMA_TEXT(64, REGISTERS_0, "%32", "%33")
@@ -78,16 +79,5 @@ INLINE void multiply_lines(float (&sums)[TILE_M / 8][4], ulong x, ulong weights)
                    SIXTEEN(24), SIXTEEN(28)
                  : "l"(x), "l"(weights));
 #endif
-}
-
-/* Give registers back, and take them: warps that copy need fewer than those that multiply. */
-INLINE void set_fewer_registers()
-{
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COPIER_REGISTERS));
-}
-
-INLINE void set_more_registers()
-{
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(MULTIPLIER_REGISTERS));
 }
 #endif

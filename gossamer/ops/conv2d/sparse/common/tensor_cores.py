@@ -26,7 +26,7 @@ def unsuited(problem: Conv2dProblem, device: Device) -> str | None:
     return f"density {density:.0%}, takes at most {DENSEST:.0%}" if density > DENSEST else None
 
 
-def fragments(values: np.ndarray, precision: str) -> np.ndarray:
+def packed_fragments(values: np.ndarray, precision: str) -> np.ndarray:
     """Returns weights (..., 16, depth) as left operands of mma instructions (..., 32 lanes, 4
     registers); the depth is 16 for fp16 and 8 for tf32.
 
