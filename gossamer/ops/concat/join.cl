@@ -2,9 +2,12 @@
  * the other, into the rows of a target. Each tensor begins at its element `first`, and its rows
  * begin `pitch` elements after one another.
  *
- * ELEMENT  type of the elements
- * SOURCES  number of sources, 1 to 4
  * `width` is the sum of the sizes, and `count` the number of elements of all sources. */
+
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+#define ELEMENT int /* type of the elements */
+#define SOURCES 2 /* number of sources, 1 to 4 */
+#endif
 
 #include "dialect/common.h"
 #include "ptx/griddepcontrol.h"

@@ -1,11 +1,12 @@
 /* Strided copies of up to six dimensions, outermost first: sizes n, source strides s and target
  * strides t are in elements. With BOUNDED, an element is copied where low <= index < high along
- * every dimension, and `fill` is written elsewhere; the source offset is then that of index 0.
- *
- * ELEMENT: the type of the elements. INTO_FLOAT16 or INTO_FLOAT32 is defined instead where elements
- *     of the other type are converted to that type.
- * RANK: number of dimensions in use, 2, 4 or 6; the last ones are used.
- * TILE: side of a tile in elements, for copy_tiled. */
+ * every dimension, and `fill` is written elsewhere; the source offset is then that of index 0. */
+
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+#define ELEMENT int /* type of the elements */
+#define RANK 4 /* dimensions in use, 2, 4 or 6; the last ones are used */
+#define TILE 32 /* side of a tile in elements, for copy_tiled */
+#endif
 
 #include "dialect/common.h"
 #include "ptx/griddepcontrol.h"

@@ -2,11 +2,16 @@
  * work-item, which reads them, applies the expression to each and writes a part of a word.
  *
  * TARGET_PLANES, TARGET_PARTS  those of packed_bits.h
- * FOURS  1 where the channels of a part exist and lie side by side, else 0
  * EPILOGUE, EPILOGUE4  apply the expression to a value, and to four of neighbouring channels */
+
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+#define FOURS 0 /* 1: the channels of a part exist and lie side by side */
+#define HALVES 1 /* 1: tensors are 16-bit floats; 0: they are floats */
+#endif
 
 #include "dialect/common.h"
 #include "ptx/griddepcontrol.h"
+#include "ops/epilogue.h"
 #include "ops/packed_bits.h"
 
 /* Adds the bits of four values. */

@@ -1,3 +1,7 @@
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+#define WORK_GROUP_SIZE 256 /* work-items of a work-group */
+#endif
+
 #include "dialect/common.h"
 
 /* The leaky rectifier: a work-item computes one element. */

@@ -3,6 +3,11 @@
 
 #pragma once
 
+#if !defined CONFIGURED && !defined ROWS
+#define ROWS 1 /* partial sums of a work-item */
+#define WORK_GROUP_SIZE 128 /* work-items of a work-group, a power of two */
+#endif
+
 #include "dialect/common.h"
 
 /* Adds the partial sums in a tree; the sum of a row is then in partial[row * WORK_GROUP_SIZE]. */

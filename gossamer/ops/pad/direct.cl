@@ -1,9 +1,13 @@
 /* Padding of up to six dimensions, outermost first, with sizes n of the output and m of the input,
  * source strides s, and pads `before`, of which negative ones crop. The output is contiguous.
  *
- * ELEMENT: the type of the elements.
- * RANK: number of dimensions in use, 2, 4 or 6; the last ones are used.
  * CONSTANT, REFLECT or EDGE: defined for the mode that fills the pads. */
+
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+#define ELEMENT int /* type of the elements */
+#define RANK 4 /* dimensions in use, 2, 4 or 6; the last ones are used */
+#define CONSTANT 1 /* defined where a constant is padded; else REFLECT or EDGE is */
+#endif
 
 #include "dialect/common.h"
 #include "ptx/griddepcontrol.h"

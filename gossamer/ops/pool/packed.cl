@@ -3,9 +3,12 @@
  * where the OR of the second plane is 1, and a 0 where the AND of the first one is 0.
  *
  * A tensor is (outer, height, width, PLANES) words, outer being the images and words of channels; a
- * work-item computes the words of one output pixel. Every window has a pixel of the input.
- *
- * WORD: the type of a word, uint or ulong. PLANES: 1 for bits, 2 for trits. */
+ * work-item computes the words of one output pixel. Every window has a pixel of the input. */
+
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+#define WORD uint /* type of a word, uint or ulong */
+#define PLANES 1 /* words of a pixel: 1 for bits, 2 for trits */
+#endif
 
 #include "dialect/common.h"
 #include "ptx/griddepcontrol.h"

@@ -7,10 +7,15 @@
  *
  * VALUE: the type of the arithmetic. With HALVES it is float and the tensors are 16-bit floats.
  * MAX or MEAN: defined for the maximum or the mean; without either the sum is computed.
- * LEAST: the smallest VALUE.
- * LANES, COLUMNS: a work-group has LANES * COLUMNS = 256 work-items and computes COLUMNS results.
  * ACROSS: where it is defined, neighbouring work-items compute neighbouring results (the innermost
  *     dimension is kept), else they reduce neighbouring elements of one result. */
+
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+#define LANES 64 /* work-items that compute a result together */
+#define COLUMNS 4 /* results of a work-group, which has LANES * COLUMNS = 256 work-items */
+#define LEAST (-INFINITY) /* the smallest VALUE */
+#define HALVES 1 /* 1: tensors are 16-bit floats; 0: they are floats */
+#endif
 
 #include "dialect/common.h"
 #include "ptx/griddepcontrol.h"

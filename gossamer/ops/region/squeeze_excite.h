@@ -1,11 +1,16 @@
 /* The two small products of a squeeze-and-excite layer by a cluster of work-groups, each of which has
  * some of the channels of an image.
  *
- * CLUSTER   work-groups of the cluster
- * SQUEEZED  numbers that the first product makes
  * `parts` has what each work-group adds to each number, (work-groups, numbers). */
 
 #pragma once
+
+#if !defined CONFIGURED && !defined CLUSTER
+#define CLUSTER 2 /* work-groups of the cluster */
+#endif
+#if !defined CONFIGURED && !defined SQUEEZED
+#define SQUEEZED 8 /* numbers that the first product makes */
+#endif
 
 #include "dialect/common.h"
 #include "ptx/cluster.h"

@@ -11,7 +11,7 @@
 #include "dialect/cuda.h"
 #include "dialect/opencl.h"
 
-#if !defined(__OPENCL_VERSION__) && !defined(__CUDACC__)
+#if !defined(__OPENCL_C_VERSION__) && !defined(__CUDACC__)
 #error "the dialect knows OpenCL C and CUDA C++ (NVRTC), and no other compiler"
 #endif
 

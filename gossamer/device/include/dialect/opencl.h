@@ -2,7 +2,7 @@
 
 #pragma once
 
-#ifdef __OPENCL_VERSION__
+#ifdef __OPENCL_C_VERSION__
 
 #define KERNEL __kernel
 #define GLOBAL __global

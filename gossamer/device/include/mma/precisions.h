@@ -1,9 +1,12 @@
 /* Products of tensor cores in three precisions, of operands that are loaded as words of 16 bytes.
  *
- * HALVES  1: operands are 16-bit floats; 0: they are floats
- * TF32    1: floats are multiplied as TF32; 0: as float32 */
+ * HALVES  1: operands are 16-bit floats; 0: they are floats */
 
 #pragma once
+
+#if !defined CONFIGURED && !defined TF32
+#define TF32 0 /* without HALVES 1: floats are multiplied as TF32; 0: as float32 */
+#endif
 
 #include "dialect/common.h"
 #include "mma/warp.h"

@@ -1,8 +1,10 @@
-/* The multiplication of kernels on tensor cores, and pairs of its float16 operands.
- *
- * HALVES  1: operands are float16; 0: they are floats, which are read as TF32 */
+/* The multiplication of kernels on tensor cores, and pairs of its float16 operands. */
 
 #pragma once
+
+#if !defined CONFIGURED && !defined HALVES
+#define HALVES 1 /* 1: operands are float16; 0: they are floats, which are read as TF32 */
+#endif
 
 #include "dialect/common.h"
 

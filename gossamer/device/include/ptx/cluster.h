@@ -10,6 +10,10 @@
 
 #pragma once
 
+#if !defined CONFIGURED && !defined CLUSTER
+#define CLUSTER 2 /* work-groups of a cluster */
+#endif
+
 #include "dialect/common.h"
 
 #if CLUSTER > 1

@@ -19,10 +19,17 @@
  * Warp 4, and with APART warps 8, 12, ... as well, make the records: they share a sub-partition of
  * the multiprocessor with the first warp and, as that is little work, leave it time.
  *
- * APART       see above
- * GROUPS      number of groups of a matmul warp
  * ..._AT, FLOATS  offsets in shared memory, and its size, in floats
  * and the macros of pipeline.h, BLOCK being 8 */
+
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+#define APART 0 /* 1: warps 8, 12, ... make the records as well */
+#define GROUPS 2 /* groups of 8 inputs of a matmul warp */
+#define ROWS_AT 1828 /* offset in shared memory, in floats, of the inputs of a block */
+#define PARTIAL_AT 3984 /* offset of partial sums, in floats */
+#define DATA_ROW_AT 5904 /* offset of the numbers of the samples' rows, in floats */
+#define FLOATS 5920 /* floats of shared memory */
+#endif
 
 #include "dialect/common.h"
 #include "sequential_core.h"

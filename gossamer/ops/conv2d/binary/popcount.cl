@@ -12,8 +12,32 @@
  * several groups. PADDING is the value of pixels outside of the image, -1, 0 or 1, and TAKE_BACK is
  * set where zeros are taken for -1 there. TILE_M is a multiple of 32. */
 
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+#define WORD_BITS 32 /* bits of a word, 32 or 64 */
+#define PLANES 1 /* 1 for inputs of -1 and 1, 2 where a first word says which inputs are not 0 */
+#define OUTPUT_PLANES 1 /* the same of packed outputs; 0 where there are none */
+#define FLOATS 0 /* 1: floats are written; of both, the packed output is the second result */
+#define THRESHOLDS 1 /* 1: integers stand in for the epilogue */
+#define MASKED 0 /* 1: words have channels of several groups */
+#define PADDING 0 /* value of pixels outside of the image: -1, 0 or 1 */
+#define TAKE_BACK 0 /* 1: zeros are taken for -1 outside of the image */
+#define CHUNK 2 /* words of a pixel that shared memory holds at once */
+#define TILE_M 32 /* output channels of a work-group, a multiple of 32 */
+#define PATCHES_Y 2 /* work-items of a channel along the rows */
+#define PATCHES_X 2 /* work-items of a channel along the columns */
+#define WORK_H 2 /* rows of outputs of a work-item */
+#define WORK_W 2 /* columns of outputs of a work-item */
+#define KERNEL_H 3 /* rows of the window */
+#define KERNEL_W 3 /* columns of the window */
+#define STRIDE_Y 1 /* rows from a window to the next */
+#define STRIDE_X 1 /* columns from a window to the next */
+#define DILATION_Y 1 /* rows from a tap to the next */
+#define DILATION_X 1 /* columns from a tap to the next */
+#endif
+
 #include "dialect/common.h"
 #include "ptx/griddepcontrol.h"
+#include "ops/epilogue.h"
 
 #if WORD_BITS == 32
 #define WORD uint

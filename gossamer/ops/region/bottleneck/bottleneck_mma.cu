@@ -10,29 +10,50 @@
  * The first layer reads fragments of neighbours in the rows of the tile with its halo: with TRANSPOSED from
  * such a form of the input too, else, without looking for zeros, as the input lies in memory. For the
  * other layers place i of a fragment has column i * FRAGMENT_STRIDE + j of the tile, where j is the same for all eight:
- * a step along the window is then a step of whole fragments.
- *
- * Macros:
- *   WARPS                  warps of a work-group
- *   TILES                  tiles of 16 output channels of a block
- *   TILE_H, FRAGMENT_STRIDE          rows of a tile of outputs; columns of a place of a fragment
- *   KERNEL_H, KERNEL_W     rows and columns of the window
- *   CHANNELS, FIRST, SECOND, LAST  channels of the input and of the results of the three layers
- *   CHUNK                  input channels that shared memory holds at once
- *   TRANSPOSED                 1: the first layer skips columns as well, and its input is transposed for that
- *   FIRST_FRAGMENTS, SECOND_FRAGMENTS, LAST_FRAGMENTS  fragments that a warp multiplies at once, even numbers
- *   X_ROW, FIRST_ROW, SECOND_ROW  fragments of a channel of the input and of both results in shared
- *                          memory, odd numbers, so that neighbouring channels begin in other banks
- *   INPUTS_AT              where the input lies in shared memory, in fragments, before it is transposed and
- *                          after that, or two chunks of it; they make room for the second result
- *   STARTS_AT              where each block's first step lies there, in fragments
- *   *_EPILOGUE, *_EPILOGUE4, EPILOGUES  epilogues of the layers, and all their parameters */
+ * a step along the window is then a step of whole fragments. */
+
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+#define HALVES 1 /* 1: operands of tensor cores are 16-bit floats */
+#define WARPS 8 /* warps of a work-group */
+#define TILES 1 /* tiles of 16 output channels of a block */
+#define TILE_H 4 /* rows of a tile of outputs */
+/* columns from a pixel of a fragment to the next one; a tile has 8 times as many columns */
+#define FRAGMENT_STRIDE 1
+#define CHUNK 32 /* input channels that shared memory holds at once */
+/* 1: the first layer skips columns as well, and its input is transposed for that */
+#define TRANSPOSED 1
+#define KERNEL_H 3 /* rows of the window */
+#define KERNEL_W 3 /* columns of the window */
+#define CHANNELS 40 /* channels of the input */
+#define FIRST 8 /* channels of the first layer's result */
+#define SECOND 24 /* channels of the second layer's result */
+#define LAST 40 /* channels of the last layer's result */
+/* fragments that a warp multiplies at once in the first layer, an even number */
+#define FIRST_FRAGMENTS 2
+#define SECOND_FRAGMENTS 2 /* the same in the second layer */
+#define LAST_FRAGMENTS 2 /* the same in the last layer */
+/* fragments of a channel of the input in shared memory, an odd number, so that neighbouring
+ * channels begin in other banks */
+#define X_ROW 9
+#define FIRST_ROW 19 /* the same of the first result */
+#define SECOND_ROW 5 /* the same of the second one */
+/* where the input lies in shared memory, in fragments, before it is transposed and after that,
+ * or two chunks of it; they make room for the second result */
+#define INPUTS_AT 152
+#define STARTS_AT 1064 /* where each block's first step lies there, in fragments */
+#define EPILOGUES /* parameters of the layers' epilogues */
+#define FIRST_EPILOGUE(value, channel, index) /* applies the first layer's epilogue */
+#define SECOND_EPILOGUE(value, channel, index) /* applies the second layer's */
+/* applies the last layer's to four neighbouring channels */
+#define LAST_EPILOGUE4(value, channel, index)
+#endif
 
 #include "dialect/common.h"
 #include "ptx/griddepcontrol.h"
 #include "ptx/cp_async.h"
 #include "ptx/ldmatrix.h"
 #include "mma/warp.h"
+#include "ops/epilogue.h"
 
 #define TILE_W (8 * FRAGMENT_STRIDE)
 #define HALO_H (TILE_H + KERNEL_H - 1)

@@ -144,8 +144,8 @@ def _macros(divided: BottleneckTiling) -> dict[str, object]:
         "SECOND_ROW": divided.pieces[2], "INPUTS_AT": divided.inputs_at,
         "STARTS_AT": divided.starts_at,
         "EPILOGUES": " ".join(f"{prefix}EPILOGUE_PARAMETERS" for prefix in _LAYERS)}
-    for prefix, layer, fragments in zip(_LAYERS, layers, shared, strict=True):
+    for prefix, layer, division in zip(_LAYERS, layers, shared, strict=True):
         macros[prefix.removesuffix("_")] = layer.out_channels
-        macros[f"{prefix}OCTETS"] = fragments.fragments
+        macros[f"{prefix}FRAGMENTS"] = division.fragments
         macros.update(epilogue_macros(layer.epilogue, tensor_dtype="float16", prefix=prefix))
     return macros

@@ -3,6 +3,21 @@
 
 #pragma once
 
+#if !defined CONFIGURED && !defined EXCITES
+#define EXCITES 1 /* 1: with squeeze-and-excite */
+#endif
+#if !defined CONFIGURED && !defined OWN_CHUNKS
+#define OWN_CHUNKS 2 /* chunks of a work-group, at most */
+#endif
+#if !defined CONFIGURED && !defined HIDDEN_ROW
+#define HIDDEN_ROW 64 /* channels of all chunks */
+#define EXCITE_OPERANDS /* declares the operands of both epilogues */
+#define SQUEEZE_EPILOGUE(value, channel, index) /* applies the epilogue of the first product */
+#define EXCITE_EPILOGUE(value, channel, index) /* applies that of the second one */
+/* scales a result by its channel's gate */
+#define SCALE_EPILOGUE(value, channel, index) value *= scale_operand0[channel];
+#endif
+
 #include "ops/region/squeeze_excite.h"
 #include "mma_sizes.h"
 

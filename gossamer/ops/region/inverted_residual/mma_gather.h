@@ -2,6 +2,19 @@
 
 #pragma once
 
+#if !defined CONFIGURED && !defined GATHERS
+#define GATHERS 1 /* 1: the expansion reads windows of an image */
+#endif
+#if !defined CONFIGURED && !defined GATHERED
+#define GATHERED 9 /* numbers of a window */
+#define FILTER_H 3 /* rows of the first convolution's window */
+#define FILTER_W 1 /* columns of it */
+#define FILTER_STEP_Y 1 /* rows from a window to the next */
+#define FILTER_STEP_X 1 /* columns from a window to the next */
+#define FILTER_DILATION_Y 1 /* rows from a tap to the next */
+#define FILTER_DILATION_X 1 /* columns from a tap to the next */
+#endif
+
 #include "ops/image.h"
 #include "mma_products.h"
 

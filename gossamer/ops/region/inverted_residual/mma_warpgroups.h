@@ -4,6 +4,10 @@
 
 #pragma once
 
+#if !defined CONFIGURED && !defined WGMMA
+#define WGMMA 1 /* 1: a warpgroup is four warps, which multiply together by wgmma (sm_90a) */
+#endif
+
 #include "ptx/wgmma.h"
 #include "mma_products.h"
 

@@ -6,17 +6,23 @@
  * while the kernel before still runs. Its warps take turns with tiles of 16 pixels, of which each
  * lane loads its operands from memory: a quarter of LINE channels of pixels lane / 4 and
  * lane / 4 + 8. Four lanes thus read 64 neighbouring bytes of a pixel, which are the operands of two
- * products; the inputs of a product are in an order in which weights are read in the same way.
- *
- * HALVES    1: x, y and operands are 16-bit floats; 0: they are floats
- * TF32      1: floats are multiplied as TF32; 0: as float32
- * CHANNELS  channels of x, a multiple of WIDTH */
+ * products; the inputs of a product are in an order in which weights are read in the same way. */
+
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+#define HALVES 1 /* 1: x, y and operands are 16-bit floats; 0: they are floats */
+#define TF32 0 /* 1: floats are multiplied as TF32; 0: as float32 */
+#define WIDTH 8 /* channels of a word of 16 bytes */
+#define CHANNELS 320 /* channels of x, a multiple of WIDTH */
+#define OUT_PART 32 /* output channels of a work-group, a multiple of 8 */
+#define WARPS 4 /* warps of a work-group */
+#endif
 
 #include "dialect/common.h"
 #include "ptx/griddepcontrol.h"
 #include "ptx/cp_async.h"
 #include "mma/warp.h"
 #include "mma/precisions.h"
+#include "ops/epilogue.h"
 
 #define WORK_GROUP_SIZE (32 * WARPS)
 #define LINE (4 * WIDTH)

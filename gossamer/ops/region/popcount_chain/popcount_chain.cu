@@ -6,11 +6,7 @@
  * warp votes on words of 32 results and sends them to all work-groups of the cluster, which meet
  * before the next product.
  *
- * ITEMS     work-items of a work-group
- * SIGNS     1: x are floats, of which SIGN_EPILOGUE makes signs; 0: x are packed words
  * WORD_BITS the size of the words of x, OUT_WORD_BITS that of the words of y, 0 where y are floats
- * OUT_PLANES  bits of a result in y
- * PRODUCTS  the products in order, as HIDDEN(number, number of the next) and at last FINAL(number)
  *
  * Of product i: Li_DEPTH its inner products' length, Li_WORDS the words of 32 bits that hold it and
  * Li_QUADS the same in fours, Li_PLANES the bits of an input, of which with 2 the first says whether
@@ -19,11 +15,44 @@
  * begin in shared memory, in 16 bytes. Li_THRESHOLDS is 1 where these are thresholds, else the
  * epilogue Li_EPILOGUE is computed. */
 
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+#define ITEMS 128 /* work-items of a work-group */
+#define CLUSTER 8 /* work-groups of a cluster */
+#define SIGNS 0 /* 1: x are floats, of which SIGN_EPILOGUE makes signs; 0: x are packed words */
+#define INPUT uint /* type of x */
+#define WORD_BITS 32 /* bits of a word of x */
+#define OUTPUT float /* type of y */
+#define OUT_WORD_BITS 0 /* bits of a word of y; 0: y are floats */
+#define OUT_PLANES 1 /* bits of a result in y */
+#define COUNT 1 /* number of products */
+#define BITS 0 /* where the weights begin in shared memory, in 16 bytes */
+#define CONSTANTS 32 /* where the constants of all columns begin there */
+#define INPUTS 64 /* where the inputs of the products begin there */
+#define PARTIAL 66 /* where partial sums begin there */
+#define ALL_COLUMNS 32 /* columns of a work-group of each product */
+#define ALL_QUADS 1 /* fours of words of a row of each product */
+#define EPILOGUES /* parameters of the products' epilogues */
+/* the products in order, as HIDDEN(number, number of the next), the last as FINAL(number) */
+#define PRODUCTS FINAL(0)
+#define L0_DEPTH 70 /* offset of product 0 the length of its inner products, in floats */
+#define L0_WORDS 3 /* words of 32 bits that hold it */
+#define L0_QUADS 1 /* these words in fours */
+#define L0_PLANES 1 /* bits of an input; with 2 the first says whether it differs from 0 */
+#define L0_RESULTS 70 /* its columns */
+#define L0_COLUMNS 32 /* its columns of a work-group, a multiple of 32 */
+#define L0_INPUT 64 /* where its inputs begin in shared memory, in 16 bytes */
+#define L0_BITS 0 /* where its weights begin there */
+#define L0_CONSTANTS 32 /* where the constants of its columns begin there */
+#define L0_THRESHOLDS 0 /* 1: the constants are thresholds; 0: the epilogue is computed */
+#define L0_EPILOGUE(value, channel, index) /* applies its epilogue */
+#endif
+
 #include "dialect/common.h"
 #include "ptx/griddepcontrol.h"
 #include "ptx/cp_async.h"
 #include "ptx/mbarrier.h"
 #include "ptx/cluster.h"
+#include "ops/epilogue.h"
 
 #define WARPS (ITEMS / 32)
 

@@ -28,8 +28,26 @@
 
 #pragma once
 
+#if !defined CONFIGURED && !defined WORD_BITS
+#define WORD_BITS 64 /* bits of a word, 32 or 64 */
+#define PLANES 1 /* 1 for inputs of -1 and 1, 2 where a first word says which inputs are not 0 */
+#define OUTPUT_PLANES 1 /* the same of packed outputs; 0 where there are none */
+#define FLOATS 0 /* 1: floats are written; of both, the packed output is the second result */
+#define THRESHOLDS 1 /* 1: integers stand in for the epilogue */
+#define HALVES 0 /* 1: the floats, and the operands of the epilogue, are 16-bit floats */
+/* channels whose floats are read and written at once: 8 of 16-bit floats, 4 of others whose
+ * channels lie side by side in memory in multiples of 4, else 1 */
+#define VECTOR 1
+#define AT_ONCE 3 /* steps that a warp multiplies between two barriers */
+#define CONSTANT_CLASSES 6 /* classes of pixels whose constants are kept in shared memory, or 0 */
+#endif
+#if !defined CONFIGURED && !defined EXCHANGES
+#define EXCHANGES 0 /* 1: floats are read and written in shared memory (exchange.h) */
+#endif
+
 #include "dialect/common.h"
 #include "ptx/cp_async.h"
+#include "ops/epilogue.h"
 
 #define WORDS (256 / WORD_BITS)
 #define WORD_BYTES (WORD_BITS / 8)

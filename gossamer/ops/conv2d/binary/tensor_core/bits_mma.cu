@@ -4,13 +4,22 @@
  * A work-group computes WARPS_P * TILES_P * 16 output pixels, counted through all images, and
  * WARPS_C * TILES_C * 8 channels. Its warps divide these among them, and each step of the inner
  * product among WARPS_K of them, whose sums are added at the end. Channels are ordered so that a
- * lane has 2 * TILES_C consecutive ones of a pixel: it packs the words of the output alone.
- *
- * STAGES  parts of shared memory, each of which holds AT_ONCE steps for each of WARPS_K warps */
+ * lane has 2 * TILES_C consecutive ones of a pixel: it packs the words of the output alone. */
+
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+#define WARPS_P 1 /* warps along the pixels of a tile */
+#define WARPS_C 2 /* warps along the channels of a tile */
+#define WARPS_K 1 /* warps that share the inner products of a tile */
+#define TILES_P 1 /* tiles of 16 pixels of a warp */
+#define TILES_C 4 /* tiles of 8 channels of a warp */
+#define STAGES 3 /* parts of shared memory for the inputs, of AT_ONCE steps each */
+#define BLOCKS_PER_UNIT 1 /* work-groups that a multiprocessor is to hold at once */
+#endif
 
 #include "dialect/common.h"
 #include "ptx/griddepcontrol.h"
 #include "ptx/cp_async.h"
+#include "ops/epilogue.h"
 #include "bits.h"
 
 #define TILE_P (WARPS_P * TILES_P * 16)
@@ -173,7 +182,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_mma(
         /* the warps that share pixels count their ones in turn */
         bool counts_phase = phase % WARPS_C == warp_c;
         /* two steps of two planes at once would need more registers than there are */
-        _Pragma("unroll (PLANES == 1 ? AT_ONCE : 1)") for (int step = 0; step < AT_ONCE; step++) {
+        UNROLL_BY((PLANES == 1 ? AT_ONCE : 1)) for (int step = 0; step < AT_ONCE; step++) {
             int in_stage = part * AT_ONCE + step;
             const uchar *words = held + (in_stage * WORDS + lane % 4) * LINE
                                  + (warp_p * TILES_P * 16 + lane / 4) * PLACE_BYTES;

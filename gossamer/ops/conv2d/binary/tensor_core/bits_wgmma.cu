@@ -11,11 +11,21 @@
  * has TILE_C / 4 consecutive ones of a pixel: it packs the words of the output alone. With
  * EXCHANGES a warp reads and writes floats through shared memory (exchange.h). */
 
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+#define TILE_C 64 /* channels of a work-group: 64, 128 or 256 */
+#define WARPGROUPS 2 /* warpgroups that multiply */
+#define COPIERS 1 /* 1: two more warps for each warpgroup do nothing but copy */
+#define STAGES 3 /* parts of shared memory for the inputs of a warpgroup */
+#define BLOCKS_PER_UNIT 1 /* work-groups that a multiprocessor is to hold at once */
+#define HALO 0 /* 1: a stage holds all inputs of a tile (halo.h), which needs COPIERS */
+#endif
+
 #include "dialect/common.h"
 #include "ptx/griddepcontrol.h"
 #include "ptx/cp_async.h"
 #include "ptx/mbarrier.h"
 #include "ptx/wgmma.h"
+#include "ops/epilogue.h"
 #include "bits.h"
 #include "halo.h"
 #include "exchange.h"

@@ -14,6 +14,13 @@
 
 #pragma once
 
+#if !defined CONFIGURED && !defined EXCHANGES
+#define EXCHANGES 1 /* 1: floats are read and written in shared memory */
+#endif
+#if !defined CONFIGURED && !defined TILE_C
+#define TILE_C 64 /* channels of a work-group: 64, 128 or 256 */
+#endif
+
 #include "bits.h"
 
 #if EXCHANGES

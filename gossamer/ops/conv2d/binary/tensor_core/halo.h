@@ -10,6 +10,17 @@
 
 #pragma once
 
+#if !defined CONFIGURED && !defined HALO
+#define HALO 1 /* 1: inputs are copied by halos */
+#endif
+#if !defined CONFIGURED && !defined HALO_PIXELS
+#define HALO_PIXELS 50 /* pixels of a halo */
+#define KERNEL_H 3 /* rows of the window */
+#define KERNEL_W 3 /* columns of the window; windows have at most 31 taps */
+#define DILATION_Y 1 /* rows from a tap to the next */
+#define DILATION_X 1 /* columns from a tap to the next */
+#endif
+
 #include "bits.h"
 
 #if HALO

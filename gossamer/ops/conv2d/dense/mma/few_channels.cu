@@ -13,17 +13,31 @@
  * place before.
  *
  * The columns of the right operand are output channels. Those of GROUP_TILES neighbouring tiles are
- * in an order in which a lane holds neighbouring channels of a pixel and stores them at once.
- *
- * ROW_WIDTH      the power of 2 from KERNEL_W on, at least 2 and at most 16
- * STEPS          steps of 16 numbers of a filled window
- * GROUP_TILES    tiles of 8 output channels whose columns share an order: 4, 2 or 1
- * TILES_AT_ONCE  tiles of 16 outputs that a warp multiplies at once */
+ * in an order in which a lane holds neighbouring channels of a pixel and stores them at once. */
+
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+#define HALVES 1 /* 1: operands are 16-bit floats */
+#define WARPS 4 /* warps of a work-group */
+#define TILE_H 8 /* rows of outputs of a tile */
+#define TILE_W 16 /* columns of outputs of a tile */
+#define KERNEL_H 3 /* rows of the window */
+#define KERNEL_W 3 /* columns of the window */
+#define STRIDE_Y 2 /* rows from a window to the next */
+#define STRIDE_X 2 /* columns from a window to the next */
+#define CHANNELS 3 /* input channels */
+#define OUT_PART 32 /* output channels of a work-group, a multiple of 8 */
+/* numbers of a filled line: the power of 2 from KERNEL_W on, at least 2 and at most 16 */
+#define ROW_WIDTH 4
+#define STEPS 3 /* steps of 16 numbers of a filled window */
+#define GROUP_TILES 4 /* tiles of 8 output channels whose columns share an order: 4, 2 or 1 */
+#define TILES_AT_ONCE 1 /* tiles of 16 outputs that a warp multiplies at once */
+#endif
 
 #include "dialect/common.h"
 #include "ptx/griddepcontrol.h"
 #include "ptx/cp_async.h"
 #include "mma/warp.h"
+#include "ops/epilogue.h"
 #include "ops/image.h"
 
 #define WORK_GROUP_SIZE (32 * WARPS)

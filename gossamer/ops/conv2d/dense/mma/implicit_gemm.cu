@@ -23,14 +23,20 @@
  *
  * HALVES            1: x, weight, y and the epilogue's tensor operands are 16-bit floats; 0: they
  *                   are floats, which are read as TF32
- * POINTWISE         1: the pieces of a pixel lie side by side in x; 0: k_table holds the offset of
- *                   each piece from the window's corner in x, and its row << 16 | column
- * GATHER            1: k_table has an entry for each value of a piece, which are loaded one by one
- * PIXELS_FIRST      1: neighbouring work-items gather neighbouring pixels; 0: neighbouring pieces
- * OUT_VECTOR        output channels that are stored at once: VECTOR, 4 or 1
  * STAGED            1: the epilogue's one tensor operand, STAGED_OPERAND, is copied to shared
- *                   memory ahead, as the lines are, behind those of the tile; OUT_VECTOR is VECTOR
- * BLOCKS_PER_UNIT   work-groups that a multiprocessor is to hold at once */
+ *                   memory ahead, as the lines are, behind those of the tile; OUT_VECTOR is VECTOR */
+
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+/* 1: the pieces of a pixel lie side by side in x; 0: k_table holds the offset of each piece
+ * from the window's corner in x, and its row << 16 | column */
+#define POINTWISE 1
+/* 1: k_table has an entry for each value of a piece, which are loaded one by one */
+#define GATHER 0
+/* 1: neighbouring work-items gather neighbouring pixels; 0: neighbouring pieces */
+#define PIXELS_FIRST 0
+#define OUT_VECTOR 8 /* output channels that are stored at once: VECTOR, 4 or 1 */
+#define BLOCKS_PER_UNIT 1 /* work-groups that a multiprocessor is to hold at once */
+#endif
 
 #include "dialect/common.h"
 #include "ptx/cluster.h"
@@ -39,6 +45,7 @@
 #include "ptx/mbarrier.h"
 #include "ptx/wgmma.h"
 #include "mma/warp.h"
+#include "ops/epilogue.h"
 #include "implicit_gemm_tile.h"
 #include "wgmma.h"
 #include "warp_mma.h"

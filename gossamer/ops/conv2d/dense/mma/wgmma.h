@@ -5,6 +5,10 @@
 
 #pragma once
 
+#if !defined CONFIGURED && !defined WGMMA
+#define WGMMA 1 /* 1: four warps multiply together by wgmma (sm_90a) */
+#endif
+
 #include "implicit_gemm_tile.h"
 
 #if WGMMA

@@ -1,13 +1,18 @@
 /* Direct sparse convolution: an output is the inner product of a row of the weights, in CSR, with
  * the padded input from the start of the output point's window on. For this the columns of a row
  * are stretched: instead of the index of a weight in its filter they hold the offset in x from the
- * start of a window to the input that the weight multiplies.
- *
- * THREADS   work-items of a work-group; where it is not defined, this is the kernel that stretches
- * POINTS    output points of a work-item; where it is not defined, this is the untiled kernel
- * HALVES    1: x, y and the epilogue's tensor operands are 16-bit floats */
+ * start of a window to the input that the weight multiplies. */
+
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+/* work-items of a work-group; where it is not defined, this is the kernel that stretches */
+#define THREADS 64
+/* output points of a work-item; where it is not defined, this is the untiled kernel */
+#define POINTS 1
+#define HALVES 1 /* 1: tensors are 16-bit floats; 0: they are floats */
+#endif
 
 #include "dialect/common.h"
+#include "ops/epilogue.h"
 
 #ifndef THREADS
 

@@ -17,16 +17,27 @@
  * conflicts. The class counts up along channels, along x, and by ROW_CLASSES along y, so that it
  * too shifts with the output pixel.
  *
- * A place is the number of a row of shared memory times 128, plus the row's class.
- *
- * HALVES            1: x, y and the epilogue's tensor operands are 16-bit floats; 0: they are
- *                   floats, which are read as TF32
- * BLOCKS_PER_UNIT   work-groups that a multiprocessor is to hold at once */
+ * A place is the number of a row of shared memory times 128, plus the row's class. */
+
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+/* 1: x, y and the epilogue's tensor operands are 16-bit floats; 0: they are floats, which are
+ * read as TF32 */
+#define HALVES 1
+#define TILES 1 /* tiles of 16 output channels of a block, 1 or 2 */
+#define BLOCKS 4 /* blocks of a work-group */
+#define PARTS 1 /* parts of the images, each of which a warp computes */
+#define SETS 1 /* sets of HEIGHT x WIDTH output pixels of a work-group */
+#define HEIGHT 2 /* rows of output pixels of a warp */
+#define WIDTH 2 /* columns of output pixels of a warp */
+#define ROW_CLASSES 3 /* classes that a row of the image counts up */
+#define BLOCKS_PER_UNIT 1 /* work-groups that a multiprocessor is to hold at once */
+#endif
 
 #include "dialect/common.h"
 #include "ptx/cp_async.h"
 #include "ptx/ldmatrix.h"
 #include "mma/warp.h"
+#include "ops/epilogue.h"
 
 #if HALVES
 #define VECTOR 8

@@ -16,18 +16,29 @@
  *
  * A warp multiplies a block's steps for FRAGMENTS fragments; WARPS_P warps share a tile, PARTS
  * warps the steps. All warps and work-groups write their sums of one row tile and one fragment to one
- * of the work-groups, which adds them up; the work-groups take turns.
- *
- * HALVES    1: x, y and the epilogue's tensor operands are 16-bit floats; 0: they are floats, which
- *           are read as TF32
- * DEPTH     steps that are loaded ahead
- * BATCH     inputs that a work-item loads at once
- * STRIDED   1 where the vertical stride is not 1 */
+ * of the work-groups, which adds them up; the work-groups take turns. */
+
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+/* 1: x, y and the epilogue's tensor operands are 16-bit floats; 0: they are floats, which are
+ * read as TF32 */
+#define HALVES 1
+#define TILES 1 /* tiles of 16 output channels of a block */
+#define BLOCKS 2 /* blocks of a work-group */
+#define WARPS_P 1 /* warps that share a tile of pixels */
+#define PARTS 2 /* warps that share the steps of a block */
+#define FRAGMENTS 4 /* fragments of a warp, an even number */
+#define CLUSTER 2 /* work-groups of a cluster */
+#define KERNEL_WIDTH 3 /* columns of the window */
+#define DEPTH 2 /* steps that are loaded ahead */
+#define BATCH 4 /* inputs that a work-item loads at once */
+#define STRIDED 0 /* 1: the vertical stride is not 1 */
+#endif
 
 #include "dialect/common.h"
 #include "ptx/cluster.h"
 #include "ptx/ldmatrix.h"
 #include "mma/warp.h"
+#include "ops/epilogue.h"
 
 #define WARPS (BLOCKS * WARPS_P * PARTS)
 #define WORK_GROUP_SIZE (32 * WARPS)

@@ -10,17 +10,30 @@
  *
  * Output points are counted over (lines, places, images). In LINEAR a line has as many places as an
  * input line; those past the last output are computed and not stored, and the window of a point
- * starts at the number of the point. Otherwise the start of every point's window is computed.
- *
- * MASKED     1: x has no padding. tap_masks holds for each column a bit for the row of its tap (bits 0
- *            to 15) and one for the column of its tap (bits 16 to 31). A point has those bits set
- *            whose taps are outside of x, and reads zeros for them
- * VECTOR     neighbouring points that are loaded and stored at once: 1, or 4 images
- * DISTANCE   points from a work-item's point (or vector) to its next one: LANES * VECTOR, or less
- *            where that would be past the last point
- * HALVES     1: x, y and the epilogue's tensor operands are 16-bit floats */
+ * starts at the number of the point. Otherwise the start of every point's window is computed. */
+
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+#define ROWS 4 /* output channels of a block */
+#define POINTS 4 /* output points of a work-item */
+#define LANES 32 /* work-items of a set, which computes LANES * POINTS output points of a block */
+#define BLOCKS 1 /* blocks of a work-group */
+#define SPLITS 1 /* sets that share the columns of a block: 1 or a multiple of ROWS */
+/* 1: x has no padding. tap_masks holds for each column a bit for the row of its tap (bits 0 to
+ * 15) and one for the column of its tap (bits 16 to 31). A point has those bits set whose taps
+ * are outside of x, and reads zeros for them */
+#define MASKED 0
+#define VECTOR 1 /* neighbouring points that are loaded and stored at once: 1, or 4 images */
+/* points from a work-item's point (or vector) to its next one: LANES * VECTOR, or less where
+ * that would be past the last point */
+#define DISTANCE 32
+/* 1: a line has as many places as an input line; 0: the start of every point's window is
+ * computed */
+#define LINEAR 1
+#define HALVES 1 /* 1: tensors are 16-bit floats; 0: they are floats */
+#endif
 
 #include "dialect/common.h"
+#include "ops/epilogue.h"
 
 #define SET_COUNT (BLOCKS * SPLITS)
 #define WORK_GROUP_SIZE (LANES * SET_COUNT)
