@@ -64,8 +64,8 @@ class PixelTile:
         return self.cluster * self.parts
 
     @property
-    def packed_fragments(self) -> int:
-        """Fragments, of 16 rows and one fragment, that each work-group of a cluster adds up."""
+    def sum_fragments(self) -> int:
+        """Fragments of sums, of 16 rows and 8 pixels, that each work-group of a cluster adds up."""
         return self.blocks * self.tiles * self.warps_p * self.fragments // self.cluster
 
     @property
