@@ -3,13 +3,7 @@
 #pragma once
 
 #include "mma_products.h"
-
-/* Returns where a column of the windows is in shared memory. With a stride of 2 the even columns
- * precede the odd ones, so that those that a tap meets are neighbours. */
-INLINE int column_place(int column)
-{
-    return CONVOLVES && STRIDE_X == 2 ? column / 2 + column % 2 * CEIL_DIV(HALO_W, 2) : column;
-}
+#include "mma_tile.h"
 
 #if CONVOLVES
 /* A warp convolves 16 pixels of 8 channels by products, of which each takes a pair of taps: the

@@ -19,7 +19,8 @@
 #endif
 
 #include "ops/region/squeeze_excite.h"
-#include "mma_sizes.h"
+#include "mma_products.h"
+#include "mma_tile.h"
 
 #if EXCITES
 #define EXCITE_PARAMETERS                                                      \
@@ -66,6 +67,59 @@ INLINE void squeeze_means(float *parts, const float *means, const REAL *weights,
             }
         }
         give_part(parts, sum, number, rank, lane);
+    }
+}
+/* Computes the gates of the hidden channels of this work-group's chunks, (chunks, CHUNK), from what it
+ * convolved. Behind the gates shared memory has room for what the first product makes. */
+INLINE void make_gates(float *gates, const REAL *convolved, int own_chunks, const Tile &tile,
+                       const REAL *squeeze, const REAL *excite,
+                       [[maybe_unused]] const float *small_constants)
+{
+    float *parts = gates + OWN_CHUNKS * CHUNK;
+    sum_channels(gates, convolved, own_chunks, tile.warp, tile.lane);
+    BARRIER();
+    CLUSTER_WAIT();
+    squeeze_means(parts, gates, squeeze, own_chunks, tile.rank, tile.warp, tile.lane);
+    CLUSTER_BARRIER();
+    EXCITE_OPERANDS
+    float *squeezed = parts + CLUSTER * SQUEEZED;
+    for (int number = tile.item; number < SQUEEZED; number += WORK_GROUP_SIZE) {
+        float sum = sum_of_parts(parts, number);
+        SQUEEZE_EPILOGUE(sum, number, 0)
+        squeezed[number] = sum;
+    }
+    BARRIER();
+    for (int i = tile.item; i < own_chunks * CHUNK; i += WORK_GROUP_SIZE) {
+        int channel = (tile.rank + i / CHUNK * CLUSTER) * CHUNK + i % CHUNK;
+        float gate = gate_sum(squeezed, excite, HIDDEN_ROW, channel);
+        EXCITE_EPILOGUE(gate, channel, 0)
+        gates[i] = gate;
+    }
+    BARRIER();
+}
+
+/* Scales what this work-group convolved by the gates. hidden: number of hidden channels. */
+INLINE void scale_chunks(REAL *convolved, const float *gates, int own_chunks, const Tile &tile,
+                         [[maybe_unused]] int hidden)
+{
+    for (int i = tile.item; i < own_chunks * TILE_H * TILE_W * (CHUNK / 4); i += WORK_GROUP_SIZE) {
+        int channel = i % (CHUNK / 4) * 4, pixel = i / (CHUNK / 4);
+        int own_chunk = pixel / (TILE_H * TILE_W);
+        int place = own_chunk * CONVOLVED_WORDS * WIDTH + pixel % (TILE_H * TILE_W) * CHUNK_ROW
+                    + channel;
+        float4 value = LOAD_REAL4(convolved, place);
+        float lanes[4] = {value.x, value.y, value.z, value.w};
+        const float *scale_operand0 = gates + own_chunk * CHUNK;
+        UNROLL for (int j = 0; j < 4; j++) {
+            SCALE_EPILOGUE(lanes[j], channel + j, 0)
+#if PADDED
+            /* what scales may make anything of channels that do not exist */
+            if ((tile.rank + own_chunk * CLUSTER) * CHUNK + channel + j >= hidden)
+                lanes[j] = 0.0f;
+#endif
+            lanes[j] = rounded(lanes[j]);
+        }
+        STORE_REAL4(convolved, place, MAKE4(lanes[0], lanes[1], lanes[2], lanes[3]));
     }
 }
 #else
