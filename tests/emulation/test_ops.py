@@ -35,7 +35,7 @@ def smallest_of_each_precision(variants: list[Variant]) -> list[Variant]:
 
     variants_by_precision: dict[str, Variant] = {}
     # test_direct_sparse_pixels.py looks for races in its kernel, whose variants have octets
-    for variant in sorted((v for v in variants if "octets" not in dict(v.config)), key=size):
+    for variant in sorted((v for v in variants if "fragments" not in dict(v.config)), key=size):
         variants_by_precision.setdefault(variant.precision, variant)
     return list(variants_by_precision.values())
 

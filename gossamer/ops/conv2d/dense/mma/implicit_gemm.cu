@@ -49,6 +49,7 @@
 #include "implicit_gemm_tile.h"
 #include "wgmma.h"
 #include "warp_mma.h"
+#include "partial_sums.h"
 
 #if WGMMA
 #define NEXT_SLOT(slot)     \
@@ -319,15 +320,7 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
 #if WGMMA
             mbarrier_wait_parity(arrived + slot, phase);
             fence_proxy_async();
-            wgmma_fence();
-            UNROLL for (int i = 0; i < FRAGMENTS_P; i++)
-                UNROLL for (int step = 0; step < STEPS; step++)
-                    wgmma_ss(
-                        sums[i],
-                        matrix_descriptor(lines + (warp / 4 * FRAGMENTS_P + i) * 64 * LINE
-                                          + step * 32),
-                        matrix_descriptor(weights + step * 32));
-            wgmma_commit_group();
+            multiply_stage(sums, lines, weights, warp);
             if (stage > start) {
                 wgmma_wait_group<1>();
                 release(slot == 0 ? SLOTS - 1 : slot - 1);
@@ -341,19 +334,8 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
             cp_async_wait_group<LEAD - 1>();
             BARRIER();
             copy_ahead();
-            uint x_address = lines + (warp_p * (TILE_P / WARPS_P) + lane % 16) * LINE
-                             + ((lane / 16 ^ lane % 8) << 4);
-            uint weight_address = weights + (warp_m * (TILE_M / WARPS_M)
-                                             + lane / 16 * 8 + lane % 8) * LINE
-                                  + ((lane / 8 % 2 ^ lane % 8) << 4);
-            int left_over = CEIL_DIV(pieces, 2) - stage * STEPS;
-            if (left_over >= STEPS) {
-                UNROLL for (int k = 0; k < STEPS; k += WARPS_K)
-                    multiply_step(sums, x_address, weight_address, k + (int)warp_k);
-            } else {
-                _Pragma("unroll 1") for (int k = (int)warp_k; k < left_over; k += WARPS_K)
-                    multiply_step(sums, x_address, weight_address, k);
-            }
+            multiply_stage(sums, lines, weights, CEIL_DIV(pieces, 2) - stage * STEPS, warp_m, warp_p,
+                           warp_k, lane);
             NEXT_SLOT(slot)
         }
 #endif
@@ -399,34 +381,13 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
 #endif
 #else
         float4 *partial = (float4 *)(memory + SLOTS * (SLOT_BYTES / 1024));
-        int holder = rank * WARPS_K + (int)warp_k;
         CLUSTER_WAIT(); /* all work-groups of the cluster have started and can be written to */
-        UNROLL for (int i = 0; i < FRAGMENTS_P; i++)
-            UNROLL for (int half = 0; half < 2; half++)
-                UNROLL for (int block = 0; block < BLOCKS; block++) {
-                    int set = ((int)FRAGMENT_LINE(i) / 8 + half) * (WARPS_M * BLOCKS)
-                              + (int)warp_m * BLOCKS + block;
-                    float4 *there = map_cluster(partial, set % CLUSTER)
-                                    + (holder * SHARE + set / CLUSTER) * (VECTOR * 8) + lane;
-                    UNROLL for (int v = 0; v < VECTOR / 4; v++) {
-                        const float (&lower)[4] = sums[i][block * OF_BLOCK + 2 * v];
-                        const float (&upper)[4] = sums[i][block * OF_BLOCK + 2 * v + 1];
-                        there[v * 32] = MAKE4(lower[half * 2], lower[half * 2 + 1],
-                                              upper[half * 2], upper[half * 2 + 1]);
-                    }
-                }
+        give_sums(partial, sums, rank * WARPS_K + (int)warp_k, warp, warp_m, warp_p, lane);
         CLUSTER_BARRIER();
         for (int share = (int)warp; share < SHARE; share += WARPS) {
             int set = share * CLUSTER + rank;
             float values[VECTOR] = {};
-            UNROLL for (int other = 0; other < HOLDERS; other++)
-                UNROLL for (int v = 0; v < VECTOR / 4; v++) {
-                    float4 more = partial[(other * SHARE + share) * (VECTOR * 8) + v * 32 + lane];
-                    values[4 * v] += more.x;
-                    values[4 * v + 1] += more.y;
-                    values[4 * v + 2] += more.z;
-                    values[4 * v + 3] += more.w;
-                }
+            add_parts(values, partial, share, lane);
             if (SUMS % CLUSTER == 0 || set < SUMS)
                 store(values, first_pixel + set / (WARPS_M * BLOCKS) * 8 + (int)lane / 4,
                       first_m + set % (WARPS_M * BLOCKS) * 4 * VECTOR + (int)lane % 4 * VECTOR, 0);

@@ -23,4 +23,23 @@ INLINE void multiply_step(float (&sums)[FRAGMENTS_P][FRAGMENTS_M][4], uint x_add
             mma_sync(sums[i][2 * j + 1], lines[i], weights[j].z, weights[j].w);
         }
 }
+
+/* Multiplies a warp's share of a stage. lines, weights: the addresses of the stage's lines. steps:
+ * those that are left of K, of which a stage has STEPS at most. warp_m, warp_p, warp_k: number of the
+ * warp along the channels, the pixels and K. */
+INLINE void multiply_stage(float (&sums)[FRAGMENTS_P][FRAGMENTS_M][4], uint lines, uint weights,
+                           int steps, uint warp_m, uint warp_p, uint warp_k, uint lane)
+{
+    uint x_address = lines + (warp_p * (TILE_P / WARPS_P) + lane % 16) * LINE
+                     + ((lane / 16 ^ lane % 8) << 4);
+    uint weight_address = weights + (warp_m * (TILE_M / WARPS_M) + lane / 16 * 8 + lane % 8) * LINE
+                          + ((lane / 8 % 2 ^ lane % 8) << 4);
+    if (steps >= STEPS) {
+        UNROLL for (int k = 0; k < STEPS; k += WARPS_K)
+            multiply_step(sums, x_address, weight_address, k + (int)warp_k);
+    } else {
+        _Pragma("unroll 1") for (int k = (int)warp_k; k < steps; k += WARPS_K)
+            multiply_step(sums, x_address, weight_address, k);
+    }
+}
 #endif

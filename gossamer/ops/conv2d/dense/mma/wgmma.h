@@ -9,6 +9,7 @@
 #define WGMMA 1 /* 1: four warps multiply together by wgmma (sm_90a) */
 #endif
 
+#include "ptx/wgmma.h"
 #include "implicit_gemm_tile.h"
 
 #if WGMMA
@@ -83,5 +84,20 @@ INLINE void wgmma_ss(float (&sums)[TILE_M / 8][4], ulong x, ulong weights)
                    SIXTEEN(24), SIXTEEN(28)
                  : "l"(x), "l"(weights));
 #endif
+}
+
+/* Starts to multiply a stage for the tiles of a warpgroup, as one group of wgmma. lines, weights: the
+ * addresses of the stage's lines. */
+INLINE void multiply_stage(float (&sums)[FRAGMENTS_P][FRAGMENTS_M][4], uint lines, uint weights,
+                           uint warp)
+{
+    wgmma_fence();
+    UNROLL for (int i = 0; i < FRAGMENTS_P; i++)
+        UNROLL for (int step = 0; step < STEPS; step++)
+            wgmma_ss(sums[i],
+                     matrix_descriptor(lines + (warp / 4 * FRAGMENTS_P + i) * 64 * LINE
+                                       + step * 32),
+                     matrix_descriptor(weights + step * 32));
+    wgmma_commit_group();
 }
 #endif
