@@ -109,6 +109,40 @@ INLINE ulong matrix_descriptor(uint address)
     return (ulong)(address >> 4) | (ulong)TILE_C << 16 | (ulong)(128 >> 4) << 32;
 }
 
+/* Starts to multiply the steps of a phase, as one group of wgmma. upper, lower: the operands of both of
+ * the lane's pixels. weights: the address of those of phase 0, at which the sums begin. */
+INLINE void multiply_steps(int (&sums)[SUMS], const Operand (&upper)[AT_ONCE],
+                           const Operand (&lower)[AT_ONCE], uint weights, int phase)
+{
+    wgmma_fence();
+    UNROLL for (int step = 0; step < AT_ONCE; step++)
+        UNROLL for (int plane = 0; plane < PLANES; plane++)
+            wgmma_bits(sums, upper[step].low[plane], lower[step].low[plane],
+                       upper[step].high[plane], lower[step].high[plane],
+                       matrix_descriptor(weights + (phase * AT_ONCE + step) * STEP_BYTES
+                                         + plane * PLANE_BYTES),
+                       phase + step + plane > 0);
+    wgmma_commit_group();
+}
+
+/* Initialises the barriers for the weights of each phase, and starts the copies of these. all_full: the
+ * barriers of the warpgroups' stages, of which the full ones wait for the copiers. */
+INLINE void start_weights(uint held, const uchar *weights, ulong *barriers,
+                          [[maybe_unused]] ulong *all_full, int phases)
+{
+    for (int phase = 0; phase < phases; phase++)
+        mbarrier_init(barriers + phase, 1);
+    if (COPIERS)
+        for (int number = 0; number < 2 * WARPGROUPS * STAGES; number++)
+            mbarrier_init(all_full + number, number / STAGES % 2 ? 128 : 64);
+    fence_proxy_async();
+    for (int phase = 0; phase < phases; phase++) {
+        int first = phase * (AT_ONCE * STEP_BYTES);
+        mbarrier_arrive_expect_tx(barriers + phase, AT_ONCE * STEP_BYTES);
+        cp_async_bulk(held + first, weights + first, AT_ONCE * STEP_BYTES, barriers + phase);
+    }
+}
+
 KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
     const uchar *RESTRICT x, const int2 *RESTRICT taps, const uchar *RESTRICT weights,
     const int *RESTRICT constants, const uchar *RESTRICT flips, const int *RESTRICT thresholds,
@@ -150,21 +184,8 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
     if (LOCAL_ID(0) < 4)
         zeros[LOCAL_ID(0)] = 0;
 #endif
-    if (LOCAL_ID(0) == 0) {
-        for (int phase = 0; phase < phases; phase++)
-            mbarrier_init(barriers + phase, 1);
-#if COPIERS
-        for (int number = 0; number < 2 * WARPGROUPS * STAGES; number++)
-            mbarrier_init(all_full + number, number / STAGES % 2 ? 128 : 64);
-#endif
-        fence_proxy_async();
-        const uchar *own = weights + (INT64)tile_c * weight_bytes;
-        for (int phase = 0; phase < phases; phase++) {
-            int first = phase * (AT_ONCE * STEP_BYTES);
-            mbarrier_arrive_expect_tx(barriers + phase, AT_ONCE * STEP_BYTES);
-            cp_async_bulk(held + first, own + first, AT_ONCE * STEP_BYTES, barriers + phase);
-        }
-    }
+    if (LOCAL_ID(0) == 0)
+        start_weights(held, weights + (INT64)tile_c * weight_bytes, barriers, all_full, phases);
     for (int number = LOCAL_ID(0); number < phases * LINES; number += THREADS)
         own_taps[number] = taps[number];
 #if CONSTANT_CLASSES
@@ -322,16 +343,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
 #endif
             if (is_first)
                 mbarrier_wait_parity(barriers + phase, 0);
-            wgmma_fence();
-            UNROLL for (int step = 0; step < AT_ONCE; step++)
-                UNROLL for (int plane = 0; plane < PLANES; plane++)
-                    wgmma_bits(sums, upper[buffer][step].low[plane],
-                               lower[buffer][step].low[plane], upper[buffer][step].high[plane],
-                               lower[buffer][step].high[plane],
-                               matrix_descriptor(held + (phase * AT_ONCE + step) * STEP_BYTES
-                                                 + plane * PLANE_BYTES),
-                               phase + step + plane > 0);
-            wgmma_commit_group();
+            multiply_steps(sums, upper[buffer], lower[buffer], held, phase);
 #if COPIERS
             bool is_last = !HALO || phase == phases - 1;
             if (is_last)

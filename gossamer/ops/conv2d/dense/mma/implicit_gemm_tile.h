@@ -28,7 +28,7 @@
 #define TILE_P 128 /* output pixels of a tile */
 #define TILE_M 64 /* output channels of a tile */
 #define WARPS_P 4 /* warps along the pixels of a tile */
-#define WARPS_M 2 /* warps along the output channels of a tile; 1 with WGMMA */
+#define WARPS_M 1 /* warps along the output channels of a tile; 1 with WGMMA */
 #define WARPS_K 1 /* warps that share the K range of a tile; 1 with WGMMA */
 #define SLOTS 3 /* slots for the lines of a stage in shared memory */
 /* 1: a work-group keeps the weights of its output channels for all tiles */
