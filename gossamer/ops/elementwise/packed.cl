@@ -1,8 +1,5 @@
 /* The results of an expression that are -1, 0 or 1, packed: bits of 32 channels of a pixel for each
- * work-item, which reads them, applies the expression to each and writes a part of a word.
- *
- * TARGET_PLANES, TARGET_PARTS  those of packed_bits.h
- * EPILOGUE, EPILOGUE4  apply the expression to a value, and to four of neighbouring channels */
+ * work-item, which reads them, applies the expression to each and writes a part of a word. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define FOURS 0 /* 1: the channels of a part exist and lie side by side */

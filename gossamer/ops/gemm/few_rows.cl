@@ -1,7 +1,6 @@
 /* A matrix product of ROWS rows. Each work-group reduces one column of the result; its work-items
  * stride along a contiguous row of weights. The kernel is memory-bound: it reads every weight once,
- * the first HELD pieces of a work-item while the kernel before still runs.
- * VECTOR is 4 where the depth is a multiple of 4, else 1. WORK_GROUP_SIZE is a power of two. */
+ * the first HELD pieces of a work-item while the kernel before still runs. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define ROWS 1 /* rows of the product */

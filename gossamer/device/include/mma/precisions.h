@@ -1,6 +1,4 @@
-/* Products of tensor cores in three precisions, of operands that are loaded as words of 16 bytes.
- *
- * HALVES  1: operands are 16-bit floats; 0: they are floats */
+/* Products of tensor cores in three precisions, of operands that are loaded as words of 16 bytes. */
 
 #pragma once
 

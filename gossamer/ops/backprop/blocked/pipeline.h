@@ -10,11 +10,7 @@
  * where delta_r is the change of the hidden units' weights by the error of r for an input of 1. The
  * matmul warps compute W x_s during block u, `gram` holds the inner products, and the first warp
  * adds each delta_r to the sums of later samples (`pending`). Weight decay multiplies W by `keep`
- * at each sample, and products by its powers.
- *
- * BLOCK           number of samples of a block, a multiple of 4
- * REACH           2 * BLOCK
- * and the macros of sequential_core.h */
+ * at each sample, and products by its powers. */
 
 #pragma once
 

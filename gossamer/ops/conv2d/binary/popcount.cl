@@ -3,14 +3,7 @@
  * A work-group computes TILE_M output channels of PATCHES_Y * WORK_H rows and PATCHES_X * WORK_W
  * columns of outputs. Its input words lie in shared memory, CHUNK words of a pixel at a time. A
  * work-item computes one channel of WORK_H * WORK_W outputs; the work-items of a warp have 32
- * consecutive channels, so that they read the same input words, and vote the words of the output.
- *
- * Macros: WORD_BITS is 32 or 64. PLANES is 1 for inputs of -1 and 1, and 2 where a first word says
- * which inputs are not 0. OUTPUT_PLANES is the same for packed outputs, and 0 where there is none.
- * FLOATS is set where floats are written; of both the packed output is the second result.
- * THRESHOLDS is set where integers stand in for the epilogue, MASKED where words have channels of
- * several groups. PADDING is the value of pixels outside of the image, -1, 0 or 1, and TAKE_BACK is
- * set where zeros are taken for -1 there. TILE_M is a multiple of 32. */
+ * consecutive channels, so that they read the same input words, and vote the words of the output. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define WORD_BITS 32 /* bits of a word, 32 or 64 */

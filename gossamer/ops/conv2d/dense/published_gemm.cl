@@ -4,8 +4,6 @@
  * b (TILE_K by 64 columns) to shared memory, and each of its 16 by 8 work-items adds 8 rows by 4
  * columns of the tiles' product to sums in registers. The tiles advance along the depth.
  *
- * A_VECTOR, B_VECTOR 4 where rows of a, or of b and c, may be read four wide; else 1
- *
  * The rows of a work-item are 8 apart and rows of the tile of a are padded, so that neighbouring
  * work-items read from different banks. */
 

@@ -4,16 +4,7 @@
  * product's columns, whose weights it copies to its shared memory while the kernel before this one
  * still runs. A work-item compares the words of a row with those of a column, or of a part of it. A
  * warp votes on words of 32 results and sends them to all work-groups of the cluster, which meet
- * before the next product.
- *
- * WORD_BITS the size of the words of x, OUT_WORD_BITS that of the words of y, 0 where y are floats
- *
- * Of product i: Li_DEPTH its inner products' length, Li_WORDS the words of 32 bits that hold it and
- * Li_QUADS the same in fours, Li_PLANES the bits of an input, of which with 2 the first says whether
- * it differs from 0, Li_RESULTS its columns and Li_COLUMNS those of a work-group, a multiple of 32,
- * Li_INPUT, Li_BITS and Li_CONSTANTS where its inputs, its weights and the constants of its columns
- * begin in shared memory, in 16 bytes. Li_THRESHOLDS is 1 where these are thresholds, else the
- * epilogue Li_EPILOGUE is computed. */
+ * before the next product. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define ITEMS 128 /* work-items of a work-group */

@@ -14,17 +14,7 @@
  *
  *     2 agreeing - (how many of x differ from 0).
  *
- * In both cases 2 ones - counted is computed first, where counted is the same for all channels.
- *
- * Macros: WORD_BITS is 32 or 64. PLANES is 1 for inputs of -1 and 1, and 2 where a first word says
- * which inputs are not 0. OUTPUT_PLANES is the same for packed outputs, and 0 where there is none.
- * FLOATS is set where floats are written; of both the packed output is the second result. With HALVES
- * these and the operands of the epilogue are 16-bit floats. VECTOR is the number of channels whose
- * floats are read and written at once: 8 of 16-bit floats, 4 of others whose channels lie side by side
- * in memory in multiples of 4, else 1. THRESHOLDS is set where integers stand in for the epilogue.
- * AT_ONCE is the number of steps that a warp multiplies between two barriers. CONSTANT_CLASSES is the
- * number of classes of pixels whose constants are kept in shared memory, or 0. With EXCHANGES floats
- * are read and written in shared memory (exchange.h). */
+ * In both cases 2 ones - counted is computed first, where counted is the same for all channels. */
 
 #pragma once
 

@@ -4,9 +4,7 @@
  * Pixels are counted through the rows and through the images. The halo begins with the first one under
  * the window of the tile's first output pixel, and has HALO_PIXELS. A line of it has one word of each,
  * and the next line begins 8 banks further on. What lies outside of the image for a window may be
- * inside for another, so an operand there is not loaded from the halo, but from a place of zeros.
- *
- * Macros: KERNEL_H, KERNEL_W, DILATION_Y and DILATION_X. Windows have at most 31 taps. */
+ * inside for another, so an operand there is not loaded from the halo, but from a place of zeros. */
 
 #pragma once
 

@@ -1,7 +1,4 @@
-/* Multiplication by a warpgroup, four warps, whose operands lie in shared memory (sm_90a).
- *
- * HALVES  1: operands are float16; 0: they are floats, which are read as TF32
- * TILE_M  lines of the right operand: 64, 96, 128, 160, 192 or 256 */
+/* Multiplication by a warpgroup, four warps, whose operands lie in shared memory (sm_90a). */
 
 #pragma once
 
