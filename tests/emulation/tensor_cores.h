@@ -149,8 +149,9 @@ void multiply_rows_of_group(bool halves, float (*sums)[4], unsigned a0, unsigned
     wait_for_warp(file, line);
 }
 
-/* Returns a piece of 16 bytes of a described operand: piece k of a line. Bits 62 and 63 say how lines
- * lie: 0 in eights of pieces, 1 as 128 bytes whose pieces are permuted by bits 7 to 9 of the address. */
+/* Returns a piece of 16 bytes of a described operand: piece k of a line. Bits 62 and 63 say how
+ * lines lie: 0 in eights of pieces, 1 as 128 bytes whose pieces are permuted by bits 7 to 9 of
+ * the address. */
 static const char *described_piece(unsigned long long described, int line, int k)
 {
     unsigned start = shared_address(dynamic_shared()) + (described & 0x3fff) * 16;
@@ -194,8 +195,9 @@ template <int N> void compute_product(const Product &product)
         }
 }
 
-/* Starts a product of 64 rows and N columns, which is computed when it is waited for, as late as the
- * device may. sums: for each 8 columns the four that a lane has; adds: 0 where they begin with it. */
+/* Starts a product of 64 rows and N columns, which is computed when it is waited for, as late
+ * as the device may. sums: for each 8 columns the four that a lane has; adds: 0 where they
+ * begin with it. */
 template <int N>
 void multiply_later(bool halves, float (*sums)[4], unsigned long long rows,
                     unsigned long long columns, bool adds = true)
@@ -351,7 +353,7 @@ static void cp_async_bulk_multicast(unsigned target, const void *source, int byt
         __builtin_trap();
     for (int group = 0; groups >> group; group++)
         if (groups >> group & 1) {
-            uint4 *pieces = (uint4 *)of_group(shared_pointer(target), group);
+            uint4 *pieces = (uint4 *)map_cluster(shared_pointer(target), group);
             for (int piece = 0; piece < bytes / 16; piece++)
                 pieces[piece] = ((const uint4 *)source)[piece];
             receive(barrier, bytes, group);

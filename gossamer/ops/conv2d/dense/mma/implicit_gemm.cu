@@ -47,7 +47,7 @@
 #include "mma/warp.h"
 #include "ops/epilogue.h"
 #include "implicit_gemm_tile.h"
-#include "wgmma.h"
+#include "warpgroup_mma.h"
 #include "warp_mma.h"
 #include "partial_sums.h"
 

@@ -2,14 +2,16 @@
 
 #pragma once
 
-#if !defined CONFIGURED && !defined WGMMA
-#define WGMMA 1 /* 1: four warps multiply together by wgmma (sm_90a) */
+#if !defined CONFIGURED && !defined HALVES
+#define HALVES 1 /* 1: operands are float16; 0: they are floats, which are read as TF32 */
+#endif
+#if !defined CONFIGURED && !defined TILE_M
+#define TILE_M 64 /* lines of the right operand: 64, 96, 128, 160, 192 or 256 */
 #endif
 
+#include "dialect/common.h"
 #include "ptx/wgmma.h"
-#include "implicit_gemm_tile.h"
 
-#if WGMMA
 #if HALVES
 #define WGMMA_SHAPE(n) "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.f16.f16 "
 #define WGMMA_OPTIONS "p, 1, 1, 0, 0;"
@@ -50,7 +52,7 @@
 /* wgmma.mma_async of two operands in shared memory: multiplies a step of 64 lines with TILE_M
  * lines. Lane l of warp w has the sums of lines 16 (w % 4) + l / 4, and 8 behind it, as it has
  * with mma. */
-INLINE void wgmma_ss(float (&sums)[TILE_M / 8][4], ulong x, ulong weights)
+[[maybe_unused]] INLINE void wgmma_ss(float (&sums)[TILE_M / 8][4], ulong x, ulong weights)
 {
 #if TILE_M == 64
     asm volatile(WGMMA_TEXT(64, REGISTERS_0, "%32", "%33")
@@ -82,19 +84,3 @@ INLINE void wgmma_ss(float (&sums)[TILE_M / 8][4], ulong x, ulong weights)
                  : "l"(x), "l"(weights));
 #endif
 }
-
-/* Starts to multiply a stage for the tiles of a warpgroup, as one group of wgmma. lines, weights: the
- * addresses of the stage's lines. */
-INLINE void multiply_stage(float (&sums)[FRAGMENTS_P][FRAGMENTS_M][4], uint lines, uint weights,
-                           uint warp)
-{
-    wgmma_fence();
-    UNROLL for (int i = 0; i < FRAGMENTS_P; i++)
-        UNROLL for (int step = 0; step < STEPS; step++)
-            wgmma_ss(sums[i],
-                     matrix_descriptor(lines + (warp / 4 * FRAGMENTS_P + i) * 64 * LINE
-                                       + step * 32),
-                     matrix_descriptor(weights + step * 32));
-    wgmma_commit_group();
-}
-#endif
