@@ -94,17 +94,17 @@ KERNEL WORK_GROUP_OF(THREADS) void untiled(PARAMETERS EPILOGUE_PARAMETERS)
  *
  * Work-groups are assumed to start on the multiprocessors (units) in turn. Those of one unit mostly
  * have the same span of points, and rows that are successive in `order`, and so find in its cache
- * what others loaded. Each unit runs `rounds` work-groups, the first `longer` units one more. */
+ * what others loaded. Each unit runs `waves` work-groups, the first `longer` units one more. */
 #ifdef POINTS
 KERNEL WORK_GROUP_OF(THREADS) void tiled(
-    PARAMETERS, const GLOBAL int *RESTRICT order, DIVISOR(units), int rounds,
+    PARAMETERS, const GLOBAL int *RESTRICT order, DIVISOR(units), int waves,
     int longer EPILOGUE_PARAMETERS)
 {
     SHARED int tile_column[THREADS];
     SHARED float tile_value[THREADS];
     int item = LOCAL_ID(0);
-    int round_ = (int)QUOTIENT(GROUP_ID(0), units), unit = GROUP_ID(0) - round_ * units;
-    int work = unit * rounds + (unit < longer ? unit : longer) + round_;
+    int wave = (int)QUOTIENT(GROUP_ID(0), units), unit = GROUP_ID(0) - wave * units;
+    int work = unit * waves + (unit < longer ? unit : longer) + wave;
     int span = work / out_channels, m = order[work - span * out_channels];
     uint first = (uint)span * (THREADS * POINTS) + (uint)item;
     int window[POINTS];

@@ -110,8 +110,8 @@ class BatchTables:
             blocks = blocks_of(rows, matrix[rows] != 0, self.tiles)
             for number, block in enumerate(dealt(blocks, self.together, self.warps_a_block)):
                 # the blocks of one scheduler round their share of a phase differently
-                round_ = number % self.together // 4
-                rounding = (round_ + 0.5) / -(-self.together // 4)
+                of_scheduler = number % self.together // 4
+                rounding = (of_scheduler + 0.5) / -(-self.together // 4)
                 kinds = [self._steps(block, tiles, matrix, rounding) for tiles in block.kinds]
                 block_starts = [step]
                 for phase in range(phases_of(problem, self.geometry)):
