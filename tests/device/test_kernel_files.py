@@ -13,6 +13,7 @@ from gossamer.device.base import Device
 from gossamer.device.kernel_cache import cached
 from gossamer.device.source import INCLUDE_ROOTS, KernelSource, files_of
 from gossamer.errors import CompileError
+from tests.cubins import ON_PROCESSORS
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = Path(str(gossamer.__file__)).parent
@@ -20,8 +21,6 @@ FILES = {str(path.relative_to(PACKAGE)): path
          for suffix in ("cl", "cu", "h") for path in sorted(PACKAGE.rglob(f"*.{suffix}"))
          if "backprop_c" not in path.parts}
 """The files by their names in the package, without those of a peer that is written in C."""
-ON_PROCESSORS = ("wide_gemm.cl", "wide_popcount.cl")
-"""Kernels for processors alone, in words that CUDA does not have."""
 FLAGS = {".cl": ["-xcl", "-cl-std=CL1.2"],
          ".cu": ["-xcuda", "-std=c++17", "--cuda-device-only", "--cuda-gpu-arch=sm_90a"]}
 
@@ -34,7 +33,8 @@ def test_flags_name_the_folders_of_headers() -> None:
                for flags in FLAGS.values())
 
 
-@pytest.mark.parametrize("name", [name for name in FILES if not name.endswith(ON_PROCESSORS)])
+@pytest.mark.parametrize("name", [name for name, path in FILES.items()
+                                  if path.name not in ON_PROCESSORS])
 def test_nvrtc_builds_it_alone(name: str) -> None:
     nvrtc = pytest.importorskip("gossamer.device.cuda.nvrtc", exc_type=ImportError)
     from cuda.core import Program, ProgramOptions

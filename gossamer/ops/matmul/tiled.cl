@@ -7,6 +7,7 @@
 #endif
 
 #include "dialect/common.h"
+#include "batch.h"
 
 #define DEPTH 16
 #define EACH (TILE / 16)
