@@ -1,19 +1,25 @@
-"""The source of a kernel function: its file, headers and macros."""
+"""The source of a kernel function: its file, the headers that it includes, and macros."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from gossamer.errors import CompileError
 from gossamer.hashed_once import HashedOnce
 
-DIALECT = tuple(Path(__file__).parent / "dialect" / f"{name}.h"
-                for name in ("opencl", "cuda", "common"))
-"""The headers that make one source valid OpenCL C and CUDA C++, in the order in which they
-precede a kernel."""
+_PACKAGE = Path(__file__).parents[1]
+INCLUDE_ROOTS = (Path(__file__).parent / "include", _PACKAGE)
+"""The folders in which the name of an included header is looked up, after the folder of the file
+that includes it. compile_flags.txt names the same folders for clangd."""
+DIALECT = INCLUDE_ROOTS[0] / "dialect" / "common.h"
+"""The header that makes one source valid OpenCL C and CUDA C++."""
+_INCLUDE = re.compile(r'[ \t]*#[ \t]*include[ \t]+"([^"]+)"')
+_CONDITION = re.compile(r"[ \t]*#[ \t]*(if|endif)")
 
 
 @dataclass(frozen=True)
@@ -23,7 +29,7 @@ class KernelSource(HashedOnce):
     Attributes
     ----------
     path : pathlib.Path
-        The `.cl` or `.cu` file; the headers of DIALECT precede the text of a `.cl` file.
+        The `.cl` or `.cu` file, with `#include` directives for the headers that it needs.
     function : str
         Name of the kernel function.
     defines : tuple of (str, str)
@@ -34,8 +40,6 @@ class KernelSource(HashedOnce):
         it has.
     dynamic_shared : bool
         Whether the kernel takes a DYNAMIC_SHARED_PARAMETER as its last parameter.
-    headers : tuple of pathlib.Path
-        Files that several kernels share; they precede the kernel's own file.
     begins_early : bool
         Whether CUDA may begin the kernel before the one before it in the stream has ended, from
         sm_90 on. The kernel then waits for that itself (griddepcontrol.wait) before it reads or
@@ -47,7 +51,6 @@ class KernelSource(HashedOnce):
     defines: tuple[tuple[str, str], ...] = ()
     architectures: tuple[str, str] = ("sm_75", "sm_100")
     dynamic_shared: bool = False
-    headers: tuple[Path, ...] = ()
     begins_early: bool = False
 
     @staticmethod
@@ -91,18 +94,93 @@ class KernelSource(HashedOnce):
         return alone if alone in self.architectures else architecture
 
     def text(self) -> str:
-        """Return the full translation unit: macros, headers and the kernel's file."""
-        lines = [f"#define {name} {_one_line(value)}" for name, value in self.defines]
-        if self.path.suffix == ".cl":
-            lines += map(_text, DIALECT)
-        lines += map(_text, (*self.headers, self.path))
-        return "\n".join(lines)
+        """Return the full translation unit: the macros, and the kernel's file with each header in
+        the place of its first `#include`.
+
+        Lines are numbered by `#line` directives, so that compilers and profilers name the file
+        and the line of a kernel or a header, as the path from the folder that contains the
+        package.
+
+        Returns
+        -------
+        str
+            The text, which includes no further file.
+
+        Raises
+        ------
+        CompileError
+            A header does not exist, or is included between `#if` and `#endif`.
+        """
+        lines = [f'#line 1 "macros of {self.function}"', "#define CONFIGURED"]
+        lines += [f"#define {name} {_one_line(value)}" for name, value in self.defines]
+        return "\n".join([*lines, _put_together(self.path)[0]])
+
+
+def files_of(path: Path) -> tuple[Path, ...]:
+    """Return a kernel's file and the headers that it includes, directly or by other headers.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        A `.cl`, `.cu` or `.h` file.
+
+    Returns
+    -------
+    tuple of pathlib.Path
+        The files, `path` first, then in the order in which their text begins.
+
+    Raises
+    ------
+    CompileError
+        A header does not exist, or is included between `#if` and `#endif`.
+    """
+    return _put_together(path)[1]
 
 
 @cache
-def _text(path: Path) -> str:
-    """Return the text of a file, which hundreds of kernels may share."""
-    return path.read_text()
+def _put_together(path: Path) -> tuple[str, tuple[Path, ...]]:
+    """Return the text of a file with the headers that it includes, and the paths of all of these.
+    Hundreds of kernels may share a file, so each is read once."""
+    lines: list[str] = []
+    files: dict[Path, None] = {}
+    _add_file(path, lines, files)
+    return "\n".join([*lines, ""]), tuple(files)
+
+
+def _add_file(path: Path, lines: list[str], files: dict[Path, None]) -> None:
+    """Append the lines of a file, and those of the headers that were not included before."""
+    files[path] = None
+    shown = path.relative_to(_PACKAGE.parent) if path.is_relative_to(_PACKAGE.parent) else path.name
+    lines.append(f'#line 1 "{shown}"')
+    depth = 0
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        if include := _INCLUDE.match(line):
+            if depth:
+                # a header is put in once, which must not be where a condition leaves it out
+                raise CompileError(f"{shown}, line {number}: {include[1]} is included between #if "
+                                   "and #endif; move the condition into the header")
+            header = _header(include[1], path, number)
+            if header in files:
+                lines.append("")
+            else:
+                _add_file(header, lines, files)
+                lines.append(f'#line {number + 1} "{shown}"')
+        elif line.strip() == "#pragma once":
+            lines.append("")  # every header is put in once, and compilers warn of it outside of one
+        else:
+            if condition := _CONDITION.match(line):
+                depth += 1 if condition[1] == "if" else -1
+            lines.append(line)
+
+
+def _header(name: str, includer: Path, number: int) -> Path:
+    """Return the path of a header. Raise CompileError, which names the `#include`, if there is
+    none."""
+    for folder in (includer.parent, *INCLUDE_ROOTS):
+        if (header := folder / name).is_file():
+            return header
+    raise CompileError(f"{includer.name}, line {number}: there is no header {name} in "
+                       f"{', '.join(map(str, (includer.parent, *INCLUDE_ROOTS)))}")
 
 
 def _one_line(text: str) -> str:

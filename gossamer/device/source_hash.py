@@ -10,7 +10,7 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
-from gossamer.device.source import DIALECT
+from gossamer.device.source import DIALECT, files_of
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _FOLLOWED = ("gossamer.ops", "gossamer.expression", "gossamer.device.cuda.ptx",
@@ -30,9 +30,9 @@ _STRING = re.compile(r"""["']([\w.]+)["']""")
 
 def sources(module: str) -> tuple[list[Path], dict[str, str]]:
     """Returns the files that decide what a module's algorithms do: its own, those that it imports
-    from gossamer.ops, their kernels and the dialect. Also returns the versions of the packages
-    that these call."""
-    files = set(DIALECT)
+    from gossamer.ops, their kernels with the headers that these include, and the dialect. Also
+    returns the versions of the packages that these call."""
+    files = set(files_of(DIALECT))
     versions: dict[str, str] = {}
     waiting = [Path(str(sys.modules[module].__file__))]
     while waiting:
@@ -60,15 +60,16 @@ def source_hash(module: str) -> str:
 
 @functools.cache
 def _named_in(path: Path) -> tuple[list[Path], list[Path], dict[str, str]]:
-    """Returns the kernels that a module names, the files of the modules that it imports and that
-    are followed, and the versions of the packages that it calls."""
+    """Returns the kernels that a module names with the headers that they include, the files of the
+    modules that it imports and that are followed, and the versions of the packages that it
+    calls."""
     kernels: list[Path] = []
     modules: list[Path] = []
     versions: dict[str, str] = {}
     for name in _names(path):
         kernel = path.parent / name
-        if kernel.suffix in (".cl", ".cu", ".h") and kernel.is_file():
-            kernels.append(kernel)
+        if kernel.suffix in (".cl", ".cu") and kernel.is_file():
+            kernels += files_of(kernel)
         elif name.startswith(_FOLLOWED):
             modules += _module_files(name)
         else:

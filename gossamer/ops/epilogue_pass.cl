@@ -1,9 +1,17 @@
-/* Applies an epilogue to a finished result, which is (outer, channels, inner) in memory.
- * OF_ZEROS  it is applied to zeros in place of the result, which is written only
- * HALVES    the result and the tensor operands are 16-bit floats
- * WORK_GROUP_SIZE  work-items of a work-group
- * VECTOR    number of consecutive elements that a work-item computes, 1 or 4; with 4 a float32
- *           result must be aligned to 16 bytes and a 16-bit one to 8 */
+/* Applies an epilogue to a finished result, which is (outer, channels, inner) in memory. */
+
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+/* 1: the epilogue is applied to zeros in place of the result, which is written only */
+#define OF_ZEROS 0
+#define WORK_GROUP_SIZE 256 /* work-items of a work-group */
+/* number of consecutive elements that a work-item computes, 1 or 4; with 4 a float32 result
+ * must be aligned to 16 bytes and a 16-bit one to 8 */
+#define VECTOR 1
+#define HALVES 1 /* the result and the tensor operands are 16-bit floats */
+#endif
+
+#include "dialect/common.h"
+#include "ops/epilogue.h"
 
 KERNEL WORK_GROUP_OF(WORK_GROUP_SIZE) void epilogue_pass(
     GLOBAL REAL *RESTRICT y, int items, DIVISOR(inner), DIVISOR(channels) EPILOGUE_PARAMETERS)

@@ -1,12 +1,19 @@
-/* How kernels of a network's first layers load an image, of which they may have to make the numbers.
- *
- * IMAGE_TYPE      type of the elements in memory
- * IMAGE_HALVES    1: these are 16-bit floats
- * IMAGE_BFLOATS   1: these are the upper halves of floats
- * IMAGE_NHWC      1: they are in NHWC; 0: in NCHW
- * IMAGE_CHANNELS  channels of the image
- * GIVEN_EPILOGUE  makes a number of an element, with the parameters GIVEN_EPILOGUE_PARAMETERS, which
- *                 functions pass on as GIVEN_OPERANDS */
+/* How kernels of a network's first layers load an image, of which they may have to make the numbers. */
+
+#pragma once
+
+#if !defined CONFIGURED && !defined IMAGE_TYPE
+#define IMAGE_TYPE float /* type of the elements in memory */
+#define IMAGE_HALVES 0 /* 1: these are 16-bit floats */
+#define IMAGE_BFLOATS 0 /* 1: these are the upper halves of floats */
+#define IMAGE_NHWC 0 /* 1: they are in NHWC; 0: in NCHW */
+#define IMAGE_CHANNELS 3 /* channels of the image */
+#define GIVEN_EPILOGUE_PARAMETERS /* parameters of GIVEN_EPILOGUE */
+#define GIVEN_OPERANDS /* the same as arguments, which functions pass on */
+#define GIVEN_EPILOGUE(value, channel, index) /* makes a number of an element */
+#endif
+
+#include "dialect/common.h"
 
 #if IMAGE_HALVES
 #define IMAGE_ELEMENT(image, place) LOAD_HALF(image, place)

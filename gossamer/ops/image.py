@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from pathlib import Path
 
 import numpy as np
 
@@ -16,8 +15,6 @@ from gossamer.ops.epilogue import epilogue_macros
 from gossamer.ops.weights import Weights
 from gossamer.tensor import BFLOAT16, TensorSpec
 
-IMAGE = Path(__file__).with_name("image.h")
-"""The header by which kernels load an image's numbers; it comes before a kernel's own text."""
 _TYPES = {"float32": "float", "float16": "HALF", "uint8": "uchar", BFLOAT16: "unsigned short"}
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 
@@ -12,7 +11,6 @@ from gossamer.expression import FUNCTIONS, Expression
 from gossamer.facts import ValueFacts
 from gossamer.tensor import PACKED_DTYPES, Format, TensorSpec, image_shape, pack
 
-PACKED_BITS = Path(__file__).with_name("packed_bits.h")
 """The words by which kernels write bits of values; the header precedes the kernel's own text."""
 WORD_TYPES = {"uint32": "uint", "uint64": "ulong"}
 """Types of words in kernels, by the dtypes of words that are stored."""

@@ -1,7 +1,14 @@
-/* How kernels write bits of values as parts of 32 bits of packed words.
- *
- * TARGET_PLANES  bits of a value: 1 for -1 and 1; 2 where a first one says which are not 0
- * TARGET_PARTS   parts of a word, 1 or 2 */
+/* How kernels write bits of values as parts of 32 bits of packed words. */
+
+#pragma once
+
+#if !defined CONFIGURED && !defined TARGET_PLANES
+/* bits of a value: 1 for -1 and 1; 2 where a first one says which are not 0 */
+#define TARGET_PLANES 1
+#define TARGET_PARTS 1 /* 32-bit parts of a word, 1 or 2 */
+#endif
+
+#include "dialect/common.h"
 
 /* One bit for each of four floats that compare so. */
 #define FOUR_BITS(four, comparison) \

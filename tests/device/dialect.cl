@@ -1,5 +1,7 @@
 /* Uses every macro of the dialect once. */
 
+#include "dialect/common.h"
+
 CONSTANT_TABLE float weights[4] = {1.0f, 2.0f, 3.0f, 4.0f};
 
 INLINE float weigh(int index, float value)

@@ -1,5 +1,7 @@
 /* Kernels with faults that tools must find. */
 
+#include "dialect/common.h"
+
 KERNEL void race(GLOBAL int *values)
 {
     values[0] = LOCAL_ID(0);

@@ -1,3 +1,5 @@
+#include "dialect/common.h"
+
 KERNEL void arguments(GLOBAL float *out, int a, float b, uchar c, short d, uint e, float f,
                       GLOBAL const float *absent)
 {

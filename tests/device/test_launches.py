@@ -95,7 +95,8 @@ def test_wrong_launches_name_device_or_kernel(compiled_device: Device, wrong) ->
 
 def test_build_errors_carry_the_log(compiled_device: Device, tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.cl"
-    wrong.write_text("KERNEL void wrong(GLOBAL float *x) { x[0] = undeclared; }")
+    wrong.write_text('#include "dialect/common.h"\n'
+                     "KERNEL void wrong(GLOBAL float *x) { x[0] = undeclared; }")
     with pytest.raises(CompileError, match=r"(?s)wrong of wrong\.cl.*undeclared"):
         compiled_device.compile(KernelSource.of(wrong, "wrong"))
 
@@ -103,7 +104,8 @@ def test_build_errors_carry_the_log(compiled_device: Device, tmp_path: Path) -> 
 @pytest.mark.filterwarnings("error")
 def test_compiler_warnings_stay_silent(compiled_device: Device, tmp_path: Path) -> None:
     noisy = tmp_path / "noisy.cl"
-    noisy.write_text("#warning planted\nKERNEL void noisy(GLOBAL float *x) { x[0] = 1.0f; }\n")
+    noisy.write_text('#include "dialect/common.h"\n#warning planted\n'
+                     "KERNEL void noisy(GLOBAL float *x) { x[0] = 1.0f; }\n")
     assert compiled_device.compile(KernelSource.of(noisy, "noisy")).name == "noisy"
 
 

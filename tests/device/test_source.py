@@ -1,10 +1,32 @@
-"""Tests of the description of kernels."""
+"""Tests of the description of kernels, and of how their texts are put together."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from gossamer.device.source import KernelSource
+import pytest
+
+from gossamer.device.base import Device
+from gossamer.device.source import DIALECT, KernelSource, files_of
+from gossamer.errors import CompileError
+
+
+def write(folder: Path, **files: str) -> Path:
+    """Writes files, and returns the path of the kernel among them, a.cl or a.cu."""
+    for name, text in files.items():
+        (folder / name.replace("_", ".")).write_text(text)
+    (kernel,) = folder.glob("a.c*")
+    return kernel
+
+
+@pytest.fixture
+def planted(tmp_path: Path) -> Path:
+    """A kernel with an error in the second line of a header that it includes through another."""
+    return write(
+        tmp_path,
+        a_cl='#include "outer.h"\n\nKERNEL void a(GLOBAL float *x)\n{\n    x[0] = one();\n}\n',
+        outer_h='#pragma once\n#include "dialect/common.h"\n#include "inner.h"\n',
+        inner_h="#pragma once\nINLINE float one() { return undeclared; }\n")
 
 
 def test_kernels_of_one_architecture_are_built_for_it() -> None:
@@ -13,3 +35,46 @@ def test_kernels_of_one_architecture_are_built_for_it() -> None:
     assert of_all.built_for("sm_90") == "sm_90"
     assert of_hopper.built_for("sm_90") == "sm_90a"
     assert of_hopper.built_for("sm_100") == "sm_100"
+
+
+def test_a_header_stands_where_it_is_first_included(tmp_path: Path) -> None:
+    kernel = write(tmp_path, a_cl='first\n#include "b.h"\nsecond\n#include "c.h"\nthird\n',
+                   b_h='#pragma once\n#include "c.h"\nof b\n', c_h="of c\n")
+    assert KernelSource.of(kernel, "a", {"N": 3}).text().splitlines() == [
+        '#line 1 "macros of a"', "#define CONFIGURED", "#define N 3",
+        '#line 1 "a.cl"', "first",
+        '#line 1 "b.h"', "", '#line 1 "c.h"', "of c", '#line 3 "b.h"', "of b",
+        '#line 3 "a.cl"', "second", "", "third"]
+    assert [path.name for path in files_of(kernel)] == ["a.cl", "b.h", "c.h"]
+
+
+def test_headers_of_the_package_are_named_by_their_paths_in_it(planted: Path) -> None:
+    assert DIALECT in files_of(planted)
+    assert '#line 1 "gossamer/device/include/dialect/common.h"' in KernelSource.of(
+        planted, "a").text()
+
+
+def test_a_header_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    kernel = write(tmp_path, a_cl='#include "b.h"\n', b_h='\n#include "dialect/none.h"\n')
+    with pytest.raises(CompileError, match=r"b\.h, line 2: there is no header dialect/none\.h in"):
+        KernelSource.of(kernel, "a").text()
+
+
+def test_a_header_is_not_included_on_a_condition(tmp_path: Path) -> None:
+    kernel = write(tmp_path, a_cl='#if A\n#endif\n#ifdef B\n#include "b.h"\n#endif\n', b_h="")
+    with pytest.raises(CompileError, match=r"a\.cl, line 4: b\.h is included between #if and"):
+        KernelSource.of(kernel, "a").text()
+
+
+def test_an_error_in_a_header_is_reported_with_its_line(compiled_device: Device, planted: Path
+                                                        ) -> None:
+    if "Oclgrind" in compiled_device.description:
+        pytest.skip("Oclgrind ignores #line")
+    with pytest.raises(CompileError, match=r"inner\.h(:2:|\(2\)).*undeclared"):
+        compiled_device.compile(KernelSource.of(planted, "a"))
+
+
+def test_nvrtc_reports_an_error_in_a_header_with_its_line(planted: Path) -> None:
+    nvrtc = pytest.importorskip("gossamer.device.cuda.nvrtc", exc_type=ImportError)
+    with pytest.raises(CompileError, match=r'inner\.h\(2\): error: .*"undeclared"'):
+        nvrtc.compile_cubin(KernelSource.of(planted, "a"), "sm_90")

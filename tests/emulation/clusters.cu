@@ -1,6 +1,8 @@
 /* Each work-group of a cluster sends one word of each work-item to the next work-group. With EARLY
  * it reads the received words before the full cluster has arrived. */
 
+#include "dialect/common.h"
+
 KERNEL __cluster_dims__(CLUSTER, 1, 1) void hand_on(int *RESTRICT y)
 {
     DYNAMIC_SHARED(int, words)

@@ -2,6 +2,8 @@
  * those of the last lane to those of the first. LATE: it does not wait for the copies. EARLY: it
  * copies again before all have read. */
 
+#include "dialect/common.h"
+
 INLINE uint address_of(const void *pointer)
 {
     return (uint)__cvta_generic_to_shared(pointer);

@@ -80,7 +80,7 @@ void keep_copy(void *target, Sixteen bytes, unsigned width)
     own.waiting[own.end++ % MOST_WAITING] = {target, bytes, width, own.groups};
 }
 
-void commit_copies()
+void cp_async_commit_group()
 {
     copies[running->number].groups++;
 }

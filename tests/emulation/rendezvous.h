@@ -55,8 +55,8 @@ struct Rendezvous {
     const char *name;
     int wanted, come;
     Item *first;
-    unsigned turn;
-    char order[64]; /* each turn has its own address, for ThreadSanitizer */
+    unsigned phase;
+    char order[64]; /* each phase has its own address, for ThreadSanitizer */
 };
 
 Item *items, *running;
@@ -134,7 +134,7 @@ void check_one_place(const Rendezvous *place)
 void meet(Rendezvous *place, int wanted, bool orders, const char *file, int line)
 {
     Item *own = running;
-    char *order = &place->order[place->turn % sizeof place->order];
+    char *order = &place->order[place->phase % sizeof place->order];
     own->file = file;
     own->line = line;
     if (place->come && wanted != place->wanted)
@@ -163,7 +163,7 @@ void meet(Rendezvous *place, int wanted, bool orders, const char *file, int line
         }
         place->first = nullptr;
         place->come = 0;
-        place->turn++;
+        place->phase++;
     }
     if (orders && __tsan_acquire)
         __tsan_acquire(order);
@@ -281,7 +281,7 @@ CopyBarrier &copy_barrier(unsigned address, int group = rank())
     fail("no barrier was begun at address %u of shared memory", address);
 }
 
-void end_turn_if_complete(CopyBarrier &barrier)
+void end_phase_if_complete(CopyBarrier &barrier)
 {
     Rendezvous &place = barrier.place;
     if (barrier.left || barrier.bytes)
@@ -290,7 +290,7 @@ void end_turn_if_complete(CopyBarrier &barrier)
         item->state = READY;
     place.first = nullptr;
     place.come = 0;
-    place.turn++;
+    place.phase++;
     barrier.left = place.wanted;
 }
 
@@ -302,7 +302,7 @@ void release(CopyBarrier &barrier)
 
 } // namespace
 
-void begin_barrier(unsigned address, int arrivals)
+void mbarrier_init(unsigned address, int arrivals)
 {
     int n = copy_barrier_number(address, rank());
     if (n == MOST_COPY_BARRIERS)
@@ -311,7 +311,7 @@ void begin_barrier(unsigned address, int arrivals)
     copy_barriers[n] = {{"a barrier of copies", arrivals, 0, nullptr, 0, {}}, rank(), address, arrivals, 0};
 }
 
-void arrive(unsigned address, int expected_bytes, int group)
+void mbarrier_arrive(unsigned address, int expected_bytes, int group)
 {
     CopyBarrier &barrier = copy_barrier(address, group);
     release(barrier);
@@ -319,7 +319,7 @@ void arrive(unsigned address, int expected_bytes, int group)
         fail("more than %d have arrived at a barrier", barrier.place.wanted);
     barrier.bytes += expected_bytes;
     barrier.left--;
-    end_turn_if_complete(barrier);
+    end_phase_if_complete(barrier);
 }
 
 void receive(unsigned address, int bytes, int group)
@@ -327,14 +327,14 @@ void receive(unsigned address, int bytes, int group)
     CopyBarrier &barrier = copy_barrier(address, group);
     release(barrier);
     barrier.bytes -= bytes;
-    end_turn_if_complete(barrier);
+    end_phase_if_complete(barrier);
 }
 
-void wait_for_turn(unsigned address, unsigned parity, const char *file, int line)
+void mbarrier_wait_parity(unsigned address, unsigned parity, const char *file, int line)
 {
     CopyBarrier &barrier = copy_barrier(address);
     Item *own = running;
-    while (barrier.place.turn % 2 == parity % 2) {
+    while (barrier.place.phase % 2 == parity % 2) {
         own->file = file;
         own->line = line;
         own->at = &barrier.place;

@@ -200,7 +200,7 @@ char *dynamic_shared()
     return dynamic[rank()];
 }
 
-const void *of_group(const void *own, int other)
+const void *map_cluster(const void *own, int other)
 {
     size_t offset = (const char *)own - dynamic_shared();
     if (other < 0 || other >= launch.cluster || offset > (size_t)launch.shared_bytes)

@@ -47,13 +47,13 @@ void wait_for_cluster(const char *file, int line);
 void meet_cluster(const char *file, int line);
 void wait_for_warp(const char *file, int line);
 
-/* Barriers in shared memory, by their addresses. A turn ends when as many have arrived as the barrier
- * was begun with, and when the bytes that were expected have come. wait_for_turn waits for the end of
- * a turn whose number has this parity. */
-void begin_barrier(unsigned address, int arrivals);
-void arrive(unsigned address, int expected_bytes, int group = rank());
+/* Barriers in shared memory, by their addresses. A phase ends when as many have arrived as the
+ * barrier was begun with, and when the bytes that were expected have come. mbarrier_wait_parity
+ * waits for the end of a phase whose number has this parity. */
+void mbarrier_init(unsigned address, int arrivals);
+void mbarrier_arrive(unsigned address, int expected_bytes, int group = rank());
 void receive(unsigned address, int bytes, int group = rank());
-void wait_for_turn(unsigned address, unsigned parity, const char *file, int line);
+void mbarrier_wait_parity(unsigned address, unsigned parity, const char *file, int line);
 unsigned ballot(unsigned mask, bool predicate, const char *file, int line);
 
 char *dynamic_shared();
@@ -61,7 +61,7 @@ char *dynamic_shared();
 /* Returns the address in the dynamic shared memory of another work-group that corresponds to an
  * address in that of the running one. (Static shared memory is one for all work-groups of a
  * cluster, so kernels with clusters cannot use it.) */
-const void *of_group(const void *own, int other);
+const void *map_cluster(const void *own, int other);
 
 /* Convert between pointers and 32-bit addresses of shared memory. */
 unsigned shared_address(const void *pointer);
@@ -71,11 +71,11 @@ struct Sixteen {
     unsigned words[4];
 };
 
-/* Pending copies of the running work-item, of the first `width` bytes of a Sixteen: add one; commit
- * those so far as a group; take the first one that is not in the last `groups_left` groups, if there
- * is any. */
+/* Pending copies of the running work-item, of the first `width` bytes of a Sixteen: add one;
+ * commit those so far as a group; take the first one that is not in the last `groups_left`
+ * groups, if there is any. */
 void keep_copy(void *target, Sixteen bytes, unsigned width);
-void commit_copies();
+void cp_async_commit_group();
 bool next_copy(unsigned groups_left, void *&target, Sixteen &bytes, unsigned &width);
 
 /* Returns the address of an argument's value. Ends the program where its size differs. */

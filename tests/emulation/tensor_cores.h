@@ -1,7 +1,7 @@
-/* Emulates the instructions for tensor cores: products, loads of matrices and asynchronous copies.
- * The lanes of a warp exchange their operands through memory. The lane and register of each element
- * follow the PTX ISA's description of mma.m16n8k16 and m16n8k8 (.f16), m16n8k8 (.tf32), m16n8k256 (.b1),
- * wgmma.m64nNk256 (.b1) and ldmatrix. */
+/* Emulates the instructions for tensor cores: products, loads of matrices and asynchronous
+ * copies. The lanes of a warp exchange their operands through memory. The lane and register of
+ * each element follow the PTX ISA's description of mma.m16n8k16 and m16n8k8 (.f16), m16n8k8
+ * (.tf32), m16n8k256 (.b1), wgmma.m64nNk256 (.b1) and ldmatrix. */
 
 #pragma once
 
@@ -59,8 +59,8 @@ static void multiply(bool halves, float &c0, float &c1, float &c2, float &c3, un
     wait_for_warp(file, line);
 }
 
-/* Adds to c in how many of 256 places both a row of A, which has 16, and a column of B, which has 8,
- * have a 1. */
+/* Adds to c in how many of 256 places both a row of A, which has 16, and a column of B, which
+ * has 8, have a 1. */
 static void multiply_bits(int &c0, int &c1, int &c2, int &c3, unsigned a0, unsigned a1, unsigned a2,
                           unsigned a3, unsigned b0, unsigned b1, const char *file, int line)
 {
@@ -88,8 +88,8 @@ struct Columns {
     unsigned to_upper, to_next;
 };
 
-/* Returns the columns of a description, which has the address in units of 16 bytes, and from bits 16
- * and 32 on the distances. */
+/* Returns the columns of a description, which has the address in units of 16 bytes, and from
+ * bits 16 and 32 on the distances. */
 static Columns columns_of(unsigned long long described)
 {
     /* dynamic memory begins at an address here that may set another bit of the description */
@@ -123,8 +123,8 @@ void multiply_bits_of_group(int (&sums)[SUMS], unsigned a0, unsigned a1, unsigne
     wait_for_warp(file, line);
 }
 
-/* Adds products of a warp's 16 rows of a warpgroup's 64 and of N columns, whose numbers lie in shared
- * memory as bits do there. sums: for each 8 columns the four that a lane has. */
+/* Adds products of a warp's 16 rows of a warpgroup's 64 and of N columns, whose numbers lie in
+ * shared memory as bits do there. sums: for each 8 columns the four that a lane has. */
 template <int N>
 void multiply_rows_of_group(bool halves, float (*sums)[4], unsigned a0, unsigned a1, unsigned a2,
                             unsigned a3, unsigned long long described, const char *file, int line)
@@ -149,8 +149,9 @@ void multiply_rows_of_group(bool halves, float (*sums)[4], unsigned a0, unsigned
     wait_for_warp(file, line);
 }
 
-/* Returns a piece of 16 bytes of a described operand: piece k of a line. Bits 62 and 63 say how lines
- * lie: 0 in eights of pieces, 1 as 128 bytes whose pieces are permuted by bits 7 to 9 of the address. */
+/* Returns a piece of 16 bytes of a described operand: piece k of a line. Bits 62 and 63 say how
+ * lines lie: 0 in eights of pieces, 1 as 128 bytes whose pieces are permuted by bits 7 to 9 of
+ * the address. */
 static const char *described_piece(unsigned long long described, int line, int k)
 {
     unsigned start = shared_address(dynamic_shared()) + (described & 0x3fff) * 16;
@@ -194,8 +195,9 @@ template <int N> void compute_product(const Product &product)
         }
 }
 
-/* Starts a product of 64 rows and N columns, which is computed when it is waited for, as late as the
- * device may. sums: for each 8 columns the four that a lane has; adds: 0 where they begin with it. */
+/* Starts a product of 64 rows and N columns, which is computed when it is waited for, as late
+ * as the device may. sums: for each 8 columns the four that a lane has; adds: 0 where they
+ * begin with it. */
 template <int N>
 void multiply_later(bool halves, float (*sums)[4], unsigned long long rows,
                     unsigned long long columns, bool adds = true)
@@ -228,7 +230,7 @@ static unsigned bits_of_warp(unsigned bits, const char *file, int line)
  * 8, 16 bytes, and receives two neighbours in row l / 4 of each matrix, or in column l / 4 where
  * transposed. matrices: how many of the four are loaded; the addresses of other lanes are not read.
  */
-static void load_matrices(bool transposed, unsigned &d0, unsigned &d1, unsigned &d2, unsigned &d3,
+static void ldmatrix_x4(bool transposed, unsigned &d0, unsigned &d1, unsigned &d2, unsigned &d3,
                           unsigned address, const char *file, int line, int matrices = 4)
 {
     __shared__ uint4 held[MOST_WARPS][32];
@@ -252,11 +254,11 @@ static void load_matrices(bool transposed, unsigned &d0, unsigned &d1, unsigned 
 }
 
 /* The same with two matrices, whose rows have the addresses of lanes 0 to 15. */
-static void load_two_matrices(unsigned &d0, unsigned &d1, unsigned address, const char *file,
+static void ldmatrix_x2(unsigned &d0, unsigned &d1, unsigned address, const char *file,
                               int line)
 {
     unsigned rest[2];
-    load_matrices(false, d0, d1, rest[0], rest[1], address, file, line, 2);
+    ldmatrix_x4(false, d0, d1, rest[0], rest[1], address, file, line, 2);
 }
 
 /* Returns the larger or the smaller one of two numbers; NaN where one is NaN. */
@@ -281,7 +283,7 @@ static unsigned extreme_halves(bool larger, unsigned a, unsigned b)
 
 /* Starts a copy of WIDTH bytes: the first `size` of them from `source`, then zeros. The target is
  * overwritten at once, and receives the copy only when that is waited for. */
-template <int WIDTH> void copy_later(unsigned address, const void *source, unsigned size)
+template <int WIDTH> void cp_async(unsigned address, const void *source, unsigned size)
 {
     struct alignas(WIDTH) Piece {
         unsigned words[WIDTH / 4];
@@ -301,7 +303,7 @@ template <int WIDTH> void copy_later(unsigned address, const void *source, unsig
     keep_copy(target, bytes, WIDTH);
 }
 
-static void wait_for_copies(unsigned groups_left)
+static void cp_async_wait_group(unsigned groups_left)
 {
     void *target;
     Sixteen bytes;
@@ -316,23 +318,24 @@ static void wait_for_copies(unsigned groups_left)
 }
 
 /* Arrives at a barrier when the running work-item's copies have been made. */
-static void arrive_when_copied(unsigned barrier)
+static void cp_async_mbarrier_arrive(unsigned barrier)
 {
-    commit_copies();
-    wait_for_copies(0);
-    arrive(barrier, 0);
+    cp_async_commit_group();
+    cp_async_wait_group(0);
+    mbarrier_arrive(barrier, 0);
 }
 
-/* Stores four floats in the shared memory of a group of the cluster, where a barrier expects them. */
-static void send_to_group(unsigned target, unsigned barrier, float first, float second, float third,
+/* Stores four floats in the shared memory of a group of the cluster, where a barrier expects
+ * them. */
+static void st_async_cluster(unsigned target, unsigned barrier, float first, float second, float third,
                           float fourth, int group)
 {
-    *(float4 *)of_group(shared_pointer(target), group) = {first, second, third, fourth};
+    *(float4 *)map_cluster(shared_pointer(target), group) = {first, second, third, fourth};
     receive(barrier, 16, group);
 }
 
 /* Copies bytes to shared memory, where a barrier expects them. */
-static void copy_bytes(unsigned target, const void *source, int bytes, unsigned barrier)
+static void cp_async_bulk(unsigned target, const void *source, int bytes, unsigned barrier)
 {
     if (target % 16 || (size_t)source % 16 || bytes % 16)
         __builtin_trap();
@@ -343,14 +346,14 @@ static void copy_bytes(unsigned target, const void *source, int bytes, unsigned 
 }
 
 /* The same to each work-group of the cluster whose bit is set. */
-static void copy_bytes_to_groups(unsigned target, const void *source, int bytes, unsigned barrier,
+static void cp_async_bulk_multicast(unsigned target, const void *source, int bytes, unsigned barrier,
                                  unsigned groups)
 {
     if (target % 16 || (size_t)source % 16 || bytes % 16)
         __builtin_trap();
     for (int group = 0; groups >> group; group++)
         if (groups >> group & 1) {
-            uint4 *pieces = (uint4 *)of_group(shared_pointer(target), group);
+            uint4 *pieces = (uint4 *)map_cluster(shared_pointer(target), group);
             for (int piece = 0; piece < bytes / 16; piece++)
                 pieces[piece] = ((const uint4 *)source)[piece];
             receive(barrier, bytes, group);

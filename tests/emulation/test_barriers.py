@@ -7,16 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gossamer.device.source import DIALECT, KernelSource
-from gossamer.ops.copies import ASYNC_COPIES, COPY_BARRIERS
+from gossamer.device.source import KernelSource
 from tests.emulation.device import EmulatedDevice, KernelFault
 from tests.emulation.test_faults import Emulate
 
 
 def _source(**macros: int) -> KernelSource:
     return KernelSource.of(
-        Path(__file__).with_name("barriers.cu"), "two_turns", {"EARLY": 0, "FORGETS": 0, **macros},
-        architectures=("sm_90", "sm_100"), headers=(*DIALECT, ASYNC_COPIES, COPY_BARRIERS))
+        Path(__file__).with_name("barriers.cu"), "two_phases", {"EARLY": 0, "FORGETS": 0, **macros},
+        architectures=("sm_90", "sm_100"))
 
 
 def run(device: EmulatedDevice, **macros: int) -> tuple[np.ndarray, np.ndarray]:
@@ -31,7 +30,7 @@ def run(device: EmulatedDevice, **macros: int) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize("mode, schedule", [("plain", 0), ("plain", 1), ("races", 2),
                                             ("bounds", 3)])
-def test_each_turn_brings_its_own_bytes(emulate: Emulate, mode: str, schedule: int) -> None:
+def test_each_phase_brings_its_own_bytes(emulate: Emulate, mode: str, schedule: int) -> None:
     rows, written = run(emulate(mode, schedule))
     np.testing.assert_array_equal(written, rows)
 
@@ -41,7 +40,7 @@ def test_a_copy_over_what_others_read_is_found(emulate: Emulate) -> None:
         run(emulate("races"), EARLY=1)
 
 
-def test_a_turn_that_never_ends_is_reported(emulate: Emulate) -> None:
+def test_a_phase_that_never_ends_is_reported(emulate: Emulate) -> None:
     with pytest.raises(KernelFault, match="waits for ever") as fault:
         run(emulate(), FORGETS=1)
     assert "work-items 32 to 63 wait at a barrier of copies" in str(fault.value)

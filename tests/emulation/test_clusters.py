@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gossamer.device.source import DIALECT, KernelSource
+from gossamer.device.source import KernelSource
 from tests.emulation.device import EmulatedDevice, KernelFault
 from tests.emulation.test_faults import Emulate
 
@@ -18,7 +18,7 @@ def source(early: bool = False) -> KernelSource:
     return KernelSource.of(
         Path(__file__).with_name("clusters.cu"), "hand_on",
         {"CLUSTER": _CLUSTER, "EARLY": int(early)}, architectures=("sm_90", "sm_100"),
-        dynamic_shared=True, headers=DIALECT)
+        dynamic_shared=True)
 
 
 def handed(device: EmulatedDevice, early: bool = False, nbytes: int = 4 * _ITEMS) -> np.ndarray:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gossamer.device.source import DIALECT, KernelSource
+from gossamer.device.source import KernelSource
 from tests.emulation.device import EmulatedDevice, KernelFault
 from tests.emulation.test_faults import Emulate
 
@@ -22,7 +22,7 @@ def run(device: EmulatedDevice, **macros: int) -> tuple[np.ndarray, np.ndarray]:
     source, target = device.upload(rows, "rows"), device.upload(loaded, "what was loaded")
     kernel = device.compile(KernelSource.of(
         _SOURCE, "matrices", {"LATE": 0, "EARLY": 0, "TRANSPOSED": 1, **macros},
-        architectures=("sm_80", "sm_100"), headers=DIALECT))
+        architectures=("sm_80", "sm_100")))
     device.launch(kernel, (1,), (64,), (source, target, _TAKEN))
     device.read(target, loaded)
     return rows, loaded
@@ -55,6 +55,6 @@ def test_it_builds() -> None:
     for transposed in (0, 1):
         source = KernelSource.of(
             _SOURCE, "matrices", {"LATE": 0, "EARLY": 0, "TRANSPOSED": transposed},
-            architectures=("sm_80", "sm_100"), headers=DIALECT)
+            architectures=("sm_80", "sm_100"))
         for architecture in source.architectures:
             nvrtc.compile_cubin(source, architecture)

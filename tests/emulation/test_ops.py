@@ -34,8 +34,8 @@ def smallest_of_each_precision(variants: list[Variant]) -> list[Variant]:
                                                            "slice_k"))
 
     variants_by_precision: dict[str, Variant] = {}
-    # test_direct_sparse_pixels.py looks for races in its kernel, whose variants have octets
-    for variant in sorted((v for v in variants if "octets" not in dict(v.config)), key=size):
+    # test_direct_sparse_pixels.py looks for races in its kernel, whose variants have fragments
+    for variant in sorted((v for v in variants if "fragments" not in dict(v.config)), key=size):
         variants_by_precision.setdefault(variant.precision, variant)
     return list(variants_by_precision.values())
 

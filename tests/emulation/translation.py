@@ -4,45 +4,44 @@ from __future__ import annotations
 
 import re
 
-from gossamer.device.source import DIALECT, KernelSource
+from gossamer.device.source import DIALECT, KernelSource, files_of
 from gossamer.errors import CompileError
 
 _PTX = {
     "bar.sync %0, %1;": "emulation::wait_for_part(%0, %1, __FILE__, __LINE__)",
     "bar.sync %0, 128;": "emulation::wait_for_part(%0, 128, __FILE__, __LINE__)",
-    "mbarrier.init.shared::cta.b64 [%0], %1;": "emulation::begin_barrier(%0, %1)",
-    "mbarrier.arrive.shared::cta.b64 _, [%0];": "emulation::arrive(%0, 0)",
-    "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;": "emulation::arrive(%0, %1)",
-    "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];": "emulation::arrive_when_copied(%0)",
+    "mbarrier.init.shared::cta.b64 [%0], %1;": "emulation::mbarrier_init(%0, %1)",
+    "mbarrier.arrive.shared::cta.b64 _, [%0];": "emulation::mbarrier_arrive(%0, 0)",
+    "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;": "emulation::mbarrier_arrive(%0, %1)",
+    "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];":
+        "emulation::cp_async_mbarrier_arrive(%0)",
     r"{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-    r"@!done bra again;\n}": "emulation::wait_for_turn(%0, %1, __FILE__, __LINE__)",
+    r"@!done bra again;\n}": "emulation::mbarrier_wait_parity(%0, %1, __FILE__, __LINE__)",
     "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];":
-        "emulation::copy_bytes(%0, %1, %2, %3)",
+        "emulation::cp_async_bulk(%0, %1, %2, %3)",
     "{ .reg .b32 there, expecting; mapa.shared::cluster.u32 there, %0, %6; "
     "mapa.shared::cluster.u32 expecting, %1, %6; "
     "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [there], {%2, %3, %4, %5}, "
-    "[expecting]; }": "emulation::send_to_group(%0, %1, %2, %3, %4, %5, %6)",
+    "[expecting]; }": "emulation::st_async_cluster(%0, %1, %2, %3, %4, %5, %6)",
     "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
-    "[%0], [%1], %2, [%3], %4;": "emulation::copy_bytes_to_groups(%0, %1, %2, %3, %4)",
+    "[%0], [%1], %2, [%3], %4;": "emulation::cp_async_bulk_multicast(%0, %1, %2, %3, %4)",
     "{ .reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; "
-    "mbarrier.arrive.shared::cluster.b64 _, [there]; }": "emulation::arrive(%0, 0, %1)",
+    "mbarrier.arrive.shared::cluster.b64 _, [there]; }": "emulation::mbarrier_arrive(%0, 0, %1)",
     "fence.mbarrier_init.release.cluster;": "(void)0",
     "fence.proxy.async.shared::cta;": "(void)0",
-    "setmaxnreg.dec.sync.aligned.u32 40;": "(void)0",
-    "setmaxnreg.inc.sync.aligned.u32 232;": "(void)0",
     "setmaxnreg.dec.sync.aligned.u32 %0;": "(void)0",
     "setmaxnreg.inc.sync.aligned.u32 %0;": "(void)0",
     "wgmma.fence.sync.aligned;": "(void)0",
     "wgmma.commit_group.sync.aligned;": "emulation::commit_products()",
     "wgmma.wait_group.sync.aligned %0;": "emulation::wait_for_products(%0)",
-    "cp.async.wait_all;": "(emulation::commit_copies(), emulation::wait_for_copies(0))",
+    "cp.async.wait_all;": "(emulation::cp_async_commit_group(), emulation::cp_async_wait_group(0))",
     "cvt.f32.f16 %0, %1;": "%0 = half_bits_to_float(%1)",
     "cvt.rn.f16.f32 %0, %1;": "%0 = float_to_half_bits(%1)",
     "barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;":
         "emulation::wait_for_cluster(__FILE__, __LINE__)",
     "barrier.cluster.arrive.relaxed.aligned;": "(void)0",
     "barrier.cluster.wait.aligned;": "emulation::meet_cluster(__FILE__, __LINE__)",
-    "mapa.u64 %0, %1, %2;": "%0 = (decltype(%0))emulation::of_group(%1, %2)",
+    "mapa.u64 %0, %1, %2;": "%0 = (decltype(%0))emulation::map_cluster(%1, %2)",
     "griddepcontrol.launch_dependents;": "(void)0",
     "griddepcontrol.wait;": "(void)0",
     "prefetch.global.L2 [%0];": "(void)*(const volatile char *)%0",
@@ -64,10 +63,10 @@ _PTX = {
     "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};":
         "emulation::multiply_bits(%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, __FILE__, __LINE__)",
     **{f"ldmatrix.sync.aligned.m8n8.x4{form}.shared.b16 {{%0, %1, %2, %3}}, [%4];":
-       f"emulation::load_matrices({transposed}, %0, %1, %2, %3, %4, __FILE__, __LINE__)"
+       f"emulation::ldmatrix_x4({transposed}, %0, %1, %2, %3, %4, __FILE__, __LINE__)"
        for form, transposed in (("", "false"), (".trans", "true"))},
     "ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];":
-        "emulation::load_two_matrices(%0, %1, %2, __FILE__, __LINE__)",
+        "emulation::ldmatrix_x2(%0, %1, %2, __FILE__, __LINE__)",
     "cvt.rn.f16x2.f32 %0, %1, %2;":
         "%0 = (unsigned)float_to_half_bits(%1) << 16 | float_to_half_bits(%2)",
     "cvt.rn.relu.f16x2.f32 %0, %1, %2;":
@@ -78,10 +77,10 @@ _PTX = {
     **{f"{name}.NaN.f16x2 %0, %1, %2;": f"%0 = emulation::extreme_halves({larger}, %1, %2)"
        for name, larger in (("max", "true"), ("min", "false"))},
     **{f"cp.async.{cache}.shared.global [%0], [%1], {width}, %2;":
-       f"emulation::copy_later<{width}>(%0, %1, %2)"
+       f"emulation::cp_async<{width}>(%0, %1, %2)"
        for cache, width in (("ca", 4), ("ca", 8), ("ca", 16), ("cg", 16))},
-    "cp.async.commit_group;": "emulation::commit_copies()",
-    "cp.async.wait_group %0;": "emulation::wait_for_copies(%0)",
+    "cp.async.commit_group;": "emulation::cp_async_commit_group()",
+    "cp.async.wait_group %0;": "emulation::cp_async_wait_group(%0)",
 }
 """The C++ code of each PTX instruction in kernels. Approximate instructions compute exact
 values."""
@@ -107,11 +106,8 @@ def translated(source: KernelSource) -> str:
     """Returns the translation unit, which begins with tensor_cores.h. Raises CompileError that
     names an instruction without a translation."""
     text = source.text()
-    files = dict.fromkeys([*DIALECT, *source.headers, source.path])
-    if source.path.suffix != ".cl" and not set(DIALECT) <= set(source.headers):
-        raise CompileError(f"{source.path.name} is not written in the dialect")
-    for path in files:
-        text = text.replace(path.read_text(), f'#line 1 "{path}"\n{path.read_text()}', 1)
+    if DIALECT not in files_of(source.path):
+        raise CompileError(f"{source.path.name} does not include dialect/common.h")
     text = _WGMMA_OF_MEMORY.sub(r"emulation::multiply_later<\1>(HALVES, sums, \2, \3)", text)
     text = _ASM.sub(_instruction, text)
     text = _DYNAMIC.sub(r"\1 *const \2 = (\1 *)emulation::dynamic_shared();", text)

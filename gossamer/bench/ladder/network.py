@@ -27,7 +27,6 @@ from gossamer.model.graph import StaticGraph
 from gossamer.ops.launch import Launch, input_buffer, output_buffer, workspace_buffer
 
 _HERE = Path(__file__).parent
-_RESULTS = (_HERE / "results.h",)
 _BLOCK = 256
 """Work-items of a work-group before their number is tuned."""
 _BLOCKS = (32, 64, 128, 256, 512, 1024)
@@ -221,7 +220,7 @@ class PublishedNetwork:
     def _kernel(self, name: str, file: str | None = None) -> Kernel:
         return self._device.compile(KernelSource.of(
             _HERE / f"{file or name}.cl", name,
-            {"VALUE": "double" if self._dtype == np.float64 else "float"}, headers=_RESULTS))
+            {"VALUE": "double" if self._dtype == np.float64 else "float"}))
 
     def _work(self, layer: PublishedLayer) -> _Work:
         """Returns the kernel calls that compute a layer in this rung."""

@@ -1,6 +1,9 @@
 /* The other layers of the ladder, the same in all rungs: a work-item computes one value of the
  * output. Tensors are NCHW. */
 
+#include "dialect/common.h"
+#include "results.h"
+
 /* The sum of two tensors. Each of the three may have a border around each image, of which the
  * output's is written as zeros. */
 KERNEL void sum(const GLOBAL VALUE *RESTRICT a, const GLOBAL VALUE *RESTRICT b,

@@ -1,3 +1,6 @@
+#include "dialect/common.h"
+#include "results.h"
+
 /* The convolution of rung 1: a work-item computes an output pixel, all its channels one after
  * another. The input lies in memory with its padding. Tensors are NCHW, weights (M, C/groups, R, S).
  */

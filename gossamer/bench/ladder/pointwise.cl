@@ -1,3 +1,6 @@
+#include "dialect/common.h"
+#include "results.h"
+
 /* The 1x1 convolution of rung 6, of stride 1 and one group: a work-item computes one value of the
  * output, without the loops over a window.
  *

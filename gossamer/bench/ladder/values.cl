@@ -1,3 +1,6 @@
+#include "dialect/common.h"
+#include "results.h"
+
 /* The convolution from rung 2 on: a work-item computes one value of the output.
  *
  * The output has a border of zeros around each image, which the kernel writes as well; rung 2 has

@@ -3,28 +3,43 @@
  *
  * Layer l has sizes[l] inputs and sizes[l + 1] units. The weights of layers from 1 on are stored
  * input by input in rows of odd length, so that work-items read along and across rows without bank
- * conflicts. A sample's outputs, its errors and the rows are padded with zeros to multiples of 4.
- *
- * LAYERS      number of layers of weights
- * SIZES       number of units of each layer, inputs first
- * OUTPUTS     number of units of the last layer
- * WIDTH       number of units of a sample, padded; it is also the offset from a bias to its
- *             velocity
- * BATCH       samples of an update
- * VELOCITY    1 where momentum is used, else 0
- * UNIT_AT, WEIGHT_AT, PARAMETER_AT  tables with, for each layer, the offsets of its units among
- *             those of a sample, of its weights in shared memory (from layer 1 on), and of its
- *             parameters among those of the network
- * OUT_AT, ERROR_AT, TERM_AT  offsets in shared memory, in floats, of the units' outputs, their
- *             errors and the terms of the losses, for each sample of a batch
- * TARGET_AT   offset of the targets of two samples
- * EXPONENTIAL_AT, PARTIAL_AT, BIAS_AT  offsets of the softmax's exponentials, of partial sums, and
- *             of the biases
- * UPPER_VELOCITY  offset from a weight to its velocity
- * THREADS     work-items of the work-group
- * NARROW      1 where no layer but the first has more than 32 inputs or units, else 0: one warp
- *             then does the work of the upper layers, and the others wait for it once
- * ACTIVATE, SLOPE, ACTIVATE_OUTPUT, OUTPUT_SLOPE, SOFTMAX  see activation_macros() in common.py */
+ * conflicts. A sample's outputs, its errors and the rows are padded with zeros to multiples of 4. */
+
+#pragma once
+
+#if !defined CONFIGURED && !defined LAYERS
+#define LAYERS 2 /* layers of weights */
+#define SIZES 64, 32, 10 /* units of each layer, inputs first */
+#define OUTPUTS 10 /* units of the last layer */
+#define WIDTH 44 /* units of a sample, padded; it is also the offset from a bias to its velocity */
+#define BATCH 1 /* samples of an update */
+#define VELOCITY 0 /* 1: momentum is used */
+#define UNIT_AT 0, 32 /* for each layer the offset of its units among those of a sample */
+/* for each layer from 1 on the offset of its weights in shared memory, in floats */
+#define WEIGHT_AT 0, 512
+/* for each layer the offset of its parameters among those of the network */
+#define PARAMETER_AT 0, 2080, 2410
+/* offset in shared memory, in floats, of the units' outputs for each sample of a batch */
+#define OUT_AT 0
+#define ERROR_AT 44 /* offset of the units' errors, in floats */
+#define TERM_AT 88 /* offset of the terms of the losses, in floats */
+#define TARGET_AT 100 /* offset of the targets of two samples, in floats */
+#define EXPONENTIAL_AT 124 /* offset of the softmax's exponentials, in floats */
+#define PARTIAL_AT 136 /* offset of partial sums, in floats */
+#define BIAS_AT 264 /* offset of the biases, in floats */
+#define UPPER_VELOCITY 416 /* floats from a weight to its velocity */
+#define THREADS 128 /* work-items of the work-group */
+/* 1: no layer but the first has more than 32 inputs or units, so that one warp does the work of
+ * the upper layers, and the others wait for it once */
+#define NARROW 1
+#define ACTIVATE(z) SIGMOID(z) /* the activation of inner units */
+#define SLOPE(a) ((a) * (1.0f - (a))) /* its slope, of its result */
+#define ACTIVATE_OUTPUT(z) SIGMOID(z) /* the activation of outputs */
+#define OUTPUT_SLOPE(a) ((a) * (1.0f - (a))) /* its slope, of its result */
+#define SOFTMAX 0 /* 1: the outputs are the softmax of their sums */
+#endif
+
+#include "dialect/common.h"
 
 CONSTANT_TABLE int sizes[] = {SIZES};
 CONSTANT_TABLE int unit_at[] = {UNIT_AT};

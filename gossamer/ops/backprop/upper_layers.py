@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from gossamer.ops.backprop.common import activation_macros, padded, table
 from gossamer.ops.backprop.problem import BackpropProblem
-
-UPPER_LAYERS = Path(__file__).with_name("upper_layers.h")
 
 
 class SharedMemoryLayout:

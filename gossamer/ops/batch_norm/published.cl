@@ -1,12 +1,17 @@
 /* Batch norm by the statistics of its own input, in two kernels. The input is (outer, channels,
  * inner) in memory, and `count` is the number of elements of a channel, outer * inner.
  *
- * WORK_GROUP_SIZE  work-items of a work-group, a power of two
- * STORED           1: the statistics are mixed with stored ones and written as outputs
  *
  * statistics (3, channels): the mean, the rest that rounding took from it, and gamma divided by the
  * standard deviation. Where the mean is far from 0, x - mean is exact, and the rest is subtracted
  * from it. */
+
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+#define WORK_GROUP_SIZE 256 /* work-items of a work-group, a power of two */
+#define STORED 0 /* 1: the statistics are mixed with stored ones and written as outputs */
+#endif
+
+#include "dialect/common.h"
 
 /* Adds up a value of every work-item; all of them get the sum. */
 #define ADD_UP(total, value)                                                   \

@@ -2,9 +2,15 @@
  * the other, into the rows of a target. Each tensor begins at its element `first`, and its rows
  * begin `pitch` elements after one another.
  *
- * ELEMENT  type of the elements
- * SOURCES  number of sources, 1 to 4
  * `width` is the sum of the sizes, and `count` the number of elements of all sources. */
+
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+#define ELEMENT int /* type of the elements */
+#define SOURCES 2 /* number of sources, 1 to 4 */
+#endif
+
+#include "dialect/common.h"
+#include "ptx/griddepcontrol.h"
 
 #define SOURCE(n) \
     , const GLOBAL ELEMENT *RESTRICT source##n, int size##n, int first##n, int pitch##n
@@ -30,7 +36,7 @@ KERNEL void join(GLOBAL ELEMENT *RESTRICT target, int count, DIVISOR(width), int
 #endif
 )
 {
-    BEGIN_EARLY();
+    pdl_trigger_and_wait();
     uint index = (uint)GROUP_ID(0) * (uint)LOCAL_SIZE(0) + (uint)LOCAL_ID(0);
     if (index >= (uint)count)
         return;

@@ -10,7 +10,6 @@ from pathlib import Path
 from gossamer.device.base import Device
 from gossamer.device.source import KernelSource
 from gossamer.ops.copy.strided import ELEMENTS, widest_element
-from gossamer.ops.early_begin import BEGINS_EARLY
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.strided import WORK_GROUP_SIZE, divisor, groups_for
 from gossamer.tensor import TensorSpec
@@ -67,7 +66,7 @@ def _launch(device: Device, element: int, rows: int, pitch: int,
     the first of these rows belongs in the target."""
     width = sum(part.size for _, part, _ in parts)
     kernel = device.compile(KernelSource.of(
-        _SOURCE, "join", {"ELEMENT": ELEMENTS[element], "SOURCES": len(parts)}, **BEGINS_EARLY))
+        _SOURCE, "join", {"ELEMENT": ELEMENTS[element], "SOURCES": len(parts)}, begins_early=True))
     sources = [argument for index, part, _ in parts
                for argument in (input_buffer(index), part.size, part.first, part.pitch)]
     return Launch(kernel, groups_for(rows * width), (WORK_GROUP_SIZE,),

@@ -5,6 +5,8 @@
  * CHANNELS_INNERMOST: where it is defined, work-items are numbered in the order (n, y, x, m), else
  * in the order (n, m, y, x). */
 
+#include "dialect/common.h"
+
 KERNEL void conv_transpose2d(const GLOBAL float *RESTRICT source,
                              const GLOBAL float *RESTRICT weights,
                              const GLOBAL float *RESTRICT bias, GLOBAL float *RESTRICT target,

@@ -2,14 +2,26 @@
  *
  * Words of 64 bits are read and written as two of 32 bits, the lower one first, as they lie in the
  * memory of a little-endian device. Such a part has one bit for each of 32 channels, and the first
- * channel is the lowest bit. A work-item has a position of the target, paddings included.
- *
- * SOURCE_PLANES, TARGET_PLANES: bits of a value, 1 for bits and 2 for trits; 0 for floats.
- * SOURCE_PARTS, TARGET_PARTS: 32-bit parts of a word, 1 or 2, of packed tensors.
- * IMAGE, STEP, ROW, COLUMN: those of i0 to i3, in the order of the float tensor's memory, that are
- *     the image, the part of 32 channels (unpack: of CHANNELS channels), the row and the column.
- * CHANNELS: number of channels that a work-item of unpack computes, 1, 4 or 32.
- * FOURS: 1 where pack loads four floats at a time, else 0. */
+ * channel is the lowest bit. A work-item has a position of the target, paddings included. */
+
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+#define SOURCE_PLANES 0 /* bits of a source value: 1 for bits and 2 for trits; 0 for floats */
+#define TARGET_PLANES 1 /* the same of a target value */
+#define SOURCE_PARTS 1 /* 32-bit parts of a word of the source, 1 or 2 */
+#define TARGET_PARTS 1 /* the same of the target */
+#define CHANNELS 4 /* number of channels that a work-item of unpack computes, 1, 4 or 32 */
+#define FOURS 0 /* 1 where pack loads four floats at a time, else 0 */
+/* the index, of i0 to i3 in the order of the float tensor's memory, that is the image */
+#define IMAGE i0
+#define STEP i1 /* the one that is the part of 32 channels (unpack: of CHANNELS channels) */
+#define ROW i2 /* the one that is the row */
+#define COLUMN i3 /* the one that is the column */
+#define HALVES 1 /* 1: tensors are 16-bit floats; 0: they are floats */
+#endif
+
+#include "dialect/common.h"
+#include "ptx/griddepcontrol.h"
+#include "ops/packed_bits.h"
 
 #define POSITION DIVISOR(n1), DIVISOR(n2), DIVISOR(n3), int top, int left
 
@@ -50,7 +62,7 @@ KERNEL void pack(const GLOBAL REAL *RESTRICT source, GLOBAL uint *RESTRICT targe
                  int start, int from_image, int from_channel, int from_y, int from_x,
                  int to_image, int to_word, int to_y, int to_x)
 {
-    BEGIN_EARLY();
+    pdl_trigger_and_wait();
     uint item = (uint)GROUP_ID(0) * (uint)LOCAL_SIZE(0) + (uint)LOCAL_ID(0);
     if (item < (uint)count) {
         SPLIT_POSITION(item)
@@ -89,7 +101,7 @@ KERNEL void pack_position_by_vote(
     int channels, int height, int width, int start, int from_image, int from_channel, int from_y,
     int from_x, int to_image, int to_word, int to_y, int to_x)
 {
-    BEGIN_EARLY();
+    pdl_trigger_and_wait();
     VOTES(votes, 8)
     int lane = LOCAL_ID(0) % 32;
     uint item = (uint)GROUP_ID(0) * (uint)(LOCAL_SIZE(0) / 32) + (uint)(LOCAL_ID(0) / 32);
@@ -117,7 +129,7 @@ KERNEL void pack_by_vote(const GLOBAL REAL *RESTRICT source, GLOBAL uint *RESTRI
                          int start, int from_image, int from_channel, int from_y, int from_x,
                          int to_image, int to_word, int to_y, int to_x)
 {
-    BEGIN_EARLY();
+    pdl_trigger_and_wait();
     VOTES(votes, 8)
     int lane = LOCAL_ID(0) % 32;
     uint own = (uint)GROUP_ID(0) * (uint)LOCAL_SIZE(0) + (uint)LOCAL_ID(0);
@@ -157,7 +169,7 @@ KERNEL void unpack(const GLOBAL uint *RESTRICT source, GLOBAL REAL *RESTRICT tar
                    int start, int from_image, int from_word, int from_y, int from_x,
                    int to_image, int to_channel, int to_y, int to_x)
 {
-    BEGIN_EARLY();
+    pdl_trigger_and_wait();
     uint item = (uint)GROUP_ID(0) * (uint)LOCAL_SIZE(0) + (uint)LOCAL_ID(0);
     if (item < (uint)count) {
         SPLIT_POSITION(item)
@@ -188,7 +200,7 @@ KERNEL void repack(const GLOBAL uint *RESTRICT source, GLOBAL uint *RESTRICT tar
                    int start, int from_image, int from_word, int from_y, int from_x,
                    int to_image, int to_word, int to_y, int to_x)
 {
-    BEGIN_EARLY();
+    pdl_trigger_and_wait();
     uint item = (uint)GROUP_ID(0) * (uint)LOCAL_SIZE(0) + (uint)LOCAL_ID(0);
     if (item < (uint)count) {
         SPLIT_POSITION(item)

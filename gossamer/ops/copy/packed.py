@@ -11,9 +11,8 @@ from gossamer.device.source import KernelSource
 from gossamer.facts import REAL
 from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.copy.problem import CopyProblem, convert
-from gossamer.ops.early_begin import EARLY_BEGIN
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
-from gossamer.ops.packed import PACKED_BITS, PackedParts, as_images, can_hold
+from gossamer.ops.packed import PackedParts, as_images, can_hold
 from gossamer.ops.strided import WORK_GROUP_SIZE, cannot_index, divisor, groups_for
 from gossamer.ops.weights import Weights
 from gossamer.tensor import AXES, PACKED_DTYPES, TensorSpec, rounded_up
@@ -93,7 +92,7 @@ class PackedCopy(Algorithm):
         if count == 0:
             return State(problem, variant, device)
         kernel = device.compile(KernelSource.of(
-            _SOURCE, name, defines, headers=(EARLY_BEGIN, PACKED_BITS), begins_early=True))
+            _SOURCE, name, defines, begins_early=True))
         items = count * (_PART_BITS if name == _PACK[1] else 1)
         return State(problem, variant, device, [Launch(
             kernel, groups_for(items), (WORK_GROUP_SIZE,),

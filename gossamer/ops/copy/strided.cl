@@ -1,11 +1,15 @@
 /* Strided copies of up to six dimensions, outermost first: sizes n, source strides s and target
  * strides t are in elements. With BOUNDED, an element is copied where low <= index < high along
- * every dimension, and `fill` is written elsewhere; the source offset is then that of index 0.
- *
- * ELEMENT: the type of the elements. INTO_FLOAT16 or INTO_FLOAT32 is defined instead where elements
- *     of the other type are converted to that type.
- * RANK: number of dimensions in use, 2, 4 or 6; the last ones are used.
- * TILE: side of a tile in elements, for copy_tiled. */
+ * every dimension, and `fill` is written elsewhere; the source offset is then that of index 0. */
+
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+#define ELEMENT int /* type of the elements */
+#define RANK 4 /* dimensions in use, 2, 4 or 6; the last ones are used */
+#define TILE 32 /* side of a tile in elements, for copy_tiled */
+#endif
+
+#include "dialect/common.h"
+#include "ptx/griddepcontrol.h"
 
 #if defined(INTO_FLOAT16)
 #define ELEMENT float
@@ -66,7 +70,7 @@ KERNEL void copy_strided(const GLOBAL FROM *RESTRICT source, GLOBAL TO *RESTRICT
                          int count, int from, int to FILL
                          OUTER_DIMENSIONS DIMENSION(4) DIMENSION(5))
 {
-    BEGIN_EARLY();
+    pdl_trigger_and_wait();
     uint rest = (uint)GROUP_ID(0) * (uint)LOCAL_SIZE(0) + (uint)LOCAL_ID(0);
     if (rest < (uint)count) {
         ALL_INSIDE
@@ -88,7 +92,7 @@ void copy_tiled(const GLOBAL FROM *RESTRICT source, GLOBAL TO *RESTRICT target,
                 int from, int to FILL
                 OUTER_DIMENSIONS DIMENSION(4) DIMENSION(5))
 {
-    BEGIN_EARLY();
+    pdl_trigger_and_wait();
     SHARED ELEMENT tile[TILE][TILE + 1];
     uint rest = (uint)GROUP_ID(0);
     uint across = (uint)CEIL_DIV(n5, TILE);

@@ -11,7 +11,6 @@ from gossamer.device.base import Argument, Device
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.copy.problem import CopyProblem
-from gossamer.ops.early_begin import BEGINS_EARLY
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.strided import (
     WORK_GROUP_SIZE,
@@ -140,7 +139,7 @@ def _launch(device: Device, types: Mapping[str, object], offsets: tuple[int, int
     if bounded:
         defines["BOUNDED"] = 1
     name = "copy_tiled" if tiled else "copy_strided"
-    kernel = device.compile(KernelSource.of(_SOURCE, name, defines, **BEGINS_EARLY))
+    kernel = device.compile(KernelSource.of(_SOURCE, name, defines, begins_early=True))
     arguments: list[Argument | Callable[..., Argument]] = [*ends]
     if not tiled:
         arguments.append(count)

@@ -1,16 +1,23 @@
-/* The frame of element-wise kernels. fused.py generates these macros:
- * VALUE        the type of the arithmetic
- * VECTOR       number of consecutive outputs that a work-item computes, 1 or 4
- * PARAMETERS   operand pointers a<i>, output pointers y<i>, sizes, and strides of operands
- * COORDINATES  computes offsets o<i> of operands that lie otherwise than the output
- * LOADS        loads each operand to VALUE v<i>[VECTOR]
- * COMPUTE      computes the results r<i>[k] from v<i>[k]
- * RESULTS      declares r<i>
- * STORES       writes the results at `index` */
+/* The frame of element-wise kernels. fused.py generates these macros: */
+
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+#define VALUE float /* the type of the arithmetic */
+#define VECTOR 1 /* consecutive outputs that a work-item computes, 1 or 4 */
+/* operand pointers a<i>, output pointers y<i>, sizes, and strides of operands */
+#define PARAMETERS const GLOBAL float *a0, GLOBAL float *y0
+#define COORDINATES /* computes offsets o<i> of operands that lie otherwise than the output */
+#define LOADS VALUE v0[VECTOR]; v0[0] = a0[index]; /* loads each operand to VALUE v<i>[VECTOR] */
+#define RESULTS VALUE r0[VECTOR]; /* declares r<i> */
+#define COMPUTE r0[k] = v0[k]; /* computes the results r<i>[k] from v<i>[k] */
+#define STORES y0[index] = r0[0]; /* stores the results */
+#endif
+
+#include "dialect/common.h"
+#include "ptx/griddepcontrol.h"
 
 KERNEL void elementwise(PARAMETERS, int count)
 {
-    BEGIN_EARLY();
+    pdl_trigger_and_wait();
     uint item = (uint)GROUP_ID(0) * (uint)LOCAL_SIZE(0) + (uint)LOCAL_ID(0);
     if (item < (uint)count) {
         uint index = item * VECTOR;

@@ -13,7 +13,6 @@ from gossamer.device.base import Argument, Device
 from gossamer.device.source import KernelSource
 from gossamer.expression import Expression, ExpressionStep
 from gossamer.ops.algorithm import Algorithm, State, Variant
-from gossamer.ops.early_begin import BEGINS_EARLY
 from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.ops.epilogue import c_float
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
@@ -87,7 +86,7 @@ class FusedElementwise(Algorithm):
         vector = _vector(sizes, walks, offsets)
         generator = _Generator(problem, variant, sizes, walks, offsets, vector)
         kernel = device.compile(
-            KernelSource.of(_SOURCE, "elementwise", generator.macros(), **BEGINS_EARLY))
+            KernelSource.of(_SOURCE, "elementwise", generator.macros(), begins_early=True))
         arguments: list[Argument | Callable[..., Argument]] = []
         run_time = iter(range(len(problem.inputs)))
         layout = variant.outputs[0].layout

@@ -1,9 +1,15 @@
 /* The results of an expression that are -1, 0 or 1, packed: bits of 32 channels of a pixel for each
- * work-item, which reads them, applies the expression to each and writes a part of a word.
- *
- * TARGET_PLANES, TARGET_PARTS  those of packed_bits.h
- * FOURS  1 where the channels of a part exist and lie side by side, else 0
- * EPILOGUE, EPILOGUE4  apply the expression to a value, and to four of neighbouring channels */
+ * work-item, which reads them, applies the expression to each and writes a part of a word. */
+
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+#define FOURS 0 /* 1: the channels of a part exist and lie side by side */
+#define HALVES 1 /* 1: tensors are 16-bit floats; 0: they are floats */
+#endif
+
+#include "dialect/common.h"
+#include "ptx/griddepcontrol.h"
+#include "ops/epilogue.h"
+#include "ops/packed_bits.h"
 
 /* Adds the bits of four values. */
 #define ADD_FOUR(four, k) { \
@@ -16,7 +22,7 @@ KERNEL void pack_results(const GLOBAL REAL *RESTRICT source, GLOBAL uint *RESTRI
                          DIVISOR(pixels), DIVISOR(parts), int channels, int from_image,
                          int from_channel, int from_pixel EPILOGUE_PARAMETERS)
 {
-    BEGIN_EARLY();
+    pdl_trigger_and_wait();
     uint item = (uint)GROUP_ID(0) * (uint)LOCAL_SIZE(0) + (uint)LOCAL_ID(0);
     if (item < (uint)count) {
         uint plane = QUOTIENT(item, pixels);

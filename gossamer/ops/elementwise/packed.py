@@ -9,11 +9,10 @@ from pathlib import Path
 from gossamer.device.base import Argument, Device
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Algorithm, Epilogue, State, Variant
-from gossamer.ops.early_begin import EARLY_BEGIN
 from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.ops.epilogue import channel_vector, epilogue_macros
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
-from gossamer.ops.packed import PACKED_BITS, PackedParts, as_images, result_dtype
+from gossamer.ops.packed import PackedParts, as_images, result_dtype
 from gossamer.ops.strided import WORK_GROUP_SIZE, cannot_compile, divisor, groups_for, in_layout
 from gossamer.ops.weights import Weights
 from gossamer.tensor import ROW_MAJOR, Format, TensorSpec, rounded_up
@@ -75,7 +74,7 @@ class PackedElementwise(Algorithm):
             "HALVES": int(variant.precision == "fp16"), "TARGET_PLANES": words.planes,
             "TARGET_PARTS": words.parts, "FOURS": int(fours),
             **epilogue_macros(Epilogue(expression, ("channel",) * len(problem.constants))),
-        }, headers=(EARLY_BEGIN, PACKED_BITS), begins_early=True))
+        }, begins_early=True))
         padded = rounded_up(channels, _PART_BITS)
         constants: list[Argument] = [
             weights.packed(f"operand{index} padded to {padded}",

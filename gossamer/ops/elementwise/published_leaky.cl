@@ -1,3 +1,9 @@
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+#define WORK_GROUP_SIZE 256 /* work-items of a work-group */
+#endif
+
+#include "dialect/common.h"
+
 /* The leaky rectifier: a work-item computes one element. */
 KERNEL WORK_GROUP_OF(WORK_GROUP_SIZE) void leaky_relu(
     const GLOBAL float *RESTRICT x, GLOBAL float *RESTRICT y, int elements, float slope)

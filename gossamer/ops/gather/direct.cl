@@ -1,6 +1,13 @@
 /* Computes output[outer, i, inner] = data[outer, indices[i], inner]. ELEMENT is the type of the
  * elements, INDEX the type of the indices. */
 
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+#define ELEMENT float /* type of the elements */
+#define INDEX int /* type of the indices */
+#endif
+
+#include "dialect/common.h"
+
 KERNEL void gather(const GLOBAL ELEMENT *RESTRICT data, const GLOBAL INDEX *RESTRICT indices,
                    GLOBAL ELEMENT *RESTRICT target, int count, int length,
                    DIVISOR(taken), DIVISOR(inner))

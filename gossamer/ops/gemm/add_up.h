@@ -1,6 +1,15 @@
 /* This header is for kernels whose work-groups reduce one column of a product. Each of the
  * WORK_GROUP_SIZE work-items, a power of two, has one partial sum for each of ROWS rows. */
 
+#pragma once
+
+#if !defined CONFIGURED && !defined ROWS
+#define ROWS 1 /* partial sums of a work-item */
+#define WORK_GROUP_SIZE 128 /* work-items of a work-group, a power of two */
+#endif
+
+#include "dialect/common.h"
+
 /* Adds the partial sums in a tree; the sum of a row is then in partial[row * WORK_GROUP_SIZE]. */
 INLINE void add_up(SHARED_POINTER float *partial, const float *sum, int item)
 {

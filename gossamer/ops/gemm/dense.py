@@ -17,7 +17,6 @@ from gossamer.ops.conv2d.dense.im2col_gemm import Im2colGemm
 from gossamer.ops.conv2d.dense.mma.algorithms import PointwiseMma
 from gossamer.ops.conv2d.dense.wide_gemm import WideGemm
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.early_begin import EARLY_BEGIN
 from gossamer.ops.epilogue import (
     apply_in_place,
     buffers_as_arrays,
@@ -33,7 +32,6 @@ from gossamer.ops.weights import Weights
 from gossamer.tensor import ROW_MAJOR
 
 _FEW_ROWS = Path(__file__).with_name("few_rows.cl")
-ADD_UP = Path(__file__).with_name("add_up.h")
 _USUAL_ROWS = 16
 """Rows for which the number of threads of a product on the host is decided."""
 
@@ -141,7 +139,7 @@ class FewRows(Algorithm):
             "HALVES": int(variant.precision == "fp16"),
             "ROUNDS": int(variant.outputs[0].dtype == "float16"),
             **epilogue_macros(problem.epilogue, tensor_dtype=variant.outputs[0].dtype),
-        }, headers=(EARLY_BEGIN, ADD_UP), begins_early=True))
+        }, begins_early=True))
         dtype = variant.inputs[0].stored_dtype
         packed = weights.packed(f"rows of {dtype}", lambda arrays: _rows(arrays["weight"], dtype))
         launch = Launch(kernel, (problem.columns,), (variant["work_group"],),

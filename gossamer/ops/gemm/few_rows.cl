@@ -1,8 +1,21 @@
 /* A matrix product of ROWS rows. Each work-group reduces one column of the result; its work-items
  * stride along a contiguous row of weights. The kernel is memory-bound: it reads every weight once,
- * the first HELD pieces of a work-item while the kernel before still runs.
- * VECTOR is 4 where the depth is a multiple of 4, else 1. WORK_GROUP_SIZE is a power of two.
- * HALVES: x and the weights are 16-bit floats. ROUNDS: y and the epilogue's tensor operands are. */
+ * the first HELD pieces of a work-item while the kernel before still runs. */
+
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+#define ROWS 1 /* rows of the product */
+#define WORK_GROUP_SIZE 128 /* work-items of a work-group, a power of two */
+/* numbers that are loaded at once: 4 where the depth is a multiple of 4, else 1 */
+#define VECTOR 4
+#define HELD 4 /* pieces of a work-item that are read while the kernel before still runs */
+#define ROUNDS 4 /* pieces of a work-item, at most */
+#define HALVES 1 /* 1: tensors are 16-bit floats; 0: they are floats */
+#endif
+
+#include "dialect/common.h"
+#include "ptx/griddepcontrol.h"
+#include "ops/epilogue.h"
+#include "ops/gemm/add_up.h"
 
 #if VECTOR == 4
 #define PIECE float4
@@ -36,7 +49,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void few_rows(
     int item = LOCAL_ID(0);
     int channel = GROUP_ID(0);
     const GLOBAL REAL *own = weight + channel * depth;
-    SUCCESSOR_MAY_BEGIN();
+    pdl_trigger();
     PIECE held[HELD];
     UNROLL for (int i = 0; i < HELD; i++) {
         int k = item * VECTOR + i * STEP;
@@ -44,7 +57,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void few_rows(
         if (k < depth)
             held[i] = LOAD_PIECE(own, k);
     }
-    PREDECESSOR_WAIT();
+    pdl_wait();
 
     float sum[ROWS];
     UNROLL for (int row = 0; row < ROWS; row++)

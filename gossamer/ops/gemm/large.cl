@@ -11,17 +11,33 @@
  * number by its k, so that the writes of a warp fall in different banks; a column is read from
  * where it was written.
  *
- * BLOCKS_PER_UNIT work-groups must fit a multiprocessor at once, which bounds the registers.
- *
- * CHECKED    0 where rows, columns and depth are multiples of the tile's, so that no bounds are
- *            checked
- * TILES      tiles in shared memory. With 2, the next one waits in registers. With more, all but
- *            one are being filled by asynchronous copies (CUDA from sm_80 on)
- * EARLY      1: a work-item reads the numbers of the next k before it multiplies those of this
- *            one, the first k of the next tile too
- * COLUMNS    1: a work-item's results are computed column by column, 0: row by row
- * SNAKE      1: every second column, or row, is computed from its end, so that two multiplications
- *            in turn share an operand, which is read from the registers once */
+ * BLOCKS_PER_UNIT work-groups must fit a multiprocessor at once, which bounds the registers. */
+
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+#define TILE_M 128 /* rows of a tile */
+#define TILE_N 128 /* columns of a tile */
+#define TILE_K 16 /* depth of a tile */
+#define WORK_M 8 /* rows of a work-item */
+#define WORK_N 8 /* columns of a work-item */
+#define LANES_N 8 /* work-items of a warp along the columns */
+/* work-groups that are to fit a multiprocessor at once, which bounds the registers */
+#define BLOCKS_PER_UNIT 1
+/* 0: rows, columns and depth are multiples of the tile's, so that no bounds are checked */
+#define CHECKED 1
+/* tiles in shared memory: of 2 the next one waits in registers, of more all but one are filled
+ * by asynchronous copies (CUDA from sm_80 on) */
+#define TILES 2
+/* 1: a work-item reads the numbers of the next k before it multiplies those of this one */
+#define EARLY 1
+#define COLUMNS 1 /* 1: a work-item's results are computed column by column; 0: row by row */
+/* 1: every second column, or row, is computed from its end, so that two multiplications in turn
+ * share an operand */
+#define SNAKE 1
+#endif
+
+#include "dialect/common.h"
+#include "ptx/cp_async.h"
+#include "ops/epilogue.h"
 
 #define WORK_GROUP_SIZE (TILE_M / WORK_M * (TILE_N / WORK_N))
 #define LANES_M (32 / LANES_N)
@@ -61,13 +77,13 @@
         uint target = shared_address(tile);                                                   \
         UNROLL for (int i = 0; i < X_LOADS; i++) {                                            \
             int inside = X_INSIDE(i, first_k);                                                \
-            copy_4_bytes(target + 4 * X_PLACE(i), inside ? x + x_index[i] : x, inside ? 4 : 0); \
+            cp_async_ca<4>(target + 4 * X_PLACE(i), inside ? x + x_index[i] : x, inside ? 4 : 0); \
             x_index[i] += TILE_K;                                                             \
         }                                                                                     \
         UNROLL for (int i = 0; i < WEIGHT_LOADS; i++) {                                       \
             int inside = WEIGHT_INSIDE(i, first_k);                                           \
-            copy_16_bytes(target + 4 * WEIGHT_PLACE(i),                                       \
-                          inside ? weight + weight_index[i] : weight, inside ? 16 : 0);       \
+            cp_async_16(target + 4 * WEIGHT_PLACE(i),                                       \
+                        inside ? weight + weight_index[i] : weight, inside ? 16 : 0);       \
             weight_index[i] += weight_step;                                                   \
         }                                                                                     \
     }
@@ -104,7 +120,7 @@
 #if ASYNC
 #define NEXT_TILE()                                                                           \
     {                                                                                         \
-        wait_for_copies<TILES - 2>();                                                         \
+        cp_async_wait_group<TILES - 2>();                                                         \
         BARRIER();                                                                            \
         tile = tile == tiles + (TILES - 1) * TILE_WORDS ? tiles : tile + TILE_WORDS;          \
     }
@@ -181,10 +197,10 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void large_gemm(
     UNROLL for (int ahead = 0; ahead < TILES - 1; ahead++) {
         if (ahead * TILE_K < depth)
             FETCH(filled, ahead * TILE_K)
-        commit_copies();
+        cp_async_commit_group();
         filled += TILE_WORDS;
     }
-    wait_for_copies<TILES - 2>();
+    cp_async_wait_group<TILES - 2>();
 #else
     float4 x_next[X_LOADS], weight_next[WEIGHT_LOADS];
     int current = 0;
@@ -199,7 +215,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void large_gemm(
 #if ASYNC
         if (k + (TILES - 1) * TILE_K < depth)
             FETCH(filled, k + (TILES - 1) * TILE_K)
-        commit_copies();
+        cp_async_commit_group();
         filled = filled == tiles + (TILES - 1) * TILE_WORDS ? tiles : filled + TILE_WORDS;
 #else
         if (k + TILE_K < depth)

@@ -10,7 +10,6 @@ from typing import Any
 from gossamer.device.base import Device
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Algorithm, State, Variant
-from gossamer.ops.copies import ASYNC_COPIES
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
 from gossamer.ops.gemm.dense import packed_by_depth
 from gossamer.ops.gemm.problem import GemmProblem
@@ -68,7 +67,7 @@ class LargeGemm(Algorithm):
         rows, columns, depth = problem.rows, problem.columns, problem.depth
         exact = rows % tile_m == columns % tile_n == depth % tile_k == 0
         options: dict[str, Any] = {} if variant["tiles"] == 2 else {
-            "headers": (ASYNC_COPIES,), "architectures": ("sm_80", "sm_100")}
+            "architectures": ("sm_80", "sm_100")}
         kernel = device.compile(KernelSource.of(_SOURCE, "large_gemm", {
             **{key.upper(): value for key, value in variant.config},
             # with bounds to check, the registers of two work-groups are too few

@@ -23,7 +23,6 @@ from gossamer.ops.epilogue import (
     epilogue_macros,
     operand_arrays,
 )
-from gossamer.ops.gemm.dense import ADD_UP
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.strided import cannot_compile
@@ -73,7 +72,7 @@ class SparseRows(Algorithm):
             "INDEX": "unsigned short" if short else "int",
             "HALVES": int(variant.precision == "fp16"),
             **epilogue_macros(problem.epilogue, tensor_dtype=variant.outputs[0].dtype),
-        }, headers=(ADD_UP,)))
+        }))
 
         def column_indices(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
             return csr(arrays).indices.astype(np.uint16 if short else np.int32)

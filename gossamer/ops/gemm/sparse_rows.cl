@@ -1,8 +1,17 @@
 /* A matrix product of ROWS rows with weights in CSR. Each work-group reduces one column of the
  * result; its work-items stride along that column's nonzeros. The kernel is memory-bound: it reads
- * every nonzero and its index `place` along the depth once.
- * INDEX is the type of the indices. WORK_GROUP_SIZE is a power of two.
- * HALVES: x, y and the epilogue's tensor operands are 16-bit floats. */
+ * every nonzero and its index `place` along the depth once. */
+
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+#define ROWS 1 /* rows of the product */
+#define WORK_GROUP_SIZE 128 /* work-items of a work-group, a power of two */
+#define INDEX int /* type of the indices along the depth */
+#define HALVES 1 /* 1: tensors are 16-bit floats; 0: they are floats */
+#endif
+
+#include "dialect/common.h"
+#include "ops/epilogue.h"
+#include "ops/gemm/add_up.h"
 
 KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void sparse_rows(
     const GLOBAL REAL *RESTRICT x, const GLOBAL int *RESTRICT starts,

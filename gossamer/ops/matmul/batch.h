@@ -2,6 +2,10 @@
  * of up to three batch dimensions, outermost first, with sizes n and strides p of a and q of b; the
  * stride of a repeated dimension is 0. c is contiguous. */
 
+#pragma once
+
+#include "dialect/common.h"
+
 #define BATCH_PARAMETERS \
     int n0, int p0, int q0, int n1, int p1, int q1, int n2, int p2, int q2
 

@@ -2,6 +2,13 @@
  * A work-group of 256 work-items computes TILE x TILE results, and a work-item EACH x EACH of them,
  * where EACH = TILE / 16. They are 16 apart so that neighbours read neighbouring words. */
 
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+#define TILE 64 /* rows and columns of a tile of results, a multiple of 16 */
+#endif
+
+#include "dialect/common.h"
+#include "batch.h"
+
 #define DEPTH 16
 #define EACH (TILE / 16)
 

@@ -19,7 +19,6 @@ from gossamer.tensor import TensorSpec
 
 _SOURCE = Path(__file__).with_name("tiled.cl")
 _WIDE = Path(__file__).with_name("wide.cl")
-_BATCH = Path(__file__).with_name("batch.h")
 _ROWS = 6
 """Rows of a tile of WideMatmul."""
 
@@ -76,7 +75,7 @@ class TiledMatmul(DeviceMatmul):
     def prepare(self, weights: Weights, problem: MatmulProblem, variant: Variant,
                 device: Device) -> State:
         tile = variant["tile"]
-        source = KernelSource.of(_SOURCE, "matmul", {"TILE": tile}, headers=(_BATCH,))
+        source = KernelSource.of(_SOURCE, "matmul", {"TILE": tile})
         return self._prepared(weights, problem, variant, device, source, (tile, tile), 256)
 
 
@@ -99,8 +98,7 @@ class WideMatmul(DeviceMatmul):
     def prepare(self, weights: Weights, problem: MatmulProblem, variant: Variant,
                 device: Device) -> State:
         vectors = variant["vectors"]
-        source = KernelSource.of(_WIDE, "wide_matmul", {"ROWS": _ROWS, "VECTORS": vectors},
-                                 headers=(_BATCH,))
+        source = KernelSource.of(_WIDE, "wide_matmul", {"ROWS": _ROWS, "VECTORS": vectors})
         return self._prepared(weights, problem, variant, device, source, (_ROWS, 16 * vectors), 1)
 
 

@@ -2,6 +2,14 @@
  * the sums of ROWS rows by 16 * VECTORS columns in vector registers. Nothing is staged: rows of b are
  * read in order, and of a one number at a time is spread over a vector. */
 
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+#define ROWS 6 /* rows of a tile */
+#define VECTORS 2 /* sixteens of columns of a tile */
+#endif
+
+#include "dialect/common.h"
+#include "batch.h"
+
 #define LANES (16 * VECTORS)
 
 KERNEL LAUNCH_BOUNDS(1, 1)

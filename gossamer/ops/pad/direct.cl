@@ -1,9 +1,16 @@
 /* Padding of up to six dimensions, outermost first, with sizes n of the output and m of the input,
  * source strides s, and pads `before`, of which negative ones crop. The output is contiguous.
  *
- * ELEMENT: the type of the elements.
- * RANK: number of dimensions in use, 2, 4 or 6; the last ones are used.
  * CONSTANT, REFLECT or EDGE: defined for the mode that fills the pads. */
+
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+#define ELEMENT int /* type of the elements */
+#define RANK 4 /* dimensions in use, 2, 4 or 6; the last ones are used */
+#define CONSTANT 1 /* defined where a constant is padded; else REFLECT or EDGE is */
+#endif
+
+#include "dialect/common.h"
+#include "ptx/griddepcontrol.h"
 
 #define DIMENSION(d) , DIVISOR(n##d), int m##d, int s##d, int before##d
 
@@ -35,7 +42,7 @@ KERNEL void pad(const GLOBAL ELEMENT *RESTRICT source, GLOBAL ELEMENT *RESTRICT 
 #endif
                 DIMENSION(4) DIMENSION(5))
 {
-    BEGIN_EARLY();
+    pdl_trigger_and_wait();
     uint index = (uint)GROUP_ID(0) * (uint)LOCAL_SIZE(0) + (uint)LOCAL_ID(0);
     if (index < (uint)count) {
         uint rest = index;

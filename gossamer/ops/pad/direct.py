@@ -9,7 +9,6 @@ import numpy as np
 from gossamer.device.base import Device
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Variant
-from gossamer.ops.early_begin import BEGINS_EARLY
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.pad.problem import PadProblem
 from gossamer.ops.strided import (
@@ -55,7 +54,7 @@ class DirectPad(KernelAlgorithm):
         rank = next(rank for rank in (2, 4, 6) if rank >= len(loops))
         element, bits = _ELEMENTS[dtype.itemsize]
         kernel = device.compile(KernelSource.of(_SOURCE, "pad", {
-            "ELEMENT": element, "RANK": rank, problem.mode.upper(): 1}, **BEGINS_EARLY))
+            "ELEMENT": element, "RANK": rank, problem.mode.upper(): 1}, begins_early=True))
         with np.errstate(over="ignore"):
             value = np.full(1, problem.value).astype(dtype).view(bits)
         numbers = [n for size, *loop in [(1, 1, 0, 0)] * (rank - len(loops)) + loops

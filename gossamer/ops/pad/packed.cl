@@ -1,16 +1,24 @@
 /* A constant around the rows and columns of packed values, or less of them where pads are negative.
  *
  * A tensor is (images, words, height, width, PLANES) words; a work-item writes the words of one
- * output pixel. Of the words of added pixels only the bits of channels are set.
- *
- * WORD: the type of a word, uint or ulong, of WORD_BITS bits. PLANES: 1 for bits, 2 for trits.
- * POSITIVE, NONZERO: whether the constant is 1, and whether it differs from 0. */
+ * output pixel. Of the words of added pixels only the bits of channels are set. */
+
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+#define WORD uint /* type of a word, uint or ulong */
+#define WORD_BITS 32 /* bits of a word */
+#define PLANES 1 /* words of a pixel: 1 for bits, 2 for trits */
+#define POSITIVE 0 /* 1: the constant is larger than 0 */
+#define NONZERO 1 /* 1: the constant is not 0 */
+#endif
+
+#include "dialect/common.h"
+#include "ptx/griddepcontrol.h"
 
 KERNEL void pad_packed(const GLOBAL WORD *RESTRICT source, GLOBAL WORD *RESTRICT target, int count,
                        int channels, int height, int width, DIVISOR(out_width),
                        DIVISOR(out_height), DIVISOR(words), int top, int left)
 {
-    BEGIN_EARLY();
+    pdl_trigger_and_wait();
     uint item = (uint)GROUP_ID(0) * (uint)LOCAL_SIZE(0) + (uint)LOCAL_ID(0);
     if (item < (uint)count) {
         uint line = QUOTIENT(item, out_width);

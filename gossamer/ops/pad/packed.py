@@ -13,7 +13,6 @@ from gossamer.device.host import host_array
 from gossamer.device.source import KernelSource
 from gossamer.facts import REAL, point
 from gossamer.ops.algorithm import Algorithm, State, Variant
-from gossamer.ops.early_begin import BEGINS_EARLY
 from gossamer.ops.host_threads import threads_of
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.packed import WORD_TYPES, constant_words, formats_for
@@ -63,7 +62,7 @@ class PackedPad(Algorithm):
         kernel = device.compile(KernelSource.of(_SOURCE, "pad_packed", {
             "WORD": WORD_TYPES[x.stored_dtype.name], "WORD_BITS": 8 * x.stored_dtype.itemsize,
             "PLANES": PACKED_DTYPES[x.dtype].planes, "POSITIVE": int(problem.value > 0),
-            "NONZERO": int(problem.value != 0)}, **BEGINS_EARLY))
+            "NONZERO": int(problem.value != 0)}, begins_early=True))
         state.launches.append(Launch(kernel, groups_for(count), (WORK_GROUP_SIZE,), (
             input_buffer(0), output_buffer(0), count, *x.shape[1:], *divisor(width),
             *divisor(height), *divisor(words), *problem.low[2:])))

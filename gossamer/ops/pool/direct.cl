@@ -5,8 +5,18 @@
  * may be 4. LANES = 4 needs inner % 4 == 0; PIXELS = 4 needs inner == 1 and out_width % 4 == 0.
  * Where a tensor is a part of a larger one, `inner` of that is source_inner or target_inner, and
  * the part begins at source_first or target_first.
- * MAX: defined for the maximum, undefined for the average.
- * WINDOW: the window's height and width, where they are equal and known at compile time. */
+ * MAX: defined for the maximum, undefined for the average. */
+
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+#define LANES 1 /* neighbours along `inner` of a work-item, 1 or 4 */
+#define PIXELS 4 /* neighbours along the width of a work-item, 1 or 4 */
+/* the window's height and width, where they are equal and known at compile time */
+#define WINDOW 3
+#define HALVES 1 /* 1: tensors are 16-bit floats; 0: they are floats */
+#endif
+
+#include "dialect/common.h"
+#include "ptx/griddepcontrol.h"
 
 #ifdef MAX
 #define START (-INFINITY)
@@ -48,7 +58,7 @@ KERNEL void pool(const GLOBAL REAL *RESTRICT source, GLOBAL REAL *RESTRICT targe
                  int dilation_y, int dilation_x,
                  int counted_top, int counted_left, int counted_bottom, int counted_right)
 {
-    BEGIN_EARLY();
+    pdl_trigger_and_wait();
     uint item = (uint)GROUP_ID(0) * (uint)LOCAL_SIZE(0) + (uint)LOCAL_ID(0);
     if (item < (uint)count) {
         uint rest = QUOTIENT(item, inner_steps);

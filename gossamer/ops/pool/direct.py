@@ -7,7 +7,6 @@ from pathlib import Path
 from gossamer.device.base import Device
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Variant
-from gossamer.ops.early_begin import BEGINS_EARLY
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.pool.problem import PoolProblem
 from gossamer.ops.strided import (
@@ -42,7 +41,7 @@ class DirectPool(KernelAlgorithm):
             defines["MAX"] = 1
         if problem.kernel in ((2, 2), (3, 3)):
             defines["WINDOW"] = problem.kernel[0]
-        kernel = device.compile(KernelSource.of(_SOURCE, "pool", defines, **BEGINS_EARLY))
+        kernel = device.compile(KernelSource.of(_SOURCE, "pool", defines, begins_early=True))
         items = target.size // (lanes * pixels)
         height, width = problem.input.shape[2:]
         counted = problem.pads if problem.count_include_pad else (0, 0, 0, 0)

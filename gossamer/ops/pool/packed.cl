@@ -3,16 +3,22 @@
  * where the OR of the second plane is 1, and a 0 where the AND of the first one is 0.
  *
  * A tensor is (outer, height, width, PLANES) words, outer being the images and words of channels; a
- * work-item computes the words of one output pixel. Every window has a pixel of the input.
- *
- * WORD: the type of a word, uint or ulong. PLANES: 1 for bits, 2 for trits. */
+ * work-item computes the words of one output pixel. Every window has a pixel of the input. */
+
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+#define WORD uint /* type of a word, uint or ulong */
+#define PLANES 1 /* words of a pixel: 1 for bits, 2 for trits */
+#endif
+
+#include "dialect/common.h"
+#include "ptx/griddepcontrol.h"
 
 KERNEL void pool_packed(const GLOBAL WORD *RESTRICT source, GLOBAL WORD *RESTRICT target, int count,
                         int height, int width, DIVISOR(out_width), DIVISOR(out_height),
                         int kernel_height, int kernel_width, int stride_y, int stride_x,
                         int top, int left, int dilation_y, int dilation_x)
 {
-    BEGIN_EARLY();
+    pdl_trigger_and_wait();
     uint item = (uint)GROUP_ID(0) * (uint)LOCAL_SIZE(0) + (uint)LOCAL_ID(0);
     if (item < (uint)count) {
         uint line = QUOTIENT(item, out_width);

@@ -15,7 +15,6 @@ from gossamer.device.host import host_array
 from gossamer.device.source import KernelSource
 from gossamer.facts import REAL, ValueFacts
 from gossamer.ops.algorithm import Algorithm, State, Variant
-from gossamer.ops.early_begin import BEGINS_EARLY
 from gossamer.ops.host_threads import threads_of
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.packed import WORD_TYPES, formats_for
@@ -65,7 +64,7 @@ class PackedPool(Algorithm):
         if not device.compiles or count == 0:
             return state
         kernel = device.compile(KernelSource.of(_SOURCE, "pool_packed", {
-            "WORD": WORD_TYPES[x.stored_dtype.name], "PLANES": planes}, **BEGINS_EARLY))
+            "WORD": WORD_TYPES[x.stored_dtype.name], "PLANES": planes}, begins_early=True))
         state.launches.append(Launch(kernel, groups_for(count), (WORK_GROUP_SIZE,), (
             input_buffer(0), output_buffer(0), count, *x.shape[2:],
             *divisor(problem.out_width), *divisor(problem.out_height), *problem.kernel,

@@ -7,10 +7,18 @@
  *
  * VALUE: the type of the arithmetic. With HALVES it is float and the tensors are 16-bit floats.
  * MAX or MEAN: defined for the maximum or the mean; without either the sum is computed.
- * LEAST: the smallest VALUE.
- * LANES, COLUMNS: a work-group has LANES * COLUMNS = 256 work-items and computes COLUMNS results.
  * ACROSS: where it is defined, neighbouring work-items compute neighbouring results (the innermost
  *     dimension is kept), else they reduce neighbouring elements of one result. */
+
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+#define LANES 64 /* work-items that compute a result together */
+#define COLUMNS 4 /* results of a work-group, which has LANES * COLUMNS = 256 work-items */
+#define LEAST (-INFINITY) /* the smallest VALUE */
+#define HALVES 1 /* 1: tensors are 16-bit floats; 0: they are floats */
+#endif
+
+#include "dialect/common.h"
+#include "ptx/griddepcontrol.h"
 
 #if HALVES
 #define STORED HALF
@@ -49,7 +57,7 @@ KERNEL LAUNCH_BOUNDS(256, 1)
 void reduce(const GLOBAL STORED *RESTRICT source, GLOBAL STORED *RESTRICT target, int results,
             int count KEPT(0) KEPT(1) KEPT(2) KEPT(3) REDUCED(0) REDUCED(1) REDUCED(2) REDUCED(3))
 {
-    BEGIN_EARLY();
+    pdl_trigger_and_wait();
     SHARED VALUE partial[256];
 #ifdef ACROSS
     int column = LOCAL_ID(0) % COLUMNS, lane = LOCAL_ID(0) / COLUMNS, apart = COLUMNS;

@@ -8,7 +8,6 @@ from pathlib import Path
 from gossamer.device.base import Device
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Variant
-from gossamer.ops.early_begin import BEGINS_EARLY
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.reduce.problem import ReduceProblem
 from gossamer.ops.strided import (
@@ -62,7 +61,7 @@ class TreeReduce(KernelAlgorithm):
             defines["ACROSS"] = 1
         if len(reduced) <= 1:
             defines["SIMPLE"] = 1
-        kernel = device.compile(KernelSource.of(_SOURCE, "reduce", defines, **BEGINS_EARLY))
+        kernel = device.compile(KernelSource.of(_SOURCE, "reduce", defines, begins_early=True))
         numbers = [n for size, *strides in [(1, 0, 0)] * (4 - len(kept)) + kept
                    for n in (*divisor(size), *strides)]
         numbers += [n for size, *strides in [(1, 0)] * (4 - len(reduced)) + reduced

@@ -1,17 +1,28 @@
 /* The two small products of a squeeze-and-excite layer by a cluster of work-groups, each of which has
  * some of the channels of an image.
  *
- * CLUSTER   work-groups of the cluster
- * SQUEEZED  numbers that the first product makes
  * `parts` has what each work-group adds to each number, (work-groups, numbers). */
 
-/* Gives all work-groups of the cluster what the lanes of a warp of work-group `rank` add to a number
- * of the first product. */
+#pragma once
+
+#if !defined CONFIGURED && !defined CLUSTER
+#define CLUSTER 2 /* work-groups of the cluster */
+#endif
+#if !defined CONFIGURED && !defined SQUEEZED
+#define SQUEEZED 8 /* numbers that the first product makes */
+#endif
+
+#include "dialect/common.h"
+#include "ptx/cluster.h"
+#include "ptx/shfl.h"
+
+/* Gives all work-groups of the cluster what the lanes of a warp of work-group `rank` add to a
+ * number of the first product. */
 [[maybe_unused]] INLINE void give_part(float *parts, float sum, int number, int rank, uint lane)
 {
     sum = warp_sum(sum, lane);
     if (lane < CLUSTER)
-        *of_group(parts + rank * SQUEEZED + number, (int)lane) = sum;
+        *map_cluster(parts + rank * SQUEEZED + number, (int)lane) = sum;
 }
 
 /* Returns a number of the first product, once all work-groups have given their parts. */

@@ -6,7 +6,6 @@ Source: J. Hu, L. Shen, G. Sun, "Squeeze-and-excitation networks", CVPR 2018.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from gossamer.ops.algorithm import Epilogue
 from gossamer.ops.conv2d.problem import Conv2dProblem
@@ -14,9 +13,6 @@ from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.ops.region.parts import is_image_mean, is_product
 from gossamer.ops.region.problem import RegionProblem, Source
 
-SQUEEZE_EXCITE = Path(__file__).with_name("squeeze_excite.h")
-"""The header with the two products by clusters of work-groups; those of WARP_SUMS and CLUSTERS come
-before it."""
 PARTS = 4
 """Number of parts of a layer: the mean, two products, and the scaling."""
 

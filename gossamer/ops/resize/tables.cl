@@ -7,6 +7,14 @@
  * Where a tensor is a part of a larger one, `inner` of that is source_inner or target_inner, and
  * the part begins at source_first or target_first. */
 
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+#define LANES 4 /* neighbours along `inner` of a work-item, 1 or 4 */
+#define PIXELS 1 /* neighbours along the width of a work-item, 1 or 4 */
+#define HALVES 1 /* 1: tensors are 16-bit floats; 0: they are floats */
+#endif
+
+#include "dialect/common.h"
+
 #define MIX(a, b, part) ((a) + ((b) - (a)) * (part))
 #define MIX_FOUR(lane) MIX(MIX(aa.lane, ab.lane, px), MIX(ba.lane, bb.lane, px), py)
 

@@ -1,10 +1,17 @@
 /* Softmax along `length` of a tensor seen as (outer, length, inner). LANES work-items compute each
  * maximum and each sum together; each of them reduces every LANES-th element.
  *
- * LANES, COLUMNS: a work-group has LANES * COLUMNS = 256 work-items and computes COLUMNS sums.
  * ACROSS: where it is defined, neighbouring work-items take neighbours along `inner`, else along
  *     `length`.
  * LOG: defined for the logarithm of the softmax. */
+
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+#define LANES 64 /* work-items that compute a sum together */
+#define COLUMNS 4 /* sums of a work-group, which has LANES * COLUMNS = 256 work-items */
+#define HALVES 1 /* 1: tensors are 16-bit floats; 0: they are floats */
+#endif
+
+#include "dialect/common.h"
 
 #define JOIN_ALL(variable, JOIN) { \
     partial[LOCAL_ID(0)] = variable; \

@@ -2,12 +2,18 @@
  * `length` of a tensor seen as (outer, length, inner). In each round LANES work-items look for the
  * first of the elements that follow the one found last; each of them looks at every LANES-th.
  *
- * VALUE: the type of the elements.
- * LANES, COLUMNS: a work-group has LANES * COLUMNS = 256 work-items and takes COLUMNS rows.
  * ACROSS: where it is defined, neighbouring work-items take neighbours along `inner`, else along
  *     `length`.
  * SMALLEST: defined for ascending order.
  * PLACES_ONLY: defined where the elements themselves are not written. */
+
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+#define VALUE float /* the type of the elements */
+#define LANES 64 /* work-items of a row */
+#define COLUMNS 4 /* rows of a work-group, which has LANES * COLUMNS = 256 work-items */
+#endif
+
+#include "dialect/common.h"
 
 #ifdef SMALLEST
 #define IN_ORDER(a, b) ((a) < (b))

@@ -1,5 +1,7 @@
 /* Kernels with which candidates are checked in the device's own memory. */
 
+#include "dialect/common.h"
+
 #define LARGEST 3.402823466e+38f
 #define IS_FINITE(x) (fabs(x) <= LARGEST)
 #define IS_NAN(x) ((x) != (x))

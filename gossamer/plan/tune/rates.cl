@@ -1,6 +1,8 @@
 /* Measures the rate at which a device computes: each work-item runs independent chains of
  * multiply-adds in registers. */
 
+#include "dialect/common.h"
+
 #define CHAINS 8
 #define STEPS 16
 

@@ -1,6 +1,8 @@
 /* Measures the rate at which a processor computes: each work-item is a work-group, and its
  * independent chains of multiply-adds are vectors in registers. */
 
+#include "dialect/common.h"
+
 #define STEPS 16
 #define WIDE_CHAINS 12
 

@@ -96,14 +96,14 @@ def test_results_repeat_bit_by_bit(cuda: Device) -> None:
     assert all(first.tobytes() == other.tobytes() for other in others)
 
 
-@pytest.mark.parametrize("turned", [0, 1])
+@pytest.mark.parametrize("transposed", [0, 1])
 @pytest.mark.parametrize("density", DENSITIES)
 @pytest.mark.parametrize("name", ["odd channels", "wide"])
-def test_the_tables_have_each_weight_once(name: str, density: float, turned: int) -> None:
+def test_the_tables_have_each_weight_once(name: str, density: float, transposed: int) -> None:
     problem = PROBLEMS[name]
     block = bottleneck_of(problem)
     assert block is not None
-    divided = BottleneckTiling(block, BottleneckTile(2, 1, 32, 2, 8, turned))
+    divided = BottleneckTiling(block, BottleneckTile(2, 1, 32, 2, 8, transposed))
     arrays = pruned(problem, density)
     parts = BottleneckTables(divided, arrays).parts
     starts = parts["starts"]

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gossamer.device import source
 from gossamer.device import source_hash as hashing
 from gossamer.device.registry import find
 from gossamer.device.source_hash import sources
@@ -158,7 +159,7 @@ def test_sources_of_an_algorithm():
     (files,) = [names(algorithm) for algorithm in OPS["conv2d"].algorithms
                 if algorithm.name == "depthwise"]
     assert {"ops/conv2d/dense/depthwise.py", "ops/conv2d/dense/depthwise.cl",
-            "device/dialect/common.h", "ops/epilogue.py", "ops/algorithm.py",
+            "device/include/dialect/common.h", "ops/epilogue.py", "ops/algorithm.py",
             "expression.py"} <= files
     assert not any("im2col" in name or "pool" in name or "reference" in name for name in files)
 
@@ -183,7 +184,8 @@ def abacus(tmp_path, monkeypatch):
     (tmp_path / "abacus_algorithm.py").write_text(
         "import gossamer.ops.epilogue\nimport scipy.sparse\n"
         "class Abacus:\n    kernel = 'abacus.cl'\n")
-    (tmp_path / "abacus.cl").write_text("kernel")
+    (tmp_path / "abacus.cl").write_text('#include "beads.h"\n')
+    (tmp_path / "beads.h").write_text("header")
     (tmp_path / "neighbour.cl").write_text("kernel")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "abacus_algorithm", raising=False)
@@ -191,7 +193,7 @@ def abacus(tmp_path, monkeypatch):
 
     def fresh_hash():
         for cached in (hashing.source_hash, hashing._named_in, hashing._content,
-                       hashing._module_files, hashing._versions):
+                       hashing._module_files, hashing._versions, source._put_together):
             cached.cache_clear()
         return source_hash(instance)
 
@@ -208,6 +210,9 @@ def test_a_hash_changes_with_kernel_python_and_library(abacus, tmp_path, monkeyp
     hashes = {first}
     (tmp_path / "abacus.cl").write_text("changed")
     hashes.add(abacus())
+    (tmp_path / "abacus.cl").write_text('#include "beads.h"\n')
+    (tmp_path / "beads.h").write_text("changed")
+    hashes.add(abacus())
     with open(tmp_path / "abacus_algorithm.py", "a") as file:
         file.write("# changed\n")
     hashes.add(abacus())
@@ -215,9 +220,9 @@ def test_a_hash_changes_with_kernel_python_and_library(abacus, tmp_path, monkeyp
     hashes.add(abacus())
     dialect = tmp_path / "common.h"
     dialect.write_text("changed")
-    monkeypatch.setattr(hashing, "DIALECT", (dialect,))
+    monkeypatch.setattr(hashing, "DIALECT", dialect)
     hashes.add(abacus())
-    assert len(hashes) == 5
+    assert len(hashes) == 6
 
 
 def test_a_hash_is_taken_once_a_process(abacus, tmp_path):

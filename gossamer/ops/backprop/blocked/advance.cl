@@ -1,11 +1,15 @@
 /* The first layer between two blocks of samples: its weights are changed by the block that is done,
  * and multiplied by the samples of the next one. The ids of a work-group are (slice of THREADS
  * inputs, tile of UNITS_TILE units, network); a work-item holds the weights of one input in
- * registers.
- *
- * THREADS     work-items of a work-group
- * UNITS_TILE  8: a warp sums the products of 4 samples with 8 units at once
- * BLOCK       largest number of samples of a block */
+ * registers. */
+
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+#define THREADS 128 /* work-items of a work-group */
+#define UNITS_TILE 8 /* 8: a warp sums the products of 4 samples with 8 units at once */
+#define BLOCK 32 /* largest number of samples of a block */
+#endif
+
+#include "dialect/common.h"
 
 #define WARPS (THREADS / 32)
 #define AT_ONCE 4
@@ -57,8 +61,8 @@ KERNEL WORK_GROUP_OF(THREADS) void advance(
         weight[u * THREADS + item] = own[u];
     BARRIER();
 
-    for (int turn = 0; turn < next_count; turn += WARPS * AT_ONCE) {
-        int begin = turn + warp * AT_ONCE;
+    for (int first = 0; first < next_count; first += WARPS * AT_ONCE) {
+        int begin = first + warp * AT_ONCE;
         float sum[AT_ONCE][UNITS_TILE];
         UNROLL for (int s = 0; s < AT_ONCE; s++)
             UNROLL for (int u = 0; u < UNITS_TILE; u++)

@@ -5,10 +5,15 @@
  * Where all inputs of a segment of SEGMENT inputs are 0 or 1, common bits are counted instead,
  * which gives the same numbers in less time. Where a network has the samples of a tile in the same
  * order as the first network, the products are the same: they are not computed again, and
- * same[network][tile] is set.
- *
- * THREADS     work-items of a work-group
- * TILE, REACH  see above; REACH is a power of two */
+ * same[network][tile] is set. */
+
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+#define THREADS 256 /* work-items of a work-group */
+#define TILE 64 /* samples of a work-group, a multiple of 32 */
+#define REACH 16 /* later samples whose inner products with a sample are computed */
+#endif
+
+#include "dialect/common.h"
 
 #define SEGMENT 1024
 /* Samples that the products of a tile involve, rounded up to a multiple of the number of warps. */

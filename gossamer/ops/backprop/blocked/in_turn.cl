@@ -7,14 +7,23 @@
  * delta_r is known, it is added to the sums of all later samples. Weight decay multiplies W by a
  * factor at each sample, and the inner products by its powers.
  *
- * UNITS       number of units of the first layer
- * SPLITS      number of work-items that share the additions to the sums of a unit
- * BLOCK       largest number of samples of a block
- * REACH, TILE  as in gram.cl
- * SLICES      number of slices of the inputs, whose products are summed
- * SUM_AT, COEFFICIENT_AT, POWER_AT  offsets in shared memory, in floats, of the block's sums, of
- *             inner products of three samples, and of the powers of the decay factor
  * and the macros of upper_layers.h, with NARROW = 0, and BATCH = 2 because two samples alternate */
+
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+#define UNITS 32 /* units of the first layer */
+#define SPLITS 4 /* work-items that share the additions to the sums of a unit */
+#define BLOCK 32 /* samples of a block, at most */
+#define REACH 32 /* later samples for which gram.cl has inner products */
+#define TILE 64 /* samples of a work-group of gram.cl */
+#define SLICES 1 /* slices of the inputs, whose products are summed */
+#define SUM_AT 1024 /* offset in shared memory, in floats, of the block's sums */
+#define COEFFICIENT_AT 2048 /* offset of inner products of three samples, in floats */
+#define POWER_AT 2144 /* offset of the powers of the decay factor, in floats */
+#define FLOATS 2208 /* floats of shared memory */
+#endif
+
+#include "dialect/common.h"
+#include "ops/backprop/upper_layers.h"
 
 /* Inner products and targets of a sample that a work-item fetches. */
 #define VALUES_PER_FETCHER CEIL_DIV(BLOCK + OUTPUTS, FETCHERS)
@@ -84,25 +93,26 @@ KERNEL WORK_GROUP_OF(THREADS) void in_turn(
     GLOBAL_BARRIER();
 
     for (int s = 0; s < count; s++) {
-        int turn = s % 2;
+        int buffer = s % 2;
         SHARED_POINTER const float *coefficient = pool + COEFFICIENT_AT + s % 3 * BLOCK;
         for (int j = item; j < UNITS; j += THREADS)
-            store_output(pool, 0, j, pool[SUM_AT + s * UNITS + j] + pool[BIAS_AT + j], turn, turn);
+            store_output(pool, 0, j, pool[SUM_AT + s * UNITS + j] + pool[BIAS_AT + j], buffer,
+                         buffer);
         STAGE(s + 1)
         FETCH(s + 2)
-        backpropagate_upper_layers(pool, item, turn, turn);
+        backpropagate_upper_layers(pool, item, buffer, buffer);
         BARRIER();
         /* each sum of the next sample is changed by the work-item that reads it next */
         for (int n = item; n < UNITS * SPLITS; n += THREADS) {
             int j = n % UNITS;
-            float delta = -rate * pool[ERROR_AT + turn * WIDTH + j];
+            float delta = -rate * pool[ERROR_AT + buffer * WIDTH + j];
             for (int r = s + 1 + n / UNITS; r < count; r += SPLITS)
                 pool[SUM_AT + r * UNITS + j] =
                     FMA(coefficient[r - s - 1], delta, pool[SUM_AT + r * UNITS + j]);
             if (n < UNITS)
                 deltas[s * UNITS + j] = delta * pool[POWER_AT + count - 1 - s];
         }
-        update_upper_layers(pool, losses + s, item, turn, 1, rate, 0.0f, decay);
+        update_upper_layers(pool, losses + s, item, buffer, 1, rate, 0.0f, decay);
     }
 
     BARRIER();

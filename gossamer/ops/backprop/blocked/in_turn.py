@@ -21,7 +21,7 @@ from gossamer.ops.backprop.common import (
     part_of_workspace,
 )
 from gossamer.ops.backprop.problem import BackpropProblem
-from gossamer.ops.backprop.upper_layers import UPPER_LAYERS, SharedMemoryLayout
+from gossamer.ops.backprop.upper_layers import SharedMemoryLayout
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 
 _SOURCE = Path(__file__).with_name("in_turn.cl")
@@ -79,7 +79,7 @@ class InTurn:
         """Returns the launches that train on all samples."""
         layout, memory = _InTurnLayout(problem, self), _Memory(problem, self)
         in_turn = device.compile(KernelSource.of(
-            _SOURCE, "in_turn", layout.macros, dynamic_shared=True, headers=(UPPER_LAYERS,)))
+            _SOURCE, "in_turn", layout.macros, dynamic_shared=True))
         advance = device.compile(KernelSource.of(
             _ADVANCE, "advance",
             {"THREADS": _SLICE, "UNITS_TILE": _UNITS_TILE, "BLOCK": self.block}))

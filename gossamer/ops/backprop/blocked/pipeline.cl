@@ -7,14 +7,29 @@
  * have PER_ITEM units each. A warp changes ROWS rows at the same time; to multiply, it divides the
  * samples of the block into ROWS parts.
  *
- * APART       1 where warps 4, 8, ... idle, and leave the first warp a sub-partition of the
- *             multiprocessor for itself, else 0
- * PER_ITEM    units of a work-item
- * LANES       work-items of a row, a power of two
- * CAPACITY    largest number of inputs of a matmul warp
- * AHEAD       rows of a work-item in a step
  * ..._AT, FLOATS  offsets in shared memory, and its size, in floats
  * and the macros of pipeline.h */
+
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+/* 1: warps 4, 8, ... idle, and leave the first warp a sub-partition of the multiprocessor for
+ * itself */
+#define APART 0
+#define PER_ITEM 4 /* units of a work-item */
+#define LANES 8 /* work-items of a row, a power of two */
+#define CAPACITY 16 /* inputs of a matmul warp, at most */
+#define AHEAD 2 /* rows of a work-item in a step */
+#define WEIGHT_AT 1828 /* offset in shared memory, in floats, of the first layer's weights */
+#define LIST_AT 3876 /* offset of the lists of inputs that are not 0, in floats */
+#define ROWS_AT 5284 /* offset of the numbers of their rows, in floats */
+#define PARTIAL_AT 5412 /* offset of partial sums, in floats */
+#define DATA_ROW_AT 6692 /* offset of the numbers of the samples' rows, in floats */
+#define VOTES_AT 6708 /* offset of the votes of the warps, in floats */
+#define FLOATS 6724 /* floats of shared memory */
+#endif
+
+#include "dialect/common.h"
+#include "sequential_core.h"
+#include "pipeline.h"
 
 #if APART
 #define IS_MATMUL_WARP (warp % 4 != 0)
@@ -254,7 +269,7 @@ KERNEL WORK_GROUP_OF(THREADS) void pipeline(PIPELINE_PARAMETERS)
     FOR_EACH_WEIGHT(pool[WEIGHT_AT + i * STRIDE + j] = j < HIDDEN ? before[j * INPUTS + i] : 0.0f;)
     BARRIER();
 
-#ifdef __OPENCL_VERSION__
+#ifdef __OPENCL_C_VERSION__
     SequentialCore core;
     MatmulState state;
     if (FIRST_WARP)

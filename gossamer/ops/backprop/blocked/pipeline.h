@@ -10,18 +10,22 @@
  * where delta_r is the change of the hidden units' weights by the error of r for an input of 1. The
  * matmul warps compute W x_s during block u, `gram` holds the inner products, and the first warp
  * adds each delta_r to the sums of later samples (`pending`). Weight decay multiplies W by `keep`
- * at each sample, and products by its powers.
- *
- * INPUTS          number of inputs
- * BLOCK           number of samples of a block, a multiple of 4
- * REACH           2 * BLOCK
- * TILE            as in gram.cl
- * THREADS         work-items of the work-group
- * MATMUL_WARPS    number of matmul warps
- * RECORD_ITEMS    number of work-items that make records
- * RECORD_AT, POWER_AT  offsets in shared memory, in floats, of the records of two blocks, and of
- *                 the powers of `keep`
- * and the macros of sequential_core.h */
+ * at each sample, and products by its powers. */
+
+#pragma once
+
+#if !defined CONFIGURED && !defined INPUTS
+#define INPUTS 64 /* inputs */
+#define TILE 64 /* samples of a work-group of gram.cl */
+#define THREADS 224 /* work-items of the work-group */
+#define MATMUL_WARPS 5 /* warps that compute the first layer */
+#define RECORD_ITEMS 32 /* work-items that make records */
+#define RECORD_AT 0 /* offset in shared memory, in floats, of the records of two blocks */
+#define POWER_AT 1808 /* offset of the powers of `keep`, in floats */
+#endif
+
+#include "dialect/common.h"
+#include "sequential_core.h"
 
 #define FIRST_WARP (warp == 0)
 #define PRODUCTS_PER_ITEM CEIL_DIV(BLOCK * REACH, RECORD_ITEMS)

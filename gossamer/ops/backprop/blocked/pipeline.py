@@ -14,8 +14,6 @@ from gossamer.ops.backprop.problem import BackpropProblem
 from gossamer.ops.launch import Launch
 
 _SOURCE = Path(__file__).with_name("pipeline.cl")
-SEQUENTIAL_CORE = Path(__file__).with_name("sequential_core.h")
-PIPELINE = Path(__file__).with_name("pipeline.h")
 
 _MOST_HIDDEN, _MOST_OUTPUTS = 64, 32
 _MOST_NETWORKS = 65535
@@ -155,8 +153,7 @@ class Pipeline:
         """Returns the launches that train on all samples."""
         layout = _PipelineLayout(problem, self)
         kernel = device.compile(KernelSource.of(
-            _SOURCE, "pipeline", layout.macros, dynamic_shared=True,
-            headers=(SEQUENTIAL_CORE, PIPELINE)))
+            _SOURCE, "pipeline", layout.macros, dynamic_shared=True))
         return launches_of(problem, device, kernel, layout)
 
 

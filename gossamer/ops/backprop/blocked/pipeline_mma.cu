@@ -19,10 +19,21 @@
  * Warp 4, and with APART warps 8, 12, ... as well, make the records: they share a sub-partition of
  * the multiprocessor with the first warp and, as that is little work, leave it time.
  *
- * APART       see above
- * GROUPS      number of groups of a matmul warp
  * ..._AT, FLOATS  offsets in shared memory, and its size, in floats
  * and the macros of pipeline.h, BLOCK being 8 */
+
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+#define APART 0 /* 1: warps 8, 12, ... make the records as well */
+#define GROUPS 2 /* groups of 8 inputs of a matmul warp */
+#define ROWS_AT 1828 /* offset in shared memory, in floats, of the inputs of a block */
+#define PARTIAL_AT 3984 /* offset of partial sums, in floats */
+#define DATA_ROW_AT 5904 /* offset of the numbers of the samples' rows, in floats */
+#define FLOATS 5920 /* floats of shared memory */
+#endif
+
+#include "dialect/common.h"
+#include "sequential_core.h"
+#include "pipeline.h"
 
 #if APART
 #define IS_MATMUL_WARP (warp % 4 != 0)
@@ -66,9 +77,9 @@ INLINE void split(float value, uint &upper, uint &lower)
     lower = bits_of(value - __int_as_float((int)upper));
 }
 
-/* Adds the product of two matrices to a sum, of which a lane has the rows lane / 4 and lane / 4 + 8
- * and the columns 2 (lane % 4) and 2 (lane % 4) + 1. */
-INLINE void multiply(float (&sum)[4], const uint (&left)[4], uint first, uint second)
+/* mma.sync.m16n8k8: adds the product of two matrices to a sum, of which a lane has the rows
+ * lane / 4 and lane / 4 + 8 and the columns 2 (lane % 4) and 2 (lane % 4) + 1. */
+INLINE void mma_sync(float (&sum)[4], const uint (&left)[4], uint first, uint second)
 {
     asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
         "{%8, %9}, {%0, %1, %2, %3};"
@@ -173,16 +184,16 @@ INLINE void change_weights(const float *pool, MatmulState &state, const float *r
             float first = column[n * 64], second = column[n * 64 + 32];
             float sum[TILES][4] = {};
             UNROLL for (int tile = 0; tile < TILES; tile++)
-                multiply(sum[tile], lower[tile], bits_of(first), bits_of(second));
+                mma_sync(sum[tile], lower[tile], bits_of(first), bits_of(second));
             if (active & INEXACT) {
                 uint low[2], high[2];
                 split(first, high[0], low[0]);
                 split(second, high[1], low[1]);
                 UNROLL for (int tile = 0; tile < TILES; tile++)
-                    multiply(sum[tile], upper[tile], low[0], low[1]);
+                    mma_sync(sum[tile], upper[tile], low[0], low[1]);
             }
             UNROLL for (int tile = 0; tile < TILES; tile++)
-                multiply(sum[tile], upper[tile], bits_of(first), bits_of(second));
+                mma_sync(sum[tile], upper[tile], bits_of(first), bits_of(second));
             UNROLL for (int tile = 0; tile < TILES; tile++)
                 UNROLL for (int k = 0; k < 4; k++)
                     state.weight[n][tile][k] += sum[tile][k];
@@ -204,14 +215,14 @@ INLINE void multiply_inputs(const float *pool, const MatmulState &state, float (
                 uint upper[4], lower[4];
                 UNROLL for (int k = 0; k < 4; k++)
                     split(state.weight[n][tile][k % 2 * 2 + k / 2], upper[k], lower[k]);
-                multiply(sum[tile], lower, bits_of(two.x), bits_of(two.y));
+                mma_sync(sum[tile], lower, bits_of(two.x), bits_of(two.y));
                 if (active & INEXACT) {
                     uint low[2], high[2];
                     split(two.x, high[0], low[0]);
                     split(two.y, high[1], low[1]);
-                    multiply(sum[tile], upper, low[0], low[1]);
+                    mma_sync(sum[tile], upper, low[0], low[1]);
                 }
-                multiply(sum[tile], upper, bits_of(two.x), bits_of(two.y));
+                mma_sync(sum[tile], upper, bits_of(two.x), bits_of(two.y));
             }
         }
 }
@@ -223,9 +234,9 @@ INLINE void multiply_inputs(const float *pool, const MatmulState &state, float (
         int j = half * 8 + lane / 4;                                                               \
         int first = j * INPUTS + matmul_warp * 8 + lane % 4 * 2;                                   \
         UNROLL for (int n = 0; n < GROUPS; n++)                                                    \
-            UNROLL for (int side = 0; side < 2; side++) {                                          \
-                float &weight = state.weight[n][half / 2][half % 2 * 2 + side];                    \
-                int input_offset = n * MATMUL_WARPS * 8 + side;                                    \
+            UNROLL for (int neighbour = 0; neighbour < 2; neighbour++) {                           \
+                float &weight = state.weight[n][half / 2][half % 2 * 2 + neighbour];               \
+                int input_offset = n * MATMUL_WARPS * 8 + neighbour;                               \
                 bool exists = (half * 8 + 8 <= HIDDEN || j < HIDDEN)                               \
                               && ((n + 1) * MATMUL_WARPS * 8 <= INPUTS                             \
                                   || matmul_warp * 8 + lane % 4 * 2 + input_offset < INPUTS);      \

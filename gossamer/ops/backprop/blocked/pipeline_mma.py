@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gossamer.device.base import Device
-from gossamer.device.source import DIALECT, KernelSource
+from gossamer.device.source import KernelSource
 from gossamer.ops.backprop.blocked.gram import SampleRun
 from gossamer.ops.backprop.blocked.pipeline import (
-    PIPELINE,
-    SEQUENTIAL_CORE,
     PipelineLayoutBase,
     launches_of,
     unfit_sizes,
@@ -70,7 +68,7 @@ class PipelineMma:
         layout = _MmaLayout(problem, self)
         kernel = device.compile(KernelSource.of(
             _SOURCE, "pipeline_mma", layout.macros, architectures=("sm_80", "sm_100"),
-            dynamic_shared=True, headers=(*DIALECT, SEQUENTIAL_CORE, PIPELINE)))
+            dynamic_shared=True))
         return launches_of(problem, device, kernel, layout)
 
 

@@ -4,17 +4,33 @@
  * The record of a sample holds the sums of the hidden units without the samples just before it, the
  * coefficients with which the changes by this sample count for later ones, and the targets; the
  * core adds the terms of the loss and the change of the hidden units' weights for an input of 1
- * (delta). A delta counts for the next REACH samples (pending).
- *
- * HIDDEN, OUTPUTS  numbers of hidden units and of outputs
- * BLOCK           number of records of a block
- * REACH           see above; a multiple of 4
- * STRIDE          number of hidden units, padded
- * PARTS, SHARE    the weights of an output are divided among PARTS work-items with SHARE (a
- *                 multiple of 4) each; on NVIDIA GPUs, where partial sums need no shared memory,
- *                 among SPLIT with PIECE each
- * HIDDEN_AT, ERROR_AT, PART_SUM_AT, SUMS_AT, EXPONENTIALS_AT  offsets in shared memory, in floats
- * ACTIVATE, SLOPE, ACTIVATE_OUTPUT, OUTPUT_SLOPE, SOFTMAX  see activation_macros() in common.py */
+ * (delta). A delta counts for the next REACH samples (pending). */
+
+#pragma once
+
+#if !defined CONFIGURED && !defined HIDDEN
+#define HIDDEN 32 /* hidden units */
+#define OUTPUTS 10 /* outputs */
+#define BLOCK 8 /* records of a block */
+#define REACH 16 /* later samples for which a delta counts, a multiple of 4 */
+#define STRIDE 32 /* hidden units, padded */
+#define PARTS 1 /* work-items that share the weights of an output */
+/* weights of each of them, a multiple of 4; on NVIDIA GPUs, where partial sums need no shared
+ * memory, SPLIT work-items have PIECE each */
+#define SHARE 32
+#define HIDDEN_AT 1728 /* offset in shared memory, in floats, of the hidden units' outputs */
+#define ERROR_AT 1760 /* offset of the outputs' errors, in floats */
+#define PART_SUM_AT 1772 /* offset of the sums of parts, in floats */
+#define SUMS_AT 1784 /* offset of the outputs' sums, in floats */
+#define EXPONENTIALS_AT 1796 /* offset of the softmax's exponentials, in floats */
+#define ACTIVATE(z) SIGMOID(z) /* the activation of inner units */
+#define SLOPE(a) ((a) * (1.0f - (a))) /* its slope, of its result */
+#define ACTIVATE_OUTPUT(z) SIGMOID(z) /* the activation of outputs */
+#define OUTPUT_SLOPE(a) ((a) * (1.0f - (a))) /* its slope, of its result */
+#define SOFTMAX 0 /* 1: the outputs are the softmax of their sums */
+#endif
+
+#include "dialect/common.h"
 
 #ifdef POCL_DEVICE_ADDRESS_BITS
 /* PoCL takes four times as long to build the unrolled loops */
@@ -24,7 +40,7 @@
 
 /* KEEP_IN_REGISTER makes the compiler compute a number once and leave it in its register: reading
  * the start of shared memory takes 25 cycles. */
-#ifdef __OPENCL_VERSION__
+#ifdef __OPENCL_C_VERSION__
 #define SPLIT PARTS
 #define PIECE SHARE
 #define KEEP_IN_REGISTER(number)
@@ -140,7 +156,7 @@ INLINE void run_sequential_core(SHARED_POINTER float *pool, SHARED_POINTER float
             UNPACK4(core->coefficient, record + RECORD_COEFFICIENT)
             next_target = following[RECORD_TARGET + output];
         }
-#ifndef __OPENCL_VERSION__
+#ifndef __OPENCL_C_VERSION__
         if (SPLIT > 1) {
             /* all work-items of an output add in the same order and get the same sum */
             float part_sum_of_lane = z;

@@ -9,12 +9,28 @@
  * `source` is the offset of a layer's inputs among the units of a sample; where it is negative,
  * they are in the data. `target` is the offset of the layer's units.
  *
- * Each build contains one kernel: FORWARD, SOFTMAX_ERRORS, HIDDEN_ERRORS, UPDATE or COUNT_UPDATES.
- * THREADS   work-items of a work-group, a power of two
- * WEIGHTED  1 where each row has a weight, by which its loss and its errors are multiplied
- * ADAM      1 where Adam makes the changes; NEW_1 and NEW_2 are the shares of new values in its means,
- *           LOG_BETA_1 and LOG_BETA_2 the logarithms of what is kept; EPSILON as published
- * ACTIVATE, SLOPE, ACTIVATE_OUTPUT, OUTPUT_SLOPE  see activation_macros() in common.py */
+ * Each build contains one kernel: FORWARD, SOFTMAX_ERRORS, HIDDEN_ERRORS, UPDATE or COUNT_UPDATES. */
+
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+#define THREADS 64 /* work-items of a work-group, a power of two */
+/* the kernel of this build; the others are SOFTMAX_ERRORS, HIDDEN_ERRORS, UPDATE and
+ * COUNT_UPDATES */
+#define FORWARD 1
+#define WEIGHTED 0 /* 1: each row has a weight, by which its loss and its errors are multiplied */
+#define ADAM 0 /* 1: Adam makes the changes */
+#define NEW_1 0.1f /* share of new values in Adam's first mean */
+#define NEW_2 0.001f /* share of new values in its second one */
+#define LOG_BETA_1 -0.1053605f /* logarithm of what is kept of the first mean */
+#define LOG_BETA_2 -0.0010005f /* logarithm of what is kept of the second one */
+#define EPSILON 1e-8f /* as Adam is published */
+#define ACTIVATE(z) SIGMOID(z) /* the activation of inner units */
+#define SLOPE(a) ((a) * (1.0f - (a))) /* its slope, of its result */
+#define ACTIVATE_OUTPUT(z) SIGMOID(z) /* the activation of outputs */
+#define OUTPUT_SLOPE(a) ((a) * (1.0f - (a))) /* its slope, of its result */
+#define SOFTMAX 0 /* 1: the outputs are the softmax of their sums */
+#endif
+
+#include "dialect/common.h"
 
 /* Combines the values of all work-items (to their sum or maximum) in a tree, in which neighbouring
  * work-items access neighbouring floats. The result is tree[0]. */

@@ -6,17 +6,28 @@
  * that are LANES apart: only one work-item ever reads or changes a weight. Without velocities the
  * weights are stored divided by `scale`, so that their decay takes one multiplication per update.
  *
- * INPUTS, UNITS  sizes of the first layer
- * LANES, SPLITS, SHARE, PER_ITEM  its division among work-items: SPLITS times LANES of them have
- *             SHARE inputs and PER_ITEM units each
- * REGISTERS   1 where its weights are in registers, else 0
- * SPARSE      1 where zeros of a sample are skipped, else 0: a list then holds those of 32 inputs
- *             that are not 0
- * X_AT, LISTED_AT, LENGTHS_AT, FIRST_AT, VELOCITY_AT  offsets in shared memory, in floats, of two
- *             samples, the inputs in their lists, the lengths of the lists, the first layer's
- *             weights, and its velocities
- * FLOATS      floats of shared memory
  * and the macros of upper_layers.h */
+
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+#define INPUTS 64 /* inputs of the first layer */
+#define UNITS 32 /* units of the first layer */
+#define LANES 32 /* neighbouring work-items that share SHARE inputs of the first layer */
+#define SPLITS 4 /* sets of LANES work-items */
+#define SHARE 16 /* inputs of a work-item */
+#define PER_ITEM 1 /* units of a work-item, LANES apart */
+#define REGISTERS 0 /* 1: the first layer's weights are in registers */
+/* 1: zeros of a sample are skipped; a list then holds those of 32 inputs that are not 0 */
+#define SPARSE 0
+#define X_AT 1024 /* offset in shared memory, in floats, of two samples */
+#define LISTED_AT 1152 /* offset of the inputs in their lists, in floats */
+#define LENGTHS_AT 1152 /* offset of the lengths of the lists, in floats */
+#define FIRST_AT 1152 /* offset of the first layer's weights, in floats */
+#define VELOCITY_AT 3200 /* offset of their velocities, in floats */
+#define FLOATS 3200 /* floats of shared memory */
+#endif
+
+#include "dialect/common.h"
+#include "ops/backprop/upper_layers.h"
 
 #define STRIDE (LANES * PER_ITEM)
 #define PADDED_INPUTS (SPLITS * SHARE)

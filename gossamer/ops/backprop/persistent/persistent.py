@@ -17,7 +17,7 @@ from gossamer.ops.backprop.common import (
     registers_of,
 )
 from gossamer.ops.backprop.problem import BackpropProblem
-from gossamer.ops.backprop.upper_layers import UPPER_LAYERS, SharedMemoryLayout
+from gossamer.ops.backprop.upper_layers import SharedMemoryLayout
 from gossamer.ops.launch import Launch
 from gossamer.ops.weights import Weights
 
@@ -95,7 +95,7 @@ class Persistent(KernelBackprop):
         form = PersistentForm(str(config["weights"]), int(config["threads"]), int(config["units"]))
         layout = _PersistentLayout(problem, form)
         kernel = device.compile(KernelSource.of(
-            _SOURCE, "persistent", layout.macros, dynamic_shared=True, headers=(UPPER_LAYERS,)))
+            _SOURCE, "persistent", layout.macros, dynamic_shared=True))
         return State(problem, variant, device, [Launch(
             kernel, (problem.networks,), (form.threads,), (*RUN, problem.samples),
             layout.nbytes)])

@@ -3,14 +3,34 @@
  * A work-group computes TILE_M output channels of PATCHES_Y * WORK_H rows and PATCHES_X * WORK_W
  * columns of outputs. Its input words lie in shared memory, CHUNK words of a pixel at a time. A
  * work-item computes one channel of WORK_H * WORK_W outputs; the work-items of a warp have 32
- * consecutive channels, so that they read the same input words, and vote the words of the output.
- *
- * Macros: WORD_BITS is 32 or 64. PLANES is 1 for inputs of -1 and 1, and 2 where a first word says
- * which inputs are not 0. OUTPUT_PLANES is the same for packed outputs, and 0 where there is none.
- * FLOATS is set where floats are written; of both the packed output is the second result.
- * THRESHOLDS is set where integers stand in for the epilogue, MASKED where words have channels of
- * several groups. PADDING is the value of pixels outside of the image, -1, 0 or 1, and TAKE_BACK is
- * set where zeros are taken for -1 there. TILE_M is a multiple of 32. */
+ * consecutive channels, so that they read the same input words, and vote the words of the output. */
+
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+#define WORD_BITS 32 /* bits of a word, 32 or 64 */
+#define PLANES 1 /* 1 for inputs of -1 and 1, 2 where a first word says which inputs are not 0 */
+#define OUTPUT_PLANES 1 /* the same of packed outputs; 0 where there are none */
+#define FLOATS 0 /* 1: floats are written; of both, the packed output is the second result */
+#define THRESHOLDS 1 /* 1: integers stand in for the epilogue */
+#define MASKED 0 /* 1: words have channels of several groups */
+#define PADDING 0 /* value of pixels outside of the image: -1, 0 or 1 */
+#define TAKE_BACK 0 /* 1: zeros are taken for -1 outside of the image */
+#define CHUNK 2 /* words of a pixel that shared memory holds at once */
+#define TILE_M 32 /* output channels of a work-group, a multiple of 32 */
+#define PATCHES_Y 2 /* work-items of a channel along the rows */
+#define PATCHES_X 2 /* work-items of a channel along the columns */
+#define WORK_H 2 /* rows of outputs of a work-item */
+#define WORK_W 2 /* columns of outputs of a work-item */
+#define KERNEL_H 3 /* rows of the window */
+#define KERNEL_W 3 /* columns of the window */
+#define STRIDE_Y 1 /* rows from a window to the next */
+#define STRIDE_X 1 /* columns from a window to the next */
+#define DILATION_Y 1 /* rows from a tap to the next */
+#define DILATION_X 1 /* columns from a tap to the next */
+#endif
+
+#include "dialect/common.h"
+#include "ptx/griddepcontrol.h"
+#include "ops/epilogue.h"
 
 #if WORD_BITS == 32
 #define WORD uint
@@ -62,7 +82,7 @@ KERNEL WORK_GROUP_OF(WORK_GROUP_SIZE) void popcount_conv(
     int stride_n, int stride_c, int stride_h, int stride_w, int to_n, int to_c, int to_h, int to_w
     EPILOGUE_PARAMETERS)
 {
-    BEGIN_EARLY();
+    pdl_trigger_and_wait();
     SHARED WORD staged[CHUNK * STAGED];
 #if PLANES == 2
     SHARED WORD staged_nonzero[CHUNK * STAGED];

@@ -31,7 +31,6 @@ from gossamer.ops.conv2d.binary.packing import (
 from gossamer.ops.conv2d.binary.thresholds import packed_thresholds
 from gossamer.ops.conv2d.binary.variants import packed_variants, processor_us
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.early_begin import BEGINS_EARLY
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.packed import PackedParts
@@ -238,7 +237,7 @@ def _source(layer: BinaryLayer, variant: Variant, tile: Tile, epilogue: Epilogue
         "DILATION_Y": problem.dilation[0],
         "DILATION_X": problem.dilation[1],
         **epilogue_macros(epilogue),
-    }, **BEGINS_EARLY)
+    }, begins_early=True)
 
 
 def fitting(problem: Conv2dProblem, device: Device,

@@ -4,17 +4,25 @@
  *
  * panels: for each group and each LANES of its output channels the signs of their weights, by tap and
  * word of input channels. masks: for each group the bits of its channels. outside: the words that
- * are read in place of pixels outside of the image.
- *
- * PIXELS, VECTORS  output pixels, and eights of output channels; VECTORS is a multiple of 4
- * PLANES           1 for inputs of -1 and 1, 2 where a first word says which inputs are not 0
- * OUTPUT_PLANES    the same of packed outputs; 0 where there are none
- * FLOATS           1 where floats are written; of both, the packed output is the second result
- * THRESHOLDS       1 where integers stand in for the epilogue
- * MASKED           1 where words have channels of several groups
- * SKIP_OUTSIDE     1 where pixels outside of the image are zeros, and inputs have one plane
- * OUT_HALVES       32-bit parts of a word of the output
- * OUT_NHWC         1 where y and the epilogue's tensor operands are NHWC, 0 where they are NCHW */
+ * are read in place of pixels outside of the image. */
+
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+#define PIXELS 4 /* output pixels of a work-item */
+#define VECTORS 4 /* eights of output channels of a work-item, a multiple of 4 */
+#define PLANES 1 /* 1 for inputs of -1 and 1, 2 where a first word says which inputs are not 0 */
+#define OUTPUT_PLANES 1 /* the same of packed outputs; 0 where there are none */
+#define FLOATS 0 /* 1 where floats are written; of both, the packed output is the second result */
+#define THRESHOLDS 1 /* 1 where integers stand in for the epilogue */
+#define MASKED 0 /* 1 where words have channels of several groups */
+/* 1 where pixels outside of the image are zeros, and inputs have one plane */
+#define SKIP_OUTSIDE 0
+#define OUT_HALVES 2 /* 32-bit parts of a word of the output */
+/* 1 where y and the epilogue's tensor operands are NHWC, 0 where they are NCHW */
+#define OUT_NHWC 0
+#endif
+
+#include "dialect/common.h"
+#include "ops/epilogue.h"
 
 #define LANES (8 * VECTORS)
 

@@ -3,14 +3,28 @@
  * A work-item computes ROWS by COLUMNS neighbouring outputs of VECTOR channels. It holds each input
  * row of its window in registers, so that an input is loaded once for all the taps and outputs of
  * the work-item that need it. Layouts are given as strides; the epilogue's tensor operands have the
- * layout of y.
- *
- * CHANNELS_FIRST   1: neighbouring work-items compute neighbouring channels (NHWC); 0: neighbouring
- *                  columns
- * MULTIPLIER       output channels of an input channel
- * VECTOR           channels of a work-item: 8 (with HALVES) or 4 (adjacent in memory, MULTIPLIER 1)
- *                  or 1
- * HALVES           1: x, y and the epilogue's tensor operands are 16-bit floats */
+ * layout of y. */
+
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+#define ROWS 2 /* rows of outputs of a work-item */
+#define COLUMNS 2 /* columns of outputs of a work-item */
+#define KERNEL_H 3 /* rows of the window */
+#define KERNEL_W 3 /* columns of the window */
+#define STRIDE_Y 1 /* rows from a window to the next */
+#define STRIDE_X 1 /* columns from a window to the next */
+#define DILATION_Y 1 /* rows from a tap to the next */
+#define DILATION_X 1 /* columns from a tap to the next */
+#define MULTIPLIER 1 /* output channels of an input channel */
+/* channels of a work-item: 8 (with HALVES) or 4 (adjacent in memory, MULTIPLIER 1) or 1 */
+#define VECTOR 1
+/* 1: neighbouring work-items compute neighbouring channels (NHWC); 0: neighbouring columns */
+#define CHANNELS_FIRST 1
+#define WORK_GROUP_SIZE 64 /* work-items of a work-group */
+#define HALVES 1 /* 1: x, y and the epilogue's tensor operands are 16-bit floats */
+#endif
+
+#include "dialect/common.h"
+#include "ops/epilogue.h"
 
 #define WINDOW_H ((ROWS - 1) * STRIDE_Y + (KERNEL_H - 1) * DILATION_Y + 1)
 #define WINDOW_W ((COLUMNS - 1) * STRIDE_X + (KERNEL_W - 1) * DILATION_X + 1)

@@ -13,16 +13,36 @@
  * BLOCKS_PER_UNIT work-groups must fit a multiprocessor at once, which bounds the registers.
  *
  * x and y begin at x_first and y_first. In NHWC a pixel of y has y_channels channels in memory,
- * those of other tensors included where y is a part of a larger tensor.
- *
- * POINTWISE      1: k is channel k of the pixel itself; 0: k_table[k / VECTOR] holds the offset of
- *                k in x, and its row and column
- * HALVES         1: x, y and the epilogue's tensor operands are 16-bit floats; the tiles are float
- * VECTOR         4 where four consecutive k are adjacent in x (NHWC, channels a multiple of 4),
- *                else 1
- * PIXELS_FIRST   1: neighbouring work-items load neighbouring pixels (NCHW); 0: neighbouring k
- * OUT_NHWC       1 where y and the epilogue's tensor operands are NHWC, 0 where they are NCHW
- * OUT_VECTOR     4 where the output channels of a group are a multiple of 4 and adjacent, else 1 */
+ * those of other tensors included where y is a part of a larger tensor. */
+
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+#define TILE_P 64 /* output pixels of a tile */
+#define TILE_M 64 /* output channels of a tile */
+#define TILE_K 8 /* values of k of a tile */
+#define WORK_P 4 /* output pixels of a work-item */
+#define WORK_M 4 /* output channels of a work-item */
+#define SLICE_K 1 /* k-slices of a work-group, whose sums are added at the end */
+#define SPLIT_K 1 /* work-groups that share the K range of a tile */
+/* work-groups that are to fit a multiprocessor at once, which bounds the registers */
+#define BLOCKS_PER_UNIT 1
+/* 1: k is channel k of the pixel itself; 0: k_table[k / VECTOR] holds the offset of k in x, and
+ * its row and column */
+#define POINTWISE 0
+/* 1: x, y and the epilogue's tensor operands are 16-bit floats; the tiles are float */
+#define HALVES 1
+/* 4 where four consecutive k are adjacent in x (NHWC, channels a multiple of 4), else 1 */
+#define VECTOR 1
+/* 1: neighbouring work-items load neighbouring pixels (NCHW); 0: neighbouring k */
+#define PIXELS_FIRST 1
+/* 1 where y and the epilogue's tensor operands are NHWC, 0 where they are NCHW */
+#define OUT_NHWC 0
+/* 4 where the output channels of a group are a multiple of 4 and adjacent, else 1 */
+#define OUT_VECTOR 1
+#endif
+
+#include "dialect/common.h"
+#include "ptx/griddepcontrol.h"
+#include "ops/epilogue.h"
 
 #define THREADS_P (TILE_P / WORK_P)
 #define THREADS_M (TILE_M / WORK_M)
@@ -175,7 +195,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void im2col_gemm(
     int pad_left, int x_first, int x_image, int x_row, int x_column, int x_channel, int x_group,
     int y_first, int y_channels EPILOGUE_PARAMETERS)
 {
-    BEGIN_EARLY();
+    pdl_trigger_and_wait();
     SHARED ALIGNED(16) float tiles[SHARED_WORDS];
 
     int item = LOCAL_ID(0);

@@ -24,7 +24,6 @@ from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Algorithm, Epilogue, State, Variant
 from gossamer.ops.conv2d.dense.implicit_im2col import channels_in_memory, k_table, specs_of_layouts
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.early_begin import BEGINS_EARLY
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
 from gossamer.ops.launch import Launch, input_buffer, output_buffer, workspace_buffer
 from gossamer.ops.peak_rates import H200_UNIT, nominal_rates, rates_of_unit
@@ -229,7 +228,7 @@ def _source(problem: Conv2dProblem, variant: Variant) -> KernelSource:
         "OUT_VECTOR": out_vector,
         "HALVES": int(variant.precision == "fp16"),
         **epilogue_macros(Epilogue() if is_split else problem.epilogue, tensor_dtype=y.dtype),
-    }, **BEGINS_EARLY)
+    }, begins_early=True)
 
 
 def _sum_source(problem: Conv2dProblem, variant: Variant) -> KernelSource:
@@ -239,7 +238,7 @@ def _sum_source(problem: Conv2dProblem, variant: Variant) -> KernelSource:
         "HALVES": int(variant.precision == "fp16"),
         "OUT_NHWC": int(y.layout == "NHWC"),
         **epilogue_macros(problem.epilogue, tensor_dtype=y.dtype),
-    }, **BEGINS_EARLY)
+    }, begins_early=True)
 
 
 def _launch_count(tile: Tile) -> int:

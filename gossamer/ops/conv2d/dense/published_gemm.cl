@@ -4,11 +4,16 @@
  * b (TILE_K by 64 columns) to shared memory, and each of its 16 by 8 work-items adds 8 rows by 4
  * columns of the tiles' product to sums in registers. The tiles advance along the depth.
  *
- * TILE_K             depth of the tiles, a multiple of 4
- * A_VECTOR, B_VECTOR 4 where rows of a, or of b and c, may be read four wide; else 1
- *
  * The rows of a work-item are 8 apart and rows of the tile of a are padded, so that neighbouring
  * work-items read from different banks. */
+
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+#define TILE_K 16 /* depth of the tiles, a multiple of 4 */
+#define A_VECTOR 1 /* numbers of a row of a that are read at once, 4 or 1 */
+#define B_VECTOR 1 /* numbers of a row of b and c that are read or written at once, 4 or 1 */
+#endif
+
+#include "dialect/common.h"
 
 #define TILE 64
 #define THREADS_X 16

@@ -1,16 +1,22 @@
 /* Adds up the sums of work-groups that shared the K range of a product, and applies the epilogue.
  * sums is (split, pixel, channel); y and the epilogue's tensor operands are NHWC or NCHW. In NHWC y
- * begins at y_first, and a pixel of y_channels may have channels of other tensors.
- *
- * SPLIT_K   number of splits
- * HALVES    1: y and the epilogue's tensor operands are 16-bit floats
- * OUT_NHWC  1 where y is NHWC, 0 where it is NCHW */
+ * begins at y_first, and a pixel of y_channels may have channels of other tensors. */
+
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+#define SPLIT_K 2 /* number of splits */
+#define HALVES 1 /* 1: y and the epilogue's tensor operands are 16-bit floats */
+#define OUT_NHWC 0 /* 1 where y is NHWC, 0 where it is NCHW */
+#endif
+
+#include "dialect/common.h"
+#include "ptx/griddepcontrol.h"
+#include "ops/epilogue.h"
 
 KERNEL void split_sum(const GLOBAL float *RESTRICT sums, GLOBAL REAL *RESTRICT y, int results,
                       DIVISOR(channels), DIVISOR(plane), int y_first, int y_channels
                       EPILOGUE_PARAMETERS)
 {
-    BEGIN_EARLY();
+    pdl_trigger_and_wait();
     int item = GROUP_ID(0) * LOCAL_SIZE(0) + LOCAL_ID(0);
     if (item < results) {
         int pixel = (int)QUOTIENT(item, channels), channel = item - pixel * channels;

@@ -7,12 +7,21 @@
  * pixels outside of the image.
  *
  * x and y begin at x_first and y_first. In NHWC a pixel of y has y_channels channels in memory,
- * those of other tensors included where y is a part of a larger tensor.
- *
- * HALVES      1: x, y, zeros and the epilogue's tensor operands are 16-bit floats
- * IN_NHWC     1 where x is NHWC, 0 where it is NCHW
- * OUT_NHWC    1 where y and the epilogue's tensor operands are NHWC, 0 where they are NCHW
- * OUT_VECTOR  4 where the output channels of a group are a multiple of 4 and adjacent, else 1 */
+ * those of other tensors included where y is a part of a larger tensor. */
+
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+#define PIXELS 6 /* output pixels of a work-item */
+#define VECTORS 2 /* sixteens of output channels of a work-item */
+#define HALVES 1 /* 1: x, y, zeros and the epilogue's tensor operands are 16-bit floats */
+#define IN_NHWC 1 /* 1 where x is NHWC, 0 where it is NCHW */
+/* 1 where y and the epilogue's tensor operands are NHWC, 0 where they are NCHW */
+#define OUT_NHWC 1
+/* 4 where the output channels of a group are a multiple of 4 and adjacent, else 1 */
+#define OUT_VECTOR 1
+#endif
+
+#include "dialect/common.h"
+#include "ops/epilogue.h"
 
 #define LANES (16 * VECTORS)
 

@@ -7,6 +7,13 @@
  * y_channels channels, those of other tensors included. A work-item transforms one channel of one
  * tile. */
 
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+#define OUTPUT 2 /* rows and columns of results of a tile */
+#endif
+
+#include "dialect/common.h"
+#include "ops/epilogue.h"
+
 #define SIDE (OUTPUT + 2)
 #define POINTS (SIDE * SIDE)
 

@@ -11,6 +11,15 @@
  *
  * A work-item copies one channel of one pixel of one image, for every tap. */
 
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+#define ORDER 0 /* order of dimensions in memory: NCHW_ORDER 0, NHWC_ORDER 1 or CHWN_ORDER 2 */
+/* bytes that are copied at a time: an element, or 4 or 16 bytes of neighbours along the
+ * innermost dimension */
+#define UNIT_BYTES 4
+#endif
+
+#include "dialect/common.h"
+
 #define NCHW_ORDER 0
 #define NHWC_ORDER 1
 #define CHWN_ORDER 2

@@ -14,11 +14,9 @@ from pathlib import Path
 
 from gossamer.device.base import Argument, Device
 from gossamer.device.limits import Limits
-from gossamer.device.source import DIALECT, KernelSource
+from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import State, Variant
-from gossamer.ops.conv2d.sparse.common.tensor_cores import CYCLES_PER_MICROSECOND, TENSOR_CORES
-from gossamer.ops.copies import ASYNC_COPIES
-from gossamer.ops.early_begin import EARLY_BEGIN
+from gossamer.ops.conv2d.sparse.common.tensor_cores import CYCLES_PER_MICROSECOND
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.region.algorithm import RegionAlgorithm
@@ -30,7 +28,6 @@ from gossamer.ops.strided import cannot_compile, layout_variants
 from gossamer.ops.weights import Weights
 
 _SOURCE = Path(__file__).with_name("bottleneck_mma.cu")
-_HEADERS = (*DIALECT, EARLY_BEGIN, ASYNC_COPIES, TENSOR_CORES)
 _MULTIPLE = 8
 """Number of which channels in memory are a multiple, so that 16 bytes hold neighbouring ones."""
 _BATCHES = (1, 64)
@@ -97,7 +94,7 @@ class BottleneckMma(RegionAlgorithm):
         tables = BottleneckTables(divided, weights.arrays)
         kernel = device.compile(KernelSource.of(
             _SOURCE, "bottleneck", _macros(divided), architectures=("sm_80", "sm_90", "sm_100"),
-            dynamic_shared=True, headers=_HEADERS, begins_early=True))
+            dynamic_shared=True, begins_early=True))
         parts = [weights.packed(tables.key(part), tables.packing(part))
                  for part in ("starts", "columns", "weights")]
         operands: list[Argument | Callable[..., Argument]] = []
@@ -129,7 +126,7 @@ def _offered(block: Bottleneck, limits: Limits) -> list[BottleneckTile]:
         best: dict[tuple[int, int, int], BottleneckTile] = {}
         for divided in tilings(of_batch(block, size), limits):
             tile = divided.tile
-            best.setdefault((tile.rows, tile.strip, tile.tiles), tile)
+            best.setdefault((tile.rows, tile.fragment_stride, tile.tiles), tile)
         found.update(dict.fromkeys(list(best.values())[:_CONFIGS]))
     return [divided.tile for divided in tilings(block, limits) if divided.tile in found]
 
@@ -140,15 +137,15 @@ def _macros(divided: BottleneckTiling) -> dict[str, object]:
     assert shared is not None
     macros: dict[str, object] = {
         "HALVES": 1, "WARPS": tile.warps, "TILES": tile.tiles, "TILE_H": tile.rows,
-        "STRIP": tile.strip, "CHUNK": tile.chunk, "TURNED": tile.turned,
+        "FRAGMENT_STRIDE": tile.fragment_stride, "CHUNK": tile.chunk, "TRANSPOSED": tile.transposed,
         "KERNEL_H": layers[1].kernel[0], "KERNEL_W": layers[1].kernel[1],
         "CHANNELS": layers[0].channels,
         "X_ROW": divided.pieces[0], "FIRST_ROW": divided.pieces[1],
         "SECOND_ROW": divided.pieces[2], "INPUTS_AT": divided.inputs_at,
         "STARTS_AT": divided.starts_at,
         "EPILOGUES": " ".join(f"{prefix}EPILOGUE_PARAMETERS" for prefix in _LAYERS)}
-    for prefix, layer, octets in zip(_LAYERS, layers, shared, strict=True):
+    for prefix, layer, division in zip(_LAYERS, layers, shared, strict=True):
         macros[prefix.removesuffix("_")] = layer.out_channels
-        macros[f"{prefix}OCTETS"] = octets.octets
+        macros[f"{prefix}FRAGMENTS"] = division.fragments
         macros.update(epilogue_macros(layer.epilogue, tensor_dtype="float16", prefix=prefix))
     return macros

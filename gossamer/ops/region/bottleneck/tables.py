@@ -9,12 +9,12 @@ from functools import cached_property
 import numpy as np
 
 from gossamer.ops.conv2d.sparse.common.row_blocks import cluster
-from gossamer.ops.conv2d.sparse.common.tensor_cores import ROWS, fragments
+from gossamer.ops.conv2d.sparse.common.tensor_cores import ROWS, packed_fragments
 from gossamer.ops.region.bottleneck.tiling import DEPTH, BottleneckTiling
 from gossamer.tensor import rounded_up
 
 _BANKS = 8
-"""Octets that shared memory gives at once, each from other banks."""
+"""Fragments that shared memory gives at once, each from other banks."""
 
 _NEIGHBOURS = np.arange(ROWS).reshape(4, 2, 2).swapaxes(0, 1).reshape(-1)
 """The channels of a tile in the order of its rows, of which a lane has 2q, 2q + 1, 2q + 8 and
@@ -25,9 +25,9 @@ class BottleneckTables:
     """The tables of a block.
 
     "starts" has for each layer, chunk of its inputs and block of its output channels the first
-    step, and the end. "columns" has for each of the 16 columns of a step the bytes from an octet's
-    place to where its column lies. "weights" has for each step and tile four registers of each of
-    32 lanes, as halves. One more step stands behind the last, as the kernel reads ahead.
+    step, and the end. "columns" has for each of the 16 columns of a step the bytes from a
+    fragment's place to where its column lies. "weights" has for each step and tile four registers
+    of each of 32 lanes, as halves. One more step stands behind the last, as the kernel reads ahead.
 
     The output channels of the first two layers are in an order in which those of a block need
     similar columns; what the next layer reads is in that order, too. The last layer's are in theirs
@@ -44,7 +44,7 @@ class BottleneckTables:
         """Returns the name under which a table is cached with the weights."""
         d = self._divided
         return (f"{part} of {d.rows_of_block} rows, chunks of {d.tile.chunk}, "
-                f"{d.tile.turned}, {d.pitch}, {d.pieces}")
+                f"{d.tile.transposed}, {d.pitch}, {d.pieces}")
 
     def packing(self, part: str) -> Callable[[Mapping[str, np.ndarray]], np.ndarray]:
         """Returns a function that packs the constants into a table."""
@@ -108,12 +108,12 @@ class BottleneckTables:
         tiled = np.concatenate(values, axis=1).reshape(divided.tile.tiles, ROWS, -1, DEPTH)
         return {"starts": np.array(starts, np.int32),
                 "columns": np.concatenate(places).astype(np.int32),
-                "weights": fragments(tiled.transpose(2, 0, 1, 3), "fp16")}
+                "weights": packed_fragments(tiled.transpose(2, 0, 1, 3), "fp16")}
 
     def _columns(self, layer: int, block: np.ndarray, offsets: np.ndarray) -> np.ndarray:
         """Returns the columns that a block multiplies, in their order."""
         needed = np.asarray(block.any(axis=0))
-        if layer == 0 and not self._divided.tile.turned:
+        if layer == 0 and not self._divided.tile.transposed:
             # whole steps of neighbours
             steps = np.add.reduceat(needed, np.arange(0, len(needed), DEPTH)) > 0
             return np.flatnonzero(np.repeat(steps, DEPTH)[:len(needed)])
@@ -121,14 +121,14 @@ class BottleneckTables:
         return columns[_dealt(offsets[columns] // 16 % _BANKS)]
 
     def _offsets(self, layer: int) -> np.ndarray:
-        """Returns the bytes from an octet's place to that of each column of a layer."""
+        """Returns the bytes from a fragment's place to that of each column of a layer."""
         divided = self._divided
         problem = divided.block.layers[layer]
         pieces = divided.pieces[layer]
         channel, tap = np.divmod(np.arange(problem.depth), math.prod(problem.kernel))
         if layer == 0:
             channel = channel % divided.tile.chunk
-            if not divided.tile.turned:
+            if not divided.tile.transposed:
                 return channel // DEPTH * (2 * DEPTH)
         row, column = np.divmod(tap, problem.kernel[1])
         return 16 * (channel * pieces + row * divided.pitch + column)

@@ -13,10 +13,10 @@ from gossamer.ops.region.bottleneck.block import Bottleneck
 
 DEPTH = 16
 """Columns of a step."""
-OCTET = 8
+FRAGMENT = 8
 """Pixels of a tensor core instruction's tile."""
 _ROWS = (2, 4, 7, 8, 14, 16, 28)
-_STRIPS = (1, 2, 4, 7)
+_FRAGMENT_STRIDES = (1, 2, 4, 7)
 _CHUNKS = (256, 128, 64, 32)
 _WARPS = (16, 8)
 _TILES = (1, 2)
@@ -26,17 +26,17 @@ _GRID = 65535
 """Work-groups that a grid may have along y and along z."""
 
 _PRODUCT = 1.65
-"""Cycles in which a multiprocessor multiplies 16 channels by 16 columns by an octet."""
+"""Cycles in which a multiprocessor multiplies 16 channels by 16 columns by a fragment."""
 _GATHER = 2.4
-"""Cycles in which shared memory gives an octet of 16 columns; 2 were there no bank conflicts."""
-_FRAGMENT = 4.5
+"""Cycles in which shared memory gives a fragment of 16 columns; 2 were there no bank conflicts."""
+_WEIGHTS = 4.5
 """Cycles in which a multiprocessor loads the weights and the places of a step of a tile."""
 _STEP = 45.0
-"""Cycles that a warp takes for a step besides those for its octets."""
-_OCTET_WAIT = 9.0
-"""Cycles that a warp takes for an octet of a step."""
-_TURN = 0.035
-"""Cycles in which shared memory takes a byte of the input and turns it."""
+"""Cycles that a warp takes for a step besides those for its fragments."""
+_FRAGMENT_WAIT = 9.0
+"""Cycles that a warp takes for a fragment of a step."""
+_TRANSPOSE = 0.035
+"""Cycles in which shared memory takes a byte of the input and transposes it."""
 _LATENCY = 5000.0
 """Cycles in which a work-group begins, waits at its barriers and stores its last results."""
 _CHUNK = 700.0
@@ -50,32 +50,33 @@ in a cycle."""
 class BottleneckTile:
     """The work of a work-group.
 
-    rows: rows of its outputs. strip: an eighth of their columns. chunk: channels of the input that
-    shared memory holds at once, a multiple of 32. tiles: tiles of 16 output channels that share
-    their columns. warps: its warps. turned: 1 where the first layer skips zeros too, for which its
-    input is turned in shared memory; 0 where it multiplies all channels.
+    rows: rows of its outputs. fragment_stride: an eighth of their columns, which is the distance
+    between two pixels of a fragment. chunk: channels of the input that shared memory holds at once,
+    a multiple of 32. tiles: tiles of 16 output channels that share their columns. warps: its warps.
+    transposed: 1 where the first layer skips zeros too, for which its input is transposed in shared
+    memory; 0 where it multiplies all channels.
     """
 
     rows: int
-    strip: int
+    fragment_stride: int
     chunk: int
     tiles: int
     warps: int
-    turned: int
+    transposed: int
 
 
 @dataclass(frozen=True)
-class Octets:
-    """How warps share a layer. octets: those that a warp multiplies at once, an even number.
+class Fragments:
+    """How warps share a layer. fragments: those that a warp multiplies at once, an even number.
     groups: groups of so many in a tile. blocks: blocks of output channels."""
 
-    octets: int
+    fragments: int
     groups: int
     blocks: int
 
     @property
     def units(self) -> int:
-        """Blocks of channels by groups of octets, each of which one warp computes."""
+        """Blocks of channels by groups of fragments, each of which one warp computes."""
         return self.groups * self.blocks
 
 
@@ -89,7 +90,7 @@ class BottleneckTiling:
     @property
     def columns(self) -> int:
         """Columns of outputs of a tile."""
-        return OCTET * self.tile.strip
+        return FRAGMENT * self.tile.fragment_stride
 
     @property
     def rows_of_block(self) -> int:
@@ -104,23 +105,23 @@ class BottleneckTiling:
 
     @property
     def pitch(self) -> int:
-        """Octets of a row of the first result."""
-        return self.tile.strip + self.block.window.kernel[1] - 1
+        """Fragments of a row of the first result."""
+        return self.tile.fragment_stride + self.block.window.kernel[1] - 1
 
     @property
-    def halo_octets(self) -> int:
-        """Octets of a channel of the input."""
-        return -(-math.prod(self.halo) // OCTET)
+    def halo_fragments(self) -> int:
+        """Fragments of a channel of the input."""
+        return -(-math.prod(self.halo) // FRAGMENT)
 
     @property
-    def tile_octets(self) -> int:
-        """Octets of a channel of the outputs."""
-        return self.tile.rows * self.tile.strip
+    def tile_fragments(self) -> int:
+        """Fragments of a channel of the outputs."""
+        return self.tile.rows * self.tile.fragment_stride
 
     @cached_property
     def pieces(self) -> tuple[int, int, int]:
-        """Octets of a channel in shared memory of the input and of both inner results."""
-        return (self.halo_octets | 1, self.halo[0] * self.pitch | 1, self.tile_octets | 1)
+        """Fragments of a channel in shared memory of the input and of both inner results."""
+        return (self.halo_fragments | 1, self.halo[0] * self.pitch | 1, self.tile_fragments | 1)
 
     @property
     def chunks(self) -> int:
@@ -129,7 +130,7 @@ class BottleneckTiling:
 
     @property
     def inputs_at(self) -> int:
-        """Where the input lies in shared memory, in octets: behind the first result."""
+        """Where the input lies in shared memory, in fragments: behind the first result."""
         return self.block.window.channels * self.pieces[1]
 
     @property
@@ -141,10 +142,10 @@ class BottleneckTiling:
 
     @property
     def starts_at(self) -> int:
-        """Where these lie in shared memory, in octets."""
+        """Where these lie in shared memory, in fragments."""
         chunk = self.tile.chunk
-        staged = OCTET * self.halo_octets * (chunk // OCTET + 1)
-        inputs = chunk * self.pieces[0] if self.tile.turned else staged
+        staged = FRAGMENT * self.halo_fragments * (chunk // FRAGMENT + 1)
+        inputs = chunk * self.pieces[0] if self.tile.transposed else staged
         second = self.block.window.out_channels * self.pieces[2]
         return self.inputs_at + max(inputs + staged, second)
 
@@ -154,11 +155,11 @@ class BottleneckTiling:
         return 16 * self.starts_at + 4 * self.starts
 
     @cached_property
-    def divided(self) -> tuple[Octets, Octets, Octets] | None:
+    def divided(self) -> tuple[Fragments, Fragments, Fragments] | None:
         """How warps share each layer; None where the registers do not hold the first one's sums."""
         found = []
         for number, layer in enumerate(self.block.layers):
-            total = self.halo_octets if number == 0 else self.tile_octets
+            total = self.halo_fragments if number == 0 else self.tile_fragments
             best = self._shared_out(-(-layer.out_channels // self.rows_of_block), total,
                                     is_held=number == 0)
             if best is None:
@@ -166,14 +167,14 @@ class BottleneckTiling:
             found.append(best)
         return found[0], found[1], found[2]
 
-    def _shared_out(self, blocks: int, total: int, is_held: bool) -> Octets | None:
+    def _shared_out(self, blocks: int, total: int, is_held: bool) -> Fragments | None:
         most = _MOST_SUMS[self.tile.warps] // (4 * self.tile.tiles)
         fitting = []
-        for octets in range(2, min(most, total + total % 2) + 1, 2):
-            shared = Octets(octets, -(-total // octets), blocks)
-            turns = -(-shared.units // self.tile.warps)
-            if not is_held or turns * octets <= most:
-                fitting.append((turns * (_STEP + _OCTET_WAIT * octets), -octets, shared))
+        for fragments in range(2, min(most, total + total % 2) + 1, 2):
+            shared = Fragments(fragments, -(-total // fragments), blocks)
+            rounds = -(-shared.units // self.tile.warps)
+            if not is_held or rounds * fragments <= most:
+                fitting.append((rounds * (_STEP + _FRAGMENT_WAIT * fragments), -fragments, shared))
         return min(fitting, key=lambda item: item[:2])[2] if fitting else None
 
     def unfit(self, limits: Limits) -> str | None:
@@ -197,7 +198,7 @@ class BottleneckTiling:
         """Returns the expected steps of a block of output channels of a layer."""
         layer, chunks = self.block.layers[number], 1 if number else self.chunks
         kept = 1.0
-        if number or self.tile.turned:
+        if number or self.tile.transposed:
             kept -= (1 - layer.weights_info.density) ** min(self.rows_of_block, layer.out_channels)
         columns = layer.depth * kept / chunks
         return chunks * math.ceil(columns / DEPTH)
@@ -211,14 +212,14 @@ class BottleneckTiling:
         full = alone = weight_bytes = 0.0
         for number, shared in enumerate(divided):
             steps = self.steps(number)
-            octets = shared.octets * tile.tiles
+            fragments = shared.fragments * tile.tiles
             full += shared.units * steps * max(
-                _PRODUCT * octets, _GATHER * shared.octets + _FRAGMENT * tile.tiles)
+                _PRODUCT * fragments, _GATHER * shared.fragments + _WEIGHTS * tile.tiles)
             alone += (-(-shared.units // tile.warps)) * steps * (
-                _STEP + _OCTET_WAIT * octets)
+                _STEP + _FRAGMENT_WAIT * fragments)
             weight_bytes += shared.blocks * steps * tile.tiles * (512 + 64)
-        inputs = 2 * OCTET * self.halo_octets * self.block.layers[0].channels
-        full += tile.turned * _TURN * inputs
+        inputs = 2 * FRAGMENT * self.halo_fragments * self.block.layers[0].channels
+        full += tile.transposed * _TRANSPOSE * inputs
         alone += self.chunks * _CHUNK + _LATENCY
         groups = math.prod(self.grid)
         together = min(beside, -(-groups // limits.compute_units))
@@ -239,15 +240,15 @@ def tilings(block: Bottleneck, limits: Limits) -> tuple[BottleneckTiling, ...]:
 def _candidates(block: Bottleneck) -> Iterator[BottleneckTiling]:
     p = block.window
     heights = dict.fromkeys(-(-p.out_height // -(-p.out_height // rows)) for rows in _ROWS)
-    widest = -(-p.out_width // OCTET)
-    widths = dict.fromkeys(min(strip, widest) for strip in _STRIPS)
+    widest = -(-p.out_width // FRAGMENT)
+    widths = dict.fromkeys(min(stride, widest) for stride in _FRAGMENT_STRIDES)
     deepest = -(-block.layers[0].channels // 32) * 32
     chunks = dict.fromkeys(min(chunk, deepest) for chunk in _CHUNKS)
     for rows in heights:
-        for strip in widths:
+        for stride in widths:
             for chunk in chunks:
                 for tiles in _TILES:
                     for warps in _WARPS:
-                        for turned in (0, 1):
-                            yield BottleneckTiling(
-                                block, BottleneckTile(rows, strip, chunk, tiles, warps, turned))
+                        for transposed in (0, 1):
+                            tile = BottleneckTile(rows, stride, chunk, tiles, warps, transposed)
+                            yield BottleneckTiling(block, tile)

@@ -8,16 +8,37 @@
  * otherwise. The first product is a sum over all channels: each work-group gives the others what its
  * own add to it.
  *
- * HALVES    1: x, y and weights are 16-bit floats; 0: they are floats
- * WIDTH     channels of a word
- * WORDS     words of a pixel; pixels are WORDS * WIDTH channels apart
- * CHANNELS  channels that exist
- * SQUEEZED  numbers that the first product makes
- * HELD      1: the words of an image that a work-group reads fit its shared memory
- * CLUSTER   work-groups of a cluster; WARPS those of a work-group
  *
  * weights: of each work-group those of the first product, (numbers, its channels), and those of the
  * second one, likewise. */
+
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+#define HALVES 1 /* 1: x, y and weights are 16-bit floats; 0: they are floats */
+#define WIDTH 8 /* channels of a word of 16 bytes */
+#define WORDS 9 /* words of a pixel; pixels are WORDS * WIDTH channels apart */
+#define CHANNELS 72 /* channels that exist */
+#define SQUEEZED 6 /* numbers that the first product makes */
+#define SLICE_WORDS 2 /* words of a pixel that a work-group has */
+#define CLUSTER 2 /* work-groups of a cluster */
+#define WARPS 8 /* warps of a work-group */
+#define HELD 1 /* 1: the words of an image that a work-group reads fit its shared memory */
+#define HELD_AT 2116 /* place of these words in shared memory, in floats behind the weights */
+#define SQUEEZE_EPILOGUE_PARAMETERS /* parameters of the epilogue of the first product */
+#define SQUEEZE_EPILOGUE(value, channel, index) /* applies it */
+#define EXCITE_EPILOGUE_PARAMETERS /* parameters of the epilogue of the second product */
+#define EXCITE_EPILOGUE(value, channel, index) /* applies it */
+#define SCALE_PARAMETERS /* further parameters of the scaling */
+/* scales a result by its channel's gate */
+#define SCALE_EPILOGUE(value, channel, index) { value = value * scale_operand0[channel]; }
+#define SCALE_EPILOGUE4(value, channel, index) /* the same of four */
+#endif
+
+#include "dialect/common.h"
+#include "ptx/griddepcontrol.h"
+#include "ptx/cp_async.h"
+#include "ptx/cluster.h"
+#include "ptx/shfl.h"
+#include "ops/region/squeeze_excite.h"
 
 #define THREADS (32 * WARPS)
 #define SLICE (SLICE_WORDS * WIDTH)
@@ -25,7 +46,7 @@
 #define PIXELS (THREADS / SLICE_WORDS)
 #define WEIGHT_WORDS (2 * SQUEEZED * SLICE_WORDS)
 
-KERNEL IN_CLUSTERS LAUNCH_BOUNDS(THREADS, 1) void channel_attention(
+KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(THREADS, 1) void channel_attention(
     const uint4 *RESTRICT x, const uint4 *RESTRICT weights, uint4 *RESTRICT y, int pixels,
     float share SQUEEZE_EPILOGUE_PARAMETERS EXCITE_EPILOGUE_PARAMETERS SCALE_PARAMETERS)
 {
@@ -37,12 +58,12 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(THREADS, 1) void channel_attention(
     const float *scale_operand0 = gates;
     int item = LOCAL_ID(0), rank = GROUP_ID(0), first_word = rank * SLICE_WORDS;
     uint lane = (uint)item % 32, warp = (uint)item / 32;
-    SUCCESSOR_MAY_BEGIN();
+    pdl_trigger();
     CLUSTER_ARRIVE();
     for (int i = item; i < WEIGHT_WORDS; i += THREADS)
-        copy_16_bytes(shared_address(memory + i), weights + rank * WEIGHT_WORDS + i, 16);
-    commit_copies();
-    PREDECESSOR_WAIT();
+        cp_async_16(shared_address(memory + i), weights + rank * WEIGHT_WORDS + i, 16);
+    cp_async_commit_group();
+    pdl_wait();
 
     long long image = (long long)GROUP_ID(1) * pixels * WORDS;
     int word = item % SLICE_WORDS, start = item / SLICE_WORDS;
@@ -61,7 +82,7 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(THREADS, 1) void channel_attention(
         }
     UNROLL for (int i = 0; i < WIDTH; i++)
         sums[item * WIDTH + i] = totals[i];
-    wait_for_copies<0>();
+    cp_async_wait_group<0>();
     BARRIER();
 
     for (int channel = warp; channel < SLICE; channel += WARPS) {

@@ -10,24 +10,19 @@ from pathlib import Path
 import numpy as np
 
 from gossamer.device.base import Argument, Device
-from gossamer.device.source import DIALECT, KernelSource
+from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import State, Variant
-from gossamer.ops.clusters import CLUSTERS
 from gossamer.ops.conv2d.sparse.common.tensor_cores import CYCLES_PER_MICROSECOND
-from gossamer.ops.copies import ASYNC_COPIES
-from gossamer.ops.early_begin import EARLY_BEGIN
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.region.algorithm import RegionAlgorithm
 from gossamer.ops.region.problem import ENTRY, RegionProblem
 from gossamer.ops.region.squeeze_excite_layer import (
     PARTS,
-    SQUEEZE_EXCITE,
     SqueezeExciteLayer,
     layer_within,
 )
 from gossamer.ops.strided import cannot_compile, layout_variants
-from gossamer.ops.warp_sums import WARP_SUMS
 from gossamer.ops.weights import Weights
 from gossamer.tensor import rounded_up
 
@@ -173,9 +168,7 @@ class ChannelAttention(RegionAlgorithm):
         kernel = device.compile(KernelSource.of(
             _SOURCE, "channel_attention", _macros(division, halves),
             architectures=("sm_90" if division.cluster > 1 else "sm_80", "sm_100"),
-            dynamic_shared=True, begins_early=True,
-            headers=(*DIALECT, EARLY_BEGIN, ASYNC_COPIES, CLUSTERS, WARP_SUMS,
-                     SQUEEZE_EXCITE)))
+            dynamic_shared=True, begins_early=True))
         packed = weights.packed(
             f"squeeze and excite of {division.cluster}, {variant.precision}",
             lambda arrays: _pack(division, arrays, np.float16 if halves else np.float32))

@@ -1,20 +1,31 @@
-/* A convolution of few input channels, such as the first of a network, and the maximum over windows of
- * its results, which are never stored. The image is read as it comes (ops/image.h). y is float16, NHWC.
+/* A convolution of few input channels, such as the first of a network, and the maximum over
+ * windows of its results, which are never stored. The image is read as it comes (ops/image.h). y
+ * is float16, NHWC.
  *
- * A work-group of four warps computes OUT_PART channels of a strip of results: it goes down 64 columns
- * of the convolution's outputs, ROWS rows at a time, which are the new ones of a row of results.
+ * A work-group of four warps computes OUT_PART channels of a strip of results: it goes down 64
+ * columns of the convolution's outputs, ROWS rows at a time, which are the new ones of a row of
+ * results.
  *
- * Shared memory has the image's rows under them in a ring, as float16: a line for each row and channel,
- * in which each of the 64 columns has the numbers under its window, side by side in 16 bytes. Numbers
- * outside of the image or of the window are zeros. So the left operand of a step of 16 numbers is two
- * lines. A copy of the ring's first line lies behind its last one, and a line of zeros behind that, for
- * windows of an odd number of lines.
+ * Shared memory has the image's rows under them in a ring, as float16: a line for each row and
+ * channel, in which each of the 64 columns has the numbers under its window, side by side in 16
+ * bytes. Numbers outside of the image or of the window are zeros. So the left operand of a step of
+ * 16 numbers is two lines. A copy of the ring's first line lies behind its last one, and a line of
+ * zeros behind that, for windows of an odd number of lines.
  *
- * A lane has the same columns and channels of all rows. It takes the maximum down the rows, of which
- * SHARED_ROWS are also those of the next window, and writes it to shared memory, where the maximum along
- * the row is taken. While tensor cores multiply with wgmma, the next rows of the image are loaded and
- * the maxima of the rows before are pooled.
- * The sizes are in sizes.h. */
+ * A lane has the same columns and channels of all rows. It takes the maximum down the rows, of
+ * which SHARED_ROWS are also those of the next window, and writes it to shared memory, where
+ * the maximum along the row is taken. While tensor cores multiply with wgmma, the next rows of
+ * the image are loaded and the maxima of the rows before are pooled. The sizes are in sizes.h. */
+
+#include "dialect/common.h"
+#include "ptx/cp_async.h"
+#include "ptx/griddepcontrol.h"
+#include "ptx/mbarrier.h"
+#include "mma/warp.h"
+#include "ops/epilogue.h"
+#include "ops/image.h"
+#include "sizes.h"
+#include "products.h"
 
 /* Returns the larger of two numbers in both halves, or NaN where one is NaN. */
 INLINE uint larger_halves(uint a, uint b)
@@ -39,15 +50,16 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void convolution_pool(
     int first_x = (GROUP_ID(0) - part * strips) * strip_width;
     int first_y = GROUP_ID(1) * strip_height;
     int last_y = first_y + strip_height < pool_height ? first_y + strip_height : pool_height;
-    SUCCESSOR_MAY_BEGIN();
+    pdl_trigger();
     for (int i = item; i < WEIGHT_WORDS; i += WORK_GROUP_SIZE)
-        copy_16_bytes(shared_address(memory + i), weights + part * WEIGHT_WORDS + i, 16);
-    commit_copies();
+        cp_async_16(shared_address(memory + i), weights + part * WEIGHT_WORDS + i, 16);
+    cp_async_commit_group();
     for (int i = item; i < LINE_WORDS; i += WORK_GROUP_SIZE)
         lines[ZERO_LINE * LINE_WORDS + i] = make_uint4(0, 0, 0, 0);
-    PREDECESSOR_WAIT();
+    pdl_wait();
 
-    /* a batch is ROWS rows of outputs; where windows share rows the first one is before the results */
+    /* a batch is ROWS rows of outputs; where windows share rows the first one is before the
+     * results */
     int first_result = SHARED_ROWS ? first_y - 1 : first_y;
     int first_row = first_result * POOL_Y - pool_top + SHARED_ROWS;
     int first_column = first_x * POOL_X - pool_left;
@@ -113,8 +125,8 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void convolution_pool(
             }
         }
     };
-    /* Loads and stores the rest of some rows, of which the first channels of this warp's first one may
-     * have been stored. */
+    /* Loads and stores the rest of some rows, of which the first channels of this warp's first
+     * one may have been stored. */
     auto copy_rows = [&](int from, int count, bool has_first) {
         _Pragma("unroll 1") for (int row = (int)warp; row < count; row += WARPS)
             _Pragma("unroll 1") for (int channel = 0; channel < CHANNELS;
@@ -144,9 +156,9 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void convolution_pool(
     };
 
     copy_rows(0, SPAN, false);
-    wait_for_copies<0>();
+    cp_async_wait_group<0>();
 #if WGMMA
-    show_writes();
+    fence_proxy_async();
 #endif
     BARRIER();
     uint shared[2][OUT_PART / 8]; /* the maxima of rows that the next window has, too */
@@ -170,7 +182,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void convolution_pool(
         if (has_next)
             copy_rows(next_row, ADVANCE, true);
 #if WGMMA
-        wait_for_multiplications<0>();
+        wgmma_wait_group<0>();
 #endif
         uint best[2][OUT_PART / 8];
         UNROLL for (int half = 0; half < 2; half++)
@@ -203,7 +215,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void convolution_pool(
                     maxima[(warp * 16 + lane / 4 + 8 * half) * COLUMN_WORDS + n * 4 + lane % 4] =
                         best[half][n];
 #if WGMMA
-        show_writes();
+        fence_proxy_async();
 #endif
         BARRIER();
     }

@@ -11,15 +11,12 @@ from pathlib import Path
 import numpy as np
 
 from gossamer.device.base import Device
-from gossamer.device.source import DIALECT, KernelSource
+from gossamer.device.source import KernelSource
 from gossamer.expression import apply
 from gossamer.ops.algorithm import Epilogue, State, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.conv2d.sparse.common.tensor_cores import TENSOR_CORES
-from gossamer.ops.copies import ASYNC_COPIES, COPY_BARRIERS
-from gossamer.ops.early_begin import EARLY_BEGIN
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
-from gossamer.ops.image import IMAGE, given_arguments, image_macros
+from gossamer.ops.image import given_arguments, image_macros
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.region.algorithm import RegionAlgorithm
 from gossamer.ops.region.convolution_pool.layers import (
@@ -37,14 +34,11 @@ from gossamer.ops.region.convolution_pool.tiling import (
 from gossamer.ops.region.problem import RegionProblem
 from gossamer.ops.strided import cannot_compile
 from gossamer.ops.weights import Weights
-from gossamer.ops.wgmma import WGMMA_GROUPS
 
 _SOURCE = Path(__file__).with_name("convolution_pool_mma.cu")
 _LARGEST_HALF = 65504
 _BIAS = Epilogue(apply("add"), ("channel",))
 _BIAS_RELU = Epilogue(apply("add").then(apply("relu")), ("channel",))
-_OWN = tuple(Path(__file__).with_name(name) for name in ("sizes.h", "products.h"))
-_COMMON = (*DIALECT, EARLY_BEGIN, ASYNC_COPIES, TENSOR_CORES, IMAGE)
 
 
 class ConvolutionPoolMma(RegionAlgorithm):
@@ -95,7 +89,6 @@ class ConvolutionPoolMma(RegionAlgorithm):
             _SOURCE, "convolution_pool",
             {**_macros(tiling, layers, variant, folded), **epilogue_macros(epilogue)},
             architectures=("sm_90a", "sm_90a") if tile.wgmma else ("sm_80", "sm_100"),
-            headers=(*_COMMON, *((COPY_BARRIERS, WGMMA_GROUPS) if tile.wgmma else ()), *_OWN),
             dynamic_shared=True, begins_early=True))
         packed = weights.packed(
             f"{tile.channels} channels for convolution_pool_mma, {folded}",

@@ -1,24 +1,33 @@
-/* Products of convolution_pool_mma.cu, of 64 columns of a row of outputs and OUT_PART channels. A lane
- * has the sums of columns 16 (warp) + lane / 4 and 8 behind it, and of channels 8 n + 2 (lane % 4) and
- * the next for each n.
+/* Products of convolution_pool_mma.cu, of 64 columns of a row of outputs and OUT_PART channels. A
+ * lane has the sums of columns 16 (warp) + lane / 4 and 8 behind it, and of channels 8 n + 2 (lane
+ * % 4) and the next for each n.
  *
- * Lines have 16 bytes for each of 64 columns, weights 16 bytes for each channel: the operands' numbers
- * of half a step. Where a line lies is counted in words of 16 bytes from the start of the lines. */
+ * Lines have 16 bytes for each of 64 columns, weights 16 bytes for each channel: the operands'
+ * numbers of half a step. Where a line lies is counted in words of 16 bytes from the start of
+ * the lines. */
+
+#pragma once
+
+#include "mma/warp.h"
+#include "ptx/ldmatrix.h"
+#include "ptx/wgmma.h"
+#include "sizes.h"
 
 #if WGMMA
 #define SUMS_OF_TWO(n)                                                                            \
     "+f"(sums[n][0]), "+f"(sums[n][1]), "+f"(sums[n][2]), "+f"(sums[n][3]), "+f"(sums[n + 1][0]), \
         "+f"(sums[n + 1][1]), "+f"(sums[n + 1][2]), "+f"(sums[n + 1][3])
 
-/* Describes an operand of a step to the tensor cores: its first word of 16 bytes, 8 of which are side by
- * side, with the next 8 behind them; the upper half of the step is `upper` words away. */
-INLINE ulong described(uint word, uint upper)
+/* Describes an operand of a step to the tensor cores: its first word of 16 bytes, 8 of which
+ * are side by side, with the next 8 behind them; the upper half of the step is `upper` words
+ * away. */
+INLINE ulong matrix_descriptor(uint word, uint upper)
 {
     return (ulong)(word + (upper << 16)) | 8ull << 32;
 }
 
 /* Begins to multiply a step; adds: 0 where the sums begin with it. */
-INLINE void multiply_described(float (&sums)[OUT_PART / 8][4], ulong columns, ulong weights, int adds)
+INLINE void wgmma_ss(float (&sums)[OUT_PART / 8][4], ulong columns, ulong weights, int adds)
 {
 #if OUT_PART == 64
     asm volatile("{ .reg .pred p; setp.ne.b32 p, %34, 0; "
@@ -50,20 +59,10 @@ INLINE void multiply_described(float (&sums)[OUT_PART / 8][4], ulong columns, ul
                  : "l"(columns), "l"(weights), "r"(adds));
 #endif
 }
-#else
-/* Loads four matrices of 8 lines of 16 bytes. */
-INLINE uint4 load_matrices(uint address)
-{
-    uint4 loaded;
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(loaded.x), "=r"(loaded.y), "=r"(loaded.z), "=r"(loaded.w)
-                 : "r"(address) : "memory");
-    return loaded;
-}
 #endif
 
-/* Multiplies ROWS rows of outputs, or begins to with wgmma. lines, weights: their addresses. row_line:
- * returns the number of the first line under an output row's windows in the ring. */
+/* Multiplies ROWS rows of outputs, or begins to with wgmma. lines, weights: their addresses.
+ * row_line: returns the number of the first line under an output row's windows in the ring. */
 template <typename RowLine>
 INLINE void multiply_rows(float (&sums)[ROWS][OUT_PART / 8][4], uint lines, uint weights,
                           RowLine row_line, [[maybe_unused]] uint warp, [[maybe_unused]] uint lane)
@@ -76,20 +75,21 @@ INLINE void multiply_rows(float (&sums)[ROWS][OUT_PART / 8][4], uint lines, uint
         uint word = first[i] + number * LINE_WORDS;
         return word >= end ? word - RING * LINE_WORDS : word;
     };
-    /* words from a step's line to the next one, which behind the last one of a window is of zeros */
+    /* words from a step's line to the next one, which behind the last one of a window is of
+     * zeros */
     auto to_upper = [&](int step, uint word) {
         return step == STEPS - 1 && LINES % 2 ? start + ZERO_LINE * LINE_WORDS - word : LINE_WORDS;
     };
 #if WGMMA
-    begin_multiplications();
+    wgmma_fence();
     UNROLL for (int step = 0; step < STEPS; step++) {
-        ulong factors = described((weights >> 4 & 0x3fff) + step * 2 * OUT_PART, OUT_PART);
+        ulong factors = matrix_descriptor((weights >> 4 & 0x3fff) + step * 2 * OUT_PART, OUT_PART);
         UNROLL for (int i = 0; i < ROWS; i++) {
             uint word = line_of(i, 2 * step);
-            multiply_described(sums[i], described(word, to_upper(step, word)), factors, step > 0);
+            wgmma_ss(sums[i], matrix_descriptor(word, to_upper(step, word)), factors, step > 0);
         }
     }
-    commit_multiplications();
+    wgmma_commit_group();
 #else
     UNROLL for (int i = 0; i < ROWS; i++)
         UNROLL for (int n = 0; n < OUT_PART / 8; n++)
@@ -101,17 +101,18 @@ INLINE void multiply_rows(float (&sums)[ROWS][OUT_PART / 8][4], uint lines, uint
         UNROLL for (int i = 0; i < ROWS; i++) {
             uint word = line_of(i, 2 * step);
             uint upper = lane / 16 ? to_upper(step, word) : 0;
-            found[i] = load_matrices(lines + (word - start + column + upper) * 16);
+            found[i] = ldmatrix_x4(lines + (word - start + column + upper) * 16);
         }
         UNROLL for (int n = 0; n < OUT_PART / 8; n += 2) {
-            /* behind an odd number of eights of channels is none, and the last one is loaded twice */
+            /* behind an odd number of eights of channels is none, and the last one is loaded
+             * twice */
             uint eight = n + 1 < OUT_PART / 8 ? n + matrix / 2 : n;
-            uint4 factors = load_matrices(
+            uint4 factors = ldmatrix_x4(
                 weights + ((2 * step + matrix % 2) * OUT_PART + eight * 8 + lane % 8) * 16);
             UNROLL for (int i = 0; i < ROWS; i++) {
-                multiply(sums[i][n], found[i], factors.x, factors.y);
+                mma_sync(sums[i][n], found[i], factors.x, factors.y);
                 if (n + 1 < OUT_PART / 8)
-                    multiply(sums[i][n + 1], found[i], factors.z, factors.w);
+                    mma_sync(sums[i][n + 1], found[i], factors.z, factors.w);
             }
         }
     }

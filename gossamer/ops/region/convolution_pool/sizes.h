@@ -11,6 +11,35 @@
  * MAKES_IMAGE  1: the image's numbers are made of what is given; 0: they are given
  * WGMMA        1: the warps multiply together, from shared memory (sm_90a) */
 
+#pragma once
+
+#if !defined CONFIGURED && !defined HALVES
+#define HALVES 1 /* 1: operands are float16 */
+#endif
+#if !defined CONFIGURED && !defined WGMMA
+#define WGMMA 0 /* 1: the warps multiply together by wgmma (sm_90a) */
+#endif
+#if !defined CONFIGURED && !defined CHANNELS
+#define CHANNELS 3 /* channels of the image */
+#define OUT_PART 32 /* output channels of a work-group */
+#define KERNEL_H 3 /* rows of the convolution's window */
+#define KERNEL_W 3 /* columns of it */
+#define STRIDE_Y 2 /* rows from a window to the next */
+#define STRIDE_X 2 /* columns from a window to the next */
+#define POOL_H 3 /* rows of the windows over which maxima are taken */
+#define POOL_W 3 /* columns of them */
+#define POOL_Y 2 /* rows from such a window to the next */
+#define POOL_X 2 /* columns from such a window to the next */
+#define ROWS 2 /* rows of outputs that are multiplied together */
+#define SHARED_ROWS 1 /* rows of outputs that a window shares with the next one */
+#define ROWS_HELD 9 /* rows of the image in the ring */
+#define FOLDED 0 /* 1: the weights have the sum with a number a channel */
+#define LEAST 0xfc00fc00u /* the least result, as a pair of halves */
+#define MAKES_IMAGE 0 /* 1: the image's numbers are made of what is given */
+#endif
+
+#include "dialect/common.h"
+
 #define WORK_GROUP_SIZE 128
 #define WARPS 4
 /* work-groups that a multiprocessor is to hold, as far as registers are not spilled for that */

@@ -2,10 +2,21 @@
  * makes few numbers of these, and one that makes a gate of each channel of those.
  *
  * A work-group computes an image. Weights are (inputs, outputs), so that neighbouring work-items
- * read neighbours. PARTS work-items share a number of the first product.
- *
- * HIDDEN    hidden channels; `hidden` is the number of those in memory
- * SQUEEZED  numbers that the first product makes */
+ * read neighbours. PARTS work-items share a number of the first product. */
+
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+#define HIDDEN 64 /* hidden channels; `hidden` is the number of those in memory */
+#define SQUEEZED 8 /* numbers that the first product makes */
+#define PARTS 4 /* work-items that share a number of the first product */
+#define WORK_GROUP_SIZE 128 /* work-items of a work-group */
+/* parameters of the epilogues of both products, which the macros behind them apply */
+#define SQUEEZE_EPILOGUE_PARAMETERS
+#define EXCITE_EPILOGUE_PARAMETERS
+#define SQUEEZE_EPILOGUE(value, channel, index)
+#define EXCITE_EPILOGUE(value, channel, index)
+#endif
+
+#include "dialect/common.h"
 
 KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void excite(
     const GLOBAL float *RESTRICT totals, const GLOBAL float *RESTRICT squeeze,

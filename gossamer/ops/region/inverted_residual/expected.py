@@ -99,13 +99,13 @@ _SEVERAL_IMAGES = {"fp16": _SeveralImages(), "tf32": _SeveralImages(),
 class ChunkWork:
     """Describes what the work-groups of a launch do.
 
-    phases: those of a chunk of hidden channels. cluster: work-groups of a cluster. turns: chunks of
-    a work-group. weight_bytes: bytes of the weights of a chunk.
+    phases: those of a chunk of hidden channels. cluster: work-groups of a cluster. own_chunks:
+    chunks of a work-group. weight_bytes: bytes of the weights of a chunk.
     """
 
     phases: tuple[Phase, ...]
     cluster: int
-    turns: int
+    own_chunks: int
     weight_bytes: int
     precision: str
 
@@ -133,7 +133,7 @@ def cycles_of_image(work: ChunkWork, together: int) -> float:
         sum(max(model.issued * phase.issued, model.stalled * phase.waited) + model.phase
             for phase in work.phases), work.issued * together)
     return (latency + work.weight_bytes / model.first
-            + work.turns * max(computed, work.weight_bytes / model.fetched * together))
+            + work.own_chunks * max(computed, work.weight_bytes / model.fetched * together))
 
 
 def cycles_of_wave(work: ChunkWork, together: int) -> float:
@@ -148,7 +148,8 @@ def cycles_of_wave(work: ChunkWork, together: int) -> float:
     shared = model.shared * together * sum(phase.shared for phase in work.phases)
     fetched = work.weight_bytes / model.fetched
     latency = model.latency + (model.cluster if work.cluster > 1 else 0.0)
-    return latency + fetched + work.turns * math.hypot(alone, issued, shared, fetched * together)
+    return latency + fetched + work.own_chunks * math.hypot(
+        alone, issued, shared, fetched * together)
 
 
 def cycles_with_excite(work: ChunkWork, small: float, together: int) -> float:
@@ -161,4 +162,4 @@ def cycles_with_excite(work: ChunkWork, small: float, together: int) -> float:
     fetched = work.weight_bytes / _FETCHED
     latency = (_LATENCY + (_CLUSTER_LATENCY if work.cluster > 1 else 0.0)
                + _EXCITES + small / work.cluster / _FETCHED * together)
-    return latency + fetched + work.turns * max(computed, fetched * together)
+    return latency + fetched + work.own_chunks * max(computed, fetched * together)

@@ -9,16 +9,40 @@
  * the expanded tensor is never in global memory. Tensors are NHWC.
  *
  * A unit of work is four neighbouring pixels and four channels. SUMS units of the projection belong
- * to a work-item.
- *
- * EXPANDS  1: the block begins with an expansion; 0: its hidden channels are those of x
- * CONVOLVES  1: the depthwise convolution is computed; 0: the hidden channels of x are scaled by
- *          their image's gates in its place
- * PROJECTS 1: the projection is computed; 0: y are the hidden channels, `hidden` a pixel, and
- *          `totals` the sum of each over each tile
- * PADDED   1: the hidden channels are fewer than `hidden`, which is a multiple of CHUNK
- * VECTOR   1: the output channels are a multiple of 4
- * HALVES   1: x, y and the epilogue's tensor operands are 16-bit floats */
+ * to a work-item. */
+
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+#define TILE_H 4 /* rows of outputs of a tile */
+#define TILE_W 4 /* columns of outputs of a tile */
+#define CHUNK 16 /* hidden channels that are expanded at a time, a multiple of 4 */
+#define WORK_GROUP_SIZE 64 /* work-items of a work-group */
+#define SUMS 1 /* units of four pixels and four channels of the projection of a work-item */
+#define KERNEL_H 3 /* rows of the window */
+#define KERNEL_W 3 /* columns of the window */
+#define STRIDE_Y 1 /* rows from a window to the next */
+#define STRIDE_X 1 /* columns from a window to the next */
+/* 1: the block begins with an expansion; 0: its hidden channels are those of x */
+#define EXPANDS 1
+/* 1: the depthwise convolution is computed; 0: the hidden channels of x are scaled by their
+ * image's gates in its place */
+#define CONVOLVES 1
+/* 1: the projection is computed; 0: y are the hidden channels, `hidden` a pixel, and `totals`
+ * the sum of each over each tile */
+#define PROJECTS 1
+#define PADDED 0 /* 1: the hidden channels are fewer than `hidden`, which is a multiple of CHUNK */
+#define VECTOR 1 /* 1: the output channels are a multiple of 4 */
+#define HALVES 1 /* 1: x, y and the epilogue's tensor operands are 16-bit floats */
+/* parameters of the epilogues of the three convolutions, which the macros behind them apply */
+#define EXPAND_EPILOGUE_PARAMETERS
+#define DEPTHWISE_EPILOGUE_PARAMETERS
+#define PROJECT_EPILOGUE_PARAMETERS
+#define EXPAND_EPILOGUE4(value, channel, index)
+#define DEPTHWISE_EPILOGUE4(value, channel, index)
+#define PROJECT_EPILOGUE4(value, channel, index)
+#define PROJECT_EPILOGUE(value, channel, index)
+#endif
+
+#include "dialect/common.h"
 
 #define HALO_H ((TILE_H - 1) * STRIDE_Y + KERNEL_H)
 #define HALO_W ((TILE_W - 1) * STRIDE_X + KERNEL_W)

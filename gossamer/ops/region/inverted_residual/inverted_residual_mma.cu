@@ -23,27 +23,20 @@
  * channels, and its diagonals hold their weights. A warp computes RUN outputs below one another of
  * 16 columns, so that an input is loaded once for all rows of taps.
  *
- * HALVES    1: x, y and operands are 16-bit floats; 0: they are floats
- * TF32      1: floats are multiplied as TF32; 0: as float32
- * EXPANDS   1: the block begins with an expansion; 0: its hidden channels are those of x
- * CHANNELS  channels of x, and OUT_CHANNELS those of y, multiples of 8
- * GATHERS   1: the expansion reads windows of an image of IMAGE_CHANNELS, each of GATHERED numbers,
- *           by filters of FILTER_H by FILTER_W; CHANNELS is then GATHERED with zeros up to a step
- *           (what the image is: ops/image.h)
- * PADDED    1: the last chunk has channels that do not exist
- * ROW_TILES tiles of 16 that hold the pixels under a tile's windows, a multiple of EXPAND_TILES
- * EXPAND_TILES, EXPAND_PAIRS  tiles of pixels and pairs of channel tiles that a warp expands at once
- * STRIP     neighbouring outputs of a row that a work-item convolves at once, a divisor of TILE_W
- * RUN       outputs below one another that a warp convolves in turn, a divisor of TILE_H
- * ROWS_AT_ONCE  those of them whose sums it holds at once
- * STAGES    chunks whose weights fit shared memory: 1 where a work-group has one chunk
- * EXCITES   1: with squeeze-and-excite; TURNS is then the chunks of a work-group, at most, SQUEEZED
- *           the numbers that its first product makes, and HIDDEN_ROW the channels of all chunks
- * SIDES     warps, or warpgroups, that share the channels of a tile of outputs
- * BULK      1: one work-item copies the weights of a chunk at once (sm_90); not with EXCITES
- * WGMMA     1: four warps multiply together by wgmma (sm_90a), with BULK; not in float32 */
+ * The macros are those of mma_sizes.h; with GATHERS those of mma_gather.h and ops/image.h, and with
+ * EXCITES those of mma_excite.h as well. */
 
-KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_block(
+#include "ptx/cluster.h"
+#include "ptx/griddepcontrol.h"
+#include "mma_sizes.h"
+#include "mma_tile.h"
+#include "mma_gather.h"
+#include "mma_expand.h"
+#include "mma_depthwise.h"
+#include "mma_excite.h"
+#include "mma_project.h"
+
+KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_block(
     const INPUT *RESTRICT x, const uint4 *RESTRICT weights, const uint4 *RESTRICT constants,
     REAL *RESTRICT y, int hidden, int height, int width, int out_height, int out_width,
     int pad_top, int pad_left EXCITE_PARAMETERS GATHER_PARAMETERS)
@@ -55,336 +48,163 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
     uint4 *staged = (uint4 *)(convolved + KEPT_CHUNKS * CONVOLVED_WORDS * WIDTH);
     float *of_result = (float *)(memory + X_WORDS + CHUNK_WORDS);
     int *places = (int *)(of_result + RESULT_WORDS * 4);
-#if CLUSTER > 1
     float4 *partial = EXCITES ? (float4 *)memory
                               : (float4 *)(places + (PLACE_WORDS + BARRIER_WORDS) * 4);
-#endif
-    [[maybe_unused]] ulong *arrived = (ulong *)(places + PLACE_WORDS * 4), *summed = arrived + 4;
-    int item = LOCAL_ID(0);
-    /* the compiler sees by the shuffle that all of a warp have the same number */
-    uint lane = (uint)item % 32, warp = (uint)__shfl_sync(0xffffffffu, item / 32, 0);
-    int rank = GROUP_ID(0) % CLUSTER;
-#if CLUSTER > 1
-    if (item == 0) {
-        begin_barrier(summed, 1);
-        expect_bytes(summed, CEIL_DIV(FRAGMENTS - rank, CLUSTER) * (CLUSTER * 32 * 16));
-        show_barriers();
-    }
-    WARP_BARRIER();
-#endif
-    CLUSTER_ARRIVE();
-    SUCCESSOR_MAY_BEGIN();
-
-    /* the part of the windows that is in the image */
-    int first_row = GROUP_ID(1) * TILE_H, first_column = GROUP_ID(0) / CLUSTER * TILE_W;
-    int above = first_row * STRIDE_Y - pad_top, left = first_column * STRIDE_X - pad_left;
-    int top = above < 0 ? -above : 0, start = left < 0 ? -left : 0;
-    int bottom = height - above < HALO_H ? height - above : HALO_H;
-    int stop = width - left < HALO_W ? width - left : HALO_W;
-    int columns = stop > start ? stop - start : 0;
-    int pixels = bottom > top ? (bottom - top) * columns : 0;
-    float of_columns = 1.0f / (float)columns;
-#if GATHERS
-    const INPUT *image = x + (long long)GROUP_ID(2) * IMAGE_CHANNELS * image_height * image_width;
-#else
-    const REAL *source = x + ((GROUP_ID(2) * height + above + top) * width + left + start)
-                             * CHANNELS;
-#endif
-
-#if BULK
-    /* One work-item copies a part of a chunk's weights at once. `arrived` has two barriers for each
-     * stage: one for the weights of the projection, behind one for what is before them. */
-    auto copy_part = [&](int chunk, int stage, int from, int to, ulong *barrier) {
-        expect_bytes(barrier, (to - from) * 16);
-        copy_bytes(shared_address(staged + stage * WEIGHT_WORDS + from),
-                   weights + chunk * WEIGHT_WORDS + from, (to - from) * 16, barrier);
-    };
-    auto copy_weights = [&](int chunk, int stage, int from, int to) {
-        if (item == 0 && from < FIRST_WORDS)
-            copy_part(chunk, stage, 0, FIRST_WORDS, arrived + 2 * stage);
-        if (item == 0 && to > FIRST_WORDS)
-            copy_part(chunk, stage, FIRST_WORDS, WEIGHT_WORDS, arrived + 2 * stage + 1);
-    };
-    if (item == 0) {
-        UNROLL for (int i = 0; i < 2 * STAGES; i++)
-            begin_barrier(arrived + i, 1);
-        show_writes();
-    }
-#else
-    auto copy_weights = [&](int chunk, int stage, int from, int to) {
-        ONCE_EACH for (int i = from + item; i < to; i += WORK_GROUP_SIZE)
-            copy_16_bytes(shared_address(staged + stage * WEIGHT_WORDS + i),
-                          weights + chunk * WEIGHT_WORDS + i, 16);
-    };
-#endif
-#if !EXPANDS
-    /* Copies a chunk of the input's channels to where an expansion would store them. */
-    auto copy_hidden = [&](int chunk, int stage) {
-        REAL *target = expanded + stage * EXPANDED_WORDS * WIDTH;
-        ONCE_EACH for (int i = item; i < pixels * (CHUNK / WIDTH); i += WORK_GROUP_SIZE) {
-            int pixel = i / (CHUNK / WIDTH), word = i % (CHUNK / WIDTH) * WIDTH;
-            int row = quotient(pixel, of_columns), column = pixel - row * columns;
-            bool exists = !PADDED || chunk * CHUNK + word < CHANNELS;
-            const REAL *there = target + ((top + row) * HALO_W + column_place(start + column))
-                                             * CHUNK_ROW + word;
-            const REAL *from = source + (row * width + column) * CHANNELS
-                               + (exists ? chunk * CHUNK + word : 0);
-            copy_16_bytes(shared_address(there), from, exists ? 16 : 0);
+    ulong *arrived = (ulong *)(places + PLACE_WORDS * 4), *summed = arrived + 4;
+    const Tile tile = find_tile(height, width, pad_top, pad_left);
+    if constexpr (CLUSTER > 1) {
+        if (tile.item == 0) {
+            mbarrier_init(summed, 1);
+            mbarrier_arrive_expect_tx(
+                summed, CEIL_DIV(FRAGMENTS - tile.rank, CLUSTER) * (CLUSTER * 32 * 16));
+            fence_mbarrier_init();
         }
-    };
+        WARP_BARRIER();
+    }
+    CLUSTER_ARRIVE();
+    pdl_trigger();
+#if GATHERS
+    const INPUT *source = x + (long long)GROUP_ID(2) * IMAGE_CHANNELS * image_height * image_width;
+#else
+    const REAL *source = x + ((GROUP_ID(2) * height + tile.above + tile.top) * width + tile.left
+                              + tile.start) * CHANNELS;
 #endif
+
+    /* what no kernel writes is copied, and shared memory prepared */
+    if constexpr (BULK) {
+        if (tile.item == 0) {
+            UNROLL for (int i = 0; i < 2 * STAGES; i++)
+                mbarrier_init(arrived + i, 1);
+            fence_proxy_async();
+        }
+    }
+    auto copy = [&](int chunk, int stage, int from, int to) {
+        copy_weights(staged, weights, arrived, tile.item, chunk, stage, from, to);
+    };
     int chunks = CEIL_DIV(hidden, CHUNK);
-    if (rank < chunks)
-        copy_weights(rank, 0, 0, EXCITES ? FIRST_WORDS : WEIGHT_WORDS);
-    ONCE_EACH for (int i = item; i < RESULT_WORDS; i += WORK_GROUP_SIZE)
-        copy_16_bytes(shared_address((uint4 *)of_result + i), constants + i, 16);
-    if (pixels < HALO_H * HALO_W) {
-        ONCE_EACH for (int i = item; i < (EXPANDS ? 1 : STAGES) * EXPANDED_WORDS; i += WORK_GROUP_SIZE)
+    if (tile.rank < chunks)
+        copy(tile.rank, 0, 0, EXCITES ? FIRST_WORDS : WEIGHT_WORDS);
+    ONCE_EACH for (int i = tile.item; i < RESULT_WORDS; i += WORK_GROUP_SIZE)
+        cp_async_16(shared_address((uint4 *)of_result + i), constants + i, 16);
+    if (tile.pixels < HALO_H * HALO_W) {
+        const int WORDS = (EXPANDS ? 1 : STAGES) * EXPANDED_WORDS;
+        ONCE_EACH for (int i = tile.item; i < WORDS; i += WORK_GROUP_SIZE)
             ((uint4 *)expanded)[i] = make_uint4(0, 0, 0, 0);
         if (!EXPANDS)
             BARRIER();
     }
 #if EXPANDS
-    UNROLL for (int word = CHANNELS / WIDTH; word < X_ROW / WIDTH - 1; word++)
-        ONCE_EACH for (int pixel = item; pixel < ROW_TILES * 16; pixel += WORK_GROUP_SIZE)
-            ((uint4 *)(inputs + pixel * X_ROW))[word] = make_uint4(0, 0, 0, 0);
-    ONCE_EACH for (int pixel = item; pixel < pixels; pixel += WORK_GROUP_SIZE) {
-        int row = quotient(pixel, of_columns), column = pixel - row * columns;
-        places[pixel] = ((top + row) * HALO_W + column_place(start + column)) * CHUNK_ROW;
-    }
-    PREDECESSOR_WAIT();
+    prepare_inputs(inputs, places, tile);
+#endif
+    pdl_wait();
 #if GATHERS
-    gather_windows(inputs, image, item, pixels, columns, above + top, left + start, image_height,
-                   image_width, image_top, image_left GIVEN_OPERANDS);
+    gather_windows(inputs, source, tile, image_height, image_width, image_top,
+                   image_left GIVEN_OPERANDS);
 #else
-    ONCE_EACH for (int i = item; i < pixels * (CHANNELS / WIDTH); i += WORK_GROUP_SIZE) {
-        int pixel = i / (CHANNELS / WIDTH), word = i % (CHANNELS / WIDTH) * WIDTH;
-        int row = quotient(pixel, of_columns), column = pixel - row * columns;
-        copy_16_bytes(shared_address(inputs + pixel * X_ROW + word),
-                      source + (row * width + column) * CHANNELS + word, 16);
-    }
-#endif
+#if EXPANDS
+    copy_inputs(inputs, source, tile, width);
 #else
-    PREDECESSOR_WAIT();
-    if (rank < chunks)
-        copy_hidden(rank, 0);
+    if (tile.rank < chunks)
+        copy_hidden(expanded, source, tile, width, tile.rank, 0);
 #endif
-    commit_copies();
+#endif
+    cp_async_commit_group();
 
-    float sums[SUM_TILES][2 * SUM_PAIRS][4];
+    Sums sums;
     UNROLL for (int m = 0; m < SUM_TILES; m++)
         UNROLL for (int n = 0; n < 2 * SUM_PAIRS; n++)
             UNROLL for (int i = 0; i < 4; i++)
                 sums[m][n][i] = 0.0f;
-    int team = warp / TEAM_TILES, side = team % SIDES, level = team / SIDES;
-    auto tile_of = [&](int m) {
-        return (level * SUM_TILES + m) * TEAM_TILES + (int)warp % TEAM_TILES;
-    };
-    auto project = [&](const REAL *pixels_of_chunk, const uint4 *factors_of_chunk) {
-#if WGMMA
-        UNROLL for (int m = 0; m < SUM_TILES; m++) {
-            int tile = tile_of(m) < PIXEL_TILES ? tile_of(m) : PIXEL_TILES - 1;
-            multiply_steps<SUM_PAIRS, PROJECT_STEPS, OUT_PAIRS>(
-                sums[m], pixels_of_chunk + tile * 16 * CHUNK_ROW, CHUNK_ROW,
-                shared_address(factors_of_chunk + side * SUM_PAIRS * PAIR_WORDS), lane);
-        }
-        wait_for_multiplications<0>();
-#else
-        UNROLL_BY(2) for (int step = 0; step < PROJECT_STEPS; step++) {
-            Pixels found[SUM_TILES];
-            UNROLL for (int m = 0; m < SUM_TILES; m++) {
-                /* a tile behind the last one is the last one once more, and its sums are not stored:
-                 * conditions would take longer than the products */
-                int tile = tile_of(m);
-                if ((HEIGHTS - 1) * SUM_TILES + m >= PIXEL_TILES)
-                    tile = tile < PIXEL_TILES ? tile : PIXEL_TILES - 1;
-                found[m] = load_pixels(pixels_of_chunk + tile * 16 * CHUNK_ROW, CHUNK_ROW, step,
-                                       lane);
-            }
-            UNROLL for (int pair = 0; pair < SUM_PAIRS; pair++) {
-                int place = side * SUM_PAIRS + pair;
-                if ((SIDES - 1) * SUM_PAIRS + pair >= OUT_PAIRS)
-                    place = place < OUT_PAIRS ? place : OUT_PAIRS - 1;
-                Weights factors = load_weights(
-                    factors_of_chunk + (step * OUT_PAIRS + place) * PAIR_WORDS, lane);
-                UNROLL for (int m = 0; m < SUM_TILES; m++)
-                    UNROLL for (int i = 0; i < 2; i++)
-                        if (2 * pair + i < OUT_TILES)
-                            multiply_tile(sums[m][2 * pair + i], found[m], factors, i);
-            }
-        }
-#endif
-    };
+    const Share share = share_of(tile.warp);
 
     /* Of several chunks one is projected where the next one is expanded: that is a barrier less, and
-     * warps that have done the one do the other. A projection's weights take the place of those of two
-     * chunks before, which are read a turn later than the rest of their stage, and so they are copied
-     * a turn later. */
+     * warps that have done the one do the other. A projection's weights take the place of those of
+     * two chunks before, which are read an iteration later than the rest of their stage, and so they
+     * are copied an iteration later. */
     int stage = 0;
-    [[maybe_unused]] uint own_turn = 0;
-    for (int chunk = rank; chunk < chunks + (PROJECTS_LATER ? CLUSTER : 0); chunk += CLUSTER) {
+    [[maybe_unused]] uint iteration = 0;
+    for (int chunk = tile.rank; chunk < chunks + (PROJECTS_LATER ? CLUSTER : 0);
+         chunk += CLUSTER) {
         bool exists = !PROJECTS_LATER || chunk < chunks;
-        wait_for_copies<0>();
+        cp_async_wait_group<0>();
         BARRIER();
         if (STAGES > 1 && chunk + CLUSTER < chunks) {
-            copy_weights(chunk + CLUSTER, stage ^ 1, 0, FIRST_WORDS);
+            copy(chunk + CLUSTER, stage ^ 1, 0, FIRST_WORDS);
 #if !EXPANDS
-            copy_hidden(chunk + CLUSTER, stage ^ 1);
+            copy_hidden(expanded, source, tile, width, chunk + CLUSTER, stage ^ 1);
 #endif
         }
-        if (PROJECTS_LATER && chunk != rank && exists)
-            copy_weights(chunk, stage, FIRST_WORDS, WEIGHT_WORDS);
-#if !BULK || !EXPANDS
-        commit_copies();
-#endif
-        const uint4 *expand = staged + stage * WEIGHT_WORDS;
-        const uint4 *taps = expand + EXPAND_WORDS;
+        if (PROJECTS_LATER && chunk != tile.rank && exists)
+            copy(chunk, stage, FIRST_WORDS, WEIGHT_WORDS);
+        if (!BULK || !EXPANDS)
+            cp_async_commit_group();
+        const uint4 *factors = staged + stage * WEIGHT_WORDS;
+        const uint4 *taps = factors + EXPAND_WORDS;
         const float *chunk_constants = (const float *)(taps + TAP_WORDS);
         const REAL *hidden_pixels = expanded + (EXPANDS ? 0 : stage) * EXPANDED_WORDS * WIDTH;
-        EXPAND_OPERANDS
         DEPTHWISE_OPERANDS
-#if BULK
-        if (exists)
-            wait_for_turn(arrived + 2 * stage, own_turn / STAGES);
-#endif
+        if (BULK && exists)
+            mbarrier_wait_parity(arrived + 2 * stage, iteration / STAGES);
 #if EXPANDS
-        int units = exists ? CEIL_DIV(pixels, 16 * TEAM_TILES * EXPAND_TILES) * EXPAND_PARTS : 0;
-        for (int unit = team; unit < units; unit += TEAMS) {
-            int part = unit % EXPAND_PARTS * EXPAND_PAIRS;
-            int tile = unit / EXPAND_PARTS * (TEAM_TILES * EXPAND_TILES) + (int)warp % TEAM_TILES;
-            float values[EXPAND_TILES][2 * EXPAND_PAIRS][4];
-            UNROLL for (int m = 0; m < EXPAND_TILES; m++)
-                UNROLL for (int n = 0; n < 2 * EXPAND_PAIRS; n++)
-                    UNROLL for (int i = 0; i < 4; i++)
-                        values[m][n][i] = EXPAND_START(part * 16 + n * 8 + (int)lane % 4 * 2
-                                                       + i % 2);
-#if WGMMA
-            multiply_steps<EXPAND_PAIRS, EXPAND_STEPS, CHUNK_PAIRS>(
-                values[0], inputs + tile * 16 * X_ROW, X_ROW,
-                shared_address(expand + part * PAIR_WORDS), lane);
-            wait_for_multiplications<0>();
-#else
-            UNROLL_BY(STEPS_AT_ONCE) for (int step = 0; step < EXPAND_STEPS; step++) {
-                Pixels found[EXPAND_TILES];
-                UNROLL for (int m = 0; m < EXPAND_TILES; m++)
-                    found[m] = load_pixels(inputs + (tile + m) * 16 * X_ROW, X_ROW, step, lane);
-                UNROLL for (int pair = 0; pair < EXPAND_PAIRS; pair++) {
-                    Weights factors = load_weights(
-                        expand + (step * CHUNK_PAIRS + part + pair) * PAIR_WORDS, lane);
-                    UNROLL for (int m = 0; m < EXPAND_TILES; m++) {
-                        multiply_tile(values[m][2 * pair], found[m], factors, 0);
-                        multiply_tile(values[m][2 * pair + 1], found[m], factors, 1);
-                    }
-                }
+        const int UNIT_PIXELS = 16 * WARPGROUP_WARPS * EXPAND_TILES;
+        int units = exists ? CEIL_DIV(tile.pixels, UNIT_PIXELS) * EXPAND_PARTS : 0;
+        expand_chunk(expanded, inputs, factors, chunk_constants, places, tile, units);
+#endif
+        if constexpr (PROJECTS_LATER) {
+            if (chunk != tile.rank) {
+                if (BULK)
+                    mbarrier_wait_parity(arrived + 2 * (stage ^ 1) + 1, (iteration - 1) / STAGES);
+                project_chunk(sums, convolved, staged + (stage ^ 1) * WEIGHT_WORDS + FIRST_WORDS,
+                              share, tile.warp, tile.lane);
             }
-#endif
-            UNROLL for (int i = 0; i < 2 * EXPAND_TILES; i++) {
-                int pixel = tile * 16 + (int)lane / 4 + 8 * i;
-                if (pixel < pixels) {
-                    REAL *target = expanded + places[pixel];
-                    UNROLL for (int n = 0; n < 2 * EXPAND_PAIRS; n++) {
-                        int channel = part * 16 + n * 8 + (int)lane % 4 * 2;
-                        float first = values[i / 2][n][i % 2 * 2];
-                        float second = values[i / 2][n][i % 2 * 2 + 1];
-                        EXPAND_STORE(target + channel, first, second, channel)
-                    }
-                }
-            }
+            if (!exists)
+                break;
         }
-#endif
-#if PROJECTS_LATER
-        if (chunk != rank) {
-#if BULK
-            wait_for_turn(arrived + 2 * (stage ^ 1) + 1, (own_turn - 1) / STAGES);
-#endif
-            project(convolved, staged + (stage ^ 1) * WEIGHT_WORDS + FIRST_WORDS);
-        }
-        if (!exists)
-            break;
-#endif
-#if EXPANDS || PROJECTS_LATER
-        BARRIER();
-#endif
-        convolve(convolved, hidden_pixels, (const REAL *)taps, warp, lane,
+        if (EXPANDS || PROJECTS_LATER)
+            BARRIER();
+        convolve(convolved, hidden_pixels, (const REAL *)taps, tile.warp, tile.lane,
                  [&](REAL *target, float first, float second, int channel) {
                      DEPTHWISE_STORE(target, first, second, channel)
                  },
                  [&](int channel) { return DEPTHWISE_START(channel); }, hidden - chunk * CHUNK);
         stage ^= STAGES > 1;
-        own_turn++;
-#if EXCITES
-        convolved += CONVOLVED_WORDS * WIDTH;
-#elif !PROJECTS_LATER
-        BARRIER();
-#if BULK
-        wait_for_turn(arrived + 1, 0);
-#endif
-        project(convolved, staged + FIRST_WORDS);
-#endif
+        iteration++;
+        if constexpr (EXCITES) {
+            convolved += CONVOLVED_WORDS * WIDTH;
+        } else if constexpr (!PROJECTS_LATER) {
+            BARRIER();
+            if (BULK)
+                mbarrier_wait_parity(arrived + 1, 0);
+            project_chunk(sums, convolved, staged + FIRST_WORDS, share, tile.warp, tile.lane);
+        }
     }
 
 #if EXCITES
     /* a work-group without a chunk has not waited for its inputs, whose place sums take */
-    wait_for_copies<0>();
+    cp_async_wait_group<0>();
     BARRIER();
-    int turns = rank < chunks ? (chunks - 1 - rank) / CLUSTER + 1 : 0;
+    int own_chunks = tile.rank < chunks ? (chunks - 1 - tile.rank) / CLUSTER + 1 : 0;
     convolved = (REAL *)(memory + FRONT_WORDS);
-    if (FIRST_WORDS < WEIGHT_WORDS && turns > 0) {
-        copy_weights(rank, 0, FIRST_WORDS, WEIGHT_WORDS);
-        commit_copies();
+    if (FIRST_WORDS < WEIGHT_WORDS && own_chunks > 0) {
+        copy(tile.rank, 0, FIRST_WORDS, WEIGHT_WORDS);
+        cp_async_commit_group();
     }
     float *gates = (float *)(staged + STAGES * WEIGHT_WORDS);
-    float *parts = gates + TURNS * CHUNK;
-    sum_channels(gates, convolved, turns, warp, lane);
-    BARRIER();
-    CLUSTER_WAIT();
-    squeeze_means(parts, gates, squeeze, turns, rank, warp, lane);
-    CLUSTER_BARRIER();
-    EXCITE_OPERANDS
-    float *squeezed = parts + CLUSTER * SQUEEZED;
-    for (int number = item; number < SQUEEZED; number += WORK_GROUP_SIZE) {
-        float sum = sum_of_parts(parts, number);
-        SQUEEZE_EPILOGUE(sum, number, 0)
-        squeezed[number] = sum;
-    }
-    BARRIER();
-    for (int i = item; i < turns * CHUNK; i += WORK_GROUP_SIZE) {
-        int channel = (rank + i / CHUNK * CLUSTER) * CHUNK + i % CHUNK;
-        float gate = gate_sum(squeezed, excite, HIDDEN_ROW, channel);
-        EXCITE_EPILOGUE(gate, channel, 0)
-        gates[i] = gate;
-    }
-    BARRIER();
-    for (int i = item; i < turns * TILE_H * TILE_W * (CHUNK / 4); i += WORK_GROUP_SIZE) {
-        int channel = i % (CHUNK / 4) * 4, pixel = i / (CHUNK / 4);
-        int turn = pixel / (TILE_H * TILE_W);
-        int place = turn * CONVOLVED_WORDS * WIDTH + pixel % (TILE_H * TILE_W) * CHUNK_ROW + channel;
-        float4 value = LOAD_REAL4(convolved, place);
-        float lanes[4] = {value.x, value.y, value.z, value.w};
-        const float *scale_operand0 = gates + turn * CHUNK;
-        UNROLL for (int j = 0; j < 4; j++) {
-            SCALE_EPILOGUE(lanes[j], channel + j, 0)
-#if PADDED
-            /* what scales may make anything of channels that do not exist */
-            if ((rank + turn * CLUSTER) * CHUNK + channel + j >= hidden)
-                lanes[j] = 0.0f;
-#endif
-            lanes[j] = rounded(lanes[j]);
-        }
-        STORE_REAL4(convolved, place, MAKE4(lanes[0], lanes[1], lanes[2], lanes[3]));
-    }
-
+    make_gates(gates, convolved, own_chunks, tile, squeeze, excite, small_constants);
+    scale_chunks(convolved, gates, own_chunks, tile, hidden);
     stage = 0;
-    for (int turn = 0; turn < turns; turn++) {
-        if (FIRST_WORDS < WEIGHT_WORDS || turn == 0) {
-            wait_for_copies<0>();
+    for (int own_chunk = 0; own_chunk < own_chunks; own_chunk++) {
+        if (FIRST_WORDS < WEIGHT_WORDS || own_chunk == 0) {
+            cp_async_wait_group<0>();
             BARRIER();
         }
-        if (FIRST_WORDS < WEIGHT_WORDS && turn + 1 < turns) {
-            copy_weights(rank + (turn + 1) * CLUSTER, stage ^ 1, FIRST_WORDS, WEIGHT_WORDS);
-            commit_copies();
+        if (FIRST_WORDS < WEIGHT_WORDS && own_chunk + 1 < own_chunks) {
+            copy(tile.rank + (own_chunk + 1) * CLUSTER, stage ^ 1, FIRST_WORDS, WEIGHT_WORDS);
+            cp_async_commit_group();
         }
-        project(convolved, staged + stage * WEIGHT_WORDS + EXPAND_WORDS + CONSTANT_WORDS);
+        project_chunk(sums, convolved,
+                      staged + stage * WEIGHT_WORDS + EXPAND_WORDS + CONSTANT_WORDS, share,
+                      tile.warp, tile.lane);
         stage ^= STAGES > 1;
         convolved += CONVOLVED_WORDS * WIDTH;
     }
@@ -392,67 +212,26 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_bl
 
     PROJECT_OPERANDS
     /* a work-group without a chunk has not waited for its inputs and constants */
-    wait_for_copies<0>();
-    if (CLUSTER > 1 && rank >= chunks)
+    cp_async_wait_group<0>();
+    if (CLUSTER > 1 && tile.rank >= chunks)
         BARRIER();
 #if !EXCITES
     CLUSTER_WAIT();
 #endif
-    /* Stores two neighbouring channels of a pixel of the tile. */
-    auto store_results = [&](int pixel, int channel, float first, float second) {
-        int row = first_row + pixel / TILE_W, column = first_column + pixel % TILE_W;
+    reduce_sums(sums, partial, summed, share, tile,
+                [&](int pixel, int channel, float first, float second) {
+        int row = tile.first_row + pixel / TILE_W, column = tile.first_column + pixel % TILE_W;
         if (pixel < TILE_H * TILE_W && row < out_height && column < out_width) {
             int index = ((GROUP_ID(2) * out_height + row) * out_width + column) * OUT_CHANNELS
                         + channel;
             /* the place of the same pixel and channel in x, which is added to the result */
             int operand = EXPANDS && !EXCITES
-                              ? ((row - above - top) * columns + column - left - start) * X_ROW
-                                        + channel
+                              ? ((row - tile.above - tile.top) * tile.columns + column - tile.left
+                                 - tile.start) * X_ROW + channel
                               : index;
             PROJECT_EPILOGUE(first, channel, operand)
             PROJECT_EPILOGUE(second, channel + 1, operand + 1)
             store_two(y + index, first, second);
         }
-    };
-    int first_pixel = (int)lane / 4, first_channel = (int)lane % 4 * 2;
-#if CLUSTER > 1
-    UNROLL for (int m = 0; m < SUM_TILES; m++)
-        UNROLL for (int n = 0; n < 2 * SUM_PAIRS; n++) {
-            int tile = tile_of(m), channels = side * SUM_PAIRS * 2 + n;
-            if (tile < PIXEL_TILES && channels < OUT_TILES) {
-                int fragment = tile * OUT_TILES + channels;
-                float4 *own = partial + (fragment / CLUSTER * CLUSTER + rank) * 32 + lane;
-                send_to_group(shared_address(own), sums[m][n][0], sums[m][n][1], sums[m][n][2],
-                              sums[m][n][3], summed, fragment % CLUSTER);
-            }
-        }
-    wait_for_turn(summed, 0);
-    ONCE_EACH for (int slot = warp; slot < SHARE; slot += WARPS) {
-        int fragment = slot * CLUSTER + rank;
-        if (fragment < FRAGMENTS) {
-            float values[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-            UNROLL for (int other = 0; other < CLUSTER; other++) {
-                float4 part = partial[(slot * CLUSTER + other) * 32 + lane];
-                values[0] += part.x;
-                values[1] += part.y;
-                values[2] += part.z;
-                values[3] += part.w;
-            }
-            UNROLL for (int i = 0; i < 2; i++)
-                store_results(fragment / OUT_TILES * 16 + first_pixel + 8 * i,
-                              fragment % OUT_TILES * 8 + first_channel, values[2 * i],
-                              values[2 * i + 1]);
-        }
-    }
-#else
-    UNROLL for (int m = 0; m < SUM_TILES; m++)
-        UNROLL for (int i = 0; i < 2; i++)
-            UNROLL for (int n = 0; n < 2 * SUM_PAIRS; n++) {
-                int channels = side * SUM_PAIRS * 2 + n;
-                if (tile_of(m) < PIXEL_TILES && channels < OUT_TILES)
-                    store_results(tile_of(m) * 16 + first_pixel + 8 * i,
-                                  channels * 8 + first_channel, sums[m][n][2 * i],
-                                  sums[m][n][2 * i + 1]);
-            }
-#endif
+    });
 }

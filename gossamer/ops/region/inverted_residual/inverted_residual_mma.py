@@ -10,15 +10,11 @@ from pathlib import Path
 
 from gossamer.device.base import Argument, Device
 from gossamer.device.limits import Limits
-from gossamer.device.source import DIALECT, KernelSource
+from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import PRECISIONS, State, Variant
-from gossamer.ops.clusters import CLUSTERS
-from gossamer.ops.conv2d.sparse.common.tensor_cores import CYCLES_PER_MICROSECOND, TENSOR_CORES
-from gossamer.ops.copies import ASYNC_COPIES, COPY_BARRIERS
-from gossamer.ops.early_begin import EARLY_BEGIN
-from gossamer.ops.image import IMAGE, given_arguments
+from gossamer.ops.conv2d.sparse.common.tensor_cores import CYCLES_PER_MICROSECOND
+from gossamer.ops.image import given_arguments
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
-from gossamer.ops.mma_precisions import MMA_PRECISIONS
 from gossamer.ops.region.algorithm import RegionAlgorithm
 from gossamer.ops.region.inverted_residual.block import (
     EXCITED_PATTERNS,
@@ -41,19 +37,10 @@ from gossamer.ops.region.inverted_residual.sizes import BlockTile
 from gossamer.ops.region.inverted_residual.tiles import BATCHES, fits, tilings
 from gossamer.ops.region.inverted_residual.tiling import BlockTiling
 from gossamer.ops.region.problem import RegionProblem
-from gossamer.ops.region.squeeze_excite_layer import SQUEEZE_EXCITE
 from gossamer.ops.strided import cannot_compile, layout_variants
-from gossamer.ops.warp_sums import WARP_SUMS
 from gossamer.ops.weights import Weights
-from gossamer.ops.wgmma import WGMMA_GROUPS
 
 _SOURCE = Path(__file__).with_name("inverted_residual_mma.cu")
-_HEADERS = (*DIALECT, EARLY_BEGIN, ASYNC_COPIES, COPY_BARRIERS, TENSOR_CORES, MMA_PRECISIONS,
-            WGMMA_GROUPS, CLUSTERS, WARP_SUMS, SQUEEZE_EXCITE, IMAGE, *map(
-    Path(__file__).with_name,
-    ("mma_sizes.h", "mma_products.h", "mma_warpgroups.h", "mma_gather.h", "mma_depthwise.h",
-     "mma_excite.h")))
-"""The files that precede the kernel's own."""
 _CONFIGS = 4
 """Tiles that are offered for each of some batch sizes."""
 _LARGE_CONFIGS = 3
@@ -147,7 +134,7 @@ class _FusedBlockMma(RegionAlgorithm, abc.ABC):
         kernel = device.compile(KernelSource.of(
             _SOURCE, "fused_block",
             block_macros(divided, variant.outputs[0].dtype, bulk=bulk),
-            architectures=architectures, dynamic_shared=True, headers=_HEADERS,
+            architectures=architectures, dynamic_shared=True,
             begins_early=True))
         chunks = weights.packed(f"chunks of {tile.chunk}, {variant.precision}, {tile.wgmma}",
                                 lambda arrays: pack_chunks(divided, arrays))

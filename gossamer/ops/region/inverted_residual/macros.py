@@ -29,8 +29,9 @@ def block_macros(divided: BlockTiling, dtype: str, *, bulk: bool) -> dict[str, o
         "STRIDE_Y": p.stride[0], "STRIDE_X": p.stride[1],
         "PADDED": int(block.hidden % tile.chunk != 0), "ROW_TILES": divided.row_tiles,
         "EXPAND_TILES": divided.expand_tiles, "EXPAND_PAIRS": divided.expand_pairs,
-        "STRIP": divided.strip, "RUN": divided.run, "ROWS_AT_ONCE": divided.rows_at_once,
-        "STAGES": divided.stages, "SIDES": divided.sides, "WGMMA": tile.wgmma,
+        "COLUMNS_AT_ONCE": divided.columns_at_once, "RUN": divided.run,
+        "ROWS_AT_ONCE": divided.rows_at_once,
+        "STAGES": divided.stages, "WARPGROUPS_M": divided.warpgroups_m, "WGMMA": tile.wgmma,
         "BULK": int(bulk and block.excite is None),
         "BLOCKS_PER_UNIT": divided.blocks_per_unit}
     for prefix, count in zip(("EXPAND_", "DEPTHWISE_", "PROJECT_"), divided.constants, strict=True):
@@ -66,14 +67,14 @@ def _excite_macros(divided: BlockTiling) -> dict[str, object]:
     """Returns the macros of a squeeze-and-excite layer."""
     layer = divided.block.excite
     if layer is None:
-        return {"EXCITES": 0, "TURNS": 0, "SQUEEZED": 0}
+        return {"EXCITES": 0, "OWN_CHUNKS": 0, "SQUEEZED": 0}
     after = layer.squeeze.epilogue.operands.count("channel")
     operands = (
         _operands(layer.squeeze.epilogue, "SQUEEZE_", "small_constants", 0, "SQUEEZED", ""),
         _operands(layer.excite.epilogue, "EXCITE_", f"small_constants + {after} * SQUEEZED", 0,
                   "HIDDEN_ROW", ""))
     return {
-        "EXCITES": 1, "TURNS": divided.turns, "SQUEEZED": layer.squeezed,
+        "EXCITES": 1, "OWN_CHUNKS": divided.own_chunks, "SQUEEZED": layer.squeezed,
         "HIDDEN_ROW": divided.chunks * divided.tile.chunk, "EXCITE_OPERANDS": " ".join(operands),
         **epilogue_macros(layer.squeeze.epilogue, prefix="SQUEEZE_"),
         **epilogue_macros(layer.excite.epilogue, prefix="EXCITE_"),

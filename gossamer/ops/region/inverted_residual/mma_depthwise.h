@@ -1,18 +1,16 @@
 /* The depthwise convolution of inverted_residual_mma.cu, by tensor cores or by multiply-adds. */
 
-/* Returns where a column of the windows is in shared memory. With a stride of 2 the even columns
- * precede the odd ones, so that those that a tap meets are neighbours. */
-INLINE int column_place(int column)
-{
-    return CONVOLVES && STRIDE_X == 2 ? column / 2 + column % 2 * CEIL_DIV(HALO_W, 2) : column;
-}
+#pragma once
+
+#include "mma_products.h"
+#include "mma_tile.h"
 
 #if CONVOLVES
-/* A warp convolves 16 pixels of 8 channels by products, of which each takes a pair of taps: the right
- * operand has their weights on diagonals. Each row of a filter has ROW_PAIRS pairs of neighbours.
- * Where a row has an odd number of taps, its last one is paired with that of the row below, in
- * COLUMN_PAIRS pairs, and one that is left is multiplied alone. One load gives the inputs of a pair,
- * in registers that follow one another, as a product takes them. */
+/* A warp convolves 16 pixels of 8 channels by products, of which each takes a pair of taps: the
+ * right operand has their weights on diagonals. Each row of a filter has ROW_PAIRS pairs of
+ * neighbours. Where a row has an odd number of taps, its last one is paired with that of the
+ * row below, in COLUMN_PAIRS pairs, and one that is left is multiplied alone. One load gives
+ * the inputs of a pair, in registers that follow one another, as a product takes them. */
 #define ROW_PAIRS (KERNEL_W / 2)
 #define MOST_PAIRS (ROW_PAIRS > 0 ? ROW_PAIRS : 1)
 #define IS_ODD (KERNEL_W % 2)
@@ -21,9 +19,9 @@ INLINE int column_place(int column)
 #define TAP_PAIRS (KERNEL_H * ROW_PAIRS + COLUMN_PAIRS)
 /* rows of inputs that are in registers */
 #define HELD_ROWS ((ROWS_AT_ONCE - 1) * STRIDE_Y + KERNEL_H)
-/* Inputs of the last taps of two rows are loaded for every STRIDE_Y-th row, by the upper of both. The
- * inputs of the tap that is left are those of the lower row of the pair above, which the next output
- * reads as well, or else those of the upper row of the pair of its own row. */
+/* Inputs of the last taps of two rows are loaded for every STRIDE_Y-th row, by the upper of
+ * both. The inputs of the tap that is left are those of the lower row of the pair above, which
+ * the next output reads as well, or else those of the upper row of the pair of its own row. */
 #define SINGLE_IS_LOWER (STRIDE_Y == 1 && KERNEL_H > 1)
 /* the upper row of the last pair that an output reads, counted from the output's first row */
 #define LAST_COLUMN (KERNEL_H - (SINGLE_IS_LOWER || KERNEL_H % 2 == 0 ? 2 : 1))
@@ -39,32 +37,17 @@ INLINE int column_place(int column)
      : 2 * RUN == TILE_H ? (column) >= TILE_W ? 1 : 0 \
                          : (int)((uint)(column) / TILE_W))
 
-/* The operands of one row of inputs for 16 pixels and 8 channels: its pairs of neighbouring taps, and
- * its last tap with that of the row below. */
+/* The operands of one row of inputs for 16 pixels and 8 channels: its pairs of neighbouring
+ * taps, and its last tap with that of the row below. */
 struct RowOfInputs {
     uint4 pairs[MOST_PAIRS];
     uint4 column;
 };
 
-/* Loads 8 neighbouring channels of 16 pixels for two taps. address: that of the first tap's input;
- * lanes from 16 on give that of the second tap's. */
-INLINE void load_two_taps(uint4 &inputs, uint address)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(inputs.x), "=r"(inputs.y), "=r"(inputs.z), "=r"(inputs.w)
-                 : "r"(address) : "memory");
-}
-
-/* Loads 8 neighbouring channels of 16 pixels for one tap. */
-INLINE void load_tap(uint4 &inputs, uint address)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
-                 : "=r"(inputs.x), "=r"(inputs.y) : "r"(address) : "memory");
-}
-
-/* Multiplies 16 pixels of 8 channels for two taps. sum: receives the products and `start`. */
-INLINE void begin_sum(float (&sum)[4], const uint4 &inputs, uint lower, uint upper,
-                      const float (&start)[4])
+/* mma.sync.m16n8k16: multiplies 16 pixels of 8 channels for two taps. sum: receives the
+ * products and `start`. */
+INLINE void mma_sync_from(float (&sum)[4], const uint4 &inputs, uint lower, uint upper,
+                          const float (&start)[4])
 {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
         "{%8, %9}, {%10, %11, %12, %13};"
@@ -73,8 +56,8 @@ INLINE void begin_sum(float (&sum)[4], const uint4 &inputs, uint lower, uint upp
           "f"(start[0]), "f"(start[1]), "f"(start[2]), "f"(start[3]));
 }
 
-/* Multiplies 16 pixels of 8 channels for one tap, and adds to the sum. */
-INLINE void multiply_tap(float (&sum)[4], uint lower, uint upper, uint weight)
+/* mma.sync.m16n8k8: multiplies 16 pixels of 8 channels for one tap, and adds to the sum. */
+INLINE void mma_sync_tap(float (&sum)[4], uint lower, uint upper, uint weight)
 {
     asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, "
         "{%0, %1, %2, %3};"
@@ -146,19 +129,22 @@ INLINE void convolve(REAL *convolved, const REAL *expanded, const REAL *taps, ui
                 UNROLL for (int pair = 0; pair < ROW_PAIRS; pair++) {
                     const int row = from + i;
                     if (row < (r + count - 1) * STRIDE_Y + KERNEL_H)
-                        load_two_taps(rows[row % HELD_ROWS].pairs[pair],
-                                      address + (row * HALO_W + column_place(2 * pair))
-                                                    * CHUNK_ROW * 2);
+                        rows[row % HELD_ROWS].pairs[pair] = ldmatrix_x4(
+                            address + (row * HALO_W + column_place(2 * pair)) * CHUNK_ROW * 2);
                 }
             UNROLL for (int i = 0; i < HELD_ROWS; i += STRIDE_Y) {
                 const int row = FIRST_COLUMN(r) + i;
                 uint of_row = last_column + row * HALO_W * CHUNK_ROW * 2;
                 if (!IS_ODD || row >= FIRST_COLUMN(r + count))
                     continue;
-                if (SINGLE_IS_LOWER || row <= LAST_FULL_COLUMN)
-                    load_two_taps(rows[row % HELD_ROWS].column, of_row);
-                else
-                    load_tap(rows[row % HELD_ROWS].column, of_row);
+                uint4 &taps = rows[row % HELD_ROWS].column;
+                if (SINGLE_IS_LOWER || row <= LAST_FULL_COLUMN) {
+                    taps = ldmatrix_x4(of_row);
+                } else {
+                    uint2 tap = ldmatrix_x2(of_row);
+                    taps.x = tap.x;
+                    taps.y = tap.y;
+                }
             }
             float sums[ROWS_AT_ONCE][4];
             if (TAP_PAIRS == 0)
@@ -175,15 +161,15 @@ INLINE void convolve(REAL *convolved, const REAL *expanded, const REAL *taps, ui
                             : rows[(above + pair / MOST_PAIRS) % HELD_ROWS]
                                   .pairs[pair % MOST_PAIRS];
                     if (pair == 0)
-                        begin_sum(sums[j], pixels, weights[0][0], weights[0][1], begin);
+                        mma_sync_from(sums[j], pixels, weights[0][0], weights[0][1], begin);
                     else
-                        multiply(sums[j], pixels, weights[pair][0], weights[pair][1]);
+                        mma_sync(sums[j], pixels, weights[pair][0], weights[pair][1]);
                 }
             if (HAS_SINGLE)
                 UNROLL for (int j = 0; j < count; j++) {
                     const int row = (r + j) * STRIDE_Y + KERNEL_H - 1 - SINGLE_IS_LOWER;
                     const uint4 &pixels = rows[row % HELD_ROWS].column;
-                    multiply_tap(sums[j], SINGLE_IS_LOWER ? pixels.z : pixels.x,
+                    mma_sync_tap(sums[j], SINGLE_IS_LOWER ? pixels.z : pixels.x,
                                  SINGLE_IS_LOWER ? pixels.w : pixels.y, single);
                 }
             UNROLL for (int j = 0; j < count; j++)
@@ -202,20 +188,21 @@ INLINE void convolve(REAL *convolved, const REAL *expanded, const REAL *taps, ui
     }
 }
 #else
-/* Convolves a chunk, as the function above does. A work-item computes STRIP neighbouring outputs of
- * a row for four channels. */
+/* Convolves a chunk, as the function above does. A work-item computes COLUMNS_AT_ONCE neighbouring
+ * outputs of a row for four channels. */
 template <class Store, class Start>
 INLINE void convolve(REAL *convolved, const REAL *expanded, const REAL *taps, uint warp, uint lane,
                      const Store &store, const Start &start, int real)
 {
-    for (int unit = warp * 32 + lane; unit < TILE_H * (TILE_W / STRIP) * (CHUNK / 4);
+    for (int unit = warp * 32 + lane; unit < TILE_H * (TILE_W / COLUMNS_AT_ONCE) * (CHUNK / 4);
          unit += WORK_GROUP_SIZE) {
-        int channel = unit % (CHUNK / 4) * 4, strip = unit / (CHUNK / 4);
-        int row = strip / (TILE_W / STRIP), column = strip % (TILE_W / STRIP) * STRIP;
+        const int ROW_UNITS = TILE_W / COLUMNS_AT_ONCE;
+        int channel = unit % (CHUNK / 4) * 4, of_channel = unit / (CHUNK / 4);
+        int row = of_channel / ROW_UNITS, column = of_channel % ROW_UNITS * COLUMNS_AT_ONCE;
         const REAL *window = expanded + channel
                              + (row * STRIDE_Y * HALO_W + column * STRIDE_X) * CHUNK_ROW;
-        float4 values[STRIP];
-        UNROLL for (int j = 0; j < STRIP; j++)
+        float4 values[COLUMNS_AT_ONCE];
+        UNROLL for (int j = 0; j < COLUMNS_AT_ONCE; j++)
             values[j] = MAKE4(start(channel), start(channel + 1), start(channel + 2),
                               start(channel + 3));
         UNROLL for (int r = 0; r < KERNEL_H; r++) {
@@ -223,9 +210,9 @@ INLINE void convolve(REAL *convolved, const REAL *expanded, const REAL *taps, ui
             UNROLL for (int s = 0; s < KERNEL_W; s++)
                 factors[s] = *(const float4 *)((const float *)taps + (r * KERNEL_W + s) * CHUNK
                                                + channel);
-            UNROLL for (int w = 0; w < (STRIP - 1) * STRIDE_X + KERNEL_W; w++) {
+            UNROLL for (int w = 0; w < (COLUMNS_AT_ONCE - 1) * STRIDE_X + KERNEL_W; w++) {
                 float4 input = LOAD_REAL4(window, (r * HALO_W + w) * CHUNK_ROW);
-                UNROLL for (int j = 0; j < STRIP; j++) {
+                UNROLL for (int j = 0; j < COLUMNS_AT_ONCE; j++) {
                     int s = w - j * STRIDE_X;
                     if (s >= 0 && s < KERNEL_W) {
                         values[j].x = FMA(input.x, factors[s].x, values[j].x);
@@ -236,7 +223,7 @@ INLINE void convolve(REAL *convolved, const REAL *expanded, const REAL *taps, ui
                 }
             }
         }
-        UNROLL for (int j = 0; j < STRIP; j++) {
+        UNROLL for (int j = 0; j < COLUMNS_AT_ONCE; j++) {
             REAL *target = convolved + (row * TILE_W + column + j) * CHUNK_ROW + channel;
             store(target, values[j].x, values[j].y, channel);
             store(target + 2, values[j].z, values[j].w, channel + 2);

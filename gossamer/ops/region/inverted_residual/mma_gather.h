@@ -1,29 +1,37 @@
 /* How inverted_residual_mma.cu finds the pixels of its input. */
 
-/* Returns number / divisor for numbers below 2^16, from the reciprocal of the divisor. */
-INLINE int quotient(int number, float reciprocal)
-{
-    return (int)(((float)number + 0.5f) * reciprocal);
-}
+#pragma once
+
+#if !defined CONFIGURED && !defined GATHERS
+#define GATHERS 1 /* 1: the expansion reads windows of an image */
+#endif
+#if !defined CONFIGURED && !defined GATHERED
+#define GATHERED 9 /* numbers of a window */
+#define FILTER_H 3 /* rows of the first convolution's window */
+#define FILTER_W 1 /* columns of it */
+#define FILTER_STEP_Y 1 /* rows from a window to the next */
+#define FILTER_STEP_X 1 /* columns from a window to the next */
+#define FILTER_DILATION_Y 1 /* rows from a tap to the next */
+#define FILTER_DILATION_X 1 /* columns from a tap to the next */
+#endif
+
+#include "ops/image.h"
+#include "mma_products.h"
+#include "mma_tile.h"
 
 #if GATHERS
 /* Writes the window of each pixel that is expanded to its row of `inputs`, a pixel a work-item, with
- * zeros outside of the image.
- *
- * pixels, columns: those that are expanded, of `columns` a row. top, left: row and column of the
- * first one. image_top, image_left: zeros above the image and on its left. */
-INLINE void gather_windows(REAL *inputs, const INPUT *image, int item, int pixels, int columns,
-                           int top, int left GATHER_PARAMETERS)
+ * zeros outside of the image. image_top, image_left: zeros above the image and on its left. */
+INLINE void gather_windows(REAL *inputs, const INPUT *image, const Tile &tile GATHER_PARAMETERS)
 {
-    float of_columns = 1.0f / (float)columns;
-    for (int pixel = item; pixel < ROW_TILES * 16; pixel += WORK_GROUP_SIZE) {
-        int row = quotient(pixel, of_columns), column = pixel - row * columns;
-        int image_row = (top + row) * FILTER_STEP_Y - image_top;
-        int image_column = (left + column) * FILTER_STEP_X - image_left;
+    for (int pixel = tile.item; pixel < ROW_TILES * 16; pixel += WORK_GROUP_SIZE) {
+        int row = quotient(pixel, tile.of_columns), column = pixel - row * tile.columns;
+        int image_row = (tile.above + tile.top + row) * FILTER_STEP_Y - image_top;
+        int image_column = (tile.left + tile.start + column) * FILTER_STEP_X - image_left;
         const INPUT *corner = image + (image_row * image_width + image_column) * IMAGE_COLUMN;
         bool rows_exist[FILTER_H], columns_exist[FILTER_W];
         UNROLL for (int r = 0; r < FILTER_H; r++)
-            rows_exist[r] = pixel < pixels
+            rows_exist[r] = pixel < tile.pixels
                             && (uint)(image_row + r * FILTER_DILATION_Y) < (uint)image_height;
         UNROLL for (int s = 0; s < FILTER_W; s++)
             columns_exist[s] = (uint)(image_column + s * FILTER_DILATION_X) < (uint)image_width;

@@ -1,6 +1,12 @@
 /* Products of 16 pixels by 8 channels for inverted_residual_mma.cu, the bounds of results, and how
  * they are stored. */
 
+#pragma once
+
+#include "ptx/ldmatrix.h"
+#include "mma/precisions.h"
+#include "mma_sizes.h"
+
 /* Loads a step of 16 rows. first: the first element of the first row. */
 INLINE Pixels load_pixels(const REAL *first, int row, int step, uint lane)
 {
@@ -8,11 +14,7 @@ INLINE Pixels load_pixels(const REAL *first, int row, int step, uint lane)
     uint address = (uint)__cvta_generic_to_shared(first)
                    + (lane % 16 * (uint)row + lane / 16 * WIDTH) * (uint)sizeof(REAL)
                    + (uint)step * (2 * WIDTH * (uint)sizeof(REAL));
-    uint4 found;
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(found.x), "=r"(found.y), "=r"(found.z), "=r"(found.w)
-                 : "r"(address) : "memory");
-    return as_operands(found);
+    return as_operands(ldmatrix_x4(address));
 }
 
 /* Loads a step's weights for two tiles of channels. */
@@ -33,7 +35,8 @@ INLINE float rounded(float value)
 }
 
 #if HALVES
-/* Returns two values as 16-bit floats that are at least 0, the first in the lower half; NaN of NaN. */
+/* Returns two values as 16-bit floats that are at least 0, the first in the lower half; NaN of
+ * NaN. */
 INLINE uint two_halves_from_0(float first, float second)
 {
     uint packed;

@@ -1,5 +1,84 @@
 /* Sizes that follow from the macros of inverted_residual_mma.cu, which says what these are. */
 
+#pragma once
+
+#if !defined CONFIGURED && !defined HALVES
+#define HALVES 1 /* 1: x, y and operands are 16-bit floats; 0: they are floats */
+#endif
+#if !defined CONFIGURED && !defined TF32
+#define TF32 0 /* 1: floats are multiplied as TF32; 0: as float32 */
+#endif
+#if !defined CONFIGURED && !defined TILE_H
+#define TILE_H 4 /* rows of outputs of a tile */
+#define TILE_W 4 /* columns of outputs of a tile */
+#define CHUNK 16 /* hidden channels that are expanded at a time, a multiple of 16 */
+#define WARPS 4 /* warps of a work-group */
+/* channels of x, a multiple of 8; with GATHERS the numbers of a window with zeros up to a step */
+#define CHANNELS 16
+#define OUT_CHANNELS 24 /* channels of y, a multiple of 8 */
+#define KERNEL_H 3 /* rows of the window */
+#define KERNEL_W 3 /* columns of the window */
+#define STRIDE_Y 1 /* rows from a window to the next */
+#define STRIDE_X 1 /* columns from a window to the next */
+/* 1: the block begins with an expansion; 0: its hidden channels are those of x */
+#define EXPANDS 1
+#define PADDED 0 /* 1: the last chunk has channels that do not exist */
+/* tiles of 16 that hold the pixels under a tile's windows, a multiple of EXPAND_TILES */
+#define ROW_TILES 3
+#define EXPAND_TILES 1 /* tiles of pixels that a warp expands at once */
+#define EXPAND_PAIRS 1 /* pairs of channel tiles that a warp expands at once */
+/* neighbouring outputs of a row that a work-item convolves at once, a divisor of TILE_W */
+#define COLUMNS_AT_ONCE 4
+#define RUN 2 /* outputs below one another that a warp convolves in turn, a divisor of TILE_H */
+#define ROWS_AT_ONCE 2 /* those of them whose sums it holds at once */
+#define STAGES 2 /* chunks whose weights fit shared memory: 1 where a work-group has one chunk */
+#define WARPGROUPS_M 1 /* warpgroups that share the channels of a tile of outputs */
+#endif
+#if !defined CONFIGURED && !defined WGMMA
+/* 1: a warpgroup is four warps, which multiply together by wgmma (sm_90a), with BULK; 0: it is
+ * one warp */
+#define WGMMA 0
+#endif
+#if !defined CONFIGURED && !defined BULK
+/* 1: one work-item copies the weights of a chunk at once (sm_90); not with EXCITES */
+#define BULK 0
+#endif
+#if !defined CONFIGURED && !defined BLOCKS_PER_UNIT
+#define BLOCKS_PER_UNIT 1 /* work-groups that a multiprocessor is to hold at once */
+#define EXPAND_CONSTANTS 0 /* channel operands of the expansion's epilogue */
+#define DEPTHWISE_CONSTANTS 0 /* channel operands of the depthwise convolution's epilogue */
+#define PROJECT_CONSTANTS 0 /* channel operands of the projection's epilogue */
+#define EXPAND_OPERANDS /* declares the first of these for a chunk */
+#define DEPTHWISE_OPERANDS /* declares the second ones for a chunk */
+#define PROJECT_OPERANDS /* declares the operands of the projection's epilogue */
+#define EXPAND_START(channel) 0.0f /* what sums of the expansion begin with */
+/* stores two neighbours behind the epilogue */
+#define EXPAND_STORE(target, first, second, channel) store_two(target, first, second);
+#define DEPTHWISE_START(channel) 0.0f /* the same of the depthwise convolution */
+/* the same of the depthwise convolution */
+#define DEPTHWISE_STORE(target, first, second, channel) store_two(target, first, second);
+#define PROJECT_EPILOGUE(value, channel, index) /* applies the projection's epilogue */
+#endif
+#if !defined CONFIGURED && !defined CLUSTER
+#define CLUSTER 1 /* work-groups of a cluster, which take turns with the chunks of a tile */
+#endif
+#if !defined CONFIGURED && !defined GATHERS
+/* 1: the expansion reads windows of an image, each of GATHERED numbers, by filters of FILTER_H
+ * by FILTER_W */
+#define GATHERS 0
+#endif
+#if !defined CONFIGURED && !defined EXCITES
+#define EXCITES 0 /* 1: with squeeze-and-excite */
+#endif
+#if !defined CONFIGURED && !defined OWN_CHUNKS
+#define OWN_CHUNKS 0 /* with EXCITES the chunks of a work-group, at most */
+#endif
+#if !defined CONFIGURED && !defined SQUEEZED
+#define SQUEEZED 8 /* with EXCITES the numbers that the first product makes */
+#endif
+
+#include "dialect/common.h"
+
 #define WORK_GROUP_SIZE (32 * WARPS)
 #if GATHERS
 #define INPUT IMAGE_TYPE
@@ -46,28 +125,30 @@
     (EXCITES && CLUSTER > 1 && SUM_WORDS > BEFORE_WORDS ? SUM_WORDS : BEFORE_WORDS)
 /* a chunk's weights in front of those of the projection, which are copied later but for the first
  * chunk; with squeeze-and-excite all are copied at once where those of all chunks fit */
-#define FIRST_WORDS (EXCITES && TURNS <= STAGES ? WEIGHT_WORDS : EXPAND_WORDS + CONSTANT_WORDS)
+#define FIRST_WORDS (EXCITES && OWN_CHUNKS <= STAGES ? WEIGHT_WORDS : EXPAND_WORDS + CONSTANT_WORDS)
 /* whether a chunk is projected with the expansion of the next one, as there are several */
 #define PROJECTS_LATER (!EXCITES && STAGES > 1)
 /* chunks whose results of the depthwise convolution are kept */
-#define KEPT_CHUNKS (EXCITES ? TURNS : 1)
+#define KEPT_CHUNKS (EXCITES ? OWN_CHUNKS : 1)
 /* means or gates of the kept channels, and numbers of the first product: parts and sums */
-#define GATE_WORDS (EXCITES ? TURNS * CHUNK / 4 + CEIL_DIV((CLUSTER + 1) * SQUEEZED, 4) : 0)
+#define GATE_WORDS (EXCITES ? OWN_CHUNKS * CHUNK / 4 + CEIL_DIV((CLUSTER + 1) * SQUEEZED, 4) : 0)
 /* what chunks need */
 #define CHUNK_WORDS (FRONT_WORDS - X_WORDS + KEPT_CHUNKS * CONVOLVED_WORDS \
                      + STAGES * WEIGHT_WORDS + GATE_WORDS)
-/* those that multiply together: warpgroups, or warps; the tiles of pixels that they have */
-#define TEAMS (WGMMA ? WARPS / 4 : WARPS)
-#define TEAM_TILES (WGMMA ? 4 : 1)
-/* the projection's teams: SIDES share the channels, the others the pixels */
-#define HEIGHTS (TEAMS / SIDES)
-#define SUM_TILES CEIL_DIV(CEIL_DIV(PIXEL_TILES, TEAM_TILES), HEIGHTS)
-#define SUM_PAIRS CEIL_DIV(OUT_PAIRS, SIDES)
+/* A warpgroup multiplies together: four warps with WGMMA, otherwise one. Each warp has a tile of
+ * pixels. */
+#define WARPGROUPS (WGMMA ? WARPS / 4 : WARPS)
+#define WARPGROUP_WARPS (WGMMA ? 4 : 1)
+/* of the projection's warpgroups WARPGROUPS_M share the channels, the others the pixels */
+#define WARPGROUPS_P (WARPGROUPS / WARPGROUPS_M)
+#define SUM_TILES CEIL_DIV(CEIL_DIV(PIXEL_TILES, WARPGROUP_WARPS), WARPGROUPS_P)
+#define SUM_PAIRS CEIL_DIV(OUT_PAIRS, WARPGROUPS_M)
 #define EXPAND_PARTS (CHUNK_PAIRS / EXPAND_PAIRS)
 /* a column of outputs is RUN of them below one another */
 #define COLUMNS (TILE_H / RUN * TILE_W)
 #define COLUMN_TILES CEIL_DIV(COLUMNS, 16)
 
-/* Code that runs only once waits for its own fetches, so loops of few turns are not unrolled. */
+/* Code that runs only once waits for its own fetches, so loops of few iterations are not
+ * unrolled. */
 #define ONCE_EACH UNROLL_BY(1)
 #define STEPS_AT_ONCE 4 /* steps of the expansion whose loads are under way together */

@@ -1,6 +1,15 @@
-/* Products of a warpgroup for inverted_residual_mma.cu (sm_90a): four warps multiply 64 pixels, whose
- * numbers are in registers, by channels whose weights the tensor cores read from shared memory once
- * for all four. */
+/* Products of a warpgroup for inverted_residual_mma.cu (sm_90a): four warps multiply 64 pixels,
+ * whose numbers are in registers, by channels whose weights the tensor cores read from shared
+ * memory once for all four. */
+
+#pragma once
+
+#if !defined CONFIGURED && !defined WGMMA
+#define WGMMA 1 /* 1: a warpgroup is four warps, which multiply together by wgmma (sm_90a) */
+#endif
+
+#include "ptx/wgmma.h"
+#include "mma_products.h"
 
 #if WGMMA
 #if HALVES
@@ -14,17 +23,19 @@
     "+f"(sums[n][0]), "+f"(sums[n][1]), "+f"(sums[n][2]), "+f"(sums[n][3]), "+f"(sums[n + 1][0]), \
         "+f"(sums[n + 1][1]), "+f"(sums[n + 1][2]), "+f"(sums[n + 1][3])
 
-/* Describes a step's weights to the tensor cores: 8 channels of 16 bytes at a time, of which those of
- * the upper half of the step follow after 128 bytes and those of the next channels after 256. */
-INLINE ulong described(uint address)
+/* Returns the matrix descriptor of a step's weights: 8 channels of 16 bytes at a time, of which
+ * those of the upper half of the step follow after 128 bytes and those of the next channels
+ * after 256. */
+INLINE ulong matrix_descriptor(uint address)
 {
     return (ulong)(address >> 4 & 0x3fff) | 8ull << 16 | 16ull << 32;
 }
 
-/* Begins to multiply a step of a warp's 16 pixels by 16, 32, 64 or 128 channels. sums: for each 8
+/* wgmma.mma_async with the pixels in registers: begins to multiply a step of a warp's 16 pixels by
+ * 16, 32, 64 or 128 channels. sums: for each 8
  * channels, as multiply_tile has them. */
 template <int CHANNELS_AT_ONCE>
-INLINE void multiply_described(float (*sums)[4], const uint4 &pixels, ulong weights)
+INLINE void wgmma_rs(float (*sums)[4], const uint4 &pixels, ulong weights)
 {
     if constexpr (CHANNELS_AT_ONCE == 128)
         asm volatile("{ .reg .pred p; setp.eq.u32 p, 0, 0; "
@@ -66,34 +77,34 @@ template <int PAIRS>
 INLINE void multiply_step(float (*sums)[4], const uint4 &pixels, ulong weights)
 {
     constexpr int AT_ONCE = PAIRS >= 8 ? 8 : PAIRS >= 4 ? 4 : PAIRS >= 2 ? 2 : 1;
-    multiply_described<16 * AT_ONCE>(sums, pixels, weights);
+    wgmma_rs<16 * AT_ONCE>(sums, pixels, weights);
     /* a description counts words of 16 bytes */
     if constexpr (PAIRS > AT_ONCE)
         multiply_step<PAIRS - AT_ONCE>(sums + 2 * AT_ONCE, pixels,
                                        weights + AT_ONCE * PAIR_WORDS);
 }
 
-/* Begins to multiply 16 pixels of a warp by PAIRS times 16 channels, STEPS steps of them. first: the
- * first element of the first of the pixels' rows; weights: the address of the first step's, of which
- * the next one's are STEP_PAIRS pairs behind. */
+/* Begins to multiply 16 pixels of a warp by PAIRS times 16 channels, STEPS steps of them.
+ * first: the first element of the first of the pixels' rows; weights: the address of the first
+ * step's, of which the next one's are STEP_PAIRS pairs behind. */
 template <int PAIRS, int STEPS, int STEP_PAIRS>
 INLINE void multiply_steps(float (*sums)[4], const REAL *first, int row, uint weights, uint lane)
 {
     constexpr int MOST = 8; /* steps whose pixels are held in registers at once */
-    ulong description = described(weights);
+    ulong description = matrix_descriptor(weights);
     UNROLL for (int from = 0; from < STEPS; from += MOST) {
         uint4 found[MOST];
         UNROLL for (int i = 0; i < MOST; i++)
             if (from + i < STEPS)
                 found[i] = load_pixels(first, row, from + i, lane);
-        begin_multiplications();
+        wgmma_fence();
         UNROLL for (int i = 0; i < MOST; i++)
             if (from + i < STEPS)
                 multiply_step<PAIRS>(sums, found[i],
                                      description + (from + i) * (STEP_PAIRS * PAIR_WORDS));
-        commit_multiplications();
+        wgmma_commit_group();
         if (from + MOST < STEPS)
-            wait_for_multiplications<0>();
+            wgmma_wait_group<0>();
     }
 }
 #endif

@@ -10,7 +10,7 @@ from gossamer.ops.region.inverted_residual.block import Block
 
 ROWS = 16
 """Pixels of a tile that is multiplied at once."""
-TEAM_TILES = 4
+WARPGROUP_WARPS = 4
 """Tiles of pixels that the four warps of a warpgroup multiply together."""
 _PAIR_WORDS = 32
 """Words of 16 bytes of a step's weights for a pair of tiles of channels."""
@@ -60,14 +60,14 @@ class BlockSizes:
         return self.block.halo(self.tile.rows, self.tile.columns)
 
     @cached_property
-    def _team_tiles(self) -> int:
-        """Tiles of pixels of the warps that multiply together."""
-        return TEAM_TILES if self.tile.wgmma else 1
+    def _warpgroup_warps(self) -> int:
+        """Warps that multiply together: 4 with wgmma, else 1; each has a tile of pixels."""
+        return WARPGROUP_WARPS if self.tile.wgmma else 1
 
     @cached_property
-    def _teams(self) -> int:
-        """Warpgroups, or warps, that multiply together."""
-        return self.tile.warps // self._team_tiles
+    def _warpgroups(self) -> int:
+        """Warpgroups of a work-group, each of _warpgroup_warps warps."""
+        return self.tile.warps // self._warpgroup_warps
 
     @cached_property
     def _windows(self) -> int:
@@ -91,14 +91,14 @@ class BlockSizes:
         return self.chunks * self.tile.chunk
 
     @cached_property
-    def turns(self) -> int:
+    def own_chunks(self) -> int:
         """Chunks that a work-group computes, at most."""
         return -(-self.chunks // self.tile.cluster)
 
     @property
     def stages(self) -> int:
         """Chunks whose weights are in shared memory at once."""
-        return min(self.turns, 2)
+        return min(self.own_chunks, 2)
 
     @cached_property
     def expand_steps(self) -> int:

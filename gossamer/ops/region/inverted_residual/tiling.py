@@ -16,7 +16,7 @@ from gossamer.ops.region.inverted_residual.expected import (
     cycles_of_wave,
     cycles_with_excite,
 )
-from gossamer.ops.region.inverted_residual.sizes import DEPTHS, ROWS, TEAM_TILES, BlockSizes
+from gossamer.ops.region.inverted_residual.sizes import DEPTHS, ROWS, WARPGROUP_WARPS, BlockSizes
 
 _MOST_SUMS = 96
 """Sums of the projection that fit the registers of a work-item."""
@@ -30,7 +30,7 @@ _MOST_SUMS_AT_ONCE = {"fp16": 72, "tf32": 56}
 work-item together, where a multiprocessor has 16 warps; sm_100 spilled more."""
 _MOST_PAIRS = 4
 """Pairs of a tile of pixels and two of channels whose sums fit beside those of any projection."""
-_TEAM_SUMS = {24: 24, 20: 40, 16: 72}
+_WARPGROUP_SUMS = {24: 24, 20: 40, 16: 72}
 """Sums of an expansion and of the projection by wgmma that fit the registers of a work-item
 together, by the warps of a multiprocessor; where it has 8 all do."""
 _LARGE_FILTER = 24
@@ -44,7 +44,7 @@ besides its own."""
 _MOST_GRID = 65535
 """Work-groups that a grid may have along y and along z."""
 WARPS = (4, 8, 16)
-_STRIPS = (1, 2, 4, 7, 8)
+_OUTPUTS_AT_ONCE = (1, 2, 4, 7, 8)
 _FEW_TAPS, _FEW_WARPS = 9, 8
 """Taps of a filter, and warps of a multiprocessor, up to which four rows of outputs are convolved
 at once."""
@@ -73,7 +73,7 @@ class BlockTiling(BlockSizes):
     def row_tiles(self) -> int:
         """Tiles of 16 pixels that hold what is under a tile's windows, with those that fill the
         last unit of an expansion."""
-        of_unit = self.expand_tiles * self._team_tiles
+        of_unit = self.expand_tiles * self._warpgroup_warps
         return -(-self._windows // (ROWS * of_unit)) * of_unit
 
     @property
@@ -96,7 +96,7 @@ class BlockTiling(BlockSizes):
         pairs = self.tile.chunk // 16
         if self.tile.wgmma:
             units = [(1, count) for count in range(1, pairs + 1)
-                     if pairs % count == 0 and (count == 1 or self._fits_team(count))]
+                     if pairs % count == 0 and (count == 1 or self._fits_warpgroup(count))]
         else:
             units = [(tiles, count) for tiles in (1, 2, 3, 4) for count in range(1, 5)
                      if pairs % count == 0 and self._fits(tiles, count)]
@@ -112,11 +112,11 @@ class BlockTiling(BlockSizes):
         return tiles * pairs <= _MOST_PAIRS or (
             8 * tiles * pairs + self.sums <= _MOST_SUMS_AT_ONCE[self.precision])
 
-    def _fits_team(self, pairs: int) -> bool:
+    def _fits_warpgroup(self, pairs: int) -> bool:
         """Returns whether the registers hold the sums of so many pairs of tiles of channels of an
         expansion by wgmma."""
-        most = _TEAM_SUMS[max(WARPS)] if self.tile.warps == max(WARPS) else math.inf
-        return self._team_sums(pairs) <= most
+        most = _WARPGROUP_SUMS[max(WARPS)] if self.tile.warps == max(WARPS) else math.inf
+        return self._warpgroup_sums(pairs) <= most
 
     @cached_property
     def shared_bytes(self) -> int:
@@ -134,31 +134,33 @@ class BlockTiling(BlockSizes):
         if self.tile.cluster > 1:
             sums = -(-self.fragments // self.tile.cluster) * self.tile.cluster * 32
         if self.block.excite is not None:
-            gates = (self.turns * self.tile.chunk // 4
+            gates = (self.own_chunks * self.tile.chunk // 4
                      + -(-(self.tile.cluster + 1) * self.block.excite.squeezed // 4))
             # what is convolved stays, and the sums take the place of what is before it
-            return 16 * (max(inputs + expanded, sums) + self.turns * convolved + gates + beside)
+            return 16 * (max(inputs + expanded, sums) + self.own_chunks * convolved + gates
+                         + beside)
         return 16 * (inputs + expanded + convolved + sums + beside)
 
     @cached_property
-    def sides(self) -> int:
-        """Warps, or warpgroups, that share the channels of the projection; the others share its
-        pixels."""
-        return min((sides for sides in (1, 2, 4, 8, 16) if self._teams % sides == 0 and (
-                        not self.tile.wgmma or self.out_pairs % sides == 0)),
-                   key=lambda sides: self._project_cycles(sides).alone)
+    def warpgroups_m(self) -> int:
+        """Warpgroups that share the channels of the projection; the others share its pixels.
+        Without wgmma a warpgroup is one warp."""
+        return min((count for count in (1, 2, 4, 8, 16) if self._warpgroups % count == 0 and (
+                        not self.tile.wgmma or self.out_pairs % count == 0)),
+                   key=lambda count: self._project_cycles(count).alone)
 
     def _phase(self, issued: float, waited: float, shared: float) -> Phase:
         """Returns a phase by the cycles in which each warp issues its instructions."""
         return Phase(issued * self.tile.warps / 4, waited, shared)
 
-    def _sum_tiles(self, sides: int) -> tuple[int, int]:
+    def _sum_tiles(self, warpgroups_m: int) -> tuple[int, int]:
         """Returns the pixel tiles and the pairs of channel tiles of a warp of the projection."""
-        of_teams = -(-self.pixel_tiles // self._team_tiles)
-        return -(-of_teams // (self._teams // sides)), -(-self.out_pairs // sides)
+        of_warpgroups = -(-self.pixel_tiles // self._warpgroup_warps)
+        return (-(-of_warpgroups // (self._warpgroups // warpgroups_m)),
+                -(-self.out_pairs // warpgroups_m))
 
-    def _project_cycles(self, sides: int) -> Phase:
-        tiles, pairs = self._sum_tiles(sides)
+    def _project_cycles(self, warpgroups_m: int) -> Phase:
+        tiles, pairs = self._sum_tiles(warpgroups_m)
         if self.tile.wgmma:
             return self._products(tiles, pairs, self.project_steps, tiles)
         of_step = 2 * tiles * pairs * CYCLES_OF_PRODUCT[self.precision]
@@ -176,12 +178,12 @@ class BlockTiling(BlockSizes):
     @cached_property
     def sums(self) -> int:
         """Sums of the projection of a work-item."""
-        tiles, pairs = self._sum_tiles(self.sides)
+        tiles, pairs = self._sum_tiles(self.warpgroups_m)
         return 8 * tiles * pairs
 
     def _expand_cycles(self, tiles: int, pairs: int) -> Phase:
         if self.tile.wgmma:
-            return self._team_expand_cycles(pairs)
+            return self._warpgroup_expand_cycles(pairs)
         units = -(-self._windows // (ROWS * tiles)) * (self.tile.chunk // 16 // pairs)
         of_warp = -(-units // self.tile.warps)
         of_step = 2 * tiles * pairs * CYCLES_OF_PRODUCT[self.precision]
@@ -192,20 +194,20 @@ class BlockTiling(BlockSizes):
         return self._phase(of_warp * (self.expand_steps * loaded + finished), of_warp * waited,
                            units * _ACCESS * (self.expand_steps * (tiles + pairs) + stored))
 
-    def _team_expand_cycles(self, pairs: int) -> Phase:
+    def _warpgroup_expand_cycles(self, pairs: int) -> Phase:
         """Returns the cycles of an expansion by wgmma."""
-        units = -(-self._windows // (ROWS * TEAM_TILES)) * (self.tile.chunk // 16 // pairs)
-        of_team = -(-units // self._teams)
+        units = -(-self._windows // (ROWS * WARPGROUP_WARPS)) * (self.tile.chunk // 16 // pairs)
+        of_warpgroup = -(-units // self._warpgroups)
         finished = pairs * (24 if self.convolves else 60) + 40
-        products = self._products(of_team, pairs, self.expand_steps, of_team)
-        stored = units * TEAM_TILES * _ACCESS * pairs * 8 // self._word
-        return Phase(products.issued + of_team * finished * self.tile.warps / 4,
-                     products.waited + of_team * 2 * finished, products.shared + stored)
+        products = self._products(of_warpgroup, pairs, self.expand_steps, of_warpgroup)
+        stored = units * WARPGROUP_WARPS * _ACCESS * pairs * 8 // self._word
+        return Phase(products.issued + of_warpgroup * finished * self.tile.warps / 4,
+                     products.waited + of_warpgroup * 2 * finished, products.shared + stored)
 
     @cached_property
     def run(self) -> int:
         """Outputs below one another that a warp convolves at once."""
-        return min((run for run in _STRIPS if self.tile.rows % run == 0),
+        return min((run for run in _OUTPUTS_AT_ONCE if self.tile.rows % run == 0),
                    key=lambda run: self._product_cycles(run).alone)
 
     @property
@@ -215,7 +217,7 @@ class BlockTiling(BlockSizes):
         warps = self.tile.warps * self.blocks_per_unit
         few = warps <= _FEW_WARPS or (
             self.tile.wgmma and warps <= max(WARPS)
-            and self._team_sums(self.expand_pairs) <= _MOST_SUMS_BESIDE_ROWS)
+            and self._warpgroup_sums(self.expand_pairs) <= _MOST_SUMS_BESIDE_ROWS)
         return 4 if few and math.prod(self.block.depthwise.kernel) <= _FEW_TAPS else 2
 
     def _product_cycles(self, run: int) -> Phase:
@@ -235,7 +237,7 @@ class BlockTiling(BlockSizes):
         return self._phase(of_warp * issued, of_warp * waited,
                            units * (_ACCESS * loads + 2 * run))
 
-    def _team_sums(self, pairs: int) -> int:
+    def _warpgroup_sums(self, pairs: int) -> int:
         """Returns the sums of an expansion of so many pairs and of the projection by wgmma of a
         work-item, and the registers that a large filter takes."""
         is_large = math.prod(self.block.depthwise.kernel) > _FEW_TAPS
@@ -245,30 +247,30 @@ class BlockTiling(BlockSizes):
     def blocks_per_unit(self) -> int:
         """Work-groups that a multiprocessor is to have room for in its registers."""
         if self.tile.wgmma:
-            most = next((warps for warps, sums in _TEAM_SUMS.items()
-                         if self._team_sums(self.expand_pairs) <= sums), 8)
+            most = next((warps for warps, sums in _WARPGROUP_SUMS.items()
+                         if self._warpgroup_sums(self.expand_pairs) <= sums), 8)
             return max(1, min(most // self.tile.warps,
                               _UNIT_BYTES // (self.shared_bytes + _RESERVED_BYTES)))
         splits = self.precision == "fp32"
         crowded = self.sums > (16 if splits else 32) or (splits and self.expand_tiles > 1) or (
-            not self.convolves and self.sums + 4 * self.strip > 44)
+            not self.convolves and self.sums + 4 * self.columns_at_once > 44)
         most = 8 if crowded else 12 if splits else 16
         return max(1, most // self.tile.warps)
 
     @cached_property
-    def strip(self) -> int:
+    def columns_at_once(self) -> int:
         """Neighbouring outputs that a work-item convolves at once."""
-        return min((strip for strip in _STRIPS if self.tile.columns % strip == 0),
-                   key=lambda strip: self._convolve_cycles(strip).alone)
+        return min((count for count in _OUTPUTS_AT_ONCE if self.tile.columns % count == 0),
+                   key=lambda count: self._convolve_cycles(count).alone)
 
-    def _convolve_cycles(self, strip: int) -> Phase:
+    def _convolve_cycles(self, columns_at_once: int) -> Phase:
         """Returns the cycles of the depthwise convolution without products."""
         p, tile = self.block.depthwise, self.tile
-        units = tile.rows * (tile.columns // strip) * (tile.chunk // 4)
-        window = (strip - 1) * p.stride[1] + p.kernel[1]
-        per_unit = p.kernel[0] * (6 * window + 4 * p.kernel[1] + 4 * strip * p.kernel[1])
-        issued = -(-units // (32 * tile.warps)) * (per_unit + 24 * strip + 30)
-        accesses = p.kernel[0] * (window + p.kernel[1]) + strip
+        units = tile.rows * (tile.columns // columns_at_once) * (tile.chunk // 4)
+        window = (columns_at_once - 1) * p.stride[1] + p.kernel[1]
+        per_unit = p.kernel[0] * (6 * window + 4 * p.kernel[1] + 4 * columns_at_once * p.kernel[1])
+        issued = -(-units // (32 * tile.warps)) * (per_unit + 24 * columns_at_once + 30)
+        accesses = p.kernel[0] * (window + p.kernel[1]) + columns_at_once
         return self._phase(issued, 1.5 * issued, units / 32 * _ACCESS * accesses)
 
     def unfit(self, limits: Limits) -> str | None:
@@ -281,9 +283,9 @@ class BlockTiling(BlockSizes):
                 return "the device has no wgmma (sm_90a)"
             if self.precision == "fp32" or self.block.excite is not None:
                 return "wgmma takes float16 and TF32, and no squeeze-and-excite"
-            if self.tile.warps % TEAM_TILES:
+            if self.tile.warps % WARPGROUP_WARPS:
                 return f"wgmma takes four warps at a time, not {self.tile.warps}"
-            if not self._fits_team(self.expand_pairs):
+            if not self._fits_warpgroup(self.expand_pairs):
                 return f"{self.sums} sums of a work-item and an expansion do not fit its registers"
         is_tight = (self.block.excite is not None and self.precision != "fp16"
                     and self.tile.warps == max(WARPS))
@@ -304,10 +306,11 @@ class BlockTiling(BlockSizes):
         waves = -(-groups // (limits.compute_units * at_once))
         together = -(-groups // (limits.compute_units * waves))
         phases = [self._product_cycles(self.run) if self.convolves
-                  else self._convolve_cycles(self.strip), self._project_cycles(self.sides)]
+                  else self._convolve_cycles(self.columns_at_once),
+                  self._project_cycles(self.warpgroups_m)]
         if self.block.expand is not None:
             phases.append(self._expand_cycles(*self._expand_unit))
-        work = ChunkWork(tuple(phases), tile.cluster, self.turns, 16 * self.weight_words,
+        work = ChunkWork(tuple(phases), tile.cluster, self.own_chunks, 16 * self.weight_words,
                          self.precision)
         if self.block.excite is not None:
             small = self.block.excite.squeezed * self.hidden * 32 // self._word

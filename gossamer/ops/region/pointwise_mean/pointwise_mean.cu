@@ -6,11 +6,23 @@
  * while the kernel before still runs. Its warps take turns with tiles of 16 pixels, of which each
  * lane loads its operands from memory: a quarter of LINE channels of pixels lane / 4 and
  * lane / 4 + 8. Four lanes thus read 64 neighbouring bytes of a pixel, which are the operands of two
- * products; the inputs of a product are in an order in which weights are read in the same way.
- *
- * HALVES    1: x, y and operands are 16-bit floats; 0: they are floats
- * TF32      1: floats are multiplied as TF32; 0: as float32
- * CHANNELS  channels of x, a multiple of WIDTH */
+ * products; the inputs of a product are in an order in which weights are read in the same way. */
+
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+#define HALVES 1 /* 1: x, y and operands are 16-bit floats; 0: they are floats */
+#define TF32 0 /* 1: floats are multiplied as TF32; 0: as float32 */
+#define WIDTH 8 /* channels of a word of 16 bytes */
+#define CHANNELS 320 /* channels of x, a multiple of WIDTH */
+#define OUT_PART 32 /* output channels of a work-group, a multiple of 8 */
+#define WARPS 4 /* warps of a work-group */
+#endif
+
+#include "dialect/common.h"
+#include "ptx/griddepcontrol.h"
+#include "ptx/cp_async.h"
+#include "mma/warp.h"
+#include "mma/precisions.h"
+#include "ops/epilogue.h"
 
 #define WORK_GROUP_SIZE (32 * WARPS)
 #define LINE (4 * WIDTH)
@@ -31,23 +43,23 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pointwise_mean(
     int item = LOCAL_ID(0);
     uint lane = (uint)item % 32, warp = (uint)item / 32;
     int first_channel = GROUP_ID(0) * OUT_PART;
-    SUCCESSOR_MAY_BEGIN();
+    pdl_trigger();
     for (int i = item; i < OUT_PART * LINES * 4; i += WORK_GROUP_SIZE)
-        copy_16_bytes(shared_address(factors + i / (LINES * 4) * WEIGHT_ROW + i % (LINES * 4)),
-                      weights + first_channel * LINES * 4 + i, 16);
-    commit_copies();
-    PREDECESSOR_WAIT();
+        cp_async_16(shared_address(factors + i / (LINES * 4) * WEIGHT_ROW + i % (LINES * 4)),
+                    weights + first_channel * LINES * 4 + i, 16);
+    cp_async_commit_group();
+    pdl_wait();
 
     const REAL *image = x + (long long)GROUP_ID(1) * pixels * CHANNELS;
     float totals[OUT_TILES][2];
     UNROLL for (int n = 0; n < OUT_TILES; n++)
         totals[n][0] = totals[n][1] = 0.0f;
-    int turns = CEIL_DIV(pixels, 16 * WARPS);
-    for (int turn = 0; turn < turns; turn++) {
+    int iterations = CEIL_DIV(pixels, 16 * WARPS);
+    for (int iteration = 0; iteration < iterations; iteration++) {
         int places[2];
         const uint4 *rows[2];
         UNROLL for (int half = 0; half < 2; half++) {
-            places[half] = (turn * WARPS + (int)warp) * 16 + (int)lane / 4 + 8 * half;
+            places[half] = (iteration * WARPS + (int)warp) * 16 + (int)lane / 4 + 8 * half;
             int pixel = places[half] < pixels ? places[half] : pixels - 1;
             rows[half] = (const uint4 *)(image + (long long)pixel * CHANNELS) + lane % 4;
         }
@@ -63,8 +75,8 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pointwise_mean(
                     bool exists = (word + (int)lane % 4) * WIDTH < CHANNELS;
                     found[j][half] = exists ? rows[half][word] : make_uint4(0, 0, 0, 0);
                 }
-            if (turn == 0 && start == 0) {
-                wait_for_copies<0>();
+            if (iteration == 0 && start == 0) {
+                cp_async_wait_group<0>();
                 BARRIER();
             }
             UNROLL for (int j = 0; j < AT_ONCE; j++)

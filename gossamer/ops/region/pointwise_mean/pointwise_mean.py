@@ -11,19 +11,16 @@ from pathlib import Path
 import numpy as np
 
 from gossamer.device.base import Device
-from gossamer.device.source import DIALECT, KernelSource
+from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import PRECISIONS, State, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.sparse.common.tensor_cores import (
     CYCLES_PER_MICROSECOND,
-    TENSOR_CORES,
     rounded_to_tf32,
 )
-from gossamer.ops.copies import ASYNC_COPIES
-from gossamer.ops.early_begin import EARLY_BEGIN
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
-from gossamer.ops.mma_precisions import CYCLES_OF_PRODUCT, MMA_PRECISIONS
+from gossamer.ops.mma_precisions import CYCLES_OF_PRODUCT
 from gossamer.ops.region.algorithm import RegionAlgorithm
 from gossamer.ops.region.parts import is_image_mean
 from gossamer.ops.region.problem import ENTRY, RegionProblem
@@ -130,8 +127,7 @@ class PointwiseMean(RegionAlgorithm):
             "HALVES": int(precision == "fp16"), "TF32": int(precision == "tf32"),
             "WIDTH": _width(precision), "CHANNELS": p.channels, "OUT_PART": part, "WARPS": warps,
             **epilogue_macros(p.epilogue),
-        }, architectures=("sm_80", "sm_100"), dynamic_shared=True, begins_early=True,
-            headers=(*DIALECT, EARLY_BEGIN, ASYNC_COPIES, TENSOR_CORES, MMA_PRECISIONS)))
+        }, architectures=("sm_80", "sm_100"), dynamic_shared=True, begins_early=True))
         packed = weights.packed(f"rows for mma, {precision}",
                                 lambda arrays: _pack(arrays["0.weight"], p, precision))
         constants = RenamedWeights(weights, {name: f"0.{name}" for name in p.weight_shapes})

@@ -4,20 +4,46 @@
  * product's columns, whose weights it copies to its shared memory while the kernel before this one
  * still runs. A work-item compares the words of a row with those of a column, or of a part of it. A
  * warp votes on words of 32 results and sends them to all work-groups of the cluster, which meet
- * before the next product.
- *
- * ITEMS     work-items of a work-group
- * SIGNS     1: x are floats, of which SIGN_EPILOGUE makes signs; 0: x are packed words
- * WORD_BITS the size of the words of x, OUT_WORD_BITS that of the words of y, 0 where y are floats
- * OUT_PLANES  bits of a result in y
- * PRODUCTS  the products in order, as HIDDEN(number, number of the next) and at last FINAL(number)
- *
- * Of product i: Li_DEPTH its inner products' length, Li_WORDS the words of 32 bits that hold it and
- * Li_QUADS the same in fours, Li_PLANES the bits of an input, of which with 2 the first says whether
- * it differs from 0, Li_RESULTS its columns and Li_COLUMNS those of a work-group, a multiple of 32,
- * Li_INPUT, Li_BITS and Li_CONSTANTS where its inputs, its weights and the constants of its columns
- * begin in shared memory, in 16 bytes. Li_THRESHOLDS is 1 where these are thresholds, else the
- * epilogue Li_EPILOGUE is computed. */
+ * before the next product. */
+
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+#define ITEMS 128 /* work-items of a work-group */
+#define CLUSTER 8 /* work-groups of a cluster */
+#define SIGNS 0 /* 1: x are floats, of which SIGN_EPILOGUE makes signs; 0: x are packed words */
+#define INPUT uint /* type of x */
+#define WORD_BITS 32 /* bits of a word of x */
+#define OUTPUT float /* type of y */
+#define OUT_WORD_BITS 0 /* bits of a word of y; 0: y are floats */
+#define OUT_PLANES 1 /* bits of a result in y */
+#define COUNT 1 /* number of products */
+#define BITS 0 /* where the weights begin in shared memory, in 16 bytes */
+#define CONSTANTS 32 /* where the constants of all columns begin there */
+#define INPUTS 64 /* where the inputs of the products begin there */
+#define PARTIAL 66 /* where partial sums begin there */
+#define ALL_COLUMNS 32 /* columns of a work-group of each product */
+#define ALL_QUADS 1 /* fours of words of a row of each product */
+#define EPILOGUES /* parameters of the products' epilogues */
+/* the products in order, as HIDDEN(number, number of the next), the last as FINAL(number) */
+#define PRODUCTS FINAL(0)
+#define L0_DEPTH 70 /* offset of product 0 the length of its inner products, in floats */
+#define L0_WORDS 3 /* words of 32 bits that hold it */
+#define L0_QUADS 1 /* these words in fours */
+#define L0_PLANES 1 /* bits of an input; with 2 the first says whether it differs from 0 */
+#define L0_RESULTS 70 /* its columns */
+#define L0_COLUMNS 32 /* its columns of a work-group, a multiple of 32 */
+#define L0_INPUT 64 /* where its inputs begin in shared memory, in 16 bytes */
+#define L0_BITS 0 /* where its weights begin there */
+#define L0_CONSTANTS 32 /* where the constants of its columns begin there */
+#define L0_THRESHOLDS 0 /* 1: the constants are thresholds; 0: the epilogue is computed */
+#define L0_EPILOGUE(value, channel, index) /* applies its epilogue */
+#endif
+
+#include "dialect/common.h"
+#include "ptx/griddepcontrol.h"
+#include "ptx/cp_async.h"
+#include "ptx/mbarrier.h"
+#include "ptx/cluster.h"
+#include "ops/epilogue.h"
 
 #define WARPS (ITEMS / 32)
 
@@ -34,7 +60,8 @@ INLINE int differing_in(const uint4 &column, const uint4 *inputs, int quad)
     return POPCOUNT(word.x) + POPCOUNT(word.y) + POPCOUNT(word.z) + POPCOUNT(word.w);
 }
 
-/* Calls use(column, sum) for each of the work-group's columns, for 32 neighbouring ones by a warp. */
+/* Calls use(column, sum) for each of the work-group's columns, for 32 neighbouring ones by a
+ * warp. */
 template <int QUADS, int COLUMNS, int PLANES, int DEPTH, class Use>
 INLINE void multiply(const uint4 *weights, const uint4 *inputs, int *partial, const Use &use)
 {
@@ -90,7 +117,7 @@ template <int QUADS, int WORDS, int PLANES> INLINE void clear_end(uint4 *inputs)
     uint positive = __ballot_sync(0xffffffffu, value > 0);
 
 #define MULTIPLY(i, use)                                                           \
-    wait_for_turn(barriers + i, 0);                                                \
+    mbarrier_wait_parity(barriers + i, 0);                                                \
     multiply<L##i##_QUADS, L##i##_COLUMNS, L##i##_PLANES, L##i##_DEPTH>(           \
         memory + L##i##_BITS, memory + L##i##_INPUT, partial, use);
 
@@ -101,7 +128,7 @@ template <int QUADS, int WORDS, int PLANES> INLINE void clear_end(uint4 *inputs)
         int plane = lane / CLUSTER;                                                             \
         if (plane < L##next##_PLANES && channel / 32 < L##next##_WORDS) {                       \
             uint *words = (uint *)(memory + L##next##_INPUT + plane * L##next##_QUADS);         \
-            of_group(words, lane % CLUSTER)[channel / 32] =                                     \
+            map_cluster(words, lane % CLUSTER)[channel / 32] =                                     \
                 plane == L##next##_PLANES - 1 ? positive : nonzero;                             \
         }                                                                                       \
     }))                                                                                         \
@@ -126,7 +153,7 @@ template <int QUADS, int WORDS, int PLANES> INLINE void clear_end(uint4 *inputs)
     }))
 #endif
 
-KERNEL IN_CLUSTERS LAUNCH_BOUNDS(ITEMS, 1) void popcount_chain(
+KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(ITEMS, 1) void popcount_chain(
     const INPUT *RESTRICT x, const uint4 *RESTRICT weights, const uint4 *RESTRICT constants,
     OUTPUT *RESTRICT y EPILOGUES)
 {
@@ -136,37 +163,37 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(ITEMS, 1) void popcount_chain(
     int rank = GROUP_ID(0) % CLUSTER, row = GROUP_ID(0) / CLUSTER;
     int lane = LOCAL_ID(0) % 32;
     CLUSTER_ARRIVE();
-    SUCCESSOR_MAY_BEGIN();
+    pdl_trigger();
     if (LOCAL_ID(0) == 0) {
         constexpr int columns[] = {ALL_COLUMNS}, quads[] = {ALL_QUADS};
         UNROLL for (int i = 0; i < COUNT; i++)
-            begin_barrier(barriers + i, 1);
-        show_writes();
+            mbarrier_init(barriers + i, 1);
+        fence_proxy_async();
         const uint4 *own_weights = weights + rank * (CONSTANTS - BITS);
         const uint4 *own_constants = constants + rank * (INPUTS - CONSTANTS);
         uint bits = shared_address(memory + BITS), others = shared_address(memory + CONSTANTS);
         UNROLL for (int i = 0; i < COUNT; i++) {
             int count = columns[i] * quads[i];
-            expect_bytes(barriers + i, (count + columns[i]) * 16);
-            copy_bytes(bits, own_weights, count * 16, barriers + i);
-            copy_bytes(others, own_constants, columns[i] * 16, barriers + i);
+            mbarrier_arrive_expect_tx(barriers + i, (count + columns[i]) * 16);
+            cp_async_bulk(bits, own_weights, count * 16, barriers + i);
+            cp_async_bulk(others, own_constants, columns[i] * 16, barriers + i);
             bits += count * 16, others += columns[i] * 16;
             own_weights += count, own_constants += columns[i];
         }
     }
     clear_end<L0_QUADS, L0_WORDS, L0_PLANES>(memory + L0_INPUT);
-    PREDECESSOR_WAIT();
+    pdl_wait();
 #if SIGNS
     int warp = LOCAL_ID(0) / 32;
-    constexpr int TURNS = CEIL_DIV(L0_WORDS, WARPS);
-    float numbers[TURNS];
-    UNROLL for (int turn = 0; turn < TURNS; turn++) {
-        int channel = (turn * WARPS + warp) * 32 + lane;
-        numbers[turn] = channel < L0_DEPTH ? x[row * L0_DEPTH + channel] : 0;
+    constexpr int WORDS_A_WARP = CEIL_DIV(L0_WORDS, WARPS);
+    float numbers[WORDS_A_WARP];
+    UNROLL for (int i = 0; i < WORDS_A_WARP; i++) {
+        int channel = (i * WARPS + warp) * 32 + lane;
+        numbers[i] = channel < L0_DEPTH ? x[row * L0_DEPTH + channel] : 0;
     }
-    UNROLL for (int turn = 0; turn < TURNS; turn++) {
-        int word = turn * WARPS + warp;
-        float value = numbers[turn];
+    UNROLL for (int i = 0; i < WORDS_A_WARP; i++) {
+        int word = i * WARPS + warp;
+        float value = numbers[i];
         SIGN_EPILOGUE(value, 0, 0)
         bool exists = word * 32 + lane < L0_DEPTH;
         uint nonzero = __ballot_sync(0xffffffffu, exists && value != 0);

@@ -17,15 +17,12 @@ from pathlib import Path
 import numpy as np
 
 from gossamer.device.base import Argument, Device
-from gossamer.device.source import DIALECT, KernelSource
+from gossamer.device.source import KernelSource
 from gossamer.expression import Expression
 from gossamer.ops.algorithm import Epilogue, State, Variant
-from gossamer.ops.clusters import CLUSTERS
 from gossamer.ops.conv2d.binary.form import alphas, binary_form, reason_not_binary
 from gossamer.ops.conv2d.binary.packing import sign_words
 from gossamer.ops.conv2d.binary.thresholds import thresholds_of
-from gossamer.ops.copies import ASYNC_COPIES, COPY_BARRIERS
-from gossamer.ops.early_begin import EARLY_BEGIN
 from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
 from gossamer.ops.gemm.dense import pointwise
@@ -39,7 +36,6 @@ from gossamer.ops.weights import Weights
 from gossamer.tensor import PACKED_DTYPES, Format, TensorSpec
 
 _SOURCE = Path(__file__).with_name("popcount_chain.cu")
-_HEADERS = (*DIALECT, EARLY_BEGIN, ASYNC_COPIES, COPY_BARRIERS, CLUSTERS)
 _CLUSTER = 8
 """Work-groups of a cluster."""
 _ITEMS = (128, 256)
@@ -189,7 +185,7 @@ class PopcountChain(RegionAlgorithm):
         epilogues = [product.epilogue(weights.arrays) for product in products]
         kernel = device.compile(KernelSource.of(
             _SOURCE, "popcount_chain", _macros(chain, epilogues, variant, items),
-            architectures=("sm_90", "sm_100"), dynamic_shared=True, headers=_HEADERS,
+            architectures=("sm_90", "sm_100"), dynamic_shared=True,
             begins_early=True))
         operands: list[Argument | Callable[..., Argument]] = []
         for product, epilogue in zip(products, epilogues, strict=True):

@@ -51,13 +51,13 @@ def tables(problem: Conv2dProblem, weights: dict[str, np.ndarray],
     return device.uploaded
 
 
-def shared_memory(divided: PixelTiling, x: np.ndarray, line: int, octet: int) -> np.ndarray:
+def shared_memory(divided: PixelTiling, x: np.ndarray, line: int, fragment: int) -> np.ndarray:
     """Returns what shared memory holds of an image's channels (C, H, W) for a tile, as
     (pieces, 8)."""
     problem = divided.problem
     memory = np.zeros((divided.pieces, 8))
     top = line * problem.stride[0] - problem.pads[0]
-    left = octet * 8 * problem.stride[1] - problem.pads[1]
+    left = fragment * 8 * problem.stride[1] - problem.pads[1]
     for channel, row, tap in np.ndindex(len(x), divided.span[0], problem.kernel[1]):
         y = top + row
         columns = left + tap * problem.dilation[1] + np.arange(8 * divided.width) * (
@@ -94,19 +94,19 @@ def by_tables(problem: Conv2dProblem, weights: dict[str, np.ndarray], variant: V
     for image, tile_y, tile_x, part in np.ndindex(
             problem.batch, down, divided.tiles_across, problem.groups * shape.cluster):
         group, rank = divmod(part, shape.cluster)
-        line, octet = tile_y * divided.lines, tile_x * divided.width
+        line, fragment = tile_y * divided.lines, tile_x * divided.width
         first = group * depth + rank * divided.channels
         channels_of_part = x[image, first:min(first + divided.channels, (group + 1) * depth)]
-        memory = shared_memory(divided, channels_of_part.astype(np.float64), line, octet)
-        octets = np.arange(divided.lines * divided.width)
+        memory = shared_memory(divided, channels_of_part.astype(np.float64), line, fragment)
+        fragments = np.arange(divided.lines * divided.width)
         for block in range(group * divided.blocks, (group + 1) * divided.blocks):
-            total = np.zeros((shape.rows, len(octets), 8))
+            total = np.zeros((shape.rows, len(fragments), 8))
             for step in range(*starts[block * shape.cluster + rank:][:2]):
                 total += np.einsum("rk,kop->rop", matrix[step],
-                                   memory[pieces[step][:, None] + octets])
+                                   memory[pieces[step][:, None] + fragments])
             lines = total.reshape(shape.rows, divided.lines, -1)
             used = channels[block] >= 0
-            target = y[image, :, line:line + divided.lines, octet * 8:][..., :8 * divided.width]
+            target = y[image, :, line:line + divided.lines, fragment * 8:][..., :8 * divided.width]
             lines = lines[used, :target.shape[1], :target.shape[2]]
             so_far = target[channels[block][used]]
             target[channels[block][used]] = lines if rank == 0 else so_far + lines

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gossamer.device.base import Device
-from gossamer.device.source import DIALECT, KernelSource
+from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Algorithm, Epilogue, State, Variant
 from gossamer.ops.conv2d.binary.form import alphas, binary_form
 from gossamer.ops.conv2d.binary.layer import BinaryLayer, words_are_whole
@@ -172,7 +172,7 @@ def launches(weights: Weights, layer: BinaryLayer, variant: Variant,
         "EPILOGUE_ARGUMENTS": "".join(f", operand{i}" for i in range(len(epilogue.operands))),
         "EXCHANGES": int(exchange_bytes > 0),
         **({"EXCHANGED_OPERAND": operands[0]} if exchange_bytes and operands else {}),
-        }, architectures=tile.architectures, headers=(*DIALECT, *tile.headers),
+        }, architectures=tile.architectures,
         dynamic_shared=True, begins_early=True))
     tiles = tile.channel_tiles(layer)
     return [Launch(

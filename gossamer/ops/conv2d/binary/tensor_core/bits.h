@@ -14,17 +14,30 @@
  *
  *     2 agreeing - (how many of x differ from 0).
  *
- * In both cases 2 ones - counted is computed first, where counted is the same for all channels.
- *
- * Macros: WORD_BITS is 32 or 64. PLANES is 1 for inputs of -1 and 1, and 2 where a first word says
- * which inputs are not 0. OUTPUT_PLANES is the same for packed outputs, and 0 where there is none.
- * FLOATS is set where floats are written; of both the packed output is the second result. With HALVES
- * these and the operands of the epilogue are 16-bit floats. VECTOR is the number of channels whose
- * floats are read and written at once: 8 of 16-bit floats, 4 of others whose channels lie side by side
- * in memory in multiples of 4, else 1. THRESHOLDS is set where integers stand in for the epilogue.
- * AT_ONCE is the number of steps that a warp multiplies between two barriers. CONSTANT_CLASSES is the
- * number of classes of pixels whose constants are kept in shared memory, or 0. With EXCHANGES floats
- * are read and written in shared memory (exchange.h). */
+ * In both cases 2 ones - counted is computed first, where counted is the same for all channels. */
+
+#pragma once
+
+#if !defined CONFIGURED && !defined WORD_BITS
+#define WORD_BITS 64 /* bits of a word, 32 or 64 */
+#define PLANES 1 /* 1 for inputs of -1 and 1, 2 where a first word says which inputs are not 0 */
+#define OUTPUT_PLANES 1 /* the same of packed outputs; 0 where there are none */
+#define FLOATS 0 /* 1: floats are written; of both, the packed output is the second result */
+#define THRESHOLDS 1 /* 1: integers stand in for the epilogue */
+#define HALVES 0 /* 1: the floats, and the operands of the epilogue, are 16-bit floats */
+/* channels whose floats are read and written at once: 8 of 16-bit floats, 4 of others whose
+ * channels lie side by side in memory in multiples of 4, else 1 */
+#define VECTOR 1
+#define AT_ONCE 3 /* steps that a warp multiplies between two barriers */
+#define CONSTANT_CLASSES 6 /* classes of pixels whose constants are kept in shared memory, or 0 */
+#endif
+#if !defined CONFIGURED && !defined EXCHANGES
+#define EXCHANGES 0 /* 1: floats are read and written in shared memory (exchange.h) */
+#endif
+
+#include "dialect/common.h"
+#include "ptx/cp_async.h"
+#include "ops/epilogue.h"
 
 #define WORDS (256 / WORD_BITS)
 #define WORD_BYTES (WORD_BITS / 8)
@@ -37,14 +50,10 @@
 /* Starts an asynchronous copy of a word of each plane, or of zeros where size is 0. */
 INLINE void copy_word(uint target, const uchar *source, int size)
 {
-#if WORD_BITS * PLANES == 32
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;"
-                 ::"r"(target), "l"(source), "r"(size) : "memory");
-#elif WORD_BITS * PLANES == 64
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;"
-                 ::"r"(target), "l"(source), "r"(size) : "memory");
+#if PLACE_BYTES < 16
+    cp_async_ca<PLACE_BYTES>(target, source, size);
 #else
-    copy_16_bytes(target, source, size);
+    cp_async_16(target, source, size);
 #endif
 }
 
@@ -73,8 +82,8 @@ INLINE Window window_of(const Source &source, const Position &position)
 }
 
 /* Starts the copy of one word of a window. A tap has the distance of the word's number from the
- * window's first, and in 16 bits each the rows and the columns from its first; a tap behind the last
- * has a row that is outside of any image. */
+ * window's first, and in 16 bits each the rows and the columns from its first; a tap behind the
+ * last has a row that is outside of any image. */
 [[maybe_unused]] INLINE void copy_tap(uint target, const Source &source, const Window &window, const int2 &tap)
 {
     bool inside = ((uint)(window.row + (tap.y >> 16)) < (uint)source.height)
@@ -99,9 +108,9 @@ INLINE int counted_in(const Operand &operand)
     return ones;
 }
 
-/* Loads a lane's part of a pixel's step. `words` is the address of the pixel in the line of the word
- * that the lane holds: word number lane % 4, of which it has both halves, or with 32 bits also the
- * word four lines below. */
+/* Loads a lane's part of a pixel's step. `words` is the address of the pixel in the line of the
+ * word that the lane holds: word number lane % 4, of which it has both halves, or with 32 bits
+ * also the word four lines below. */
 INLINE Operand load_operand(const uchar *words, int line_bytes)
 {
     Operand operand;
@@ -243,7 +252,8 @@ template <int COUNT> struct Words {
 };
 
 #if FOLDED
-/* Returns 1 where 2 ones - counted is larger than `largest`, in the lowest bit below those of word. */
+/* Returns 1 where 2 ones - counted is larger than `largest`, in the lowest bit below those of
+ * word. */
 INLINE uint with_sign(uint word, int largest, int counted, int ones)
 {
     return word << 1 | (uint)(largest + counted - 2 * ones) >> 31;
@@ -276,8 +286,8 @@ INLINE void signs_of(Words<COUNT> (&words)[PIXELS], const int (&ones)[PIXELS][CO
 #endif
 
 #if OUTPUT_PLANES
-/* Writes the words of COUNT channels of a pixel, which begin at `channel`; those of plane 0 say with
- * two planes which results are 1, those of plane 1 which are not 0. */
+/* Writes the words of COUNT channels of a pixel, which begin at `channel`; those of plane 0 say
+ * with two planes which results are 1, those of plane 1 which are not 0. */
 template <int COUNT>
 INLINE void store_words(const Words<COUNT> *words, const Target &target, const Place &place,
                         int channel, int end)
@@ -312,8 +322,9 @@ INLINE void store_words(const Words<COUNT> *words, const Target &target, const P
 #endif
 
 #if !FOLDED
-/* Writes COUNT consecutive channels of PIXELS pixels that are no single bits; see write_channels. What
- * is loaded for a channel serves all pixels, so that those that do not exist are computed, too. */
+/* Writes COUNT consecutive channels of PIXELS pixels that are no single bits; see
+ * write_channels. What is loaded for a channel serves all pixels, so that those that do not
+ * exist are computed, too. */
 template <int PIXELS, int COUNT>
 INLINE void write_results(const int (&ones)[PIXELS][COUNT], const int (&counted)[PIXELS],
                           const Target &target, const Place (&places)[PIXELS],
@@ -383,10 +394,10 @@ INLINE void write_results(const int (&ones)[PIXELS][COUNT], const int (&counted)
 #endif
 
 /* Writes COUNT consecutive channels of PIXELS pixels: 8, 16, 32 or 64, the first of which is a
- * multiple of COUNT. ones: the pixels' sums of products. constants: for each of the channels what is
- * added to the sum; where FOLDED the largest 2 ones - counted that gives a 0. channel: number of the
- * first of the channels. end: end of the channels of its group. floats: for each pixel the number
- * of the first channel's float. exists: which pixels there are. */
+ * multiple of COUNT. ones: the pixels' sums of products. constants: for each of the channels
+ * what is added to the sum; where FOLDED the largest 2 ones - counted that gives a 0. channel:
+ * number of the first of the channels. end: end of the channels of its group. floats: for each
+ * pixel the number of the first channel's float. exists: which pixels there are. */
 template <int PIXELS, int COUNT>
 INLINE void write_channels(const int (&ones)[PIXELS][COUNT], const int (&counted)[PIXELS],
                            const Target &target, const Place (&places)[PIXELS],

@@ -4,9 +4,23 @@
  * A work-group computes WARPS_P * TILES_P * 16 output pixels, counted through all images, and
  * WARPS_C * TILES_C * 8 channels. Its warps divide these among them, and each step of the inner
  * product among WARPS_K of them, whose sums are added at the end. Channels are ordered so that a
- * lane has 2 * TILES_C consecutive ones of a pixel: it packs the words of the output alone.
- *
- * STAGES  parts of shared memory, each of which holds AT_ONCE steps for each of WARPS_K warps */
+ * lane has 2 * TILES_C consecutive ones of a pixel: it packs the words of the output alone. */
+
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+#define WARPS_P 1 /* warps along the pixels of a tile */
+#define WARPS_C 2 /* warps along the channels of a tile */
+#define WARPS_K 1 /* warps that share the inner products of a tile */
+#define TILES_P 1 /* tiles of 16 pixels of a warp */
+#define TILES_C 4 /* tiles of 8 channels of a warp */
+#define STAGES 3 /* parts of shared memory for the inputs, of AT_ONCE steps each */
+#define BLOCKS_PER_UNIT 1 /* work-groups that a multiprocessor is to hold at once */
+#endif
+
+#include "dialect/common.h"
+#include "ptx/griddepcontrol.h"
+#include "ptx/cp_async.h"
+#include "ops/epilogue.h"
+#include "bits.h"
 
 #define TILE_P (WARPS_P * TILES_P * 16)
 #define TILE_C (WARPS_C * TILES_C * 8)
@@ -23,16 +37,17 @@
 /* Pieces of 16 bytes of the weights of a warp's channels for a step, and of a stage. */
 #define STEP_PIECES (PLANES * TILES_C * 16)
 #define STAGE_PIECES (AT_ONCE * WARPS_K * WARPS_C * STEP_PIECES)
-#define PIECE_TURNS CEIL_DIV(STAGE_PIECES, THREADS)
+#define PIECES_A_WORK_ITEM CEIL_DIV(STAGE_PIECES, THREADS)
 #define INPUT_BYTES (LINES * LINE)
 #define STAGE_BYTES (INPUT_BYTES + STAGE_PIECES * 16)
 #define CONSTANTS (CONSTANT_CLASSES * TILE_C)
 #define SUMS (TILES_P * TILES_C * 4)
 
-/* Multiplies 16 pixels by 8 channels over 256 bits and adds the ones to sum, in which a lane holds
- * channels 2 (lane % 4) and the next of pixels lane / 4 and lane / 4 + 8. */
-INLINE void multiply_bits(int (&sum)[4], uint upper_low, uint lower_low, uint upper_high,
-                          uint lower_high, uint weight_low, uint weight_high)
+/* mma.sync.m16n8k256: multiplies 16 pixels by 8 channels over 256 bits and adds the ones to
+ * sum, in which a lane holds channels 2 (lane % 4) and the next of pixels lane / 4 and lane / 4
+ * + 8. */
+INLINE void mma_bits(int (&sum)[4], uint upper_low, uint lower_low, uint upper_high,
+                     uint lower_high, uint weight_low, uint weight_high)
 {
     asm("mma.sync.aligned.m16n8k256.row.col.s32.b1.b1.s32.and.popc {%0, %1, %2, %3}, "
         "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
@@ -45,9 +60,9 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_mma(
     const uchar *RESTRICT x, const int2 *RESTRICT taps, const uint4 *RESTRICT weights,
     const int *RESTRICT constants, const uchar *RESTRICT flips, const int *RESTRICT thresholds,
     const float *RESTRICT alphas, const int *RESTRICT classes, STORED *RESTRICT y,
-    uchar *RESTRICT packed, int pixels, int phases, DIVISOR(out_pixels), DIVISOR(out_width), DIVISOR(tiles_c), int in_words,
-    int group_words, int height, int width, int stride_y, int stride_x, int pad_top, int pad_left,
-    int group_channels, int tile_channels, int out_channels, int out_words, int column_classes,
+    uchar *RESTRICT packed, int pixels, int phases, DIVISOR(out_pixels), DIVISOR(out_width),
+    DIVISOR(tiles_c), int in_words, int group_words, int height, int width,
+    int stride_y, int stride_x, int pad_top, int pad_left, int group_channels, int tile_channels, int out_channels, int out_words, int column_classes,
     int stride_n, int stride_c, int stride_h, int stride_w EPILOGUE_PARAMETERS)
 {
     SHARED int counts[TILE_P];
@@ -79,18 +94,18 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_mma(
     uint start = shared_address(pool);
     const uint4 *own_weights = weights + (INT64)tile_c * phases * STAGE_PIECES + item;
     auto load_taps = [&](int2 (&loaded)[TAPS], int number, int first) {
-        UNROLL for (int turn = 0; turn < TAPS; turn++) {
-            int line = own_line + (first + turn) * LINES_AT_ONCE;
+        UNROLL for (int i = 0; i < TAPS; i++) {
+            int line = own_line + (first + i) * LINES_AT_ONCE;
             if (number < phases && line < LINES)
-                loaded[turn] = taps[number * LINES + line];
+                loaded[i] = taps[number * LINES + line];
         }
     };
     auto copy_lines = [&](const int2 (&loaded)[TAPS], int first, uint held) {
-        UNROLL for (int turn = 0; turn < TAPS; turn++) {
-            int line = own_line + (first + turn) * LINES_AT_ONCE;
+        UNROLL for (int i = 0; i < TAPS; i++) {
+            int line = own_line + (first + i) * LINES_AT_ONCE;
             if (LINES % (TAPS * LINES_AT_ONCE) == 0 || line < LINES)
                 copy_tap(held + line * LINE + own_pixel * PLACE_BYTES, source, window,
-                         loaded[turn]);
+                         loaded[i]);
         }
     };
     /* these copy nothing for numbers behind the last phase */
@@ -98,10 +113,10 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_mma(
         if (number < phases) {
             uint held = start + stage * STAGE_BYTES + INPUT_BYTES;
             const uint4 *phase_weights = own_weights + number * STAGE_PIECES;
-            UNROLL for (int turn = 0; turn < PIECE_TURNS; turn++)
-                if (STAGE_PIECES % THREADS == 0 || item + turn * THREADS < STAGE_PIECES)
-                    copy_16_bytes(held + (item + turn * THREADS) * 16,
-                                  phase_weights + turn * THREADS, 16);
+            UNROLL for (int i = 0; i < PIECES_A_WORK_ITEM; i++)
+                if (STAGE_PIECES % THREADS == 0 || item + i * THREADS < STAGE_PIECES)
+                    cp_async_16(held + (item + i * THREADS) * 16,
+                                phase_weights + i * THREADS, 16);
         }
     };
     auto copy_inputs = [&](const int2 (&loaded)[TAPS], int number, int stage) {
@@ -117,10 +132,10 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_mma(
             }
 #endif
         }
-        commit_copies();
+        cp_async_commit_group();
     };
 
-    SUCCESSOR_MAY_BEGIN();
+    pdl_trigger();
     int2 first_taps[STAGES - 1][TAPS] = {}, ahead[TAPS] = {};
 #if TAPS_AHEAD
     UNROLL for (int number = 0; number < STAGES - 1; number++)
@@ -129,13 +144,13 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_mma(
 #endif
 #if CONSTANT_CLASSES
     for (int number = item; number < CONSTANTS / 4; number += THREADS)
-        copy_16_bytes(shared_address(own_constants) + number * 16,
-                      (const uint4 *)(constants + number / (TILE_C / 4) * tile_channels
-                                      + tile_c * TILE_C) + number % (TILE_C / 4), 16);
+        cp_async_16(shared_address(own_constants) + number * 16,
+                    (const uint4 *)(constants + number / (TILE_C / 4) * tile_channels
+                                    + tile_c * TILE_C) + number % (TILE_C / 4), 16);
 #endif
     UNROLL for (int number = 0; number < STAGES - 1; number++)
         copy_weights(number, number);
-    PREDECESSOR_WAIT();
+    pdl_wait();
     UNROLL for (int number = 0; number < STAGES - 1; number++)
         copy_inputs(first_taps[number], number, number);
 
@@ -154,7 +169,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_mma(
     int counted[TILES_P][2] = {};
     int stage = 0;
     for (int phase = 0; phase < phases; phase++) {
-        wait_for_copies<STAGES - 2>();
+        cp_async_wait_group<STAGES - 2>();
         /* this phase's words have arrived, and no warp reads the stage that is replaced */
         BARRIER();
         int next_stage = stage == 0 ? STAGES - 1 : stage - 1;
@@ -167,7 +182,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_mma(
         /* the warps that share pixels count their ones in turn */
         bool counts_phase = phase % WARPS_C == warp_c;
         /* two steps of two planes at once would need more registers than there are */
-        _Pragma("unroll (PLANES == 1 ? AT_ONCE : 1)") for (int step = 0; step < AT_ONCE; step++) {
+        UNROLL_BY((PLANES == 1 ? AT_ONCE : 1)) for (int step = 0; step < AT_ONCE; step++) {
             int in_stage = part * AT_ONCE + step;
             const uchar *words = held + (in_stage * WORDS + lane % 4) * LINE
                                  + (warp_p * TILES_P * 16 + lane / 4) * PLACE_BYTES;
@@ -183,12 +198,12 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_mma(
                 UNROLL for (int pair = 0; pair < TILES_C / 2; pair++) {
                     uint4 weight = pieces[(plane * (TILES_C / 2) + pair) * 32];
                     UNROLL for (int tile = 0; tile < TILES_P; tile++) {
-                        multiply_bits(ones[tile][2 * pair], upper[tile].low[plane],
-                                      lower[tile].low[plane], upper[tile].high[plane],
-                                      lower[tile].high[plane], weight.x, weight.y);
-                        multiply_bits(ones[tile][2 * pair + 1], upper[tile].low[plane],
-                                      lower[tile].low[plane], upper[tile].high[plane],
-                                      lower[tile].high[plane], weight.z, weight.w);
+                        mma_bits(ones[tile][2 * pair], upper[tile].low[plane],
+                                 lower[tile].low[plane], upper[tile].high[plane],
+                                 lower[tile].high[plane], weight.x, weight.y);
+                        mma_bits(ones[tile][2 * pair + 1], upper[tile].low[plane],
+                                 lower[tile].low[plane], upper[tile].high[plane],
+                                 lower[tile].high[plane], weight.z, weight.w);
                     }
                 }
             if (counts_phase)
@@ -199,7 +214,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_mma(
         }
         stage = stage + 1 < STAGES ? stage + 1 : 0;
     }
-    wait_for_copies<0>();
+    cp_async_wait_group<0>();
     UNROLL for (int tile = 0; tile < TILES_P; tile++)
         UNROLL for (int half = 0; half < 2; half++)
             atomicAdd(counts + (warp_p * TILES_P + tile) * 16 + half * 8 + lane / 4,

@@ -1,15 +1,34 @@
 /* Convolution of signs on bit tensor cores: products of warpgroups (wgmma), which read the weights
  * from shared memory.
  *
- * A work-group keeps the weights of TILE_C channels in shared memory, for the whole inner product.
- * Each of its WARPGROUPS takes tiles of 64 output pixels, counted through all images, one after the
- * other and apart from the others: while one writes its results another multiplies. It copies the
- * words of its windows into its own STAGES parts of shared memory, of AT_ONCE steps each, and goes on
- * with those of its next tile while it still computes; with COPIERS, two warps for each warpgroup do
- * nothing but copy. With HALO, which needs COPIERS, each of the STAGES holds all inputs of a tile
- * (halo.h). Channels are ordered so that a lane has TILE_C / 4
- * consecutive ones of a pixel: it packs the words of the output alone. With EXCHANGES a warp reads and
- * writes floats through shared memory (exchange.h). */
+ * A work-group keeps the weights of TILE_C channels in shared memory, for the whole inner
+ * product. Each of its WARPGROUPS takes tiles of 64 output pixels, counted through all images,
+ * one after the other and apart from the others: while one writes its results another
+ * multiplies. It copies the words of its windows into its own STAGES parts of shared memory, of
+ * AT_ONCE steps each, and goes on with those of its next tile while it still computes; with
+ * COPIERS, two warps for each warpgroup do nothing but copy. With HALO, which needs COPIERS,
+ * each of the STAGES holds all inputs of a tile (halo.h). Channels are ordered so that a lane
+ * has TILE_C / 4 consecutive ones of a pixel: it packs the words of the output alone. With
+ * EXCHANGES a warp reads and writes floats through shared memory (exchange.h). */
+
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+#define TILE_C 64 /* channels of a work-group: 64, 128 or 256 */
+#define WARPGROUPS 2 /* warpgroups that multiply */
+#define COPIERS 1 /* 1: two more warps for each warpgroup do nothing but copy */
+#define STAGES 3 /* parts of shared memory for the inputs of a warpgroup */
+#define BLOCKS_PER_UNIT 1 /* work-groups that a multiprocessor is to hold at once */
+#define HALO 0 /* 1: a stage holds all inputs of a tile (halo.h), which needs COPIERS */
+#endif
+
+#include "dialect/common.h"
+#include "ptx/griddepcontrol.h"
+#include "ptx/cp_async.h"
+#include "ptx/mbarrier.h"
+#include "ptx/wgmma.h"
+#include "ops/epilogue.h"
+#include "bits.h"
+#include "halo.h"
+#include "exchange.h"
 
 #define TILE_P 64
 #define THREADS (128 * WARPGROUPS + (COPIERS ? 64 * WARPGROUPS : 0))
@@ -39,11 +58,11 @@
         "+r"(sums[n + 4]), "+r"(sums[n + 5]), "+r"(sums[n + 6]), "+r"(sums[n + 7])
 #define SUMS32(n) SUMS8(n), SUMS8(n + 8), SUMS8(n + 16), SUMS8(n + 24)
 
-/* Starts the multiplication of 64 pixels by TILE_C channels over 256 bits; adds the ones to sums, or
- * sets sums to them. Of each 8 channels a lane holds 2 (lane % 4) and the next, of pixels lane / 4
- * and lane / 4 + 8 of its warp's 16. */
-INLINE void multiply_bits(int (&sums)[SUMS], uint upper_low, uint lower_low, uint upper_high,
-                          uint lower_high, ulong weights, int adds)
+/* wgmma.mma_async.k256: starts the multiplication of 64 pixels by TILE_C channels over 256
+ * bits; adds the ones to sums, or sets sums to them. Of each 8 channels a lane holds 2 (lane %
+ * 4) and the next, of pixels lane / 4 and lane / 4 + 8 of its warp's 16. */
+INLINE void wgmma_bits(int (&sums)[SUMS], uint upper_low, uint lower_low, uint upper_high,
+                       uint lower_high, ulong weights, int adds)
 {
 #if TILE_C == 256
     asm volatile("{ .reg .pred p; setp.ne.b32 p, %133, 0; "
@@ -83,20 +102,54 @@ INLINE void multiply_bits(int (&sums)[SUMS], uint upper_low, uint lower_low, uin
 #endif
 }
 
-/* Describes weights to the tensor cores: 8 channels x 128 bits at a time, of which those of the next
- * channels follow after 128 bytes and those of the next bits after TILE_C * 16. */
-INLINE ulong described(uint address)
+/* Returns the matrix descriptor of weights: 8 channels x 128 bits at a time, of which those of
+ * the next channels follow after 128 bytes and those of the next bits after TILE_C * 16. */
+INLINE ulong matrix_descriptor(uint address)
 {
     return (ulong)(address >> 4) | (ulong)TILE_C << 16 | (ulong)(128 >> 4) << 32;
+}
+
+/* Starts to multiply the steps of a phase, as one group of wgmma. upper, lower: the operands of both of
+ * the lane's pixels. weights: the address of those of phase 0, at which the sums begin. */
+INLINE void multiply_steps(int (&sums)[SUMS], const Operand (&upper)[AT_ONCE],
+                           const Operand (&lower)[AT_ONCE], uint weights, int phase)
+{
+    wgmma_fence();
+    UNROLL for (int step = 0; step < AT_ONCE; step++)
+        UNROLL for (int plane = 0; plane < PLANES; plane++)
+            wgmma_bits(sums, upper[step].low[plane], lower[step].low[plane],
+                       upper[step].high[plane], lower[step].high[plane],
+                       matrix_descriptor(weights + (phase * AT_ONCE + step) * STEP_BYTES
+                                         + plane * PLANE_BYTES),
+                       phase + step + plane > 0);
+    wgmma_commit_group();
+}
+
+/* Initialises the barriers for the weights of each phase, and starts the copies of these. all_full: the
+ * barriers of the warpgroups' stages, of which the full ones wait for the copiers. */
+INLINE void start_weights(uint held, const uchar *weights, ulong *barriers,
+                          [[maybe_unused]] ulong *all_full, int phases)
+{
+    for (int phase = 0; phase < phases; phase++)
+        mbarrier_init(barriers + phase, 1);
+    if (COPIERS)
+        for (int number = 0; number < 2 * WARPGROUPS * STAGES; number++)
+            mbarrier_init(all_full + number, number / STAGES % 2 ? 128 : 64);
+    fence_proxy_async();
+    for (int phase = 0; phase < phases; phase++) {
+        int first = phase * (AT_ONCE * STEP_BYTES);
+        mbarrier_arrive_expect_tx(barriers + phase, AT_ONCE * STEP_BYTES);
+        cp_async_bulk(held + first, weights + first, AT_ONCE * STEP_BYTES, barriers + phase);
+    }
 }
 
 KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
     const uchar *RESTRICT x, const int2 *RESTRICT taps, const uchar *RESTRICT weights,
     const int *RESTRICT constants, const uchar *RESTRICT flips, const int *RESTRICT thresholds,
     const float *RESTRICT alphas, const int *RESTRICT classes, STORED *RESTRICT y,
-    uchar *RESTRICT packed, int pixels, int phases, DIVISOR(out_pixels), DIVISOR(out_width), DIVISOR(tiles_c), int in_words,
-    int group_words, int height, int width, int stride_y, int stride_x, int pad_top, int pad_left,
-    int group_channels, int tile_channels, int out_channels, int out_words, int column_classes,
+    uchar *RESTRICT packed, int pixels, int phases, DIVISOR(out_pixels), DIVISOR(out_width),
+    DIVISOR(tiles_c), int in_words, int group_words, int height, int width,
+    int stride_y, int stride_x, int pad_top, int pad_left, int group_channels, int tile_channels, int out_channels, int out_words, int column_classes,
     int stride_n, int stride_c, int stride_h, int stride_w EPILOGUE_PARAMETERS)
 {
     DYNAMIC_SHARED(uint4, pool)
@@ -109,9 +162,9 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
     int warpgroup = copies ? all_warps / 2 - 2 * WARPGROUPS : all_warps / 4;
     int item = LOCAL_ID(0) % (copies ? 64 : 128), lane = item % 32, warp = item / 32;
     int tile_c = GROUP_ID(1), group = (int)QUOTIENT(tile_c, tiles_c);
-    /* shared memory: weights, inputs, exchanged floats, constants, taps, a barrier for the weights of
-     * each phase, and for each stage of a warpgroup one that it is full and one that it is free
-     * again */
+    /* shared memory: weights, inputs, exchanged floats, constants, taps, a barrier for the
+     * weights of each phase, and for each stage of a warpgroup one that it is full and one that
+     * it is free again */
     int weight_bytes = phases * (AT_ONCE * STEP_BYTES);
     uchar *ring = (uchar *)pool + weight_bytes + warpgroup * (STAGES * STAGE_BYTES);
     uchar *behind_inputs = (uchar *)pool + weight_bytes + WARPGROUPS * STAGES * STAGE_BYTES;
@@ -126,26 +179,13 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
 
     [[maybe_unused]] ulong *all_full = barriers + phases;
     [[maybe_unused]] ulong *full = all_full + warpgroup * (2 * STAGES), *empty = full + STAGES;
-    SUCCESSOR_MAY_BEGIN();
+    pdl_trigger();
 #if HALO
     if (LOCAL_ID(0) < 4)
         zeros[LOCAL_ID(0)] = 0;
 #endif
-    if (LOCAL_ID(0) == 0) {
-        for (int phase = 0; phase < phases; phase++)
-            begin_barrier(barriers + phase, 1);
-#if COPIERS
-        for (int number = 0; number < 2 * WARPGROUPS * STAGES; number++)
-            begin_barrier(all_full + number, number / STAGES % 2 ? 128 : 64);
-#endif
-        show_writes();
-        const uchar *own = weights + (INT64)tile_c * weight_bytes;
-        for (int phase = 0; phase < phases; phase++) {
-            int first = phase * (AT_ONCE * STEP_BYTES);
-            expect_bytes(barriers + phase, AT_ONCE * STEP_BYTES);
-            copy_bytes(held + first, own + first, AT_ONCE * STEP_BYTES, barriers + phase);
-        }
-    }
+    if (LOCAL_ID(0) == 0)
+        start_weights(held, weights + (INT64)tile_c * weight_bytes, barriers, all_full, phases);
     for (int number = LOCAL_ID(0); number < phases * LINES; number += THREADS)
         own_taps[number] = taps[number];
 #if CONSTANT_CLASSES
@@ -154,7 +194,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
             constants[number / TILE_C * tile_channels + tile_c * TILE_C + number % TILE_C];
 #endif
     BARRIER();
-    PREDECESSOR_WAIT();
+    pdl_wait();
 
     auto position_of = [&](int pixel) {
         int image = (int)QUOTIENT(pixel, out_pixels), rest = pixel - image * out_pixels;
@@ -163,16 +203,16 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
     };
     const Source source = {x,        group * group_words, in_words, height,  width,
                            stride_y, stride_x,            pad_top,  pad_left};
-    int tile = GROUP_ID(0) * WARPGROUPS + warpgroup, turns = GROUP_COUNT(0) * WARPGROUPS;
+    int tile = GROUP_ID(0) * WARPGROUPS + warpgroup, tile_step = GROUP_COUNT(0) * WARPGROUPS;
 #if HALO
     int next_pixel = tile * TILE_P + item, next_stage = 0;
     auto copy_inputs = [&]() {
         copy_halo(shared_address(ring) + next_stage * STAGE_BYTES, source,
                   position_of(next_pixel - item), group_words, (int)QUOTIENT(pixels, out_pixels),
                   item, 64);
-        arrive_when_copied(full + next_stage);
+        cp_async_mbarrier_arrive(full + next_stage);
         next_stage = next_stage + 1 < STAGES ? next_stage + 1 : 0;
-        next_pixel += turns * TILE_P;
+        next_pixel += tile_step * TILE_P;
     };
 #else
     /* the next phase to be copied, and the window of this work-item's pixel in its tile */
@@ -191,41 +231,41 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
             UNROLL for (int first = 0; first < LINES / LINES_AT_ONCE; first += TAPS) {
                 /* all are loaded before the first is waited for */
                 int2 some[TAPS];
-                UNROLL for (int turn = 0; turn < TAPS; turn++)
-                    some[turn] = phase_taps[(first + turn) * LINES_AT_ONCE];
-                UNROLL for (int turn = 0; turn < TAPS; turn++)
-                    copy_tap(start + (first + turn) * (LINES_AT_ONCE * LINE), source, window,
-                             some[turn]);
+                UNROLL for (int i = 0; i < TAPS; i++)
+                    some[i] = phase_taps[(first + i) * LINES_AT_ONCE];
+                UNROLL for (int i = 0; i < TAPS; i++)
+                    copy_tap(start + (first + i) * (LINES_AT_ONCE * LINE), source, window,
+                             some[i]);
             }
         }
 #if COPIERS
         /* arrives when this work-item's copies have */
-        arrive_when_copied(full + next_stage);
+        cp_async_mbarrier_arrive(full + next_stage);
 #else
-        commit_copies();
+        cp_async_commit_group();
 #endif
         next_stage = next_stage + 1 < STAGES ? next_stage + 1 : 0;
         if (++next_phase == phases) {
             next_phase = 0;
-            next_pixel += turns * TILE_P;
+            next_pixel += tile_step * TILE_P;
         }
     };
 #endif
 #if COPIERS
     if (copies) {
 #if MOVES_REGISTERS
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        setmaxnreg_dec<40>();
 #endif
         int parity = 1;
         while (next_pixel - item % TILE_P < pixels) {
-            wait_for_turn(empty + next_stage, parity);
+            mbarrier_wait_parity(empty + next_stage, parity);
             parity ^= next_stage == STAGES - 1;
             copy_inputs();
         }
-        wait_for_all_copies();
+        cp_async_wait_all();
     } else {
 #if MOVES_REGISTERS
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        setmaxnreg_inc<232>();
 #endif
 #else
     for (int number = 0; number < STAGES - 1; number++)
@@ -247,7 +287,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
     bool is_first = true;
     int stage = 0;
     [[maybe_unused]] int parity_of_full = 0;
-    for (; tile * TILE_P < pixels; tile += turns) {
+    for (; tile * TILE_P < pixels; tile += tile_step) {
         int sums[SUMS];
         int counted[2] = {};
         Place places[2];
@@ -274,14 +314,14 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
 #endif
         }
         Operand upper[2][AT_ONCE], lower[2][AT_ONCE];
-        auto multiply_phase = [&](int phase, int turn) {
+        auto multiply_phase = [&](int phase, int buffer) {
 #if HALO
             if (phase == 0)
-                wait_for_turn(full + stage, parity_of_full);
+                mbarrier_wait_parity(full + stage, parity_of_full);
 #elif COPIERS
-            wait_for_turn(full + stage, parity_of_full);
+            mbarrier_wait_parity(full + stage, parity_of_full);
 #else
-            wait_for_copies<STAGES - 2>();
+            cp_async_wait_group<STAGES - 2>();
             /* this phase's words have arrived, and no warp reads the stage that is replaced */
             asm volatile("bar.sync %0, 128;" ::"r"(warpgroup + 1) : "memory");
 #endif
@@ -289,45 +329,36 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
             const uchar *halo = ring + stage * STAGE_BYTES;
             UNROLL for (int step = 0; step < AT_ONCE; step++) {
                 int2 place = own_taps[(phase * AT_ONCE + step) * WORDS + lane % 4];
-                upper[turn][step] = load_from_halo(halo, windows[0], place, zeros);
-                lower[turn][step] = load_from_halo(halo, windows[1], place, zeros);
+                upper[buffer][step] = load_from_halo(halo, windows[0], place, zeros);
+                lower[buffer][step] = load_from_halo(halo, windows[1], place, zeros);
             }
 #else
             const uchar *words = ring + stage * STAGE_BYTES + lane % 4 * LINE
                                  + (warp * 16 + lane / 4) * PLACE_BYTES;
             UNROLL for (int step = 0; step < AT_ONCE; step++) {
-                upper[turn][step] = load_operand(words + step * WORDS * LINE, LINE);
-                lower[turn][step] = load_operand(words + step * WORDS * LINE + 8 * PLACE_BYTES,
+                upper[buffer][step] = load_operand(words + step * WORDS * LINE, LINE);
+                lower[buffer][step] = load_operand(words + step * WORDS * LINE + 8 * PLACE_BYTES,
                                                  LINE);
             }
 #endif
             if (is_first)
-                wait_for_turn(barriers + phase, 0);
-            begin_multiplications();
-            UNROLL for (int step = 0; step < AT_ONCE; step++)
-                UNROLL for (int plane = 0; plane < PLANES; plane++)
-                    multiply_bits(sums, upper[turn][step].low[plane],
-                                  lower[turn][step].low[plane], upper[turn][step].high[plane],
-                                  lower[turn][step].high[plane],
-                                  described(held + (phase * AT_ONCE + step) * STEP_BYTES
-                                            + plane * PLANE_BYTES),
-                                  phase + step + plane > 0);
-            commit_multiplications();
+                mbarrier_wait_parity(barriers + phase, 0);
+            multiply_steps(sums, upper[buffer], lower[buffer], held, phase);
 #if COPIERS
             bool is_last = !HALO || phase == phases - 1;
             if (is_last)
-                arrive(empty + stage);
+                mbarrier_arrive(empty + stage);
             parity_of_full ^= is_last && stage == STAGES - 1;
 #else
             copy_inputs();
 #endif
             UNROLL for (int step = 0; step < AT_ONCE; step++) {
-                counted[0] += counted_in(upper[turn][step]);
-                counted[1] += counted_in(lower[turn][step]);
+                counted[0] += counted_in(upper[buffer][step]);
+                counted[1] += counted_in(lower[buffer][step]);
             }
             /* the operands of the phase before may be replaced; with two planes the compiler keeps
              * no multiplication running while others' operands are computed */
-            wait_for_multiplications<PLANES == 1>();
+            wgmma_wait_group<PLANES == 1>();
             if (!HALO || phase == phases - 1)
                 stage = stage + 1 < STAGES ? stage + 1 : 0;
         };
@@ -336,7 +367,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
             if (phase + 1 < phases)
                 multiply_phase(phase + 1, 1);
         }
-        wait_for_multiplications<0>();
+        wgmma_wait_group<0>();
         is_first = false;
         int own[2][CHANNELS_OF_LANE];
         const int *added[2];
@@ -365,7 +396,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
 #ifdef EXCHANGED_OPERAND
             /* copies of inputs that were committed later may be waited for too */
             if (COPIERS || phases < STAGES)
-                wait_for_all_copies();
+                cp_async_wait_all();
             WARP_BARRIER();
             const STORED *EXCHANGED_OPERAND = results;
 #endif
@@ -381,12 +412,12 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
 #endif
     }
 #if !COPIERS
-    wait_for_copies<0>();
+    cp_async_wait_group<0>();
 #endif
     /* no work-group ends before the weights that it asked for have arrived */
     if (is_first)
         _Pragma("unroll 1") for (int phase = 0; phase < phases; phase++)
-            wait_for_turn(barriers + phase, 0);
+            mbarrier_wait_parity(barriers + phase, 0);
 #if COPIERS
     }
 #endif

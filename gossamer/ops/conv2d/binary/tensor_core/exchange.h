@@ -1,16 +1,27 @@
 /* The exchange of a warp's floats through shared memory, for bits_wgmma.cu.
  *
- * A lane has TILE_C / 4 consecutive channels of a pixel, so that each lane of a load or a store
- * of its floats touches another line of memory. A warp therefore keeps its 16 pixels by TILE_C
- * channels in shared memory. It copies the epilogue's operand there while it multiplies, replaces it
- * by the results, and writes these, each time in pieces of 16 bytes with whole rows of channels side
- * by side. Pixels lie behind one another in memory, in NHWC.
+ * A lane has TILE_C / 4 consecutive channels of a pixel, so that each lane of a load or a store of
+ * its floats touches another line of memory. A warp therefore keeps its 16 pixels by TILE_C
+ * channels in shared memory. It copies the epilogue's operand there while it multiplies, replaces
+ * it by the results, and writes these, each time in pieces of 16 bytes with whole rows of channels
+ * side by side. Pixels lie behind one another in memory, in NHWC.
  *
  * The parts of a row that the four lanes of a pixel have are 16 bytes apart, so that eight lanes
  * access 32 banks.
  *
- * Macros: EXCHANGES is 1 where floats are exchanged. EXCHANGED_OPERAND is the name of the epilogue's
- * operand, where it has one. */
+ * Macros: EXCHANGES is 1 where floats are exchanged. EXCHANGED_OPERAND is the name of the
+ * epilogue's operand, where it has one. */
+
+#pragma once
+
+#if !defined CONFIGURED && !defined EXCHANGES
+#define EXCHANGES 1 /* 1: floats are read and written in shared memory */
+#endif
+#if !defined CONFIGURED && !defined TILE_C
+#define TILE_C 64 /* channels of a work-group: 64, 128 or 256 */
+#endif
+
+#include "bits.h"
 
 #if EXCHANGES
 #define LANE_BYTES (TILE_C / 4 * (int)sizeof(STORED))
@@ -30,8 +41,8 @@ struct Exchange {
 template <typename Copy> INLINE void for_each_piece(const Exchange &exchange, Copy copy)
 {
     constexpr int LANE_PIECES = ROW_PIECES / 4;
-    _Pragma("unroll 4") for (int turn = 0; turn < 16 * ROW_PIECES / 32; turn++) {
-        int number = turn * 32 + exchange.lane, row = number / ROW_PIECES;
+    _Pragma("unroll 4") for (int i = 0; i < 16 * ROW_PIECES / 32; i++) {
+        int number = i * 32 + exchange.lane, row = number / ROW_PIECES;
         int piece = number % ROW_PIECES, pixel = exchange.first_pixel + row;
         int channel = exchange.first_channel + piece * PIECE_FLOATS;
         if (pixel < exchange.pixels && channel < exchange.end)
@@ -45,7 +56,7 @@ template <typename Copy> INLINE void for_each_piece(const Exchange &exchange, Co
 [[maybe_unused]] INLINE void load_exchanged(const Exchange &exchange, const STORED *operand)
 {
     for_each_piece(exchange, [&](INT64 number, uchar *place) {
-        copy_16_bytes(shared_address(place), operand + number, 16);
+        cp_async_16(shared_address(place), operand + number, 16);
     });
 }
 

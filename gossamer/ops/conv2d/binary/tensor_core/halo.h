@@ -4,9 +4,22 @@
  * Pixels are counted through the rows and through the images. The halo begins with the first one under
  * the window of the tile's first output pixel, and has HALO_PIXELS. A line of it has one word of each,
  * and the next line begins 8 banks further on. What lies outside of the image for a window may be
- * inside for another, so an operand there is not loaded from the halo, but from a place of zeros.
- *
- * Macros: KERNEL_H, KERNEL_W, DILATION_Y and DILATION_X. Windows have at most 31 taps. */
+ * inside for another, so an operand there is not loaded from the halo, but from a place of zeros. */
+
+#pragma once
+
+#if !defined CONFIGURED && !defined HALO
+#define HALO 1 /* 1: inputs are copied by halos */
+#endif
+#if !defined CONFIGURED && !defined HALO_PIXELS
+#define HALO_PIXELS 50 /* pixels of a halo */
+#define KERNEL_H 3 /* rows of the window */
+#define KERNEL_W 3 /* columns of the window; windows have at most 31 taps */
+#define DILATION_Y 1 /* rows from a tap to the next */
+#define DILATION_X 1 /* columns from a tap to the next */
+#endif
+
+#include "bits.h"
 
 #if HALO
 #define HALO_LINE (CEIL_DIV(HALO_PIXELS * PLACE_BYTES, 128) * 128 + 32)

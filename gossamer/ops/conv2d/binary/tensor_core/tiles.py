@@ -21,13 +21,9 @@ from gossamer.ops.conv2d.binary.tensor_core.tables import (
     pixel_classes,
 )
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.copies import ASYNC_COPIES, COPY_BARRIERS
-from gossamer.ops.early_begin import EARLY_BEGIN
 from gossamer.ops.weights import Weights
-from gossamer.ops.wgmma import WGMMA_GROUPS
 
 _FOLDER = Path(__file__).parent
-_BITS = _FOLDER / "bits.h"
 _MOST_CONSTANT_BYTES = 12 * 1024
 """Bytes of shared memory that the constants of a work-group's channels may take."""
 _STATIC_BYTES = 2048
@@ -39,13 +35,11 @@ class Tile(abc.ABC):
 
     instruction: name of the tensor cores' instruction. path: the kernel's file, whose name without
     the suffix is its function. architectures: those that it is built for.
-    headers: files that precede it.
     """
 
     instruction: ClassVar[str]
     path: ClassVar[Path]
     architectures: ClassVar[tuple[str, str]]
-    headers: ClassVar[tuple[Path, ...]]
     blocks_per_unit: int
 
     @property
@@ -177,7 +171,6 @@ class MmaTile(Tile):
     instruction = "mma"
     path = _FOLDER / "bits_mma.cu"
     architectures = ("sm_80", "sm_100")
-    headers = (EARLY_BEGIN, ASYNC_COPIES, _BITS)
 
     warps_p: int
     warps_c: int
@@ -255,8 +248,6 @@ class WgmmaTile(Tile):
     instruction = "wgmma"
     path = _FOLDER / "bits_wgmma.cu"
     architectures = ("sm_90a", "sm_90a")
-    headers = (EARLY_BEGIN, ASYNC_COPIES, COPY_BARRIERS, WGMMA_GROUPS, _BITS, _FOLDER / "halo.h",
-               _FOLDER / "exchange.h")
     pixels: ClassVar[int] = 64
     """Output pixels of a warpgroup's tile."""
 

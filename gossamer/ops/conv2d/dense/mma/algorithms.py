@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from gossamer.device.base import Device
-from gossamer.device.source import DIALECT, KernelSource
+from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import PRECISIONS, Algorithm, State, Variant
-from gossamer.ops.clusters import CLUSTERS
 from gossamer.ops.conv2d.dense.implicit_im2col import channels_in_memory
 from gossamer.ops.conv2d.dense.mma.packing import (
     lines_of,
@@ -29,18 +28,12 @@ from gossamer.ops.conv2d.dense.mma.tiling import (
     tile_of,
 )
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.conv2d.sparse.common.tensor_cores import TENSOR_CORES
-from gossamer.ops.copies import ASYNC_COPIES, COPY_BARRIERS
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.strided import cannot_compile, divisor
 from gossamer.ops.weights import Weights
-from gossamer.ops.wgmma import WGMMA_GROUPS
 
 _SOURCE = Path(__file__).with_name("implicit_gemm.cu")
-_TILE = Path(__file__).with_name("implicit_gemm_tile.h")
-_WGMMA = (WGMMA_GROUPS, Path(__file__).with_name("wgmma.h"), COPY_BARRIERS)
-_WARP_MMA = (TENSOR_CORES, Path(__file__).with_name("warp_mma.h"))
 _PRECISIONS = ("tf32", "fp16")
 _MOST_ROWS = 2**15
 
@@ -182,7 +175,6 @@ def _source(problem: Conv2dProblem, variant: Variant) -> KernelSource:
         **({"STAGED_OPERAND": f"operand{tensors[0]}"} if is_staged else {}),
         **epilogue_macros(problem.epilogue, tensor_dtype=variant.outputs[0].dtype),
     }, architectures=_architectures(tile),
-        headers=(*DIALECT, CLUSTERS, ASYNC_COPIES, _TILE, *(_WGMMA if tile.wgmma else _WARP_MMA)),
         dynamic_shared=True)
 
 

@@ -13,12 +13,32 @@
  * place before.
  *
  * The columns of the right operand are output channels. Those of GROUP_TILES neighbouring tiles are
- * in an order in which a lane holds neighbouring channels of a pixel and stores them at once.
- *
- * ROW_WIDTH      the power of 2 from KERNEL_W on, at least 2 and at most 16
- * STEPS          steps of 16 numbers of a filled window
- * GROUP_TILES    tiles of 8 output channels whose columns share an order: 4, 2 or 1
- * TILES_AT_ONCE  tiles of 16 outputs that a warp multiplies at once */
+ * in an order in which a lane holds neighbouring channels of a pixel and stores them at once. */
+
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+#define HALVES 1 /* 1: operands are 16-bit floats */
+#define WARPS 4 /* warps of a work-group */
+#define TILE_H 8 /* rows of outputs of a tile */
+#define TILE_W 16 /* columns of outputs of a tile */
+#define KERNEL_H 3 /* rows of the window */
+#define KERNEL_W 3 /* columns of the window */
+#define STRIDE_Y 2 /* rows from a window to the next */
+#define STRIDE_X 2 /* columns from a window to the next */
+#define CHANNELS 3 /* input channels */
+#define OUT_PART 32 /* output channels of a work-group, a multiple of 8 */
+/* numbers of a filled line: the power of 2 from KERNEL_W on, at least 2 and at most 16 */
+#define ROW_WIDTH 4
+#define STEPS 3 /* steps of 16 numbers of a filled window */
+#define GROUP_TILES 4 /* tiles of 8 output channels whose columns share an order: 4, 2 or 1 */
+#define TILES_AT_ONCE 1 /* tiles of 16 outputs that a warp multiplies at once */
+#endif
+
+#include "dialect/common.h"
+#include "ptx/griddepcontrol.h"
+#include "ptx/cp_async.h"
+#include "mma/warp.h"
+#include "ops/epilogue.h"
+#include "ops/image.h"
 
 #define WORK_GROUP_SIZE (32 * WARPS)
 #define HALO_H ((TILE_H - 1) * STRIDE_Y + KERNEL_H)
@@ -56,15 +76,15 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void few_channels(
     int item = LOCAL_ID(0);
     uint lane = (uint)item % 32, warp = (uint)item / 32;
     int part = GROUP_ID(0) / column_tiles;
-    SUCCESSOR_MAY_BEGIN();
+    pdl_trigger();
     int first_row = GROUP_ID(1) * TILE_H;
     int first_column = (GROUP_ID(0) - part * column_tiles) * TILE_W;
     int above = first_row * STRIDE_Y - pad_top, left = first_column * STRIDE_X - pad_left;
     int plane = height * width;
     for (int i = item; i < WEIGHT_WORDS; i += WORK_GROUP_SIZE)
-        copy_16_bytes(shared_address(factors + i), weights + part * WEIGHT_WORDS + i, 16);
-    commit_copies();
-    PREDECESSOR_WAIT();
+        cp_async_16(shared_address(factors + i), weights + part * WEIGHT_WORDS + i, 16);
+    cp_async_commit_group();
+    pdl_wait();
     bool is_inside = above >= 0 && left >= 0 && above + HALO_H <= height && left + PITCH <= width;
     UNROLL_BY(2) for (int line = (int)warp; line < HALO_H; line += WARPS) {
         int row = above + line;
@@ -92,7 +112,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void few_channels(
             }
         }
     }
-    wait_for_copies<0>();
+    cp_async_wait_group<0>();
     BARRIER();
 
     /* the lane's two pairs of a step: the line, the numbers from there on, and which of them are in
@@ -139,9 +159,9 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void few_channels(
                 Factors factor = ((const Factors *)factors)[(step * (OUT_PART / 8) + n)
                                                             / COLUMN_TILES * 32 + lane];
                 UNROLL for (int m = 0; m < TILES_AT_ONCE; m++) {
-                    multiply(sums[m][n], found[m], factor.x, factor.y);
+                    mma_sync(sums[m][n], found[m], factor.x, factor.y);
 #if COLUMN_TILES == 2
-                    multiply(sums[m][n + 1], found[m], factor.z, factor.w);
+                    mma_sync(sums[m][n + 1], found[m], factor.z, factor.w);
 #endif
                 }
             }

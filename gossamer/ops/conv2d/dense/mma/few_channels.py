@@ -10,14 +10,11 @@ from pathlib import Path
 import numpy as np
 
 from gossamer.device.base import Argument, Device
-from gossamer.device.source import DIALECT, KernelSource
+from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.conv2d.sparse.common.tensor_cores import TENSOR_CORES
-from gossamer.ops.copies import ASYNC_COPIES
-from gossamer.ops.early_begin import EARLY_BEGIN
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
-from gossamer.ops.image import IMAGE, image_macros
+from gossamer.ops.image import image_macros
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.strided import cannot_compile
 from gossamer.ops.weights import Weights
@@ -100,9 +97,7 @@ class FewChannelsMma(Algorithm):
             "STEPS": _steps(problem), "OUT_PART": part, "GROUP_TILES": group // 8,
             "TILES_AT_ONCE": 2 if tiles % 2 == 0 else 1,
             **epilogue_macros(problem.epilogue, tensor_dtype="float16"), **image,
-        }, architectures=("sm_80", "sm_100"), headers=(*DIALECT, EARLY_BEGIN, ASYNC_COPIES,
-                                                      TENSOR_CORES, IMAGE),
-            begins_early=True))
+        }, architectures=("sm_80", "sm_100"), begins_early=True))
         packed = weights.packed(f"{part} columns for few_channels_mma",
                                 lambda arrays: _pack(arrays, problem, part))
         column_tiles = -(-problem.out_width // columns)

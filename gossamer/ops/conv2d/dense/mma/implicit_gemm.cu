@@ -23,20 +23,39 @@
  *
  * HALVES            1: x, weight, y and the epilogue's tensor operands are 16-bit floats; 0: they
  *                   are floats, which are read as TF32
- * POINTWISE         1: the pieces of a pixel lie side by side in x; 0: k_table holds the offset of
- *                   each piece from the window's corner in x, and its row << 16 | column
- * GATHER            1: k_table has an entry for each value of a piece, which are loaded one by one
- * PIXELS_FIRST      1: neighbouring work-items gather neighbouring pixels; 0: neighbouring pieces
- * OUT_VECTOR        output channels that are stored at once: VECTOR, 4 or 1
  * STAGED            1: the epilogue's one tensor operand, STAGED_OPERAND, is copied to shared
- *                   memory ahead, as the lines are, behind those of the tile; OUT_VECTOR is VECTOR
- * BLOCKS_PER_UNIT   work-groups that a multiprocessor is to hold at once */
+ *                   memory ahead, as the lines are, behind those of the tile; OUT_VECTOR is VECTOR */
+
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+/* 1: the pieces of a pixel lie side by side in x; 0: k_table holds the offset of each piece
+ * from the window's corner in x, and its row << 16 | column */
+#define POINTWISE 1
+/* 1: k_table has an entry for each value of a piece, which are loaded one by one */
+#define GATHER 0
+/* 1: neighbouring work-items gather neighbouring pixels; 0: neighbouring pieces */
+#define PIXELS_FIRST 0
+#define OUT_VECTOR 8 /* output channels that are stored at once: VECTOR, 4 or 1 */
+#define BLOCKS_PER_UNIT 1 /* work-groups that a multiprocessor is to hold at once */
+#endif
+
+#include "dialect/common.h"
+#include "ptx/cluster.h"
+#include "ptx/cp_async.h"
+#include "ptx/ldmatrix.h"
+#include "ptx/mbarrier.h"
+#include "ptx/wgmma.h"
+#include "mma/warp.h"
+#include "ops/epilogue.h"
+#include "implicit_gemm_tile.h"
+#include "warpgroup_mma.h"
+#include "warp_mma.h"
+#include "partial_sums.h"
 
 #if WGMMA
 #define NEXT_SLOT(slot)     \
     if (++slot == SLOTS) {  \
         slot = 0;           \
-        turn++;             \
+        phase++;             \
     }
 #else
 #define NEXT_SLOT(slot) slot = slot + 1 == SLOTS ? 0 : slot + 1;
@@ -52,15 +71,7 @@
 #define UNIT_PIECE(unit) ((unit) % 8)
 #endif
 
-/* Starts a copy of 16 bytes, or of zeros where size is 0, by the L1 cache, for what is soon copied
- * again. */
-[[maybe_unused]] INLINE void copy_cached(uint target, const void *source, int size)
-{
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;"
-                 ::"r"(target), "l"(source), "r"(size) : "memory");
-}
-
-KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit_gemm(
+KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit_gemm(
     const REAL *RESTRICT x, const uint4 *RESTRICT weight, REAL *RESTRICT y,
     const int2 *RESTRICT k_table, int tiles, DIVISOR(tiles_m), int pixels, int out_channels,
     int weight_lines, int pieces, int stages, int height, int width, DIVISOR(plane),
@@ -84,10 +95,10 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
     ulong *arrived = (ulong *)shared_memory, *released = arrived + SLOTS;
     if (item == 0) {
         UNROLL for (int slot = 0; slot < SLOTS; slot++) {
-            begin_barrier(arrived + slot, COPIERS + 1);
-            begin_barrier(released + slot, WARPS);
+            mbarrier_init(arrived + slot, COPIERS + 1);
+            mbarrier_init(released + slot, WARPS);
         }
-        show_barriers();
+        fence_mbarrier_init();
     }
     BARRIER();
 #endif
@@ -129,13 +140,13 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
                 int to = target + line * LINE + ((piece ^ line % 8) << 4);
 #if POINTWISE
                 bool inside = base[i] >= 0 && k_piece < pieces;
-                copy_16_bytes(slots + to, x + (inside ? base[i] + k_piece * VECTOR : 0),
-                              inside ? 16 : 0);
+                cp_async_16(slots + to, x + (inside ? base[i] + k_piece * VECTOR : 0),
+                            inside ? 16 : 0);
 #elif !GATHER
                 int2 entry = k_table[k_piece];
                 bool inside = (uint)(top[i] + (entry.y >> 16)) < (uint)height
                               && (uint)(left[i] + (entry.y & 0xffff)) < (uint)width;
-                copy_cached(slots + to, x + (inside ? base[i] + entry.x : 0), inside ? 16 : 0);
+                cp_async_ca<16>(slots + to, x + (inside ? base[i] + entry.x : 0), inside ? 16 : 0);
 #else
                 union {
                     REAL values[VECTOR];
@@ -158,7 +169,7 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
         const uint4 *source = weight + (stage * weight_lines + copied_m) * 8;
         UNROLL for (int unit = copier; unit < TILE_M * 8; unit += COPIERS)
             if (copied_m + unit / 8 < weight_lines)
-                copy_16_bytes(target + unit * 16, source + unit, 16);
+                cp_async_16(target + unit * 16, source + unit, 16);
     };
 
 #if STAGED
@@ -169,8 +180,8 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
             int pixel = copied_pixel + stage * OPERAND_ROWS + row;
             int m = copied_m + piece * VECTOR;
             bool inside = pixel < pixels && m < out_channels;
-            copy_16_bytes(slots + target + OPERAND_PLACE(row, piece) * 16,
-                          operand + (inside ? pixel * y_channels + m : 0), inside ? 16 : 0);
+            cp_async_16(slots + target + OPERAND_PLACE(row, piece) * 16,
+                        operand + (inside ? pixel * y_channels + m : 0), inside ? 16 : 0);
         }
     };
 #endif
@@ -201,46 +212,46 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
     };
 #if WGMMA
     if (warp >= WARPS) {
-        set_fewer_registers();
+        setmaxnreg_dec<COPIER_REGISTERS>();
         find_lines(first_tile);
 #if KEEPS_WEIGHTS
         _Pragma("unroll 1") for (int stage = start; stage < stop; stage++)
             copy_weights(slots + SLOTS * SLOT_BYTES + (stage - start) * (TILE_M * LINE), stage);
 #endif
-        uint turn = 0;
+        uint phase = 0;
         while (copied_tile < tiles) {
-            if (turn > 0)
-                wait_for_turn(released + copied_slot, turn - 1);
+            if (phase > 0)
+                mbarrier_wait_parity(released + copied_slot, phase - 1);
             ulong *barrier = arrived + copied_slot;
             if (copier == 0) {
 #if KEEPS_WEIGHTS
-                expect_bytes(barrier, 0);
+                mbarrier_arrive_expect_tx(barrier, 0);
 #else
                 int lines = weight_lines - copied_m < TILE_M ? weight_lines - copied_m : TILE_M;
                 bool has_weights = copied_stage < stop;
-                expect_bytes(barrier, has_weights ? lines * LINE : 0);
+                mbarrier_arrive_expect_tx(barrier, has_weights ? lines * LINE : 0);
                 if (has_weights)
-                    copy_bytes(slots + copied_slot * SLOT_BYTES + TILE_P * LINE,
-                               weight + (copied_stage * weight_lines + copied_m) * 8, lines * LINE,
-                               barrier);
+                    cp_async_bulk(slots + copied_slot * SLOT_BYTES + TILE_P * LINE,
+                                  weight + (copied_stage * weight_lines + copied_m) * 8, lines * LINE,
+                                  barrier);
 #endif
             }
             copy_stage();
-            arrive_when_copied(barrier);
+            cp_async_mbarrier_arrive(barrier);
             if (copied_slot + 1 == SLOTS)
-                turn++;
+                phase++;
             next_stage();
         }
         return;
     }
-    set_more_registers();
+    setmaxnreg_inc<MULTIPLIER_REGISTERS>();
 #else
     auto copy_ahead = [&]() {
         if (copied_tile < tiles) {
             copy_stage();
             next_stage();
         }
-        commit_copies();
+        cp_async_commit_group();
     };
 #endif
 
@@ -282,11 +293,11 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
     uint kept = slots + SLOTS * SLOT_BYTES;
 #endif
 #if WGMMA
-    uint turn = 0; /* how often all slots were used */
+    uint phase = 0; /* how often all slots were used */
     auto release = [&](int slot) {
         WARP_BARRIER();
         if (lane == 0)
-            arrive(released + slot);
+            mbarrier_arrive(released + slot);
     };
 #else
     find_lines(first_tile);
@@ -307,42 +318,24 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
             uint weights = lines + TILE_P * LINE;
 #endif
 #if WGMMA
-            wait_for_turn(arrived + slot, turn);
-            show_writes();
-            begin_multiplications();
-            UNROLL for (int i = 0; i < FRAGMENTS_P; i++)
-                UNROLL for (int step = 0; step < STEPS; step++)
-                    multiply_lines(
-                        sums[i],
-                        lines_at(lines + (warp / 4 * FRAGMENTS_P + i) * 64 * LINE + step * 32),
-                        lines_at(weights + step * 32));
-            commit_multiplications();
+            mbarrier_wait_parity(arrived + slot, phase);
+            fence_proxy_async();
+            multiply_stage(sums, lines, weights, warp);
             if (stage > start) {
-                wait_for_multiplications<1>();
+                wgmma_wait_group<1>();
                 release(slot == 0 ? SLOTS - 1 : slot - 1);
             }
             NEXT_SLOT(slot)
         }
-        wait_for_multiplications<0>();
+        wgmma_wait_group<0>();
         if (start < stop)
             release(slot == 0 ? SLOTS - 1 : slot - 1);
 #else
-            wait_for_copies<LEAD - 1>();
+            cp_async_wait_group<LEAD - 1>();
             BARRIER();
             copy_ahead();
-            uint x_address = lines + (warp_p * (TILE_P / WARPS_P) + lane % 16) * LINE
-                             + ((lane / 16 ^ lane % 8) << 4);
-            uint weight_address = weights + (warp_m * (TILE_M / WARPS_M)
-                                             + lane / 16 * 8 + lane % 8) * LINE
-                                  + ((lane / 8 % 2 ^ lane % 8) << 4);
-            int left_over = CEIL_DIV(pieces, 2) - stage * STEPS;
-            if (left_over >= STEPS) {
-                UNROLL for (int k = 0; k < STEPS; k += WARPS_K)
-                    multiply_step(sums, x_address, weight_address, k + (int)warp_k);
-            } else {
-                _Pragma("unroll 1") for (int k = (int)warp_k; k < left_over; k += WARPS_K)
-                    multiply_step(sums, x_address, weight_address, k);
-            }
+            multiply_stage(sums, lines, weights, CEIL_DIV(pieces, 2) - stage * STEPS, warp_m, warp_p,
+                           warp_k, lane);
             NEXT_SLOT(slot)
         }
 #endif
@@ -352,9 +345,9 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
 #if HOLDERS == 1
 #if STAGED && WGMMA
         UNROLL for (int stage = 0; stage < OPERAND_STAGES; stage++)
-            wait_for_turn(arrived + (slot + stage) % SLOTS, turn + (slot + stage >= SLOTS));
+            mbarrier_wait_parity(arrived + (slot + stage) % SLOTS, phase + (slot + stage >= SLOTS));
 #elif STAGED
-        wait_for_copies<LEAD - OPERAND_STAGES>();
+        cp_async_wait_group<LEAD - OPERAND_STAGES>();
         BARRIER();
 #endif
         first_m += warp_m * (TILE_M / WARPS_M) + lane % 4 * VECTOR;
@@ -388,34 +381,13 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit
 #endif
 #else
         float4 *partial = (float4 *)(memory + SLOTS * (SLOT_BYTES / 1024));
-        int holder = rank * WARPS_K + (int)warp_k;
         CLUSTER_WAIT(); /* all work-groups of the cluster have started and can be written to */
-        UNROLL for (int i = 0; i < FRAGMENTS_P; i++)
-            UNROLL for (int half = 0; half < 2; half++)
-                UNROLL for (int block = 0; block < BLOCKS; block++) {
-                    int set = ((int)FRAGMENT_LINE(i) / 8 + half) * (WARPS_M * BLOCKS)
-                              + (int)warp_m * BLOCKS + block;
-                    float4 *there = of_group(partial, set % CLUSTER)
-                                    + (holder * SHARE + set / CLUSTER) * (VECTOR * 8) + lane;
-                    UNROLL for (int v = 0; v < VECTOR / 4; v++) {
-                        const float (&lower)[4] = sums[i][block * OF_BLOCK + 2 * v];
-                        const float (&upper)[4] = sums[i][block * OF_BLOCK + 2 * v + 1];
-                        there[v * 32] = MAKE4(lower[half * 2], lower[half * 2 + 1],
-                                              upper[half * 2], upper[half * 2 + 1]);
-                    }
-                }
+        give_sums(partial, sums, rank * WARPS_K + (int)warp_k, warp, warp_m, warp_p, lane);
         CLUSTER_BARRIER();
         for (int share = (int)warp; share < SHARE; share += WARPS) {
             int set = share * CLUSTER + rank;
             float values[VECTOR] = {};
-            UNROLL for (int other = 0; other < HOLDERS; other++)
-                UNROLL for (int v = 0; v < VECTOR / 4; v++) {
-                    float4 more = partial[(other * SHARE + share) * (VECTOR * 8) + v * 32 + lane];
-                    values[4 * v] += more.x;
-                    values[4 * v + 1] += more.y;
-                    values[4 * v + 2] += more.z;
-                    values[4 * v + 3] += more.w;
-                }
+            add_parts(values, partial, share, lane);
             if (SUMS % CLUSTER == 0 || set < SUMS)
                 store(values, first_pixel + set / (WARPS_M * BLOCKS) * 8 + (int)lane / 4,
                       first_m + set % (WARPS_M * BLOCKS) * 4 * VECTOR + (int)lane % 4 * VECTOR, 0);

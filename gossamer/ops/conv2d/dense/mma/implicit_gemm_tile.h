@@ -19,6 +19,35 @@
  *
  * HALVES, KEEPS_WEIGHTS and STAGED are those of implicit_gemm.cu. */
 
+#pragma once
+
+#if !defined CONFIGURED && !defined HALVES
+#define HALVES 1 /* 1: operands are 16-bit floats; 0: they are floats, which are read as TF32 */
+#endif
+#if !defined CONFIGURED && !defined TILE_P
+#define TILE_P 128 /* output pixels of a tile */
+#define TILE_M 64 /* output channels of a tile */
+#define WARPS_P 4 /* warps along the pixels of a tile */
+#define WARPS_M 1 /* warps along the output channels of a tile; 1 with WGMMA */
+#define WARPS_K 1 /* warps that share the K range of a tile; 1 with WGMMA */
+#define SLOTS 3 /* slots for the lines of a stage in shared memory */
+/* 1: a work-group keeps the weights of its output channels for all tiles */
+#define KEEPS_WEIGHTS 0
+#define STAGED 0 /* 1: the epilogue's tensor operand is copied to shared memory ahead */
+#endif
+#if !defined CONFIGURED && !defined CLUSTER
+#define CLUSTER 1 /* work-groups that share the K range of a tile */
+#endif
+#if !defined CONFIGURED && !defined WGMMA
+#define WGMMA 0 /* 1: four warps multiply together by wgmma (sm_90a) */
+#endif
+#if !defined CONFIGURED && !defined COPIER_REGISTERS
+#define COPIER_REGISTERS 40 /* registers of a work-item that copies, with WGMMA */
+#define MULTIPLIER_REGISTERS 232 /* registers of a work-item that multiplies, with WGMMA */
+#endif
+
+#include "dialect/common.h"
+
 #define WARPS (WARPS_P * WARPS_M * WARPS_K) /* warps that multiply */
 #define WORK_GROUP_SIZE (32 * WARPS + (WGMMA ? COPIERS : 0))
 #if WGMMA

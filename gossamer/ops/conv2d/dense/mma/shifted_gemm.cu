@@ -36,6 +36,32 @@
  * WEIGHT_SLOTS      slots for stages, where they are not kept
  * MULTIPLIER_REGISTERS, COPIER_REGISTERS   registers of a work-item that multiplies, or copies */
 
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+#define HALVES 1 /* 1: operands are float16 */
+#define TILE_M 64 /* output channels of a product; with TURNED its places */
+#define TURNED 0 /* 0: the rows of a product are places; otherwise the warpgroups along the channels */
+#define WARPGROUPS 2 /* warpgroups that multiply */
+#define UNITS 1 /* units of a tile that a warpgroup multiplies, at most */
+#define SLICE 64 /* input channels that are copied at once */
+#define RUNS 2 /* slots for runs */
+#define WEIGHT_SLOTS 0 /* slots for stages, where they are not kept */
+#define KEEPS_WEIGHTS 1 /* 1: each stage has its own slot and is copied once */
+#define ORDERED 0 /* 1: two warpgroups multiply one after the other */
+#define LINES 0 /* 1: a place is a line of 128 bytes; 0: the places of a chunk lie side by side */
+#define CLUSTER 1 /* work-groups of a cluster */
+#define COPIER_REGISTERS 40 /* registers of a work-item that copies */
+#define MULTIPLIER_REGISTERS 232 /* registers of a work-item that multiplies */
+#endif
+
+#include "dialect/common.h"
+#include "ptx/cluster.h"
+#include "ptx/cp_async.h"
+#include "ptx/griddepcontrol.h"
+#include "ptx/mbarrier.h"
+#include "ptx/wgmma.h"
+#include "mma/warpgroup.h"
+#include "ops/epilogue.h"
+
 #define COPY_WARPS 3 /* warps that copy runs */
 #define WORK_GROUP_SIZE (128 * (WARPGROUPS + 1))
 #define CHUNKS (SLICE / 8)
@@ -65,7 +91,7 @@ INLINE ulong pieces_at(uint address, int pieces)
 
 /* Arrives at the barrier in the shared memory of a work-group of the cluster that corresponds to
  * one in the own. */
-[[maybe_unused]] INLINE void arrive_at_group(ulong *barrier, int group)
+[[maybe_unused]] INLINE void mbarrier_arrive_cluster(ulong *barrier, int group)
 {
     asm volatile("{ .reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; "
                  "mbarrier.arrive.shared::cluster.b64 _, [there]; }"
@@ -74,7 +100,7 @@ INLINE ulong pieces_at(uint address, int pieces)
 
 /* Copies bytes to the same place in the shared memory of the work-groups of the cluster whose bits
  * are set, where the barriers that correspond to `barrier` expect them. */
-[[maybe_unused]] INLINE void copy_bytes_to_groups(uint target, const void *source, int bytes,
+[[maybe_unused]] INLINE void cp_async_bulk_multicast(uint target, const void *source, int bytes,
                                                   ulong *barrier, ushort groups)
 {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
@@ -94,7 +120,7 @@ struct Multiplier {
     int run_bytes, run_pieces, slices, taps, kernel_w, pitch;
     ulong *run_filled, *run_read, *weights_filled, *weights_read, *may_multiply;
     int run_slot, weight_slot;
-    uint run_turn, weight_turn;
+    uint run_phase, weight_phase;
 };
 
 /* Arrives at a barrier for the warp, and at those that correspond to it in `groups` work-groups of
@@ -104,9 +130,9 @@ template <int groups = 1> INLINE void release(ulong *barrier)
     WARP_BARRIER();
     int lane = LOCAL_ID(0) % 32;
     if (groups > 1 && lane < groups)
-        arrive_at_group(barrier, lane);
+        mbarrier_arrive_cluster(barrier, lane);
     else if (lane == 0)
-        arrive(barrier);
+        mbarrier_arrive(barrier);
 }
 
 /* Adds the products of a tile to the sums of so many units of the warpgroup. */
@@ -115,20 +141,20 @@ template <int units> INLINE void multiply_tile(float (&sums)[UNITS][TILE_M / 8][
     ulong *last_run = its.run_read;
     [[maybe_unused]] ulong *last_weights = its.weights_read;
     for (int slice = 0; slice < its.slices; slice++) {
-        wait_for_turn(its.run_filled + its.run_slot, its.run_turn);
-        show_writes();
+        mbarrier_wait_parity(its.run_filled + its.run_slot, its.run_phase);
+        fence_proxy_async();
         uint run = its.runs + its.run_slot * its.run_bytes
                    + its.place_group * (UNIT * (LINES ? 128 : 16));
         int shift = 0, tap_column = 0;
         for (int tap = 0; tap < its.taps; tap++) {
             int slot = KEEPS_WEIGHTS ? slice * its.taps + tap : its.weight_slot;
-            wait_for_turn(its.weights_filled + slot, KEEPS_WEIGHTS ? 0 : its.weight_turn);
+            mbarrier_wait_parity(its.weights_filled + slot, KEEPS_WEIGHTS ? 0 : its.weight_phase);
             ulong weights = pieces_at(its.kept + slot * STAGE_BYTES + its.channel_group * (64 * 16),
                                       OUT_PART);
-            begin_multiplications();
+            wgmma_fence();
             UNROLL for (int i = 0; i < units; i++) {
 #if LINES
-                ulong lines = lines_at(run + (i * (PLACE_GROUPS * UNIT) + shift) * 128);
+                ulong lines = matrix_descriptor(run + (i * (PLACE_GROUPS * UNIT) + shift) * 128);
                 int step_pieces = 2;
 #else
                 ulong lines = pieces_at(run + (i * (PLACE_GROUPS * UNIT) + shift) * 16,
@@ -139,15 +165,15 @@ template <int units> INLINE void multiply_tile(float (&sums)[UNITS][TILE_M / 8][
                     ulong some_places = lines + step * step_pieces;
                     ulong some_weights = weights + step * (2 * OUT_PART);
 #if TURNED
-                    multiply_lines(sums[i], some_weights, some_places);
+                    wgmma_ss(sums[i], some_weights, some_places);
 #else
-                    multiply_lines(sums[i], some_places, some_weights);
+                    wgmma_ss(sums[i], some_places, some_weights);
 #endif
                 }
             }
-            commit_multiplications();
+            wgmma_commit_group();
             if (slice + tap > 0) {
-                wait_for_multiplications<1>();
+                wgmma_wait_group<1>();
 #if !KEEPS_WEIGHTS
                 release<CLUSTER>(last_weights);
 #endif
@@ -158,7 +184,7 @@ template <int units> INLINE void multiply_tile(float (&sums)[UNITS][TILE_M / 8][
             last_weights = its.weights_read + its.weight_slot;
             if (++its.weight_slot == WEIGHT_SLOTS) {
                 its.weight_slot = 0;
-                its.weight_turn++;
+                its.weight_phase++;
             }
 #endif
             shift++;
@@ -170,20 +196,20 @@ template <int units> INLINE void multiply_tile(float (&sums)[UNITS][TILE_M / 8][
         last_run = its.run_read + its.run_slot;
         if (++its.run_slot == RUNS) {
             its.run_slot = 0;
-            its.run_turn++;
+            its.run_phase++;
         }
     }
 #if ORDERED
     release(its.may_multiply + (its.group ^ 1));
 #endif
-    wait_for_multiplications<0>();
+    wgmma_wait_group<0>();
 #if !KEEPS_WEIGHTS
     release<CLUSTER>(last_weights);
 #endif
     release(last_run);
 }
 
-KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_gemm(
+KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_gemm(
     const HALF *RESTRICT x, const uint4 *RESTRICT weight, HALF *RESTRICT y, int units, int places,
     DIVISOR(image_places), DIVISOR(pitch), int kernel_w, int taps, int slices, int halo,
     int run_pieces, int run_bytes, int channels, int out_channels, int height, int width,
@@ -191,7 +217,7 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_gemm(
     int x_first, int y_first, int y_channels EPILOGUE_PARAMETERS)
 {
     DYNAMIC_SHARED(Memory, memory)
-    SUCCESSOR_MAY_BEGIN();
+    pdl_trigger();
     int item = LOCAL_ID(0), stages = slices * taps;
     uint lane = (uint)item % 32, warp = (uint)item / 32, group = warp / 4;
     uint runs = shared_address(memory) + BARRIERS_BYTES;
@@ -202,17 +228,17 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_gemm(
     [[maybe_unused]] ulong *weights_read = weights_filled + weight_slots;
     if (item == 0) {
         UNROLL for (int slot = 0; slot < RUNS; slot++) {
-            begin_barrier(run_filled + slot, 32 * COPY_WARPS);
-            begin_barrier(run_read + slot, 4 * WARPGROUPS);
+            mbarrier_init(run_filled + slot, 32 * COPY_WARPS);
+            mbarrier_init(run_read + slot, 4 * WARPGROUPS);
         }
-        begin_barrier(may_multiply, 4);
-        begin_barrier(may_multiply + 1, 4);
+        mbarrier_init(may_multiply, 4);
+        mbarrier_init(may_multiply + 1, 4);
         for (int slot = 0; slot < weight_slots; slot++) {
-            begin_barrier(weights_filled + slot, 1);
+            mbarrier_init(weights_filled + slot, 1);
             if (!KEEPS_WEIGHTS)
-                begin_barrier(weights_read + slot, 4 * WARPGROUPS * CLUSTER);
+                mbarrier_init(weights_read + slot, 4 * WARPGROUPS * CLUSTER);
         }
-        show_barriers();
+        fence_mbarrier_init();
     }
     CLUSTER_BARRIER();
     int first_m = GROUP_ID(1) * OUT_PART, ranges = GROUP_COUNT(0);
@@ -223,53 +249,53 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_gemm(
     int end_unit = first_unit + most_units;
 
     if (warp >= 4 * WARPGROUPS) {
-        set_fewer_registers();
+        setmaxnreg_dec<COPIER_REGISTERS>();
         if (warp == 4 * WARPGROUPS && lane == 0) {
             const uint4 *source = weight + (size_t)GROUP_ID(1) * stages * (STAGE_BYTES / 16);
 #if KEEPS_WEIGHTS
             for (int stage = 0; stage < stages; stage++) {
-                expect_bytes(weights_filled + stage, STAGE_BYTES);
-                copy_bytes(kept + stage * STAGE_BYTES, source + stage * (STAGE_BYTES / 16),
+                mbarrier_arrive_expect_tx(weights_filled + stage, STAGE_BYTES);
+                cp_async_bulk(kept + stage * STAGE_BYTES, source + stage * (STAGE_BYTES / 16),
                            STAGE_BYTES, weights_filled + stage);
             }
 #else
             int slot = 0;
-            uint turn = 0;
+            uint phase = 0;
             for (int unit = first_unit; unit < end_unit; unit += TILE_UNITS)
                 for (int stage = 0; stage < stages; stage++) {
-                    if (turn > 0)
-                        wait_for_turn(weights_read + slot, turn - 1);
-                    expect_bytes(weights_filled + slot, STAGE_BYTES);
+                    if (phase > 0)
+                        mbarrier_wait_parity(weights_read + slot, phase - 1);
+                    mbarrier_arrive_expect_tx(weights_filled + slot, STAGE_BYTES);
 #if CLUSTER > 1
                     int first = GROUP_ID(0) % CLUSTER * (STAGE_BYTES / CLUSTER);
-                    copy_bytes_to_groups(kept + slot * STAGE_BYTES + first,
+                    cp_async_bulk_multicast(kept + slot * STAGE_BYTES + first,
                                          source + (stage * STAGE_BYTES + first) / 16,
                                          STAGE_BYTES / CLUSTER, weights_filled + slot,
                                          (ushort)((1 << CLUSTER) - 1));
 #else
-                    copy_bytes(kept + slot * STAGE_BYTES, source + stage * (STAGE_BYTES / 16),
+                    cp_async_bulk(kept + slot * STAGE_BYTES, source + stage * (STAGE_BYTES / 16),
                                STAGE_BYTES, weights_filled + slot);
 #endif
                     if (++slot == WEIGHT_SLOTS) {
                         slot = 0;
-                        turn++;
+                        phase++;
                     }
                 }
 #endif
         }
-        PREDECESSOR_WAIT();
+        pdl_wait();
         if (warp == 4 * WARPGROUPS) {
             END_TOGETHER();
             return;
         }
         int copier = item - 32 * (4 * WARPGROUPS + 1), slot = 0;
-        uint turn = 0;
+        uint phase = 0;
         for (int unit = first_unit; unit < end_unit; unit += TILE_UNITS) {
             int units_here = last_unit - unit < TILE_UNITS ? last_unit - unit : TILE_UNITS;
             int pieces = units_here > 0 ? (units_here * UNIT + halo) * CHUNKS : 0;
             for (int slice = 0; slice < slices; slice++) {
-                if (turn > 0)
-                    wait_for_turn(run_read + slot, turn - 1);
+                if (phase > 0)
+                    mbarrier_wait_parity(run_read + slot, phase - 1);
                 uint run = runs + slot * run_bytes;
                 UNROLL_BY(2) for (int piece = copier; piece < pieces; piece += 32 * COPY_WARPS) {
                     int line = piece / CHUNKS, chunk = piece % CHUNKS, place = unit * UNIT + line;
@@ -285,20 +311,20 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_gemm(
                                + channel;
                     uint to = LINES ? line * 128 + ((chunk ^ line % 8) << 4)
                                     : (chunk * run_pieces + line) << 4;
-                    copy_16_bytes(run + to, x + (inside ? from : 0), inside ? 16 : 0);
+                    cp_async_16(run + to, x + (inside ? from : 0), inside ? 16 : 0);
                 }
-                arrive_when_copied(run_filled + slot);
+                cp_async_mbarrier_arrive(run_filled + slot);
                 if (++slot == RUNS) {
                     slot = 0;
-                    turn++;
+                    phase++;
                 }
             }
         }
         END_TOGETHER();
         return;
     }
-    set_more_registers();
-    PREDECESSOR_WAIT();
+    setmaxnreg_inc<MULTIPLIER_REGISTERS>();
+    pdl_wait();
 
     Multiplier its = {runs, kept, group, group / CHANNEL_GROUPS, group % CHANNEL_GROUPS, run_bytes,
                       run_pieces, slices, taps, kernel_w, pitch, run_filled, run_read,
@@ -330,7 +356,7 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_gemm(
         float sums[UNITS][TILE_M / 8][4] = {};
 #if ORDERED
         if (group + tile > 0)
-            wait_for_turn(may_multiply + group, group ? tile : tile - 1);
+            mbarrier_wait_parity(may_multiply + group, group ? tile : tile - 1);
 #endif
         if (own_units == UNITS)
             multiply_tile<UNITS>(sums, its);

@@ -9,9 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from gossamer.device.base import Device
-from gossamer.device.source import DIALECT, KernelSource
+from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Algorithm, State, Variant
-from gossamer.ops.clusters import CLUSTERS
 from gossamer.ops.conv2d.dense.implicit_im2col import channels_in_memory
 from gossamer.ops.conv2d.dense.mma.shifted_gemm_tiling import (
     Places,
@@ -22,17 +21,12 @@ from gossamer.ops.conv2d.dense.mma.shifted_gemm_tiling import (
     tile_of,
 )
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.copies import ASYNC_COPIES, COPY_BARRIERS
-from gossamer.ops.early_begin import EARLY_BEGIN
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.strided import cannot_compile, divisor
 from gossamer.ops.weights import Weights
-from gossamer.ops.wgmma import WGMMA_GROUPS
 
 _SOURCE = Path(__file__).with_name("shifted_gemm.cu")
-_HEADERS = (*DIALECT, EARLY_BEGIN, CLUSTERS, ASYNC_COPIES, WGMMA_GROUPS,
-            _SOURCE.with_name("wgmma.h"), COPY_BARRIERS)
 _MULTIPLE = 8
 """Channels that are copied, or stored, at once."""
 _MOST_PLACES = 2**30
@@ -145,5 +139,5 @@ def _source(problem: Conv2dProblem, variant: Variant) -> KernelSource:
         "CLUSTER": tile.cluster,
         "COPIER_REGISTERS": copy, "MULTIPLIER_REGISTERS": multiply,
         **epilogue_macros(problem.epilogue, tensor_dtype="float16"),
-    }, architectures=("sm_90a", "sm_90a"), headers=_HEADERS, dynamic_shared=True,
+    }, architectures=("sm_90a", "sm_90a"), dynamic_shared=True,
         begins_early=True)

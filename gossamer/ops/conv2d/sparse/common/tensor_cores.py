@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 
 from gossamer.device.base import Device
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.strided import cannot_compile
 
-TENSOR_CORES = Path(__file__).with_name("tensor_cores.h")
-"""The header with the multiplication of kernels on tensor cores."""
 ROWS = 16
 """Output channels of a tensor core instruction's tile."""
 CYCLES_PER_MICROSECOND = 1750
@@ -30,7 +26,7 @@ def unsuited(problem: Conv2dProblem, device: Device) -> str | None:
     return f"density {density:.0%}, takes at most {DENSEST:.0%}" if density > DENSEST else None
 
 
-def fragments(values: np.ndarray, precision: str) -> np.ndarray:
+def packed_fragments(values: np.ndarray, precision: str) -> np.ndarray:
     """Returns weights (..., 16, depth) as left operands of mma instructions (..., 32 lanes, 4
     registers); the depth is 16 for fp16 and 8 for tf32.
 

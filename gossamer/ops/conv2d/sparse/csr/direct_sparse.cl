@@ -1,11 +1,18 @@
 /* Direct sparse convolution: an output is the inner product of a row of the weights, in CSR, with
  * the padded input from the start of the output point's window on. For this the columns of a row
  * are stretched: instead of the index of a weight in its filter they hold the offset in x from the
- * start of a window to the input that the weight multiplies.
- *
- * THREADS   work-items of a work-group; where it is not defined, this is the kernel that stretches
- * POINTS    output points of a work-item; where it is not defined, this is the untiled kernel
- * HALVES    1: x, y and the epilogue's tensor operands are 16-bit floats */
+ * start of a window to the input that the weight multiplies. */
+
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+/* work-items of a work-group; where it is not defined, this is the kernel that stretches */
+#define THREADS 64
+/* output points of a work-item; where it is not defined, this is the untiled kernel */
+#define POINTS 1
+#define HALVES 1 /* 1: tensors are 16-bit floats; 0: they are floats */
+#endif
+
+#include "dialect/common.h"
+#include "ops/epilogue.h"
 
 #ifndef THREADS
 
@@ -87,17 +94,17 @@ KERNEL WORK_GROUP_OF(THREADS) void untiled(PARAMETERS EPILOGUE_PARAMETERS)
  *
  * Work-groups are assumed to start on the multiprocessors (units) in turn. Those of one unit mostly
  * have the same span of points, and rows that are successive in `order`, and so find in its cache
- * what others loaded. Each unit runs `turns` work-groups, the first `longer` units one more. */
+ * what others loaded. Each unit runs `waves` work-groups, the first `longer` units one more. */
 #ifdef POINTS
 KERNEL WORK_GROUP_OF(THREADS) void tiled(
-    PARAMETERS, const GLOBAL int *RESTRICT order, DIVISOR(units), int turns,
+    PARAMETERS, const GLOBAL int *RESTRICT order, DIVISOR(units), int waves,
     int longer EPILOGUE_PARAMETERS)
 {
     SHARED int tile_column[THREADS];
     SHARED float tile_value[THREADS];
     int item = LOCAL_ID(0);
-    int turn = (int)QUOTIENT(GROUP_ID(0), units), unit = GROUP_ID(0) - turn * units;
-    int work = unit * turns + (unit < longer ? unit : longer) + turn;
+    int wave = (int)QUOTIENT(GROUP_ID(0), units), unit = GROUP_ID(0) - wave * units;
+    int work = unit * waves + (unit < longer ? unit : longer) + wave;
     int span = work / out_channels, m = order[work - span * out_channels];
     uint first = (uint)span * (THREADS * POINTS) + (uint)item;
     int window[POINTS];

@@ -17,11 +17,27 @@
  * conflicts. The class counts up along channels, along x, and by ROW_CLASSES along y, so that it
  * too shifts with the output pixel.
  *
- * A place is the number of a row of shared memory times 128, plus the row's class.
- *
- * HALVES            1: x, y and the epilogue's tensor operands are 16-bit floats; 0: they are
- *                   floats, which are read as TF32
- * BLOCKS_PER_UNIT   work-groups that a multiprocessor is to hold at once */
+ * A place is the number of a row of shared memory times 128, plus the row's class. */
+
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+/* 1: x, y and the epilogue's tensor operands are 16-bit floats; 0: they are floats, which are
+ * read as TF32 */
+#define HALVES 1
+#define TILES 1 /* tiles of 16 output channels of a block, 1 or 2 */
+#define BLOCKS 4 /* blocks of a work-group */
+#define PARTS 1 /* parts of the images, each of which a warp computes */
+#define SETS 1 /* sets of HEIGHT x WIDTH output pixels of a work-group */
+#define HEIGHT 2 /* rows of output pixels of a warp */
+#define WIDTH 2 /* columns of output pixels of a warp */
+#define ROW_CLASSES 3 /* classes that a row of the image counts up */
+#define BLOCKS_PER_UNIT 1 /* work-groups that a multiprocessor is to hold at once */
+#endif
+
+#include "dialect/common.h"
+#include "ptx/cp_async.h"
+#include "ptx/ldmatrix.h"
+#include "mma/warp.h"
+#include "ops/epilogue.h"
 
 #if HALVES
 #define VECTOR 8
@@ -62,16 +78,6 @@ struct Step {
     uint4 weights[TILES];
 };
 
-#if HALVES
-/* Loads columns 0 to 7 and 8 to 15 of 8 images, and of the next 8 images. */
-INLINE void load_matrices(uint4 &loaded, uint address)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(loaded.x), "=r"(loaded.y), "=r"(loaded.z), "=r"(loaded.w)
-                 : "r"(address));
-}
-#endif
-
 /* Multiplies a step for one output pixel. kind is 0 for a step whose columns are for all tiles,
  * else the number, from 1 on, of the one tile that they are for. */
 INLINE void multiply_point(float (&sums)[TILES][PRODUCTS][4], const Step &step, int kind,
@@ -81,16 +87,16 @@ INLINE void multiply_point(float (&sums)[TILES][PRODUCTS][4], const Step &step, 
         auto multiply_all = [&](int image, uint lower, uint upper) {
             if (kind == 0)
                 UNROLL for (int tile = 0; tile < TILES; tile++)
-                    multiply(sums[tile][image], step.weights[tile], lower, upper);
+                    mma_sync(sums[tile][image], step.weights[tile], lower, upper);
             else
-                multiply(sums[(kind - 1) % TILES][image], step.weights[half], lower, upper);
+                mma_sync(sums[(kind - 1) % TILES][image], step.weights[half], lower, upper);
         };
         int place = step.places[half] + shift;
 #if HALVES
         uint address = shared_address(pool) + (place & ~127) + ((MOVED(place) ^ first_piece) << 4);
         UNROLL for (int two = 0; two < PRODUCTS / 2; two++) {
-            uint4 loaded;
-            load_matrices(loaded, address ^ two << 5);
+            /* columns 0 to 7 and 8 to 15 of 8 images, and of the next 8 images */
+            uint4 loaded = ldmatrix_x4_trans(address ^ two << 5);
             multiply_all(2 * two, loaded.x, loaded.y);
             multiply_all(2 * two + 1, loaded.z, loaded.w);
         }
@@ -116,9 +122,9 @@ INLINE void put(float *rows, const float (&sums)[PRODUCTS][4], int lane)
             *(float2 *)(row + 8 * piece + 2 * (lane % 4)) =
                 make_float2(sums[piece][2 * half], sums[piece][2 * half + 1]);
 #else
-        UNROLL for (int side = 0; side < 2; side++) {
-            int k = 2 * half + side;
-            *(float4 *)(row + 8 * (lane % 4) + 4 * side) =
+        UNROLL for (int neighbour = 0; neighbour < 2; neighbour++) {
+            int k = 2 * half + neighbour;
+            *(float4 *)(row + 8 * (lane % 4) + 4 * neighbour) =
                 MAKE4(sums[0][k], sums[1][k], sums[2][k], sums[3][k]);
         }
 #endif
@@ -136,9 +142,9 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void columns(
     DYNAMIC_SHARED(Row, pool)
     Source *sources = (Source *)(pool + stages * stage_rows);
     int item = LOCAL_ID(0), lane = item % 32, warp = item / 32;
-    int turn = warp / BLOCKS, part = turn % PARTS, set = turn / PARTS;
-    /* every fourth warp has the same scheduler, so the turns of a block go to different warps */
-    int block = GROUP_ID(1) * BLOCKS + (warp + turn) % BLOCKS;
+    int of_block = warp / BLOCKS, part = of_block % PARTS, set = of_block / PARTS;
+    /* every fourth warp has the same scheduler, so the warps of a block go to different warps */
+    int block = GROUP_ID(1) * BLOCKS + (warp + of_block) % BLOCKS;
     int tile = GROUP_ID(0), line = (int)QUOTIENT(tile, tiles_x);
     int batch_part = (int)QUOTIENT(line, tiles_y);
     int first_y = (line - batch_part * tiles_y) * (SETS * HEIGHT);
@@ -176,10 +182,10 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void columns(
             bool taken = source.piece >= 0 && unit < pixel_units;
             const uint4 *target =
                 &pool[stage * stage_rows + row].pieces[MOVED(source.place) ^ piece];
-            copy_16_bytes(shared_address(target), x + (taken ? base + source.piece : 0),
-                          taken ? 16 : 0);
+            cp_async_16(shared_address(target), x + (taken ? base + source.piece : 0),
+                        taken ? 16 : 0);
         }
-        commit_copies();
+        cp_async_commit_group();
     };
     auto fetch = [&](Step &step, int number) {
         UNROLL for (int k = 0; k < TILES; k++) {
@@ -215,7 +221,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void columns(
         int kind_ends[KINDS];
         UNROLL for (int kind = 0; kind < KINDS; kind++)
             kind_ends[kind] = *ends++;
-        wait_for_copies<1>();
+        cp_async_wait_group<1>();
         /* this phase's input has arrived, and no warp reads the chunk that is replaced */
         BARRIER();
         stage = stage + 1 < stages ? stage + 1 : 0;

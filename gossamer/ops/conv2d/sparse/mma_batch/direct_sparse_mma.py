@@ -18,13 +18,12 @@ from pathlib import Path
 
 from gossamer.device.base import Device
 from gossamer.device.limits import Limits
-from gossamer.device.source import DIALECT, KernelSource
+from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.sparse.common.tensor_cores import (
     CYCLES_PER_MICROSECOND,
     ROWS,
-    TENSOR_CORES,
     unsuited,
 )
 from gossamer.ops.conv2d.sparse.mma_batch.order import KINDS, Kind
@@ -35,7 +34,6 @@ from gossamer.ops.conv2d.sparse.mma_batch.tables import (
     block_count,
     phases_of,
 )
-from gossamer.ops.copies import ASYNC_COPIES
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.strided import divisor
@@ -219,7 +217,7 @@ class DirectSparseMma(Algorithm):
             "HEIGHT": shape.height, "WIDTH": shape.width, "BLOCKS_PER_UNIT": shape.blocks_per_unit,
             "ROW_CLASSES": ROW_CLASSES,
             **epilogue_macros(problem.epilogue, tensor_dtype=y.dtype, one_channel=True)},
-            architectures=("sm_80", "sm_100"), headers=(*DIALECT, ASYNC_COPIES, TENSOR_CORES),
+            architectures=("sm_80", "sm_100"),
             dynamic_shared=True))
         tiles_x, tiles_y = shape.tiles_of(problem)
         groups_apart = block_count(problem, shape.tiles, shape.blocks) // shape.blocks

@@ -119,7 +119,7 @@ def blocks_of(rows: np.ndarray, mask: np.ndarray, tiles: int) -> list[TileBlock]
     return blocks
 
 
-def dealt(blocks: list[TileBlock], together: int, turns: int) -> list[TileBlock]:
+def dealt(blocks: list[TileBlock], together: int, warps_a_block: int) -> list[TileBlock]:
     """Returns blocks in the order of work-groups, `together` in each, so that work-groups, and the
     four schedulers of each, get similar sums of work. Empty blocks fill the last work-group."""
     count = -(-len(blocks) // together)
@@ -128,15 +128,15 @@ def dealt(blocks: list[TileBlock], together: int, turns: int) -> list[TileBlock]
     blocks = blocks + nothing * (count * together - len(blocks))
     dealt: list[TileBlock] = []
     for share in _shares(blocks, [together] * count):
-        dealt += _arranged(share, turns)
+        dealt += _arranged(share, warps_a_block)
     return dealt
 
 
-def _arranged(blocks: list[TileBlock], turns: int) -> list[TileBlock]:
+def _arranged(blocks: list[TileBlock], warps_a_block: int) -> list[TileBlock]:
     """Returns the blocks of a work-group in an order in which its schedulers have similar sums of
     work: warp w multiplies block (w + turn) modulo their number and belongs to scheduler w
     modulo 4."""
-    warps = np.arange(turns * len(blocks))
+    warps = np.arange(warps_a_block * len(blocks))
     warps_of = np.zeros((4, len(blocks)))
     np.add.at(warps_of, (warps % 4, (warps + warps // len(blocks)) % len(blocks)), 1)
     work = np.array([block.work for block in blocks], float)

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.conv2d.sparse.common.tensor_cores import ROWS, fragments
+from gossamer.ops.conv2d.sparse.common.tensor_cores import ROWS, packed_fragments
 from gossamer.ops.conv2d.sparse.mma_batch.order import Kind, TileBlock, blocks_of, dealt, scheduled
 from gossamer.ops.lru_cache import LruCache
 from gossamer.ops.weights import Weights
@@ -63,7 +63,7 @@ class BatchTables:
     kind: the precision.
     tiles: tiles of 16 output channels in a block.
     together: blocks that share a work-group.
-    turns: warps that multiply the same block.
+    warps_a_block: warps that multiply the same block.
     geometry: the staging of the input.
 
     The tables by name: "starts" has for each block its first step and, phase by phase, the end of
@@ -80,13 +80,13 @@ class BatchTables:
     kind: Kind
     tiles: int
     together: int
-    turns: int
+    warps_a_block: int
     geometry: Geometry
 
     def key(self, part: str) -> str:
         """Returns the name under which a table is cached with the weights."""
-        return (f"{part} of {self.tiles} tiles, {self.together} x {self.turns}, {self.kind}, "
-                f"{self.geometry}")
+        return (f"{part} of {self.tiles} tiles, {self.together} x {self.warps_a_block}, "
+                f"{self.kind}, {self.geometry}")
 
     def packing(self, part: str) -> Callable[[Mapping[str, np.ndarray]], np.ndarray]:
         """Returns a function that packs a layer's arrays into a table."""
@@ -108,10 +108,10 @@ class BatchTables:
         for first in range(0, problem.out_channels, per_group):
             rows = np.arange(first, first + per_group)
             blocks = blocks_of(rows, matrix[rows] != 0, self.tiles)
-            for number, block in enumerate(dealt(blocks, self.together, self.turns)):
+            for number, block in enumerate(dealt(blocks, self.together, self.warps_a_block)):
                 # the blocks of one scheduler round their share of a phase differently
-                turn = number % self.together // 4
-                rounding = (turn + 0.5) / -(-self.together // 4)
+                of_scheduler = number % self.together // 4
+                rounding = (of_scheduler + 0.5) / -(-self.together // 4)
                 kinds = [self._steps(block, tiles, matrix, rounding) for tiles in block.kinds]
                 block_starts = [step]
                 for phase in range(phases_of(problem, self.geometry)):
@@ -128,7 +128,7 @@ class BatchTables:
         values.append(np.zeros((1, self.tiles, ROWS, depth), np.float32))
         return {"starts": np.array(starts, np.int32),
                 "places": np.concatenate(places).astype(np.int32),
-                "weights": fragments(np.concatenate(values), self.kind.precision),
+                "weights": packed_fragments(np.concatenate(values), self.kind.precision),
                 "channels": np.array(channels, np.int32).reshape(-1, self.tiles * ROWS)}
 
     def _steps(self, block: TileBlock, tiles: tuple[int, ...], matrix: np.ndarray, rounding: float

@@ -2,36 +2,53 @@
  * that no row of a block needs are left out.
  *
  * A block is 16 * TILES output channels. Its columns are the (channel, tap) pairs where one of them
- * has a nonzero, and 16 of them make a step. An octet is 8 neighbouring output pixels of a line. A
+ * has a nonzero, and 16 of them make a step. A fragment is 8 neighbouring output pixels of a line. A
  * cluster of CLUSTER work-groups computes BLOCKS blocks for a tile of `lines` lines of `width`
- * octets; each work-group multiplies the columns of its own part of the channels.
+ * fragments; each work-group multiplies the columns of its own part of the channels.
  *
  * A work-group holds its channels in shared memory, once for each of KERNEL_WIDTH taps, as that tap
- * meets them: line by line, the piece of an octet holds the eight inputs that its pixels multiply,
+ * meets them: line by line, the piece of a fragment holds the eight inputs that its pixels multiply,
  * zeros where these are outside of the image. With a vertical stride the lines that one tap meets
- * lie together: with a stride of 2 first those of even numbers, then the others. So the octets of a
+ * lie together: with a stride of 2 first those of even numbers, then the others. So the fragments of a
  * tile follow one another for each column, and the offset of a column's first piece, in `offsets`,
- * is all that is needed to find them. ldmatrix gathers 16 columns of two octets at once; since it
+ * is all that is needed to find them. ldmatrix gathers 16 columns of two fragments at once; since it
  * cannot transpose floats, a lane loads one float of every fourth column in TF32.
  *
- * A warp multiplies a block's steps for OCTETS octets; SIDES warps share a tile, PARTS warps the
- * steps. The sums of a fragment (one row tile and one octet) of all warps and work-groups are
- * written to one of the work-groups, which adds them up; fragments are assigned to these in turn.
- *
- * HALVES    1: x, y and the epilogue's tensor operands are 16-bit floats; 0: they are floats, which
- *           are read as TF32
- * DEPTH     steps that are loaded ahead
- * BATCH     inputs that a work-item loads at once
- * STRIDED   1 where the vertical stride is not 1 */
+ * A warp multiplies a block's steps for FRAGMENTS fragments; WARPS_P warps share a tile, PARTS
+ * warps the steps. All warps and work-groups write their sums of one row tile and one fragment to one
+ * of the work-groups, which adds them up; the work-groups take turns. */
 
-#define WARPS (BLOCKS * SIDES * PARTS)
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+/* 1: x, y and the epilogue's tensor operands are 16-bit floats; 0: they are floats, which are
+ * read as TF32 */
+#define HALVES 1
+#define TILES 1 /* tiles of 16 output channels of a block */
+#define BLOCKS 2 /* blocks of a work-group */
+#define WARPS_P 1 /* warps that share a tile of pixels */
+#define PARTS 2 /* warps that share the steps of a block */
+#define FRAGMENTS 4 /* fragments of a warp, an even number */
+#define CLUSTER 2 /* work-groups of a cluster */
+#define KERNEL_WIDTH 3 /* columns of the window */
+#define DEPTH 2 /* steps that are loaded ahead */
+#define BATCH 4 /* inputs that a work-item loads at once */
+#define STRIDED 0 /* 1: the vertical stride is not 1 */
+#endif
+
+#include "dialect/common.h"
+#include "ptx/cluster.h"
+#include "ptx/ldmatrix.h"
+#include "mma/warp.h"
+#include "ops/epilogue.h"
+
+#define WARPS (BLOCKS * WARPS_P * PARTS)
 #define WORK_GROUP_SIZE (32 * WARPS)
 #define HOLDERS (CLUSTER * PARTS)
-#define OF_WARP (TILES * OCTETS) /* fragments of sums of a warp, a multiple of CLUSTER */
-#define SHARE (BLOCKS * SIDES * OF_WARP / CLUSTER)
+#define OF_WARP (TILES * FRAGMENTS) /* sets of sums of a warp, a multiple of CLUSTER */
+#define SHARE (BLOCKS * WARPS_P * OF_WARP / CLUSTER)
 #define ROWS (BLOCKS * TILES * 16)
 #define WORDS (HALVES ? 1 : 2) /* words of 16 bytes in a piece */
-/* Code that runs only once waits for its own fetches, so loops of few turns are not unrolled. */
+/* Code that runs only once waits for its own fetches, so loops of few iterations are not
+ * unrolled. */
 #define ONCE_EACH _Pragma("unroll 1")
 
 /* The part of a step that a lane loads: its weights, and the offsets of its columns in bytes. */
@@ -45,32 +62,20 @@ struct Step {
 #endif
 };
 
-#if HALVES
-/* Loads two octets of the warp's 16 columns: x and y hold the first octet, z and w the second. */
-INLINE uint4 gather(uint address)
-{
-    uint4 found;
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(found.x), "=r"(found.y), "=r"(found.z), "=r"(found.w)
-                 : "r"(address) : "memory");
-    return found;
-}
-#endif
-
-/* Multiplies a step. first is the piece of the first column and the warp's first octet. */
-INLINE void multiply_step(float (&sums)[TILES][OCTETS][4], const Step &step,
+/* Multiplies a step. first is the piece of the first column and the warp's first fragment. */
+INLINE void multiply_step(float (&sums)[TILES][FRAGMENTS][4], const Step &step,
                           const REAL *first, uint lane)
 {
 #if HALVES
-    /* lanes from 16 on load the second of two octets */
+    /* lanes from 16 on load the second of two fragments */
     uint base = (uint)__cvta_generic_to_shared(first + lane / 16 * 8) + (uint)step.offset;
-    uint4 columns[OCTETS / 2];
-    UNROLL for (int two = 0; two < OCTETS / 2; two++)
-        columns[two] = gather(base + two * 32);
+    uint4 columns[FRAGMENTS / 2];
+    UNROLL for (int two = 0; two < FRAGMENTS / 2; two++)
+        columns[two] = ldmatrix_x4_trans(base + two * 32);
     UNROLL for (int t = 0; t < TILES; t++)
-        UNROLL for (int two = 0; two < OCTETS / 2; two++) {
-            multiply(sums[t][2 * two], step.weights[t], columns[two].x, columns[two].y);
-            multiply(sums[t][2 * two + 1], step.weights[t], columns[two].z, columns[two].w);
+        UNROLL for (int two = 0; two < FRAGMENTS / 2; two++) {
+            mma_sync(sums[t][2 * two], step.weights[t], columns[two].x, columns[two].y);
+            mma_sync(sums[t][2 * two + 1], step.weights[t], columns[two].z, columns[two].w);
         }
 #else
     const char *pixel = (const char *)(first + lane / 4);
@@ -78,15 +83,15 @@ INLINE void multiply_step(float (&sums)[TILES][OCTETS][4], const Step &step,
     const uint *y = (const uint *)(pixel + step.offsets.y);
     const uint *z = (const uint *)(pixel + step.offsets.z);
     const uint *w = (const uint *)(pixel + step.offsets.w);
-    UNROLL for (int octet = 0; octet < OCTETS; octet++)
+    UNROLL for (int fragment = 0; fragment < FRAGMENTS; fragment++)
         UNROLL for (int t = 0; t < TILES; t++) {
-            multiply(sums[t][octet], step.weights[t][0], x[octet * 8], y[octet * 8]);
-            multiply(sums[t][octet], step.weights[t][1], z[octet * 8], w[octet * 8]);
+            mma_sync(sums[t][fragment], step.weights[t][0], x[fragment * 8], y[fragment * 8]);
+            mma_sync(sums[t][fragment], step.weights[t][1], z[fragment * 8], w[fragment * 8]);
         }
 #endif
 }
 
-KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pixels(
+KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pixels(
     const REAL *RESTRICT x, const int *RESTRICT starts, const int *RESTRICT offsets,
     const uint4 *RESTRICT weights, const int *RESTRICT channels, REAL *RESTRICT y,
     DIVISOR(tiles_across), int lines, DIVISOR(width), int all_channels, int group_channels,
@@ -101,7 +106,7 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pixels(
     float4 *partial = (float4 *)(memory + pieces * WORDS);
     int *numbers = (int *)(partial + HOLDERS * SHARE * 32); /* the output channels of the blocks */
     uint lane = (uint)LOCAL_ID(0) % 32, warp = (uint)LOCAL_ID(0) / 32;
-    uint block = warp % BLOCKS, side = warp / BLOCKS % SIDES, part = warp / (BLOCKS * SIDES);
+    uint block = warp % BLOCKS, warp_p = warp / BLOCKS % WARPS_P, part = warp / (BLOCKS * WARPS_P);
     uint rank = (uint)GROUP_ID(0) % CLUSTER, blocks_part = (uint)GROUP_ID(0) / CLUSTER;
     CLUSTER_ARRIVE();
     int list = (int)((blocks_part * BLOCKS + block) * CLUSTER + rank);
@@ -109,11 +114,11 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pixels(
     int number = LOCAL_ID(0) < ROWS ? channels[(int)blocks_part * ROWS + LOCAL_ID(0)] : 0;
     int image = (int)QUOTIENT(GROUP_ID(2), tiles_across);
     int first_line = GROUP_ID(1) * lines;
-    int first_octet = (GROUP_ID(2) - image * tiles_across) * width;
+    int first_fragment = (GROUP_ID(2) - image * tiles_across) * width;
 
     /* A work-item copies one input of a tile for one channel after the other; where a tile has more
      * inputs than the work-group has work-items, it copies several inputs in turn. */
-    int top = first_line * stride_y - pad_top, left = first_octet * 8 * stride_x - pad_left;
+    int top = first_line * stride_y - pad_top, left = first_fragment * 8 * stride_x - pad_left;
     int first_y = top > 0 ? top : 0, first_x = left > 0 ? left : 0;
     int first_channel = (int)rank * share_channels, own_channels = group_channels - first_channel;
     int plane = in_height * in_width, step = at_once * channel_pieces * 8;
@@ -191,8 +196,8 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pixels(
     }
     BARRIER();
 
-    float sums[TILES][OCTETS][4] = {};
-    const REAL *first = inputs + side * OCTETS * 8;
+    float sums[TILES][FRAGMENTS][4] = {};
+    const REAL *first = inputs + warp_p * FRAGMENTS * 8;
     for (; next < last; next += DEPTH)
         UNROLL for (int k = 0; k < DEPTH; k++)
             if (next + k < last) {
@@ -201,13 +206,13 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pixels(
             }
 
     CLUSTER_WAIT(); /* all work-groups of the cluster have started and can be written to */
-    float4 *own_partial = partial + (((rank * PARTS + part) * BLOCKS + block) * SIDES + side)
+    float4 *own_partial = partial + (((rank * PARTS + part) * BLOCKS + block) * WARPS_P + warp_p)
                                         * (OF_WARP / CLUSTER * 32) + lane;
     UNROLL for (int owner = 0; owner < CLUSTER; owner++) {
-        float4 *there = of_group(own_partial, owner);
+        float4 *there = map_cluster(own_partial, owner);
         UNROLL for (int k = 0; k < OF_WARP / CLUSTER; k++) {
             int of_warp = k * CLUSTER + owner;
-            const float (&sum)[4] = sums[of_warp / OCTETS][of_warp % OCTETS];
+            const float (&sum)[4] = sums[of_warp / FRAGMENTS][of_warp % FRAGMENTS];
             there[k * 32] = MAKE4(sum[0], sum[1], sum[2], sum[3]);
         }
     }
@@ -219,13 +224,13 @@ KERNEL IN_CLUSTERS LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pixels(
             sum = MAKE4(sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w);
         }
         uint of_warp = share % (OF_WARP / CLUSTER) * CLUSTER + rank;
-        uint other = share / (OF_WARP / CLUSTER); /* block and side of its warp */
-        int octet = (int)(other % SIDES * OCTETS + of_warp % OCTETS);
-        int in_tile = (int)QUOTIENT(octet, width);
+        uint other = share / (OF_WARP / CLUSTER); /* block and warp_p of its warp */
+        int fragment = (int)(other % WARPS_P * FRAGMENTS + of_warp % FRAGMENTS);
+        int in_tile = (int)QUOTIENT(fragment, width);
         int out_y = first_line + in_tile;
-        int out_x = (first_octet + octet - in_tile * width) * 8 + (int)lane % 4 * 2;
+        int out_x = (first_fragment + fragment - in_tile * width) * 8 + (int)lane % 4 * 2;
         bool inside = in_tile < lines && out_y < out_height;
-        uint row = (other / SIDES * TILES + of_warp / OCTETS) * 16 + lane / 4;
+        uint row = (other / WARPS_P * TILES + of_warp / FRAGMENTS) * 16 + lane / 4;
         UNROLL for (int k = 0; k < 4; k++) {
             int channel = numbers[row + k / 2 * 8];
             if (inside && channel >= 0 && out_x + k % 2 < out_width) {

@@ -23,16 +23,14 @@ import numpy as np
 
 from gossamer.device.base import Device
 from gossamer.device.limits import Limits
-from gossamer.device.source import DIALECT, KernelSource
+from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Algorithm, State, Variant
-from gossamer.ops.clusters import CLUSTERS
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.sparse.common.row_blocks import cluster
 from gossamer.ops.conv2d.sparse.common.tensor_cores import (
     CYCLES_PER_MICROSECOND,
     ROWS,
-    TENSOR_CORES,
-    fragments,
+    packed_fragments,
     unsuited,
 )
 from gossamer.ops.conv2d.sparse.mma_pixels.tiling import (
@@ -62,7 +60,7 @@ _SHAPES = tuple(PixelTile(*numbers) for numbers in (
 
 class DirectSparsePixels(Algorithm):
     """Computes a convolution of few images on tensor cores in TF32 or float16 with float32 sums:
-    blocks of similar output channels are multiplied by octets of neighbouring pixels.
+    blocks of similar output channels are multiplied by fragments of neighbouring pixels.
 
     A column that one of a block of 16 or 32 output channels needs is multiplied for all of them: a
     NaN or infinity of the input reaches each of these, even where only zeros meet it. In TF32
@@ -124,7 +122,7 @@ class DirectSparsePixels(Algorithm):
             "BATCH": divided.batch, "STRIDED": int(problem.stride[0] > 1),
             **epilogue_macros(problem.epilogue, tensor_dtype=y.dtype)},
             architectures=("sm_90" if shape.cluster > 1 else "sm_80", "sm_100"),
-            dynamic_shared=True, headers=(*DIALECT, CLUSTERS, TENSOR_CORES)))
+            dynamic_shared=True))
         group_parts = divided.blocks // shape.blocks
         items = min(divided.items, shape.work_group)
         arguments = (
@@ -175,7 +173,7 @@ class _PixelTables:
     weight: its weights.
 
     The tables by name: "starts" has for each block and part its first step, and the end. "offsets"
-    has for each column of a step the bytes from the first column's first octet to its own.
+    has for each column of a step the bytes from the first column's first fragment to its own.
     "weights" has for each step, tile and instruction (float16: one, TF32: two of eight columns)
     four registers for each of 32 lanes. "channels" has for each row of a block its output channel,
     or -1.
@@ -234,7 +232,7 @@ class _PixelTables:
         if divided.precision == "tf32":
             places = np.ascontiguousarray(places.reshape(-1, 4, 4).swapaxes(1, 2))
         return {"starts": np.array(starts, np.int32), "offsets": places,
-                "weights": fragments(split.transpose(2, 0, 3, 1, 4), divided.precision),
+                "weights": packed_fragments(split.transpose(2, 0, 3, 1, 4), divided.precision),
                 "channels": channels}
 
     def _spread(self, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -16,7 +16,7 @@ MOST_IMAGES = 8
 """The largest batch: more images fill the tensor cores' tile alone, as in direct_sparse_mma."""
 DEPTH = 16
 """Columns of the weights in a step."""
-_OCTET = 8
+_FRAGMENT = 8
 """Pixels of a tensor core instruction's tile."""
 _BATCH = 16
 """Inputs that a work-item loads at once, at most."""
@@ -35,17 +35,17 @@ class PixelTile:
 
     tiles: tiles of 16 output channels in a block.
     blocks: blocks of a work-group.
-    sides: warps that share a tile of pixels.
+    warps_p: warps that share a tile of pixels.
     parts: warps that share the columns of a block.
-    octets: groups of eight neighbouring pixels that a warp computes.
+    fragments: groups of eight neighbouring pixels that a warp computes.
     cluster: work-groups that share the input channels.
     """
 
     tiles: int
     blocks: int
-    sides: int
+    warps_p: int
     parts: int
-    octets: int
+    fragments: int
     cluster: int
 
     @property
@@ -56,7 +56,7 @@ class PixelTile:
     @property
     def work_group(self) -> int:
         """Work-items of a work-group."""
-        return 32 * self.blocks * self.sides * self.parts
+        return 32 * self.blocks * self.warps_p * self.parts
 
     @property
     def holders(self) -> int:
@@ -64,19 +64,19 @@ class PixelTile:
         return self.cluster * self.parts
 
     @property
-    def fragments(self) -> int:
-        """Fragments, of 16 rows and one octet, that each work-group of a cluster adds up."""
-        return self.blocks * self.tiles * self.sides * self.octets // self.cluster
+    def sum_fragments(self) -> int:
+        """Fragments of sums, of 16 rows and 8 pixels, that each work-group of a cluster adds up."""
+        return self.blocks * self.tiles * self.warps_p * self.fragments // self.cluster
 
     @property
     def partial_bytes(self) -> int:
         """Bytes of shared memory for the sums of all holders that a work-group adds up."""
-        return 512 * self.holders * self.fragments
+        return 512 * self.holders * self.sum_fragments
 
 
 @dataclass(frozen=True)
 class PixelTiling:
-    """A problem divided into tiles of `lines` lines of `width` octets.
+    """A problem divided into tiles of `lines` lines of `width` fragments.
 
     Shared memory holds a work-group's channels in pieces of eight inputs: a copy of each channel
     for each horizontal tap, with the lines of a copy sorted by residue modulo the vertical stride.
@@ -93,7 +93,7 @@ class PixelTiling:
     @property
     def piece_bytes(self) -> int:
         """Bytes of a piece: eight inputs."""
-        return _OCTET * (2 if self.precision == "fp16" else 4)
+        return _FRAGMENT * (2 if self.precision == "fp16" else 4)
 
     @property
     def banks(self) -> int:
@@ -102,9 +102,9 @@ class PixelTiling:
 
     @cached_property
     def width(self) -> int:
-        """Octets of a line of a tile."""
-        octets = -(-self.problem.out_width // _OCTET)
-        return -(-octets // -(-octets // self._capacity))
+        """Fragments of a line of a tile."""
+        fragments = -(-self.problem.out_width // _FRAGMENT)
+        return -(-fragments // -(-fragments // self._capacity))
 
     @cached_property
     def lines(self) -> int:
@@ -114,13 +114,13 @@ class PixelTiling:
 
     @property
     def _capacity(self) -> int:
-        """Octets that a tile may have."""
-        return self.shape.sides * self.shape.octets
+        """Fragments that a tile may have."""
+        return self.shape.warps_p * self.shape.fragments
 
     @property
     def tiles_across(self) -> int:
         """Tiles along x."""
-        return -(-self.problem.out_width // (_OCTET * self.width))
+        return -(-self.problem.out_width // (_FRAGMENT * self.width))
 
     @property
     def tiles_down(self) -> int:
@@ -142,7 +142,7 @@ class PixelTiling:
     def span(self) -> tuple[int, int]:
         """Input lines and columns that the windows of a tile cover."""
         p = self.problem
-        outputs = (self.lines, _OCTET * self.width)
+        outputs = (self.lines, _FRAGMENT * self.width)
         height, width = ((count - 1) * stride + (kernel - 1) * dilation + 1
                          for count, stride, kernel, dilation
                          in zip(outputs, p.stride, p.kernel, p.dilation, strict=True))
@@ -212,7 +212,7 @@ class PixelTiling:
         return None
 
     def places(self, channel: np.ndarray, row: np.ndarray, column: np.ndarray) -> np.ndarray:
-        """Returns the index of the first octet's piece for columns of the weights."""
+        """Returns the index of the first fragment's piece for columns of the weights."""
         stride = self.problem.stride[0]
         line = row * self.problem.dilation[0]
         return (channel * self.channel_pieces + column * self.tap_pieces
@@ -242,14 +242,14 @@ def cycles(divided: PixelTiling, limits: Limits) -> float:
         _SIMILAR * (1 - (1 - density) ** shape.rows), 1)
     steps = (columns / DEPTH + 0.5) / shape.parts
     longest = math.ceil((_LONGEST * columns / DEPTH + 0.5) / shape.parts)
-    warps = shape.blocks * shape.sides * shape.parts
-    issued = 12 + shape.tiles * (1 + shape.octets) + shape.octets / 2
+    warps = shape.blocks * shape.warps_p * shape.parts
+    issued = 12 + shape.tiles * (1 + shape.fragments) + shape.fragments / 2
     # TF32 takes two instructions and four loads where float16 takes one and two
     factor = 2 if divided.precision == "tf32" else 1
-    multiplied = warps * steps * factor * max(issued / 4, 1.7 * shape.tiles * shape.octets,
-                                            2.6 * shape.octets + 4 * shape.tiles + 1)
-    waited = longest * (80 + factor * (2 * shape.octets + 4 * shape.tiles * shape.octets))
-    summed = shape.partial_bytes / 64 + 25.0 * shape.fragments
+    multiplied = warps * steps * factor * max(issued / 4, 1.7 * shape.tiles * shape.fragments,
+                                            2.6 * shape.fragments + 4 * shape.tiles + 1)
+    waited = longest * (80 + factor * (2 * shape.fragments + 4 * shape.tiles * shape.fragments))
+    summed = shape.partial_bytes / 64 + 25.0 * shape.sum_fragments
     latency = 1500 + 700 * (divided.batches * chunks - 1) + 400 * (shape.cluster > 1)
     return waves * (latency + concurrent * (staged + summed)
                     + max(waited, concurrent * multiplied))

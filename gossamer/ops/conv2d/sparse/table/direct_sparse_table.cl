@@ -10,15 +10,30 @@
  *
  * Output points are counted over (lines, places, images). In LINEAR a line has as many places as an
  * input line; those past the last output are computed and not stored, and the window of a point
- * starts at the number of the point. Otherwise the start of every point's window is computed.
- *
- * MASKED     1: x has no padding. sides holds for each column a bit for the row of its tap (bits 0
- *            to 15) and one for the column of its tap (bits 16 to 31). A point has those bits set
- *            whose taps are outside of x, and reads zeros for them
- * VECTOR     neighbouring points that are loaded and stored at once: 1, or 4 images
- * DISTANCE   points from a work-item's point (or vector) to its next one: LANES * VECTOR, or less
- *            where that would be past the last point
- * HALVES     1: x, y and the epilogue's tensor operands are 16-bit floats */
+ * starts at the number of the point. Otherwise the start of every point's window is computed. */
+
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+#define ROWS 4 /* output channels of a block */
+#define POINTS 4 /* output points of a work-item */
+#define LANES 32 /* work-items of a set, which computes LANES * POINTS output points of a block */
+#define BLOCKS 1 /* blocks of a work-group */
+#define SPLITS 1 /* sets that share the columns of a block: 1 or a multiple of ROWS */
+/* 1: x has no padding. tap_masks holds for each column a bit for the row of its tap (bits 0 to
+ * 15) and one for the column of its tap (bits 16 to 31). A point has those bits set whose taps
+ * are outside of x, and reads zeros for them */
+#define MASKED 0
+#define VECTOR 1 /* neighbouring points that are loaded and stored at once: 1, or 4 images */
+/* points from a work-item's point (or vector) to its next one: LANES * VECTOR, or less where
+ * that would be past the last point */
+#define DISTANCE 32
+/* 1: a line has as many places as an input line; 0: the start of every point's window is
+ * computed */
+#define LINEAR 1
+#define HALVES 1 /* 1: tensors are 16-bit floats; 0: they are floats */
+#endif
+
+#include "dialect/common.h"
+#include "ops/epilogue.h"
 
 #define SET_COUNT (BLOCKS * SPLITS)
 #define WORK_GROUP_SIZE (LANES * SET_COUNT)
@@ -86,7 +101,7 @@
 #if MASKED
 #define READ(target, k, part)                     \
     target = ZERO_FETCHED;                        \
-    if (!(outside[k] & next_sides.part))          \
+    if (!(outside[k] & next_tap_masks.part))          \
         target = FETCH(k, next.part);
 #else
 #define READ(target, k, part) target = FETCH(k, next.part);
@@ -111,7 +126,7 @@ KERNEL WORK_GROUP_OF(WORK_GROUP_SIZE) void direct_sparse_table(
     int count, DIVISOR(line), DIVISOR(images), int places, int x_start, int x_plane, int x_line,
     int x_place, int y_channel, int y_plane, int y_line, int y_place
 #if MASKED
-    , const GLOBAL int4 *RESTRICT sides, int height, int width, int kernel_height,
+    , const GLOBAL int4 *RESTRICT tap_masks, int height, int width, int kernel_height,
     int kernel_width, int stride_y, int stride_x, int pad_top, int pad_left, int dilation_y,
     int dilation_x
 #endif
@@ -171,7 +186,7 @@ KERNEL WORK_GROUP_OF(WORK_GROUP_SIZE) void direct_sparse_table(
     int end = start + length * (split + 1) / SPLITS;
     int4 next = columns[four]; /* four more stand behind the last block */
 #if MASKED
-    int4 next_sides = sides[four];
+    int4 next_tap_masks = tap_masks[four];
 #endif
     while (four < end) {
         FETCHED_UNIT input[4][VECTORS];
@@ -191,7 +206,7 @@ KERNEL WORK_GROUP_OF(WORK_GROUP_SIZE) void direct_sparse_table(
         }
         next = columns[++four];
 #if MASKED
-        next_sides = sides[four];
+        next_tap_masks = tap_masks[four];
 #endif
         UNROLL for (int column = 0; column < 4; column++)
             UNROLL for (int k = 0; k < VECTORS; k++) {

@@ -101,8 +101,8 @@ class DirectSparseTable(Algorithm):
             source = workspace_buffer
         blocks = -(-problem.out_channels // problem.groups // form.rows) * problem.groups
         parts = -(-blocks // form.blocks)
-        tables, sides = _tables(weights, problem, form.rows, read)
-        masking = (sides(), problem.height, problem.width, *problem.kernel, *problem.stride,
+        tables, tap_masks = _tables(weights, problem, form.rows, read)
+        masking = (tap_masks(), problem.height, problem.width, *problem.kernel, *problem.stride,
                    *problem.pads[:2], *problem.dilation) if form.masked else ()
         launches.append(Launch(
             kernel, (parts * division.tiles * walk.planes,), (form.work_group,),
@@ -156,8 +156,8 @@ def _workspace(problem: Conv2dProblem, x: TensorSpec, form: TableForm) -> int:
 def _tables(weights: Weights, problem: Conv2dProblem, rows: int,
             x: TensorSpec) -> tuple[list[Argument], Callable[[], Argument]]:
     """Returns the kernel's tables of the weights, with columns as offsets in the input x as it is
-    read, and a function that returns the table of the columns' sides. Weights are put into blocks
-    once for all input sizes."""
+    read, and a function that returns the table of the columns' tap masks. Weights are put into
+    blocks once for all input sizes."""
     @cache
     def blocks() -> Table:
         return table(weights.arrays["weight"], problem.groups, rows)
@@ -169,7 +169,7 @@ def _tables(weights: Weights, problem: Conv2dProblem, rows: int,
         channel, tap = np.divmod(blocks().columns, problem.kernel[0] * problem.kernel[1])
         return (channel, *np.divmod(tap, problem.kernel[1]))
 
-    def sides(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+    def tap_masks(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
         _, row, column = places()
         return (1 << row.astype(np.int64) | 1 << 16 + column.astype(np.int64)).astype(np.uint32)
 
@@ -184,4 +184,4 @@ def _tables(weights: Weights, problem: Conv2dProblem, rows: int,
              weights.packed(f"channels of {rows} rows", pack("channels")),
              weights.packed(f"columns of {rows} rows, {strides}", offsets),
              weights.packed(f"values of {rows} rows", pack("values"))],
-            lambda: weights.packed(f"sides of {rows} rows", sides))
+            lambda: weights.packed(f"tap masks of {rows} rows", tap_masks))

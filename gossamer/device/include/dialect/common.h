@@ -6,7 +6,12 @@
  * and tile sizes are macros. Pointer parameters carry GLOBAL or SHARED_POINTER. SHARED arrays are
  * declared at the outermost scope of a kernel. No kernel returns before a BARRIER. */
 
-#if !defined(__OPENCL_VERSION__) && !defined(__CUDACC__)
+#pragma once
+
+#include "dialect/cuda.h"
+#include "dialect/opencl.h"
+
+#if !defined(__OPENCL_C_VERSION__) && !defined(__CUDACC__)
 #error "the dialect knows OpenCL C and CUDA C++ (NVRTC), and no other compiler"
 #endif
 

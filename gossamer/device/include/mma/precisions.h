@@ -1,7 +1,13 @@
-/* Products of tensor cores in three precisions, of operands that are loaded as words of 16 bytes.
- *
- * HALVES  1: operands are 16-bit floats; 0: they are floats
- * TF32    1: floats are multiplied as TF32; 0: as float32 */
+/* Products of tensor cores in three precisions, of operands that are loaded as words of 16 bytes. */
+
+#pragma once
+
+#if !defined CONFIGURED && !defined TF32
+#define TF32 0 /* without HALVES 1: floats are multiplied as TF32; 0: as float32 */
+#endif
+
+#include "dialect/common.h"
+#include "mma/warp.h"
 
 #if HALVES || TF32
 typedef uint4 Pixels;
@@ -15,7 +21,7 @@ INLINE uint4 as_operands(const uint4 &words)
 [[maybe_unused]] INLINE void multiply_tile(float (&sum)[4], const Pixels &pixels,
                                            const Weights &weights, int tile)
 {
-    multiply(sum, pixels, tile ? weights.z : weights.x, tile ? weights.w : weights.y);
+    mma_sync(sum, pixels, tile ? weights.z : weights.x, tile ? weights.w : weights.y);
 }
 #else
 /* Numbers as sums of two that TF32 represents: the first has the upper 11 bits, rounded, and the
@@ -51,9 +57,9 @@ INLINE Operands as_operands(const uint4 &words)
 {
     const uint4 &upper = weights.upper, &lower = weights.lower;
     float of_step[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-    multiply(of_step, pixels.lower, tile ? upper.z : upper.x, tile ? upper.w : upper.y);
-    multiply(of_step, pixels.upper, tile ? lower.z : lower.x, tile ? lower.w : lower.y);
-    multiply(of_step, pixels.upper, tile ? upper.z : upper.x, tile ? upper.w : upper.y);
+    mma_sync(of_step, pixels.lower, tile ? upper.z : upper.x, tile ? upper.w : upper.y);
+    mma_sync(of_step, pixels.upper, tile ? lower.z : lower.x, tile ? lower.w : lower.y);
+    mma_sync(of_step, pixels.upper, tile ? upper.z : upper.x, tile ? upper.w : upper.y);
     UNROLL for (int i = 0; i < 4; i++)
         sum[i] += of_step[i];
 }

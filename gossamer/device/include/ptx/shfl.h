@@ -1,5 +1,9 @@
 /* Sums over the work-items of a warp. */
 
+#pragma once
+
+#include "dialect/common.h"
+
 /* Returns the sum of a value over the lanes of a warp, to each of them. */
 [[maybe_unused]] INLINE float warp_sum(float value, uint lane)
 {

@@ -1,7 +1,16 @@
-/* Multiplication by a warpgroup, four warps, whose operands lie in shared memory (sm_90a).
- *
- * HALVES  1: operands are float16; 0: they are floats, which are read as TF32
- * TILE_M  lines of the right operand: 64, 96, 128, 160, 192 or 256 */
+/* Multiplication by a warpgroup, four warps, whose operands lie in shared memory (sm_90a). */
+
+#pragma once
+
+#if !defined CONFIGURED && !defined HALVES
+#define HALVES 1 /* 1: operands are float16; 0: they are floats, which are read as TF32 */
+#endif
+#if !defined CONFIGURED && !defined TILE_M
+#define TILE_M 64 /* lines of the right operand: 64, 96, 128, 160, 192 or 256 */
+#endif
+
+#include "dialect/common.h"
+#include "ptx/wgmma.h"
 
 #if HALVES
 #define WGMMA_SHAPE(n) "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.f16.f16 "
@@ -33,16 +42,17 @@
 #define FOUR(j) "+f"(sums[j][0]), "+f"(sums[j][1]), "+f"(sums[j][2]), "+f"(sums[j][3])
 #define SIXTEEN(j) FOUR(j), FOUR(j + 1), FOUR(j + 2), FOUR(j + 3)
 
-/* Returns the descriptor of lines of 128 bytes at an address in shared memory, with the pieces of
- * each eight lines permuted: eight lines are 1024 bytes. */
-[[maybe_unused]] INLINE ulong lines_at(uint address)
+/* Returns the matrix descriptor of lines of 128 bytes at an address in shared memory, with the
+ * pieces of each eight lines permuted: eight lines are 1024 bytes. */
+[[maybe_unused]] INLINE ulong matrix_descriptor(uint address)
 {
     return (ulong)(address >> 4 & 0x3fff) | 1ull << 16 | 64ull << 32 | 1ull << 62;
 }
 
-/* Multiplies a step of 64 lines with TILE_M lines. Lane l of warp w has the sums of lines
- * 16 (w % 4) + l / 4, and 8 behind it, as it has with mma. */
-INLINE void multiply_lines(float (&sums)[TILE_M / 8][4], ulong x, ulong weights)
+/* wgmma.mma_async of two operands in shared memory: multiplies a step of 64 lines with TILE_M
+ * lines. Lane l of warp w has the sums of lines 16 (w % 4) + l / 4, and 8 behind it, as it has
+ * with mma. */
+[[maybe_unused]] INLINE void wgmma_ss(float (&sums)[TILE_M / 8][4], ulong x, ulong weights)
 {
 #if TILE_M == 64
     asm volatile(WGMMA_TEXT(64, REGISTERS_0, "%32", "%33")
@@ -73,15 +83,4 @@ INLINE void multiply_lines(float (&sums)[TILE_M / 8][4], ulong x, ulong weights)
                    SIXTEEN(24), SIXTEEN(28)
                  : "l"(x), "l"(weights));
 #endif
-}
-
-/* Give registers back, and take them: warps that copy need fewer than those that multiply. */
-INLINE void set_fewer_registers()
-{
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COPIER_REGISTERS));
-}
-
-INLINE void set_more_registers()
-{
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(MULTIPLIER_REGISTERS));
 }

@@ -1,29 +1,39 @@
 /* Clusters of CLUSTER work-groups (sm_90), which can write to one another's shared memory; without
  * them, where CLUSTER is 1, these macros cost nothing.
  *
- *   IN_CLUSTERS        goes before LAUNCH_BOUNDS of a kernel.
- *   CLUSTER_ARRIVE()   says that this work-group runs, and CLUSTER_WAIT() waits for that of all:
- *                      each once, before the first write to another work-group.
- *   CLUSTER_BARRIER()  waits for all work-items of the cluster. */
+ *   CLUSTER_DIMS       goes before LAUNCH_BOUNDS of a kernel.
+ *   CLUSTER_ARRIVE()   barrier.cluster.arrive.relaxed: says that this work-group runs.
+ *   CLUSTER_WAIT()     barrier.cluster.wait: waits for that of all. Each of both once, before the
+ *                      first write to another work-group.
+ *   CLUSTER_BARRIER()  barrier.cluster.arrive.release and .wait.acquire: waits for all work-items of
+ *                      the cluster. */
+
+#pragma once
+
+#if !defined CONFIGURED && !defined CLUSTER
+#define CLUSTER 2 /* work-groups of a cluster */
+#endif
+
+#include "dialect/common.h"
 
 #if CLUSTER > 1
-#define IN_CLUSTERS __cluster_dims__(CLUSTER, 1, 1)
+#define CLUSTER_DIMS __cluster_dims__(CLUSTER, 1, 1)
 #define CLUSTER_ARRIVE() asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory")
 #define CLUSTER_WAIT() asm volatile("barrier.cluster.wait.aligned;" ::: "memory")
 #define CLUSTER_BARRIER()                                                                         \
     asm volatile("barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;" \
                  ::: "memory")
 #else
-#define IN_CLUSTERS
+#define CLUSTER_DIMS
 #define CLUSTER_ARRIVE()
 #define CLUSTER_WAIT()
 #define CLUSTER_BARRIER() BARRIER()
 #endif
 
-/* Returns the address of the same element in the shared memory of another work-group of the
+/* mapa: returns the address of the same element in the shared memory of another work-group of the
  * cluster. */
 template <class Element>
-INLINE Element *of_group(Element *own, int other)
+INLINE Element *map_cluster(Element *own, int other)
 {
 #if CLUSTER > 1
     Element *there;

@@ -1,5 +1,8 @@
 /* Definitions for OpenCL C 1.2 of the macros that common.h describes. */
-#ifdef __OPENCL_VERSION__
+
+#pragma once
+
+#ifdef __OPENCL_C_VERSION__
 
 #define KERNEL __kernel
 #define GLOBAL __global

@@ -1,8 +1,14 @@
-/* The multiplication of kernels on tensor cores, and pairs of its float16 operands.
- *
- * HALVES  1: operands are float16; 0: they are floats, which are read as TF32 */
+/* The multiplication of kernels on tensor cores, and pairs of its float16 operands. */
 
-/* Returns two numbers as 16-bit floats, the first in the lower half. */
+#pragma once
+
+#if !defined CONFIGURED && !defined HALVES
+#define HALVES 1 /* 1: operands are float16; 0: they are floats, which are read as TF32 */
+#endif
+
+#include "dialect/common.h"
+
+/* cvt.rn.f16x2: returns two numbers as 16-bit floats, the first in the lower half. */
 [[maybe_unused]] INLINE uint two_halves(float first, float second)
 {
     uint packed;
@@ -10,9 +16,10 @@
     return packed;
 }
 
-/* Multiplies a 16 x 16 (TF32: 16 x 8) tile of weights with 8 points and adds to sum, in which a
- * lane holds rows lane / 4 and lane / 4 + 8 of the tile for points 2 (lane % 4) and the next. */
-INLINE void multiply(float (&sum)[4], const uint4 &weights, uint lower, uint upper)
+/* mma.sync.m16n8k16 (TF32: m16n8k8): multiplies a 16 x 16 (TF32: 16 x 8) tile of weights with 8
+ * points and adds to sum, in which a lane holds rows lane / 4 and lane / 4 + 8 of the tile for
+ * points 2 (lane % 4) and the next. */
+INLINE void mma_sync(float (&sum)[4], const uint4 &weights, uint lower, uint upper)
 {
 #if HALVES
     asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "

@@ -1,4 +1,7 @@
 /* Definitions for CUDA C++ (NVRTC) of the macros that common.h describes. */
+
+#pragma once
+
 #ifdef __CUDACC__
 
 #define KERNEL extern "C" __global__
@@ -47,6 +50,12 @@
 #define DYNAMIC_SHARED_PARAMETER(type, name)
 #define DYNAMIC_SHARED(type, name) extern __shared__ type name[];
 
+#ifndef __CUDACC_RTC__
+/* the headers that nvcc includes define these otherwise */
+#define ulong dialect_ulong
+#undef INFINITY
+#undef NAN
+#endif
 typedef unsigned char uchar;
 typedef unsigned short ushort;
 typedef unsigned int uint;

@@ -1,0 +1,56 @@
+/* Asynchronous copies into shared memory (sm_80): a work-item starts some, commits them as a group,
+ * and waits for its groups later. */
+
+#pragma once
+
+#include "dialect/common.h"
+
+#ifdef __CUDACC__
+
+/* Returns the address by which instructions know a place in shared memory. */
+[[maybe_unused]] INLINE uint shared_address(const void *pointer)
+{
+    return (uint)__cvta_generic_to_shared(pointer);
+}
+
+/* cp.async.cg: starts a copy of 16 bytes past the L1 cache, or of zeros where size is 0. */
+[[maybe_unused]] INLINE void cp_async_16(uint target, const void *source, int size)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 ::"r"(target), "l"(source), "r"(size) : "memory");
+}
+
+/* cp.async.ca: starts a copy of BYTES, 4, 8 or 16, by the L1 cache, for what is soon copied again,
+ * or of zeros where size is 0. */
+template <int BYTES> INLINE void cp_async_ca(uint target, const void *source, int size)
+{
+    if constexpr (BYTES == 4)
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;"
+                     ::"r"(target), "l"(source), "r"(size) : "memory");
+    else if constexpr (BYTES == 8)
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;"
+                     ::"r"(target), "l"(source), "r"(size) : "memory");
+    else
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;"
+                     ::"r"(target), "l"(source), "r"(size) : "memory");
+}
+
+/* cp.async.commit_group: makes a group of the copies that were started since the last one. */
+[[maybe_unused]] INLINE void cp_async_commit_group()
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+/* cp.async.wait_all: waits for all copies that this work-item started, committed or not. */
+[[maybe_unused]] INLINE void cp_async_wait_all()
+{
+    asm volatile("cp.async.wait_all;" ::: "memory");
+}
+
+/* cp.async.wait_group: waits until at most `left` of the committed groups are under way. */
+template <int left> INLINE void cp_async_wait_group()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(left) : "memory");
+}
+
+#endif

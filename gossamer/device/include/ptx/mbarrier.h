@@ -1,0 +1,91 @@
+/* Barriers in shared memory for warps that copy and warps that multiply (sm_90), and the copies
+ * that arrive at them. A barrier has phases, which are numbered from 0 on: each ends when as
+ * many have arrived as the barrier was initialised with, and when the bytes that were expected
+ * have come. */
+
+#pragma once
+
+#include "dialect/common.h"
+#include "ptx/cp_async.h"
+
+/* mbarrier.init: initialises a barrier at which so many arrive in each phase. */
+[[maybe_unused]] INLINE void mbarrier_init(ulong *barrier, int arrivals)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;"
+                 ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
+}
+
+/* fence.mbarrier_init: makes barriers that were initialised visible to bulk copies and to the
+ * cluster. */
+[[maybe_unused]] INLINE void fence_mbarrier_init()
+{
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+/* fence.proxy.async: makes what the work-item wrote to shared memory visible to bulk copies and to
+ * wgmma. */
+[[maybe_unused]] INLINE void fence_proxy_async()
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+/* mbarrier.arrive: arrives at a barrier. */
+[[maybe_unused]] INLINE void mbarrier_arrive(ulong *barrier)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];"
+                 ::"r"(shared_address(barrier)) : "memory");
+}
+
+/* mbarrier.arrive.expect_tx: arrives at a barrier whose phase does not end before so many bytes
+ * have come. */
+[[maybe_unused]] INLINE void mbarrier_arrive_expect_tx(ulong *barrier, int bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
+                 ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
+}
+
+/* cp.async.mbarrier.arrive.noinc: arrives at a barrier when all earlier cp.async of the work-item
+ * have copied. */
+[[maybe_unused]] INLINE void cp_async_mbarrier_arrive(ulong *barrier)
+{
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];"
+                 ::"r"(shared_address(barrier)) : "memory");
+}
+
+/* mbarrier.try_wait.parity, repeated: waits for the end of the latest phase whose number has
+ * the same parity, 0 or 1, as `phase`. */
+[[maybe_unused]] INLINE void mbarrier_wait_parity(ulong *barrier, uint phase)
+{
+    asm volatile("{\n"
+                 ".reg .pred done;\n"
+                 "again:\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+                 "@!done bra again;\n"
+                 "}"
+                 ::"r"(shared_address(barrier)), "r"(phase & 1) : "memory");
+}
+
+/* mapa and st.async: stores four floats in the shared memory of a work-group of the cluster, at the
+ * place that corresponds to `target` in the own, where the barrier that corresponds to `barrier`
+ * expects their 16 bytes. */
+[[maybe_unused]] INLINE void st_async_cluster(uint target, float first, float second, float third,
+                                              float fourth, ulong *barrier, int group)
+{
+    asm volatile("{ .reg .b32 there, expecting; "
+                 "mapa.shared::cluster.u32 there, %0, %6; "
+                 "mapa.shared::cluster.u32 expecting, %1, %6; "
+                 "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32"
+                 " [there], {%2, %3, %4, %5}, [expecting]; }"
+                 ::"r"(target), "r"(shared_address(barrier)), "f"(first), "f"(second), "f"(third),
+                 "f"(fourth), "r"(group) : "memory");
+}
+
+/* cp.async.bulk: starts a copy of bytes, a multiple of 16, to shared memory, where a barrier
+ * expects them. */
+[[maybe_unused]] INLINE void cp_async_bulk(uint target, const void *source, int bytes,
+                                           ulong *barrier)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 " [%0], [%1], %2, [%3];"
+                 ::"r"(target), "l"(source), "r"(bytes), "r"(shared_address(barrier)) : "memory");
+}

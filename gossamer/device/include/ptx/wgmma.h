@@ -1,0 +1,37 @@
+/* Groups of multiplications that the four warps of a warpgroup start together, and wait for later,
+ * and the registers of a warpgroup (sm_90a). */
+
+#pragma once
+
+#include "dialect/common.h"
+
+/* wgmma.fence: orders earlier accesses of registers and of shared memory before wgmma. */
+[[maybe_unused]] INLINE void wgmma_fence()
+{
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+/* wgmma.commit_group: makes a group of the multiplications that were started since the last one. */
+[[maybe_unused]] INLINE void wgmma_commit_group()
+{
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+/* wgmma.wait_group: waits until at most `left` of the committed groups are under way. */
+template <int left> INLINE void wgmma_wait_group()
+{
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(left) : "memory");
+}
+
+/* setmaxnreg.dec: gives up all but `registers` of each work-item: warps that copy need fewer than
+ * those that multiply. */
+template <int registers> INLINE void setmaxnreg_dec()
+{
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
+}
+
+/* setmaxnreg.inc: waits until each work-item has `registers`, which others gave up. */
+template <int registers> INLINE void setmaxnreg_inc()
+{
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
+}

@@ -1,0 +1,45 @@
+/* How the HOLDERS of a tile of implicit_gemm.cu, the warps and the work-groups of a cluster that share
+ * its K range, add up their sums: each work-group adds up every CLUSTER-th set of sums. */
+
+#pragma once
+
+#include "ptx/cluster.h"
+#include "implicit_gemm_tile.h"
+
+/* Gives each set of a warp's sums to the work-group that adds it up. partial: room for SHARE sets of
+ * each holder in shared memory. warp_m, warp_p: number of the warp along the channels and the pixels
+ * of the tile. */
+[[maybe_unused]] INLINE void give_sums(float4 *partial,
+                                       const float (&sums)[FRAGMENTS_P][FRAGMENTS_M][4],
+                                       int holder, [[maybe_unused]] uint warp, uint warp_m,
+                                       [[maybe_unused]] uint warp_p, uint lane)
+{
+    UNROLL for (int i = 0; i < FRAGMENTS_P; i++)
+        UNROLL for (int half = 0; half < 2; half++)
+            UNROLL for (int block = 0; block < BLOCKS; block++) {
+                int set = ((int)FRAGMENT_LINE(i) / 8 + half) * (WARPS_M * BLOCKS)
+                          + (int)warp_m * BLOCKS + block;
+                float4 *there = map_cluster(partial, set % CLUSTER)
+                                + (holder * SHARE + set / CLUSTER) * (VECTOR * 8) + lane;
+                UNROLL for (int v = 0; v < VECTOR / 4; v++) {
+                    const float (&lower)[4] = sums[i][block * OF_BLOCK + 2 * v];
+                    const float (&upper)[4] = sums[i][block * OF_BLOCK + 2 * v + 1];
+                    there[v * 32] = MAKE4(lower[half * 2], lower[half * 2 + 1], upper[half * 2],
+                                          upper[half * 2 + 1]);
+                }
+            }
+}
+
+/* Adds a lane's values of all holders for one of the sets that this work-group adds up. */
+[[maybe_unused]] INLINE void add_parts(float (&values)[VECTOR], const float4 *partial, int share,
+                                       uint lane)
+{
+    UNROLL for (int other = 0; other < HOLDERS; other++)
+        UNROLL for (int v = 0; v < VECTOR / 4; v++) {
+            float4 more = partial[(other * SHARE + share) * (VECTOR * 8) + v * 32 + lane];
+            values[4 * v] += more.x;
+            values[4 * v + 1] += more.y;
+            values[4 * v + 2] += more.z;
+            values[4 * v + 3] += more.w;
+        }
+}

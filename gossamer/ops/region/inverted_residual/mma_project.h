@@ -1,0 +1,119 @@
+/* The projection of inverted_residual_mma.cu, and how its sums become results. */
+
+#pragma once
+
+#include "ptx/cluster.h"
+#include "ptx/mbarrier.h"
+#include "mma_products.h"
+#include "mma_tile.h"
+#include "mma_warpgroups.h"
+
+/* The sums of a work-item: for SUM_TILES tiles of its warp, and the channels of its warpgroup. */
+typedef float Sums[SUM_TILES][2 * SUM_PAIRS][4];
+
+/* The warpgroups of the projection that share the channels, and those that share the pixels. */
+struct Share {
+    int m, p;
+};
+
+INLINE Share share_of(uint warp)
+{
+    int warpgroup = warp / WARPGROUP_WARPS;
+    return {warpgroup % WARPGROUPS_M, warpgroup / WARPGROUPS_M};
+}
+
+/* Returns the number of the m-th tile of a warp. */
+INLINE int tile_of(const Share &share, uint warp, int m)
+{
+    return (share.p * SUM_TILES + m) * WARPGROUP_WARPS + (int)warp % WARPGROUP_WARPS;
+}
+
+/* Adds the projection of a chunk to the sums. pixels: what was convolved. factors: the weights. */
+INLINE void project_chunk(Sums &sums, const REAL *pixels, const uint4 *factors, const Share &share,
+                          uint warp, uint lane)
+{
+#if WGMMA
+    UNROLL for (int m = 0; m < SUM_TILES; m++) {
+        int tile = tile_of(share, warp, m);
+        tile = tile < PIXEL_TILES ? tile : PIXEL_TILES - 1;
+        multiply_steps<SUM_PAIRS, PROJECT_STEPS, OUT_PAIRS>(
+            sums[m], pixels + tile * 16 * CHUNK_ROW, CHUNK_ROW,
+            shared_address(factors + share.m * SUM_PAIRS * PAIR_WORDS), lane);
+    }
+    wgmma_wait_group<0>();
+#else
+    UNROLL_BY(2) for (int step = 0; step < PROJECT_STEPS; step++) {
+        Pixels found[SUM_TILES];
+        UNROLL for (int m = 0; m < SUM_TILES; m++) {
+            /* a tile behind the last one is the last one once more, and its sums are not stored:
+             * conditions would take longer than the products */
+            int tile = tile_of(share, warp, m);
+            if ((WARPGROUPS_P - 1) * SUM_TILES + m >= PIXEL_TILES)
+                tile = tile < PIXEL_TILES ? tile : PIXEL_TILES - 1;
+            found[m] = load_pixels(pixels + tile * 16 * CHUNK_ROW, CHUNK_ROW, step, lane);
+        }
+        UNROLL for (int pair = 0; pair < SUM_PAIRS; pair++) {
+            int place = share.m * SUM_PAIRS + pair;
+            if ((WARPGROUPS_M - 1) * SUM_PAIRS + pair >= OUT_PAIRS)
+                place = place < OUT_PAIRS ? place : OUT_PAIRS - 1;
+            Weights own = load_weights(factors + (step * OUT_PAIRS + place) * PAIR_WORDS, lane);
+            UNROLL for (int m = 0; m < SUM_TILES; m++)
+                UNROLL for (int i = 0; i < 2; i++)
+                    if (2 * pair + i < OUT_TILES)
+                        multiply_tile(sums[m][2 * pair + i], found[m], own, i);
+        }
+    }
+#endif
+}
+
+/* Calls store(pixel, channel, first, second) for two neighbouring channels of a pixel of the tile
+ * each. With clusters each work-group sends its sums to the one that adds up their fragment, which
+ * has room for them at `partial`; `summed` is the barrier where they are expected. */
+template <class Store>
+INLINE void reduce_sums(const Sums &sums, [[maybe_unused]] float4 *partial,
+                        [[maybe_unused]] ulong *summed, const Share &share, const Tile &tile,
+                        const Store &store)
+{
+    int first_pixel = (int)tile.lane / 4, first_channel = (int)tile.lane % 4 * 2;
+    if constexpr (CLUSTER > 1) {
+        UNROLL for (int m = 0; m < SUM_TILES; m++)
+            UNROLL for (int n = 0; n < 2 * SUM_PAIRS; n++) {
+                int pixels = tile_of(share, tile.warp, m), channels = share.m * SUM_PAIRS * 2 + n;
+                if (pixels < PIXEL_TILES && channels < OUT_TILES) {
+                    int fragment = pixels * OUT_TILES + channels;
+                    float4 *own = partial + (fragment / CLUSTER * CLUSTER + tile.rank) * 32
+                                  + tile.lane;
+                    st_async_cluster(shared_address(own), sums[m][n][0], sums[m][n][1],
+                                     sums[m][n][2], sums[m][n][3], summed, fragment % CLUSTER);
+                }
+            }
+        mbarrier_wait_parity(summed, 0);
+        ONCE_EACH for (int slot = tile.warp; slot < SHARE; slot += WARPS) {
+            int fragment = slot * CLUSTER + tile.rank;
+            if (fragment < FRAGMENTS) {
+                float values[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+                UNROLL for (int other = 0; other < CLUSTER; other++) {
+                    float4 part = partial[(slot * CLUSTER + other) * 32 + tile.lane];
+                    values[0] += part.x;
+                    values[1] += part.y;
+                    values[2] += part.z;
+                    values[3] += part.w;
+                }
+                UNROLL for (int i = 0; i < 2; i++)
+                    store(fragment / OUT_TILES * 16 + first_pixel + 8 * i,
+                          fragment % OUT_TILES * 8 + first_channel, values[2 * i],
+                          values[2 * i + 1]);
+            }
+        }
+    } else {
+        UNROLL for (int m = 0; m < SUM_TILES; m++)
+            UNROLL for (int i = 0; i < 2; i++)
+                UNROLL for (int n = 0; n < 2 * SUM_PAIRS; n++) {
+                    int pixels = tile_of(share, tile.warp, m);
+                    int channels = share.m * SUM_PAIRS * 2 + n;
+                    if (pixels < PIXEL_TILES && channels < OUT_TILES)
+                        store(pixels * 16 + first_pixel + 8 * i, channels * 8 + first_channel,
+                              sums[m][n][2 * i], sums[m][n][2 * i + 1]);
+                }
+    }
+}

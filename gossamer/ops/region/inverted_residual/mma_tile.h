@@ -1,0 +1,130 @@
+/* The tile of a work-group of inverted_residual_mma.cu: where it lies in the image, and what is
+ * copied to shared memory for it. */
+
+#pragma once
+
+#include "ptx/mbarrier.h"
+#include "mma_sizes.h"
+
+/* A work-item, and the outputs of its work-group. The pixels of a tile are those under its windows
+ * that are in the image, row by row. */
+struct Tile {
+    int item;                    /* number of the work-item, */
+    uint lane, warp;             /* of it in its warp, and of that */
+    int rank;                    /* number of the work-group in its cluster */
+    int first_row, first_column; /* of the outputs */
+    int above, left;             /* row and column of the image where the first window begins */
+    int top, start;              /* rows and columns of the windows that are outside of the image */
+    int columns, pixels;         /* pixels of a row, and all of them */
+    float of_columns;            /* 1 / columns */
+};
+
+INLINE Tile find_tile(int height, int width, int pad_top, int pad_left)
+{
+    Tile tile;
+    tile.item = LOCAL_ID(0);
+    /* the compiler sees by the shuffle that all of a warp have the same number */
+    tile.lane = (uint)tile.item % 32;
+    tile.warp = (uint)__shfl_sync(0xffffffffu, tile.item / 32, 0);
+    tile.rank = GROUP_ID(0) % CLUSTER;
+    tile.first_row = GROUP_ID(1) * TILE_H;
+    tile.first_column = GROUP_ID(0) / CLUSTER * TILE_W;
+    tile.above = tile.first_row * STRIDE_Y - pad_top;
+    tile.left = tile.first_column * STRIDE_X - pad_left;
+    tile.top = tile.above < 0 ? -tile.above : 0;
+    tile.start = tile.left < 0 ? -tile.left : 0;
+    int bottom = height - tile.above < HALO_H ? height - tile.above : HALO_H;
+    int stop = width - tile.left < HALO_W ? width - tile.left : HALO_W;
+    tile.columns = stop > tile.start ? stop - tile.start : 0;
+    tile.pixels = bottom > tile.top ? (bottom - tile.top) * tile.columns : 0;
+    tile.of_columns = 1.0f / (float)tile.columns;
+    return tile;
+}
+
+/* Returns number / divisor for numbers below 2^16, from the reciprocal of the divisor. */
+INLINE int quotient(int number, float reciprocal)
+{
+    return (int)(((float)number + 0.5f) * reciprocal);
+}
+
+/* Returns where a column of the windows is in shared memory. With a stride of 2 the even columns
+ * precede the odd ones, so that those that a tap meets are neighbours. */
+INLINE int column_place(int column)
+{
+    return CONVOLVES && STRIDE_X == 2 ? column / 2 + column % 2 * CEIL_DIV(HALO_W, 2) : column;
+}
+
+/* Returns where the hidden channels of a pixel lie in shared memory. */
+INLINE int hidden_place(const Tile &tile, int row, int column)
+{
+    return ((tile.top + row) * HALO_W + column_place(tile.start + column)) * CHUNK_ROW;
+}
+
+/* Copies the words `from` to `to` of a chunk's weights to a stage of shared memory. With BULK one
+ * work-item copies all in front of those of the projection, or those, at once; `arrived` then has two
+ * barriers for each stage, the second one for the weights of the projection. */
+INLINE void copy_weights(uint4 *staged, const uint4 *weights, ulong *arrived, int item, int chunk,
+                         int stage, int from, int to)
+{
+    uint4 *target = staged + stage * WEIGHT_WORDS;
+    const uint4 *source = weights + chunk * WEIGHT_WORDS;
+    if constexpr (BULK) {
+        if (item == 0 && from < FIRST_WORDS) {
+            mbarrier_arrive_expect_tx(arrived + 2 * stage, FIRST_WORDS * 16);
+            cp_async_bulk(shared_address(target), source, FIRST_WORDS * 16, arrived + 2 * stage);
+        }
+        if (item == 0 && to > FIRST_WORDS) {
+            const int BYTES = (WEIGHT_WORDS - FIRST_WORDS) * 16;
+            ulong *barrier = arrived + 2 * stage + 1;
+            mbarrier_arrive_expect_tx(barrier, BYTES);
+            cp_async_bulk(shared_address(target + FIRST_WORDS), source + FIRST_WORDS, BYTES,
+                          barrier);
+        }
+    } else {
+        ONCE_EACH for (int i = from + item; i < to; i += WORK_GROUP_SIZE)
+            cp_async_16(shared_address(target + i), source + i, 16);
+    }
+}
+
+#if EXPANDS
+/* Writes where the hidden channels of each pixel lie, and zeros behind the inputs of each. */
+INLINE void prepare_inputs(REAL *inputs, int *places, const Tile &tile)
+{
+    UNROLL for (int word = CHANNELS / WIDTH; word < X_ROW / WIDTH - 1; word++)
+        ONCE_EACH for (int pixel = tile.item; pixel < ROW_TILES * 16; pixel += WORK_GROUP_SIZE)
+            ((uint4 *)(inputs + pixel * X_ROW))[word] = make_uint4(0, 0, 0, 0);
+    ONCE_EACH for (int pixel = tile.item; pixel < tile.pixels; pixel += WORK_GROUP_SIZE) {
+        int row = quotient(pixel, tile.of_columns), column = pixel - row * tile.columns;
+        places[pixel] = hidden_place(tile, row, column);
+    }
+}
+
+/* Copies the inputs of the pixels. source: those of the first one. */
+[[maybe_unused]] INLINE void copy_inputs(REAL *inputs, const REAL *source, const Tile &tile,
+                                         int width)
+{
+    ONCE_EACH for (int i = tile.item; i < tile.pixels * (CHANNELS / WIDTH); i += WORK_GROUP_SIZE) {
+        int pixel = i / (CHANNELS / WIDTH), word = i % (CHANNELS / WIDTH) * WIDTH;
+        int row = quotient(pixel, tile.of_columns), column = pixel - row * tile.columns;
+        cp_async_16(shared_address(inputs + pixel * X_ROW + word),
+                    source + (row * width + column) * CHANNELS + word, 16);
+    }
+}
+#else
+/* Copies a chunk of the input's channels to where an expansion would store them. source: the
+ * channels of the first pixel. */
+INLINE void copy_hidden(REAL *expanded, const REAL *source, const Tile &tile, int width, int chunk,
+                        int stage)
+{
+    REAL *target = expanded + stage * EXPANDED_WORDS * WIDTH;
+    ONCE_EACH for (int i = tile.item; i < tile.pixels * (CHUNK / WIDTH); i += WORK_GROUP_SIZE) {
+        int pixel = i / (CHUNK / WIDTH), word = i % (CHUNK / WIDTH) * WIDTH;
+        int row = quotient(pixel, tile.of_columns), column = pixel - row * tile.columns;
+        bool exists = !PADDED || chunk * CHUNK + word < CHANNELS;
+        const REAL *there = target + hidden_place(tile, row, column) + word;
+        const REAL *from = source + (row * width + column) * CHANNELS
+                           + (exists ? chunk * CHUNK + word : 0);
+        cp_async_16(shared_address(there), from, exists ? 16 : 0);
+    }
+}
+#endif
