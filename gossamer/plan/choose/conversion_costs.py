@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable
 
 from gossamer.device.base import Device
 from gossamer.facts import REAL, ValueFacts
 from gossamer.ops.packed import can_hold
 from gossamer.plan.choose.builder import conversion_layer
+from gossamer.plan.choose.network import Network
 from gossamer.plan.choose.region_options import RegionFormat
 from gossamer.plan.eligibility import able_on, eligibility
 from gossamer.plan.program import Layer
@@ -24,15 +25,12 @@ _Key = tuple[TensorSpec, TensorSpec, ValueFacts]
 
 class ConversionCosts:
     """The cost of copying the values of a network from one format to another: measured where it
-    was, else the least that can be expected.
+    was, else the least that can be expected."""
 
-    layers: the network's layers. specs: the spec of each value in the default format.
-    """
-
-    def __init__(self, layers: Sequence[Layer], specs: Mapping[str, TensorSpec], device: Device,
-                 tuner: Tuner) -> None:
-        self._facts = {name: facts for layer in layers for name, facts in layer.facts.items()}
-        self._specs = specs
+    def __init__(self, network: Network, device: Device, tuner: Tuner) -> None:
+        self._facts = {name: facts for layer in network.layers
+                       for name, facts in layer.facts.items()}
+        self._specs = network.specs
         self._device = device
         self._tuner = tuner
         self._known: dict[_Key, float] = {}

@@ -15,8 +15,8 @@ from gossamer.device.registry import find
 from gossamer.errors import DeviceError, DeviceLostError, OutOfMemoryError
 from gossamer.measure import Task, Timing
 from gossamer.plan.choose import plan_times
+from gossamer.plan.choose.assigner import Assigner
 from gossamer.plan.choose.restriction import FREE, Restriction
-from gossamer.plan.choose.select import Chooser
 from gossamer.plan.plan import Plan
 from gossamer.plan.program import Program
 from gossamer.plan.run import context
@@ -113,15 +113,15 @@ def test_a_device_that_is_lost_while_a_baseline_plan_is_made_is_told(
 
 def refuse_dense(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     """Has making the plan with the dense algorithm raise an error."""
-    program = Chooser.program
+    program = Assigner.program
 
-    def refused(self: Chooser, restriction: Restriction = FREE, *arguments: Any,
+    def refused(self: Assigner, restriction: Restriction = FREE, *arguments: Any,
                 **options: Any) -> Program:
         if restriction.only == DENSE:
             raise error
         return program(self, restriction, *arguments, **options)
 
-    monkeypatch.setattr(Chooser, "program", refused)
+    monkeypatch.setattr(Assigner, "program", refused)
 
 
 @pytest.fixture
