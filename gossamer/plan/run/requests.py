@@ -20,8 +20,9 @@ from typing import Any
 import numpy as np
 
 from gossamer.errors import DeadlineError
+from gossamer.plan.run.binding import single
 from gossamer.plan.run.device_workers import Member, Task
-from gossamer.plan.run.lanes import Begin, Collect, Finish, Lane, Lanes
+from gossamer.plan.run.lanes import Begin, Collect, Finish, Lanes
 
 _GAIN = 1.05
 """How many times as many images a second a larger batch has to compute to be used."""
@@ -76,7 +77,7 @@ class Request:
             parts = [self._outputs[start] for start in sorted(self._outputs)]
         results = parts[0] if len(parts) == 1 else tuple(
             np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-        self.result.set_result(results[0] if len(results) == 1 else results)
+        self.result.set_result(single(results))
 
 
 class Part:
@@ -194,7 +195,7 @@ def joined(parts: Sequence[Part], size: int) -> Begin:
             for target, source in zip(lane.arrays, part.request.arrays, strict=True):
                 target[place:place + part.rows] = source[part.start:stop]
             place += part.rows
-        return _begun(lanes, lane, lane.arrays)
+        return partial(_kept, lanes.begun(lane, lane.arrays))
 
     return begin
 
@@ -203,25 +204,15 @@ def alone(request: Request) -> Begin:
     """Returns the function that begins a batch of one request."""
 
     def begin(lanes: Lanes) -> Collect:
-        return _begun(lanes, lanes.take(request.rows), request.arrays)
+        return partial(_kept, lanes.begun(lanes.take(request.rows), request.arrays))
 
     return begin
 
 
-def _begun(lanes: Lanes, lane: Lane, arrays: Sequence[np.ndarray]) -> Collect:
-    """Queues a batch on a lane, and returns the function that waits for its outputs."""
-    graph = lanes.plan.graph
-    collect = lane.context.begin({info.name: np.asarray(array, info.dtype, order="C")
-                                  for info, array in zip(graph.inputs, arrays, strict=True)},
-                                 lanes.computing)
-
-    def collected() -> Finish:
-        named = collect()
-        lanes.give_back(lane)
-        outputs = tuple(named[info.name] for info in graph.outputs)
-        return lambda: outputs
-
-    return collected
+def _kept(collect: Callable[[], list[np.ndarray]]) -> Finish:
+    """Waits for the outputs of a batch, and returns the function that returns them."""
+    outputs = tuple(collect())
+    return lambda: outputs
 
 
 def _hand_out(parts: Sequence[Part], size: int, result: Future[Finish]) -> None:
