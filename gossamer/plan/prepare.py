@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+import numpy as np
+
 from gossamer.device.base import Buffer, Device
 from gossamer.device.host import processors
 from gossamer.ops.algorithm import Algorithm, Problem, State, Variant
@@ -60,6 +62,8 @@ class BuiltForms:
     seconds: float
 
 
+# weights may be huge or not finite; the comparison of outputs shows what comes of that
+@np.errstate(all="ignore")
 def build(algorithm: Algorithm, weights: Weights, problem: Problem, variant: Variant,
           device: Device, built: BuiltForms | None = None) -> tuple[State, BuildCost]:
     """Returns the state that algorithm.prepare() makes, and the cost of that. built: what another

@@ -14,9 +14,9 @@ from gossamer.device import blas
 from gossamer.device.base import Device
 from gossamer.device.host import processors
 from gossamer.ops.algorithm import Problem, State
-from gossamer.plan.prepare import BuildCost
+from gossamer.plan.prepare import BuildCost, build
 from gossamer.plan.program import Layer
-from gossamer.plan.tune.candidates import BuiltCheck, CandidateSet, built_candidate
+from gossamer.plan.tune.candidates import BuiltCheck, CandidateSet
 from gossamer.plan.tune.cost import BuildCosts
 from gossamer.plan.tune.layer_times import Attempt
 from gossamer.plan.tune.memory import CandidateMemory
@@ -156,6 +156,7 @@ class CandidateBuilds:
         """Returns an attempt's candidate ready to run, the cost of that, and its check."""
         built = None
         layer, is_vendor = attempt.group.layer, bool(attempt.algorithm.vendor)
+        assert layer.problem is not None
         # packed forms are shared as long as somebody holds the weights
         weights = layer.weights_on(self._device)
         workers = None if self._workers is None else self._workers.get(is_vendor)
@@ -167,8 +168,8 @@ class CandidateBuilds:
         try:
             # compilers are waited for most, so that they begin before the reference is computed
             with self._profile.stage(BUILDING):
-                prepared = built_candidate(layer, weights, attempt.algorithm, attempt.variant,
-                                           self._device, built)
+                prepared = build(attempt.algorithm, weights, layer.problem, attempt.variant,
+                                 self._device, built)
         finally:
             # the thread that times needs it for what fails, too
             candidates = self.set_of(layer)

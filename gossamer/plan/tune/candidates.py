@@ -18,7 +18,7 @@ from gossamer.ops.algorithm import Algorithm, Problem, State, Variant
 from gossamer.ops.registry import OPS
 from gossamer.ops.weights import Weights
 from gossamer.plan.measurement import Measurement
-from gossamer.plan.prepare import BuiltForms, Prepared, build
+from gossamer.plan.prepare import build
 from gossamer.plan.program import Layer
 from gossamer.plan.tune.bounds import Bounds, bounds
 from gossamer.plan.tune.check import error_of
@@ -72,7 +72,6 @@ class CandidateSet:
     def __init__(self, layer: Layer, device: Device, memory: CandidateMemory | None = None) -> None:
         assert layer.problem is not None
         self.problem = layer.problem
-        self.layer_name = layer.name
         self.device = device
         self.memory = CandidateMemory(device) if memory is None else memory
         self.weights: Weights = layer.weights_on(device)
@@ -130,27 +129,24 @@ class CandidateSet:
                 # the process that compiled may have ended for another reason
                 state, check = built()
         except Exception as error:  # it may fail in any way, which is reported
-            reason = does_not_run(error)
+            reason = reason_of(error)
             return lambda: reason
 
         def failure() -> str | None:
             try:
                 self.checked(algorithm, variant, state, check)
-            except WrongNumbersError as wrong:
-                return str(wrong)
             except DeviceLostError:
                 raise
             except Exception as error:  # it may fail in any way, which is reported
-                return does_not_run(error)
+                return reason_of(error)
             return None
 
         return failure
 
     def failed(self, algorithm: Algorithm, variant: Variant, failure: Exception) -> Measurement:
         """Returns the measurement of a candidate that failed."""
-        wrong = isinstance(failure, WrongNumbersError)
-        return Measurement.of(algorithm, variant, weights=self.digest, wrong_numbers=wrong,
-                              failure=str(failure) if wrong else does_not_run(failure))
+        return Measurement.of(algorithm, variant, weights=self.digest, failure=reason_of(failure),
+                              wrong_numbers=isinstance(failure, WrongNumbersError))
 
     def _compared(self) -> tuple[Problem, list[int] | None]:
         """Returns the problem of the images that are compared, and which these are, the first and
@@ -306,15 +302,7 @@ class CandidateSet:
         self._expected_buffers.clear()
 
 
-@QUIET
-def built_candidate(layer: Layer, weights: Weights, algorithm: Algorithm, variant: Variant,
-                    device: Device, built: BuiltForms | None = None) -> Prepared:
-    """Returns a candidate of a layer with these weights ready to run, and the cost of that, without
-    what its check computes besides. built: what another process has built for it."""
-    assert layer.problem is not None
-    return build(algorithm, weights, layer.problem, variant, device, built)
-
-
-def does_not_run(failure: Exception) -> str:
-    """Returns the words for a candidate that fails."""
-    return f"does not run: {first_line(failure)}"
+def reason_of(failure: Exception) -> str:
+    """Returns the words for a candidate that fails, or whose numbers are wrong."""
+    return str(failure) if isinstance(failure, WrongNumbersError) else (
+        f"does not run: {first_line(failure)}")

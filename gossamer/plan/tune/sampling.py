@@ -218,7 +218,6 @@ class Sampler:
 
 def _measured(ready: _Ready, timing: Timing, candidates: CandidateSet,
               samples: int) -> Measurement:
-    measured = Measurement.of(ready.attempt.algorithm, ready.attempt.variant, timing,
-                              error=ready.error, weights=candidates.digest, build=ready.build)
-    # the number that was asked for, though a slow candidate has fewer
-    return replace(measured, samples=samples)
+    # samples is the number that was asked for, though a slow candidate has fewer
+    return Measurement.of(ready.attempt.algorithm, ready.attempt.variant, timing, ready.build,
+                          error=ready.error, weights=candidates.digest, samples=samples)

@@ -370,8 +370,8 @@ class Search:
                     self._results.keep(group.problem, self._device, measured, on_disk=on_disk)
 
     def _left_out(self, attempt: Attempt, skip: Skip) -> Measurement:
-        return replace(Measurement.of(attempt.algorithm, attempt.variant, not_tried=True,
-                                      failure=_NOT_TRIED + skip.reason), search=self._key)
+        return Measurement.of(attempt.algorithm, attempt.variant, not_tried=True,
+                              failure=_NOT_TRIED + skip.reason, search=self._key)
 
 
 def _with_first_build(fresh: Measurement, before: Measurement | None) -> Measurement:
