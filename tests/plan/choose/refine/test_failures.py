@@ -19,7 +19,7 @@ from gossamer.plan.choose.assigner import Assigner
 from gossamer.plan.choose.restriction import FREE, Restriction
 from gossamer.plan.plan import Plan
 from gossamer.plan.program import Program
-from gossamer.plan.run import context
+from gossamer.plan.run import prepared_steps
 from gossamer.plan.run.context import Context
 from gossamer.plan.store.tuning_cache import TuningCache
 from gossamer.plan.tune.tuner import Tuner
@@ -193,7 +193,7 @@ def test_a_program_that_cannot_be_built_leaves_none_in_memory(
     refused, working = plan.program(2), plan.program(3)
     problems = [step.problem for step in refused.steps]
     alive: list[weakref.ref[Context]] = []
-    build = context.build
+    build = prepared_steps.build
 
     class Watched(Context):
         def __init__(self, *arguments: Any) -> None:
@@ -207,7 +207,7 @@ def test_a_program_that_cannot_be_built_leaves_none_in_memory(
 
     monkeypatch.setattr(HostDevice, "builds_side_by_side", True)
     monkeypatch.setattr(plan_times, "Context", Watched)
-    monkeypatch.setattr(context, "build", refusing_build)
+    monkeypatch.setattr(prepared_steps, "build", refusing_build)
     tuner = Tuner(host, "quick", cache=TuningCache(host, tmp_path))
     gc.disable()
     try:
