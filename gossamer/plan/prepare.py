@@ -38,11 +38,11 @@ class BuildCost:
 
     seconds: the time it takes. A packed form that another variant made before counts with the time
     that it took then; a kernel that this process had compiled already counts nothing. Time spent
-    waiting for variants that are built at the same time is left out. from_cache: whether a kernel
-    was read from the disk cache instead of compiled. nbytes: bytes of packed weights and, where it
-    is known, of the code of kernels; None on the host. Memory that a vendor's library allocates
-    for itself is not known. forms: the bytes of each packed form of the layer's constants by the
-    form's name.
+    waiting for variants that are built at the same time is left out.
+    from_cache: whether a kernel was read from the disk cache instead of compiled.
+    nbytes: bytes of packed weights and, where it is known, of the code of kernels; None on the
+    host. Memory that a vendor's library allocates for itself is not known.
+    forms: the bytes of each packed form of the layer's constants by the form's name.
     """
 
     seconds: float
@@ -55,7 +55,8 @@ class BuildCost:
 class BuiltForms:
     """The forms that another process built for a candidate; its kernels are in the kernel cache.
 
-    forms: the packed forms by name. seconds: processor seconds that all but packing them took.
+    forms: the packed forms by name.
+    seconds: processor seconds that all but packing them took.
     """
 
     forms: Mapping[str, PackedArray]

@@ -46,9 +46,10 @@ class NodeOption:
     """One way to compute a node.
 
     cost: a time in any unit, 0 or more; infinity where the option cannot be used.
-    needs: the format in which it reads each input. gives: the format of each output that it
-    writes. of_region: whether it is the part of an algorithm that computes several nodes, of which
-    one has the cost of all.
+    needs: the format in which it reads each input.
+    gives: the format of each output that it writes.
+    of_region: whether it is the part of an algorithm that computes several nodes, of which one has
+    the cost of all.
     """
 
     cost: float
@@ -70,8 +71,9 @@ class AssignmentNode:
 class PlanAssignment:
     """An option for every node.
 
-    options: the index of the option of each node. cost: the total cost of these options and of
-    the conversions between them. best: the least total cost of any plan assignment.
+    options: the index of the option of each node.
+    cost: the total cost of these options and of the conversions between them.
+    best: the least total cost of any plan assignment.
     """
 
     options: tuple[int, ...]

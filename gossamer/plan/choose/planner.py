@@ -37,8 +37,9 @@ if TYPE_CHECKING:
 class Planned:
     """A program for one batch size, and how it was chosen.
 
-    comparison: the comparison with baseline plans, where there was one. accuracy: the error on the
-    calibration inputs, where there are some. notes: sentences for the user about the choice.
+    comparison: the comparison with baseline plans, where there was one.
+    accuracy: the error on the calibration inputs, where there are some.
+    notes: sentences for the user about the choice.
     end_to_end: the time of one execution, where it is known.
     """
 

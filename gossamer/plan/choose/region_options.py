@@ -29,7 +29,8 @@ class RegionFormat:
     No conversion leads to it, and none leads from it unless the algorithm also writes the value for
     other readers.
 
-    region: name of the region's layer. option: number of the candidate among the region's.
+    region: name of the region's layer.
+    option: number of the candidate among the region's.
     written: the format in which the value is also written; None where it is not.
     """
 

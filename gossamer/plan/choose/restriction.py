@@ -17,10 +17,12 @@ Admits = Callable[[MeasuredLayer, Candidate], bool]
 class Restriction:
     """The candidates that an assignment may take. A layer for which none is admitted takes any.
 
-    admits: returns whether a candidate is admitted. only: the name of the algorithm that is taken
-    wherever it can be, by regions as well. fixed: the candidate of each layer and region of a
-    program, by name, where no other may be taken at all. is_checked: whether the candidates that
-    are assigned are checked with the constants of their layers.
+    admits: returns whether a candidate is admitted.
+    only: the name of the algorithm that is taken wherever it can be, by regions as well.
+    fixed: the candidate of each layer and region of a program, by name, where no other may be taken
+    at all.
+    is_checked: whether the candidates that are assigned are checked with the constants of their
+    layers.
     """
 
     admits: Admits = lambda node, candidate: True

@@ -26,7 +26,8 @@ class BoundCall:
     CUDA device it queues one graph on its stream and does not wait for it. The arrays, the plan's
     weights and its memory live as long as this object.
 
-    inputs: the bound inputs. outputs: the bound output, or a tuple where there are several.
+    inputs: the bound inputs.
+    outputs: the bound output, or a tuple where there are several.
     """
 
     def __init__(self, names: Sequence[str], inputs: tuple[Any, ...], outputs: tuple[Any, ...],

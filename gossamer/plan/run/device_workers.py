@@ -16,8 +16,8 @@ from gossamer.plan.run.lanes import Begin, Collect, Finish, Lanes, PlanParts
 class Member:
     """One of the devices of a plan or of a group of plans.
 
-    Two members may have the same plan, and are two workers then. problem: why the device is left
-    out; empty where it takes part.
+    Two members may have the same plan, and are two workers then.
+    problem: why the device is left out; empty where it takes part.
     """
 
     def __init__(self, plan: PlanParts) -> None:
@@ -51,9 +51,10 @@ class Members:
 class Task:
     """A batch that one of the devices computes.
 
-    begin: queues it on a lane. result: receives how its result is made, or its error.
-    name: returns an error with what the caller knows the batch by. errors: what it failed with, by
-    device.
+    begin: queues it on a lane.
+    result: receives how its result is made, or its error.
+    name: returns an error with what the caller knows the batch by.
+    errors: what it failed with, by device.
     """
 
     def __init__(self, begin: Begin, result: Future[Finish],
@@ -71,8 +72,10 @@ class SharedWork:
     A device is left out where it is lost, and where another one could do what it failed at; too
     little memory for one task leaves none out.
 
-    members: the devices. next_task: returns the next task for a device, or None where none waits;
-    it is called with `changed` held. changed: is notified when next_task may return a task.
+    members: the devices.
+    next_task: returns the next task for a device, or None where none waits; it is called with
+    `changed` held.
+    changed: is notified when next_task may return a task.
     is_over: whether none will come any more.
     """
 
@@ -158,7 +161,8 @@ class DeviceWorker(threading.Thread):
     would take longer than the calls of the driver.
 
     depth: how many batches the device has at once; processors have one, since several at once take
-    longer for each. sizes: for how many batch sizes it keeps as many lanes.
+    longer for each.
+    sizes: for how many batch sizes it keeps as many lanes.
     """
 
     def __init__(self, work: SharedWork, member: Member, depth: int, sizes: int = 2) -> None:

@@ -73,7 +73,8 @@ class Lane:
 class Lanes:
     """The lanes of one device, of which each computes one batch at a time.
 
-    plan: the plan of the device. most_idle: how many are kept that compute nothing.
+    plan: the plan of the device.
+    most_idle: how many are kept that compute nothing.
     computing: the stream on which lanes compute large batches one after another; None where the
     device copies nothing beside other work.
     """

@@ -31,8 +31,11 @@ _GAIN = 1.05
 class Request:
     """Inputs of one or several images, whose outputs a caller waits for.
 
-    arrays: the inputs. rows: how many images they are. due: the clock's time at which the outputs
-    are wanted. deadline: the time after which they are of no use. result: receives the outputs.
+    arrays: the inputs.
+    rows: how many images they are.
+    due: the clock's time at which the outputs are wanted.
+    deadline: the time after which they are of no use.
+    result: receives the outputs.
     """
 
     def __init__(self, arrays: Sequence[np.ndarray], rows: int, due: float,
@@ -113,7 +116,8 @@ class WaitingRequests:
     """The requests of one batcher that wait, those that are due first in front.
 
     times: seconds of each batch size for each device; none where each request goes alone.
-    batches: how many batches of each size were begun. rows: images that wait now.
+    batches: how many batches of each size were begun.
+    rows: images that wait now.
     """
 
     def __init__(self, times: Mapping[Member, Mapping[int, float]]) -> None:

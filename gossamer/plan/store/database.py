@@ -74,8 +74,9 @@ class Database:
     What is added is written at most every WRITE_SECONDS: a killed process loses no more than it
     measured in that time. Where the data base cannot be read or written, it stays in memory.
 
-    path: the file. device: the device as the file describes it. made_by: the driver, toolkit and
-    gossamer version of this process.
+    path: the file.
+    device: the device as the file describes it.
+    made_by: the driver, toolkit and gossamer version of this process.
     """
 
     def __init__(self, path: Path, device: Mapping[str, Any], made_by: Mapping[str, str]) -> None:

@@ -25,7 +25,10 @@ _TIMING = tuple(field.name for field in fields(Timing))
 
 
 class BadFile(Exception):
-    """Raised for a file without valid measurements. kind: a word for the file's new name."""
+    """Raised for a file without valid measurements.
+
+    kind: a word for the file's new name.
+    """
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)

@@ -39,10 +39,11 @@ Arrays = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Bounds:
-    """Where an output of a right candidate may differ from the reference's.
+    """Where an output of a right candidate may differ from the reference's, in arrays of the
+    output's shape.
 
-    doubtful: True where rounding may take a value over a jump. exact: True where a right result
-    equals the reference's float32 number, unless it is doubtful. Both have the output's shape.
+    doubtful: True where rounding may take a value over a jump.
+    exact: True where a right result equals the reference's float32 number, unless it is doubtful.
     """
 
     doubtful: np.ndarray

@@ -49,7 +49,8 @@ class CandidateBuilds:
 
     workers: processes that build candidates of vendors' libraries (under True) and those that skip
     zeros (under False), both of which keep Python's interpreter for long; this process builds what
-    none of them does. costs: learns what the processes take.
+    none of them does.
+    costs: learns what the processes take.
     """
 
     def __init__(self, device: Device, memory: CandidateMemory, profile: TuningProfile,

@@ -27,8 +27,9 @@ recently built for are dropped first."""
 class Built(NamedTuple):
     """What a process has built.
 
-    forms: packed forms by name. seconds: processor seconds that all but packing took. kernels: the
-    kernels, as kernel_cache.hand_over returns them.
+    forms: packed forms by name.
+    seconds: processor seconds that all but packing took.
+    kernels: the kernels, as kernel_cache.hand_over returns them.
     """
 
     forms: Mapping[str, PackedArray]
@@ -40,7 +41,8 @@ class KeptWeights(Weights):
     """A layer's constants with their packed forms, which stay in this process.
 
     used: names and forms of those that the present candidate asked for, None for forms that only
-    the device can make. packing_seconds: processor seconds that packing took for this candidate.
+    the device can make.
+    packing_seconds: processor seconds that packing took for this candidate.
     """
 
     def __init__(self, arrays: Mapping[str, np.ndarray], device: Device, layer: str,

@@ -71,9 +71,10 @@ class Ratios:
     """Ratios of measured times to others that were known before, of which the least of each key
     counts.
 
-    doubt: the share of ratios that may be below the one by which `least_us` judges. few: number of
-    keys from which on the ratios are relied on. unknown: the least ratio until then. most: the most
-    that the least ratio is taken for.
+    doubt: the share of ratios that may be below the one by which `least_us` judges.
+    few: number of keys from which on the ratios are relied on.
+    unknown: the least ratio until then.
+    most: the most that the least ratio is taken for.
     """
 
     def __init__(self, doubt: float, few: int, unknown: float, most: float = math.inf) -> None:

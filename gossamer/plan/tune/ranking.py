@@ -47,8 +47,9 @@ _TOO_LATE = Skip("the time for more configs was over")
 class Ranking:
     """The attempts that are left, in the order in which they are best measured.
 
-    limits: those of the effort. costs: what building takes. required_first: whether required
-    attempts come before all others, whatever is expected of them.
+    limits: those of the effort.
+    costs: what building takes.
+    required_first: whether required attempts come before all others, whatever is expected of them.
     """
 
     def __init__(self, estimates: Estimates, costs: BuildCosts, limits: Effort, *,

@@ -44,7 +44,10 @@ while they build."""
 
 @dataclass(eq=False)
 class _Ready:
-    """A candidate that was timed once. task: None where it is not timed again."""
+    """A candidate that was timed once.
+
+    task: None where it is not timed again.
+    """
 
     attempt: Attempt
     work: Work
@@ -57,7 +60,8 @@ class _Ready:
 class Sampler:
     """Checks and times the candidates that are built on one device.
 
-    samples: number of samples for candidates near the best. builds: where the candidates are built.
+    samples: number of samples for candidates near the best.
+    builds: where the candidates are built.
     timings: a list to which the samples of each candidate that is near the best are added.
     """
 

@@ -28,10 +28,11 @@ start."""
 class Space:
     """The candidates of layers within an effort, in order of preference.
 
-    limits: those of the effort, whose name is `effort`. precisions: those that are allowed.
+    limits: those of the effort, whose name is `effort`.
+    precisions: those that are allowed.
     keeps_precisions: whether layers may have to be computed in float32 though float16 is faster, so
-    that a less precise candidate may not stand for a more precise one. threads: BLAS threads of a
-    layer on the host.
+    that a less precise candidate may not stand for a more precise one.
+    threads: BLAS threads of a layer on the host.
     """
 
     def __init__(self, effort: str, limits: Effort, precisions: Sequence[str],

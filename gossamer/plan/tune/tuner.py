@@ -45,12 +45,13 @@ _RESERVED = 0.2
 class Tuner:
     """Measures candidates on one device, and on the host for layers that fall back to it.
 
-    effort: "quick", "normal" or "max". precision: the least precise of PRECISIONS that is
-    allowed. cache: the stored measurements; by default those of the device in the user's folder.
+    effort: "quick", "normal" or "max".
+    precision: the least precise of PRECISIONS that is allowed.
+    cache: the stored measurements; by default those of the device in the user's folder.
     note: called with a line of text for each batch of layers that is about to be measured.
-    progress: called with a Progress after each candidate. budget_s: seconds, counted from start(),
-    after which there should be a plan: a little earlier, no candidate is begun any more that it can
-    do without; None for no limit.
+    progress: called with a Progress after each candidate.
+    budget_s: seconds, counted from start(), after which there should be a plan: a little earlier,
+    no candidate is begun any more that it can do without; None for no limit.
     keeps_precisions: whether layers may have to be computed in float32 though float16 is faster.
     all_vendor_configs: whether all configs of vendors' libraries are measured, whatever the effort,
     and all candidates are, so that each algorithm has its best time.

@@ -28,9 +28,10 @@ class BuildWorkers:
     """Processes that pack weights and compile kernels for a device that only this process uses; see
     ProcessPool. Kernels come back by the kernel cache, and packed forms with the results.
 
-    device: the device for which candidates are built. count: number of processes. on_device:
-    whether the processes open the device itself, for the libraries of vendors; where they do not,
-    the device has `build_only`.
+    device: the device for which candidates are built.
+    count: number of processes.
+    on_device: whether the processes open the device itself, for the libraries of vendors; where
+    they do not, the device has `build_only`.
     """
 
     def __init__(self, device: Device, count: int, *, on_device: bool = False) -> None:
