@@ -52,21 +52,23 @@ class BuildCost:
 
 
 @dataclass(frozen=True)
-class BuiltForms:
-    """The forms that another process built for a candidate; its kernels are in the kernel cache.
+class BuiltElsewhere:
+    """What another process has built for a candidate.
 
     forms: the packed forms by name.
     seconds: processor seconds that all but packing them took.
+    kernels: the kernels, as kernel_cache.hand_over returns them.
     """
 
     forms: Mapping[str, PackedArray]
     seconds: float
+    kernels: Mapping[str, bytes | None]
 
 
 # weights may be huge or not finite; the comparison of outputs shows what comes of that
 @np.errstate(all="ignore")
 def build(algorithm: Algorithm, weights: Weights, problem: Problem, variant: Variant,
-          device: Device, built: BuiltForms | None = None) -> tuple[State, BuildCost]:
+          device: Device, built: BuiltElsewhere | None = None) -> tuple[State, BuildCost]:
     """Returns the state that algorithm.prepare() makes, and the cost of that. built: what another
     process has built for the same candidate, whose seconds are part of the cost."""
     watched = _RecordingWeights(weights, device)

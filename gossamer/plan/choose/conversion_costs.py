@@ -13,7 +13,7 @@ from gossamer.plan.choose.network import Network
 from gossamer.plan.choose.region_options import RegionFormat
 from gossamer.plan.eligibility import able_on, eligibility
 from gossamer.plan.program import Layer
-from gossamer.plan.tune.measures import Request
+from gossamer.plan.tune.measures import MeasurementRequest
 from gossamer.plan.tune.tuner import Tuner
 from gossamer.tensor import Format, TensorSpec
 
@@ -82,25 +82,25 @@ class ConversionCosts:
             return least
         return self._measured(self._request(layer))
 
-    def _request(self, layer: Layer) -> Request:
+    def _request(self, layer: Layer) -> MeasurementRequest:
         """Returns what may convert a value; packed values are not converted on the host."""
         assert layer.problem is not None
         specs = (*layer.problem.inputs, *layer.problem.outputs)
         if any(spec.format.is_packed for spec in specs):
             able, _ = able_on(layer.problem, self._device, self._tuner.space.refusal_reason)
-            return Request(layer, able, self._device)
+            return MeasurementRequest(layer, able, self._device)
         able, layer_device, _ = eligibility(layer, self._device,
                                             refusal_reason=self._tuner.space.refusal_reason)
-        return Request(layer, able, layer_device)
+        return MeasurementRequest(layer, able, layer_device)
 
-    def _measured(self, request: Request) -> float:
+    def _measured(self, request: MeasurementRequest) -> float:
         return min((candidate.cost for candidate in self._tuner.measure(
             request.layer, request.algorithms, request.device)), default=math.inf)
 
     def measure_estimated(self, conversions: Iterable[Conversion]) -> bool:
         """Measures those of the conversions whose cost is an estimate; returns whether there were
         any."""
-        requests: dict[_Key, Request] = {}
+        requests: dict[_Key, MeasurementRequest] = {}
         for value, source, target in conversions:
             written = source.written if isinstance(source, RegionFormat) else source
             if isinstance(written, Format) and isinstance(target, Format):

@@ -24,7 +24,7 @@ from gossamer.plan.program import Layer, MeasuredLayer
 from gossamer.plan.region import find_regions
 from gossamer.plan.store.keys import problem_key
 from gossamer.plan.tune.discontinuity import has_jumps
-from gossamer.plan.tune.measures import Request
+from gossamer.plan.tune.measures import MeasurementRequest
 from gossamer.plan.tune.tuner import Tuner
 
 _PARTS = 8
@@ -99,7 +99,7 @@ class NetworkCandidates:
             json.dumps([problems, policy.only, policy.sparse_threshold, dict(policy.force)]))
 
     def _waves(self, layers: Sequence[Layer],
-               regions: Sequence[Layer]) -> Iterator[Sequence[Request] | None]:
+               regions: Sequence[Layer]) -> Iterator[Sequence[MeasurementRequest] | None]:
         """Yields what is requested: gossamer's own dense algorithms, then regions, whose tiles take
         long to list, the largest first, and when the libraries of vendors have answered, which are
         asked meanwhile, all algorithms."""
@@ -111,7 +111,7 @@ class NetworkCandidates:
         length = max(1, math.ceil(len(regions) / _PARTS))
         for first in range(0, len(regions), length):
             if not self._tuner.is_over:
-                yield [Request(region, allowed, self._device)
+                yield [MeasurementRequest(region, allowed, self._device)
                        for region in by_size[first:first + length]
                        if (allowed := self._region_eligibility(region)[0])]
         while self._tuner.space.is_asking:
@@ -123,12 +123,12 @@ class NetworkCandidates:
         policy = self._policy
         return bool(policy.only is not None or policy.force or policy.sparse_threshold is not None)
 
-    def _requests(self, layers: Sequence[Layer], refusal: Refusal) -> list[Request]:
+    def _requests(self, layers: Sequence[Layer], refusal: Refusal) -> list[MeasurementRequest]:
         """Returns what may compute each layer. refusal: returns why an algorithm may not."""
         requests = []
         for layer in layers:
             able, layer_device, _ = eligibility(layer, self._device, self._policy, refusal)
-            requests.append(Request(layer, able, layer_device))
+            requests.append(MeasurementRequest(layer, able, layer_device))
         return requests
 
     def _refusal_of_own(self, algorithm: Algorithm, problem: Problem,

@@ -21,7 +21,7 @@ import numpy as np
 
 from gossamer.errors import DeadlineError
 from gossamer.plan.run.binding import single
-from gossamer.plan.run.device_workers import Member, Task
+from gossamer.plan.run.device_workers import BatchTask, Member
 from gossamer.plan.run.lanes import Begin, Collect, Finish, Lanes
 
 _GAIN = 1.05
@@ -138,7 +138,7 @@ class WaitingRequests:
             heapq.heappush(self._heap, (request.due, self._count, part))
             self._count += 1
 
-    def next_task(self, member: Member) -> Task | None:
+    def next_task(self, member: Member) -> BatchTask | None:
         """Returns the batch that a device computes next; None where no request waits."""
         while entries := self._first_entries(max(self._times[member], default=1)):
             count, size = len(entries), entries[0][2].rows
@@ -155,7 +155,7 @@ class WaitingRequests:
                 self.batches[size] += 1
                 result: Future[Finish] = Future()
                 result.add_done_callback(partial(_hand_out, parts, size))
-                return Task(joined(parts, size) if self._largest else alone(parts[0].request),
+                return BatchTask(joined(parts, size) if self._largest else alone(parts[0].request),
                             result)
         return None
 

@@ -40,7 +40,7 @@ interpreter is wanted; more threads take longer for all of them together, and ke
 thread that times."""
 
 
-Built = tuple[State, BuildCost, BuiltCheck]
+BuiltCandidate = tuple[State, BuildCost, BuiltCheck]
 """A candidate ready to run, the cost of that, and what its check computes besides."""
 
 
@@ -62,9 +62,9 @@ class CandidateBuilds:
         self._workers = workers
         self._sets: dict[tuple[str, Problem | None], Future[CandidateSet]] = {}
         self._references = threading.Semaphore(_REFERENCES)
-        self._building: dict[Attempt, Callable[[], Built]] = {}
+        self._building: dict[Attempt, Callable[[], BuiltCandidate]] = {}
         """The attempts, each with the function that returns what was built."""
-        self._futures: dict[Future[Built], Attempt] = {}
+        self._futures: dict[Future[BuiltCandidate], Attempt] = {}
         self._pool: ThreadPoolExecutor | None = None
 
     @contextmanager
@@ -122,7 +122,7 @@ class CandidateBuilds:
             del self._futures[future]
         return optional
 
-    def done(self) -> tuple[Attempt, Callable[[], Built]] | None:
+    def done(self) -> tuple[Attempt, Callable[[], BuiltCandidate]] | None:
         """Returns an attempt whose candidate is built, with a function that returns that or raises
         the error; None where none is done."""
         if self._pool is None:
@@ -153,7 +153,7 @@ class CandidateBuilds:
                 made.set_exception(error)
         return known.result()
 
-    def build(self, attempt: Attempt) -> Built:
+    def build(self, attempt: Attempt) -> BuiltCandidate:
         """Returns an attempt's candidate ready to run, the cost of that, and its check."""
         built = None
         layer, is_vendor = attempt.group.layer, bool(attempt.algorithm.vendor)

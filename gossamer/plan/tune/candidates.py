@@ -14,6 +14,7 @@ import numpy as np
 from gossamer.accuracy import LARGEST_ERROR
 from gossamer.device.base import Buffer, Device
 from gossamer.errors import CompilerEndedError, DeviceLostError, first_line
+from gossamer.measure import Work
 from gossamer.ops.algorithm import Algorithm, Problem, State, Variant
 from gossamer.ops.registry import OPS
 from gossamer.ops.weights import Weights
@@ -37,8 +38,6 @@ _DRAWS = 8
 _ALIKE = 0.1
 """Relative difference of a later draw's share of such results from the first one's up to which no
 other draw is made."""
-
-Work = Callable[[Any], None]
 
 QUIET = np.errstate(all="ignore")
 """Weights may be huge or not finite; the comparison of outputs shows what comes of that."""

@@ -43,7 +43,7 @@ Kind = tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Rates:
+class NominalRates:
     """Nominal rates of one compute unit for a microsecond, and the time of an empty launch.
 
     config: the least ratio of the times of a later and the first config of an algorithm of which
@@ -57,11 +57,11 @@ class Rates:
     config: float
 
 
-_GPU = Rates(2.0, {"fp32": 4.3e5, "tf32": 3.5e6, "fp16": 7e6}, 5e4, 0.5)
-_PROCESSOR = Rates(5.0, {"fp32": 5e4, "tf32": 5e4, "fp16": 5e4}, 8e3, 0.25)
+_GPU = NominalRates(2.0, {"fp32": 4.3e5, "tf32": 3.5e6, "fp16": 7e6}, 5e4, 0.5)
+_PROCESSOR = NominalRates(5.0, {"fp32": 5e4, "tf32": 5e4, "fp16": 5e4}, 8e3, 0.25)
 
 
-def rates_of(device: Device) -> Rates:
+def rates_of(device: Device) -> NominalRates:
     """Returns the nominal rates of a device's compute units; their scale is corrected by measured
     times, so only their proportions matter."""
     return _PROCESSOR if device.on_processors else _GPU

@@ -14,12 +14,12 @@ from functools import partial
 
 from gossamer.device.base import Device
 from gossamer.errors import CompilerEndedError, DeviceLostError, OutOfMemoryError
-from gossamer.measure import PreparedTask, Task, Timing, repeated, sampled
+from gossamer.measure import PreparedTask, Task, Timing, Work, repeated, sampled
 from gossamer.ops.algorithm import State
 from gossamer.plan.measurement import Measurement
 from gossamer.plan.prepare import BuildCost
-from gossamer.plan.tune.build import Built, CandidateBuilds
-from gossamer.plan.tune.candidates import BuiltCheck, CandidateSet, Work
+from gossamer.plan.tune.build import BuiltCandidate, CandidateBuilds
+from gossamer.plan.tune.candidates import BuiltCheck, CandidateSet
 from gossamer.plan.tune.layer_times import NEAR, Attempt, CandidateGroup
 from gossamer.plan.tune.memory import CandidateMemory
 from gossamer.plan.tune.profile import CHECKING, TIMING, TuningProfile
@@ -92,7 +92,7 @@ class Sampler:
         for group in list(self._ready):
             self._sample(group)
 
-    def try_(self, attempt: Attempt, built: Callable[[], Built]) -> None:
+    def try_(self, attempt: Attempt, built: Callable[[], BuiltCandidate]) -> None:
         """Checks a candidate and takes the first sample of its time."""
         # a kernel of checks that fails is no failure of a candidate
         self._memory.compile_checks()

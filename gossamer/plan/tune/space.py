@@ -12,9 +12,9 @@ from gossamer.ops.host_threads import ALL, Threads, of_threads
 from gossamer.ops.registry import OPS
 from gossamer.plan.eligibility import is_change_of_precision, reason_not_allowed
 from gossamer.plan.policy import Effort
-from gossamer.plan.prepare import BuiltForms
+from gossamer.plan.prepare import BuiltElsewhere
 from gossamer.plan.program import Layer
-from gossamer.plan.tune.measures import Request
+from gossamer.plan.tune.measures import MeasurementRequest
 from gossamer.plan.tune.profile import LISTING, TuningProfile
 from gossamer.plan.tune.worker_pools import WorkerPools
 
@@ -46,7 +46,7 @@ class Space:
         self._variants: dict[tuple[Algorithm, Problem, str], list[Variant]] = {}
         self._refusals: dict[tuple[Algorithm, Problem, str], str | None] = {}
         self._narrow: set[tuple[Problem, str]] = set()
-        self.answers: list[Future[BuiltForms]] = []
+        self.answers: list[Future[BuiltElsewhere]] = []
         """They are done when the libraries of vendors that were asked in other processes have
         answered, or have failed to."""
         self.why = f"with effort {effort}"
@@ -87,7 +87,7 @@ class Space:
         """Notes the problems of which the libraries of vendors are asked for float16 only: those of
         layers among others that compute in float16, where a more precise candidate would be slower
         and save no conversion."""
-        requests = [Request(layer, [
+        requests = [MeasurementRequest(layer, [
             algorithm for algorithm in OPS[layer.op].algorithms
             if not algorithm.vendor and algorithm.dense
             and self.refusal_reason(algorithm, _problem_of(layer), device) is None], device)
@@ -97,7 +97,7 @@ class Space:
         self._narrow.update((_problem_of(layer), device.name) for layer in layers
                             if layer.problem not in wide)
 
-    def inner(self, requests: Sequence[Request], device: Device) -> set[str]:
+    def inner(self, requests: Sequence[MeasurementRequest], device: Device) -> set[str]:
         """Returns the names of the layers that can compute in float16, and whose inputs come from
         and whose outputs go to such layers only; and those of regions that can, whatever their
         neighbours."""

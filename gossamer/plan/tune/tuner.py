@@ -26,7 +26,7 @@ from gossamer.plan.tune.alike import timed_problem
 from gossamer.plan.tune.cost import Estimates
 from gossamer.plan.tune.device_check import compile_ahead
 from gossamer.plan.tune.layer_times import Attempt
-from gossamer.plan.tune.measures import Chosen, Request, Waves
+from gossamer.plan.tune.measures import Chosen, MeasurementRequest, Waves
 from gossamer.plan.tune.memory import CandidateMemory
 from gossamer.plan.tune.profile import TuningProfile
 from gossamer.plan.tune.rates import know_rates
@@ -131,7 +131,7 @@ class Tuner:
                 device: Device) -> list[Candidate]:
         """Returns the algorithms' candidates within the effort, in order of preference. Those that
         would take too long to build, or were not tried, are among them as excluded."""
-        request = Request(layer, algorithms, device)
+        request = MeasurementRequest(layer, algorithms, device)
         names = tuple(algorithm.name for algorithm in algorithms)
         key = request.problem, device.name, names
         if key not in self._known:
@@ -144,9 +144,9 @@ class Tuner:
         builds side by side and that takes long."""
         self.space.ask(layers, device, self._workers)
 
-    def measure_all(self, requests: Sequence[Request]) -> None:
+    def measure_all(self, requests: Sequence[MeasurementRequest]) -> None:
         """Measures the candidates of several layers together, so that measure() has them."""
-        by_device: dict[str, list[Request]] = {}
+        by_device: dict[str, list[MeasurementRequest]] = {}
         for request in requests:
             if not self._is_measured(request):
                 by_device.setdefault(request.device.name, []).append(request)
@@ -167,7 +167,7 @@ class Tuner:
         self.measure_all(self._search(self.device, waves, scope))
         self._workers.end_on_device()
 
-    def _search(self, device: Device, waves: Waves, scope: str) -> list[Request]:
+    def _search(self, device: Device, waves: Waves, scope: str) -> list[MeasurementRequest]:
         """Searches on one device, and returns the requests of others."""
         self._know_rates(device)
         key = _digest(scope, self.effort, self.precision, self.space.keeps_precisions,
@@ -207,7 +207,7 @@ class Tuner:
             self._deadline -= min(listing_s, _RESERVED * self._budget_s)
         self._begun = None
 
-    def _is_measured(self, request: Request) -> bool:
+    def _is_measured(self, request: MeasurementRequest) -> bool:
         """Returns whether this plan has a result of each candidate of a layer."""
         for algorithm in request.algorithms:
             known = self._results.of(timed_problem(request.problem, algorithm), request.device)
@@ -216,7 +216,7 @@ class Tuner:
                 return False
         return True
 
-    def _candidates(self, request: Request) -> list[Candidate]:
+    def _candidates(self, request: MeasurementRequest) -> list[Candidate]:
         """Returns the measured candidates of a layer."""
         problem, device, most_s = request.problem, request.device, self.limits.build_seconds
         candidates = []

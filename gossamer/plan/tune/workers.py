@@ -14,7 +14,7 @@ from gossamer.io.process_pool import ProcessEndedError as BuildProcessError
 from gossamer.io.process_pool import ProcessPool
 from gossamer.ops.algorithm import Algorithm, Problem, Variant
 from gossamer.ops.weights import Weights
-from gossamer.plan.prepare import BuiltForms
+from gossamer.plan.prepare import BuiltElsewhere
 from gossamer.plan.tune import build_tasks
 
 __all__ = ["BuildHereError", "BuildProcessError", "BuildWorkers"]
@@ -45,7 +45,7 @@ class BuildWorkers:
                                  variables=_ONE_THREAD)
 
     def submit(self, algorithm: Algorithm, problem: Problem, variant: Variant,
-               weights: Weights) -> Future[BuiltForms]:
+               weights: Weights) -> Future[BuiltElsewhere]:
         """Returns the future of what a process builds for a candidate; give that to
         `gossamer.plan.prepare.build`, which then has little left to do.
 
@@ -59,7 +59,7 @@ class BuildWorkers:
             work = algorithm.work_ahead(problem, variant, self._device) if self._on_device else None
             if work is not None:
                 return self.do(work, candidate)
-            refused: Future[BuiltForms] = Future()
+            refused: Future[BuiltElsewhere] = Future()
             refused.set_exception(BuildHereError(
                 f"{algorithm.name} needs {algorithm.vendor} on the device itself"))
             return refused
@@ -67,7 +67,7 @@ class BuildWorkers:
             build_tasks.build, algorithm, problem, variant, weights.layer, weights.digest,
             what=f"built {candidate}", on_demand=weights.arrays, then=_received)
 
-    def do(self, work: Callable[[Device], object], what: str) -> Future[BuiltForms]:
+    def do(self, work: Callable[[Device], object], what: str) -> Future[BuiltElsewhere]:
         """Returns the future of work that processes which open the device do, such as
         Algorithm.work_ahead returns. what: words for it.
 
@@ -94,7 +94,7 @@ class BuildWorkers:
         self.close()
 
 
-def _received(built: build_tasks.Built) -> BuiltForms:
-    """Takes over what a process has built."""
+def _received(built: BuiltElsewhere) -> BuiltElsewhere:
+    """Takes over the kernels that a process has built."""
     kernel_cache.adopt(built.kernels)
-    return BuiltForms(built.forms, built.seconds)
+    return built

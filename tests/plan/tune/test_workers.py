@@ -19,7 +19,7 @@ from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.lru_cache import LruCache
 from gossamer.ops.registry import OPS
 from gossamer.ops.weights import Weights
-from gossamer.plan.prepare import BuiltForms, build
+from gossamer.plan.prepare import BuiltElsewhere, build
 from gossamer.plan.tune import build_tasks
 from gossamer.plan.tune.workers import BuildHereError, BuildProcessError, BuildWorkers
 from tests.ops.conv2d.sparse.sparse_weights import BIAS_RESIDUAL_CLIP, H200, sparse, with_density
@@ -53,7 +53,7 @@ def shared_workers(host: Device) -> Iterator[BuildWorkers]:
 
 
 def submitted(workers: BuildWorkers, host: Device, chosen: Variant,
-              **options: Any) -> Future[BuiltForms]:
+              **options: Any) -> Future[BuiltElsewhere]:
     return workers.submit(Scripted(), PROBLEM, chosen, weights_of(host), **options)
 
 
