@@ -13,6 +13,7 @@ from typing import Any
 from gossamer.device import blas
 from gossamer.device.base import Device
 from gossamer.device.host import processors
+from gossamer.io.process_pool import NoProcessError
 from gossamer.ops.algorithm import Problem, State
 from gossamer.plan.prepare import BuildCost, build
 from gossamer.plan.program import Layer
@@ -28,7 +29,7 @@ from gossamer.plan.tune.profile import (
     WORKING,
     TuningProfile,
 )
-from gossamer.plan.tune.workers import BuildHereError, BuildWorkers
+from gossamer.plan.tune.workers import BuildWorkers
 
 _AT_ONCE, _AHEAD = 1.5, 3.0
 """Candidates that are being built for each processor, and those that are, or wait to be measured.
@@ -162,9 +163,9 @@ class CandidateBuilds:
         weights = layer.weights_on(self._device)
         workers = None if self._workers is None else self._workers.get(is_vendor)
         if workers is not None and (is_vendor or not attempt.algorithm.dense):
-            with self._profile.stage(WORKING), suppress(BuildHereError):
-                built = workers.submit(attempt.algorithm, attempt.group.problem, attempt.variant,
-                                       weights).result()
+            with self._profile.stage(WORKING), suppress(NoProcessError):
+                built = workers.build(attempt.algorithm, attempt.group.problem, attempt.variant,
+                                      weights).result()
                 self._costs.learn(attempt.algorithm, built.seconds / workers.count)
         try:
             # compilers are waited for most, so that they begin before the reference is computed

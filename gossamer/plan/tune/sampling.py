@@ -14,6 +14,7 @@ from functools import partial
 
 from gossamer.device.base import Device
 from gossamer.errors import CompilerEndedError, DeviceLostError, OutOfMemoryError
+from gossamer.io.process_pool import ProcessEndedError
 from gossamer.measure import PreparedTask, Task, Timing, Work, repeated, sampled
 from gossamer.ops.algorithm import State
 from gossamer.plan.measurement import Measurement
@@ -24,7 +25,6 @@ from gossamer.plan.tune.layer_times import NEAR, Attempt, CandidateGroup
 from gossamer.plan.tune.memory import CandidateMemory
 from gossamer.plan.tune.profile import CHECKING, TIMING, TuningProfile
 from gossamer.plan.tune.ranking import Ranking
-from gossamer.plan.tune.workers import BuildProcessError
 
 _SAMPLE_US, _BUDGET_US = 200.0, 2.5e5
 """Microseconds of one sample, and of all samples of a group's candidates."""
@@ -159,7 +159,7 @@ class Sampler:
     def _fail(self, attempt: Attempt, candidates: CandidateSet, failure: Exception) -> None:
         attempt.measured = candidates.failed(attempt.algorithm, attempt.variant, failure)
         attempt.may_differ = isinstance(
-            failure, (OutOfMemoryError, MemoryError, BuildProcessError, CompilerEndedError))
+            failure, (OutOfMemoryError, MemoryError, ProcessEndedError, CompilerEndedError))
         self._ranking.forget(attempt)
         if isinstance(failure, DeviceLostError):
             # the measurement that says so is kept: the next process does not try the candidate
