@@ -146,7 +146,7 @@ def may_be_conversion(name: str, values: Iterable[str]) -> bool:
 
 def conversion_layer(name: str, target: str, source: TensorSpec, spec: TensorSpec,
                      facts: ValueFacts) -> Layer:
-    """Returns the layer that copies a value, of which the facts are known, into another format."""
+    """Returns the layer that copies a value into another format. facts: those of the value."""
     property_changed = "layout" if source.dtype == spec.dtype else "precision"
     known: tuple[ValueFacts, ...] = ()
     if source.format.is_packed or spec.format.is_packed:

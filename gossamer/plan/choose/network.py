@@ -18,7 +18,7 @@ from gossamer.tensor import Format, TensorSpec, default_spec
 
 @dataclass(frozen=True)
 class Network:
-    """A network at one batch size, lowered to layers of which nothing is chosen yet.
+    """A network at one batch size, lowered to layers for which nothing is chosen yet.
 
     inputs: the specs of its inputs by the names of their values.
     outputs: the specs of its outputs.

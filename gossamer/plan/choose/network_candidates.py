@@ -171,8 +171,7 @@ class NetworkCandidates:
                                   self._tuner.space.refusal_reason, taken_alone)
 
     def _precise(self, layer: Layer, candidates: list[Candidate]) -> list[Candidate]:
-        """Returns the candidates, of which those are excluded that are less precise than the layer
-        may be."""
+        """Returns the candidates; those less precise than the layer may be are excluded."""
         if self._less_precise is None or layer.name in self._less_precise:
             return candidates
         assert layer.problem is not None

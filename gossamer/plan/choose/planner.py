@@ -67,7 +67,7 @@ class Planner:
         self._store = WeightsStore()
 
     def network(self, batch: int) -> Network:
-        """Returns the network at a batch size, of whose layers nothing is chosen yet."""
+        """Returns the network at a batch size, before anything is chosen for its layers."""
         static = resolve(self._graph, batch)
         given = given_inputs(static, self._store)
         layers, constants = lower(static, self._store)

@@ -160,7 +160,7 @@ class _Plans:
         return plan not in self._times or self._times[plan].timing is not None
 
     def comparison(self, taken: str) -> Comparison | None:
-        """Returns the outcome, of which this plan is taken; None where nothing was timed."""
+        """Returns the outcome where this plan is taken; None where nothing was timed."""
         if not self._times:
             return None
         first = {key: plan for plan, key in reversed(self._keys.items())}

@@ -118,7 +118,7 @@ def _fastest(candidates: Sequence[Candidate]) -> list[Candidate]:
 def forced_regions(regions: Sequence[Layer], usable: Mapping[str, Collection[str]],
                    only: str | None) -> list[Layer]:
     """Returns the regions that an algorithm computes where it is taken wherever it can be: in the
-    order of the network all that it can compute, and of which none has a layer of an earlier one.
+    order of the network all that it can compute and that share no layer with an earlier one.
 
     usable: the names of the algorithms that can compute each region, by its name. only: the name of
     the algorithm; None where none is forced.

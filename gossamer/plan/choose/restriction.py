@@ -89,8 +89,8 @@ def first_configs(measured: Sequence[MeasuredLayer], effort: Effort) -> Restrict
 
 def exchanged(program: Program, candidates: Mapping[str, Candidate], *,
               is_checked: bool) -> Restriction:
-    """Returns the restriction that fixes all candidates of a program, of which some are exchanged
-    for others, by the names of their layers."""
+    """Returns the restriction to the candidates of a program, some of them exchanged for others.
+    candidates: these others, by the names of their layers."""
     measured = {known.layer.name: known.candidates for known in program.measured}
     fixed = {step.layer.name: step.candidate_of(measured[step.layer.name])
              for step in program.steps if step.layer.name in measured}

@@ -144,7 +144,7 @@ def _of_problem(problem: Problem, inputs: Sequence[_Approximate], weights: Array
 _PARTS: tuple[tuple[str, Callable[[np.ndarray], np.ndarray]], ...] = (
     ("value", lambda array: array), ("error", np.zeros_like),
     ("doubtful", lambda array: np.zeros(array.shape, bool)))
-"""The fields of approximate values, each with what it is for a constant."""
+"""The fields of approximate values, each with the function that makes it of a constant."""
 
 
 def _sums(problem: Problem, source: _Approximate, weights: Arrays, precision: str,

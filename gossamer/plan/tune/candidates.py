@@ -32,7 +32,7 @@ _CHECKED_IMAGES = 3
 _CHECKED = 2**22
 """Output values and operations up to which more than _CHECKED_IMAGES images are compared."""
 _COLD_SAMPLES = 5
-"""Executions with cold caches, of whose times the median counts."""
+"""Executions with cold caches; the median of their times counts."""
 _DRAWS = 8
 """How often inputs are drawn at most, where many results lie within rounding of a jump."""
 _ALIKE = 0.1

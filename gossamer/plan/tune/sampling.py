@@ -78,8 +78,11 @@ class Sampler:
         self._ready: dict[CandidateGroup, list[_Ready]] = {}
 
     def sample_settled(self, is_over: bool = False) -> bool:
-        """Takes all samples of a group of whose candidates none is left, while others are built.
-        Returns whether there is such a group. is_over: whether none of any group is begun."""
+        """Takes all samples of a group that has no candidate left to try, while candidates of other
+        groups are built. Returns whether there is such a group.
+
+        is_over: whether measuring is over, so that no group has any candidate left to try.
+        """
         begun = {attempt.group for attempt in self._builds.attempts}
         group = next((group for group in self._ready if group not in begun and (
             is_over or not self._ranking.has_of(group))), None)

@@ -99,7 +99,7 @@ class Search:
         self._groups: dict[Problem, CandidateGroup] = {}
         self._times: dict[Problem, LayerTimes] = {}
         self._attempts: list[Attempt] = []
-        """The attempts for candidates of which nothing sufficient was known."""
+        """The attempts for candidates without a stored measurement that suffices."""
         self._alike: dict[object, CandidateGroup] = {}
         """The first group of those whose layers are alike."""
         self._later: list[Attempt] = []
@@ -110,8 +110,8 @@ class Search:
     def run(self, waves: Waves) -> None:
         """Measures what is requested; the results are stored, those before an interrupt included.
 
-        waves: requests, of which the next are taken when as many candidates as is of use are being
-        built.
+        waves: requests. The next wave is taken when as many candidates are being built as is of
+        use.
         """
         # the driver is not asked again at each call which context is current
         current = (self._device.current() if self._device.runs_cuda_libraries else nullcontext())
@@ -274,7 +274,7 @@ class Search:
                 if own < set(region.covers)])
 
     def _missing(self, group: CandidateGroup, attempts: Sequence[Attempt]) -> list[Attempt]:
-        """Returns those of a group's attempts of which nothing sufficient is known."""
+        """Returns the attempts of a group that have no stored measurement that suffices."""
         known = self._results.stored(group.problem, self._device)
         of_process = self._results.of(group.problem, self._device)
         missing = []

@@ -84,9 +84,9 @@ class Space:
         return not all(answer.done() for answer in self.answers)
 
     def _note_narrow(self, layers: Sequence[Layer], device: Device) -> None:
-        """Notes the problems of which the libraries of vendors are asked for float16 only: those of
-        layers among others that compute in float16, where a more precise candidate would be slower
-        and save no conversion."""
+        """Notes the problems for which the libraries of vendors are asked for float16 candidates
+        only. Their layers stand between layers that compute in float16, where a more precise
+        candidate would be slower and save no conversion."""
         requests = [MeasurementRequest(layer, [
             algorithm for algorithm in OPS[layer.op].algorithms
             if not algorithm.vendor and algorithm.dense
@@ -164,7 +164,7 @@ class Space:
 
     def _asked_precisions(self, algorithm: Algorithm, problem: Problem,
                           device: Device) -> Sequence[str]:
-        """Returns the precisions of which an algorithm is asked."""
+        """Returns the precisions in which an algorithm is asked for variants."""
         is_narrow = algorithm.vendor and (problem, device.name) in self._narrow
         if is_narrow:
             return ("fp16",)

@@ -158,7 +158,7 @@ class Tuner:
     def measure_network(self, waves: Waves, scope: str) -> None:
         """Measures the candidates of a network's layers and regions together.
 
-        waves: requests, of which the next are made while the candidates of others are built.
+        waves: requests. The next wave is made while the candidates of others are built.
         scope: identifies what is requested.
         """
         self._compilers.enter_context(self.device.compilers(processors()))
@@ -240,8 +240,8 @@ class Tuner:
                                                               problem.outputs[0])
 
     def verified(self, chosen: Iterable[Chosen]) -> list[Candidate]:
-        """Returns the candidates, of which those are excluded that are wrong with the constants of
-        their layers."""
+        """Returns the candidates; those whose numbers are wrong with the constants of their layers
+        are excluded."""
         return self._verification.verified(chosen)
 
     def flush(self) -> None:
