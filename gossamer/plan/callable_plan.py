@@ -9,6 +9,7 @@ from typing import Any
 from gossamer.device.base import Device
 from gossamer.errors import InputError
 from gossamer.model.graph import Graph
+from gossamer.plan.run.binding import single
 from gossamer.plan.run.bound import BoundCall
 from gossamer.plan.run.calls import Calls
 from gossamer.plan.run.context import Context
@@ -163,8 +164,7 @@ class CallablePlan(abc.ABC):
         OutOfMemoryError
             If so much memory cannot be page-locked.
         """
-        arrays = self._calls.page_locked(batch)
-        return arrays[0] if len(arrays) == 1 else arrays
+        return single(self._calls.page_locked(batch))
 
     @property
     def contexts(self) -> int:

@@ -16,7 +16,10 @@ from gossamer.tensor import Format, TensorSpec
 
 @dataclass(frozen=True)
 class _Use:
-    """A value as an input or an output of a step. index: which of these it is."""
+    """A value as an input or an output of a step.
+
+    index: which of these it is.
+    """
 
     step: Step
     index: int

@@ -71,13 +71,7 @@ def eligibility(layer: Layer, device: Device, policy: Policy = ANY,
     """Returns the algorithms that can compute the layer on the device, else those of the host;
     the device of these; and the reason for each of the device's other algorithms.
 
-    Of a layer without any weight left that is the one that multiplies nothing.
-
-    policy: its `only` is the name of an algorithm that alone is returned where it is among them,
-    and without which an algorithm that is computed by name only is left out;
-    its `sparse_threshold` is a sparsity above which only algorithms that skip zeros are returned,
-    and up to which only dense ones; without its `vendors` the algorithms of vendors' libraries are
-    left out where there are others; its `force` names the one algorithm that a layer may take.
+    policy: what decides between algorithms that can; see _wanted().
     refusal_reason: called with an algorithm, a problem and a device, returns why the algorithm does
     not support the problem there or none of its variants is allowed, None where one is.
 
@@ -85,62 +79,60 @@ def eligibility(layer: Layer, device: Device, policy: Policy = ANY,
     that is forced cannot.
     """
     assert layer.problem is not None
-    if layer.name in policy.force:
-        return _forced(layer, device, policy.force[layer.name], refusal_reason)
     reasons: dict[str, str] = {}
     for layer_device in (device, find("host")):
-        able, device_reasons = able_on(layer.problem, layer_device, refusal_reason)
-        device_reasons |= {
-            algorithm.name: f"is computed only where only={algorithm.name!r} asks for it"
-            for algorithm in able if not is_asked_for(algorithm, policy)}
-        able = [algorithm for algorithm in able if is_asked_for(algorithm, policy)]
-        own = [algorithm for algorithm in able if not algorithm.vendor]
-        if own and not policy.vendors:
-            device_reasons |= {algorithm.name: "the libraries of vendors are left out"
-                               for algorithm in able if algorithm.vendor}
-            able = own
-        if layer_device is device:
-            reasons.update(device_reasons)
+        able, refused = able_on(layer.problem, layer_device, refusal_reason)
+        able = _wanted(able, layer, policy, refused)
+        reasons = {**refused, **reasons}
         if able:
-            forced = [algorithm for algorithm in able if algorithm.name == policy.only]
-            reasons.update({algorithm.name: f"{policy.only} is forced" for algorithm in able
-                            if forced and algorithm.name != policy.only})
-            able = forced or _without_weights(able, reasons)
-            if policy.sparse_threshold is not None and layer.density is not None:
-                able = _sparse_or_dense(able, 1 - layer.density, policy.sparse_threshold, reasons)
             return able, layer_device, reasons
+    if layer.name in policy.force:
+        name = policy.force[layer.name]
+        raise InputError(f"layer {layer.name}: {name} is forced and cannot compute it: "
+                         f"{reasons.get(name, f'it computes no {layer.op}')}")
     raise UnsupportedError(
         f"{layer.source or layer.name}: nothing computes {layer.problem.describe()}: "
         + "; ".join(f"{name}: {reason}" for name, reason in reasons.items()))
 
 
-def _without_weights(able: list[Algorithm], reasons: dict[str, str]) -> list[Algorithm]:
-    """Returns the algorithm for layers without any weight left where it is among the able ones,
-    and adds the reason for the others; else all."""
-    alone: list[Algorithm] = [algorithm for algorithm in able
-                              if isinstance(algorithm, ZeroWeights)]
-    if alone:
-        reasons.update({algorithm.name: "no weight is left to multiply by" for algorithm in able
-                        if algorithm not in alone})
-    return alone or able
+def _wanted(able: list[Algorithm], layer: Layer, policy: Policy,
+            reasons: dict[str, str]) -> list[Algorithm]:
+    """Returns those of the algorithms that can compute a layer which may do so, and adds the reason
+    for each of the others.
 
+    A layer that the policy's `force` names takes that algorithm. Others take no algorithm that is
+    computed by name only, unless `only` names it. Of what is left, where it has such algorithms,
+    the layer takes those of gossamer without `vendors`; the one of `only`; without any weight left
+    the one that multiplies nothing; and by `sparse_threshold` those that skip zeros for a sparsity
+    above it, else dense ones. That is the rule with which direct sparse convolution was published
+    (X. Chen, "Escoin: efficient sparse convolutional neural network inference on GPUs", arXiv
+    1802.10280, 2018).
+    """
+    def kept(keep: Callable[[Algorithm], bool], reason: str, *, always: bool = False) -> None:
+        nonlocal able
+        left = [algorithm for algorithm in able if keep(algorithm)]
+        if left or always:
+            reasons.update({algorithm.name: reason.format(algorithm.name) for algorithm in able
+                            if algorithm not in left})
+            able = left
 
-def _forced(layer: Layer, device: Device, name: str, refusal_reason: Refusal
-            ) -> tuple[list[Algorithm], Device, dict[str, str]]:
-    """Returns the algorithm that a layer is forced to take, its device, and the reason for each of
-    the device's other algorithms. Raises InputError where it cannot compute the layer."""
-    assert layer.problem is not None
-    known = {algorithm.name for algorithm in OPS[layer.op].algorithms}
-    why = "" if name in known else f"it computes no {layer.op}"
-    for layer_device in (device, find("host")):
-        able, reasons = able_on(layer.problem, layer_device, refusal_reason)
-        chosen = [algorithm for algorithm in able if algorithm.name == name]
-        if chosen:
-            others = {algorithm.name: f"{name} is forced" for algorithm in able
-                      if algorithm.name != name}
-            return chosen, layer_device, {**reasons, **others}
-        why = why or reasons.get(name, "")
-    raise InputError(f"layer {layer.name}: {name} is forced and cannot compute it: {why}")
+    if layer.name in policy.force:
+        name = policy.force[layer.name]
+        kept(lambda algorithm: algorithm.name == name, f"{name} is forced", always=True)
+        return able
+    kept(lambda algorithm: is_asked_for(algorithm, policy),
+         "is computed only where only={!r} asks for it", always=True)
+    if not policy.vendors:
+        kept(lambda algorithm: not algorithm.vendor, "the libraries of vendors are left out")
+    kept(lambda algorithm: algorithm.name == policy.only, f"{policy.only} is forced")
+    kept(lambda algorithm: isinstance(algorithm, ZeroWeights),
+         "no weight is left to multiply by")
+    if policy.sparse_threshold is not None and layer.density is not None:
+        above = is_above(1 - layer.density, policy.sparse_threshold)
+        kept(lambda algorithm: algorithm.dense != above,
+             f"sparsity {1 - layer.density:.4g} is {'above' if above else 'not above'} the "
+             f"threshold {policy.sparse_threshold:g}")
+    return able
 
 
 def is_asked_for(algorithm: Algorithm, policy: Policy) -> bool:
@@ -162,23 +154,6 @@ def able_on(problem: Problem, device: Device, refusal_reason: Refusal,
         else:
             reasons[algorithm.name] = reason
     return able, reasons
-
-
-def _sparse_or_dense(able: list[Algorithm], sparsity: float, threshold: float,
-                     reasons: dict[str, str]) -> list[Algorithm]:
-    """Returns the algorithms that skip zeros for a sparsity above the threshold, else the dense
-    ones; all where there are only sparse or only dense ones. Adds the reasons for the rest. This
-    is the rule with which direct sparse convolution was published (X. Chen, "Escoin: efficient
-    sparse convolutional neural network inference on GPUs", arXiv 1802.10280, 2018)."""
-    dense = [algorithm for algorithm in able if algorithm.dense]
-    sparse = [algorithm for algorithm in able if not algorithm.dense]
-    if not dense or not sparse:
-        return able
-    above = is_above(sparsity, threshold)
-    reason = (f"sparsity {sparsity:.4g} is {'above' if above else 'not above'} the threshold "
-              f"{threshold:g}")
-    reasons.update({algorithm.name: reason for algorithm in (dense if above else sparse)})
-    return sparse if above else dense
 
 
 def is_above(sparsity: float, threshold: float) -> bool:

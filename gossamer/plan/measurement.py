@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from gossamer.measure import Timing
 from gossamer.ops.algorithm import Algorithm, Variant
@@ -36,8 +37,8 @@ class Measurement:
     was written. Raises ValueError where there is neither a time nor a failure, and for times that
     are negative or not finite.
 
-    inputs, outputs: layouts.
-    median_us, p25_us, p75_us: median and quartiles with warm caches, in microseconds.
+    inputs, outputs: layouts. median_us, p25_us, p75_us: median and quartiles with warm caches, in
+    microseconds.
     cold_us: the median with cold caches.
     samples: the number of samples.
     failure: why the candidate is excluded.
@@ -79,23 +80,17 @@ class Measurement:
                 object.__setattr__(self, name, _rounded(value))
 
     @staticmethod
-    def of(algorithm: Algorithm, variant: Variant, timing: Timing | None = None, *,
-           cold_us: float | None = None, error: float | None = None,
-           failure: str | None = None, not_tried: bool = False, wrong_numbers: bool = False,
-           weights: str = "", build: BuildCost | None = None) -> Measurement:
-        """Returns the measurement of a variant with a timing, or with a failure."""
-        name, config, inputs, outputs, precision = candidate_key(algorithm, variant)
-        return Measurement(
-            name, config, inputs, outputs, precision,
-            median_us=timing.median_us if timing else None,
-            p25_us=timing.p25_us if timing else None,
-            p75_us=timing.p75_us if timing else None,
-            cold_us=cold_us, error=error, failure=failure, not_tried=not_tried,
-            wrong_numbers=wrong_numbers,
-            samples=timing.repeats if timing else 0, weights=weights,
-            build_s=build.seconds if build else None,
-            build_cached=build.from_cache if build else False,
-            device_bytes=build.nbytes if build else None)
+    def of(algorithm: Algorithm, variant: Variant, timing: Timing | None = None,
+           build: BuildCost | None = None, **others: Any) -> Measurement:
+        """Returns the measurement of a variant with a timing, or with a failure. others: further
+        fields by name."""
+        times = {} if timing is None else {
+            "median_us": timing.median_us, "p25_us": timing.p25_us, "p75_us": timing.p75_us,
+            "samples": timing.repeats}
+        built = {} if build is None else {
+            "build_s": build.seconds, "build_cached": build.from_cache,
+            "device_bytes": build.nbytes}
+        return Measurement(*candidate_key(algorithm, variant), **{**times, **built, **others})
 
     @property
     def candidate_key(self) -> CandidateKey:

@@ -33,7 +33,7 @@ def with_weights(plan: Plan, graph: Graph) -> Plan:
     plain: dict[str, dict[str, Any]] = stored(programs, plan.device)
     planner = Planner(graph, plan.device)
     for batch, program in programs.items():
-        layers = {layer.name: layer for layer in planner.layers(batch)}
+        layers = {layer.name: layer for layer in planner.network(batch).layers}
         layers |= {region.name: region for region in find_regions(
             list(layers.values()), {info.name: info for info in graph.outputs})}
         for step, entry in zip(program.steps, plain[str(batch)]["steps"], strict=True):

@@ -329,7 +329,7 @@ class Plan(CallablePlan):
         list of Layer
             The layers in order.
         """
-        return self._planner.layers(batch)
+        return list(self._planner.network(batch).layers)
 
     def profile(self, batch: int | None = None) -> Report:
         """Measure the time of every step, of one execution from end to end, and of a call.

@@ -76,6 +76,7 @@ EFFORTS = {
 class Policy:
     """The decisions of a user about the choice of algorithms; `gossamer.compile` describes each.
     unfused says that no layers are computed as one region.
+
     force: the algorithm of each layer that takes none other, by the layer's name.
     threads: threads of a layer on the host, ONE or ALL.
     vendors: whether layers that gossamer's own algorithms compute may take those of vendors'

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+import numpy as np
+
 from gossamer.device.base import Buffer, Device
 from gossamer.device.host import processors
 from gossamer.ops.algorithm import Algorithm, Problem, State, Variant
@@ -36,11 +38,11 @@ class BuildCost:
 
     seconds: the time it takes. A packed form that another variant made before counts with the time
     that it took then; a kernel that this process had compiled already counts nothing. Time spent
-    waiting for variants that are built at the same time is left out. from_cache: whether a kernel
-    was read from the disk cache instead of compiled. nbytes: bytes of packed weights and, where it
-    is known, of the code of kernels; None on the host. Memory that a vendor's library allocates
-    for itself is not known. forms: the bytes of each packed form of the layer's constants by the
-    form's name.
+    waiting for variants that are built at the same time is left out.
+    from_cache: whether a kernel was read from the disk cache instead of compiled.
+    nbytes: bytes of packed weights and, where it is known, of the code of kernels; None on the
+    host. Memory that a vendor's library allocates for itself is not known.
+    forms: the bytes of each packed form of the layer's constants by the form's name.
     """
 
     seconds: float
@@ -50,18 +52,23 @@ class BuildCost:
 
 
 @dataclass(frozen=True)
-class BuiltForms:
-    """The forms that another process built for a candidate; its kernels are in the kernel cache.
+class BuiltElsewhere:
+    """What another process has built for a candidate.
 
-    forms: the packed forms by name. seconds: processor seconds that all but packing them took.
+    forms: the packed forms by name.
+    seconds: processor seconds that all but packing them took.
+    kernels: the kernels, as kernel_cache.hand_over returns them.
     """
 
     forms: Mapping[str, PackedArray]
     seconds: float
+    kernels: Mapping[str, bytes | None]
 
 
+# weights may be huge or not finite; the comparison of outputs shows what comes of that
+@np.errstate(all="ignore")
 def build(algorithm: Algorithm, weights: Weights, problem: Problem, variant: Variant,
-          device: Device, built: BuiltForms | None = None) -> tuple[State, BuildCost]:
+          device: Device, built: BuiltElsewhere | None = None) -> tuple[State, BuildCost]:
     """Returns the state that algorithm.prepare() makes, and the cost of that. built: what another
     process has built for the same candidate, whose seconds are part of the cost."""
     watched = _RecordingWeights(weights, device)

@@ -26,10 +26,14 @@ class Layer:
     """One unit of lowered work: a problem of a node, a region of several layers, an inserted
     conversion, or a reshape.
 
-    op: the name of the op that computes the problem. inputs, outputs: names of values.
-    output_specs: the specs of the outputs. problem: the problem; None for a reshape, whose output
-    is the input's memory under another shape. weights: the problem's constants by name. density:
-    the share of nonzero weights, None without weights. source: the node as messages name it.
+    op: the name of the op that computes the problem.
+    inputs, outputs: names of values.
+    output_specs: the specs of the outputs.
+    problem: the problem; None for a reshape, whose output is the input's memory under another
+    shape.
+    weights: the problem's constants by name.
+    density: the share of nonzero weights, None without weights.
+    source: the node as messages name it.
     """
 
     name: str
@@ -89,9 +93,9 @@ class MeasuredLayer:
 class Step:
     """A layer with what computes it.
 
-    device: the plan's device, or the host where the layer fell back to it. inputs, outputs: names
-    of values in the layouts of the variant. rejected: for each other algorithm why it was not
-    taken.
+    device: the plan's device, or the host where the layer fell back to it.
+    inputs, outputs: names of values in the layouts of the variant.
+    rejected: for each other algorithm why it was not taken.
     """
 
     layer: Layer
@@ -155,13 +159,16 @@ class Place:
 class Program:
     """The steps of one batch size, in order.
 
-    specs: shape, dtype and layout of each value by its name. aliases: for each value that uses
-    the memory of another value, the name of that one. constants: the arrays of values that are
-    constants. inputs, outputs: names of values by the names of the graph's inputs and outputs.
-    measured: all layers and regions that were measured to choose the steps. places: for each value
-    that a step writes within the memory of another one, where that is. cost_us: the sum of the
-    steps' times as the plan assignment states it; None where nothing was measured. reshapes: the
-    formats in which reshapes read their input by the plan assignment, by the names of the layers.
+    specs: shape, dtype and layout of each value by its name.
+    aliases: for each value that uses the memory of another value, the name of that one.
+    constants: the arrays of values that are constants.
+    inputs, outputs: names of values by the names of the graph's inputs and outputs.
+    measured: all layers and regions that were measured to choose the steps.
+    places: for each value that a step writes within the memory of another one, where that is.
+    cost_us: the sum of the steps' times as the plan assignment states it; None where nothing was
+    measured.
+    reshapes: the formats in which reshapes read their input by the plan assignment, by the names of
+    the layers.
     """
 
     batch: int

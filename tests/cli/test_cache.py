@@ -254,8 +254,7 @@ def test_a_full_disk_is_named(full, folder, tmp_path, monkeypatch):
 
 def test_only_what_gossamer_writes_is_imported(full, tmp_path):
     content = read(full.host)
-    (problem,) = content["sections"][0]["problems"].values()
-    problem["colour"] = content["sections"][0]["colour"] = content["colour"] = "red"
+    content["sections"][0]["colour"] = content["colour"] = "red"
     file = tmp_path / "odd.json"
     file.write_text(json.dumps(content))
     full.host.unlink()

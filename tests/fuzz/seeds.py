@@ -228,10 +228,9 @@ def measurements() -> list[bytes]:
     content = {"format": tuning_file.FORMAT, "version": tuning_file.VERSION,
                "device": {"api": "host", "description": "d", "compute_units": 2},
                "sections": [{"made_by": {"driver": "", "toolkit": "", "gossamer": "0.1"},
-                             "problems": {"00ff": {"problem": "conv2d 1x2", "fields": {"op": 1},
-                                                   "algorithms": {"numpy": {
-                                                       "source": "ab", "candidates": [
-                                                           tuning_file.encode(line)]}}}},
+                             "candidates": {
+                                 tuning_file.candidate_key("00ff", "ab", line):
+                                     tuning_file.encode("conv2d 1x2", "ab", line)},
                              "plans": {"k": tuning_file.encode_plan("p", Timing(1.0, 1.0, 2.0, 5))},
                              "checks": {"c": "conv2d"}}]}
     return [json.dumps(content).encode()]

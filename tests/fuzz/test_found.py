@@ -197,8 +197,8 @@ def test_result_rows_with_values_of_other_types(values: dict[str, Any], tmp_path
 @pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999"])
 def test_measurements_with_numbers_that_json_lacks(number: str) -> None:
     content = json.loads(seeds.measurements()[0])
-    (problem,) = content["sections"][0]["problems"].values()
-    problem["fields"] = {"op": "NUMBER"}
+    (line,) = content["sections"][0]["candidates"].values()
+    line["cold_us"] = "NUMBER"
     with pytest.raises(tuning_file.BadFile, match="corrupt or cut short"):
         tuning_file.parse(json.dumps(content).replace('"NUMBER"', number).encode())
 

@@ -15,7 +15,7 @@ from gossamer.ops.launch import Launch
 from gossamer.ops.weights import PackedArray, Weights
 from gossamer.plan import prepare
 from gossamer.plan.measurement import Measurement
-from gossamer.plan.prepare import BuildCost, BuiltForms, Prepared, build
+from gossamer.plan.prepare import BuildCost, BuiltElsewhere, Prepared, build
 from gossamer.plan.tune import search
 from tests.ops.recording import RecordingDevice
 
@@ -121,7 +121,7 @@ def test_what_another_process_did_is_part_of_the_cost(clock: Clock) -> None:
     device = RecordingDevice()
     weights = Weights({"weight": np.zeros((3, 4), np.float32)}, device, "layer")
     form = PackedArray(np.zeros((3, 4), np.float32), 30.0)
-    built = BuiltForms({"form": form, "other": form}, 400.0)
+    built = BuiltElsewhere({"form": form, "other": form}, 400.0, {})
     (variant,) = Packer(clock).variants(None, device)
     _, cost = build(Packer(clock), weights, None, variant, device, built)  # type: ignore[arg-type]
     assert cost == BuildCost(432, False, 48) and clock.now == 2

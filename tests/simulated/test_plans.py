@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from gossamer.device.base import Device
 from gossamer.model.builder import GraphBuilder
 from gossamer.model.formats import with_formats
 from gossamer.model.graph import Graph
 from gossamer.model.input_format import InputFormat
 from gossamer.ops.region.problem import RegionProblem
-from gossamer.plan.choose.assigner import Assigned, Assigner, Choices
 from gossamer.plan.choose.builder import ProgramBuilder
 from gossamer.plan.choose.conversion_costs import ConversionCosts
-from gossamer.plan.choose.restriction import FREE, Restriction
+from gossamer.plan.choose.network import Network
 from gossamer.plan.plan import Plan
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer, Program
@@ -135,21 +136,20 @@ def test_a_format_that_is_mislabelled_is_found(planted: pytest.MonkeyPatch) -> N
 
 
 def test_a_region_that_covers_one_layer_too_many_is_found(planted: pytest.MonkeyPatch) -> None:
-    choices = Assigner.choices
+    program = Network.program
 
-    def too_many(self: Assigner, restriction: Restriction = FREE, why: str = "",
-                 first: Assigned | None = None) -> Choices:
-        made = choices(self, restriction, why, first)
-        regions = []
-        for region in made.regions:
+    def too_many(self: Network, device: Device, decide: Any, regions: Sequence[Layer] = (),
+                 reshapes: Mapping[str, Format] | None = None) -> Program:
+        wider = []
+        for region in regions:
             assert isinstance(region.problem, RegionProblem)
-            after = [layer for layer in self._layers.values()
+            after = [layer for layer in self.layers
                      if region.outputs[0] in layer.inputs and layer.name not in region.covers]
             covers = (*region.covers, *(layer.name for layer in after[:1]))
-            regions.append(replace(region, covers=covers))
-        return replace(made, regions=regions)
+            wider.append(replace(region, covers=covers))
+        return program(self, device, decide, wider, reshapes)
 
-    planted.setattr(Assigner, "choices", too_many)
+    planted.setattr(Network, "program", too_many)
     assert found(60)
 
 

@@ -14,9 +14,10 @@ from gossamer.measure import SLACK
 from gossamer.ops.exactness import in_float16
 from gossamer.ops.packed import formats_for
 from gossamer.plan.candidate import Candidate, why_not_others
-from gossamer.plan.choose.builder import LayerChoice, is_packed_alike
+from gossamer.plan.choose.builder import LayerChoice, ProgramBuilder, is_packed_alike
 from gossamer.plan.choose.conversion_costs import Conversion, ConversionCosts
 from gossamer.plan.choose.elimination import GraphTooWideError
+from gossamer.plan.choose.network import Network
 from gossamer.plan.choose.network_candidates import NetworkCandidates
 from gossamer.plan.choose.plan_assignment import (
     AssignmentNode,
@@ -29,10 +30,10 @@ from gossamer.plan.choose.region_options import forced_regions, region_options
 from gossamer.plan.choose.restriction import FREE, Restriction
 from gossamer.plan.eligibility import eligibility
 from gossamer.plan.policy import Policy
-from gossamer.plan.program import Layer, MeasuredLayer
+from gossamer.plan.program import Layer, MeasuredLayer, Program
 from gossamer.plan.tune.measures import usable
 from gossamer.plan.tune.tuner import Tuner
-from gossamer.tensor import ROW_MAJOR, Format, TensorSpec, default_format, memory_format
+from gossamer.tensor import ROW_MAJOR, Format, default_format, memory_format
 
 _LEFT_OUT_FIRST: tuple[Callable[[Format], bool], ...] = (
     lambda format_: format_.layout not in ("NCHW", "NHWC", ROW_MAJOR),
@@ -48,23 +49,6 @@ _Option = tuple[NodeOption, MeasuredLayer | None, Candidate | None]
 
 
 @dataclass(frozen=True)
-class Choices:
-    """The choices for a network.
-
-    by_layer: the choice for each layer and each region that is computed as one, by its name.
-    regions: the regions that are computed as one. measured: all layers and regions with the
-    candidates that were measured for them. reshapes: the formats in which reshapes read their
-    inputs. cost_us: the sum of the times of what is chosen, with conversions.
-    """
-
-    by_layer: dict[str, LayerChoice]
-    regions: list[Layer]
-    measured: list[MeasuredLayer]
-    reshapes: dict[str, Format]
-    cost_us: float
-
-
-@dataclass(frozen=True)
 class Assigned:
     """A plan assignment: the candidate of each layer or region, the formats in which reshapes read,
     and the cost of all, with the conversions between them, of which some may be estimates."""
@@ -76,27 +60,26 @@ class Assigned:
 
 
 class Assigner:
-    """The plan assignments of least cost (see plan_assignment.py) among the candidates of a
-    network's layers and regions that compute the right numbers with the layers' own constants.
+    """The programs of a network whose assignments cost least (see plan_assignment.py) among the
+    measured candidates that compute the right numbers with the layers' own constants.
 
-    regions: those of the layers that may be computed as one. fixed: the names of values that no
-    layer writes. The other arguments are those of select.Chooser.
+    policy: its `only` is the name of an algorithm that is taken wherever it can be; other layers
+    take others. Its `sparse_threshold` is a sparsity above which layers take an algorithm that
+    skips zeros, while others take a dense one, where there are both; these are not compared with
+    each other. With its `unfused` no region is computed as one.
+    less_precise: the names of the layers and regions that may be less precise than float32 where
+    the tuner allows that; None allows all.
     """
 
-    def __init__(self, layers: Sequence[Layer], regions: Sequence[Layer],
-                 specs: Mapping[str, TensorSpec], fixed: Sequence[str], outputs: Sequence[str],
-                 device: Device, tuner: Tuner, policy: Policy,
-                 less_precise: Collection[str] | None) -> None:
-        self._specs = specs
-        self._fixed = fixed
-        self._outputs = outputs
+    def __init__(self, network: Network, device: Device, tuner: Tuner, policy: Policy,
+                 less_precise: Collection[str] | None = None) -> None:
+        self._network = network
         self._device = device
         self._tuner = tuner
         self._policy = policy
-        self._conversion_cost = ConversionCosts(layers, specs, device, tuner)
-        self._layers = {layer.name: layer for layer in layers}
-        candidates = NetworkCandidates(layers, regions, outputs, device, tuner, policy,
-                                       less_precise)
+        self._conversion_cost = ConversionCosts(network, device, tuner)
+        self._layers = {layer.name: layer for layer in network.layers}
+        candidates = NetworkCandidates(network, device, tuner, policy, less_precise)
         self._nodes = candidates.of_layers
         self._regions = candidates.of_regions
         self._whole = candidates.whole
@@ -108,10 +91,47 @@ class Assigner:
         return [node for node in (*self._nodes, *whole, *self._regions)
                 if isinstance(node, MeasuredLayer)]
 
-    def choices(self, restriction: Restriction = FREE, why: str = "",
-                first: Assigned | None = None) -> Choices:
-        """Returns the choice for each layer, and the regions that are computed as one. why: that of
-        Comparison. first: what assigned() has returned."""
+    def program(self, restriction: Restriction = FREE, why: str = "",
+                first: Assigned | None = None) -> Program:
+        """Returns the cheapest program within a restriction. A layer that no algorithm of the
+        device supports runs on the host.
+
+        why: that of Comparison. first: what assigned() has returned for the restriction.
+        Raises UnsupportedError where the host cannot compute a layer either.
+        """
+        assigned = self._right(restriction, first)
+        reasons = region_reasons(self.measured, {node.layer.name: candidate
+                                                 for node, candidate in assigned.taken},
+                                 forced=self._policy.only, why=why)
+        chosen = {node.layer.name: _choice(candidate, node.candidates, node.device, {
+            **node.reasons, **reasons.get(node.layer.name, {})}, why)
+            for node, candidate in assigned.taken}
+
+        def decide(builder: ProgramBuilder, layer: Layer) -> LayerChoice:
+            return chosen.get(layer.name) or self._conversion(layer)
+
+        program = self._network.program(
+            self._device, decide, [node.layer for node, _ in assigned.taken if node.layer.covers],
+            assigned.reshapes)
+        program.measured = self.measured
+        # which parts of tensors copy nothing is known for sure only now
+        program.cost_us = assigned.cost_us + sum(
+            step.candidate_of(step.candidates).cost
+            - step.candidate_of(chosen[step.layer.name].candidates).cost
+            for step in program.steps if step.layer.name in chosen)
+        return program
+
+    def _conversion(self, layer: Layer) -> LayerChoice:
+        """Returns the fastest candidate of a change of format."""
+        able, layer_device, reasons = eligibility(layer, self._device)
+        candidates = self._tuner.measure(layer, able, layer_device)
+        fastest = min(usable(layer, candidates, layer_device),
+                      key=lambda candidate: candidate.cost)
+        return _choice(fastest, candidates, layer_device, reasons)
+
+    def _right(self, restriction: Restriction, first: Assigned | None) -> Assigned:
+        """Returns the cheapest assignment whose conversions are measured, and whose candidates
+        were checked where the restriction asks for it."""
         while True:
             assigned, first = first or self.assigned(restriction), None
             # an estimate is the least that a conversion can cost, so that an assignment without
@@ -119,7 +139,7 @@ class Assigner:
             if self._conversion_cost.measure_estimated(assigned.conversions):
                 continue
             if not restriction.is_checked or not self._excluded(assigned):
-                return self._chosen(assigned, why)
+                return assigned
 
     def _excluded(self, assigned: Assigned) -> bool:
         """Excludes what is wrong with the constants of the layers that it is assigned to; returns
@@ -132,17 +152,6 @@ class Assigner:
                 node.candidates[node.candidates.index(candidate)] = verified
                 wrong = wrong or math.isinf(verified.cost)
         return wrong
-
-    def _chosen(self, assigned: Assigned, why: str) -> Choices:
-        reasons = region_reasons(self.measured, {node.layer.name: candidate
-                                                 for node, candidate in assigned.taken},
-                                 forced=self._policy.only, why=why)
-        return Choices(
-            {node.layer.name: _choice(candidate, node.candidates, node.device,
-                                      {**node.reasons, **reasons.get(node.layer.name, {})}, why)
-             for node, candidate in assigned.taken},
-            [node.layer for node, _ in assigned.taken if node.layer.covers],
-            self.measured, assigned.reshapes, assigned.cost_us)
 
     def assigned(self, restriction: Restriction) -> Assigned:
         """Returns the cheapest assignment: of the layers and regions, or the whole network as one
@@ -210,8 +219,9 @@ class Assigner:
             layer = node if isinstance(node, Layer) else node.layer
             nodes.append(AssignmentNode(tuple(option for option, _, _ in node_options),
                                         tuple(layer.inputs), tuple(layer.outputs)))
-        fixed, required = ({name: memory_format(self._specs[name]) for name in names}
-                           for names in (self._fixed, self._outputs))
+        network = self._network
+        fixed, required = ({name: memory_format(network.specs[name]) for name in names}
+                           for names in ((*network.inputs, *network.constants), network.outputs))
         try:
             assignment = minimise(nodes, fixed, self._conversion_cost, required=required)
         except NoAssignmentError as error:
@@ -275,7 +285,8 @@ class Assigner:
     def _reshapes(self, layer: Layer) -> list[NodeOption]:
         """Returns the options of a reshape, which leaves the memory as it is: that has to be
         row-major, or packed where both shapes are packed alike."""
-        source, target = (self._specs[name].shape for name in (layer.inputs[0], layer.outputs[0]))
+        source, target = (self._network.specs[name].shape
+                          for name in (layer.inputs[0], layer.outputs[0]))
         options = [(default_format(source, dtype), default_format(target, dtype))
                    for dtype in self._dtypes(layer)]
         if is_packed_alike(source, target):
@@ -285,7 +296,7 @@ class Assigner:
 
     def _dtypes(self, layer: Layer) -> tuple[str, ...]:
         """Returns the dtypes in which the value that a layer reshapes may be stored."""
-        dtype = self._specs[layer.inputs[0]].dtype
+        dtype = self._network.specs[layer.inputs[0]].dtype
         may_be_half = dtype == "float32" and (self._tuner.precision == "fp16" or in_float16(
             layer.facts.get(layer.outputs[0], REAL)))
         return (dtype, "float16") if may_be_half else (dtype,)
@@ -302,14 +313,6 @@ def _conversions(nodes: Sequence[AssignmentNode], taken: Sequence[int],
              for name, need in zip(node.inputs, option.needs, strict=True)]
     return {(name, given[name], need) for name, need in (*needs, *required.items())
             if given[name] != need}
-
-
-def best_alone(layer: Layer, device: Device, tuner: Tuner) -> LayerChoice:
-    """Returns the fastest candidate of a change of layout, whose layouts are fixed."""
-    able, layer_device, reasons = eligibility(layer, device)
-    candidates = tuner.measure(layer, able, layer_device)
-    fastest = min(usable(layer, candidates, layer_device), key=lambda candidate: candidate.cost)
-    return _choice(fastest, candidates, layer_device, reasons)
 
 
 def _choice(taken: Candidate, candidates: Sequence[Candidate], layer_device: Device,

@@ -27,7 +27,8 @@ from gossamer.tensor import (
 class LayerChoice:
     """The algorithm, variant and device that compute a layer.
 
-    rejected: for each other algorithm why it does not. candidates: all that were measured.
+    rejected: for each other algorithm why it does not.
+    candidates: all that were measured.
     """
 
     algorithm: Algorithm
@@ -41,9 +42,11 @@ class ProgramBuilder:
     """A program while layers are added to it.
 
     inputs: the specs of the network's inputs by the names of the values that hold what callers
-    give. decide: called with this builder and a layer, returns the choice for the layer. reshapes:
-    the formats in which reshapes read their input, by the names of the layers; others leave it in
-    its dtype. names: the names of inputs whose values have other names.
+    give.
+    decide: called with this builder and a layer, returns the choice for the layer.
+    reshapes: the formats in which reshapes read their input, by the names of the layers; others
+    leave it in its dtype.
+    names: the names of inputs whose values have other names.
     """
 
     def __init__(self, batch: int, inputs: Mapping[str, TensorSpec],
@@ -143,7 +146,7 @@ def may_be_conversion(name: str, values: Iterable[str]) -> bool:
 
 def conversion_layer(name: str, target: str, source: TensorSpec, spec: TensorSpec,
                      facts: ValueFacts) -> Layer:
-    """Returns the layer that copies a value, of which the facts are known, into another format."""
+    """Returns the layer that copies a value into another format. facts: those of the value."""
     property_changed = "layout" if source.dtype == spec.dtype else "precision"
     known: tuple[ValueFacts, ...] = ()
     if source.format.is_packed or spec.format.is_packed:

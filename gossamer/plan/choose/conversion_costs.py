@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable
 
 from gossamer.device.base import Device
 from gossamer.facts import REAL, ValueFacts
 from gossamer.ops.packed import can_hold
 from gossamer.plan.choose.builder import conversion_layer
+from gossamer.plan.choose.network import Network
 from gossamer.plan.choose.region_options import RegionFormat
 from gossamer.plan.eligibility import able_on, eligibility
 from gossamer.plan.program import Layer
-from gossamer.plan.tune.measures import Request
+from gossamer.plan.tune.measures import MeasurementRequest
 from gossamer.plan.tune.tuner import Tuner
 from gossamer.tensor import Format, TensorSpec
 
@@ -24,15 +25,12 @@ _Key = tuple[TensorSpec, TensorSpec, ValueFacts]
 
 class ConversionCosts:
     """The cost of copying the values of a network from one format to another: measured where it
-    was, else the least that can be expected.
+    was, else the least that can be expected."""
 
-    layers: the network's layers. specs: the spec of each value in the default format.
-    """
-
-    def __init__(self, layers: Sequence[Layer], specs: Mapping[str, TensorSpec], device: Device,
-                 tuner: Tuner) -> None:
-        self._facts = {name: facts for layer in layers for name, facts in layer.facts.items()}
-        self._specs = specs
+    def __init__(self, network: Network, device: Device, tuner: Tuner) -> None:
+        self._facts = {name: facts for layer in network.layers
+                       for name, facts in layer.facts.items()}
+        self._specs = network.specs
         self._device = device
         self._tuner = tuner
         self._known: dict[_Key, float] = {}
@@ -84,25 +82,25 @@ class ConversionCosts:
             return least
         return self._measured(self._request(layer))
 
-    def _request(self, layer: Layer) -> Request:
+    def _request(self, layer: Layer) -> MeasurementRequest:
         """Returns what may convert a value; packed values are not converted on the host."""
         assert layer.problem is not None
         specs = (*layer.problem.inputs, *layer.problem.outputs)
         if any(spec.format.is_packed for spec in specs):
             able, _ = able_on(layer.problem, self._device, self._tuner.space.refusal_reason)
-            return Request(layer, able, self._device)
+            return MeasurementRequest(layer, able, self._device)
         able, layer_device, _ = eligibility(layer, self._device,
                                             refusal_reason=self._tuner.space.refusal_reason)
-        return Request(layer, able, layer_device)
+        return MeasurementRequest(layer, able, layer_device)
 
-    def _measured(self, request: Request) -> float:
+    def _measured(self, request: MeasurementRequest) -> float:
         return min((candidate.cost for candidate in self._tuner.measure(
             request.layer, request.algorithms, request.device)), default=math.inf)
 
     def measure_estimated(self, conversions: Iterable[Conversion]) -> bool:
         """Measures those of the conversions whose cost is an estimate; returns whether there were
         any."""
-        requests: dict[_Key, Request] = {}
+        requests: dict[_Key, MeasurementRequest] = {}
         for value, source, target in conversions:
             written = source.written if isinstance(source, RegionFormat) else source
             if isinstance(written, Format) and isinstance(target, Format):

@@ -38,9 +38,10 @@ def check_size(entries: int, width: int) -> None:
 class BucketTree:
     """An order of elimination, as a tree with a bucket for each variable.
 
-    bucket: the bucket of each variable. members: the variables of each bucket by their buckets'
-    numbers, its own variable first. above: the parent of each bucket. neighbours: the buckets
-    next to each bucket in the tree.
+    bucket: the bucket of each variable.
+    members: the variables of each bucket by their buckets' numbers, its own variable first.
+    above: the parent of each bucket.
+    neighbours: the buckets next to each bucket in the tree.
 
     Buckets are numbered in the order of elimination, so a parent has a higher number than its
     children. A bucket shares with its parent all its variables but its own. The last buckets of
@@ -94,7 +95,8 @@ class BucketTree:
 class Elimination:
     """The costs of the buckets of a tree, and the messages that lead towards the bucket `root`.
 
-    floors: the cost of each state of each variable alone. tables: the costs of combinations.
+    floors: the cost of each state of each variable alone.
+    tables: the costs of combinations.
     """
 
     def __init__(self, tree: BucketTree, floors: Sequence[np.ndarray],

@@ -11,30 +11,31 @@ from gossamer.ops.algorithm import Algorithm, Variant
 from gossamer.ops.part.problem import PartProblem
 from gossamer.ops.registry import OPS
 from gossamer.plan.choose.builder import LayerChoice, ProgramBuilder, is_packed_alike
+from gossamer.plan.choose.network import Network
 from gossamer.plan.choose.region_options import forced_otherwise, forced_regions
 from gossamer.plan.eligibility import able_on, eligibility, first_in_order, refusal_reason
 from gossamer.plan.part import find_parts, is_part, may_have_parts
 from gossamer.plan.policy import Policy
-from gossamer.plan.program import Layer
-from gossamer.plan.region import recognising, with_regions
-from gossamer.tensor import Format, TensorSpec
+from gossamer.plan.program import Layer, Program
+from gossamer.plan.region import find_regions, recognising, with_regions
+from gossamer.tensor import Format
 
 
 class FirstChoices:
-    """The choices for a network of which nothing is measured.
+    """The choices for a network of which nothing is measured: each layer takes the first algorithm
+    that supports the problem, in its first config, with the formats that move the fewest bytes. A
+    layer that no algorithm of the device supports runs on the host.
 
-    specs: those of every value in the default layout. outputs: the names of the network's outputs.
-    Attributes: regions, those of the regions that the policy's `only` forces, and the parts that a
-    library for whole networks computes.
+    regions: the regions that the policy's `only` forces, or else the parts that a library for whole
+    networks computes; no others are computed as one.
     """
 
-    def __init__(self, layers: Sequence[Layer], regions: Sequence[Layer],
-                 specs: Mapping[str, TensorSpec], outputs: Collection[str], device: Device,
-                 policy: Policy) -> None:
-        self._specs = specs
-        self._outputs = outputs
+    def __init__(self, network: Network, device: Device, policy: Policy) -> None:
+        self._network = network
         self._device = device
         self._policy = policy
+        layers, may_be_forced = network.layers, not policy.unfused and policy.only is not None
+        regions = find_regions(layers, network.outputs) if may_be_forced else []
         self._forced = _forced_algorithms(regions, device, policy)
         self.regions = [region for region in regions if region.name in self._forced]
         if not self.regions:
@@ -45,18 +46,24 @@ class FirstChoices:
                 self._readers[name].append(layer)
         self._read_packed: dict[tuple[str, Format], bool] = {}
 
+    def program(self) -> Program:
+        """Returns the program. Raises UnsupportedError where the host cannot compute a layer
+        either."""
+        return self._network.program(self._device, self.choice, self.regions)
+
     def _parts(self, layers: Sequence[Layer]) -> list[Layer]:
         """Returns the parts of all layers but those without any weight left, which multiply
         nothing, and those whose algorithm the policy decides."""
         if not may_have_parts(self._policy):
             return []
         if self._policy.only in {algorithm.name for algorithm in OPS[PartProblem.op].algorithms}:
-            return find_parts(layers, self._outputs, self._device, self._policy.force)
+            return find_parts(layers, self._network.outputs, self._device, self._policy.force)
         left_out = [layer.name for layer in layers if layer.density == 0]
         if self._policy.only is not None:
             left_out += [layer.name for layer in layers if layer.problem is not None
                          and self._policy.only in {each.name for each in self._able(layer)[0]}]
-        return find_parts(layers, self._outputs, self._device, [*left_out, *self._policy.force])
+        return find_parts(layers, self._network.outputs, self._device,
+                          [*left_out, *self._policy.force])
 
     def choice(self, builder: ProgramBuilder, layer: Layer) -> LayerChoice:
         """Returns the choice for a layer or region, whose inputs the builder has."""
@@ -115,7 +122,7 @@ class FirstChoices:
         key = name, format_
         if key not in self._read_packed:
             readers = self._readers[name]
-            self._read_packed[key] = bool(readers) and name not in self._outputs and all(
+            self._read_packed[key] = bool(readers) and name not in self._network.outputs and all(
                 self._reads(layer, name, format_) for layer in readers)
         return self._read_packed[key]
 
@@ -124,7 +131,8 @@ class FirstChoices:
         format is read so in turn."""
         if layer.problem is None:
             (target,) = layer.outputs
-            return is_packed_alike(self._specs[name].shape, self._specs[target].shape) and (
+            specs = self._network.specs
+            return is_packed_alike(specs[name].shape, specs[target].shape) and (
                 self._all_read(target, format_))
         able, layer_device, _ = self._able(layer)
         return any(

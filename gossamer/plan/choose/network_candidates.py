@@ -14,15 +14,17 @@ from gossamer.ops.algorithm import Algorithm, Problem
 from gossamer.ops.part.problem import PartProblem
 from gossamer.ops.part.profile import problem_times
 from gossamer.plan.candidate import Candidate
+from gossamer.plan.choose.network import Network
 from gossamer.plan.choose.region_options import region_eligibility
 from gossamer.plan.eligibility import Refusal, able_on, eligibility
 from gossamer.plan.in_place import in_place_candidates, layers_in_place
 from gossamer.plan.part import WHOLE, find_parts, may_have_parts
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer, MeasuredLayer
+from gossamer.plan.region import find_regions
 from gossamer.plan.store.keys import problem_key
 from gossamer.plan.tune.discontinuity import has_jumps
-from gossamer.plan.tune.measures import Request
+from gossamer.plan.tune.measures import MeasurementRequest
 from gossamer.plan.tune.tuner import Tuner
 
 _PARTS = 8
@@ -33,20 +35,21 @@ begun and measured."""
 class NetworkCandidates:
     """The candidates of a network's layers and of those regions that may be computed as one.
 
-    The arguments are those of select.Chooser, regions those of the layers that may be computed
-    as one, and outputs the names of the network's outputs. of_layers: the layers in their order,
-    those that compute something with their candidates. of_regions: the regions, and the parts that
-    a library for whole networks may compute, with their candidates. whole: the part that is the
-    whole network; None where none can be.
+    The arguments are those of Assigner.
+    of_layers: the layers in their order, those that compute something with their candidates.
+    of_regions: the regions, and the parts that a library for whole networks may compute, with their
+    candidates.
+    whole: the part that is the whole network; None where none can be.
     """
 
-    def __init__(self, layers: Sequence[Layer], regions: Sequence[Layer],
-                 outputs: Collection[str], device: Device,
-                 tuner: Tuner, policy: Policy, less_precise: Collection[str] | None) -> None:
+    def __init__(self, network: Network, device: Device, tuner: Tuner, policy: Policy,
+                 less_precise: Collection[str] | None) -> None:
         self._device = device
         self._tuner = tuner
         self._policy = policy
         self._less_precise = less_precise
+        layers = network.layers
+        regions = [] if policy.unfused else find_regions(layers, network.outputs)
         self._layers = {layer.name: layer for layer in layers}
         self._measure_together([layer for layer in layers if layer.problem is not None], regions)
         self.of_layers: list[MeasuredLayer | Layer] = [
@@ -55,25 +58,25 @@ class NetworkCandidates:
         for node in self.of_layers:
             if isinstance(node, MeasuredLayer) and node.layer.name in in_place:
                 node.candidates = in_place_candidates(node, in_place, self.of_layers, device)
-        parts = self._measured_parts(layers, outputs) if may_have_parts(policy) else []
+        parts = self._measured_parts(network) if may_have_parts(policy) else []
         self.whole = next((node for node in parts if node.layer.name == WHOLE), None)
         self.of_regions = [*(node for node in parts if node is not self.whole),
                            *(self._measured_region(region) for region in regions)]
 
-    def _measured_parts(self, layers: Sequence[Layer],
-                        outputs: Collection[str]) -> list[MeasuredLayer]:
+    def _measured_parts(self, network: Network) -> list[MeasuredLayer]:
         """Returns the parts that a library for whole networks may compute: as few as there can be,
         and those that are left without the layers that another algorithm computes faster than the
         library does within these."""
         def measured(left_out: Collection[str]) -> list[MeasuredLayer]:
             return [self._measured_region(part)
-                    for part in find_parts(layers, outputs, self._device, left_out)]
+                    for part in find_parts(network.layers, network.outputs, self._device,
+                                           left_out)]
 
         left_out: set[str] = set()
         parts = measured(left_out)
         if not any(math.isfinite(part.least_cost) for part in parts):
             # results that jump cannot be checked behind every op
-            left_out = {layer.name for layer in layers
+            left_out = {layer.name for layer in network.layers
                         if layer.problem is not None and has_jumps(layer.problem)}
             parts += measured(left_out) if left_out else []
         alone = {node.layer.name: node.least_cost for node in self.of_layers
@@ -96,7 +99,7 @@ class NetworkCandidates:
             json.dumps([problems, policy.only, policy.sparse_threshold, dict(policy.force)]))
 
     def _waves(self, layers: Sequence[Layer],
-               regions: Sequence[Layer]) -> Iterator[Sequence[Request] | None]:
+               regions: Sequence[Layer]) -> Iterator[Sequence[MeasurementRequest] | None]:
         """Yields what is requested: gossamer's own dense algorithms, then regions, whose tiles take
         long to list, the largest first, and when the libraries of vendors have answered, which are
         asked meanwhile, all algorithms."""
@@ -108,7 +111,7 @@ class NetworkCandidates:
         length = max(1, math.ceil(len(regions) / _PARTS))
         for first in range(0, len(regions), length):
             if not self._tuner.is_over:
-                yield [Request(region, allowed, self._device)
+                yield [MeasurementRequest(region, allowed, self._device)
                        for region in by_size[first:first + length]
                        if (allowed := self._region_eligibility(region)[0])]
         while self._tuner.space.is_asking:
@@ -120,12 +123,12 @@ class NetworkCandidates:
         policy = self._policy
         return bool(policy.only is not None or policy.force or policy.sparse_threshold is not None)
 
-    def _requests(self, layers: Sequence[Layer], refusal: Refusal) -> list[Request]:
+    def _requests(self, layers: Sequence[Layer], refusal: Refusal) -> list[MeasurementRequest]:
         """Returns what may compute each layer. refusal: returns why an algorithm may not."""
         requests = []
         for layer in layers:
             able, layer_device, _ = eligibility(layer, self._device, self._policy, refusal)
-            requests.append(Request(layer, able, layer_device))
+            requests.append(MeasurementRequest(layer, able, layer_device))
         return requests
 
     def _refusal_of_own(self, algorithm: Algorithm, problem: Problem,
@@ -168,8 +171,7 @@ class NetworkCandidates:
                                   self._tuner.space.refusal_reason, taken_alone)
 
     def _precise(self, layer: Layer, candidates: list[Candidate]) -> list[Candidate]:
-        """Returns the candidates, of which those are excluded that are less precise than the layer
-        may be."""
+        """Returns the candidates; those less precise than the layer may be are excluded."""
         if self._less_precise is None or layer.name in self._less_precise:
             return candidates
         assert layer.problem is not None

@@ -21,10 +21,12 @@ WHEREVER = " wherever it can"
 class Accuracy:
     """The accuracy of a program.
 
-    error: the largest normalised error of any output on any calibration image. images: number of
-    calibration images. tolerance: the largest error that was allowed. less_precise: names of the
-    layers that are computed in less than float32. held_back: names of the layers that would be
-    faster in less than float32 and are in float32 because of the tolerance.
+    error: the largest normalised error of any output on any calibration image.
+    images: number of calibration images.
+    tolerance: the largest error that was allowed.
+    less_precise: names of the layers that are computed in less than float32.
+    held_back: names of the layers that would be faster in less than float32 and are in float32
+    because of the tolerance.
     """
 
     error: float
@@ -47,8 +49,9 @@ class Accuracy:
 class EndToEnd:
     """The time of one execution of a program, with inputs and outputs on the device.
 
-    timing: the time; None where the program does not run. cached: whether the time was read from
-    the cache. failure: why the program does not run.
+    timing: the time; None where the program does not run.
+    cached: whether the time was read from the cache.
+    failure: why the program does not run.
     """
 
     timing: Timing | None = None
@@ -60,10 +63,12 @@ class EndToEnd:
 class Comparison:
     """The outcome of comparing the cheapest assignment's program with others.
 
-    program: the program to use. end_to_end: its time. why: the reason that is reported where its
-    layers take slower candidates than the cheapest assignment; "" for that one itself. plans: one
-    dict for each plan with the keys plan, median_us, p25_us, p75_us, outcome and is_taken, the
-    cheapest assignment's first.
+    program: the program to use.
+    end_to_end: its time.
+    why: the reason that is reported where its layers take slower candidates than the cheapest
+    assignment; "" for that one itself.
+    plans: one dict for each plan with the keys plan, median_us, p25_us, p75_us, outcome and
+    is_taken, the cheapest assignment's first.
     """
 
     program: Program

@@ -46,9 +46,10 @@ class NodeOption:
     """One way to compute a node.
 
     cost: a time in any unit, 0 or more; infinity where the option cannot be used.
-    needs: the format in which it reads each input. gives: the format of each output that it
-    writes. of_region: whether it is the part of an algorithm that computes several nodes, of which
-    one has the cost of all.
+    needs: the format in which it reads each input.
+    gives: the format of each output that it writes.
+    of_region: whether it is the part of an algorithm that computes several nodes, of which one has
+    the cost of all.
     """
 
     cost: float
@@ -70,8 +71,9 @@ class AssignmentNode:
 class PlanAssignment:
     """An option for every node.
 
-    options: the index of the option of each node. cost: the total cost of these options and of
-    the conversions between them. best: the least total cost of any plan assignment.
+    options: the index of the option of each node.
+    cost: the total cost of these options and of the conversions between them.
+    best: the least total cost of any plan assignment.
     """
 
     options: tuple[int, ...]
@@ -99,12 +101,10 @@ def minimise(nodes: Sequence[AssignmentNode], fixed: Mapping[str, Hashable],
     one format to another, 0 or more, infinity where that is impossible; it is asked once for each
     pair of unequal formats that can meet. Formats are told apart by equality.
 
-    Raises NoAssignmentError when every plan assignment costs infinity, GraphTooWideError when the
-    graph is too entangled (a table would exceed LARGEST_TABLE entries; the message has its width),
-    and ValueError for malformed nodes and costs.
+    Raises NoAssignmentError when every plan assignment costs infinity, and GraphTooWideError when
+    the graph is too entangled (a table would exceed LARGEST_TABLE entries; the message has its
+    width).
     """
-    if not 0 <= slack < math.inf:
-        raise ValueError(f"slack must be 0 or more, got {slack}")
     model = _Model(nodes, fixed, conversion, required)
     tree = BucketTree(model.sizes, [scope for scope, _ in model.tables])
     estimate = Elimination(tree, model.least_costs, model.tables).total()
@@ -179,25 +179,13 @@ class _Model:
         self._values: list[str] = []
         self._needed_sets: dict[tuple, tuple[int, tuple[int, ...]]] = {}
 
-        written = [value for node in self.nodes for value in node.outputs]
-        readers: dict[str, list[int]] = {value: [] for value in written}
-        if len(readers) < len(written):
-            twice = next(value for value in written if written.count(value) > 1)
-            raise ValueError(f"value {twice!r} is written twice, or both fixed and written")
+        readers: dict[str, list[int]] = {value: [] for node in self.nodes for value in node.outputs}
         for index, node in enumerate(self.nodes):
             for value in dict.fromkeys(node.inputs):
-                if value not in readers:
-                    raise ValueError(f"{self._name(index)} reads {value!r}, which is neither "
-                                     "fixed nor written by a node")
                 readers[value].append(index)
         for index, node in enumerate(self.nodes):
             for port, value in enumerate(node.outputs):
                 self._add_value(value, index, port, readers[value])
-
-    def _name(self, index: int) -> str:
-        if index == len(self.nodes) - 1:
-            return "the network outside"
-        return f"node {index} (writes {', '.join(map(repr, self.nodes[index].outputs))})"
 
     def _add_node(self, index: int) -> None:
         node = self.nodes[index]
@@ -205,13 +193,8 @@ class _Model:
         states: list[int] = []
         distinct: list[NodeOption] = []
         for option in node.options:
-            if (len(option.needs), len(option.gives)) != (len(node.inputs), len(node.outputs)):
-                raise ValueError(f"{self._name(index)}: an option needs {len(option.needs)} and "
-                                 f"gives {len(option.gives)} formats, the node has "
-                                 f"{len(node.inputs)} inputs and {len(node.outputs)} outputs")
-            if not option.cost >= 0:
-                raise ValueError(f"{self._name(index)}: an option costs {option.cost}, expected 0 "
-                                 "or more")
+            assert option.cost >= 0 and (len(option.needs), len(option.gives)) == (
+                len(node.inputs), len(node.outputs)), f"{option} of node {index}"
             if option.cost == math.inf:
                 states.append(-1)
                 continue
@@ -220,8 +203,9 @@ class _Model:
             if len(numbers) > len(distinct):
                 distinct.append(option)
         if not distinct:
-            raise NoAssignmentError(f"no plan assignment has a finite cost: {self._name(index)} "
-                                    "has no option that can be used")
+            raise NoAssignmentError(
+                f"no plan assignment has a finite cost: node {index} (writes "
+                f"{', '.join(map(repr, node.outputs))}) has no option that can be used")
         costs = np.array([option.cost for option in node.options], float)
         least_costs = np.full(len(distinct) + 1, np.inf)
         np.minimum.at(least_costs, states, costs)
@@ -234,8 +218,6 @@ class _Model:
     def _add_value(self, value: str, writer: int, port: int, readers: list[int]) -> None:
         """Adds the table of a value's conversions, over the states of its writer and the sets of
         formats in which it is needed."""
-        if writer in readers and len(self.distinct_options[writer]) > 1:
-            raise ValueError(f"{self._name(writer)} reads its own output {value!r}")
         numbers: dict[Hashable, int] = {}
         variable = len(self.nodes) - 1
         masks: tuple[int, ...] = (0,)
@@ -247,23 +229,15 @@ class _Model:
             variable, masks = self._add_needs(variable, masks, reader, needs)
 
         sources = [option.gives[port] for option in self.distinct_options[writer]]
-        copies = {source: np.array([self._conversion(value, source, target)
-                                    for target in numbers]) for source in dict.fromkeys(sources)}
+        copies = {source: np.array([
+            0.0 if source == target else self.conversion(value, source, target)
+            for target in numbers]) for source in dict.fromkeys(sources)}
         table = np.array([[sum(copies[source][i] for i in range(len(numbers)) if mask >> i & 1)
                            for mask in masks] for source in sources], float)
         self._add_table((writer, variable), table, value)
 
-    def _conversion(self, value: str, source: Hashable, target: Hashable) -> float:
-        if source == target:
-            return 0.0
-        cost = self.conversion(value, source, target)
-        if not cost >= 0:
-            raise ValueError(f"the conversion of {value!r} from {source} to {target} costs {cost}, "
-                             "expected 0 or more")
-        return cost
-
     def _add_needs(self, variable: int, masks: tuple[int, ...], reader: int,
-                needs: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
+                   needs: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
         """Returns the variable whose states are the unions of the sets `masks` with the formats
         that one more reader needs, and these unions. A set of formats is a mask of bits."""
         if len(set(needs)) == 1:

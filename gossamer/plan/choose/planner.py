@@ -3,19 +3,21 @@ compared with baseline plans from end to end, or it is restored from stored choi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import difflib
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from gossamer.device.base import Device
-from gossamer.errors import GossamerError
+from gossamer.errors import GossamerError, InputError
 from gossamer.model.graph import Graph
 from gossamer.model.infer.resolve import resolve
 from gossamer.ops.weights import WeightsStore
+from gossamer.plan.choose.first import FirstChoices
+from gossamer.plan.choose.network import Network
 from gossamer.plan.choose.outcomes import Accuracy, Comparison, EndToEnd
 from gossamer.plan.choose.saved_options import StoredChoices
-from gossamer.plan.choose.select import Chooser, Network
 from gossamer.plan.eligibility import ANY
 from gossamer.plan.lower.inputs import given_inputs
 from gossamer.plan.lower.rules import lower
@@ -23,9 +25,10 @@ from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer, Program
 from gossamer.plan.run.context import Context
 from gossamer.plan.tune.profile import CHOOSING, STORING
-from gossamer.tensor import default_spec
+from gossamer.tensor import TensorSpec, default_spec
 
 if TYPE_CHECKING:
+    from gossamer.plan.choose.assigner import Assigner
     from gossamer.plan.choose.calibration import Calibration
     from gossamer.plan.tune.tuner import Tuner
 
@@ -34,8 +37,9 @@ if TYPE_CHECKING:
 class Planned:
     """A program for one batch size, and how it was chosen.
 
-    comparison: the comparison with baseline plans, where there was one. accuracy: the error on the
-    calibration inputs, where there are some. notes: sentences for the user about the choice.
+    comparison: the comparison with baseline plans, where there was one.
+    accuracy: the error on the calibration inputs, where there are some.
+    notes: sentences for the user about the choice.
     end_to_end: the time of one execution, where it is known.
     """
 
@@ -62,10 +66,17 @@ class Planner:
         self._note = note
         self._store = WeightsStore()
 
-    def layers(self, batch: int) -> list[Layer]:
-        """Returns the layers at a batch size, for which nothing is chosen yet."""
+    def network(self, batch: int) -> Network:
+        """Returns the network at a batch size, before anything is chosen for its layers."""
         static = resolve(self._graph, batch)
-        return [*given_inputs(static, self._store).layers, *lower(static, self._store)[0]]
+        given = given_inputs(static, self._store)
+        layers, constants = lower(static, self._store)
+        outputs = {info.name: default_spec(
+            static.shapes[info.name], info.returned_dtype or static.dtypes[info.name])
+            for info in self._graph.outputs}
+        inputs, outputs = ({name: _at_boundary(spec, self._policy) for name, spec in specs.items()}
+                           for specs in (given.specs, outputs))
+        return Network([*given.layers, *layers], batch, inputs, outputs, constants, given.names)
 
     def planned(self, batch: int) -> Planned:
         """Returns the program of a batch size; what was measured for it is on disk, even where an
@@ -84,48 +95,34 @@ class Planner:
     def _plan(self, batch: int) -> Planned:
         if self._calibration is not None:
             self._calibration.check(batch)
-        static = resolve(self._graph, batch)
-        given = given_inputs(static, self._store)
-        layers, constants = lower(static, self._store)
-        layers = [*given.layers, *layers]
-        outputs = {info.name: default_spec(
-            static.shapes[info.name], info.returned_dtype or static.dtypes[info.name])
-            for info in self._graph.outputs}
+        network = self.network(batch)
         if self._choices is not None:
-            program, notes = self._choices.program(layers, batch, given.specs, outputs, constants,
-                                                   self._device, given.names)
+            program, notes = self._choices.program(network, self._device)
             return Planned(program, notes=tuple(notes))
 
-        network = Network(layers, batch, given.specs, outputs, constants, given.names)
+        _check_forced(network.layers, self._policy)
         stage = nullcontext() if self._tuner is None else self._tuner.profile.stage(CHOOSING)
         with stage:
-            planned, chooser = self._chosen(network)
+            planned, assigner = self._chosen(network)
         if self._policy.sparse_threshold is not None:
             return replace(planned, notes=(
                 "sparse and dense algorithms were not compared: the threshold "
                 f"{self._policy.sparse_threshold:g} decided",))
-        if self._tuner is None or self._policy.only is not None:
+        if self._tuner is None or assigner is None or self._policy.only is not None:
             return planned
         if self._tuner.is_over:
             return replace(planned, notes=(
                 *planned.notes, "measuring was ended before all that may be of use was measured",))
-        return self._refined(planned, chooser, self._tuner)
+        return self._refined(planned, assigner, self._tuner)
 
-    def _chosen(self, network: Network) -> tuple[Planned, Chooser]:
-        """Returns the cheapest plan, within the tolerance where there is one, and what made it."""
-        made: list[tuple[Program, Chooser]] = []
+    def _chosen(self, network: Network) -> tuple[Planned, Assigner | None]:
+        """Returns the cheapest plan, within the tolerance where there is one, and what made it;
+        None for the latter where nothing is measured."""
+        made: list[tuple[Program, Assigner | None]] = []
 
         def make(less_precise: frozenset[str] | None) -> Program:
-            try:
-                chooser = Chooser(network, self._device, self._tuner, self._policy,
-                                  less_precise=less_precise)
-                program = chooser.program()
-            finally:
-                if self._tuner is not None:
-                    # the programs that are timed next may need all memory of the device
-                    self._tuner.release()
-            made.append((program, chooser))
-            return program
+            made.append(self._made(network, less_precise))
+            return made[-1][0]
 
         if self._calibration is None:
             planned = Planned(make(None))
@@ -133,15 +130,30 @@ class Planner:
             program, accuracy = self._calibration.choose(make, self._error)
             planned = Planned(program, accuracy=accuracy)
         # with a tolerance it was made of the candidates that layers may take, as others will be
-        return planned, next(chooser for program, chooser in made if program is planned.program)
+        return planned, next(maker for program, maker in made if program is planned.program)
 
-    def _refined(self, planned: Planned, chooser: Chooser, tuner: Tuner) -> Planned:
+    def _made(self, network: Network,
+              less_precise: frozenset[str] | None) -> tuple[Program, Assigner | None]:
+        """Returns the cheapest program and what made it, None where nothing is measured.
+        less_precise: that of Assigner."""
+        if self._tuner is None:
+            return FirstChoices(network, self._device, self._policy).program(), None
+        from gossamer.plan.choose.assigner import Assigner
+
+        try:
+            assigner = Assigner(network, self._device, self._tuner, self._policy, less_precise)
+            return assigner.program(), assigner
+        finally:
+            # the programs that are timed next may need all memory of the device
+            self._tuner.release()
+
+    def _refined(self, planned: Planned, assigner: Assigner, tuner: Tuner) -> Planned:
         """Returns the plan that is the fastest from end to end: the cheapest assignment's, or
         another one."""
         from gossamer.plan.choose.refine import refined
 
         try:
-            comparison = refined(self._graph.name, planned.program, chooser, self._device, tuner,
+            comparison = refined(self._graph.name, planned.program, assigner, self._device, tuner,
                                  self._accurate, self._note)
         finally:
             tuner.release()
@@ -168,3 +180,20 @@ class Planner:
             raise GossamerError(f"its error {error:.1e} is more than the tolerance "
                                 f"{tolerance:.1e}")
         return program
+
+
+def _check_forced(layers: Sequence[Layer], policy: Policy) -> None:
+    """Raises InputError where a layer whose algorithm is forced is none of the layers."""
+    names = [layer.name for layer in layers if layer.problem is not None]
+    for name in policy.force:
+        if name not in names:
+            close = difflib.get_close_matches(name, names, 5, 0.4)
+            raise InputError(f"force {name}: the network has no such layer" + (
+                f"; close to it: {', '.join(map(repr, close))}" if close else ""))
+
+
+def _at_boundary(spec: TensorSpec, policy: Policy) -> TensorSpec:
+    """Returns how a policy wants an input or output of the network, given in the default layout."""
+    if policy.boundary is None or len(spec.shape) != 4 or spec.dtype != "float32":
+        return spec
+    return TensorSpec(spec.shape, policy.boundary)

@@ -17,7 +17,7 @@ from typing import Any
 from gossamer.device.base import Device
 from gossamer.errors import DeviceLostError, GossamerError, first_line
 from gossamer.plan.candidate import Candidate
-from gossamer.plan.choose.assigner import Assigned
+from gossamer.plan.choose.assigner import Assigned, Assigner
 from gossamer.plan.choose.outcomes import DENSE_ONLY, MEASURED, WHEREVER, Comparison, EndToEnd
 from gossamer.plan.choose.plan_times import end_to_end, is_clearly_faster, program_key
 from gossamer.plan.choose.restriction import (
@@ -28,7 +28,6 @@ from gossamer.plan.choose.restriction import (
     first_configs,
     wherever,
 )
-from gossamer.plan.choose.select import Chooser
 from gossamer.plan.measurement import candidate_key, counted
 from gossamer.plan.policy import EFFORTS
 from gossamer.plan.program import Program, Step
@@ -53,7 +52,7 @@ Exchange = Mapping[str, Candidate]
 """Candidates that take the place of others, by the names of their layers."""
 
 
-def refined(name: str, chosen: Program, chooser: Chooser, device: Device, tuner: Tuner,
+def refined(name: str, chosen: Program, assigner: Assigner, device: Device, tuner: Tuner,
             accurate: Callable[[Program], Program],
             note: Callable[[str], None] = lambda line: None) -> Comparison | None:
     """Returns the fastest of a network's programs: that of the cheapest assignment, or another one
@@ -69,13 +68,13 @@ def refined(name: str, chosen: Program, chooser: Chooser, device: Device, tuner:
     accurate: returns a program, or raises GossamerError where it is less accurate than the user
     allows. Returns None where there is nothing to compare: all plans are the same program.
     """
-    plans = _Plans(name, chosen, chooser, device, tuner, accurate, note)
+    plans = _Plans(name, chosen, assigner, device, tuner, accurate, note)
     for plan, restriction in _restrictions(chosen, device, tuner):
         plans.add(plan, restriction)
     taken = plans.fastest()
     if plans.runs(taken):
         program = plans.programs[taken]
-        exchange = _better(name, program, chooser, device, tuner, note)
+        exchange = _better(name, program, assigner, device, tuner, note)
         if exchange:
             plan = (f"{taken}, but " if taken != MEASURED else "") + (
                 f"other candidates for {counted(len(exchange), 'layer')}")
@@ -89,30 +88,29 @@ class _Plans:
     """The plans of one network that are compared: their programs, their times, and why others have
     none."""
 
-    def __init__(self, name: str, chosen: Program, chooser: Chooser, device: Device, tuner: Tuner,
+    def __init__(self, name: str, chosen: Program, assigner: Assigner, device: Device, tuner: Tuner,
                  accurate: Callable[[Program], Program], note: Callable[[str], None]) -> None:
         self.programs = {MEASURED: chosen}
         self._times: dict[str, EndToEnd] = {}
         self._failures: dict[str, EndToEnd] = {}
         self._keys = {MEASURED: program_key(chosen, device)}
         self._name, self._device, self._tuner = name, device, tuner
-        self._chooser, self._accurate, self._note = chooser, accurate, note
+        self._assigner, self._accurate, self._note = assigner, accurate, note
         chosen_us = chosen.cost_us or math.inf
         self._most_us = math.inf if tuner.limits.everything else _CLEARLY_SLOWER * chosen_us
 
     def add(self, plan: str, restriction: Restriction, *, always: bool = False) -> None:
         """Makes a plan's program, unless the sum of its layers' times is clearly more."""
-        assert self._chooser.assigner is not None
         # bits and floats on processors take nearly as long, so that sums say too little
         always = always or (restriction is FLOATS and self._device.on_processors)
         try:
-            assigned = self._chooser.assigner.assigned(restriction)
+            assigned = self._assigner.assigned(restriction)
             # the one time of a network that is one part may be far off
             always = always or len(assigned.taken) == 1
             if not always and (reason := self._reason_not_tried(restriction, assigned)):
                 self._failures[plan] = EndToEnd(failure=f"not tried: {reason}")
                 return
-            program = self._accurate(self._chooser.program(restriction, first=assigned))
+            program = self._accurate(self._assigner.program(restriction, first=assigned))
         except DeviceLostError:
             raise
         except (GossamerError, ValueError) as error:
@@ -162,7 +160,7 @@ class _Plans:
         return plan not in self._times or self._times[plan].timing is not None
 
     def comparison(self, taken: str) -> Comparison | None:
-        """Returns the outcome, of which this plan is taken; None where nothing was timed."""
+        """Returns the outcome where this plan is taken; None where nothing was timed."""
         if not self._times:
             return None
         first = {key: plan for plan, key in reversed(self._keys.items())}
@@ -175,7 +173,7 @@ class _Plans:
                   else "is faster as a whole"))
         # the same program again, with the reason in its layers
         same = exchanged(self.programs[taken], {}, is_checked=False)
-        return Comparison(self._chooser.program(same, why), self._times[taken], why, rows)
+        return Comparison(self._assigner.program(same, why), self._times[taken], why, rows)
 
 
 def _restrictions(chosen: Program, device: Device, tuner: Tuner
@@ -206,7 +204,7 @@ def _restrictions(chosen: Program, device: Device, tuner: Tuner
         yield _FIRST_CONFIGS, first
 
 
-def _better(name: str, program: Program, chooser: Chooser, device: Device, tuner: Tuner,
+def _better(name: str, program: Program, assigner: Assigner, device: Device, tuner: Tuner,
             note: Callable[[str], None]) -> Exchange:
     """Returns the candidates that make a program faster as a whole when the steps that compute the
     same problem take them and nothing else changes.
@@ -223,7 +221,7 @@ def _better(name: str, program: Program, chooser: Chooser, device: Device, tuner
     if not exchanges:
         return {}
     # what is better is checked afterwards, with the constants of its layers
-    programs = [program, *(chooser.program(exchanged(program, exchange, is_checked=False))
+    programs = [program, *(assigner.program(exchanged(program, exchange, is_checked=False))
                            for exchange in exchanges)]
     before, *times = end_to_end(name, programs, device, tuner, note, brief=True)
     better: dict[str, tuple[float, Exchange]] = {}

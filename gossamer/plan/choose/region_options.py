@@ -29,7 +29,8 @@ class RegionFormat:
     No conversion leads to it, and none leads from it unless the algorithm also writes the value for
     other readers.
 
-    region: name of the region's layer. option: number of the candidate among the region's.
+    region: name of the region's layer.
+    option: number of the candidate among the region's.
     written: the format in which the value is also written; None where it is not.
     """
 
@@ -117,7 +118,7 @@ def _fastest(candidates: Sequence[Candidate]) -> list[Candidate]:
 def forced_regions(regions: Sequence[Layer], usable: Mapping[str, Collection[str]],
                    only: str | None) -> list[Layer]:
     """Returns the regions that an algorithm computes where it is taken wherever it can be: in the
-    order of the network all that it can compute, and of which none has a layer of an earlier one.
+    order of the network all that it can compute and that share no layer with an earlier one.
 
     usable: the names of the algorithms that can compute each region, by its name. only: the name of
     the algorithm; None where none is forced.

@@ -17,10 +17,12 @@ Admits = Callable[[MeasuredLayer, Candidate], bool]
 class Restriction:
     """The candidates that an assignment may take. A layer for which none is admitted takes any.
 
-    admits: returns whether a candidate is admitted. only: the name of the algorithm that is taken
-    wherever it can be, by regions as well. fixed: the candidate of each layer and region of a
-    program, by name, where no other may be taken at all. is_checked: whether the candidates that
-    are assigned are checked with the constants of their layers.
+    admits: returns whether a candidate is admitted.
+    only: the name of the algorithm that is taken wherever it can be, by regions as well.
+    fixed: the candidate of each layer and region of a program, by name, where no other may be taken
+    at all.
+    is_checked: whether the candidates that are assigned are checked with the constants of their
+    layers.
     """
 
     admits: Admits = lambda node, candidate: True
@@ -87,8 +89,8 @@ def first_configs(measured: Sequence[MeasuredLayer], effort: Effort) -> Restrict
 
 def exchanged(program: Program, candidates: Mapping[str, Candidate], *,
               is_checked: bool) -> Restriction:
-    """Returns the restriction that fixes all candidates of a program, of which some are exchanged
-    for others, by the names of their layers."""
+    """Returns the restriction to the candidates of a program, some of them exchanged for others.
+    candidates: these others, by the names of their layers."""
     measured = {known.layer.name: known.candidates for known in program.measured}
     fixed = {step.layer.name: step.candidate_of(measured[step.layer.name])
              for step in program.steps if step.layer.name in measured}

@@ -7,24 +7,22 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from gossamer.device.base import Device
 from gossamer.device.registry import find
-from gossamer.errors import InputError, UnsupportedError
+from gossamer.errors import InputError
 from gossamer.ops.algorithm import Algorithm, Variant
 from gossamer.ops.part.problem import PartProblem
 from gossamer.ops.registry import OPS
 from gossamer.plan.choose.builder import LayerChoice, ProgramBuilder
-from gossamer.plan.eligibility import first_in_order
-from gossamer.plan.in_place import keep_in_place
+from gossamer.plan.choose.network import Network
+from gossamer.plan.eligibility import eligibility, first_in_order
 from gossamer.plan.measurement import candidate_key
 from gossamer.plan.part import part_of
 from gossamer.plan.program import Layer, Program, Step
-from gossamer.plan.region import find_regions, with_regions
+from gossamer.plan.region import find_regions
 from gossamer.plan.store.keys import libraries, problem_key, source_hash
 from gossamer.plan.store.plan_file import again
-from gossamer.tensor import Format, TensorSpec
+from gossamer.tensor import Format
 
 Stored = Mapping[str, Any]
 """The choice of one step, with the keys that _stored() writes."""
@@ -93,24 +91,20 @@ class StoredChoices:
         """The batch sizes that have choices of their own."""
         return list(self._choices)
 
-    def program(self, layers: Iterable[Layer], batch: int, inputs: Mapping[str, TensorSpec],
-                outputs: Mapping[str, TensorSpec], constants: Mapping[str, np.ndarray],
-                device: Device, names: Mapping[str, str] | None = None
-                ) -> tuple[Program, list[str]]:
-        """Returns the program of a batch size, and sentences for the user about it. names: those
-        of Network.
+    def program(self, network: Network, device: Device) -> tuple[Program, list[str]]:
+        """Returns the program of a network, and sentences for the user about it.
 
         A batch size that was not planned gets the choices of the nearest one (by ratio). Where a
         choice does not fit the layer, another config of its algorithm is taken, else the first
         algorithm that supports the layer. Raises InputError where a choice that was planned cannot
         be used.
         """
+        batch, layers, outputs = network.batch, network.layers, network.outputs
         planned = batch in self._choices and not self._made_for
         nearest = batch if batch in self._choices else min(sorted(self._choices),
                                             key=lambda other: _ratio(other, batch))
         choices = self._choices[nearest]
         unfit: list[str] = []
-        layers = list(layers)
         regions = [region for region in (*find_regions(layers, outputs),
                                          *_parts(choices.values(), layers, outputs))
                    if (step := choices.get((region.name, False))) is not None
@@ -132,11 +126,8 @@ class StoredChoices:
                 unfit.append(layer.name)
             return _first(layer, device, step["algorithm"] if step else "")
 
-        builder = ProgramBuilder(batch, inputs, constants, decide,
-                                 self._reshapes[nearest] if planned else {}, names)
-        for layer in with_regions(layers, regions):
-            builder.add(layer)
-        program = keep_in_place(builder.finish(outputs), layers, device)
+        program = network.program(device, decide, regions,
+                                  self._reshapes[nearest] if planned else {})
         if planned:
             return program, []
         note = f"batch {batch} was not planned: the choices are those of batch {nearest}"
@@ -220,18 +211,9 @@ def _matches(step: Stored, algorithm: Algorithm, variant: Variant, *, exact: boo
 def _first(layer: Layer, device: Device, preferred: str) -> LayerChoice:
     """Returns the first variant of the preferred algorithm, else of the first one that supports the
     layer; on the host where the device has none."""
-    assert layer.problem is not None
-    rejected: dict[str, str] = {}
-    algorithms = sorted(OPS[layer.op].algorithms, key=lambda algorithm: algorithm.name != preferred)
-    for layer_device in (device, find("host")):
-        reasons = {algorithm.name: algorithm.supports(layer.problem, layer_device)
-                   for algorithm in algorithms}
-        able = [algorithm for algorithm in algorithms if reasons[algorithm.name] is None]
-        if able:
-            algorithm, variants = first_in_order(layer, able, layer_device)
-            return LayerChoice(algorithm, variants[0], layer_device, rejected)
-        rejected.update({name: reason for name, reason in reasons.items()
-                         if reason is not None and name not in rejected})
-    raise UnsupportedError(f"{layer.source or layer.name}: nothing computes "
-                           f"{layer.problem.describe()}: "
-                           + "; ".join(f"{name}: {why}" for name, why in rejected.items()))
+    able, layer_device, reasons = eligibility(
+        layer, device, refusal_reason=lambda algorithm, problem, device: algorithm.supports(
+            problem, device))
+    able.sort(key=lambda algorithm: algorithm.name != preferred)
+    algorithm, variants = first_in_order(layer, able, layer_device)
+    return LayerChoice(algorithm, variants[0], layer_device, reasons)

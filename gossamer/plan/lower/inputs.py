@@ -20,8 +20,8 @@ class GivenInputs:
     """The inputs of a network at one batch size as callers give them.
 
     layers: for each input that the network does not take as it is given, the layer that makes it.
-    specs: the specs of the values that hold what callers give, by their names. names: the names of
-    the inputs for which such a layer is, by the names of these values.
+    specs: the specs of the values that hold what callers give, by their names.
+    names: the names of the inputs for which such a layer is, by the names of these values.
     """
 
     layers: list[Layer] = field(default_factory=list)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from gossamer.expression import identity
-from gossamer.facts import ValueFacts
 from gossamer.model.graph import Node
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv_transpose2d.problem import ConvTranspose2dProblem
@@ -25,7 +24,7 @@ def conv2d(state: LowerState, node: Node) -> None:
         n, c, h, w, weight.shape[0], (weight.shape[2], weight.shape[3]),
         tuple(attributes["strides"]), tuple(attributes["pads"]), tuple(attributes["dilations"]),
         attributes["groups"], epilogue, state.weights_info(node, weight),
-        state.facts([node.inputs[0], *values]), _result(state, node))
+        state.facts([node.inputs[0], *values]), state.stated(node.outputs[0]))
     if min(problem.pads) < 0:
         raise ValueError(f"pads {problem.pads} are negative; crop the input with Slice instead")
     state.add(node, problem, [node.inputs[0], *values], {"weight": weight, **weights})
@@ -66,7 +65,7 @@ def _gemm_of_weight(state: LowerState, node: Node, a: str, weight: np.ndarray) -
     rows, depth = state.spec(inputs[0]).shape
     problem = GemmProblem(rows, weight.shape[0], depth, epilogue,
                           state.weights_info(node, weight),
-                          state.facts([node.inputs[0], *values]), _result(state, node))
+                          state.facts([node.inputs[0], *values]), state.stated(node.outputs[0]))
     (output,) = node.outputs
     shape = state.static.shapes[output]
     if len(shape) == 2:
@@ -100,8 +99,3 @@ def matmul(state: LowerState, node: Node) -> None:
         _gemm_of_weight(state, node, a, weight.T)
         return
     state.add(node, MatmulProblem(left, state.spec(b)), [a, b])
-
-
-def _result(state: LowerState, node: Node) -> ValueFacts:
-    """Returns what is known of the values of a node's output where they are few."""
-    return state.stated(node.outputs[0])

@@ -20,10 +20,13 @@ FLOATS = "floats"
 class LayerForm:
     """The form of a layer with weights, or of several that are computed in one step.
 
-    form: "bits", "trits" or "floats". reason: why it is not a packed form; "" where it is one.
-    could_be_packed: whether bits or trits can compute the layer. weights: the number of its
-    weights. layers: the number of layers that have them. has_signs: whether its inputs are -1, 0
-    or 1, or its weights plus and minus one number a channel.
+    form: "bits", "trits" or "floats".
+    reason: why it is not a packed form; "" where it is one.
+    could_be_packed: whether bits or trits can compute the layer.
+    weights: the number of its weights.
+    layers: the number of layers that have them.
+    has_signs: whether its inputs are -1, 0 or 1, or its weights plus and minus one number a
+    channel.
     """
 
     layer: str

@@ -32,7 +32,8 @@ _SLOWEST = 3
 class Report:
     """The steps of a plan at one batch size.
 
-    device: name of the plan's device. batch: number of images.
+    device: name of the plan's device.
+    batch: number of images.
 
     rows: one dict for each step, in order, and for each layer of a part that a library computes in
     one step. Its keys are layer, layers (the names of the layers that
@@ -49,11 +50,12 @@ class Report:
     where it is faster alone, else "") and candidates: one dict each, with its times or the reason
     why it is excluded. Layers of a part have best_dense_us and the candidates that they have alone.
 
-    notes: sentences for the user. warnings: those of the notes that say that something is not as it
-    may be expected: layers on the host, times that scatter, a plan that was made elsewhere.
+    notes: sentences for the user.
+    warnings: those of the notes that say that something is not as it may be expected: layers on the
+    host, times that scatter, a plan that was made elsewhere.
 
-    end_to_end_us: microseconds of one execution, with inputs and
-    outputs on the device. end_to_end_cached: whether that time was read from the cache.
+    end_to_end_us: microseconds of one execution, with inputs and outputs on the device.
+    end_to_end_cached: whether that time was read from the cache.
 
     plans: where the measured choice was compared with baseline plans, one dict for each plan with
     the keys plan, median_us, p25_us, p75_us (from end to end), outcome and is_taken.

@@ -17,8 +17,9 @@ from gossamer.plan.report.forms import LayerForm, form_of
 class SummaryRow:
     """One node of a network.
 
-    parameters: number of values of its constants. flops: floating-point operations, where a
-    multiply-add counts as two. density: the share of nonzero weights, None without weights.
+    parameters: number of values of its constants.
+    flops: floating-point operations, where a multiply-add counts as two.
+    density: the share of nonzero weights, None without weights.
     """
 
     name: str

@@ -29,7 +29,6 @@ def zero_columns(step: Step) -> dict[str, Any]:
     zeros, None where none has a time. break_even: as break_even() returns it. zeros_reason: why
     zeros are not skipped, "" where they are, or are few.
     """
-    sparse = [candidate for candidate in step.candidates if not candidate.algorithm.dense]
     times = [min((candidate.cost for candidate in step.candidates
                   if candidate.algorithm.dense is dense), default=math.inf)
              for dense in (False, True)]
@@ -40,7 +39,7 @@ def zero_columns(step: Step) -> dict[str, Any]:
         "best_sparse_us": best_sparse if math.isfinite(best_sparse) else None,
         "break_even": break_even(density, best_sparse, best_dense),
         "zeros_reason": "" if density is None or density > FEW_ZEROS or not step.algorithm.dense
-        else _reason(step, best_sparse, best_dense, bool(sparse)),
+        else _reason(step, best_sparse, best_dense),
     }
 
 
@@ -86,7 +85,7 @@ _SLOWER = "the best algorithm that skips them"
 _FASTER = "what skips them is faster alone, but the plan is faster without"
 
 
-def _reason(step: Step, sparse_us: float, dense_us: float, any_measured: bool) -> str:
+def _reason(step: Step, sparse_us: float, dense_us: float) -> str:
     """Returns why a layer with zeros has a dense algorithm, without numbers of this layer alone."""
     if math.isfinite(sparse_us) and math.isfinite(dense_us):
         return _SLOWER if sparse_us >= dense_us else _FASTER

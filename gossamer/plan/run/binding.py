@@ -104,6 +104,18 @@ def batch_of(graph: Graph, inputs: Sequence[Any]) -> int:
     return 1 if batch is None else batch
 
 
+def by_name(graph: Graph, arrays: Sequence[Any]) -> dict[str, np.ndarray]:
+    """Returns contiguous arrays of the graph's dtypes by the names of its inputs, of arrays in its
+    order that batch_of() has checked."""
+    return {info.name: np.asarray(array, info.dtype, order="C")
+            for info, array in zip(graph.inputs, arrays, strict=True)}
+
+
+def single(outputs: Sequence[Any]) -> Any:
+    """Returns the outputs as callers get them: the only one, or a tuple of several."""
+    return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+
 def fill(out: Any, results: tuple[Any, ...]) -> tuple[Any, ...]:
     """Copies the results into the caller's arrays and returns these. Raises InputError where they
     do not fit."""

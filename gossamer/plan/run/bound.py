@@ -13,7 +13,7 @@ from gossamer.device.base import Device
 from gossamer.errors import InputError
 from gossamer.model.graph import Graph
 from gossamer.plan.measurement import counted
-from gossamer.plan.run.binding import batch_of
+from gossamer.plan.run.binding import batch_of, by_name, single
 from gossamer.plan.run.context import Context
 from gossamer.plan.run.foreign import callers_stream, is_foreign, like_on_host, on_host
 from gossamer.plan.run.host_transfers import TransferGraph, page_locked_array
@@ -26,7 +26,8 @@ class BoundCall:
     CUDA device it queues one graph on its stream and does not wait for it. The arrays, the plan's
     weights and its memory live as long as this object.
 
-    inputs: the bound inputs. outputs: the bound output, or a tuple where there are several.
+    inputs: the bound inputs.
+    outputs: the bound output, or a tuple where there are several.
     """
 
     def __init__(self, names: Sequence[str], inputs: tuple[Any, ...], outputs: tuple[Any, ...],
@@ -34,7 +35,7 @@ class BoundCall:
         """stream: the stream that the caller has given, which may be closed; None without one.
         """
         self.inputs = inputs
-        self.outputs = outputs[0] if len(outputs) == 1 else outputs
+        self.outputs = single(outputs)
         self._device = device
         self._replay = replay
         self._stream = stream
@@ -145,9 +146,7 @@ def _on_host(graph: Graph, device: Device, context_of: Callable[[int], Context],
                 target[...] = result
             return
         device.check_usable()
-        context.run_checked({info.name: np.asarray(array, info.dtype, order="C")
-                             for info, array in zip(graph.inputs, arrays, strict=True)},
-                            results, transfers)
+        context.run_checked(by_name(graph, arrays), results, transfers)
 
     return BoundCall(names, inputs, outputs, device, replay)
 

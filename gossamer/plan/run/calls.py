@@ -15,7 +15,7 @@ from gossamer.errors import InputError
 from gossamer.model.graph import Graph, as_called
 from gossamer.model.infer.resolve import resolve
 from gossamer.plan.program import Program
-from gossamer.plan.run.binding import as_called_for, batch_of, fill, in_order
+from gossamer.plan.run.binding import as_called_for, batch_of, by_name, fill, in_order, single
 from gossamer.plan.run.bound import BoundCall, bind
 from gossamer.plan.run.context import Context
 from gossamer.plan.run.contexts import Contexts
@@ -63,12 +63,12 @@ class Calls:
         if out is None and stream is None and not named:
             if inputs and type(inputs[0]) is np.ndarray and (
                     outputs := self._staged(inputs)) is not None:
-                return outputs[0] if len(outputs) == 1 else outputs
+                return single(outputs)
             form = form_of(inputs)
             known = self.contexts.known.get(form)
             if known is not None and not debug.logger.isEnabledFor(logging.DEBUG) and (
                     outputs := known(inputs)) is not None:
-                return outputs[0] if len(outputs) == 1 else outputs
+                return single(outputs)
         inputs = self._in_order(inputs, named)
         if self._are_on_device(inputs):
             results = self._on_device(inputs, stream, form)
@@ -76,7 +76,7 @@ class Calls:
             results = self._on_host(inputs)
         if out is not None:
             results = fill(out, results)
-        return results[0] if len(results) == 1 else results
+        return single(results)
 
     async def asynchronous(self, inputs: tuple[Any, ...], named: Mapping[str, Any], out: Any,
                            stream: Any) -> Any:
@@ -169,9 +169,7 @@ class Calls:
         if not named:
             self.last_batch = batch
             with self.contexts.taken(batch) as context:
-                named = context.run_checked({
-                    info.name: np.asarray(array, info.dtype, order="C")
-                    for info, array in zip(self._graph.inputs, arrays, strict=True)})
+                named = context.run_checked(by_name(self._graph, arrays))
         results = tuple(named[info.name] for info in self._graph.outputs)
         if inputs and is_foreign(inputs[0]):
             return tuple(like_on_host(inputs[0], array) for array in results)

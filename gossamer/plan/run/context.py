@@ -3,41 +3,27 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from gossamer import debug
 from gossamer.device.base import Buffer, Device
-from gossamer.device.copying_graph import CopyingGraph
-from gossamer.device.host import host_array
-from gossamer.device.registry import find
 from gossamer.errors import InputError
 from gossamer.io.text import shape_text
-from gossamer.measure import Task, Timing, Work, interleave
-from gossamer.ops.algorithm import State
-from gossamer.ops.part.problem import PartProblem
-from gossamer.ops.part.profile import problem_times
-from gossamer.plan.part import source_of
-from gossamer.plan.prepare import BuildCost, Prepared, build, side_by_side
-from gossamer.plan.program import Program, Step
+from gossamer.measure import Task, Timing, interleave
+from gossamer.ops.weights import Weights
+from gossamer.plan.prepare import BuildCost
+from gossamer.plan.program import Program
 from gossamer.plan.run.buffers import ProgramBuffers
+from gossamer.plan.run.device_graphs import DeviceGraphs
 from gossamer.plan.run.host_transfers import HostTransfers, TransferGraph, copies_in_pieces
-from gossamer.plan.run.step_line import step_line
+from gossamer.plan.run.prepared_steps import PreparedSteps
 from gossamer.plan.run.whole_part import WholePart
 from gossamer.tensor import pack
 
-_MOST_FOREIGN = 8
-"""Number of captured graphs that are stored for inputs at addresses of other libraries."""
-_VECTOR_BYTES = 16
-"""Alignment of the inputs of kernels, which load four floats at once; arrays of other libraries may
-have less."""
-_MOST_COPIED_BYTES = 2**31 - 1
-"""Largest output that a copy within a graph takes."""
 _MOST_DRAWN = 2**20
 """Random numbers that are drawn for an input; a larger one repeats them."""
 
@@ -62,19 +48,25 @@ class Context:
         self._transfers = HostTransfers(
             device, {name: self.buffer(value) for name, value in program.inputs.items()},
             {name: self.buffer(value) for name, value in program.outputs.items()})
-        self.builds: list[BuildCost | None] = []
-        """The cost of preparing each step; None where there is nothing to compute."""
-        self.weights = [step.layer.weights_on(step.device) for step in program.steps]
-        self._works = [self._work(step, built) for step, built in zip(
-            program.steps, self._built(), strict=True)]
-        self._whole = WholePart.of(program, device, [state.data for _, state, _ in self._works])
+        self._steps = PreparedSteps(program, device, self._buffers)
+        self._whole = WholePart.of(program, device, [state.data for state in self._steps.states])
         self._graph: Callable[..., None] | None = None
         self._executions = 0
-        self._foreign: OrderedDict[tuple[int, ...], CopyingGraph | None] = OrderedDict()
+        self._graphs = DeviceGraphs(program, device, self._buffers, self._steps.queue)
         self.last_stream = stream
         """The stream of the last execution."""
         self.foreign_copies = 0
         """Number of copies within the device that were made for arrays of other libraries."""
+
+    @property
+    def builds(self) -> list[BuildCost | None]:
+        """The cost of preparing each step; None where there is nothing to compute."""
+        return self._steps.builds
+
+    @property
+    def weights(self) -> list[Weights]:
+        """The weights of each step."""
+        return self._steps.weights
 
     @property
     def constant_bytes(self) -> int:
@@ -165,8 +157,8 @@ class Context:
 
     def _graph_steps(self) -> Callable[[Any], None] | None:
         """Returns what queues all steps, where a graph of them and of copies can be captured."""
-        is_graph = self._is_capturable and self._executions > 1 and debug.level() < 2
-        return self._run_steps if is_graph else None
+        is_graph = self._graphs.are_possible and self._executions > 1 and debug.level() < 2
+        return self._steps.queue if is_graph else None
 
     @property
     def is_whole(self) -> bool:
@@ -207,7 +199,7 @@ class Context:
         with self._lock:
             self._follow(stream)
             self.foreign_copies += len(program.outputs)
-            graph = self._graph_for(inputs)
+            graph = self._graphs.of(inputs, is_loaded=self._executions > 0)
             if graph is not None:
                 graph.copy_to(tuple(outputs[name].address for name in program.outputs))
                 graph.on(stream)()
@@ -221,84 +213,18 @@ class Context:
                 self.device.copy(outputs[name], self.buffer(value), program.specs[value].nbytes,
                                  stream)
 
-    def _graph_for(self, inputs: Mapping[str, Buffer]) -> CopyingGraph | None:
-        """Returns a graph that reads these inputs in place and copies the outputs, or None. It is
-        captured when inputs at the same addresses come a second time."""
-        if not self._copies_outputs or debug.level() >= 2:
-            return None
-        key = tuple(buffer.address for buffer in inputs.values())
-        if any(address % _VECTOR_BYTES for address in key):
-            return None
-        if key in self._foreign:
-            self._foreign.move_to_end(key)
-            if self._foreign[key] is None and self._executions:
-                self._foreign[key] = self._copying(inputs)
-        else:
-            self._foreign[key] = None
-            while len(self._foreign) > _MOST_FOREIGN:
-                self._foreign.popitem(last=False)
-        return self._foreign[key]
-
-    def _copying(self, inputs: Mapping[str, Buffer]) -> CopyingGraph:
-        """Returns a graph of all steps that reads these inputs in place, and copies the outputs."""
-        program = self.program
-        # the memory stays the caller's, who passes it again with every call
-        callers = {program.root(value): self.device.wrap(inputs[name].address,
-                                                         inputs[name].nbytes, None)
-                   for name, value in program.inputs.items()}
-        with self._buffers.replaced(callers):
-            return self.device.capture_copying(self._run_steps, [
-                (self.buffer(value), program.specs[value].nbytes)
-                for value in program.outputs.values()])
-
-    def _captured(self, inputs: Mapping[str, Buffer],
-                  outputs: Mapping[str, Buffer]) -> Callable[..., None]:
-        """Returns a graph of all steps that reads these inputs and writes these outputs in place,
-        where memory allows that, and copies the others."""
-        program, own = self.program, self._buffers
-        callers: dict[str, Buffer] = {}
-        read: list[tuple[Buffer, Buffer, int]] = []
-        written: list[tuple[Buffer, Buffer, int]] = []
-        for name, value in program.inputs.items():
-            if inputs[name].address % _VECTOR_BYTES:
-                read.append((own.of(value), inputs[name], program.specs[value].nbytes))
-            else:
-                callers[program.root(value)] = inputs[name]
-        # an input or a constant is not written, and parts of a value lie where the value does
-        shared = {program.root(value) for value in (
-            *program.inputs.values(), *program.constants, *program.places,
-            *(place.whole for place in program.places.values()))}
-        for name in outputs:
-            value = program.outputs[name]
-            root = program.root(value)
-            if root in shared or root in callers or outputs[name].address % _VECTOR_BYTES:
-                written.append((outputs[name], callers.get(root) or own.of(value),
-                                program.specs[value].nbytes))
-            else:
-                callers[root] = outputs[name]
-
-        def work(stream: Any) -> None:
-            for target, source, nbytes in read:
-                self.device.copy(target, source, nbytes, stream)
-            self._run_steps(stream)
-            for target, source, nbytes in written:
-                self.device.copy(target, source, nbytes, stream)
-
-        with own.replaced(callers):
-            return self.device.capture(work)
-
     def bound(self, inputs: Mapping[str, Buffer], outputs: Mapping[str, Buffer],
               stream: Any) -> Callable[[], None]:
         """Returns a function that executes the program on the stream, with inputs that are read and
         outputs that are written where they lie in the device's memory."""
-        if not self._is_capturable or debug.level() >= 2:
+        if not self._graphs.are_possible or debug.level() >= 2:
             return partial(self.run_on_device, inputs, outputs, stream)
         with self._lock:
             self._follow(stream)
             if not self._executions:
                 self._fill_inputs()
                 self._execute(stream)
-            launch = self.device.replayed(self._captured(inputs, outputs), stream)
+            launch = self.device.replayed(self._graphs.in_place(inputs, outputs), stream)
 
         def replay() -> None:
             with self._lock:
@@ -316,7 +242,7 @@ class Context:
         are made while the device computes.
         """
         with self._lock:
-            graph = self._foreign.get(addresses)
+            graph = self._graphs.known(addresses)
         if graph is None:
             return None
         launch, count = graph.on(stream), len(self.program.outputs)
@@ -371,11 +297,11 @@ class Context:
         if self._graph is not None:
             self._graph(stream)
             return
-        if self._executions == 1 and self._is_capturable:
-            self._graph = self.device.capture(self._run_steps)
+        if self._executions == 1 and self._graphs.are_possible:
+            self._graph = self.device.capture(self._steps.queue)
             self._graph(stream)
         else:
-            self._run_steps(stream)
+            self._steps.queue(stream)
         self._executions += 1
 
     def buffer(self, value: str) -> Buffer:
@@ -383,35 +309,11 @@ class Context:
         return self._buffers.of(value)
 
     def profile(self, *, repeats: int = 10) -> list[Timing]:
-        """Returns the time of every step as reports show them, each on the data that the steps
-        before it computed. The time of a part is divided among its layers by the library's own
-        profile."""
+        """Returns the time of every step as reports show them; see PreparedSteps.profile."""
         with self._lock:
             self._follow(None)
             self._fill_inputs()
-            timings = []
-            for step, state, work in self._works:
-                if step.in_place:
-                    timings.append(Timing(0.0, 0.0, 0.0, repeats))
-                    continue
-                task = Task(self.device, work, captured=step.device is self.device)
-                (timing,) = interleave([task], repeats=repeats, budget_us=2e5)
-                timings += self._divided(step, state, timing) if step.layer.members else [timing]
-            return timings
-
-    def _divided(self, step: Step, state: State, timing: Timing) -> list[Timing]:
-        """Returns the time of a part, divided among its layers."""
-        problem = step.problem
-        assert isinstance(problem, PartProblem)
-        times = problem_times(problem, state.data.weights, step.variant, [
-            host_array(self.buffer(value), spec)
-            for value, spec in zip(step.inputs, step.variant.inputs, strict=True)])
-        shown = [time for time, layer in zip(times, step.layer.members, strict=True)
-                 if layer.problem is not None]
-        total = sum(shown) or 1.0
-        return [replace(timing, median_us=timing.median_us * time / total,
-                        p25_us=timing.p25_us * time / total, p75_us=timing.p75_us * time / total)
-                for time in shown]
+            return self._steps.profile(repeats)
 
     def end_to_end(self, *, repeats: int = 20) -> Timing:
         """Returns the time of one execution, with inputs and outputs on the device."""
@@ -440,33 +342,12 @@ class Context:
                        else random.standard_normal(count, np.float32))
             self.device.write(self.buffer(value), pack(np.resize(numbers, spec.shape), spec))
 
-    @cached_property
-    def _copies_outputs(self) -> bool:
-        """Whether graphs can be captured that read inputs in place and copy all outputs. An output
-        that is an input would be copied from memory that the caller may have freed meanwhile."""
-        program = self.program
-        inputs = {program.root(value) for value in program.inputs.values()}
-        return self._is_capturable and all(
-            0 < program.specs[value].nbytes <= _MOST_COPIED_BYTES
-            and program.place(value).whole not in inputs
-            for value in program.outputs.values())
-
-    @cached_property
-    def _is_capturable(self) -> bool:
-        return self.device.limits.graph and not self.program.host_steps(self.device)
-
-    def _run_steps(self, stream: Any) -> None:
-        for _, _, work in self._works:
-            work(stream)
-
     def _execute_or_show(self, stream: Any) -> None:
         """Executes the steps; from debug level 2 on they run one by one and each prints a line."""
         if debug.level() < 2:
             self.execute(stream)
             return
-        for step, state, work in self._works:
-            elapsed = 0.0 if step.in_place else self.device.time(work, stream)
-            debug.show(step_line(step, elapsed, state, debug.level()))
+        self._steps.show(stream)
         self._executions += 1
 
     def _execute_in_turn(self, computing: Any, stream: Any) -> None:
@@ -474,74 +355,3 @@ class Context:
         self.device.wait(computing, stream)
         self._execute_or_show(computing)
         self.device.wait(stream, computing)
-
-    def _built(self) -> Sequence[Callable[[], Prepared]]:
-        """Returns for each step a function that returns its prepared state and the cost of that,
-        or raises the error."""
-        steps = self.program.steps
-        makers = [partial(build, step.algorithm, weights, step.problem,
-                          step.placed_variant or step.variant, step.device)
-                  for step, weights in zip(steps, self.weights, strict=True)]
-        on_device = [index for index, step in enumerate(steps)
-                     if step.device is self.device and not _is_idle(step)]
-        built = side_by_side(self.device, [makers[index] for index in on_device])
-        ready = dict(zip(on_device, built, strict=True))
-        return [ready.get(index, make) for index, make in enumerate(makers)]
-
-    def _work(self, step: Step, built: Callable[[], Prepared]) -> tuple[Step, State, Work]:
-        """Returns a step with its prepared state and the function that queues it on a stream."""
-        if _is_idle(step):
-            self.builds.append(BuildCost(0.0, False, 0) if step.in_place else None)
-            return step, State(step.problem, step.variant, step.device), lambda stream: None
-        state, build_record = built()
-        self.builds.append(build_record)
-        if step.device is not self.device:
-            return step, state, _host_work(step, state, self.device,
-                                           [self.buffer(value) for value in step.inputs],
-                                           [self.buffer(value) for value in step.outputs])
-
-        # a function that refers to this context would keep its memory until Python's garbage
-        # collector finds the cycle
-        buffers = self._buffers
-
-        def work(stream: Any) -> None:
-            try:
-                step.algorithm.launch(state, [buffers.of(value) for value in step.inputs],
-                                      [buffers.of(value) for value in step.outputs],
-                                      buffers.workspace, stream)
-            except InputError as error:
-                raise _of_layer(step, error) from None
-
-        return step, state, work
-
-
-def _is_idle(step: Step) -> bool:
-    """Whether there is nothing to compute."""
-    return step.in_place or all(spec.size == 0 for spec in step.variant.outputs)
-
-
-def _of_layer(step: Step, error: InputError) -> InputError:
-    """Returns the error that a layer has with the values that it gets, with the layer's name."""
-    return InputError(f"{source_of(step.layer, error)}: {error}")
-
-
-def _host_work(step: Step, state: State, device: Device, inputs: Sequence[Buffer],
-               outputs: Sequence[Buffer]) -> Work:
-    """Returns the work of a step that runs on the host for another device: it copies the inputs to
-    the host and the outputs back."""
-    host = find("host")
-    host_inputs = [host.empty(spec.nbytes, step.layer.name) for spec in step.variant.inputs]
-    host_outputs = [host.empty(spec.nbytes, step.layer.name) for spec in step.variant.outputs]
-    workspace = host.empty(step.variant.workspace, step.layer.name)
-
-    def work(stream: Any) -> None:
-        for copy, buffer in zip(host_inputs, inputs, strict=True):
-            device.read(buffer, host_array(copy, (copy.nbytes,), np.uint8), stream)
-        try:
-            step.algorithm.launch(state, host_inputs, host_outputs, workspace)
-        except InputError as error:
-            raise _of_layer(step, error) from None
-        for copy, buffer in zip(host_outputs, outputs, strict=True):
-            device.write(buffer, host_array(copy, (copy.nbytes,), np.uint8), stream)
-
-    return work

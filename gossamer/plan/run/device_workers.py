@@ -16,8 +16,8 @@ from gossamer.plan.run.lanes import Begin, Collect, Finish, Lanes, PlanParts
 class Member:
     """One of the devices of a plan or of a group of plans.
 
-    Two members may have the same plan, and are two workers then. problem: why the device is left
-    out; empty where it takes part.
+    Two members may have the same plan, and are two workers then.
+    problem: why the device is left out; empty where it takes part.
     """
 
     def __init__(self, plan: PlanParts) -> None:
@@ -48,12 +48,13 @@ class Members:
                       f"devices: {error}", GossamerWarning, stacklevel=2)
 
 
-class Task:
+class BatchTask:
     """A batch that one of the devices computes.
 
-    begin: queues it on a lane. result: receives how its result is made, or its error.
-    name: returns an error with what the caller knows the batch by. errors: what it failed with, by
-    device.
+    begin: queues it on a lane.
+    result: receives how its result is made, or its error.
+    name: returns an error with what the caller knows the batch by.
+    errors: what it failed with, by device.
     """
 
     def __init__(self, begin: Begin, result: Future[Finish],
@@ -71,21 +72,23 @@ class SharedWork:
     A device is left out where it is lost, and where another one could do what it failed at; too
     little memory for one task leaves none out.
 
-    members: the devices. next_task: returns the next task for a device, or None where none waits;
-    it is called with `changed` held. changed: is notified when next_task may return a task.
+    members: the devices.
+    next_task: returns the next task for a device, or None where none waits; it is called with
+    `changed` held.
+    changed: is notified when next_task may return a task.
     is_over: whether none will come any more.
     """
 
-    def __init__(self, members: Members, next_task: Callable[[Member], Task | None]) -> None:
+    def __init__(self, members: Members, next_task: Callable[[Member], BatchTask | None]) -> None:
         self.members = members
         self.changed = threading.Condition()
         self.is_over = False
         self._next_task = next_task
-        self._again: deque[Task] = deque()
+        self._again: deque[BatchTask] = deque()
         self._in_work = 0
         self._is_ended = False
 
-    def take(self, member: Member, *, wait: bool) -> Task | None:
+    def take(self, member: Member, *, wait: bool) -> BatchTask | None:
         """Returns the next task for a device. Returns None where none waits now, or, where `wait`
         is set, where none will come any more."""
         with self.changed:
@@ -105,7 +108,7 @@ class SharedWork:
             self._fail_hopeless()
         return None
 
-    def done(self, task: Task, finish: Finish) -> None:
+    def done(self, task: BatchTask, finish: Finish) -> None:
         """Hands the result of a task on, and leaves out the devices that failed at it."""
         for member, error in task.errors.items():
             if not isinstance(error, OutOfMemoryError):
@@ -113,7 +116,7 @@ class SharedWork:
         self._settle()
         task.result.set_result(finish)
 
-    def failed(self, task: Task, member: Member, error: Exception) -> None:
+    def failed(self, task: BatchTask, member: Member, error: Exception) -> None:
         """Has another device do the task, or hands its error on where none can."""
         if isinstance(error, DeviceLostError):
             self.members.leave_out(member, error)
@@ -158,7 +161,8 @@ class DeviceWorker(threading.Thread):
     would take longer than the calls of the driver.
 
     depth: how many batches the device has at once; processors have one, since several at once take
-    longer for each. sizes: for how many batch sizes it keeps as many lanes.
+    longer for each.
+    sizes: for how many batch sizes it keeps as many lanes.
     """
 
     def __init__(self, work: SharedWork, member: Member, depth: int, sizes: int = 2) -> None:
@@ -175,7 +179,7 @@ class DeviceWorker(threading.Thread):
 
     def run(self) -> None:
         """Computes tasks until none will come any more."""
-        queued: deque[tuple[Task, Collect]] = deque()
+        queued: deque[tuple[BatchTask, Collect]] = deque()
         while True:
             if len(queued) == self._at_once:
                 self._collect(*queued.popleft())
@@ -193,7 +197,7 @@ class DeviceWorker(threading.Thread):
             del task
         self._lanes.clear()
 
-    def _collect(self, task: Task, collect: Collect) -> None:
+    def _collect(self, task: BatchTask, collect: Collect) -> None:
         """Waits for a batch, and hands its result or its error on."""
         try:
             finish = collect()

@@ -38,7 +38,8 @@ class TransferGraph:
     """The graph of calls whose arrays lie at the same addresses in page-locked memory, which it
     keeps alive: the driver would not take other memory at these addresses for the same.
 
-    calls: how many were made. replay: the graph; None before it is captured.
+    calls: how many were made.
+    replay: the graph; None before it is captured.
     """
 
     calls: int = 0

@@ -36,7 +36,9 @@ class KnownCall:
     It replays the graph that was captured for the tensors' addresses, which copies the outputs into
     new tensors: what a caller still holds is never written again.
 
-    context: the context that computes. form: what form_of() returned. like: a tensor of the call.
+    context: the context that computes.
+    form: what form_of() returned.
+    like: a tensor of the call.
     """
 
     def __init__(self, context: Context, form: Sequence[Any], like: Any) -> None:

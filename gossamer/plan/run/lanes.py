@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 from gossamer.device.base import Device
 from gossamer.errors import OutOfMemoryError
 from gossamer.model.graph import Graph, as_called
-from gossamer.plan.run.binding import as_called_for, batch_of, in_order
+from gossamer.plan.run.binding import as_called_for, batch_of, by_name, in_order, single
 from gossamer.plan.run.context import Context
 from gossamer.plan.run.foreign import as_taken, is_foreign, like_on_host, on_host
 
@@ -28,24 +29,27 @@ Begin = Callable[["Lanes"], Collect]
 """Function that queues the work on a batch which has been checked."""
 
 
+@dataclass(frozen=True, eq=False)
 class PlanParts:
     """The parts of a plan that streams and batchers use.
 
-    network: the plan's graph. graph: the same with inputs and outputs in the forms of callers'
-    arrays. context_of: makes a context of a batch size on a stream of the device. call: computes
-    the outputs where an input is empty. page_locked: makes arrays for the inputs of a batch size,
-    which the device copies at the rate of its bus.
+    network: the plan's graph.
+    context_of: makes a context of a batch size on a stream of the device.
+    call: computes the outputs where an input is empty.
+    page_locked: makes arrays for the inputs of a batch size, which the device copies at the rate of
+    its bus.
     """
 
-    def __init__(self, network: Graph, device: Device, context_of: Callable[[int, Any], Context],
-                 call: Callable[..., Any],
-                 page_locked: Callable[[int], tuple[np.ndarray, ...]]) -> None:
-        self.network = network
-        self.graph = as_called(network)
-        self.device = device
-        self.context_of = context_of
-        self.call = call
-        self.page_locked = page_locked
+    network: Graph
+    device: Device
+    context_of: Callable[[int, Any], Context]
+    call: Callable[..., Any]
+    page_locked: Callable[[int], tuple[np.ndarray, ...]]
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The plan's graph with inputs and outputs in the forms of callers' arrays."""
+        return as_called(self.network)
 
 
 class Lane:
@@ -69,7 +73,8 @@ class Lane:
 class Lanes:
     """The lanes of one device, of which each computes one batch at a time.
 
-    plan: the plan of the device. most_idle: how many are kept that compute nothing.
+    plan: the plan of the device.
+    most_idle: how many are kept that compute nothing.
     computing: the stream on which lanes compute large batches one after another; None where the
     device copies nothing beside other work.
     """
@@ -91,11 +96,9 @@ class Lanes:
     def prepare(self, batch: int, count: int) -> None:
         """Makes so many lanes for a batch size, and computes on each until nothing is allocated or
         captured any more, so that later batches do not wait for that."""
-        graph = self.plan.graph
         lanes = [self.take(batch) for _ in range(count)]
         for lane in lanes:
-            named = {info.name: np.asarray(array)
-                     for info, array in zip(graph.inputs, lane.arrays, strict=True)}
+            named = by_name(self.plan.graph, lane.arrays)
             for _ in range(WARM_CALLS):
                 lane.context.begin(named, self.computing)()
         for lane in lanes:
@@ -106,6 +109,18 @@ class Lanes:
         self._idle[lane] = None
         while len(self._idle) > self._most_idle:
             self._idle.popitem(last=False)
+
+    def begun(self, lane: Lane, arrays: Sequence[np.ndarray]) -> Callable[[], list[np.ndarray]]:
+        """Queues a batch of arrays in host memory on a lane, and returns the function that waits
+        for its outputs."""
+        collect = lane.context.begin(by_name(self.plan.graph, arrays), self.computing)
+
+        def outputs() -> list[np.ndarray]:
+            named = collect()
+            self.give_back(lane)
+            return [named[info.name] for info in self.plan.graph.outputs]
+
+        return outputs
 
     def _new(self, batch: int) -> Lane:
         try:
@@ -149,18 +164,13 @@ def _on_host(graph: Graph, inputs: Sequence[Any]) -> Begin:
     def begin(lanes: Lanes) -> Collect:
         if any(array.size == 0 for array in arrays):
             return partial(_returning, lanes.plan.call(*inputs))
-        lane = lanes.take(batch)
-        collect = lane.context.begin({info.name: np.asarray(array, info.dtype, order="C")
-                                      for info, array in zip(graph.inputs, arrays, strict=True)},
-                                     lanes.computing)
+        collect = lanes.begun(lanes.take(batch), arrays)
 
         def collected() -> Finish:
-            named = collect()
-            lanes.give_back(lane)
-            results = [named[info.name] for info in graph.outputs]
+            results = collect()
             if inputs and is_foreign(inputs[0]):
                 results = [like_on_host(inputs[0], array) for array in results]
-            return lambda: _single(results)
+            return partial(single, results)
 
         return collected
 
@@ -193,7 +203,7 @@ def _on_device(plan: PlanParts, inputs: Sequence[Any], stream: Any) -> Begin:
             device.synchronize(lane.stream)
             lanes.give_back(lane)
             # the library of the arrays learns in the caller's thread on which stream it works there
-            return lambda: _single([device.like(inputs[0], array) for array in results])
+            return lambda: single([device.like(inputs[0], array) for array in results])
 
         return collected
 
@@ -202,7 +212,3 @@ def _on_device(plan: PlanParts, inputs: Sequence[Any], stream: Any) -> Begin:
 
 def _returning(outputs: Any) -> Finish:
     return lambda: outputs
-
-
-def _single(results: Sequence[Any]) -> Any:
-    return results[0] if len(results) == 1 else tuple(results)

@@ -16,7 +16,7 @@ from gossamer.model.opset.onnx_part import nodes_of
 from gossamer.ops.host_threads import Threads, number_of
 from gossamer.ops.onnx_part.session import Session
 from gossamer.plan.program import Program
-from gossamer.plan.run.binding import fill, in_order
+from gossamer.plan.run.binding import fill, in_order, single
 from gossamer.plan.run.calls import Calls
 from gossamer.plan.run.context import Context
 from gossamer.plan.run.foreign import is_foreign, on_host
@@ -80,7 +80,7 @@ class TailCalls(Calls):
         outputs = tuple(computed[info.name] for info in self._tail.outputs)
         if out is not None:
             outputs = fill(out, outputs)
-        return outputs[0] if len(outputs) == 1 else outputs
+        return single(outputs)
 
     def bound(self, inputs: tuple[Any, ...], named: Mapping[str, Any], out: Any,
               stream: Any) -> NoReturn:

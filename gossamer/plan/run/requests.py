@@ -20,8 +20,9 @@ from typing import Any
 import numpy as np
 
 from gossamer.errors import DeadlineError
-from gossamer.plan.run.device_workers import Member, Task
-from gossamer.plan.run.lanes import Begin, Collect, Finish, Lane, Lanes
+from gossamer.plan.run.binding import single
+from gossamer.plan.run.device_workers import BatchTask, Member
+from gossamer.plan.run.lanes import Begin, Collect, Finish, Lanes
 
 _GAIN = 1.05
 """How many times as many images a second a larger batch has to compute to be used."""
@@ -30,8 +31,11 @@ _GAIN = 1.05
 class Request:
     """Inputs of one or several images, whose outputs a caller waits for.
 
-    arrays: the inputs. rows: how many images they are. due: the clock's time at which the outputs
-    are wanted. deadline: the time after which they are of no use. result: receives the outputs.
+    arrays: the inputs.
+    rows: how many images they are.
+    due: the clock's time at which the outputs are wanted.
+    deadline: the time after which they are of no use.
+    result: receives the outputs.
     """
 
     def __init__(self, arrays: Sequence[np.ndarray], rows: int, due: float,
@@ -76,7 +80,7 @@ class Request:
             parts = [self._outputs[start] for start in sorted(self._outputs)]
         results = parts[0] if len(parts) == 1 else tuple(
             np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-        self.result.set_result(results[0] if len(results) == 1 else results)
+        self.result.set_result(single(results))
 
 
 class Part:
@@ -112,7 +116,8 @@ class WaitingRequests:
     """The requests of one batcher that wait, those that are due first in front.
 
     times: seconds of each batch size for each device; none where each request goes alone.
-    batches: how many batches of each size were begun. rows: images that wait now.
+    batches: how many batches of each size were begun.
+    rows: images that wait now.
     """
 
     def __init__(self, times: Mapping[Member, Mapping[int, float]]) -> None:
@@ -133,7 +138,7 @@ class WaitingRequests:
             heapq.heappush(self._heap, (request.due, self._count, part))
             self._count += 1
 
-    def next_task(self, member: Member) -> Task | None:
+    def next_task(self, member: Member) -> BatchTask | None:
         """Returns the batch that a device computes next; None where no request waits."""
         while entries := self._first_entries(max(self._times[member], default=1)):
             count, size = len(entries), entries[0][2].rows
@@ -150,7 +155,7 @@ class WaitingRequests:
                 self.batches[size] += 1
                 result: Future[Finish] = Future()
                 result.add_done_callback(partial(_hand_out, parts, size))
-                return Task(joined(parts, size) if self._largest else alone(parts[0].request),
+                return BatchTask(joined(parts, size) if self._largest else alone(parts[0].request),
                             result)
         return None
 
@@ -194,7 +199,7 @@ def joined(parts: Sequence[Part], size: int) -> Begin:
             for target, source in zip(lane.arrays, part.request.arrays, strict=True):
                 target[place:place + part.rows] = source[part.start:stop]
             place += part.rows
-        return _begun(lanes, lane, lane.arrays)
+        return partial(_kept, lanes.begun(lane, lane.arrays))
 
     return begin
 
@@ -203,25 +208,15 @@ def alone(request: Request) -> Begin:
     """Returns the function that begins a batch of one request."""
 
     def begin(lanes: Lanes) -> Collect:
-        return _begun(lanes, lanes.take(request.rows), request.arrays)
+        return partial(_kept, lanes.begun(lanes.take(request.rows), request.arrays))
 
     return begin
 
 
-def _begun(lanes: Lanes, lane: Lane, arrays: Sequence[np.ndarray]) -> Collect:
-    """Queues a batch on a lane, and returns the function that waits for its outputs."""
-    graph = lanes.plan.graph
-    collect = lane.context.begin({info.name: np.asarray(array, info.dtype, order="C")
-                                  for info, array in zip(graph.inputs, arrays, strict=True)},
-                                 lanes.computing)
-
-    def collected() -> Finish:
-        named = collect()
-        lanes.give_back(lane)
-        outputs = tuple(named[info.name] for info in graph.outputs)
-        return lambda: outputs
-
-    return collected
+def _kept(collect: Callable[[], list[np.ndarray]]) -> Finish:
+    """Waits for the outputs of a batch, and returns the function that returns them."""
+    outputs = tuple(collect())
+    return lambda: outputs
 
 
 def _hand_out(parts: Sequence[Part], size: int, result: Future[Finish]) -> None:

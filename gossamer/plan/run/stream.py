@@ -14,7 +14,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from gossamer.errors import GossamerError, InputError
-from gossamer.plan.run.device_workers import DeviceWorker, Member, Members, SharedWork, Task
+from gossamer.plan.run.device_workers import BatchTask, DeviceWorker, Member, Members, SharedWork
 from gossamer.plan.run.lanes import Finish, checked
 
 ERRORS = ("raise", "return")
@@ -114,7 +114,7 @@ class _Pipeline:
         self._plans = [member.plan for member in used]
         self._iterator = iterator
         self._room = threading.Semaphore(2 * depth * len(used))
-        self._tasks: deque[Task] = deque()
+        self._tasks: deque[BatchTask] = deque()
         self._work = SharedWork(members, self._next_task)
         self._entries: SimpleQueue[Future[Finish] | BaseException | None] = SimpleQueue()
         self._is_ending = False
@@ -149,7 +149,7 @@ class _Pipeline:
         if self._reader.ident and self._reader is not threading.current_thread():
             self._reader.join(_JOIN_S)
 
-    def _next_task(self, _: Member) -> Task | None:
+    def _next_task(self, _: Member) -> BatchTask | None:
         return self._tasks.popleft() if self._tasks else None
 
     def _read(self) -> None:
@@ -169,7 +169,7 @@ class _Pipeline:
                 entry: Future[Finish] = Future()
                 self._entries.put(entry)
                 try:
-                    task = Task(checked(self._plans, item, stream), entry,
+                    task = BatchTask(checked(self._plans, item, stream), entry,
                                 partial(_of_batch, index))
                 except Exception as error:
                     entry.set_exception(_of_batch(index, error))

@@ -11,6 +11,7 @@ import sqlite3
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,15 @@ from gossamer.errors import cut
 from gossamer.plan.measurement import counted
 from gossamer.plan.store.tuning_file import (
     FORMAT,
+    KINDS,
     VERSION,
     BadFile,
     Section,
     check,
     damage_named,
+    of_versions,
     other_version,
+    problem_of,
 )
 
 WRITE_SECONDS = 2.0
@@ -34,16 +38,8 @@ _BUSY_SECONDS = 10.0
 _APPLICATION = int.from_bytes(b"gsmr", "big")
 _TABLES = (
     "CREATE TABLE device (described TEXT NOT NULL)",
-    "CREATE TABLE section (id INTEGER PRIMARY KEY, made_by TEXT NOT NULL UNIQUE)",
-    "CREATE TABLE problem (key TEXT PRIMARY KEY, described TEXT NOT NULL, fields TEXT NOT NULL)"
-    " WITHOUT ROWID",
-    "CREATE TABLE candidate (section INTEGER, problem TEXT, algorithm TEXT, candidate TEXT,"
-    " source TEXT NOT NULL, line TEXT NOT NULL,"
-    " PRIMARY KEY (section, problem, algorithm, candidate)) WITHOUT ROWID",
-    "CREATE TABLE plans (section INTEGER, key TEXT, line TEXT NOT NULL,"
-    " PRIMARY KEY (section, key)) WITHOUT ROWID",
-    "CREATE TABLE checks (section INTEGER, key TEXT, line TEXT NOT NULL,"
-    " PRIMARY KEY (section, key)) WITHOUT ROWID",
+    "CREATE TABLE line (made_by TEXT, kind TEXT, key TEXT, line TEXT NOT NULL,"
+    " PRIMARY KEY (made_by, kind, key)) WITHOUT ROWID",
     f"PRAGMA application_id = {_APPLICATION}",
     f"PRAGMA user_version = {VERSION}",
 )
@@ -51,20 +47,21 @@ _TABLES = (
 
 @dataclass
 class Known:
-    """What is stored for one driver, toolkit and gossamer version, by key.
+    """What is stored for one driver, toolkit and gossamer version.
 
-    problems: for each problem the entries that hold measurements, the oldest first.
+    candidates: the lines of each problem's candidates by key, by the problem's key.
+    plans, checks: the lines of the others by key.
     elsewhere: for each problem the other drivers, toolkits and versions with which it was measured.
     """
 
-    problems: dict[str, list[Section]] = field(default_factory=dict)
+    candidates: dict[str, dict[str, Any]] = field(default_factory=dict)
     plans: dict[str, Any] = field(default_factory=dict)
     checks: dict[str, str] = field(default_factory=dict)
     elsewhere: dict[str, list[Mapping[str, str]]] = field(default_factory=dict)
 
     def add(self, section: Section) -> None:
-        for key, problem in section["problems"].items():
-            self.problems.setdefault(key, []).append(problem)
+        for key, line in section.get("candidates", {}).items():
+            self.candidates.setdefault(problem_of(key), {})[key] = line
         self.plans.update(section.get("plans", {}))
         self.checks.update(section.get("checks", {}))
 
@@ -77,8 +74,9 @@ class Database:
     What is added is written at most every WRITE_SECONDS: a killed process loses no more than it
     measured in that time. Where the data base cannot be read or written, it stays in memory.
 
-    path: the file. device: the device as the file describes it. made_by: the driver, toolkit and
-    gossamer version of this process.
+    path: the file.
+    device: the device as the file describes it.
+    made_by: the driver, toolkit and gossamer version of this process.
     """
 
     def __init__(self, path: Path, device: Mapping[str, Any], made_by: Mapping[str, str]) -> None:
@@ -101,16 +99,16 @@ class Database:
             for section in self._load():
                 if section["made_by"] == self.made_by:
                     self._known.add(section)
-                for key in section["problems"]:
-                    self._known.elsewhere.setdefault(key, []).append(section["made_by"])
+                for problem in set(map(problem_of, section["candidates"])):
+                    self._known.elsewhere.setdefault(problem, []).append(section["made_by"])
             for section in self.waiting:
                 self._known.add(section)
         return self._known
 
     def add(self, kind: str, added: Mapping[str, Any], *, now: bool | None = None) -> None:
-        """Adds problems, plans or checks by key. now: whether to write all that waits (True), or
+        """Adds lines of a kind of KINDS by key. now: whether to write all that waits (True), or
         nothing (False); by default it is written where the last time is long ago."""
-        section = {"made_by": self.made_by, "problems": {}, kind: dict(added)}
+        section = {"made_by": self.made_by, kind: dict(added)}
         self.known.add(section)
         self.waiting.append(section)
         if now is None:
@@ -253,10 +251,13 @@ def read(path: Path) -> dict[str, Any]:
             raise FileNotFoundError(2, "No such file", str(path))
         for (text,) in base.execute("SELECT described FROM device"):
             content["device"] = json.loads(text)
-        problems = {key: (described, json.loads(fields)) for key, described, fields in
-                    base.execute("SELECT key, described, fields FROM problem")}
-        for number, made_by in base.execute("SELECT id, made_by FROM section ORDER BY made_by"):
-            content["sections"].append(_section(base, number, json.loads(made_by), problems))
+        for made_by, lines in groupby(
+                base.execute("SELECT made_by, kind, key, line FROM line ORDER BY 1, 2, 3"),
+                key=lambda row: row[0]):
+            section = {"made_by": json.loads(made_by), **{kind: {} for kind in KINDS}}
+            for _, kind, key, line in lines:
+                section[kind][key] = json.loads(line)
+            content["sections"].append(section)
         check(content)
     return content
 
@@ -326,43 +327,16 @@ def _insert(base: sqlite3.Connection, section: Section) -> None:
     """Adds what a section holds. What another version of an algorithm measured for a problem goes
     with the first measurement of the present one."""
     made_by = _text(section["made_by"])
-    base.execute("INSERT OR IGNORE INTO section (made_by) VALUES (?)", (made_by,))
-    (number,) = base.execute("SELECT id FROM section WHERE made_by = ?", (made_by,)).fetchone()
-    for key, problem in section["problems"].items():
-        base.execute("INSERT OR REPLACE INTO problem VALUES (?, ?, ?)",
-                     (key, problem["problem"], _text(problem["fields"])))
-        for name, stored in problem["algorithms"].items():
-            base.execute("DELETE FROM candidate WHERE section = ? AND problem = ? AND algorithm = ?"
-                         " AND source != ?", (number, key, name, stored["source"]))
-            base.executemany(
-                "INSERT OR REPLACE INTO candidate VALUES (?, ?, ?, ?, ?, ?)",
-                [(number, key, name, _candidate(line), stored["source"], _text(line))
-                 for line in stored["candidates"]])
-    for kind in ("plans", "checks"):
-        base.executemany(f"INSERT OR REPLACE INTO {kind} VALUES (?, ?, ?)", [
-            (number, key, _text(line)) for key, line in section.get(kind, {}).items()])
-
-
-def _section(base: sqlite3.Connection, number: int, made_by: Mapping[str, str],
-             problems: Mapping[str, tuple[str, Any]]) -> Section:
-    section: Section = {"made_by": made_by, "problems": {}}
-    for key, name, source, line in base.execute(
-            "SELECT problem, algorithm, source, line FROM candidate WHERE section = ?"
-            " ORDER BY problem, algorithm, candidate", (number,)):
-        described, fields = problems.get(key, (None, None))
-        problem = section["problems"].setdefault(
-            key, {"problem": described, "fields": fields, "algorithms": {}})
-        problem["algorithms"].setdefault(
-            name, {"source": source, "candidates": []})["candidates"].append(json.loads(line))
-    for kind in ("plans", "checks"):
-        section[kind] = {key: json.loads(line) for key, line in base.execute(
-            f"SELECT key, line FROM {kind} WHERE section = ? ORDER BY key", (number,))}
-    return section
-
-
-def _candidate(line: Mapping[str, Any]) -> str:
-    """Returns what identifies a candidate among those of an algorithm for a problem."""
-    return _text([line[name] for name in ("config", "inputs", "outputs", "precision")])
+    present = {of_versions(key, line) for key, line in section.get("candidates", {}).items()}
+    for any_version, this_version in present:
+        # a space ends both; the next character ends the range of what begins with them
+        base.execute("DELETE FROM line WHERE made_by = ? AND kind = 'candidates'"
+                     " AND key >= ? AND key < ? AND substr(key, 1, ?) != ?",
+                     (made_by, any_version, any_version[:-1] + "!", len(this_version),
+                      this_version))
+    for kind in KINDS:
+        base.executemany("INSERT OR REPLACE INTO line VALUES (?, ?, ?, ?)", [
+            (made_by, kind, key, _text(line)) for key, line in section.get(kind, {}).items()])
 
 
 def _text(value: Any) -> str:

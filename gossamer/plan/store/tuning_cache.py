@@ -14,12 +14,12 @@ from gossamer.device.base import Device
 from gossamer.device.kernel_cache import cache_folder
 from gossamer.measure import Timing
 from gossamer.ops.algorithm import Problem
-from gossamer.ops.canonical import canonical
 from gossamer.ops.registry import OPS
 from gossamer.plan.measurement import CandidateKey, Measurement, counted
 from gossamer.plan.store.database import Database, read
 from gossamer.plan.store.keys import identity, problem_key
 from gossamer.plan.store.tuning_file import (
+    candidate_key,
     decode,
     decode_plan,
     encode,
@@ -78,15 +78,14 @@ class TuningCache:
         algorithms made, in a fixed order; None where there are none."""
         key = problem_key(problem)
         measurements: dict[CandidateKey, Measurement] = {}
-        for entry in self._base.known.problems.get(key, ()):
-            for name, stored in entry["algorithms"].items():
-                source = _source(problem.op, name, self._owner)
-                if stored["source"] == source:
-                    for line in stored["candidates"]:
-                        measured = decode(name, line)
-                        measurements[measured.candidate_key] = measured
-                elif source is not None:
-                    self._outdated[name, key] = None
+        for line in self._base.known.candidates.get(key, {}).values():
+            name = line["algorithm"]
+            source = _source(problem.op, name, self._owner)
+            if line["source"] == source:
+                measured = decode(line)
+                measurements[measured.candidate_key] = measured
+            elif source is not None:
+                self._outdated[name, key] = None
         if not measurements and key not in self._foreign:
             self._note_other_sections(key)
         return [measurements[candidate] for candidate in sorted(measurements)] or None
@@ -98,19 +97,15 @@ class TuningCache:
 
         Raises ValueError for an algorithm that the problem's op does not have.
         """
-        algorithms: dict[str, Any] = {}
+        key, described = problem_key(problem), f"{problem.op} {problem.describe()}"
+        lines: dict[str, Any] = {}
         for measurement in measured:
-            name = measurement.algorithm
-            if name not in algorithms:
-                source = _source(problem.op, name, self._owner)
-                if source is None:
-                    raise ValueError(f"{problem.op} has no algorithm {name}")
-                algorithms[name] = {"source": source, "candidates": []}
-            algorithms[name]["candidates"].append(encode(measurement))
-        if algorithms:
-            self._base.add("problems", {problem_key(problem): {
-                "problem": f"{problem.op} {problem.describe()}", "fields": canonical(problem),
-                "algorithms": algorithms}})
+            source = _source(problem.op, measurement.algorithm, self._owner)
+            if source is None:
+                raise ValueError(f"{problem.op} has no algorithm {measurement.algorithm}")
+            lines[candidate_key(key, source, measurement)] = encode(described, source, measurement)
+        if lines:
+            self._base.add("candidates", lines)
 
     def has_check(self, problem: Problem, measured: Measurement, weights: str) -> bool:
         """Returns whether a measured candidate was found right with other constants than those of

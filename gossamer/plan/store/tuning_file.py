@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, fields
 from typing import Any, get_args, get_type_hints
 
@@ -14,48 +14,71 @@ from gossamer.measure import Timing
 from gossamer.plan.measurement import Measurement, rounded
 
 FORMAT = "gossamer measurements"
-VERSION = 8
+VERSION = 9
 Section = dict[str, Any]
-"""What one combination of driver, toolkit and gossamer version measured: problems, plans and checks
-by key."""
-_MOST_NESTED = 50
-"""Most levels of the fields of a problem, several times as many as any has."""
+"""What one combination of driver, toolkit and gossamer version measured: lines by key, for each
+kind of KINDS."""
 
-_KINDS = {name: hint for name, hint in get_type_hints(Measurement).items() if name != "algorithm"}
+_FIELDS = {"problem": str, "source": str, **get_type_hints(Measurement)}
+"""The fields of a candidate's line, with their types."""
 _TIMING = tuple(field.name for field in fields(Timing))
 
 
 class BadFile(Exception):
-    """Raised for a file without valid measurements. kind: a word for the file's new name."""
+    """Raised for a file without valid measurements.
+
+    kind: a word for the file's new name.
+    """
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
         self.kind = kind
 
 
-def encode(measured: Measurement) -> dict[str, Any]:
-    """Returns a measurement as JSON values, without the algorithm, which is its key in the file."""
-    line = {name: getattr(measured, name) for name in _KINDS}
+def candidate_key(problem: str, source: str, measured: Measurement) -> str:
+    """Returns the key of a candidate's line. problem: its problem's key. source: identifies what
+    its algorithm runs."""
+    name, *others = measured.candidate_key
+    return f"{problem} {name} {source} {json.dumps(others)}"
+
+
+def of_versions(key: str, line: dict[str, Any]) -> tuple[str, str]:
+    """Returns what the keys of an algorithm's candidates for a problem begin with, whatever version
+    of it has measured them, and those of the version that has measured this one."""
+    any_version = f"{problem_of(key)} {line['algorithm']} "
+    return any_version, f"{any_version}{line['source']} "
+
+
+def problem_of(key: str) -> str:
+    """Returns the key of the problem of a candidate's key."""
+    return key.partition(" ")[0]
+
+
+def encode(problem: str, source: str, measured: Measurement) -> dict[str, Any]:
+    """Returns a measurement as JSON values. problem: its problem in words. source: as for
+    candidate_key()."""
+    line = {"problem": problem, "source": source, **vars(measured)}
     line.update(inputs=list(measured.inputs), outputs=list(measured.outputs))
     if measured.error is not None and not math.isfinite(measured.error):
         line["error"] = str(measured.error)
     return line
 
 
-def decode(algorithm: str, line: dict[str, Any]) -> Measurement:
+def decode(line: dict[str, Any]) -> Measurement:
     """Returns the measurement that encode() wrote. Raises ValueError for other values."""
-    if set(line) != set(_KINDS):
-        raise ValueError(f"a candidate of {algorithm} has the fields {', '.join(sorted(line))}")
+    if set(line) != set(_FIELDS):
+        raise ValueError(f"a candidate has the fields {', '.join(sorted(line))}")
     values = dict(line)
     if isinstance(line["error"], str):
         values["error"] = float(line["error"])
-    for name, kind in _KINDS.items():
+    for name, kind in _FIELDS.items():
         if not _is(values[name], kind):
-            raise ValueError(f"a candidate of {algorithm} has {name} {line[name]}")
+            raise ValueError(f"a candidate has {name} {line[name]}")
     if bool(line["search"]) != line["not_tried"]:
-        raise ValueError(f"a candidate of {algorithm} is of the search {line['search']!r}")
+        raise ValueError(f"a candidate is of the search {line['search']!r}")
     values.update(inputs=tuple(line["inputs"]), outputs=tuple(line["outputs"]))
-    return Measurement(algorithm, **values)
+    del values["problem"], values["source"]
+    return Measurement(**values)
 
 
 def _is(value: Any, kind: Any) -> bool:
@@ -141,35 +164,23 @@ def check(content: dict[str, Any]) -> None:
     for section in content["sections"]:
         if not all(isinstance(text, str) for text in section["made_by"].values()):
             raise TypeError("it does not say what the measurements were made by")
-        for problem in section["problems"].values():
-            if not isinstance(problem["problem"], str):
-                raise TypeError("a problem has no description")
-            _check_nesting(problem["fields"])
-            for name, algorithm in problem["algorithms"].items():
-                if not isinstance(algorithm["source"], str):
-                    raise TypeError(f"{name} has no source hash")
-                for line in algorithm["candidates"]:
-                    decode(name, line)
-        for line in section.get("plans", {}).values():
-            decode_plan(line)
-        if not all(isinstance(text, str) for text in section.get("checks", {}).values()):
-            raise TypeError("a check is no text")
+        for kind, decode_line in KINDS.items():
+            for line in section.get(kind, {}).values():
+                decode_line(line)
 
 
-def _check_nesting(fields: Any) -> None:
-    """Raises ValueError where the fields of a problem are nested so deeply that a reader with less
-    room for recursion could not read the file that they are in."""
-    level = [fields]
-    for _ in range(_MOST_NESTED):
-        level = [item for value in level if isinstance(value, dict | list)
-                 for item in (value.values() if isinstance(value, dict) else value)]
-    if level:
-        raise ValueError(f"the fields of a problem are nested more than {_MOST_NESTED} deep")
+def _decode_check(line: Any) -> None:
+    """Raises TypeError for what is no description of a check."""
+    if not isinstance(line, str):
+        raise TypeError("a check is no text")
 
 
-def count(section: dict[str, Any]) -> tuple[int, int, int]:
+KINDS: dict[str, Callable[[Any], Any]] = {
+    "candidates": decode, "plans": decode_plan, "checks": _decode_check}
+"""The kinds of lines of a section, each with the function that checks one."""
+
+
+def count(section: Section) -> tuple[int, int, int]:
     """Returns the numbers of problems, candidates and plans in a section."""
-    problems = section["problems"].values()
-    candidates = sum(len(algorithm["candidates"]) for problem in problems
-                     for algorithm in problem["algorithms"].values())
-    return len(problems), candidates, len(section.get("plans", {}))
+    candidates = section.get("candidates", {})
+    return len(set(map(problem_of, candidates))), len(candidates), len(section.get("plans", {}))

@@ -21,7 +21,7 @@ def timed_problem(problem: Problem, algorithm: Algorithm) -> Problem:
 
 
 def without_zeros(problem: Problem) -> Problem:
-    """Returns a problem of which nothing is known of zeros among the weights."""
+    """Returns a problem that does not say which of its weights are zero."""
     if isinstance(problem, RegionProblem):
         return replace(problem, parts=tuple(map(without_zeros, problem.parts)))
     info: WeightsInfo | None = getattr(problem, "weights_info", None)

@@ -39,10 +39,11 @@ Arrays = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Bounds:
-    """Where an output of a right candidate may differ from the reference's.
+    """Where an output of a right candidate may differ from the reference's, in arrays of the
+    output's shape.
 
-    doubtful: True where rounding may take a value over a jump. exact: True where a right result
-    equals the reference's float32 number, unless it is doubtful. Both have the output's shape.
+    doubtful: True where rounding may take a value over a jump.
+    exact: True where a right result equals the reference's float32 number, unless it is doubtful.
     """
 
     doubtful: np.ndarray
@@ -143,7 +144,7 @@ def _of_problem(problem: Problem, inputs: Sequence[_Approximate], weights: Array
 _PARTS: tuple[tuple[str, Callable[[np.ndarray], np.ndarray]], ...] = (
     ("value", lambda array: array), ("error", np.zeros_like),
     ("doubtful", lambda array: np.zeros(array.shape, bool)))
-"""The fields of approximate values, each with what it is for a constant."""
+"""The fields of approximate values, each with the function that makes it of a constant."""
 
 
 def _sums(problem: Problem, source: _Approximate, weights: Arrays, precision: str,

@@ -13,10 +13,11 @@ from typing import Any
 from gossamer.device import blas
 from gossamer.device.base import Device
 from gossamer.device.host import processors
+from gossamer.io.process_pool import NoProcessError
 from gossamer.ops.algorithm import Problem, State
-from gossamer.plan.prepare import BuildCost
+from gossamer.plan.prepare import BuildCost, build
 from gossamer.plan.program import Layer
-from gossamer.plan.tune.candidates import BuiltCheck, CandidateSet, built_candidate
+from gossamer.plan.tune.candidates import BuiltCheck, CandidateSet
 from gossamer.plan.tune.cost import BuildCosts
 from gossamer.plan.tune.layer_times import Attempt
 from gossamer.plan.tune.memory import CandidateMemory
@@ -28,7 +29,7 @@ from gossamer.plan.tune.profile import (
     WORKING,
     TuningProfile,
 )
-from gossamer.plan.tune.workers import BuildHereError, BuildWorkers
+from gossamer.plan.tune.workers import BuildWorkers
 
 _AT_ONCE, _AHEAD = 1.5, 3.0
 """Candidates that are being built for each processor, and those that are, or wait to be measured.
@@ -40,7 +41,7 @@ interpreter is wanted; more threads take longer for all of them together, and ke
 thread that times."""
 
 
-Built = tuple[State, BuildCost, BuiltCheck]
+BuiltCandidate = tuple[State, BuildCost, BuiltCheck]
 """A candidate ready to run, the cost of that, and what its check computes besides."""
 
 
@@ -49,7 +50,8 @@ class CandidateBuilds:
 
     workers: processes that build candidates of vendors' libraries (under True) and those that skip
     zeros (under False), both of which keep Python's interpreter for long; this process builds what
-    none of them does. costs: learns what the processes take.
+    none of them does.
+    costs: learns what the processes take.
     """
 
     def __init__(self, device: Device, memory: CandidateMemory, profile: TuningProfile,
@@ -61,9 +63,9 @@ class CandidateBuilds:
         self._workers = workers
         self._sets: dict[tuple[str, Problem | None], Future[CandidateSet]] = {}
         self._references = threading.Semaphore(_REFERENCES)
-        self._building: dict[Attempt, Callable[[], Built]] = {}
+        self._building: dict[Attempt, Callable[[], BuiltCandidate]] = {}
         """The attempts, each with the function that returns what was built."""
-        self._futures: dict[Future[Built], Attempt] = {}
+        self._futures: dict[Future[BuiltCandidate], Attempt] = {}
         self._pool: ThreadPoolExecutor | None = None
 
     @contextmanager
@@ -121,7 +123,7 @@ class CandidateBuilds:
             del self._futures[future]
         return optional
 
-    def done(self) -> tuple[Attempt, Callable[[], Built]] | None:
+    def done(self) -> tuple[Attempt, Callable[[], BuiltCandidate]] | None:
         """Returns an attempt whose candidate is built, with a function that returns that or raises
         the error; None where none is done."""
         if self._pool is None:
@@ -152,23 +154,24 @@ class CandidateBuilds:
                 made.set_exception(error)
         return known.result()
 
-    def build(self, attempt: Attempt) -> Built:
+    def build(self, attempt: Attempt) -> BuiltCandidate:
         """Returns an attempt's candidate ready to run, the cost of that, and its check."""
         built = None
         layer, is_vendor = attempt.group.layer, bool(attempt.algorithm.vendor)
+        assert layer.problem is not None
         # packed forms are shared as long as somebody holds the weights
         weights = layer.weights_on(self._device)
         workers = None if self._workers is None else self._workers.get(is_vendor)
         if workers is not None and (is_vendor or not attempt.algorithm.dense):
-            with self._profile.stage(WORKING), suppress(BuildHereError):
-                built = workers.submit(attempt.algorithm, attempt.group.problem, attempt.variant,
-                                       weights).result()
+            with self._profile.stage(WORKING), suppress(NoProcessError):
+                built = workers.build(attempt.algorithm, attempt.group.problem, attempt.variant,
+                                      weights).result()
                 self._costs.learn(attempt.algorithm, built.seconds / workers.count)
         try:
             # compilers are waited for most, so that they begin before the reference is computed
             with self._profile.stage(BUILDING):
-                prepared = built_candidate(layer, weights, attempt.algorithm, attempt.variant,
-                                           self._device, built)
+                prepared = build(attempt.algorithm, weights, layer.problem, attempt.variant,
+                                 self._device, built)
         finally:
             # the thread that times needs it for what fails, too
             candidates = self.set_of(layer)

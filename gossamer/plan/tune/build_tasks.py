@@ -6,7 +6,6 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 import numpy as np
 
@@ -18,29 +17,19 @@ from gossamer.io.process_pool import NoProcessError
 from gossamer.ops.algorithm import Algorithm, Problem, Variant
 from gossamer.ops.lru_cache import LruCache
 from gossamer.ops.weights import Pack, Packed, PackedArray, Weights, build_clock
+from gossamer.plan.prepare import BuiltElsewhere
 
 MOST_BYTES = 2**28
 """Bytes of constants and packed forms that a process keeps; those of the layers that were least
 recently built for are dropped first."""
 
 
-class Built(NamedTuple):
-    """What a process has built.
-
-    forms: packed forms by name. seconds: processor seconds that all but packing took. kernels: the
-    kernels, as kernel_cache.hand_over returns them.
-    """
-
-    forms: Mapping[str, PackedArray]
-    seconds: float
-    kernels: Mapping[str, bytes | None]
-
-
 class KeptWeights(Weights):
     """A layer's constants with their packed forms, which stay in this process.
 
     used: names and forms of those that the present candidate asked for, None for forms that only
-    the device can make. packing_seconds: processor seconds that packing took for this candidate.
+    the device can make.
+    packing_seconds: processor seconds that packing took for this candidate.
     """
 
     def __init__(self, arrays: Mapping[str, np.ndarray], device: Device, layer: str,
@@ -92,7 +81,7 @@ def start(make_device: Callable[[], Device]) -> None:
 
 
 def build(algorithm: Algorithm, problem: Problem, variant: Variant, layer: str, digest: str,
-          constants: Callable[[], Mapping[str, np.ndarray]]) -> Built:
+          constants: Callable[[], Mapping[str, np.ndarray]]) -> BuiltElsewhere:
     """Builds a candidate. digest: hash of the constants of its layer. constants: returns the
     constants, and is called where they are not kept. Raises NoProcessError where only the process
     that uses the device can build it."""
@@ -107,14 +96,14 @@ def build(algorithm: Algorithm, problem: Problem, variant: Variant, layer: str, 
     seconds = max(time.process_time() - start - weights.packing_seconds, 0.0)
     seconds += max((launch.kernel.subprocess_seconds for launch in state.launches), default=0.0)
     forms = {key: form for key, form in weights.used.items() if form is not None}
-    return Built(forms, seconds, kernel_cache.hand_over())
+    return BuiltElsewhere(forms, seconds, kernel_cache.hand_over())
 
 
-def work(function: Callable[[Device], object]) -> Built:
+def work(function: Callable[[Device], object]) -> BuiltElsewhere:
     """Calls a function with the device. Raises NoProcessError where that fails."""
     start = time.process_time()
     try:
         function(*_devices)
     except Exception as error:
         raise NoProcessError(f"a process that builds failed: {first_line(error)}") from None
-    return Built({}, time.process_time() - start, kernel_cache.hand_over())
+    return BuiltElsewhere({}, time.process_time() - start, kernel_cache.hand_over())

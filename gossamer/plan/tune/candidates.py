@@ -14,11 +14,12 @@ import numpy as np
 from gossamer.accuracy import LARGEST_ERROR
 from gossamer.device.base import Buffer, Device
 from gossamer.errors import CompilerEndedError, DeviceLostError, first_line
+from gossamer.measure import Work
 from gossamer.ops.algorithm import Algorithm, Problem, State, Variant
 from gossamer.ops.registry import OPS
 from gossamer.ops.weights import Weights
 from gossamer.plan.measurement import Measurement
-from gossamer.plan.prepare import BuiltForms, Prepared, build
+from gossamer.plan.prepare import build
 from gossamer.plan.program import Layer
 from gossamer.plan.tune.bounds import Bounds, bounds
 from gossamer.plan.tune.check import error_of
@@ -31,14 +32,12 @@ _CHECKED_IMAGES = 3
 _CHECKED = 2**22
 """Output values and operations up to which more than _CHECKED_IMAGES images are compared."""
 _COLD_SAMPLES = 5
-"""Executions with cold caches, of whose times the median counts."""
+"""Executions with cold caches; the median of their times counts."""
 _DRAWS = 8
 """How often inputs are drawn at most, where many results lie within rounding of a jump."""
 _ALIKE = 0.1
 """Relative difference of a later draw's share of such results from the first one's up to which no
 other draw is made."""
-
-Work = Callable[[Any], None]
 
 QUIET = np.errstate(all="ignore")
 """Weights may be huge or not finite; the comparison of outputs shows what comes of that."""
@@ -72,7 +71,6 @@ class CandidateSet:
     def __init__(self, layer: Layer, device: Device, memory: CandidateMemory | None = None) -> None:
         assert layer.problem is not None
         self.problem = layer.problem
-        self.layer_name = layer.name
         self.device = device
         self.memory = CandidateMemory(device) if memory is None else memory
         self.weights: Weights = layer.weights_on(device)
@@ -130,27 +128,24 @@ class CandidateSet:
                 # the process that compiled may have ended for another reason
                 state, check = built()
         except Exception as error:  # it may fail in any way, which is reported
-            reason = does_not_run(error)
+            reason = reason_of(error)
             return lambda: reason
 
         def failure() -> str | None:
             try:
                 self.checked(algorithm, variant, state, check)
-            except WrongNumbersError as wrong:
-                return str(wrong)
             except DeviceLostError:
                 raise
             except Exception as error:  # it may fail in any way, which is reported
-                return does_not_run(error)
+                return reason_of(error)
             return None
 
         return failure
 
     def failed(self, algorithm: Algorithm, variant: Variant, failure: Exception) -> Measurement:
         """Returns the measurement of a candidate that failed."""
-        wrong = isinstance(failure, WrongNumbersError)
-        return Measurement.of(algorithm, variant, weights=self.digest, wrong_numbers=wrong,
-                              failure=str(failure) if wrong else does_not_run(failure))
+        return Measurement.of(algorithm, variant, weights=self.digest, failure=reason_of(failure),
+                              wrong_numbers=isinstance(failure, WrongNumbersError))
 
     def _compared(self) -> tuple[Problem, list[int] | None]:
         """Returns the problem of the images that are compared, and which these are, the first and
@@ -306,15 +301,7 @@ class CandidateSet:
         self._expected_buffers.clear()
 
 
-@QUIET
-def built_candidate(layer: Layer, weights: Weights, algorithm: Algorithm, variant: Variant,
-                    device: Device, built: BuiltForms | None = None) -> Prepared:
-    """Returns a candidate of a layer with these weights ready to run, and the cost of that, without
-    what its check computes besides. built: what another process has built for it."""
-    assert layer.problem is not None
-    return build(algorithm, weights, layer.problem, variant, device, built)
-
-
-def does_not_run(failure: Exception) -> str:
-    """Returns the words for a candidate that fails."""
-    return f"does not run: {first_line(failure)}"
+def reason_of(failure: Exception) -> str:
+    """Returns the words for a candidate that fails, or whose numbers are wrong."""
+    return str(failure) if isinstance(failure, WrongNumbersError) else (
+        f"does not run: {first_line(failure)}")

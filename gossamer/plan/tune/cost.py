@@ -25,13 +25,13 @@ from gossamer.tensor import TensorSpec
 _FEW = 6
 """Number of problems from which on the ratios of their best times to the model are relied on."""
 _UNKNOWN = 0.4
-"""Least ratio of a measured time to the model of a kind of which little is known."""
+"""Least ratio of a measured time to its model, for a kind with few measured times."""
 _FEW_CONFIGS = 12
 """Number of pairs of configs from which on their ratios are relied on."""
 _MARGIN = 0.9
 """Factor by which a time may be below what the ratios that were seen so far say."""
 _CONVERSION = 2.0
-"""Factor between the floor of a conversion and what it may take."""
+"""Ratio of the time that a conversion may take to its floor."""
 
 _BUILDERS = 8
 """Candidates that are built at the same time, about, where as many kernels can be compiled."""
@@ -43,12 +43,12 @@ Kind = tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Rates:
+class NominalRates:
     """Nominal rates of one compute unit for a microsecond, and the time of an empty launch.
 
-    config: the least ratio of the times of a later and the first config of an algorithm of which
-    little is known. The last config of a vendor's library can take half the time of its first, and
-    on processors orders that were made for GPUs say less.
+    config: the least ratio of the time of a later config to that of an algorithm's first one, while
+    few such pairs were measured. The last config of a vendor's library can take half the time of
+    its first, and on processors orders that were made for GPUs say less.
     """
 
     launch_us: float
@@ -57,23 +57,24 @@ class Rates:
     config: float
 
 
-_GPU = Rates(2.0, {"fp32": 4.3e5, "tf32": 3.5e6, "fp16": 7e6}, 5e4, 0.5)
-_PROCESSOR = Rates(5.0, {"fp32": 5e4, "tf32": 5e4, "fp16": 5e4}, 8e3, 0.25)
+_GPU = NominalRates(2.0, {"fp32": 4.3e5, "tf32": 3.5e6, "fp16": 7e6}, 5e4, 0.5)
+_PROCESSOR = NominalRates(5.0, {"fp32": 5e4, "tf32": 5e4, "fp16": 5e4}, 8e3, 0.25)
 
 
-def rates_of(device: Device) -> Rates:
+def rates_of(device: Device) -> NominalRates:
     """Returns the nominal rates of a device's compute units; their scale is corrected by measured
     times, so only their proportions matter."""
     return _PROCESSOR if device.on_processors else _GPU
 
 
 class Ratios:
-    """Ratios of measured times to others that were known before, of which the least of each key
+    """Ratios of measured times to times that were known before. Of the ratios of one key the least
     counts.
 
-    doubt: the share of ratios that may be below the one by which `least_us` judges. few: number of
-    keys from which on the ratios are relied on. unknown: the least ratio until then. most: the most
-    that the least ratio is taken for.
+    doubt: the share of ratios that may be below the one by which `least_us` judges.
+    few: number of keys from which on the ratios are relied on.
+    unknown: the least ratio until then.
+    most: the most that the least ratio is taken for.
     """
 
     def __init__(self, doubt: float, few: int, unknown: float, most: float = math.inf) -> None:

@@ -77,9 +77,9 @@ class LayerTimes:
 
     @property
     def region_instead(self) -> LayerTimes | None:
-        """A region that is so much faster than its layers alone, of which some candidates were
-        tried, that this one is left to it; None unless there is one for each layer that has these
-        times."""
+        """A region that computes this layer, and is so much faster than its layers alone that no
+        more candidates of this layer are tried; None unless each layer that has these times has
+        such a region."""
         if self.keeps_precisions or not self.covered_by:
             return None
         instead = [next((region for region in regions if region._is_clearly_faster or (
@@ -219,9 +219,9 @@ class Attempt:
     may_differ: whether the result may be another next time, so that it is not stored.
     kernels: those of its kernels that are known before it is built.
     compiles: whether building it compiles a kernel that nothing before it did.
-    kind: what it has in common with those from which its time is estimated.
-    family: what it has in common with its leader.
-    key: what identifies it among the candidates for its problem.
+    kind: algorithm, precision and layouts: attempts of one kind correct each other's model.
+    family: algorithm, precision and formats: attempts of one family have the same leader.
+    key: the candidate's key among the candidates for its problem.
     """
 
     group: CandidateGroup

@@ -16,7 +16,7 @@ Chosen = tuple[Layer, Candidate, Device]
 
 
 @dataclass(frozen=True)
-class Request:
+class MeasurementRequest:
     """A layer, the algorithms that may compute it, and the device on which they may."""
 
     layer: Layer
@@ -30,7 +30,7 @@ class Request:
         return self.layer.problem
 
 
-Waves = Iterable[Sequence[Request] | None]
+Waves = Iterable[Sequence[MeasurementRequest] | None]
 """Requests that are made while others are measured; None as long as libraries are still asked."""
 
 

@@ -24,8 +24,9 @@ class CandidateMemory:
     Candidates run one after another, so all write to the same memory. It grows where a candidate
     needs more, and candidates that were prepared before keep what they had.
 
-    examples: the inputs. on_device: the kernels that check candidates in the device's memory; None
-    where the device shares its memory with the host, which checks them.
+    examples: the inputs.
+    on_device: the kernels that check candidates in the device's memory; None where the device
+    shares its memory with the host, which checks them.
     """
 
     def __init__(self, device: Device) -> None:

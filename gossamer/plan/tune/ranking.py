@@ -12,7 +12,7 @@ import itertools
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gossamer.plan.policy import Effort
@@ -47,8 +47,9 @@ _TOO_LATE = Skip("the time for more configs was over")
 class Ranking:
     """The attempts that are left, in the order in which they are best measured.
 
-    limits: those of the effort. costs: what building takes. required_first: whether required
-    attempts come before all others, whatever is expected of them.
+    limits: those of the effort.
+    costs: what building takes.
+    required_first: whether required attempts come before all others, whatever is expected of them.
     """
 
     def __init__(self, estimates: Estimates, costs: BuildCosts, limits: Effort, *,
@@ -73,10 +74,6 @@ class Ranking:
 
     def __len__(self) -> int:
         return len(self._heap)
-
-    def __iter__(self) -> Iterator[Attempt]:
-        """Yields the attempts that are left in no particular order."""
-        return (attempt for _, _, attempt in self._heap)
 
     def has_of(self, group: CandidateGroup) -> bool:
         """Returns whether attempts of a group are left."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from gossamer.device.rates import PeakRates
 from gossamer.device.source import KernelSource
 from gossamer.device.source_hash import source_hash
 from gossamer.errors import GossamerError
-from gossamer.measure import Timing, measure
+from gossamer.measure import Timing, Work, measure
 from gossamer.plan.measurement import rounded
 from gossamer.plan.store.tuning_cache import TuningCache
 
@@ -29,8 +28,6 @@ _CACHES, _LEAST_BYTES, _MOST_BYTES = 4, 2**25, 2**29
 
 _MULTIPLY_ADDS, _BYTES = 1e9, 1e9
 """Work whose time the tuning cache holds."""
-
-Work = Callable[[Any], None]
 
 
 def know_rates(device: Device, cache: TuningCache) -> None:

@@ -14,17 +14,17 @@ from functools import partial
 
 from gossamer.device.base import Device
 from gossamer.errors import CompilerEndedError, DeviceLostError, OutOfMemoryError
-from gossamer.measure import PreparedTask, Task, Timing, repeated, sampled
+from gossamer.io.process_pool import ProcessEndedError
+from gossamer.measure import PreparedTask, Task, Timing, Work, repeated, sampled
 from gossamer.ops.algorithm import State
 from gossamer.plan.measurement import Measurement
 from gossamer.plan.prepare import BuildCost
-from gossamer.plan.tune.build import Built, CandidateBuilds
-from gossamer.plan.tune.candidates import BuiltCheck, CandidateSet, Work
+from gossamer.plan.tune.build import BuiltCandidate, CandidateBuilds
+from gossamer.plan.tune.candidates import BuiltCheck, CandidateSet
 from gossamer.plan.tune.layer_times import NEAR, Attempt, CandidateGroup
 from gossamer.plan.tune.memory import CandidateMemory
 from gossamer.plan.tune.profile import CHECKING, TIMING, TuningProfile
 from gossamer.plan.tune.ranking import Ranking
-from gossamer.plan.tune.workers import BuildProcessError
 
 _SAMPLE_US, _BUDGET_US = 200.0, 2.5e5
 """Microseconds of one sample, and of all samples of a group's candidates."""
@@ -44,7 +44,10 @@ while they build."""
 
 @dataclass(eq=False)
 class _Ready:
-    """A candidate that was timed once. task: None where it is not timed again."""
+    """A candidate that was timed once.
+
+    task: None where it is not timed again.
+    """
 
     attempt: Attempt
     work: Work
@@ -57,7 +60,8 @@ class _Ready:
 class Sampler:
     """Checks and times the candidates that are built on one device.
 
-    samples: number of samples for candidates near the best. builds: where the candidates are built.
+    samples: number of samples for candidates near the best.
+    builds: where the candidates are built.
     timings: a list to which the samples of each candidate that is near the best are added.
     """
 
@@ -74,8 +78,11 @@ class Sampler:
         self._ready: dict[CandidateGroup, list[_Ready]] = {}
 
     def sample_settled(self, is_over: bool = False) -> bool:
-        """Takes all samples of a group of whose candidates none is left, while others are built.
-        Returns whether there is such a group. is_over: whether none of any group is begun."""
+        """Takes all samples of a group that has no candidate left to try, while candidates of other
+        groups are built. Returns whether there is such a group.
+
+        is_over: whether measuring is over, so that no group has any candidate left to try.
+        """
         begun = {attempt.group for attempt in self._builds.attempts}
         group = next((group for group in self._ready if group not in begun and (
             is_over or not self._ranking.has_of(group))), None)
@@ -88,7 +95,7 @@ class Sampler:
         for group in list(self._ready):
             self._sample(group)
 
-    def try_(self, attempt: Attempt, built: Callable[[], Built]) -> None:
+    def try_(self, attempt: Attempt, built: Callable[[], BuiltCandidate]) -> None:
         """Checks a candidate and takes the first sample of its time."""
         # a kernel of checks that fails is no failure of a candidate
         self._memory.compile_checks()
@@ -155,7 +162,7 @@ class Sampler:
     def _fail(self, attempt: Attempt, candidates: CandidateSet, failure: Exception) -> None:
         attempt.measured = candidates.failed(attempt.algorithm, attempt.variant, failure)
         attempt.may_differ = isinstance(
-            failure, (OutOfMemoryError, MemoryError, BuildProcessError, CompilerEndedError))
+            failure, (OutOfMemoryError, MemoryError, ProcessEndedError, CompilerEndedError))
         self._ranking.forget(attempt)
         if isinstance(failure, DeviceLostError):
             # the measurement that says so is kept: the next process does not try the candidate
@@ -218,7 +225,6 @@ class Sampler:
 
 def _measured(ready: _Ready, timing: Timing, candidates: CandidateSet,
               samples: int) -> Measurement:
-    measured = Measurement.of(ready.attempt.algorithm, ready.attempt.variant, timing,
-                              error=ready.error, weights=candidates.digest, build=ready.build)
-    # the number that was asked for, though a slow candidate has fewer
-    return replace(measured, samples=samples)
+    # samples is the number that was asked for, though a slow candidate has fewer
+    return Measurement.of(ready.attempt.algorithm, ready.attempt.variant, timing, ready.build,
+                          error=ready.error, weights=candidates.digest, samples=samples)

@@ -21,10 +21,10 @@ from gossamer.plan.measurement import Measurement, candidate_key
 from gossamer.plan.prepare import responsive
 from gossamer.plan.program import Layer
 from gossamer.plan.tune.alike import likeness, timed_problem
-from gossamer.plan.tune.build import Built, CandidateBuilds
+from gossamer.plan.tune.build import BuiltCandidate, CandidateBuilds
 from gossamer.plan.tune.cost import BuildCosts, Estimates
 from gossamer.plan.tune.layer_times import NEAR, Attempt, CandidateGroup, LayerTimes
-from gossamer.plan.tune.measures import Request, Waves
+from gossamer.plan.tune.measures import MeasurementRequest, Waves
 from gossamer.plan.tune.memory import CandidateMemory
 from gossamer.plan.tune.profile import LISTING, STORING, TuningProfile
 from gossamer.plan.tune.ranking import ENDED, Ranking, Skip
@@ -37,7 +37,7 @@ _MORE = 0.5
 """Share of the time of the first round that the second one may take."""
 _LEAST_MORE_SECONDS = 1.0
 """What the second round may take at least, so that a pause of the machine does not end it."""
-_END: Sequence[Request] = []
+_END: Sequence[MeasurementRequest] = []
 """It stands for the end of the waves."""
 _NOT_TRIED = "not tried: "
 """The beginning of the reason of a candidate that was left out, as reports have it."""
@@ -79,7 +79,7 @@ class Search:
                  progress: Callable[[Progress], None] = lambda progress: None) -> None:
         self.skips: dict[Attempt, Skip] = {}
         """The attempts that were left out, each with the reason."""
-        self.elsewhere: list[Request] = []
+        self.elsewhere: list[MeasurementRequest] = []
         """The requests of other devices."""
         self.measured = 0
         self.reused = 0
@@ -95,11 +95,11 @@ class Search:
                                        None if workers is None else workers.pools)
         self._sampler = Sampler(device, memory, self._ranking, self._builds, space.limits.samples,
                                 profile, timings)
-        self._requests: list[Request] = []
+        self._requests: list[MeasurementRequest] = []
         self._groups: dict[Problem, CandidateGroup] = {}
         self._times: dict[Problem, LayerTimes] = {}
         self._attempts: list[Attempt] = []
-        """The attempts for candidates of which nothing sufficient was known."""
+        """The attempts for candidates without a stored measurement that suffices."""
         self._alike: dict[object, CandidateGroup] = {}
         """The first group of those whose layers are alike."""
         self._later: list[Attempt] = []
@@ -110,8 +110,8 @@ class Search:
     def run(self, waves: Waves) -> None:
         """Measures what is requested; the results are stored, those before an interrupt included.
 
-        waves: requests, of which the next are taken when as many candidates as is of use are being
-        built.
+        waves: requests. The next wave is taken when as many candidates are being built as is of
+        use.
         """
         # the driver is not asked again at each call which context is current
         current = (self._device.current() if self._device.runs_cuda_libraries else nullcontext())
@@ -158,7 +158,7 @@ class Search:
             else:
                 self.skips[attempt] = skip
 
-    def _try(self, attempt: Attempt, built: Callable[[], Built]) -> None:
+    def _try(self, attempt: Attempt, built: Callable[[], BuiltCandidate]) -> None:
         """Measures a candidate that is built, unless what was learnt meanwhile made it useless."""
         if (skip := self._ranking.skip(attempt)) is not None:
             self.skips[attempt] = skip
@@ -188,7 +188,7 @@ class Search:
         self._round(())
         self._until = math.inf
 
-    def _add(self, requests: Sequence[Request]) -> None:
+    def _add(self, requests: Sequence[MeasurementRequest]) -> None:
         """Adds requests to the ranking. More configs than the effort has at first wait, layers that
         are like another one, and regions that larger ones contain, which are requested before
         them."""
@@ -213,7 +213,8 @@ class Search:
         self._memory.reserve_workspace(attempt.variant for attempt in attempts)
         self._ranking.extend(attempts)
 
-    def _listed(self, requests: Iterable[Request]) -> dict[CandidateGroup, list[Attempt]]:
+    def _listed(self, requests: Iterable[MeasurementRequest]
+                ) -> dict[CandidateGroup, list[Attempt]]:
         """Returns an attempt for each candidate that was not requested before, by the group of
         those that share measurements."""
         new: dict[CandidateGroup, list[Attempt]] = {}
@@ -273,7 +274,7 @@ class Search:
                 if own < set(region.covers)])
 
     def _missing(self, group: CandidateGroup, attempts: Sequence[Attempt]) -> list[Attempt]:
-        """Returns those of a group's attempts of which nothing sufficient is known."""
+        """Returns the attempts of a group that have no stored measurement that suffices."""
         known = self._results.stored(group.problem, self._device)
         of_process = self._results.of(group.problem, self._device)
         missing = []
@@ -370,8 +371,8 @@ class Search:
                     self._results.keep(group.problem, self._device, measured, on_disk=on_disk)
 
     def _left_out(self, attempt: Attempt, skip: Skip) -> Measurement:
-        return replace(Measurement.of(attempt.algorithm, attempt.variant, not_tried=True,
-                                      failure=_NOT_TRIED + skip.reason), search=self._key)
+        return Measurement.of(attempt.algorithm, attempt.variant, not_tried=True,
+                              failure=_NOT_TRIED + skip.reason, search=self._key)
 
 
 def _with_first_build(fresh: Measurement, before: Measurement | None) -> Measurement:

@@ -12,9 +12,9 @@ from gossamer.ops.host_threads import ALL, Threads, of_threads
 from gossamer.ops.registry import OPS
 from gossamer.plan.eligibility import is_change_of_precision, reason_not_allowed
 from gossamer.plan.policy import Effort
-from gossamer.plan.prepare import BuiltForms
+from gossamer.plan.prepare import BuiltElsewhere
 from gossamer.plan.program import Layer
-from gossamer.plan.tune.measures import Request
+from gossamer.plan.tune.measures import MeasurementRequest
 from gossamer.plan.tune.profile import LISTING, TuningProfile
 from gossamer.plan.tune.worker_pools import WorkerPools
 
@@ -28,10 +28,11 @@ start."""
 class Space:
     """The candidates of layers within an effort, in order of preference.
 
-    limits: those of the effort, whose name is `effort`. precisions: those that are allowed.
+    limits: those of the effort, whose name is `effort`.
+    precisions: those that are allowed.
     keeps_precisions: whether layers may have to be computed in float32 though float16 is faster, so
-    that a less precise candidate may not stand for a more precise one. threads: BLAS threads of a
-    layer on the host.
+    that a less precise candidate may not stand for a more precise one.
+    threads: BLAS threads of a layer on the host.
     """
 
     def __init__(self, effort: str, limits: Effort, precisions: Sequence[str],
@@ -42,11 +43,10 @@ class Space:
         self._profile = profile
         self.keeps_precisions = keeps_precisions
         self._threads = threads
-        self._variants: dict[tuple[Algorithm, Problem, str], _Listed] = {}
+        self._variants: dict[tuple[Algorithm, Problem, str], list[Variant]] = {}
         self._refusals: dict[tuple[Algorithm, Problem, str], str | None] = {}
         self._narrow: set[tuple[Problem, str]] = set()
-        self._with_half: dict[tuple[Algorithm, Problem, str], bool] = {}
-        self.answers: list[Future[BuiltForms]] = []
+        self.answers: list[Future[BuiltElsewhere]] = []
         """They are done when the libraries of vendors that were asked in other processes have
         answered, or have failed to."""
         self.why = f"with effort {effort}"
@@ -84,10 +84,10 @@ class Space:
         return not all(answer.done() for answer in self.answers)
 
     def _note_narrow(self, layers: Sequence[Layer], device: Device) -> None:
-        """Notes the problems of which the libraries of vendors are asked for float16 only: those of
-        layers among others that compute in float16, where a more precise candidate would be slower
-        and save no conversion."""
-        requests = [Request(layer, [
+        """Notes the problems for which the libraries of vendors are asked for float16 candidates
+        only. Their layers stand between layers that compute in float16, where a more precise
+        candidate would be slower and save no conversion."""
+        requests = [MeasurementRequest(layer, [
             algorithm for algorithm in OPS[layer.op].algorithms
             if not algorithm.vendor and algorithm.dense
             and self.refusal_reason(algorithm, _problem_of(layer), device) is None], device)
@@ -97,13 +97,13 @@ class Space:
         self._narrow.update((_problem_of(layer), device.name) for layer in layers
                             if layer.problem not in wide)
 
-    def inner(self, requests: Sequence[Request], device: Device) -> set[str]:
+    def inner(self, requests: Sequence[MeasurementRequest], device: Device) -> set[str]:
         """Returns the names of the layers that can compute in float16, and whose inputs come from
         and whose outputs go to such layers only; and those of regions that can, whatever their
         neighbours."""
         able = {request.layer.name for request in requests if not self.keeps_precisions and any(
-            self._has_half(algorithm, request.problem, device)
-            for algorithm in request.algorithms)}
+            variant.precision == "fp16" for algorithm in request.algorithms
+            for variant in self.within_effort(algorithm, request.problem, device))}
         writers = {name: request.layer.name for request in requests if not request.layer.covers
                    for name in request.layer.outputs}
         readers: dict[str, list[str]] = {}
@@ -117,21 +117,14 @@ class Space:
                     and all(able.issuperset(readers.get(name, ("",)))
                             for name in request.layer.outputs)))}
 
-    def _has_half(self, algorithm: Algorithm, problem: Problem, device: Device) -> bool:
-        """Returns whether an algorithm has variants that compute in float16."""
-        key = (algorithm, problem, device.name)
-        if key not in self._with_half:
-            self._with_half[key] = any(variant.precision == "fp16" for variant in
-                                       self.within_effort(algorithm, problem, device))
-        return self._with_half[key]
-
     def refusal_reason(self, algorithm: Algorithm, problem: Problem, device: Device) -> str | None:
         """Returns why an algorithm does not support a problem on a device, or has no variant whose
         precision and build time are allowed; None where it has one."""
         key = (algorithm, problem, device.name)
         if key not in self._refusals:
             self._refusals[key] = algorithm.supports(problem, device) or reason_not_allowed(
-                self._precise(algorithm, problem, device), self.limits.build_seconds, self.why)
+                self.within_effort(algorithm, problem, device), self.limits.build_seconds,
+                self.why)
         return self._refusals[key]
 
     def buildable(self, algorithm: Algorithm, problem: Problem,
@@ -141,59 +134,43 @@ class Space:
                 if variant.build_seconds <= self.limits.build_seconds)
 
     def within_effort(self, algorithm: Algorithm, problem: Problem,
-                      device: Device) -> Iterator[Variant]:
-        """Yields the variants of as many configs as the effort has at most, and those before them
-        that would take too long to build."""
-        most, count = self.limits.most_configs_of(algorithm), 0
-        for _, variants in itertools.groupby(self._precise(algorithm, problem, device),
-                                             key=lambda variant: variant.config):
-            if most is not None and count >= most:
-                return
-            group = list(variants)
-            yield from group
-            count += any(variant.build_seconds <= self.limits.build_seconds for variant in group)
+                      device: Device) -> Sequence[Variant]:
+        """Returns the variants of as many configs as the effort has at most, and those before them
+        that would take too long to build; all of allowed precisions."""
+        key = (algorithm, problem, device.name)
+        if key not in self._variants:
+            most, count = self.limits.most_configs_of(algorithm), 0
+            found: list[Variant] = []
+            for _, variants in itertools.groupby(self._precise(algorithm, problem, device),
+                                                 key=lambda variant: variant.config):
+                if most is not None and count >= most:
+                    break
+                group = list(variants)
+                found += group
+                count += any(variant.build_seconds <= self.limits.build_seconds
+                             for variant in group)
+            self._variants[key] = found
+        return self._variants[key]
 
     def _precise(self, algorithm: Algorithm, problem: Problem,
                  device: Device) -> Iterable[Variant]:
         """Returns the variants whose precision is allowed."""
-        key = (algorithm, problem, device.name)
-        if key not in self._variants:
-            listed = (algorithm.variants(problem, device) if is_change_of_precision(problem)
-                      else algorithm.variants_in(problem, device, self._asked_precisions(
-                          algorithm, problem, device)))
-            if algorithm.rounds_sums and problem.sums_integers:
-                listed = (variant for variant in listed if variant.precision != "fp16")
-            self._variants[key] = _Listed(of_threads(listed, self._threads, device))
-        return self._variants[key]
+        listed = (algorithm.variants(problem, device) if is_change_of_precision(problem)
+                  else algorithm.variants_in(problem, device, self._asked_precisions(
+                      algorithm, problem, device)))
+        if algorithm.rounds_sums and problem.sums_integers:
+            listed = (variant for variant in listed if variant.precision != "fp16")
+        return of_threads(listed, self._threads, device)
 
     def _asked_precisions(self, algorithm: Algorithm, problem: Problem,
                           device: Device) -> Sequence[str]:
-        """Returns the precisions of which an algorithm is asked."""
+        """Returns the precisions in which an algorithm is asked for variants."""
         is_narrow = algorithm.vendor and (problem, device.name) in self._narrow
         if is_narrow:
             return ("fp16",)
         # one that changes nothing is always allowed
         count = max(len(self._precisions), PRECISIONS.index(problem.exact_precision) + 1)
         return PRECISIONS[:count]
-
-
-class _Listed:
-    """The variants of an algorithm, each of which is listed when it is first asked for."""
-
-    def __init__(self, variants: Iterable[Variant]) -> None:
-        self._left = iter(variants)
-        self._known: list[Variant] = []
-
-    def __iter__(self) -> Iterator[Variant]:
-        index = 0
-        while True:
-            if index == len(self._known):
-                variant = next(self._left, None)
-                if variant is None:
-                    return
-                self._known.append(variant)
-            yield self._known[index]
-            index += 1
 
 
 def _problem_of(layer: Layer) -> Problem:

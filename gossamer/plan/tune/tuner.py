@@ -26,7 +26,7 @@ from gossamer.plan.tune.alike import timed_problem
 from gossamer.plan.tune.cost import Estimates
 from gossamer.plan.tune.device_check import compile_ahead
 from gossamer.plan.tune.layer_times import Attempt
-from gossamer.plan.tune.measures import Chosen, Request, Waves
+from gossamer.plan.tune.measures import Chosen, MeasurementRequest, Waves
 from gossamer.plan.tune.memory import CandidateMemory
 from gossamer.plan.tune.profile import TuningProfile
 from gossamer.plan.tune.rates import know_rates
@@ -45,12 +45,13 @@ _RESERVED = 0.2
 class Tuner:
     """Measures candidates on one device, and on the host for layers that fall back to it.
 
-    effort: "quick", "normal" or "max". precision: the least precise of PRECISIONS that is
-    allowed. cache: the stored measurements; by default those of the device in the user's folder.
+    effort: "quick", "normal" or "max".
+    precision: the least precise of PRECISIONS that is allowed.
+    cache: the stored measurements; by default those of the device in the user's folder.
     note: called with a line of text for each batch of layers that is about to be measured.
-    progress: called with a Progress after each candidate. budget_s: seconds, counted from start(),
-    after which there should be a plan: a little earlier, no candidate is begun any more that it can
-    do without; None for no limit.
+    progress: called with a Progress after each candidate.
+    budget_s: seconds, counted from start(), after which there should be a plan: a little earlier,
+    no candidate is begun any more that it can do without; None for no limit.
     keeps_precisions: whether layers may have to be computed in float32 though float16 is faster.
     all_vendor_configs: whether all configs of vendors' libraries are measured, whatever the effort,
     and all candidates are, so that each algorithm has its best time.
@@ -130,7 +131,7 @@ class Tuner:
                 device: Device) -> list[Candidate]:
         """Returns the algorithms' candidates within the effort, in order of preference. Those that
         would take too long to build, or were not tried, are among them as excluded."""
-        request = Request(layer, algorithms, device)
+        request = MeasurementRequest(layer, algorithms, device)
         names = tuple(algorithm.name for algorithm in algorithms)
         key = request.problem, device.name, names
         if key not in self._known:
@@ -143,9 +144,9 @@ class Tuner:
         builds side by side and that takes long."""
         self.space.ask(layers, device, self._workers)
 
-    def measure_all(self, requests: Sequence[Request]) -> None:
+    def measure_all(self, requests: Sequence[MeasurementRequest]) -> None:
         """Measures the candidates of several layers together, so that measure() has them."""
-        by_device: dict[str, list[Request]] = {}
+        by_device: dict[str, list[MeasurementRequest]] = {}
         for request in requests:
             if not self._is_measured(request):
                 by_device.setdefault(request.device.name, []).append(request)
@@ -157,7 +158,7 @@ class Tuner:
     def measure_network(self, waves: Waves, scope: str) -> None:
         """Measures the candidates of a network's layers and regions together.
 
-        waves: requests, of which the next are made while the candidates of others are built.
+        waves: requests. The next wave is made while the candidates of others are built.
         scope: identifies what is requested.
         """
         self._compilers.enter_context(self.device.compilers(processors()))
@@ -166,7 +167,7 @@ class Tuner:
         self.measure_all(self._search(self.device, waves, scope))
         self._workers.end_on_device()
 
-    def _search(self, device: Device, waves: Waves, scope: str) -> list[Request]:
+    def _search(self, device: Device, waves: Waves, scope: str) -> list[MeasurementRequest]:
         """Searches on one device, and returns the requests of others."""
         self._know_rates(device)
         key = _digest(scope, self.effort, self.precision, self.space.keeps_precisions,
@@ -206,7 +207,7 @@ class Tuner:
             self._deadline -= min(listing_s, _RESERVED * self._budget_s)
         self._begun = None
 
-    def _is_measured(self, request: Request) -> bool:
+    def _is_measured(self, request: MeasurementRequest) -> bool:
         """Returns whether this plan has a result of each candidate of a layer."""
         for algorithm in request.algorithms:
             known = self._results.of(timed_problem(request.problem, algorithm), request.device)
@@ -215,7 +216,7 @@ class Tuner:
                 return False
         return True
 
-    def _candidates(self, request: Request) -> list[Candidate]:
+    def _candidates(self, request: MeasurementRequest) -> list[Candidate]:
         """Returns the measured candidates of a layer."""
         problem, device, most_s = request.problem, request.device, self.limits.build_seconds
         candidates = []
@@ -239,8 +240,8 @@ class Tuner:
                                                               problem.outputs[0])
 
     def verified(self, chosen: Iterable[Chosen]) -> list[Candidate]:
-        """Returns the candidates, of which those are excluded that are wrong with the constants of
-        their layers."""
+        """Returns the candidates; those whose numbers are wrong with the constants of their layers
+        are excluded."""
         return self._verification.verified(chosen)
 
     def flush(self) -> None:

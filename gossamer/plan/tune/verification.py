@@ -35,9 +35,9 @@ class Verification:
         self._failures: dict[_Key, str | None] = {}
 
     def verified(self, chosen: Iterable[Chosen]) -> list[Candidate]:
-        """Returns the candidates, of which those are excluded that are wrong with the constants of
-        their layers. Those of which that is not known are built, and the references computed, side
-        by side where the device can do that."""
+        """Returns the candidates; those whose numbers are wrong with the constants of their layers
+        are excluded. Candidates that were not checked with these constants are built, and their
+        references computed, side by side where the device can do that."""
         chosen = list(chosen)
         keys = [(layer.name, device.name, candidate.measured.candidate_key)
                 for layer, candidate, device in chosen]

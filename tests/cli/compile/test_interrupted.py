@@ -50,9 +50,7 @@ def test_ctrl_c_keeps_what_was_measured(run: Run, network: Path,
     assert match
     sections = read(Path(match[1]))["sections"]
     assert sum(not candidate["not_tried"] for section in sections
-               for problem in section["problems"].values()
-               for algorithm in problem["algorithms"].values()
-               for candidate in algorithm["candidates"]) == 3
+               for candidate in section["candidates"].values()) == 3
     assert not (tmp_path / "a.plan").exists()
     described = json.loads(compile_(run, network, "--json").stdout)
     assert described["measured"] > 0

@@ -11,7 +11,7 @@ from gossamer.ops.weights import WeightsInfo
 from gossamer.plan.candidate import Candidate
 from gossamer.plan.program import Layer
 from gossamer.plan.tune.alike import likeness, timed_problem
-from gossamer.plan.tune.measures import Request
+from gossamer.plan.tune.measures import MeasurementRequest
 from gossamer.plan.tune.tuner import Tuner
 from tests.plan.tune.paced import Paced, PacedDevice, layer
 
@@ -24,7 +24,7 @@ def problem(density: float, mask: str, channels: int = 4) -> Conv2dProblem:
 
 def measure(tuner: Tuner, device: PacedDevice, layers: Sequence[Layer],
             *algorithms: Paced) -> list[Sequence[Candidate]]:
-    tuner.measure_all([Request(each, algorithms, device) for each in layers])
+    tuner.measure_all([MeasurementRequest(each, algorithms, device) for each in layers])
     tuner.flush()
     return [tuner.measure(each, algorithms, device) for each in layers]
 

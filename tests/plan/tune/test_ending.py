@@ -16,7 +16,7 @@ from gossamer.plan.candidate import Candidate
 from gossamer.plan.program import Layer
 from gossamer.plan.store.tuning_cache import TuningCache
 from gossamer.plan.tune import tuner as tuner_module
-from gossamer.plan.tune.measures import Request, usable
+from gossamer.plan.tune.measures import MeasurementRequest, usable
 from gossamer.plan.tune.search import Progress
 from gossamer.plan.tune.tuner import Tuner
 from tests.plan.tune.paced import Paced, PacedDevice, layer
@@ -40,7 +40,7 @@ def layers() -> list[Layer]:
 
 def measure(tuner: Tuner, device: PacedDevice, algorithm: Paced) -> list[Sequence[Candidate]]:
     of = layers()
-    tuner.measure_all([Request(each, [algorithm], device) for each in of])
+    tuner.measure_all([MeasurementRequest(each, [algorithm], device) for each in of])
     tuner.flush()
     measured = [tuner.measure(each, [algorithm], device) for each in of]
     for each, candidates in zip(of, measured, strict=True):
@@ -188,7 +188,7 @@ def test_what_fails_is_replaced_though_the_budget_is_spent(
         tuner = Tuner(paced_device, precision="tf32", budget_s=1e-9,
                       cache=TuningCache(paced_device, tmp_path / str(measured)))
         tuner.start()
-        tuner.measure_all([Request(each, algorithms, paced_device) for each in of])
+        tuner.measure_all([MeasurementRequest(each, algorithms, paced_device) for each in of])
         for each in of:
             candidates = tuner.measure(each, algorithms, paced_device)
             assert {candidate.algorithm.name for candidate in candidates

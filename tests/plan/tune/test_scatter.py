@@ -11,7 +11,7 @@ import pytest
 from gossamer import measure as measure_module
 from gossamer.plan.candidate import Candidate
 from gossamer.plan.tune.candidates import CandidateSet
-from gossamer.plan.tune.measures import Request
+from gossamer.plan.tune.measures import MeasurementRequest
 from gossamer.plan.tune.tuner import Tuner
 from tests.plan.tune.paced import Paced, PacedDevice, layer
 
@@ -32,7 +32,7 @@ def notices(paced_device: PacedDevice, paced_tuner: Callable[..., Tuner],
         algorithm = Paced("paced", *(100.0,) * 40)  # about a third of them are sampled
         known(algorithm)
         tuner = paced_tuner("max")
-        tuner.measure_all([Request(layer("one"), [algorithm], paced_device)])
+        tuner.measure_all([MeasurementRequest(layer("one"), [algorithm], paced_device)])
         assert tuner.measured == 40
         return tuner.notices
 
@@ -46,7 +46,7 @@ def all_candidates(paced_device: PacedDevice, paced_tuner: Callable[..., Tuner],
     def measured(*times_us: float) -> list[Candidate]:
         algorithm = Paced("paced", *times_us)
         known(algorithm)
-        request = Request(layer("one"), [algorithm], paced_device)
+        request = MeasurementRequest(layer("one"), [algorithm], paced_device)
         tuner = paced_tuner("max")
         tuner.measure_all([request])
         return tuner.measure(request.layer, request.algorithms, paced_device)

@@ -10,7 +10,7 @@ import pytest
 
 from gossamer.device.base import Buffer
 from gossamer.ops.algorithm import State
-from gossamer.plan.tune.measures import Request
+from gossamer.plan.tune.measures import MeasurementRequest
 from gossamer.plan.tune.tuner import Tuner
 from tests.plan.tune.paced import Paced, PacedDevice, layer
 
@@ -28,7 +28,7 @@ def test_what_is_taken_is_the_best_of_what_was_measured_and_no_worse_than_the_fi
     known(*algorithms)
     tuner = paced_tuner("quick")
     layers = [layer(f"layer{channels}", channels=channels) for channels in (4, 8, 16)]
-    tuner.measure_all([Request(each, algorithms, paced_device) for each in layers])
+    tuner.measure_all([MeasurementRequest(each, algorithms, paced_device) for each in layers])
     for each in layers:
         candidates = tuner.measure(each, algorithms, paced_device)
         if not side_by_side:  # otherwise it may be left out by what is expected
@@ -49,14 +49,14 @@ def test_all_is_requested_before_more_is_measured(
     algorithm, built = Paced("paced", 100.0, 90.0), []
     known(algorithm)
 
-    def waves() -> Iterator[Sequence[Request] | None]:
+    def waves() -> Iterator[Sequence[MeasurementRequest] | None]:
         for channels in (4, 8):
-            yield [Request(layer(f"layer{channels}", channels=channels), [algorithm],
+            yield [MeasurementRequest(layer(f"layer{channels}", channels=channels), [algorithm],
                            paced_device)]
             built.append(len(algorithm.built))
         yield None  # a library is still asked
         yield []
-        yield [Request(layer("last", channels=16), [algorithm], paced_device)]
+        yield [MeasurementRequest(layer("last", channels=16), [algorithm], paced_device)]
 
     tuner = paced_tuner()
     tuner.measure_network(waves(), "a network")
@@ -91,7 +91,7 @@ def test_more_configs_are_tried_where_the_first_ones_promise_something(
     algorithm = Mixed(share)
     known(algorithm)
     tuner = paced_tuner("quick")
-    tuner.measure_all([Request(each, [algorithm], paced_device) for each in LAYERS])
+    tuner.measure_all([MeasurementRequest(each, [algorithm], paced_device) for each in LAYERS])
     for each in LAYERS[1::2]:
         assert min(candidate.cost for candidate in tuner.measure(
             each, [algorithm], paced_device)) == pytest.approx(best_us)
@@ -104,7 +104,7 @@ def test_the_second_round_ends_with_its_time_and_the_next_search_leaves_out_the_
     monkeypatch.setattr("gossamer.plan.tune.search._LEAST_MORE_SECONDS", 0.0)
     algorithm = Mixed(0.6)
     known(algorithm)
-    requests = [Request(each, [algorithm], paced_device) for each in LAYERS]
+    requests = [MeasurementRequest(each, [algorithm], paced_device) for each in LAYERS]
     tuner = paced_tuner("quick")
     tuner.measure_all(requests)
     assert tuner.measured == 32 and tuner.not_tried > 0

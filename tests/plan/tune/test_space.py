@@ -13,6 +13,7 @@ from gossamer.device.base import Device
 from gossamer.device.host import HostDevice
 from gossamer.device.registry import find
 from gossamer.facts import ValueFacts
+from gossamer.io.process_pool import NoProcessError, ProcessEndedError
 from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.exactness import BYTES
@@ -23,7 +24,6 @@ from gossamer.plan.program import Layer
 from gossamer.plan.tune import space
 from gossamer.plan.tune.profile import TuningProfile
 from gossamer.plan.tune.space import Space
-from gossamer.plan.tune.workers import BuildHereError, BuildProcessError
 from tests.plan.tune.build_algorithms import AHEAD, remember
 
 PROBLEM = Conv2dProblem(2, 8, 6, 6, 4, (1, 1))
@@ -115,7 +115,7 @@ ELSEWHERE = [f"slow is asked for {count} in fp32,tf32" for count in (4, 8)]
 HERE = [f"{name} lists {count} in fp32,tf32" for name in ("quick", "slow") for count in (4, 8)]
 
 
-@pytest.mark.parametrize("failure", [None, BuildHereError("no"), BuildProcessError("it died")],
+@pytest.mark.parametrize("failure", [None, NoProcessError("no"), ProcessEndedError("it died")],
                          ids=["works", "does not start", "dies"])
 def test_slow_libraries_are_asked_elsewhere(monkeypatch: pytest.MonkeyPatch, events: list[str],
                                             failure: Exception | None) -> None:

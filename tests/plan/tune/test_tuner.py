@@ -27,7 +27,7 @@ from gossamer.plan.plan import Plan
 from gossamer.plan.program import Layer
 from gossamer.plan.store.tuning_cache import TuningCache
 from gossamer.plan.tune.layer_times import Attempt
-from gossamer.plan.tune.measures import Request
+from gossamer.plan.tune.measures import MeasurementRequest
 from gossamer.plan.tune.ranking import Ranking, Skip
 from gossamer.plan.tune.tuner import Tuner
 from gossamer.tensor import Format, TensorSpec
@@ -223,7 +223,7 @@ def test_changes_of_one_name_from_several_formats_are_each_computed_as_they_are(
                                   REAL)
         able = [algorithm for algorithm in OPS["copy"].algorithms
                 if change.problem and algorithm.supports(change.problem, device) is None]
-        requests.append(Request(change, able, device))
+        requests.append(MeasurementRequest(change, able, device))
     tuner = Tuner(device, "max", cache=TuningCache(device, tmp_path), precision="fp16")
     tuner.measure_all(requests)
     for request in requests:
@@ -240,7 +240,7 @@ def test_what_one_plan_had_no_use_for_is_measured_for_the_next(
 
     def failures(tuner: Tuner, *layers: Layer) -> list[str | None]:
         tuner.start()
-        tuner.measure_all([Request(each, [paced], paced_device) for each in layers])
+        tuner.measure_all([MeasurementRequest(each, [paced], paced_device) for each in layers])
         return [candidate.measured.failure
                 for candidate in tuner.measure(layers[0], [paced], paced_device)]
 

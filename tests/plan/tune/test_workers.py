@@ -14,14 +14,15 @@ import pytest
 from gossamer.device import kernel_cache
 from gossamer.device.base import Device
 from gossamer.errors import CompileError, GossamerError
+from gossamer.io.process_pool import NoProcessError, ProcessEndedError
 from gossamer.ops.algorithm import Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.lru_cache import LruCache
 from gossamer.ops.registry import OPS
 from gossamer.ops.weights import Weights
-from gossamer.plan.prepare import BuiltForms, build
+from gossamer.plan.prepare import BuiltElsewhere, build
 from gossamer.plan.tune import build_tasks
-from gossamer.plan.tune.workers import BuildHereError, BuildProcessError, BuildWorkers
+from gossamer.plan.tune.workers import BuildWorkers
 from tests.ops.conv2d.sparse.sparse_weights import BIAS_RESIDUAL_CLIP, H200, sparse, with_density
 from tests.plan.tune.build_algorithms import (
     AbsentDevice,
@@ -53,13 +54,13 @@ def shared_workers(host: Device) -> Iterator[BuildWorkers]:
 
 
 def submitted(workers: BuildWorkers, host: Device, chosen: Variant,
-              **options: Any) -> Future[BuiltForms]:
-    return workers.submit(Scripted(), PROBLEM, chosen, weights_of(host), **options)
+              **options: Any) -> Future[BuiltElsewhere]:
+    return workers.build(Scripted(), PROBLEM, chosen, weights_of(host), **options)
 
 
 def test_forms_come_back_and_are_used(shared_workers: BuildWorkers, host: Device) -> None:
     weights = weights_of(host)
-    built = shared_workers.submit(Scripted(), PROBLEM, variant(), weights).result(SECONDS)
+    built = shared_workers.build(Scripted(), PROBLEM, variant(), weights).result(SECONDS)
     np.testing.assert_array_equal(built.forms["twice"].array, 2 * WEIGHT)
     assert built.forms["environment"].array.tolist() == [1, 1]
     assert built.seconds >= 0 and built.forms["twice"].seconds >= 0
@@ -82,7 +83,7 @@ class Counted(np.ndarray):
 def test_constants_travel_once(shared_workers: BuildWorkers, host: Device) -> None:
     for scale in (10, 10, 20, 10):
         weights = Weights({"weight": (scale * WEIGHT).view(Counted)}, host, "layer1")
-        built = shared_workers.submit(Scripted(), PROBLEM, variant(), weights).result(SECONDS)
+        built = shared_workers.build(Scripted(), PROBLEM, variant(), weights).result(SECONDS)
         np.testing.assert_array_equal(built.forms["twice"].array, 2 * scale * WEIGHT)
     assert Counted.sent == 2
 
@@ -101,7 +102,7 @@ def test_constants_that_were_not_used_lately_are_dropped(
 
 
 @pytest.mark.parametrize("do, kind, message", [
-    ("needs device", BuildHereError, "it runs a kernel"),
+    ("needs device", NoProcessError, "it runs a kernel"),
     ("fail", CompileError, "register 7 is missing"),
     ("fail oddly", GossamerError, "OddError: one and two"),
 ])
@@ -122,24 +123,24 @@ def test_candidates_that_only_this_process_builds(shared_workers: BuildWorkers,
 
     weights = weights_of(host)
     for algorithm, reason in ((Local(), "cannot be sent"), (VendorScripted(), "needs cuBLAS")):
-        with pytest.raises(BuildHereError, match=reason):
-            shared_workers.submit(algorithm, PROBLEM, variant(), weights).result(SECONDS)
+        with pytest.raises(NoProcessError, match=reason):
+            shared_workers.build(algorithm, PROBLEM, variant(), weights).result(SECONDS)
 
 
 def test_a_process_that_ends_is_told_with_its_candidate(host: Device) -> None:
     with BuildWorkers(host, 1) as workers:
-        with pytest.raises(BuildProcessError, match=(
+        with pytest.raises(ProcessEndedError, match=(
                 "that built scripted do=die for layer layer1 was ended by signal 9: malloc")):
             submitted(workers, host, variant("die")).result(SECONDS)
         assert submitted(workers, host, variant()).result(SECONDS).forms
-    with pytest.raises(BuildHereError, match="were closed"):
+    with pytest.raises(NoProcessError, match="were closed"):
         submitted(workers, host, variant()).result(SECONDS)
 
 
 def test_a_device_that_cannot_be_made_elsewhere() -> None:
     device = AbsentDevice()
     with (BuildWorkers(device, 1) as workers,
-          pytest.raises(BuildHereError, match="does not start: no compiler is installed")):
+          pytest.raises(NoProcessError, match="does not start: no compiler is installed")):
         submitted(workers, device, variant()).result(SECONDS)
 
 
@@ -165,7 +166,7 @@ def test_kernels_and_forms_are_those_of_this_process(
     pairs = [(algorithm, next(iter(algorithm.variants(CONVOLUTION, device))))
              for algorithm in algorithms]
     with BuildWorkers(device, 1) as workers:
-        futures = [workers.submit(algorithm, CONVOLUTION, chosen, weights)
+        futures = [workers.build(algorithm, CONVOLUTION, chosen, weights)
                    for algorithm, chosen in pairs]
         results = [future.result(SECONDS) for future in futures]
     assert len(pairs) >= 4 and all(built.seconds > 0 for built in results)

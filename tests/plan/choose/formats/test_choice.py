@@ -21,6 +21,7 @@ from gossamer.ops.algorithm import State
 from gossamer.ops.copy.host import NumpyCopy
 from gossamer.ops.copy.problem import CopyProblem
 from gossamer.plan.choose.conversion_costs import ConversionCosts
+from gossamer.plan.choose.network import Network
 from gossamer.plan.plan import Plan
 from gossamer.plan.tune import candidates, check
 from gossamer.plan.tune.reference import reference
@@ -136,7 +137,8 @@ def test_paddings_that_are_not_zero_are_refused(kind: str, written: Format, sepa
 
 
 def test_formats_of_the_same_memory_cost_no_conversion() -> None:
-    cost = ConversionCosts([], {"x": default_spec((2, 8, 3, 3))}, find("host"), Tuner(find("host")))
+    cost = ConversionCosts(Network([], 2, {"x": default_spec((2, 8, 3, 3))}, {}, {}), find("host"),
+                           Tuner(find("host")))
     assert cost("x", Format("NHWC"), Format("NHWC", channel_multiple=8)) == 0.0
 
 

@@ -27,7 +27,7 @@ def layers() -> list[Layer]:
     graph = two_layers("real")
     graph.nodes.append(replace(graph.nodes[1], name="conv2", outputs=["z"]))
     graph.outputs.append(ValueInfo("z", (None, 5, 6, 6)))
-    return Planner(graph, find("host")).layers(1)
+    return list(Planner(graph, find("host")).network(1).layers)
 
 
 def program_of(layers: list[Layer], device: Device, **layouts: str) -> Program:

@@ -15,6 +15,7 @@ from gossamer.model.builder import GraphBuilder
 from gossamer.model.graph import Graph
 from gossamer.plan.choose.builder import ProgramBuilder
 from gossamer.plan.choose.first import FirstChoices
+from gossamer.plan.choose.network import Network
 from gossamer.plan.plan import Plan
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer
@@ -111,7 +112,7 @@ def test_which_reshapes_leave_words_as_they_are(shape: tuple[int, ...], target: 
                                                 words: bool) -> None:
     bits, floats = TensorSpec(shape, Format("packed32", "bits")), default_spec(target)
     facts = {"x": PLUS_MINUS_ONE, "y": PLUS_MINUS_ONE}
-    first = FirstChoices([], [], {}, [], find("host"), Policy())
+    first = FirstChoices(Network([], 2, {"x": bits}, {}, {}), find("host"), Policy())
     builder = ProgramBuilder(2, {"x": bits}, {}, first.choice)
     builder.add(Layer("reshape", "reshape", ["x"], ["y"], [floats], facts=facts))
     assert builder.specs["y"] == (TensorSpec(target, bits.format) if words else floats)

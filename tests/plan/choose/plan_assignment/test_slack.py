@@ -46,9 +46,3 @@ def test_layouts_that_are_converted_are_no_equal_of_others(conversion: float, in
     nodes = (AssignmentNode(options, ("x",), ("y",)),)
     network = Network(nodes, {"x": "NCHW"}, {"y": "NCHW"}, {("x", "NCHW", "NHWC"): conversion})
     assert network.minimise().options == (index,)
-
-
-@pytest.mark.parametrize("slack", [-0.1, math.nan, math.inf])
-def test_a_slack_that_is_none(slack: float) -> None:
-    with pytest.raises(ValueError, match="slack must be 0 or more"):
-        _line(1.0).minimise(slack)

@@ -15,11 +15,11 @@ from gossamer.device.registry import find
 from gossamer.errors import DeviceError, DeviceLostError, OutOfMemoryError
 from gossamer.measure import Task, Timing
 from gossamer.plan.choose import plan_times
+from gossamer.plan.choose.assigner import Assigner
 from gossamer.plan.choose.restriction import FREE, Restriction
-from gossamer.plan.choose.select import Chooser
 from gossamer.plan.plan import Plan
 from gossamer.plan.program import Program
-from gossamer.plan.run import context
+from gossamer.plan.run import prepared_steps
 from gossamer.plan.run.context import Context
 from gossamer.plan.store.tuning_cache import TuningCache
 from gossamer.plan.tune.tuner import Tuner
@@ -113,15 +113,15 @@ def test_a_device_that_is_lost_while_a_baseline_plan_is_made_is_told(
 
 def refuse_dense(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     """Has making the plan with the dense algorithm raise an error."""
-    program = Chooser.program
+    program = Assigner.program
 
-    def refused(self: Chooser, restriction: Restriction = FREE, *arguments: Any,
+    def refused(self: Assigner, restriction: Restriction = FREE, *arguments: Any,
                 **options: Any) -> Program:
         if restriction.only == DENSE:
             raise error
         return program(self, restriction, *arguments, **options)
 
-    monkeypatch.setattr(Chooser, "program", refused)
+    monkeypatch.setattr(Assigner, "program", refused)
 
 
 @pytest.fixture
@@ -193,7 +193,7 @@ def test_a_program_that_cannot_be_built_leaves_none_in_memory(
     refused, working = plan.program(2), plan.program(3)
     problems = [step.problem for step in refused.steps]
     alive: list[weakref.ref[Context]] = []
-    build = context.build
+    build = prepared_steps.build
 
     class Watched(Context):
         def __init__(self, *arguments: Any) -> None:
@@ -207,7 +207,7 @@ def test_a_program_that_cannot_be_built_leaves_none_in_memory(
 
     monkeypatch.setattr(HostDevice, "builds_side_by_side", True)
     monkeypatch.setattr(plan_times, "Context", Watched)
-    monkeypatch.setattr(context, "build", refusing_build)
+    monkeypatch.setattr(prepared_steps, "build", refusing_build)
     tuner = Tuner(host, "quick", cache=TuningCache(host, tmp_path))
     gc.disable()
     try:

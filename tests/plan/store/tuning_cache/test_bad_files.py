@@ -30,7 +30,7 @@ def _changed(content, *keys, value):
 
 
 _PLAN = ("sections", 0, "plans", "plan key")
-_LINE = ("sections", 0, "problems", "*", "algorithms", "*", "candidates", 0)
+_LINE = ("sections", 0, "candidates", "*")
 BAD = {
     "empty": (lambda c: b"", "corrupt"),
     "half": (lambda c: json.dumps(c).encode()[:-40], "corrupt"),
@@ -47,13 +47,10 @@ BAD = {
     "older": (lambda c: _changed(c, "version", value=VERSION - 1), "older"),
     "version": (lambda c: _changed(c, "version", value="1"), "corrupt"),
     "sections": (lambda c: _changed(c, "sections", value={"a": 1}), "corrupt"),
-    "problems": (lambda c: _changed(c, *_LINE[:3], value=[]), "corrupt"),
-    "deep fields": (lambda c: _changed(c, *_LINE[:4], "fields", value=json.loads(
-        "[" * 60 + "]" * 60)), "corrupt"),
-    "no fields": (lambda c: _changed(c, *_LINE[:4], value={"problem": "", "algorithms": {}}),
-                  "corrupt"),
-    "source": (lambda c: _changed(c, *_LINE[:6], "source", value=None), "corrupt"),
-    "candidates": (lambda c: _changed(c, *_LINE[:6], "candidates", value=3), "corrupt"),
+    "candidates": (lambda c: _changed(c, *_LINE[:3], value=[]), "corrupt"),
+    "no fields": (lambda c: _changed(c, *_LINE, value={}), "corrupt"),
+    "problem": (lambda c: _changed(c, *_LINE, "problem", value=7), "corrupt"),
+    "source": (lambda c: _changed(c, *_LINE, "source", value=None), "corrupt"),
     "line": (lambda c: _changed(c, *_LINE, value="x"), "corrupt"),
     "text": (lambda c: _changed(c, *_LINE, "inputs", value="row"), "corrupt"),
     "time": (lambda c: _changed(c, *_LINE, "median_us", value="fast"), "corrupt"),
@@ -106,17 +103,18 @@ BAD_BASES = {
     "another application's": (lambda path: _sql(path, "PRAGMA application_id = 5"), "foreign"),
     "newer": (lambda path: _sql(path, f"PRAGMA user_version = {VERSION + 1}"), "newer"),
     "older": (lambda path: _sql(path, f"PRAGMA user_version = {VERSION - 1}"), "older"),
-    "no table": (lambda path: _sql(path, "DROP TABLE candidate"), "corrupt"),
+    "no table": (lambda path: _sql(path, "DROP TABLE line"), "corrupt"),
     "no device": (lambda path: _sql(path, "DELETE FROM device"), "corrupt"),
     "other device": (lambda path: _sql(
         path, "UPDATE device SET described = replace(described, 'Abacus 3000', 'Slide rule')"),
         "foreign"),
-    "no problem": (lambda path: _sql(path, "DELETE FROM problem"), "corrupt"),
-    "no JSON": (lambda path: _sql(path, "UPDATE candidate SET line = '{'"), "corrupt"),
-    "bytes": (lambda path: _sql(path, "UPDATE candidate SET line = x'ff00'"), "corrupt"),
-    "other JSON": (lambda path: _sql(path, "UPDATE candidate SET line = '{}'"), "corrupt"),
-    "plan": (lambda path: _sql(path, "UPDATE plans SET line = '[]'"), "corrupt"),
-    "made by": (lambda path: _sql(path, "UPDATE section SET made_by = '17'"), "corrupt"),
+    "no JSON": (lambda path: _sql(path, "UPDATE line SET line = '{'"), "corrupt"),
+    "bytes": (lambda path: _sql(path, "UPDATE line SET line = x'ff00'"), "corrupt"),
+    "other JSON": (lambda path: _sql(path, "UPDATE line SET line = '{}'"), "corrupt"),
+    "plan": (lambda path: _sql(path, "UPDATE line SET line = '[]' WHERE kind = 'plans'"),
+             "corrupt"),
+    "another kind": (lambda path: _sql(path, "UPDATE line SET kind = 'songs'"), "corrupt"),
+    "made by": (lambda path: _sql(path, "UPDATE line SET made_by = '17'"), "corrupt"),
 }
 
 

@@ -90,7 +90,8 @@ def _rows(path):
         (section,) = database.read(path)["sections"]
     except FileNotFoundError:
         return set()
-    return {entry["fields"]["rows"] for entry in section["problems"].values()}
+    described = (line["problem"] for line in section["candidates"].values())
+    return {int(text.removeprefix("gemm ").partition("x")[0]) for text in described}
 
 
 def _tune_until_killed(folder, first, acknowledged):

@@ -45,11 +45,12 @@ def test_an_exported_file_can_be_read_by_people(tmp_path):
     content = database.read(stored.path)
     (section,) = content["sections"]
     assert section["made_by"]["driver"] == "beads 1.0"
-    (entry,) = section["problems"].values()
-    assert entry["problem"] == f"gemm {problem().describe()}"
-    assert entry["algorithms"]["tiled"]["candidates"][1] == {
-        "config": "tile=8", "inputs": ["row"], "outputs": ["row"], "precision": "fp32",
-        "median_us": 12.0, "p25_us": 11.0, "p75_us": 13.0, "cold_us": None, "error": None,
+    lines = {line["config"]: line for line in section["candidates"].values()}
+    assert lines["tile=8"] == {
+        "problem": f"gemm {problem().describe()}", "source": "first source",
+        "algorithm": "tiled", "config": "tile=8", "inputs": ["row"], "outputs": ["row"],
+        "precision": "fp32", "median_us": 12.0, "p25_us": 11.0, "p75_us": 13.0,
+        "cold_us": None, "error": None,
         "failure": None, "not_tried": False, "search": "", "wrong_numbers": False, "samples": 0,
         "weights": "", "build_s": None, "build_cached": False, "device_bytes": None}
     again = cache(tmp_path / "again")

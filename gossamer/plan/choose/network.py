@@ -1,0 +1,59 @@
+"""A network at one batch size, and the programs that are built of choices for its layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from gossamer.device.base import Device
+from gossamer.plan.choose.builder import LayerChoice, ProgramBuilder
+from gossamer.plan.in_place import keep_in_place
+from gossamer.plan.program import Layer, Program
+from gossamer.plan.region import with_regions
+from gossamer.tensor import Format, TensorSpec, default_spec
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network at one batch size, lowered to layers for which nothing is chosen yet.
+
+    inputs: the specs of its inputs by the names of their values.
+    outputs: the specs of its outputs.
+    constants: the arrays of values that are constants.
+    names: the names of inputs whose values, which hold what callers give, have other names.
+    """
+
+    layers: Sequence[Layer]
+    batch: int
+    inputs: Mapping[str, TensorSpec]
+    outputs: Mapping[str, TensorSpec]
+    constants: Mapping[str, np.ndarray]
+    names: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def specs(self) -> dict[str, TensorSpec]:
+        """The spec of every value: in the default layout, but for inputs and outputs."""
+        specs = {name: default_spec(array.shape, str(array.dtype))
+                 for name, array in self.constants.items()}
+        for layer in self.layers:
+            output_specs = layer.output_specs if layer.problem is None else layer.problem.outputs
+            specs.update({name: default_spec(spec.shape, spec.dtype)
+                          for name, spec in zip(layer.outputs, output_specs, strict=True)})
+        return {**specs, **self.inputs, **self.outputs}
+
+    def program(self, device: Device, decide: Callable[[ProgramBuilder, Layer], LayerChoice],
+                regions: Sequence[Layer] = (),
+                reshapes: Mapping[str, Format] | None = None) -> Program:
+        """Returns the program of choices, in which concatenations and slices copy nothing where
+        the formats allow that.
+
+        decide, reshapes: those of ProgramBuilder. regions: the regions that are computed as one.
+        """
+        builder = ProgramBuilder(self.batch, self.inputs, self.constants, decide, reshapes,
+                                 self.names)
+        for layer in with_regions(self.layers, regions):
+            builder.add(layer)
+        return keep_in_place(builder.finish(self.outputs), self.layers, device)

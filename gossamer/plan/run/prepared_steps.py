@@ -1,0 +1,154 @@
+"""The steps of a program, prepared to run on its buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from gossamer import debug
+from gossamer.device.base import Buffer, Device
+from gossamer.device.host import host_array
+from gossamer.device.registry import find
+from gossamer.errors import InputError
+from gossamer.measure import Task, Timing, Work, interleave
+from gossamer.ops.algorithm import State
+from gossamer.ops.part.problem import PartProblem
+from gossamer.ops.part.profile import problem_times
+from gossamer.plan.part import source_of
+from gossamer.plan.prepare import BuildCost, Prepared, build, side_by_side
+from gossamer.plan.program import Program, Step
+from gossamer.plan.run.buffers import ProgramBuffers
+from gossamer.plan.run.step_line import step_line
+
+
+class PreparedSteps:
+    """The steps of a program with their states, which read and write its buffers.
+
+    weights: the weights of each step.
+    builds: the cost of preparing each step; None where there is nothing to compute.
+    states: the prepared state of each step.
+    """
+
+    def __init__(self, program: Program, device: Device, buffers: ProgramBuffers) -> None:
+        self._program = program
+        self._device = device
+        self._buffers = buffers
+        self.weights = [step.layer.weights_on(step.device) for step in program.steps]
+        self.builds: list[BuildCost | None] = []
+        self.states: list[State] = []
+        self._works = [self._work(step, built) for step, built in zip(
+            program.steps, self._built(), strict=True)]
+
+    def queue(self, stream: Any) -> None:
+        """Queues all steps on a stream."""
+        for work in self._works:
+            work(stream)
+
+    def show(self, stream: Any) -> None:
+        """Executes the steps one by one, and prints a line for each."""
+        for step, state, work in zip(self._program.steps, self.states, self._works, strict=True):
+            elapsed = 0.0 if step.in_place else self._device.time(work, stream)
+            debug.show(step_line(step, elapsed, state, debug.level()))
+
+    def profile(self, repeats: int) -> list[Timing]:
+        """Returns the time of every step as reports show them, each on the data that the steps
+        before it computed. The time of a part is divided among its layers by the library's own
+        profile."""
+        timings: list[Timing] = []
+        for step, state, work in zip(self._program.steps, self.states, self._works, strict=True):
+            if step.in_place:
+                timings.append(Timing(0.0, 0.0, 0.0, repeats))
+                continue
+            task = Task(self._device, work, captured=step.device is self._device)
+            (timing,) = interleave([task], repeats=repeats, budget_us=2e5)
+            timings += self._divided(step, state, timing) if step.layer.members else [timing]
+        return timings
+
+    def _divided(self, step: Step, state: State, timing: Timing) -> list[Timing]:
+        """Returns the time of a part, divided among its layers."""
+        problem = step.problem
+        assert isinstance(problem, PartProblem)
+        times = problem_times(problem, state.data.weights, step.variant, [
+            host_array(self._buffers.of(value), spec)
+            for value, spec in zip(step.inputs, step.variant.inputs, strict=True)])
+        shown = [time for time, layer in zip(times, step.layer.members, strict=True)
+                 if layer.problem is not None]
+        total = sum(shown) or 1.0
+        return [replace(timing, median_us=timing.median_us * time / total,
+                        p25_us=timing.p25_us * time / total, p75_us=timing.p75_us * time / total)
+                for time in shown]
+
+    def _built(self) -> Sequence[Callable[[], Prepared]]:
+        """Returns for each step a function that returns its prepared state and the cost of that,
+        or raises the error."""
+        steps = self._program.steps
+        makers = [partial(build, step.algorithm, weights, step.problem,
+                          step.placed_variant or step.variant, step.device)
+                  for step, weights in zip(steps, self.weights, strict=True)]
+        on_device = [index for index, step in enumerate(steps)
+                     if step.device is self._device and not _is_idle(step)]
+        built = side_by_side(self._device, [makers[index] for index in on_device])
+        ready = dict(zip(on_device, built, strict=True))
+        return [ready.get(index, make) for index, make in enumerate(makers)]
+
+    def _work(self, step: Step, built: Callable[[], Prepared]) -> Work:
+        """Returns the function that queues a step on a stream, and keeps its state and its cost."""
+        if _is_idle(step):
+            self.builds.append(BuildCost(0.0, False, 0) if step.in_place else None)
+            self.states.append(State(step.problem, step.variant, step.device))
+            return lambda stream: None
+        state, cost = built()
+        self.builds.append(cost)
+        self.states.append(state)
+        # a function that refers to what refers to it would keep the memory until Python's garbage
+        # collector finds the cycle
+        buffers = self._buffers
+        if step.device is not self._device:
+            return _host_work(step, state, self._device, list(map(buffers.of, step.inputs)),
+                              list(map(buffers.of, step.outputs)))
+
+        def work(stream: Any) -> None:
+            try:
+                step.algorithm.launch(state, [buffers.of(value) for value in step.inputs],
+                                      [buffers.of(value) for value in step.outputs],
+                                      buffers.workspace, stream)
+            except InputError as error:
+                raise _of_layer(step, error) from None
+
+        return work
+
+
+def _is_idle(step: Step) -> bool:
+    """Whether there is nothing to compute."""
+    return step.in_place or all(spec.size == 0 for spec in step.variant.outputs)
+
+
+def _of_layer(step: Step, error: InputError) -> InputError:
+    """Returns the error that a layer has with the values that it gets, with the layer's name."""
+    return InputError(f"{source_of(step.layer, error)}: {error}")
+
+
+def _host_work(step: Step, state: State, device: Device, inputs: Sequence[Buffer],
+               outputs: Sequence[Buffer]) -> Work:
+    """Returns the work of a step that runs on the host for another device: it copies the inputs to
+    the host and the outputs back."""
+    host = find("host")
+    host_inputs = [host.empty(spec.nbytes, step.layer.name) for spec in step.variant.inputs]
+    host_outputs = [host.empty(spec.nbytes, step.layer.name) for spec in step.variant.outputs]
+    workspace = host.empty(step.variant.workspace, step.layer.name)
+
+    def work(stream: Any) -> None:
+        for copy, buffer in zip(host_inputs, inputs, strict=True):
+            device.read(buffer, host_array(copy, (copy.nbytes,), np.uint8), stream)
+        try:
+            step.algorithm.launch(state, host_inputs, host_outputs, workspace)
+        except InputError as error:
+            raise _of_layer(step, error) from None
+        for copy, buffer in zip(host_outputs, outputs, strict=True):
+            device.write(buffer, host_array(copy, (copy.nbytes,), np.uint8), stream)
+
+    return work
