@@ -14,8 +14,9 @@
  *
  * A lane has the same columns and channels of all rows. It takes the maximum down the rows, of
  * which SHARED_ROWS are also those of the next window, and writes it to shared memory, where
- * the maximum along the row is taken. While tensor cores multiply with wgmma, the next rows of
- * the image are loaded and the maxima of the rows before are pooled. The sizes are in sizes.h. */
+ * the maximum along the row is taken. While tensor cores multiply with wgmma, the maxima of the
+ * rows before are pooled and the next rows of the image are stored as lines; each warp has loaded
+ * the first channels of one of them a batch before. The sizes are in sizes.h. */
 
 #include "dialect/common.h"
 #include "ptx/cp_async.h"
@@ -165,22 +166,24 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void convolution_pool(
     UNROLL for (int half = 0; half < 2; half++)
         UNROLL for (int n = 0; n < OUT_PART / 8; n++)
             shared[half][n] = LEAST;
+    bool has_row = (int)warp < ADVANCE; /* whether this warp loads a row of each batch ahead */
+    if (has_row && first_result + 1 < last_y)
+        fetch(SPAN + (int)warp, 0);
     _Pragma("unroll 1") for (int result = first_result; result < last_y; result++) {
         int batch = result - first_result, next_row = batch * ADVANCE + SPAN;
         bool has_next = result + 1 < last_y;
-        bool has_first = has_next && (int)warp < ADVANCE;
         float sums[ROWS][OUT_PART / 8][4];
         multiply_rows(sums, shared_address(lines), shared_address(memory), [&](int i) {
             return (batch * ADVANCE + i * STRIDE_Y) % ROWS_HELD * CHANNELS;
         }, warp, lane);
-        if (has_first)
-            fetch(next_row + (int)warp, 0);
         if (result > first_y)
             pool(result - 1);
-        if (has_first)
+        if (has_next && has_row)
             place(next_row + (int)warp, 0);
         if (has_next)
             copy_rows(next_row, ADVANCE, true);
+        if (has_row && result + 2 < last_y)
+            fetch(next_row + ADVANCE + (int)warp, 0);
 #if WGMMA
         wgmma_wait_group<0>();
 #endif
