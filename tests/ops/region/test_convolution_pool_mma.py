@@ -15,7 +15,8 @@ from gossamer.ops.algorithm import Epilogue, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.pool.problem import PoolProblem
 from gossamer.ops.region.convolution_pool.convolution_pool_mma import ConvolutionPoolMma
-from gossamer.ops.region.convolution_pool.tiling import PoolTile
+from gossamer.ops.region.convolution_pool.layers import convolution_pool_of
+from gossamer.ops.region.convolution_pool.tiling import PoolTile, tilings
 from gossamer.ops.region.problem import ENTRY, RegionProblem, entry
 from gossamer.ops.weights import Weights
 from gossamer.tensor import Format
@@ -81,6 +82,15 @@ def variant_of(problem: RegionProblem, tile: PoolTile, device: Device) -> Varian
     return replace(offered, config=tuple(asdict(tile).items()))
 
 
+def with_both_instructions(problem: RegionProblem, device: Device) -> list[Variant]:
+    """Returns the variants that are offered, and those of a device that multiplies by mma."""
+    layers = convolution_pool_of(problem)
+    assert layers is not None
+    without = tilings(layers.convolution, layers.pool, replace(device.limits, wgmma=False))
+    return list(dict.fromkeys([*ALGORITHM.variants(problem, device),
+                               *(variant_of(problem, each.tile, device) for each in without)]))
+
+
 def check_bias(device: Device, tile: PoolTile) -> None:
     """Checks sums with numbers a channel that are much larger or smaller than what they are added
     to."""
@@ -112,13 +122,13 @@ def check_not_finite(device: Device, tile: PoolTile) -> None:
 @pytest.mark.sanitize
 @pytest.mark.parametrize("name", ALL)
 def test_it_computes_both_layers_on_cuda(cuda: Device, name: str) -> None:
-    check(ALL[name], cuda, list(ALGORITHM.variants(ALL[name], cuda)))
+    check(ALL[name], cuda, with_both_instructions(ALL[name], cuda))
 
 
 @pytest.mark.parametrize("batch", [1, 3])
 def test_it_computes_the_first_layers_of_resnet_50(cuda: Device, batch: int) -> None:
     problem = pooled(replace(RESNET, batch=batch, height=224, width=224))
-    check(problem, cuda, list(ALGORITHM.variants(problem, cuda)))
+    check(problem, cuda, with_both_instructions(problem, cuda))
 
 
 @pytest.mark.parametrize("wgmma", [0, 1])
@@ -135,7 +145,7 @@ def test_it_builds_without_spills() -> None:
     device = RecordingDevice()
     for problem in ALL.values():
         weights = Weights(random_weights(problem), device)
-        for variant in ALGORITHM.variants(problem, device):
+        for variant in with_both_instructions(problem, device):
             ALGORITHM.prepare(weights, problem, variant, device)
     assert len(device.sources) >= 2 * len(ALL)
     for source in device.sources:
@@ -167,6 +177,18 @@ def test_fewer_images_are_expected_to_take_less_time() -> None:
         variant = next(iter(ALGORITHM.variants(problem, device)))
         expected.append(ALGORITHM.expected_us(problem, variant, device))
     assert expected == sorted(expected) and expected[0] < expected[-1]
+
+
+def test_few_tiles_are_offered_and_mma_only_without_wgmma() -> None:
+    device = RecordingDevice()
+    for wgmma in (True, False):
+        device.limits = replace(device.limits, wgmma=wgmma)
+        for problem in ALL.values():
+            variants = list(ALGORITHM.variants(problem, device))
+            expected = [ALGORITHM.expected_us(problem, each, device) for each in variants]
+            assert 0 < len(variants) <= 5 and expected == sorted(expected)
+            many = problem.parts[-2].out_channels % 16 == 0
+            assert {each["wgmma"] for each in variants} == {int(wgmma and many)}
 
 
 def _changed(problem: RegionProblem, part: int, **changes: object) -> RegionProblem:

@@ -47,7 +47,6 @@ class ConvolutionPoolMma(RegionAlgorithm):
 
     name = "convolution_pool_mma"
     patterns = (("conv2d", "pool"), ("elementwise", "conv2d", "pool"))
-    by_name_only = True
 
     def recognises(self, problem: RegionProblem) -> bool:
         return convolution_pool_of(problem) is not None
