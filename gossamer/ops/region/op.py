@@ -21,6 +21,7 @@ from gossamer.ops.region.inverted_residual.inverted_residual_mma import (
 )
 from gossamer.ops.region.inverted_residual.squeeze_excite import SqueezeExcite
 from gossamer.ops.region.pointwise_mean.pointwise_mean import PointwiseMean
+from gossamer.ops.region.pointwise_pair.pointwise_pair import PointwisePairMma
 from gossamer.ops.region.popcount_chain.popcount_chain import PopcountChain
 from gossamer.ops.region.problem import RegionProblem
 from gossamer.ops.region.reference import reference
@@ -28,7 +29,7 @@ from gossamer.ops.region.reference import reference
 ALGORITHMS: tuple[RegionAlgorithm, ...] = (
     InvertedResidualMma(), SeparableMma(), StemMma(), SqueezeExciteMma(), InvertedResidual(),
     Separable(), SqueezeExcite(), ChannelAttention(), PointwiseMean(), FirstConvolutionMma(),
-    PopcountChain(), BottleneckMma(), ConvolutionPoolMma(),
+    PopcountChain(), BottleneckMma(), ConvolutionPoolMma(), PointwisePairMma(),
     BitTensorCoreRegion(), WidePopcountRegion(), PopcountRegion(), HostPopcountRegion())
 
 OP = Op("region", RegionProblem, reference, ALGORITHMS)

@@ -121,6 +121,12 @@ def check_not_finite(device: Device, tile: PoolTile) -> None:
 
 @pytest.mark.sanitize
 @pytest.mark.parametrize("name", ALL)
+def test_a_tile_of_each_instruction_on_cuda(cuda: Device, name: str) -> None:
+    tiles = {variant["wgmma"]: variant for variant in with_both_instructions(ALL[name], cuda)}
+    check(ALL[name], cuda, list(tiles.values()))
+
+
+@pytest.mark.parametrize("name", ALL)
 def test_it_computes_both_layers_on_cuda(cuda: Device, name: str) -> None:
     check(ALL[name], cuda, with_both_instructions(ALL[name], cuda))
 
