@@ -17,7 +17,7 @@ from gossamer.model.graph import Graph
 OWN = "gossamer"
 """Name of gossamer among the contenders."""
 UNFUSED = "unfused"
-"""Name, beside those of algorithms, of the plan in which no layers are computed as one region."""
+"""Name, beside those of algorithms, of the plan in which no layers are computed as one fusion."""
 
 
 class AbsentError(Exception):

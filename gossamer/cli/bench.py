@@ -68,7 +68,7 @@ def bench(
     forced: Annotated[str | None, typer.Option(
         metavar="ALGORITHMS", help="Which of gossamer's algorithms are measured each by itself, "
                                    "beside its choice: published,popcount or such, unfused for "
-                                   "the plan without regions, or none (default: all that the "
+                                   "the plan without fusions, or none (default: all that the "
                                    "suite has).")] = None,
     effort: Annotated[str | None, typer.Option(
         help="quick, normal or max: how much is tried before gossamer's choice (default: normal; "

@@ -38,11 +38,11 @@ from gossamer.io.text import share_text
 from gossamer.model.graph import Graph
 from gossamer.ops.algorithm import PRECISIONS
 from gossamer.plan.choose.builder import may_be_conversion
+from gossamer.plan.fusion import find_fusions
 from gossamer.plan.measurement import counted
 from gossamer.plan.plan import Plan
 from gossamer.plan.policy import EFFORTS, Policy
 from gossamer.plan.program import Layer
-from gossamer.plan.region import find_regions
 from gossamer.plan.report.html import (
     BREAK_EVEN,
     WHY_SLOWER,
@@ -198,7 +198,7 @@ def _measure(plan: Plan, tuner: Tuner, sizes: list[int],
     for size in sizes:
         of_size = plan.layers(size)
         layers += [layer for layer in of_size if layer.problem]
-        layers += find_regions(of_size, [info.name for info in plan.outputs])
+        layers += find_fusions(of_size, [info.name for info in plan.outputs])
     values = [name for layer in layers for name in (*layer.inputs, *layer.outputs)]
     for name in explained:
         # conversions between layers are known only when their algorithms are chosen

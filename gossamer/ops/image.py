@@ -1,5 +1,5 @@
 """Images as kernels of a network's first layers read them: their numbers, or what callers give,
-such as bytes in NHWC, of which a part of a region makes the numbers."""
+such as bytes in NHWC, of which a part of a fusion makes the numbers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TYPES = {"float32": "float", "float16": "HALF", "uint8": "uchar", BFLOAT16: "un
 
 
 def makes_image(part: Problem) -> bool:
-    """Returns whether a part of a region makes an image of what callers give, by numbers for each
+    """Returns whether a part of a fusion makes an image of what callers give, by numbers for each
     channel."""
     return isinstance(part, ElementwiseProblem) and len(part.inputs) == len(part.dtypes) == 1 and (
         bool(part.formats) and part.constants == tuple(range(1, len(part.operands)))
@@ -42,7 +42,7 @@ def image_macros(image: TensorSpec, given: ElementwiseProblem | None) -> dict[st
 
 
 def given_arguments(weights: Weights, given: ElementwiseProblem | None) -> list[Argument]:
-    """Returns the arguments that match GIVEN_EPILOGUE_PARAMETERS. given: the first part of a region
+    """Returns the arguments that match GIVEN_EPILOGUE_PARAMETERS. given: the first part of a fusion
     whose constants the weights are; None where there is none."""
     return [] if given is None else [
         weights.packed(f"operand{index} of what is given", functools.partial(_numbers, index))

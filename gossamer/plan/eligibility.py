@@ -8,8 +8,8 @@ from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.errors import InputError, UnsupportedError
 from gossamer.ops.algorithm import Algorithm, Problem, Variant
+from gossamer.ops.fused.problem import FusionProblem
 from gossamer.ops.host_threads import ALL, Threads, of_threads
-from gossamer.ops.region.problem import RegionProblem
 from gossamer.ops.registry import OPS
 from gossamer.ops.zero_weights import ZeroWeights
 from gossamer.plan.policy import Policy
@@ -39,8 +39,8 @@ def refusal_reason(algorithm: Algorithm, problem: Problem, layer_device: Device)
 
 def is_change_of_precision(problem: Problem) -> bool:
     """Returns whether a problem reads or writes float16 because a layer or the caller asked for it.
-    A region does more than that: it computes layers, in the precision that the policy allows."""
-    return not isinstance(problem, RegionProblem) and any(
+    A fusion does more than that: it computes layers, in the precision that the policy allows."""
+    return not isinstance(problem, FusionProblem) and any(
         spec.dtype == "float16" for spec in (*problem.inputs, *problem.outputs))
 
 

@@ -10,10 +10,10 @@ from gossamer.model.graph import Graph
 from gossamer.model.passes.optimise import optimise
 from gossamer.plan.choose.planner import Planner
 from gossamer.plan.choose.saved_options import StoredChoices, stored
+from gossamer.plan.fusion import find_fusions
 from gossamer.plan.plan import Plan
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer, Step
-from gossamer.plan.region import find_regions
 from gossamer.plan.store.keys import problem_key
 from gossamer.plan.tune.alike import timed_problem
 
@@ -34,7 +34,7 @@ def with_weights(plan: Plan, graph: Graph) -> Plan:
     planner = Planner(graph, plan.device)
     for batch, program in programs.items():
         layers = {layer.name: layer for layer in planner.network(batch).layers}
-        layers |= {region.name: region for region in find_regions(
+        layers |= {fusion.name: fusion for fusion in find_fusions(
             list(layers.values()), {info.name: info for info in graph.outputs})}
         for step, entry in zip(program.steps, plain[str(batch)]["steps"], strict=True):
             if not step.layer.inserted:

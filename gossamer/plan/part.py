@@ -18,10 +18,10 @@ from gossamer.ops.onnx_part.session import ComputingError
 from gossamer.ops.part.model import part_of_node
 from gossamer.ops.part.problem import PartProblem, ReshapeProblem
 from gossamer.ops.registry import OPS
+from gossamer.plan.fusion import links_of
 from gossamer.plan.measurement import counted
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer
-from gossamer.plan.region import links_of
 
 WHOLE = "whole network"
 """The name of the part that is all layers of a network."""

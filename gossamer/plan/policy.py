@@ -75,7 +75,7 @@ EFFORTS = {
 @dataclass(frozen=True, eq=False)
 class Policy:
     """The decisions of a user about the choice of algorithms; `gossamer.compile` describes each.
-    unfused says that no layers are computed as one region.
+    unfused says that no layers are computed as one fusion.
 
     force: the algorithm of each layer that takes none other, by the layer's name.
     threads: threads of a layer on the host, ONE or ALL.

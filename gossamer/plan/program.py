@@ -23,7 +23,7 @@ _DIGITS = 16
 
 @dataclass
 class Layer:
-    """One unit of lowered work: a problem of a node, a region of several layers, an inserted
+    """One unit of lowered work: a problem of a node, a fusion of several layers, an inserted
     conversion, or a reshape.
 
     op: the name of the op that computes the problem.
@@ -48,7 +48,7 @@ class Layer:
     inserted: bool = False
     """Whether the layer is a change of layout or precision that is no node of the network."""
     covers: tuple[str, ...] = ()
-    """Names of the layers that a region consists of; empty for other layers."""
+    """Names of the layers that a fusion consists of; empty for other layers."""
     members: tuple[Layer, ...] = field(default=(), repr=False)
     """The layers that a part consists of; empty for other layers."""
     reshaped: TensorSpec | None = None
@@ -60,7 +60,7 @@ class Layer:
 
     @property
     def computes(self) -> tuple[str, ...]:
-        """The names of the layers that this one computes: those of a region, else its own."""
+        """The names of the layers that this one computes: those of a fusion, else its own."""
         return self.covers or (self.name,)
 
     @cached_property
@@ -75,7 +75,7 @@ class Layer:
 
 @dataclass
 class MeasuredLayer:
-    """A layer or region, the device on which it may run, all candidates that were measured for it,
+    """A layer or fusion, the device on which it may run, all candidates that were measured for it,
     and for each algorithm that is not among them the reason."""
 
     layer: Layer
@@ -163,7 +163,7 @@ class Program:
     aliases: for each value that uses the memory of another value, the name of that one.
     constants: the arrays of values that are constants.
     inputs, outputs: names of values by the names of the graph's inputs and outputs.
-    measured: all layers and regions that were measured to choose the steps.
+    measured: all layers and fusions that were measured to choose the steps.
     places: for each value that a step writes within the memory of another one, where that is.
     cost_us: the sum of the steps' times as the plan assignment states it; None where nothing was
     measured.

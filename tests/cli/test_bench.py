@@ -125,7 +125,7 @@ def test_precisions_come_in_their_order(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("forced", "choice_only"), [
     ("none", True), ("unfused", True), ("published", False), ("unfused,published", False)])
-def test_plans_without_regions_are_measured_as_compile_does(
+def test_plans_without_fusions_are_measured_as_compile_does(
         forced: str, choice_only: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 

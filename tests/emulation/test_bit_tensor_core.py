@@ -18,9 +18,9 @@ from gossamer.ops.conv2d.binary.tensor_core.bit_tensor_core import (
 )
 from gossamer.ops.conv2d.binary.tensor_core.tiles import MmaTile, WgmmaTile
 from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.fused.binary import BitTensorCoreFusion
 from gossamer.ops.gemm.binary import BitTensorCoreGemm
 from gossamer.ops.gemm.problem import GemmProblem
-from gossamer.ops.region.binary import BitTensorCoreRegion
 from gossamer.ops.weights import WeightsInfo
 from tests.emulation.test_faults import Emulate
 from tests.ops.conv2d.binary.signs import (
@@ -32,8 +32,8 @@ from tests.ops.conv2d.binary.signs import (
     check_exact,
 )
 from tests.ops.recording import RecordingDevice
+from tests.ops.test_binary_fusions import ABOVE, check_variant, fusion
 from tests.ops.test_binary_gemm import check_variant as check_product
-from tests.ops.test_binary_regions import ABOVE, check_variant, region
 
 
 def borders(epilogue: Epilogue, known: ValueFacts, groups: int = 1) -> Conv2dProblem:
@@ -142,9 +142,9 @@ def test_channels_that_are_no_multiple_of_8_have_no_16_bit_floats() -> None:
 def test_rows_state_float16_where_sums_are() -> None:
     convolution = borders(RESIDUAL, PLUS_MINUS_ONE)
     product = GemmProblem(19, 40, 330, RESIDUAL, SCALED, (PLUS_MINUS_ONE, integers(-4, 4)))
-    of_region = region(PLUS_MINUS_ONE, RESIDUAL, signs=ABOVE, out_channels=64)
+    of_fusion = fusion(PLUS_MINUS_ONE, RESIDUAL, signs=ABOVE, out_channels=64)
     for algorithm, problem in ((BitTensorCore(), convolution), (BitTensorCoreGemm(), product),
-                               (BitTensorCoreRegion(), of_region)):
+                               (BitTensorCoreFusion(), of_fusion)):
         assert {(variant.precision, algorithm.stated_precision(variant))
                 for variant in algorithm.variants(problem, RecordingDevice())} == {
                     ("fp32", "b1"), ("fp16", "fp16")}
@@ -164,11 +164,11 @@ def test_groups_of_whole_words(emulate: Emulate) -> None:
     ("races", MmaTile(2, 1, 2, 1, 4, 3, 1), PLUS_MINUS_ONE, None, ABOVE, 33),
     ("races", MmaTile(1, 1, 1, 1, 8, 3, 1), PLUS_MINUS_ONE, -1.0, ABOVE, 64),
 ])
-def test_it_computes_regions(emulate: Emulate, mode: str, tile: MmaTile, known: ValueFacts,
+def test_it_computes_fusions(emulate: Emulate, mode: str, tile: MmaTile, known: ValueFacts,
                              pad: float | None, signs: Expression | None,
                              out_channels: int) -> None:
-    algorithm, device = BitTensorCoreRegion(), emulate(mode, schedule=2)
-    problem = region(known, RESIDUAL if signs else BATCH_NORM_BITS, pad=pad, signs=signs,
+    algorithm, device = BitTensorCoreFusion(), emulate(mode, schedule=2)
+    problem = fusion(known, RESIDUAL if signs else BATCH_NORM_BITS, pad=pad, signs=signs,
                      out_channels=out_channels)
     for variant in algorithm.variants(problem, device):
         if variant.inputs[0].layout == f"packed{32 if pad else 64}":

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gossamer.ops.region.bottleneck.tiling import BottleneckTile
+from gossamer.ops.fused.bottleneck.tiling import BottleneckTile
 from tests.emulation.test_faults import Emulate
-from tests.ops.region.test_bottleneck_mma import PROBLEMS, check, variant_of
+from tests.ops.fused.test_bottleneck_mma import PROBLEMS, check, variant_of
 
 
 @pytest.mark.parametrize("mode, name, density, tile", [

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gossamer.ops.region.convolution_pool.tiling import PoolTile
+from gossamer.ops.fused.convolution_pool.tiling import PoolTile
 from tests.emulation.test_faults import Emulate
-from tests.ops.region.test_convolution_pool_mma import (
+from tests.ops.fused.test_convolution_pool_mma import (
     ALL,
     check,
     check_bias,

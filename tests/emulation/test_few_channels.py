@@ -21,8 +21,8 @@ from tests.ops.conv2d.dense.test_few_channels import (
     WIDE,
     check,
 )
+from tests.ops.fused import test_first_convolution
 from tests.ops.harness import random_inputs, random_weights, run_variant
-from tests.ops.region import test_first_convolution
 
 
 @pytest.mark.parametrize("mode, problem, config", [

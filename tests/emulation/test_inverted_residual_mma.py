@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from gossamer.ops.region.inverted_residual.sizes import BlockTile
+from gossamer.ops.fused.inverted_residual.sizes import BlockTile
 from tests.emulation.test_faults import Emulate
-from tests.ops.region.test_inverted_residual_mma import (
+from tests.ops.fused.test_inverted_residual_mma import (
     PROBLEMS,
     STEM,
     WARPGROUP_TILES,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.emulation.test_faults import Emulate
-from tests.ops.region.test_pointwise_mean import ALGORITHM, PROBLEMS, check
+from tests.ops.fused.test_pointwise_mean import ALGORITHM, PROBLEMS, check
 
 
 @pytest.mark.parametrize("mode, name, precision", [

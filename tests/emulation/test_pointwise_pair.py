@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from gossamer.ops.region.pointwise_pair.tiling import PairTile
+from gossamer.ops.fused.pointwise_pair.tiling import PairTile
 from tests.emulation.test_faults import Emulate
-from tests.ops.region.test_pointwise_pair import ALGORITHM, PROBLEMS, check, variant_of
+from tests.ops.fused.test_pointwise_pair import ALGORITHM, PROBLEMS, check, variant_of
 
 
 @pytest.mark.parametrize("mode, name, units, tile", [

@@ -7,10 +7,10 @@ import pytest
 from gossamer.expression import Expression
 from gossamer.facts import PLUS_MINUS_ONE, TERNARY, ValueFacts
 from gossamer.ops.algorithm import Epilogue
-from gossamer.ops.region.popcount_chain.popcount_chain import PopcountChain
+from gossamer.ops.fused.popcount_chain.popcount_chain import PopcountChain
 from tests.emulation.test_faults import Emulate
 from tests.ops.conv2d.binary.signs import BAND_SIGN, BATCH_NORM_BITS, BATCH_NORM_SIGN
-from tests.ops.region.test_popcount_chain import LINEAR, SIGN, chain, check
+from tests.ops.fused.test_popcount_chain import LINEAR, SIGN, chain, check
 
 
 @pytest.mark.parametrize("mode, sizes, epilogues, known, signs, layouts", [

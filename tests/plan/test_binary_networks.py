@@ -17,7 +17,7 @@ import gossamer
 from gossamer.device.base import Device
 from tests.conftest import is_slow
 from tests.model.onnx_models import runtime, save
-from tests.plan.choose.regions.toy import make_plan
+from tests.plan.choose.fusions.toy import make_plan
 from tests.plan.photos import mnist, photos
 from tests.plan.signs import Sign, cut, first_turned, signs, with_outputs
 from tests.tolerances import normalised_error, tolerance

@@ -15,7 +15,7 @@ from gossamer.model.builder import GraphBuilder
 from gossamer.model.formats import with_formats
 from gossamer.model.graph import Graph
 from gossamer.model.input_format import InputFormat
-from gossamer.ops.region.problem import RegionProblem
+from gossamer.ops.fused.problem import FusionProblem
 from gossamer.plan.choose.builder import ProgramBuilder
 from gossamer.plan.choose.conversion_costs import ConversionCosts
 from gossamer.plan.choose.network import Network
@@ -135,18 +135,18 @@ def test_a_format_that_is_mislabelled_is_found(planted: pytest.MonkeyPatch) -> N
     assert found()
 
 
-def test_a_region_that_covers_one_layer_too_many_is_found(planted: pytest.MonkeyPatch) -> None:
+def test_a_fusion_that_covers_one_layer_too_many_is_found(planted: pytest.MonkeyPatch) -> None:
     program = Network.program
 
-    def too_many(self: Network, device: Device, decide: Any, regions: Sequence[Layer] = (),
+    def too_many(self: Network, device: Device, decide: Any, fusions: Sequence[Layer] = (),
                  reshapes: Mapping[str, Format] | None = None) -> Program:
         wider = []
-        for region in regions:
-            assert isinstance(region.problem, RegionProblem)
+        for fusion in fusions:
+            assert isinstance(fusion.problem, FusionProblem)
             after = [layer for layer in self.layers
-                     if region.outputs[0] in layer.inputs and layer.name not in region.covers]
-            covers = (*region.covers, *(layer.name for layer in after[:1]))
-            wider.append(replace(region, covers=covers))
+                     if fusion.outputs[0] in layer.inputs and layer.name not in fusion.covers]
+            covers = (*fusion.covers, *(layer.name for layer in after[:1]))
+            wider.append(replace(fusion, covers=covers))
         return program(self, device, decide, wider, reshapes)
 
     planted.setattr(Network, "program", too_many)

@@ -81,7 +81,7 @@ def markdown(rows: Sequence[ResultRow], suite: str | None = None) -> str:
 
 
 def summary_lines(rows: Sequence[ResultRow], suite: str | None = None) -> list[str]:
-    """Returns a line with gossamer's speed against each peer, and against its plan without regions,
+    """Returns a line with gossamer's speed against each peer, and against its plan without fusions,
     for each suite, batch, precision and machine that has several cases. The suite POINTWISE has
     another line with the speed of its own algorithm against the fastest vendor's library."""
     shown = [view for view in views(rows) if view.own and suite in (None, view.own.suite)]

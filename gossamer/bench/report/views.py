@@ -28,7 +28,7 @@ class View:
 
     rows: rows of that precision, and gossamer's fastest one where that is more precise; the fastest
     row comes first.
-    fastest: fastest allowed row of gossamer, of its plan without regions, and of each contender
+    fastest: fastest allowed row of gossamer, of its plan without fusions, and of each contender
     that has a row of that precision.
     """
 

@@ -74,7 +74,7 @@ def mobilenet(batch: int, files: Files) -> list[Item]:
 
 def mobilenet_blocks(batch: int, files: Files) -> list[Item]:
     """Returns the inverted residual blocks of MobileNetV2 that expand, each as a network of its
-    own, which is also run by the best plan without regions. In float16 plans read and write what
+    own, which is also run by the best plan without fusions. In float16 plans read and write what
     lies between the layers of a network: NHWC of float16."""
     def item(block: InvertedResidual) -> Item:
         return Item("mobilenet-blocks", block.name, batch, lambda setting: network_case(

@@ -1,4 +1,4 @@
-"""A whole network as a case, for its plan, plans that force one algorithm or have no regions, and
+"""A whole network as a case, for its plan, plans that force one algorithm or have no fusions, and
 the peers."""
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def network_case(suite: str, network: PeerNetwork, batch: int, setting: Setting,
     force_each: whether each of gossamer's own algorithms of convolutions and products also gets a
     plan, which takes it wherever it may. A vendor's algorithm gets such a plan where
     `against` names it. forced_too: further algorithms that get one. unfused_too: whether there is
-    also the best plan without regions. between_layers: whether float16 plans read and write NHWC of
+    also the best plan without fusions. between_layers: whether float16 plans read and write NHWC of
     float16, as peers do, because the network stands for a part of one. x: the input, by default one
     from a normal distribution.
     described: what the rows of plans say of their contexts beside the algorithms.

@@ -14,10 +14,10 @@ import numpy as np
 from onnx import helper
 
 from gossamer.errors import UnsupportedError
+from gossamer.ops.fused.problem import Source, weights_of_part
 from gossamer.ops.part.operators import OPERATORS
 from gossamer.ops.part.problem import PartProblem
 from gossamer.ops.part.writer import ModelWriter
-from gossamer.ops.region.problem import Source, weights_of_part
 from gossamer.tensor import AXES, ROW_MAJOR, TensorSpec
 
 _OPSET, _IR_VERSION = 17, 8

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from gossamer.ops.algorithm import Problem
-from gossamer.ops.region.problem import RegionProblem
+from gossamer.ops.fused.problem import FusionProblem
 from gossamer.tensor import TensorSpec, default_spec
 
 
@@ -51,7 +51,7 @@ class ReshapeProblem(Problem):
 
 
 @dataclass(frozen=True)
-class PartProblem(RegionProblem):
+class PartProblem(FusionProblem):
     """Any number of problems, connected by the values between them, that a library for whole
     networks computes in one step.
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from gossamer.ops.fused.problem import Source, weights_of_part
 from gossamer.ops.part.problem import PartProblem, ReshapeProblem
-from gossamer.ops.region.problem import Source, weights_of_part
 
 
 def reference(problem: PartProblem, inputs: Sequence[np.ndarray],

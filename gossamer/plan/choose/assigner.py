@@ -1,5 +1,5 @@
 """The cheapest candidates for a whole network, of those that were measured for its layers and
-regions."""
+fusions."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from gossamer.plan.candidate import Candidate, why_not_others
 from gossamer.plan.choose.builder import LayerChoice, ProgramBuilder, is_packed_alike
 from gossamer.plan.choose.conversion_costs import Conversion, ConversionCosts
 from gossamer.plan.choose.elimination import GraphTooWideError
+from gossamer.plan.choose.fusion_options import forced_fusions, fusion_options
 from gossamer.plan.choose.network import Network
 from gossamer.plan.choose.network_candidates import NetworkCandidates
 from gossamer.plan.choose.plan_assignment import (
@@ -25,8 +26,7 @@ from gossamer.plan.choose.plan_assignment import (
     NodeOption,
     minimise,
 )
-from gossamer.plan.choose.reasons import region_reasons
-from gossamer.plan.choose.region_options import forced_regions, region_options
+from gossamer.plan.choose.reasons import fusion_reasons
 from gossamer.plan.choose.restriction import FREE, Restriction
 from gossamer.plan.eligibility import eligibility
 from gossamer.plan.policy import Policy
@@ -45,12 +45,12 @@ exact choice among all formats."""
 _ENTANGLED = "the network's graph is too entangled for so many formats"
 
 _Option = tuple[NodeOption, MeasuredLayer | None, Candidate | None]
-"""An option of a node, with the layer or region and the candidate that it means."""
+"""An option of a node, with the layer or fusion and the candidate that it means."""
 
 
 @dataclass(frozen=True)
 class Assigned:
-    """A plan assignment: the candidate of each layer or region, the formats in which reshapes read,
+    """A plan assignment: the candidate of each layer or fusion, the formats in which reshapes read,
     and the cost of all, with the conversions between them, of which some may be estimates."""
 
     taken: list[tuple[MeasuredLayer, Candidate]]
@@ -66,8 +66,8 @@ class Assigner:
     policy: its `only` is the name of an algorithm that is taken wherever it can be; other layers
     take others. Its `sparse_threshold` is a sparsity above which layers take an algorithm that
     skips zeros, while others take a dense one, where there are both; these are not compared with
-    each other. With its `unfused` no region is computed as one.
-    less_precise: the names of the layers and regions that may be less precise than float32 where
+    each other. With its `unfused` no fusion is computed as one.
+    less_precise: the names of the layers and fusions that may be less precise than float32 where
     the tuner allows that; None allows all.
     """
 
@@ -81,14 +81,14 @@ class Assigner:
         self._layers = {layer.name: layer for layer in network.layers}
         candidates = NetworkCandidates(network, device, tuner, policy, less_precise)
         self._nodes = candidates.of_layers
-        self._regions = candidates.of_regions
+        self._fusions = candidates.of_fusions
         self._whole = candidates.whole
 
     @property
     def measured(self) -> list[MeasuredLayer]:
-        """All layers and regions with the candidates that were measured for them."""
+        """All layers and fusions with the candidates that were measured for them."""
         whole = [] if self._whole is None else [self._whole]
-        return [node for node in (*self._nodes, *whole, *self._regions)
+        return [node for node in (*self._nodes, *whole, *self._fusions)
                 if isinstance(node, MeasuredLayer)]
 
     def program(self, restriction: Restriction = FREE, why: str = "",
@@ -100,7 +100,7 @@ class Assigner:
         Raises UnsupportedError where the host cannot compute a layer either.
         """
         assigned = self._right(restriction, first)
-        reasons = region_reasons(self.measured, {node.layer.name: candidate
+        reasons = fusion_reasons(self.measured, {node.layer.name: candidate
                                                  for node, candidate in assigned.taken},
                                  forced=self._policy.only, why=why)
         chosen = {node.layer.name: _choice(candidate, node.candidates, node.device, {
@@ -154,7 +154,7 @@ class Assigner:
         return wrong
 
     def assigned(self, restriction: Restriction) -> Assigned:
-        """Returns the cheapest assignment: of the layers and regions, or the whole network as one
+        """Returns the cheapest assignment: of the layers and fusions, or the whole network as one
         part where that saves more than the slack. Conversions that were not measured cost the least
         that they can."""
         whole = self._as_a_whole(restriction)
@@ -175,21 +175,21 @@ class Assigner:
         if self._whole is None:
             return None
         by_name = {node.layer.name: node for node in self._nodes if isinstance(node, MeasuredLayer)}
-        usable = restriction.of_region(self._whole, list(by_name.values()))
+        usable = restriction.of_fusion(self._whole, list(by_name.values()))
         fastest = min(usable, key=lambda candidate: candidate.cost, default=None)
         return None if fastest is None else Assigned([(self._whole, fastest)], {}, fastest.cost,
                                                      set())
 
     def _of_layers(self, restriction: Restriction) -> Assigned:
-        """Returns the cheapest assignment of layers and regions, with fewer formats where the graph
+        """Returns the cheapest assignment of layers and fusions, with fewer formats where the graph
         is too entangled for all."""
         try:
             return self._minimised(restriction)
         except GraphTooWideError as error:
             entangled = error
-        for region in self._regions:
-            region.candidates = [candidate.with_exclusion(_ENTANGLED)
-                                 for candidate in region.candidates]
+        for fusion in self._fusions:
+            fusion.candidates = [candidate.with_exclusion(_ENTANGLED)
+                                 for candidate in fusion.candidates]
         for is_left_out in (lambda format_: False, *_LEFT_OUT_FIRST):
             self._leave_out(is_left_out)
             try:
@@ -235,50 +235,50 @@ class Assigner:
                 (read,) = option.needs
                 assert isinstance(read, Format)
                 reshapes[reshape.name] = read
-        # the layers of a region have the same candidate
+        # the layers of a fusion have the same candidate
         distinct = {id(node): (node, candidate) for _, node, candidate in taken
                     if node is not None and candidate is not None}
         return Assigned(list(distinct.values()), reshapes, assignment.cost,
                         _conversions(nodes, assignment.options, fixed, required))
 
     def _options(self, restriction: Restriction) -> list[list[_Option]]:
-        """Returns the options of every node: those of the layer alone, then those of regions."""
+        """Returns the options of every node: those of the layer alone, then those of fusions."""
         by_name = {node.layer.name: node for node in self._nodes if isinstance(node, MeasuredLayer)}
-        usable_of = {node.layer.name: restriction.of_region(
+        usable_of = {node.layer.name: restriction.of_fusion(
             node, [by_name[name] for name in node.layer.covers if name in by_name])
-            for node in self._regions}
-        of_regions: dict[str, list[tuple[NodeOption, MeasuredLayer, Candidate]]] = {}
-        for region in self._regions:
-            layers = [self._layers[name] for name in region.layer.covers]
-            for name, option, candidate in region_options(region.layer, layers,
-                                                          usable_of[region.layer.name]):
-                of_regions.setdefault(name, []).append((option, region, candidate))
+            for node in self._fusions}
+        of_fusions: dict[str, list[tuple[NodeOption, MeasuredLayer, Candidate]]] = {}
+        for fusion in self._fusions:
+            layers = [self._layers[name] for name in fusion.layer.covers]
+            for name, option, candidate in fusion_options(fusion.layer, layers,
+                                                          usable_of[fusion.layer.name]):
+                of_fusions.setdefault(name, []).append((option, fusion, candidate))
         only = self._policy.only or restriction.only
-        forced = {name for region in forced_regions(
-            [node.layer for node in self._regions],
+        forced = {name for fusion in forced_fusions(
+            [node.layer for node in self._fusions],
             {name: {candidate.algorithm.name for candidate in candidates}
-             for name, candidates in usable_of.items()}, only) for name in region.covers}
+             for name, candidates in usable_of.items()}, only) for name in fusion.covers}
         result: list[list[_Option]] = []
         for node in self._nodes:
             if isinstance(node, Layer):
                 result.append([*([] if node.name in forced else [
                     (option, None, None) for option in self._reshapes(node)]),
-                    *of_regions.get(node.name, ())])
+                    *of_fusions.get(node.name, ())])
                 continue
             alone: list[_Option] = [] if node.layer.name in forced else [
                 (NodeOption(candidate.cost, *candidate.formats), node, candidate)
-                for candidate in restriction.of_layer(node, self._usable(node, of_regions))]
+                for candidate in restriction.of_layer(node, self._usable(node, of_fusions))]
             result.append([*alone, *(
-                option for option in of_regions.get(node.layer.name, ())
+                option for option in of_fusions.get(node.layer.name, ())
                 if node.layer.name not in forced or option[2].algorithm.name == only)])
         return result
 
     @staticmethod
-    def _usable(node: MeasuredLayer, of_regions: Mapping[str, Sequence[_Option]]
+    def _usable(node: MeasuredLayer, of_fusions: Mapping[str, Sequence[_Option]]
                 ) -> list[Candidate]:
         """Returns the candidates of a layer that are not excluded. Raises GossamerError with the
-        reasons where there are none, and no region has the layer."""
-        if node.least_cost == math.inf and of_regions.get(node.layer.name):
+        reasons where there are none, and no fusion has the layer."""
+        if node.least_cost == math.inf and of_fusions.get(node.layer.name):
             return []
         return usable(node.layer, node.candidates, node.device)
 

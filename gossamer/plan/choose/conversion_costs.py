@@ -9,8 +9,8 @@ from gossamer.device.base import Device
 from gossamer.facts import REAL, ValueFacts
 from gossamer.ops.packed import can_hold
 from gossamer.plan.choose.builder import conversion_layer
+from gossamer.plan.choose.fusion_options import FusionFormat
 from gossamer.plan.choose.network import Network
-from gossamer.plan.choose.region_options import RegionFormat
 from gossamer.plan.eligibility import able_on, eligibility
 from gossamer.plan.program import Layer
 from gossamer.plan.tune.measures import MeasurementRequest
@@ -41,7 +41,7 @@ class ConversionCosts:
     def __call__(self, value: str, source_format: Hashable, target_format: Hashable) -> float:
         """Returns the cost of copying a value from one format to another, in microseconds; infinite
         where there is no such copy."""
-        if isinstance(source_format, RegionFormat):
+        if isinstance(source_format, FusionFormat):
             source_format = source_format.written
             if source_format == target_format:
                 return 0.0
@@ -102,7 +102,7 @@ class ConversionCosts:
         any."""
         requests: dict[_Key, MeasurementRequest] = {}
         for value, source, target in conversions:
-            written = source.written if isinstance(source, RegionFormat) else source
+            written = source.written if isinstance(source, FusionFormat) else source
             if isinstance(written, Format) and isinstance(target, Format):
                 key = self._key(value, written, target)
                 if key in self._estimated:

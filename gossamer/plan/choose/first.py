@@ -11,13 +11,13 @@ from gossamer.ops.algorithm import Algorithm, Variant
 from gossamer.ops.part.problem import PartProblem
 from gossamer.ops.registry import OPS
 from gossamer.plan.choose.builder import LayerChoice, ProgramBuilder, is_packed_alike
+from gossamer.plan.choose.fusion_options import forced_fusions, forced_otherwise
 from gossamer.plan.choose.network import Network
-from gossamer.plan.choose.region_options import forced_otherwise, forced_regions
 from gossamer.plan.eligibility import able_on, eligibility, first_in_order, refusal_reason
+from gossamer.plan.fusion import find_fusions, recognising, with_fusions
 from gossamer.plan.part import find_parts, is_part, may_have_parts
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer, Program
-from gossamer.plan.region import find_regions, recognising, with_regions
 from gossamer.tensor import Format
 
 
@@ -26,7 +26,7 @@ class FirstChoices:
     that supports the problem, in its first config, with the formats that move the fewest bytes. A
     layer that no algorithm of the device supports runs on the host.
 
-    regions: the regions that the policy's `only` forces, or else the parts that a library for whole
+    fusions: the fusions that the policy's `only` forces, or else the parts that a library for whole
     networks computes; no others are computed as one.
     """
 
@@ -35,13 +35,13 @@ class FirstChoices:
         self._device = device
         self._policy = policy
         layers, may_be_forced = network.layers, not policy.unfused and policy.only is not None
-        regions = find_regions(layers, network.outputs) if may_be_forced else []
-        self._forced = _forced_algorithms(regions, device, policy)
-        self.regions = [region for region in regions if region.name in self._forced]
-        if not self.regions:
-            self.regions = self._parts(layers)
+        fusions = find_fusions(layers, network.outputs) if may_be_forced else []
+        self._forced = _forced_algorithms(fusions, device, policy)
+        self.fusions = [fusion for fusion in fusions if fusion.name in self._forced]
+        if not self.fusions:
+            self.fusions = self._parts(layers)
         self._readers: dict[str, list[Layer]] = defaultdict(list)
-        for layer in with_regions(layers, self.regions):
+        for layer in with_fusions(layers, self.fusions):
             for name in dict.fromkeys(layer.inputs):
                 self._readers[name].append(layer)
         self._read_packed: dict[tuple[str, Format], bool] = {}
@@ -49,7 +49,7 @@ class FirstChoices:
     def program(self) -> Program:
         """Returns the program. Raises UnsupportedError where the host cannot compute a layer
         either."""
-        return self._network.program(self._device, self.choice, self.regions)
+        return self._network.program(self._device, self.choice, self.fusions)
 
     def _parts(self, layers: Sequence[Layer]) -> list[Layer]:
         """Returns the parts of all layers but those without any weight left, which multiply
@@ -66,7 +66,7 @@ class FirstChoices:
                           [*left_out, *self._policy.force])
 
     def choice(self, builder: ProgramBuilder, layer: Layer) -> LayerChoice:
-        """Returns the choice for a layer or region, whose inputs the builder has."""
+        """Returns the choice for a layer or fusion, whose inputs the builder has."""
         able, layer_device, reasons = self._able(layer)
         algorithm, variants = first_in_order(layer, able, layer_device, self._policy.threads)
         packed = {name for name in layer.inputs if builder.specs[name].format.is_packed}
@@ -144,17 +144,17 @@ class FirstChoices:
                                           self._policy.threads)[1])
 
 
-def _forced_algorithms(regions: Sequence[Layer], device: Device, policy: Policy
+def _forced_algorithms(fusions: Sequence[Layer], device: Device, policy: Policy
                        ) -> dict[str, tuple[Algorithm, Mapping[str, str]]]:
-    """Returns the algorithm for each region that the policy's `only` forces, by the region's name,
+    """Returns the algorithm for each fusion that the policy's `only` forces, by the fusion's name,
     with the reason for each other algorithm."""
     possible: dict[str, tuple[Algorithm, Mapping[str, str]]] = {}
-    for region in regions if policy.only is not None else ():
-        assert region.problem is not None
-        able, reasons = able_on(region.problem, device, refusal_reason, recognising(region))
+    for fusion in fusions if policy.only is not None else ():
+        assert fusion.problem is not None
+        able, reasons = able_on(fusion.problem, device, refusal_reason, recognising(fusion))
         for algorithm in able:
-            if algorithm.name == policy.only and not forced_otherwise(region, algorithm, policy):
-                possible[region.name] = algorithm, reasons
-    forced: Iterable[Layer] = forced_regions(regions, {
+            if algorithm.name == policy.only and not forced_otherwise(fusion, algorithm, policy):
+                possible[fusion.name] = algorithm, reasons
+    forced: Iterable[Layer] = forced_fusions(fusions, {
         name: [algorithm.name] for name, (algorithm, _) in possible.items()}, policy.only)
-    return {region.name: possible[region.name] for region in forced}
+    return {fusion.name: possible[fusion.name] for fusion in forced}

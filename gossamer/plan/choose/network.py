@@ -10,9 +10,9 @@ import numpy as np
 
 from gossamer.device.base import Device
 from gossamer.plan.choose.builder import LayerChoice, ProgramBuilder
+from gossamer.plan.fusion import with_fusions
 from gossamer.plan.in_place import keep_in_place
 from gossamer.plan.program import Layer, Program
-from gossamer.plan.region import with_regions
 from gossamer.tensor import Format, TensorSpec, default_spec
 
 
@@ -45,15 +45,15 @@ class Network:
         return {**specs, **self.inputs, **self.outputs}
 
     def program(self, device: Device, decide: Callable[[ProgramBuilder, Layer], LayerChoice],
-                regions: Sequence[Layer] = (),
+                fusions: Sequence[Layer] = (),
                 reshapes: Mapping[str, Format] | None = None) -> Program:
         """Returns the program of choices, in which concatenations and slices copy nothing where
         the formats allow that.
 
-        decide, reshapes: those of ProgramBuilder. regions: the regions that are computed as one.
+        decide, reshapes: those of ProgramBuilder. fusions: the fusions that are computed as one.
         """
         builder = ProgramBuilder(self.batch, self.inputs, self.constants, decide, reshapes,
                                  self.names)
-        for layer in with_regions(self.layers, regions):
+        for layer in with_fusions(self.layers, fusions):
             builder.add(layer)
         return keep_in_place(builder.finish(self.outputs), self.layers, device)

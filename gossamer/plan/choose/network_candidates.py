@@ -1,4 +1,4 @@
-"""The candidates of a network's layers and regions, measured in one queue where that is of use."""
+"""The candidates of a network's layers and fusions, measured in one queue where that is of use."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from gossamer.ops.algorithm import Algorithm, Problem
 from gossamer.ops.part.problem import PartProblem
 from gossamer.ops.part.profile import problem_times
 from gossamer.plan.candidate import Candidate
+from gossamer.plan.choose.fusion_options import fusion_eligibility
 from gossamer.plan.choose.network import Network
-from gossamer.plan.choose.region_options import region_eligibility
 from gossamer.plan.eligibility import Refusal, able_on, eligibility
+from gossamer.plan.fusion import find_fusions
 from gossamer.plan.in_place import in_place_candidates, layers_in_place
 from gossamer.plan.part import WHOLE, find_parts, may_have_parts
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer, MeasuredLayer
-from gossamer.plan.region import find_regions
 from gossamer.plan.store.keys import problem_key
 from gossamer.plan.tune.discontinuity import has_jumps
 from gossamer.plan.tune.measures import MeasurementRequest
 from gossamer.plan.tune.tuner import Tuner
 
 _PARTS = 8
-"""Parts at most in which a network's regions are listed. Between two of them other candidates are
+"""Parts at most in which a network's fusions are listed. Between two of them other candidates are
 begun and measured."""
 
 
 class NetworkCandidates:
-    """The candidates of a network's layers and of those regions that may be computed as one.
+    """The candidates of a network's layers and of those fusions that may be computed as one.
 
     The arguments are those of Assigner.
     of_layers: the layers in their order, those that compute something with their candidates.
-    of_regions: the regions, and the parts that a library for whole networks may compute, with their
+    of_fusions: the fusions, and the parts that a library for whole networks may compute, with their
     candidates.
     whole: the part that is the whole network; None where none can be.
     """
@@ -49,9 +49,9 @@ class NetworkCandidates:
         self._policy = policy
         self._less_precise = less_precise
         layers = network.layers
-        regions = [] if policy.unfused else find_regions(layers, network.outputs)
+        fusions = [] if policy.unfused else find_fusions(layers, network.outputs)
         self._layers = {layer.name: layer for layer in layers}
-        self._measure_together([layer for layer in layers if layer.problem is not None], regions)
+        self._measure_together([layer for layer in layers if layer.problem is not None], fusions)
         self.of_layers: list[MeasuredLayer | Layer] = [
             layer if layer.problem is None else self._candidates_of(layer) for layer in layers]
         in_place = layers_in_place(layers)
@@ -60,15 +60,15 @@ class NetworkCandidates:
                 node.candidates = in_place_candidates(node, in_place, self.of_layers, device)
         parts = self._measured_parts(network) if may_have_parts(policy) else []
         self.whole = next((node for node in parts if node.layer.name == WHOLE), None)
-        self.of_regions = [*(node for node in parts if node is not self.whole),
-                           *(self._measured_region(region) for region in regions)]
+        self.of_fusions = [*(node for node in parts if node is not self.whole),
+                           *(self._measured_fusion(fusion) for fusion in fusions)]
 
     def _measured_parts(self, network: Network) -> list[MeasuredLayer]:
         """Returns the parts that a library for whole networks may compute: as few as there can be,
         and those that are left without the layers that another algorithm computes faster than the
         library does within these."""
         def measured(left_out: Collection[str]) -> list[MeasuredLayer]:
-            return [self._measured_region(part)
+            return [self._measured_fusion(part)
                     for part in find_parts(network.layers, network.outputs, self._device,
                                            left_out)]
 
@@ -88,32 +88,32 @@ class NetworkCandidates:
             parts += measured(left_out | faster)
         return parts
 
-    def _measure_together(self, layers: Sequence[Layer], regions: Sequence[Layer]) -> None:
-        """Measures the candidates of all layers and regions together, as what a region saves
+    def _measure_together(self, layers: Sequence[Layer], fusions: Sequence[Layer]) -> None:
+        """Measures the candidates of all layers and fusions together, as what a fusion saves
         decides whether its layers are of interest."""
         policy = self._policy
-        problems = [problem_key(layer.problem) for layer in (*layers, *regions)
+        problems = [problem_key(layer.problem) for layer in (*layers, *fusions)
                     if layer.problem is not None]
         self._tuner.measure_network(
-            self._waves(layers, regions),
+            self._waves(layers, fusions),
             json.dumps([problems, policy.only, policy.sparse_threshold, dict(policy.force)]))
 
     def _waves(self, layers: Sequence[Layer],
-               regions: Sequence[Layer]) -> Iterator[Sequence[MeasurementRequest] | None]:
-        """Yields what is requested: gossamer's own dense algorithms, then regions, whose tiles take
+               fusions: Sequence[Layer]) -> Iterator[Sequence[MeasurementRequest] | None]:
+        """Yields what is requested: gossamer's own dense algorithms, then fusions, whose tiles take
         long to list, the largest first, and when the libraries of vendors have answered, which are
         asked meanwhile, all algorithms."""
         if not self._is_restricted:
             yield [request for request in self._requests(layers, self._refusal_of_own)
                    if request.device is self._device]
         self._tuner.ask(layers, self._device)
-        by_size = sorted(regions, key=lambda region: len(region.covers), reverse=True)
-        length = max(1, math.ceil(len(regions) / _PARTS))
-        for first in range(0, len(regions), length):
+        by_size = sorted(fusions, key=lambda fusion: len(fusion.covers), reverse=True)
+        length = max(1, math.ceil(len(fusions) / _PARTS))
+        for first in range(0, len(fusions), length):
             if not self._tuner.is_over:
-                yield [MeasurementRequest(region, allowed, self._device)
-                       for region in by_size[first:first + length]
-                       if (allowed := self._region_eligibility(region)[0])]
+                yield [MeasurementRequest(fusion, allowed, self._device)
+                       for fusion in by_size[first:first + length]
+                       if (allowed := self._fusion_eligibility(fusion)[0])]
         while self._tuner.space.is_asking:
             yield None
         yield self._requests(layers, self._tuner.space.refusal_reason)
@@ -155,19 +155,19 @@ class NetworkCandidates:
                 reasons = {**unrestricted_reasons, **failures}
         return MeasuredLayer(layer, layer_device, self._precise(layer, candidates), reasons)
 
-    def _measured_region(self, region: Layer) -> MeasuredLayer:
-        """Returns a region with its candidates."""
-        allowed, reasons = self._region_eligibility(region)
-        candidates = list(self._tuner.measure(region, allowed, self._device) if allowed else [])
-        return MeasuredLayer(region, self._device, self._precise(region, candidates), reasons)
+    def _measured_fusion(self, fusion: Layer) -> MeasuredLayer:
+        """Returns a fusion with its candidates."""
+        allowed, reasons = self._fusion_eligibility(fusion)
+        candidates = list(self._tuner.measure(fusion, allowed, self._device) if allowed else [])
+        return MeasuredLayer(fusion, self._device, self._precise(fusion, candidates), reasons)
 
-    def _region_eligibility(self, region: Layer) -> tuple[list[Algorithm], dict[str, str]]:
-        layers = [self._layers[name] for name in region.covers]
+    def _fusion_eligibility(self, fusion: Layer) -> tuple[list[Algorithm], dict[str, str]]:
+        layers = [self._layers[name] for name in fusion.covers]
         taken_alone = self._policy.only is not None and any(
             self._policy.only in {algorithm.name for algorithm in able_on(
                 layer.problem, self._device, self._tuner.space.refusal_reason)[0]}
             for layer in layers if layer.problem is not None)
-        return region_eligibility(region, layers, self._device, self._policy,
+        return fusion_eligibility(fusion, layers, self._device, self._policy,
                                   self._tuner.space.refusal_reason, taken_alone)
 
     def _precise(self, layer: Layer, candidates: list[Candidate]) -> list[Candidate]:

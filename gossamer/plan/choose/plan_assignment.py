@@ -48,14 +48,14 @@ class NodeOption:
     cost: a time in any unit, 0 or more; infinity where the option cannot be used.
     needs: the format in which it reads each input.
     gives: the format of each output that it writes.
-    of_region: whether it is the part of an algorithm that computes several nodes, of which one has
+    of_fusion: whether it is the part of an algorithm that computes several nodes, of which one has
     the cost of all.
     """
 
     cost: float
     needs: tuple[Hashable, ...]
     gives: tuple[Hashable, ...]
-    of_region: bool = False
+    of_fusion: bool = False
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,8 @@ def minimise(nodes: Sequence[AssignmentNode], fixed: Mapping[str, Hashable],
     counts as much as that one. So the total is at most (1 + slack) times the least, and no node
     has an option with the same formats that is cheaper by more than the slack.
 
-    An option of a region is not compared with those of its node alone. It counts as (1 + slack)
-    times its cost, so that a region is computed as one only where that saves more than the slack
+    An option of a fusion is not compared with those of its node alone. It counts as (1 + slack)
+    times its cost, so that a fusion is computed as one only where that saves more than the slack
     of what its nodes cost one by one. The total is then at most (1 + slack)^2 times the least.
 
     fixed: the formats of the values that no node writes. required: the formats in which the
@@ -122,16 +122,16 @@ def minimise(nodes: Sequence[AssignmentNode], fixed: Mapping[str, Hashable],
     tables = [(scope, in_units(table)) for scope, table in model.tables]
     best = Elimination(tree, [in_units(costs) for costs in model.least_costs], tables).total()
     elimination = Elimination(
-        tree, [in_units(_counted(least_costs, least_costs, of_region, slack))
-               for least_costs, of_region in zip(model.least_costs, model.states_of_regions,
+        tree, [in_units(_counted(least_costs, least_costs, of_fusion, slack))
+               for least_costs, of_fusion in zip(model.least_costs, model.states_of_fusions,
                                                  strict=True)], tables)
     least = total = elimination.total()
     options = []
     for variable in range(len(nodes)):
         states, costs = model.states[variable], model.costs[variable]
         least_costs = np.append(model.least_costs[variable], np.inf)[states]
-        of_region = np.append(model.states_of_regions[variable], False)[states]
-        counted = in_units(_counted(costs, least_costs, of_region, slack))
+        of_fusion = np.append(model.states_of_fusions[variable], False)[states]
+        counted = in_units(_counted(costs, least_costs, of_fusion, slack))
         totals = elimination.others(variable)[states] + counted
         option = int(np.flatnonzero(totals <= least)[0])
         elimination.fix(states[option], counted[option])
@@ -140,15 +140,15 @@ def minimise(nodes: Sequence[AssignmentNode], fixed: Mapping[str, Hashable],
     return PlanAssignment(tuple(options), total * unit, best * unit)
 
 
-def _counted(costs: np.ndarray, least_costs: np.ndarray, of_region: np.ndarray,
+def _counted(costs: np.ndarray, least_costs: np.ndarray, of_fusion: np.ndarray,
              slack: float) -> np.ndarray:
     """Returns the costs that a node's options count as. least_costs: for each option, the cost of
-    the cheapest one with the same formats. of_region: whether each is the part of an algorithm that
+    the cheapest one with the same formats. of_fusion: whether each is the part of an algorithm that
     computes several nodes."""
-    least = np.min(least_costs, initial=np.inf, where=~of_region)
+    least = np.min(least_costs, initial=np.inf, where=~of_fusion)
     same_formats = np.where(costs <= least_costs * (1 + slack), least_costs, costs)
     alone = np.where(costs <= least * (1 + slack), least, same_formats)
-    return np.where(of_region, costs * (1 + slack), alone)
+    return np.where(of_fusion, costs * (1 + slack), alone)
 
 
 class _Model:
@@ -171,7 +171,7 @@ class _Model:
         self.states: list[list[int]] = []
         self.distinct_options: list[list[NodeOption]] = []
         self.least_costs: list[np.ndarray] = []
-        self.states_of_regions: list[np.ndarray] = []
+        self.states_of_fusions: list[np.ndarray] = []
         for index in range(len(self.nodes)):
             self._add_node(index)
         self.sizes = [len(options) for options in self.distinct_options]
@@ -198,7 +198,7 @@ class _Model:
             if option.cost == math.inf:
                 states.append(-1)
                 continue
-            key = (option.needs, option.gives, option.of_region)
+            key = (option.needs, option.gives, option.of_fusion)
             states.append(numbers.setdefault(key, len(numbers)))
             if len(numbers) > len(distinct):
                 distinct.append(option)
@@ -213,7 +213,7 @@ class _Model:
         self.states.append(states)
         self.distinct_options.append(distinct)
         self.least_costs.append(least_costs[:-1])
-        self.states_of_regions.append(np.array([option.of_region for option in distinct]))
+        self.states_of_fusions.append(np.array([option.of_fusion for option in distinct]))
 
     def _add_value(self, value: str, writer: int, port: int, readers: list[int]) -> None:
         """Adds the table of a value's conversions, over the states of its writer and the sets of
@@ -252,7 +252,7 @@ class _Model:
             target = len(self.sizes)
             self.sizes.append(len(sets))
             self.least_costs.append(np.zeros(len(sets)))
-            self.states_of_regions.append(np.zeros(len(sets), bool))
+            self.states_of_fusions.append(np.zeros(len(sets), bool))
             table = np.where(np.array(joined)[..., None] == np.array(sets), 0.0, np.inf)
             self._add_table((variable, reader, target), table, "")
             self._needed_sets[key] = target, tuple(sets)

@@ -10,7 +10,7 @@ from gossamer.plan.policy import Effort
 from gossamer.plan.program import MeasuredLayer, Program
 
 Admits = Callable[[MeasuredLayer, Candidate], bool]
-"""A function that returns whether a layer or region is to take a candidate, if it can."""
+"""A function that returns whether a layer or fusion is to take a candidate, if it can."""
 
 
 @dataclass(frozen=True)
@@ -18,8 +18,8 @@ class Restriction:
     """The candidates that an assignment may take. A layer for which none is admitted takes any.
 
     admits: returns whether a candidate is admitted.
-    only: the name of the algorithm that is taken wherever it can be, by regions as well.
-    fixed: the candidate of each layer and region of a program, by name, where no other may be taken
+    only: the name of the algorithm that is taken wherever it can be, by fusions as well.
+    fixed: the candidate of each layer and fusion of a program, by name, where no other may be taken
     at all.
     is_checked: whether the candidates that are assigned are checked with the constants of their
     layers.
@@ -36,9 +36,9 @@ class Restriction:
             return self._fixed(node, usable)
         return [each for each in usable if self.admits(node, each)] or usable
 
-    def of_region(self, node: MeasuredLayer,
+    def of_fusion(self, node: MeasuredLayer,
                   parts: Sequence[MeasuredLayer]) -> Sequence[Candidate]:
-        """Returns the candidates that a region may take. parts: its layers."""
+        """Returns the candidates that a fusion may take. parts: its layers."""
         usable = [candidate for candidate in node.candidates if candidate.is_usable]
         if self.fixed is not None:
             return self._fixed(node, usable)

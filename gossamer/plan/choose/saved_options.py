@@ -16,10 +16,10 @@ from gossamer.ops.registry import OPS
 from gossamer.plan.choose.builder import LayerChoice, ProgramBuilder
 from gossamer.plan.choose.network import Network
 from gossamer.plan.eligibility import eligibility, first_in_order
+from gossamer.plan.fusion import find_fusions
 from gossamer.plan.measurement import candidate_key
 from gossamer.plan.part import part_of
 from gossamer.plan.program import Layer, Program, Step
-from gossamer.plan.region import find_regions
 from gossamer.plan.store.keys import libraries, problem_key, source_hash
 from gossamer.plan.store.plan_file import again
 from gossamer.tensor import Format
@@ -105,13 +105,13 @@ class StoredChoices:
                                             key=lambda other: _ratio(other, batch))
         choices = self._choices[nearest]
         unfit: list[str] = []
-        regions = [region for region in (*find_regions(layers, outputs),
+        fusions = [fusion for fusion in (*find_fusions(layers, outputs),
                                          *_parts(choices.values(), layers, outputs))
-                   if (step := choices.get((region.name, False))) is not None
-                   and (planned or isinstance(_restored(step, region, device, exact=False),
+                   if (step := choices.get((fusion.name, False))) is not None
+                   and (planned or isinstance(_restored(step, fusion, device, exact=False),
                                               LayerChoice))]
         if planned:
-            _check_regions(self.path, choices.values(), regions, device)
+            _check_fusions(self.path, choices.values(), fusions, device)
 
         def decide(builder: ProgramBuilder, layer: Layer) -> LayerChoice:
             step = choices.get((layer.name, layer.inserted))
@@ -126,7 +126,7 @@ class StoredChoices:
                 unfit.append(layer.name)
             return _first(layer, device, step["algorithm"] if step else "")
 
-        program = network.program(device, decide, regions,
+        program = network.program(device, decide, fusions,
                                   self._reshapes[nearest] if planned else {})
         if planned:
             return program, []
@@ -150,14 +150,14 @@ def _parts(steps: Iterable[Stored], layers: Sequence[Layer],
                 yield part
 
 
-def _check_regions(path: Path, steps: Iterable[Stored], regions: Sequence[Layer],
+def _check_fusions(path: Path, steps: Iterable[Stored], fusions: Sequence[Layer],
                    device: Device) -> None:
-    """Raises InputError where the network has no longer a region that was planned."""
-    names = {region.name for region in regions}
+    """Raises InputError where the network has no longer a fusion that was planned."""
+    names = {fusion.name for fusion in fusions}
     for step in steps:
         if step["covers"] and step["layer"] not in names:
             raise InputError(f"{path}: {step['layer']} cannot be computed as planned: "
-                             f"{step['algorithm']} computes no such region; "
+                             f"{step['algorithm']} computes no such fusion; "
                              f"{again(path, device.name)}")
 
 

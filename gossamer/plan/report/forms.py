@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from gossamer.ops.algorithm import Problem
 from gossamer.ops.conv2d.binary.form import binary_form, inputs_are_signs, reason_not_binary
 from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.fused.problem import FusionProblem
 from gossamer.ops.gemm.dense import pointwise
 from gossamer.ops.gemm.problem import GemmProblem
-from gossamer.ops.region.problem import RegionProblem
 
 FLOATS = "floats"
 
@@ -40,7 +40,7 @@ class LayerForm:
 
 def form_of(layer: str, problem: Problem, taken: bool | None = None) -> LayerForm | None:
     """Returns the form of a convolution or a product with a matrix, or of the first one of a
-    region; None for other problems.
+    fusion; None for other problems.
 
     taken: whether an algorithm on bits was taken; None where nothing was chosen yet.
     """
@@ -88,6 +88,6 @@ def weights_line(forms: Iterable[LayerForm]) -> str:
 def _convolutions(problem: Problem) -> list[Conv2dProblem]:
     """Returns the convolutions that a problem is, or is made of; a product with a matrix is one of
     images of one pixel."""
-    parts = problem.parts if isinstance(problem, RegionProblem) else (problem,)
+    parts = problem.parts if isinstance(problem, FusionProblem) else (problem,)
     found = (pointwise(part) if isinstance(part, GemmProblem) else part for part in parts)
     return [part for part in found if isinstance(part, Conv2dProblem)]

@@ -37,7 +37,7 @@ class Report:
 
     rows: one dict for each step, in order, and for each layer of a part that a library computes in
     one step. Its keys are layer, layers (the names of the layers that
-    a region covers, or the one name), op, problem, density, algorithm, config, precision (EXACT for
+    a fusion covers, or the one name), op, problem, density, algorithm, config, precision (EXACT for
     exact products of signs), form (a LayerForm as a dict, None where the step is no convolution or
     product with weights), layout, device, flops, skips_zeros, rejected (for each other algorithm
     why it was not taken), and what zero_columns() returns. The cost of preparing the step is in

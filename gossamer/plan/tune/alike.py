@@ -7,7 +7,7 @@ from collections.abc import Hashable
 from dataclasses import replace
 
 from gossamer.ops.algorithm import Algorithm, Problem
-from gossamer.ops.region.problem import RegionProblem
+from gossamer.ops.fused.problem import FusionProblem
 from gossamer.ops.weights import WeightsInfo
 
 _DENSITIES = 10
@@ -22,7 +22,7 @@ def timed_problem(problem: Problem, algorithm: Algorithm) -> Problem:
 
 def without_zeros(problem: Problem) -> Problem:
     """Returns a problem that does not say which of its weights are zero."""
-    if isinstance(problem, RegionProblem):
+    if isinstance(problem, FusionProblem):
         return replace(problem, parts=tuple(map(without_zeros, problem.parts)))
     info: WeightsInfo | None = getattr(problem, "weights_info", None)
     if info is None:

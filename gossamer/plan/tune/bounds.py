@@ -14,8 +14,8 @@ from gossamer.expression import DISCONTINUOUS, FUNCTIONS, Expression, Expression
 from gossamer.ops.algorithm import Epilogue, Problem
 from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.ops.epilogue import operand_arrays
+from gossamer.ops.fused.problem import FusionProblem, Source, weights_of_part
 from gossamer.ops.part.problem import ReshapeProblem
-from gossamer.ops.region.problem import RegionProblem, Source, weights_of_part
 from gossamer.ops.registry import OPS
 
 _EXACTLY_ROUNDED = frozenset({"add", "sub", "mul", "neg", "abs", "min", "max", "relu", "clip",
@@ -73,7 +73,7 @@ class _Approximate:
 
 def uncheckable(problem: Problem) -> str | None:
     """Returns why there are no bounds of a problem that jumps; None where there are."""
-    parts = problem.parts if isinstance(problem, RegionProblem) else (problem,)
+    parts = problem.parts if isinstance(problem, FusionProblem) else (problem,)
     for part in parts:
         known = isinstance(part, ElementwiseProblem | ReshapeProblem) or hasattr(part, "epilogue")
         if not known and part.op not in _AVERAGING:
@@ -90,8 +90,8 @@ def bounds(problem: Problem, arrays: Sequence[np.ndarray], weights: Arrays,
     """
     rounding = _HALF_ROUNDING if precision == "fp16" else 0.0
     inputs = [_Approximate.of(array, rounding) for array in arrays]
-    if isinstance(problem, RegionProblem):
-        outputs = _of_region(problem, inputs, weights, precision)
+    if isinstance(problem, FusionProblem):
+        outputs = _of_fusion(problem, inputs, weights, precision)
     else:
         outputs = _of_problem(problem, inputs, weights, precision, integers_are_exact=False)
     result = []
@@ -102,7 +102,7 @@ def bounds(problem: Problem, arrays: Sequence[np.ndarray], weights: Arrays,
     return result
 
 
-def _of_region(problem: RegionProblem, inputs: Sequence[_Approximate], weights: Arrays,
+def _of_fusion(problem: FusionProblem, inputs: Sequence[_Approximate], weights: Arrays,
                precision: str) -> list[_Approximate]:
     values: dict[Source, _Approximate] = dict(zip(problem.entries, inputs, strict=True))
     for index, (part, sources) in enumerate(zip(problem.parts, problem.sources, strict=True)):

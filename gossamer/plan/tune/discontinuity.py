@@ -14,7 +14,7 @@ from dataclasses import replace
 from gossamer.expression import DISCONTINUOUS, Expression, ExpressionStep
 from gossamer.ops.algorithm import Epilogue, Problem
 from gossamer.ops.elementwise.problem import ElementwiseProblem
-from gossamer.ops.region.problem import RegionProblem
+from gossamer.ops.fused.problem import FusionProblem
 
 MOST_DOUBTFUL = 0.05
 """The largest share of an output that may lie within rounding of a jump; else other inputs are
@@ -25,7 +25,7 @@ _COMPARISONS = frozenset({"less", "less_equal", "greater", "greater_equal", "equ
 
 def has_jumps(problem: Problem) -> bool:
     """Returns whether a result of the problem jumps where an input changes by a little."""
-    if isinstance(problem, RegionProblem):
+    if isinstance(problem, FusionProblem):
         return any(map(has_jumps, problem.parts))
     expression = _expression(problem)
     if expression is None:
@@ -48,8 +48,8 @@ def _expression(problem: Problem) -> Expression | None:
 def continuous_parts(problem: Problem) -> list[Problem]:
     """Returns the problems whose results are what the jumps of a problem's epilogue decide by: a
     comparison's difference, or the argument of a sign. Empty for element-wise problems, which add
-    nothing up, and for regions, whose algorithms compute what they were made for only."""
-    if isinstance(problem, ElementwiseProblem | RegionProblem):
+    nothing up, and for fusions, whose algorithms compute what they were made for only."""
+    if isinstance(problem, ElementwiseProblem | FusionProblem):
         return []
     epilogue: Epilogue = problem.epilogue  # type: ignore[attr-defined]
     expression = epilogue.expression

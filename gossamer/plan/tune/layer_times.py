@@ -15,12 +15,12 @@ from gossamer.plan.tune.cost import Estimates
 from gossamer.tensor import Format, memory_format
 
 _ALONE = 1.25
-"""Ratio of a region's time to that of its layers alone up to which it may save conversions."""
+"""Ratio of a fusion's time to that of its layers alone up to which it may save conversions."""
 _CLEARLY_FASTER = {3: 0.5, 5: 0.6}
-"""Ratio of a region's time to that of its layers alone from which on the layers are left to it, by
+"""Ratio of a fusion's time to that of its layers alone from which on the layers are left to it, by
 the candidates of each layer that have a time."""
 _FASTER = 0.8
-"""That ratio from which on the regions within a region are left to it."""
+"""That ratio from which on the fusions within a fusion are left to it."""
 NEAR = 1.15
 """Ratio to the best known time up to which a candidate is timed more than once."""
 
@@ -44,8 +44,8 @@ class LayerTimes:
     best_us: the least of their times.
     bounds: what bound() returned since the last of these changed.
     tried: the candidates that have a time.
-    parts: for a region, the times of its layers.
-    covered_by: for each layer or region with these times the regions that compute it and others in
+    parts: for a fusion, the times of its layers.
+    covered_by: for each layer or fusion with these times the fusions that compute it and others in
         one step.
     """
 
@@ -61,44 +61,44 @@ class LayerTimes:
     covered_by: list[Sequence[LayerTimes]] = field(default_factory=list)
 
     @property
-    def is_region(self) -> bool:
-        """Whether these are the times of a region."""
+    def is_fusion(self) -> bool:
+        """Whether these are the times of a fusion."""
         return bool(self.parts)
 
     @property
     def parts_us(self) -> float:
-        """The time of a region's layers one by one; infinite for other layers."""
+        """The time of a fusion's layers one by one; infinite for other layers."""
         return sum(part.best_us for part in self.parts) if self.parts else math.inf
 
     @property
     def is_covered(self) -> bool:
-        """Whether a region computes each layer or region that has these times."""
+        """Whether a fusion computes each layer or fusion that has these times."""
         return bool(self.covered_by) and all(self.covered_by)
 
     @property
-    def region_instead(self) -> LayerTimes | None:
-        """A region that computes this layer, and is so much faster than its layers alone that no
+    def fusion_instead(self) -> LayerTimes | None:
+        """A fusion that computes this layer, and is so much faster than its layers alone that no
         more candidates of this layer are tried; None unless each layer that has these times has
-        such a region."""
+        such a fusion."""
         if self.keeps_precisions or not self.covered_by:
             return None
-        instead = [next((region for region in regions if region._is_clearly_faster or (
-            self.is_region and region._share < _FASTER)), None) for regions in self.covered_by]
+        instead = [next((fusion for fusion in fusions if fusion._is_clearly_faster or (
+            self.is_fusion and fusion._share < _FASTER)), None) for fusions in self.covered_by]
         return instead[0] if all(instead) else None
 
     @property
     def useful_share(self) -> float:
-        """The share of its best time that a layer must fall below for its regions to be given up,
-        if all their layers do so; 1 unless there is a faster region for each layer that has these
+        """The share of its best time that a layer must fall below for its fusions to be given up,
+        if all their layers do so; 1 unless there is a faster fusion for each layer that has these
         times."""
         if self.keeps_precisions or not self.covered_by:
             return 1.0
-        return max(min((region._share for region in regions), default=1.0)
-                   for regions in self.covered_by)
+        return max(min((fusion._share for fusion in fusions), default=1.0)
+                   for fusions in self.covered_by)
 
     @property
     def _share(self) -> float:
-        """The ratio of a region's time to that of its layers alone, 1 at most."""
+        """The ratio of a fusion's time to that of its layers alone, 1 at most."""
         parts_us = self.parts_us
         return min(1.0, self.best_us / parts_us) if 0 < parts_us < math.inf else 1.0
 
@@ -135,12 +135,12 @@ class LayerTimes:
         self.best_us = min((known.time_us or 0.0 for known in self.best.values()),
                            default=math.inf)
         self.bounds.clear()
-        for region in itertools.chain.from_iterable(self.covered_by):
-            region.bounds.clear()
+        for fusion in itertools.chain.from_iterable(self.covered_by):
+            fusion.bounds.clear()
 
     def bound(self, attempt: Attempt, estimates: Estimates) -> float:
         """Returns the time from which on an attempt is of no use: that of a known candidate,
-        together with the conversions from its formats to the attempt's; for a region that of its
+        together with the conversions from its formats to the attempt's; for a fusion that of its
         layers alone, with some more for conversions."""
         key = (attempt.formats, attempt.variant.precision)
         if key not in self.bounds:

@@ -133,7 +133,7 @@ class Search:
                 # nobody waits for builds that the plan can do without
                 self.skips |= dict.fromkeys(self._builds.give_up_optional(), ENDED)
             self._begin()
-            # what regions save decides whether their layers are of interest, so that all is
+            # what fusions save decides whether their layers are of interest, so that all is
             # requested before more is measured
             with self._profile.stage(LISTING):
                 wave = next(left, _END) if is_left else _END
@@ -170,7 +170,7 @@ class Search:
         self._report()
 
     def _report(self) -> None:
-        # a region takes the place of its layers, or none
+        # a fusion takes the place of its layers, or none
         layers = [times for times in self._times.values() if not times.parts]
         known = [times.best_us for times in layers if times.best]
         most, left = len(self._attempts), len(self._ranking)
@@ -190,7 +190,7 @@ class Search:
 
     def _add(self, requests: Sequence[MeasurementRequest]) -> None:
         """Adds requests to the ranking. More configs than the effort has at first wait, layers that
-        are like another one, and regions that larger ones contain, which are requested before
+        are like another one, and fusions that larger ones contain, which are requested before
         them."""
         self.elsewhere += [request for request in requests if request.device is not self._device]
         here = [request for request in requests if request.device is self._device]
@@ -202,7 +202,7 @@ class Search:
         first: list[Attempt] = []
         for attempt in attempts:
             waits = attempt.is_more or attempt.group.alike is not None or all(
-                times.is_region and times.is_covered for times in attempt.group.layers)
+                times.is_fusion and times.is_covered for times in attempt.group.layers)
             (self._later if waits else first).append(attempt)
         self._rank(first)
 
@@ -251,7 +251,7 @@ class Search:
                        kernels=algorithm.kernel_sources(group.problem, variant, self._device))
 
     def _relate(self) -> None:
-        """Lets layers know of those next to them, and of the regions that compute them."""
+        """Lets layers know of those next to them, and of the fusions that compute them."""
         inner = self._space.inner(self._requests, self._device)
         outer = {request.problem for request in self._requests if request.layer.name not in inner}
         times_of = {request.layer.name: self._times[request.problem] for request in self._requests}
@@ -270,8 +270,8 @@ class Search:
         for name, layer in layers.items() if covering else ():
             own = set(layer.computes)
             times_of[name].covered_by.append([
-                times_of[region.name] for region in covering.get(layer.computes[0], ())
-                if own < set(region.covers)])
+                times_of[fusion.name] for fusion in covering.get(layer.computes[0], ())
+                if own < set(fusion.covers)])
 
     def _missing(self, group: CandidateGroup, attempts: Sequence[Attempt]) -> list[Attempt]:
         """Returns the attempts of a group that have no stored measurement that suffices."""
@@ -332,10 +332,10 @@ class Search:
     def _required_instead(self) -> list[Attempt]:
         """Returns an attempt for each layer for which no candidate that was measured works, the
         most precise first, so that it is measured though measuring was ended or others were
-        expected to be faster. Regions whose layers work alone need none."""
+        expected to be faster. Fusions whose layers work alone need none."""
         instead: dict[Attempt, None] = {}
         for times in self._times.values():
-            if times.best or times.is_region:
+            if times.best or times.is_fusion:
                 continue
             own = [attempt for group in self._groups.values() if times in group.layers
                    for attempt in group.attempts.values()]

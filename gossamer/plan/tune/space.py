@@ -99,7 +99,7 @@ class Space:
 
     def inner(self, requests: Sequence[MeasurementRequest], device: Device) -> set[str]:
         """Returns the names of the layers that can compute in float16, and whose inputs come from
-        and whose outputs go to such layers only; and those of regions that can, whatever their
+        and whose outputs go to such layers only; and those of fusions that can, whatever their
         neighbours."""
         able = {request.layer.name for request in requests if not self.keeps_precisions and any(
             variant.precision == "fp16" for algorithm in request.algorithms

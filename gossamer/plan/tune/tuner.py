@@ -101,7 +101,7 @@ class Tuner:
 
     def start(self) -> None:
         """Starts a plan, and the time that the budget allows for it. Candidates that were of no use
-        beside the regions of the plan before may be of use now."""
+        beside the fusions of the plan before may be of use now."""
         self._known.clear()
         self._results.start()
         self._begun = time.monotonic()
@@ -156,7 +156,7 @@ class Tuner:
             self._search(of_device[0].device, [of_device], json.dumps(scope))
 
     def measure_network(self, waves: Waves, scope: str) -> None:
-        """Measures the candidates of a network's layers and regions together.
+        """Measures the candidates of a network's layers and fusions together.
 
         waves: requests. The next wave is made while the candidates of others are built.
         scope: identifies what is requested.

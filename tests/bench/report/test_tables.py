@@ -87,7 +87,7 @@ def test_lines_of_a_run_are_geometric_means_over_cases() -> None:
     assert tables.summary_lines(rows[:4]) == []
 
 
-def test_lines_of_a_run_have_the_plan_without_regions() -> None:
+def test_lines_of_a_run_have_the_plan_without_fusions() -> None:
     rows = [row(contender, time, suite="mobilenet-blocks", case=f"net/{case}")
             for case, time, unfused in (("a", 10.0, 20.0), ("b", 10.0, 45.0))
             for contender, time in (("gossamer", time), ("gossamer:unfused", unfused))]

@@ -39,7 +39,7 @@ def test_who_allows_a_precision_may_stay_more_precise() -> None:
     assert standings([fp16])["torch-graph"].speed == pytest.approx(0.75)
 
 
-def test_the_plan_without_regions_may_stay_more_precise_too() -> None:
+def test_the_plan_without_fusions_may_stay_more_precise_too() -> None:
     _, fp16 = views([row("gossamer", 100.0), row("gossamer", 50.0, precision="fp16"),
                      row("gossamer:unfused", 80.0)])
     assert standings([fp16])["gossamer:unfused"].speed == pytest.approx(1.6)

@@ -32,7 +32,7 @@ from gossamer.plan.report.memory import computes_on_bits, memory_use
 from tests.bench.conftest import setting
 from tests.conftest import is_slow
 from tests.model.onnx_models import runtime
-from tests.plan.choose.regions.toy import make_plan
+from tests.plan.choose.fusions.toy import make_plan
 from tests.plan.same_classes import forced
 
 BUILDS: dict[str, Callable[..., Graph]] = {

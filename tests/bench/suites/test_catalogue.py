@@ -64,7 +64,7 @@ def test_cases_are_distinct_and_squares_have_no_batch_size() -> None:
     convolutions = distinct_convolutions()
     assert len({layer.name for layer in convolutions}) == len(convolutions)
     layers = list(layer_tables.yolo())
-    # what goes into [yolo] and [region] has neither batch norm nor a rectifier
+    # what goes into [yolo] and [fusion] has neither batch norm nor a rectifier
     normalised = [layer for layer in layers if layer.out_channels not in (255, 425)]
     count = {name: sum(item.suite == name for item in items) for name in suites}
     products = layer_tables.PRODUCTS

@@ -97,7 +97,7 @@ def test_plans_between_layers_read_and_write_what_lies_there(
 
 
 @pytest.mark.slow
-def test_a_plan_without_regions_is_a_contender(device: Device, tmp_path: Path,
+def test_a_plan_without_fusions_is_a_contender(device: Device, tmp_path: Path,
                                                monkeypatch: pytest.MonkeyPatch) -> None:
     if is_slow(device):
         pytest.skip("simulators are not measured")
@@ -109,9 +109,9 @@ def test_a_plan_without_regions_is_a_contender(device: Device, tmp_path: Path,
     result = contest.run(case.with_forced(["unfused"]), PEAKS, STAMP)
     assert not result.absent and not result.failed
     assert [row.contender for row in result.rows].count("gossamer:unfused") == 1
-    regions = {plan.policy.unfused: [measured.layer.name for measured in plan.program(2).measured
+    fusions = {plan.policy.unfused: [measured.layer.name for measured in plan.program(2).measured
                                      if measured.layer.covers] for plan in plans}
-    assert regions[False] and not regions[True]
+    assert fusions[False] and not fusions[True]
 
 
 def test_forced_plans_on_every_device(device: Device, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import gossamer
 from gossamer.plan.report.html import build_text
 from tests.cli.compile.command import Run, compile_
 from tests.model.onnx_models import model, save, weights
-from tests.plan.choose.regions.toy import FusedPair, no_comparison, set_costs, with_algorithm
+from tests.plan.choose.fusions.toy import FusedPair, no_comparison, set_costs, with_algorithm
 
 
 def test_explain_shows_every_candidate_with_a_reason(run: Run, network: Path) -> None:
@@ -58,7 +58,7 @@ def test_names_of_layers_are_shown_as_they_are(run: Run, tmp_path: Path) -> None
     assert gossamer.Plan.load(tmp_path / "odd.plan").program(1).steps[0].layer.name == odd
 
 
-def test_explain_takes_a_layer_of_a_region(run: Run, tmp_path: Path,
+def test_explain_takes_a_layer_of_a_fusion(run: Run, tmp_path: Path,
                                            monkeypatch: pytest.MonkeyPatch) -> None:
     with_algorithm(monkeypatch, FusedPair())
     no_comparison(monkeypatch)
@@ -70,5 +70,5 @@ def test_explain_takes_a_layer_of_a_region(run: Run, tmp_path: Path,
     for name in ("shrink", "grow + shrink"):
         result = compile_(run, save(proto, tmp_path), "--explain", name)
         assert result.exit_code == 0, result.output
-        assert result.stdout.count("\ngrow + shrink (region ") == 1
+        assert result.stdout.count("\ngrow + shrink (fusion ") == 1
         assert re.search("^layer by layer .*20.0 us against 1.0 us", result.stdout, re.M)

@@ -74,12 +74,12 @@ def test_an_op_that_is_defined_twice_is_named() -> None:
 
 
 def test_nodes_of_ops_have_definitions() -> None:
-    # copies are what moves data, training is no node, a region is several, and a benchmark may have
+    # copies are what moves data, training is no node, a fusion is several, and a benchmark may have
     # registered ops of its own
     planned = {name for name, op in OPS.items()
                if op.problem.__module__.startswith("gossamer.ops.")}
     remaining = {name.removesuffix("_training") for name, op in OPSET.items() if op.remains}
-    assert planned - {"copy", "backprop", "part", "region"} <= remaining
+    assert planned - {"copy", "backprop", "part", "fusion"} <= remaining
 
 
 @pytest.mark.parametrize("op", [op for op in OPSET if OPSET[op].remains])

@@ -15,6 +15,7 @@ from gossamer.ops.algorithm import Epilogue, Problem
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.copy.problem import CopyProblem, expand, slice_, transpose
 from gossamer.ops.elementwise.problem import ElementwiseProblem, cast
+from gossamer.ops.fused.problem import Source, entry
 from gossamer.ops.gather.problem import GatherProblem
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.part import OP
@@ -23,7 +24,6 @@ from gossamer.ops.part.problem import PartProblem, ReshapeProblem
 from gossamer.ops.part.profile import problem_times
 from gossamer.ops.pool.problem import PoolProblem
 from gossamer.ops.reduce.problem import ReduceProblem
-from gossamer.ops.region.problem import Source, entry
 from gossamer.ops.resize.problem import ResizeProblem
 from gossamer.tensor import Format, default_spec
 from tests.ops.harness import check, random_array

@@ -9,21 +9,21 @@ import pytest
 
 from gossamer.device.base import Device
 from gossamer.ops.algorithm import PRECISIONS, Variant
-from gossamer.ops.region.inverted_residual.inverted_residual_mma import InvertedResidualMma
+from gossamer.ops.fused.inverted_residual.inverted_residual_mma import InvertedResidualMma
 from gossamer.ops.registry import OPS
 from gossamer.plan.choose import saved_options
 from gossamer.plan.choose.builder import LayerChoice
 from gossamer.plan.program import Layer, Step
+from tests.ops.fused.blocks import block
 from tests.ops.recording import RecordingDevice
-from tests.ops.region.blocks import block
 
 PROBLEM = block(1, 64, 384, 64, (14, 14))
-LAYER = Layer("a block", "region", ["x"], ["y"], list(PROBLEM.outputs), PROBLEM, covers=("a", "b"))
+LAYER = Layer("a block", "fusion", ["x"], ["y"], list(PROBLEM.outputs), PROBLEM, covers=("a", "b"))
 
 
 def restored(variant: Variant, device: Device) -> LayerChoice | str:
     """Returns what is read of the choice of a variant that was stored."""
-    (algorithm,) = (found for found in OPS["region"].algorithms
+    (algorithm,) = (found for found in OPS["fusion"].algorithms
                     if isinstance(found, InvertedResidualMma))
     step = Step(LAYER, algorithm, variant, device, ["x"], ["y"])
     return saved_options._restored(saved_options._stored(step, device), LAYER, device, exact=True)

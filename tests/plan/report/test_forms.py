@@ -12,9 +12,9 @@ import gossamer
 from gossamer.bench.suites.binary_networks import vgg_cifar10
 from gossamer.facts import PLUS_MINUS_ONE, REAL, TERNARY, ValueFacts
 from gossamer.model.builder import GraphBuilder
+from gossamer.ops.fused.problem import FusionProblem, entry
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.pool.problem import PoolProblem
-from gossamer.ops.region.problem import RegionProblem, entry
 from gossamer.ops.weights import WeightsInfo
 from gossamer.plan.report.forms import LayerForm, form_of, forms_line, weights_line
 from gossamer.plan.report.summary import forms_of_layers
@@ -37,8 +37,8 @@ def test_the_form_of_a_product(known: ValueFacts, taken: bool | None, form: Laye
 
 def test_layers_that_are_computed_in_one_step_count_each() -> None:
     second = GemmProblem(1, 5, 2, weights_info=SCALED, facts=(PLUS_MINUS_ONE,))
-    region = RegionProblem((PRODUCT, second), ((entry(0),), ((0, 0),)), ((1, 0),))
-    form = form_of("both", region, True)
+    fusion = FusionProblem((PRODUCT, second), ((entry(0),), ((0, 0),)), ((1, 0),))
+    form = form_of("both", fusion, True)
     assert form == LayerForm("both", "bits", "", True, 6 + 10, 2)
     floats = form_of("other", replace(PRODUCT, weights_info=WeightsInfo()))
     assert forms_line([form, floats]).startswith(

@@ -23,7 +23,7 @@ from gossamer.ops.algorithm import Epilogue
 from gossamer.ops.conv2d.host import HostIm2col
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.elementwise.problem import ElementwiseProblem
-from gossamer.ops.region.problem import ENTRY, RegionProblem
+from gossamer.ops.fused.problem import ENTRY, FusionProblem
 from gossamer.ops.registry import OPS
 from gossamer.plan.lower.rules import lower
 from gossamer.plan.program import Layer
@@ -166,22 +166,22 @@ def test_a_dropped_tap_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert (refused is not None) == (error > LARGEST_ERROR["fp32"]), (refused, error)
 
 
-def test_what_may_flip_inside_a_region_is_doubtful_behind_it() -> None:
+def test_what_may_flip_inside_a_fusion_is_doubtful_behind_it() -> None:
     sign = Epilogue(apply("sign"))
     inner = Conv2dProblem(1, 2, 1, 3, 1, (1, 1), epilogue=sign)
     x = np.float32([[1.0, 1.0, 1.0], [-1.0, 1.0, 1.0]]).reshape(1, 2, 1, 3)
     weights = {"0.weight": np.float32([1.1, 1.1]).reshape(1, 2, 1, 1),
                "1.weight": np.float32([0.7, 0.1]).reshape(1, 1, 1, 2)}
     outer = Conv2dProblem(1, 1, 1, 3, 1, (1, 2))
-    region = RegionProblem((inner, outer), ((ENTRY,), ((0, 0),)), ((1, 0),))
-    assert has_jumps(region) and uncheckable(region) is None
+    fusion = FusionProblem((inner, outer), ((ENTRY,), ((0, 0),)), ((1, 0),))
+    assert has_jumps(fusion) and uncheckable(fusion) is None
     # the sum at the first position is 0, where the sign jumps
-    (found,) = bounds(region, [x], weights, "fp32")
+    (found,) = bounds(fusion, [x], weights, "fp32")
     assert found.doubtful.reshape(-1).tolist() == [True, False]
     # one flip changes 0.7 of the sum, which is out of reach of another sign's jump
     far = replace(outer, epilogue=Epilogue(apply("add").then(apply("sign")), ("channel",)))
-    region = replace(region, parts=(inner, far))
-    (found,) = bounds(region, [x], {**weights, "1.operand0": np.float32([2.0])}, "fp32")
+    fusion = replace(fusion, parts=(inner, far))
+    (found,) = bounds(fusion, [x], {**weights, "1.operand0": np.float32([2.0])}, "fp32")
     assert found.doubtful.reshape(-1).tolist() == [False, False]
-    (found,) = bounds(region, [x], {**weights, "1.operand0": np.float32([0.2])}, "fp32")
+    (found,) = bounds(fusion, [x], {**weights, "1.operand0": np.float32([0.2])}, "fp32")
     assert found.doubtful.reshape(-1).tolist() == [True, False]

@@ -18,8 +18,8 @@ from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.plan.tune import examples as tune_examples
 from gossamer.plan.tune.examples import Examples
 from gossamer.tensor import Format, TensorSpec, default_spec, unpack
+from tests.ops.fused.blocks import block
 from tests.ops.recording import RecordingDevice
-from tests.ops.region.blocks import block
 
 HOST = find("host")
 ADD = Expression(2, (ExpressionStep("add", (0, 1)),))
@@ -56,7 +56,7 @@ def test_layers_with_the_same_input_share_its_memory() -> None:
     assert examples.buffer(one, 0, spec) is not first
 
 
-def test_a_region_reads_the_numbers_of_its_first_part() -> None:
+def test_a_fusion_reads_the_numbers_of_its_first_part() -> None:
     problem = block(2, 8, 16, 8, (5, 5))
     examples = Examples(HOST)
     (x,) = examples.of(problem)

@@ -235,8 +235,8 @@ def test_changes_of_one_name_from_several_formats_are_each_computed_as_they_are(
 def test_what_one_plan_had_no_use_for_is_measured_for_the_next(
         paced_device: PacedDevice, paced_tuner: Callable[..., Tuner], known: Callable[..., None],
         monkeypatch: pytest.MonkeyPatch) -> None:
-    def left_to_a_region(self: Ranking, attempt: Attempt) -> Skip | None:
-        return None if attempt.is_required else Skip("left to a region")
+    def left_to_a_fusion(self: Ranking, attempt: Attempt) -> Skip | None:
+        return None if attempt.is_required else Skip("left to a fusion")
 
     def failures(tuner: Tuner, *layers: Layer) -> list[str | None]:
         tuner.start()
@@ -247,10 +247,10 @@ def test_what_one_plan_had_no_use_for_is_measured_for_the_next(
     paced = Paced("paced", 100.0, 60.0)
     known(paced)
     with monkeypatch.context() as patch:
-        patch.setattr(Ranking, "skip", left_to_a_region)
-        assert failures(paced_tuner(), layer()) == [None, "not tried: left to a region"]
+        patch.setattr(Ranking, "skip", left_to_a_fusion)
+        assert failures(paced_tuner(), layer()) == [None, "not tried: left to a fusion"]
     tuner = paced_tuner()
-    assert failures(tuner, layer()) == [None, "not tried: left to a region"], "the same network"
+    assert failures(tuner, layer()) == [None, "not tried: left to a fusion"], "the same network"
     assert tuner.measured == 0
     other = layer("other", channels=8)
     assert failures(tuner, layer(), other) == [None, None], "another network with the layer"

@@ -35,7 +35,7 @@ from tests.plan.choose.formats.toy import (
     set_costs,
     two_layers,
 )
-from tests.plan.choose.regions.toy import make_plan
+from tests.plan.choose.fusions.toy import make_plan
 from tests.tolerances import normalised_error, tolerance
 
 BITS = Format("packed32", "bits")

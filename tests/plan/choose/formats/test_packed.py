@@ -22,7 +22,7 @@ from gossamer.plan.program import Layer
 from gossamer.tensor import Format, TensorSpec, default_spec
 from tests.conftest import is_slow
 from tests.plan.choose.formats.toy import PLUS_OR_MINUS
-from tests.plan.choose.regions.toy import make_plan
+from tests.plan.choose.fusions.toy import make_plan
 
 SHAPE = (35, 9, 7)
 

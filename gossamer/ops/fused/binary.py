@@ -1,0 +1,296 @@
+"""Convolutions of signs with the padding before them and the signs behind them, in one step.
+
+A constant of -1, 0 or 1 around a packed image costs nothing where the convolution puts it there
+itself. Where a sum is both the input of the next layer, as signs, and an operand of a later one, as
+in residual blocks, the convolution writes both.
+"""
+
+from __future__ import annotations
+
+import abc
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gossamer.device.base import Buffer, Device
+from gossamer.expression import Expression, ExpressionStep
+from gossamer.facts import REAL
+from gossamer.ops.algorithm import Epilogue, State, Variant
+from gossamer.ops.conv2d.binary import host, popcount, wide_popcount
+from gossamer.ops.conv2d.binary.layer import BinaryLayer, words_are_whole
+from gossamer.ops.conv2d.binary.popcount import WORD_BITS
+from gossamer.ops.conv2d.binary.tensor_core import bit_tensor_core
+from gossamer.ops.conv2d.binary.variants import packed_variants
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.elementwise.problem import ElementwiseProblem
+from gossamer.ops.fused.algorithm import FusionAlgorithm
+from gossamer.ops.fused.problem import FusionProblem
+from gossamer.ops.fused.weights import RenamedWeights
+from gossamer.ops.launch import Launch
+from gossamer.ops.pad.problem import PadProblem
+from gossamer.ops.weights import Weights
+from gossamer.tensor import Format, TensorSpec
+
+
+@dataclass(frozen=True)
+class _Fusion:
+    """A fusion as a convolution of signs, and the name of each of its constants by the name that
+    the convolution gives it."""
+
+    layer: BinaryLayer
+    names: dict[str, str]
+
+
+class BinaryFusion(FusionAlgorithm, abc.ABC):
+    """A convolution of signs with the layers around it."""
+
+    exact = True
+    patterns = (("pad", "conv2d", "elementwise"), ("pad", "conv2d"), ("conv2d", "elementwise"))
+
+    def recognises(self, problem: FusionProblem) -> bool:
+        return bool(problem.facts)
+
+    @abc.abstractmethod
+    def reason_not(self, layer: BinaryLayer, device: Device) -> str | None:
+        """Returns why the algorithm cannot compute the convolution; None where it can."""
+
+    def supports(self, problem: FusionProblem, device: Device) -> str | None:
+        fusion = _fusion(problem)
+        return fusion if isinstance(fusion, str) else self.reason_not(fusion.layer, device)
+
+
+class _DeviceFusion(BinaryFusion):
+    """A kernel on packed words that takes pixels outside of the image for a constant and writes a
+    second result."""
+
+    def reason_not(self, layer: BinaryLayer, device: Device) -> str | None:
+        if not layer.has_two_results or words_are_whole(layer.convolution, max(WORD_BITS)):
+            return self.reason_not_kernel(layer, device)
+        return "a word of the second result would have channels of several groups"
+
+    @abc.abstractmethod
+    def reason_not_kernel(self, layer: BinaryLayer, device: Device) -> str | None:
+        """Returns why the kernel cannot compute the convolution; None where it can."""
+
+    @abc.abstractmethod
+    def configs(self, layer: BinaryLayer, device: Device
+                ) -> Iterable[tuple[tuple[tuple[str, int | str], ...], int]]:
+        """Returns the configs of the kernel, each with the bits of a word."""
+
+    @abc.abstractmethod
+    def launches(self, weights: Weights, layer: BinaryLayer, variant: Variant,
+                 device: Device) -> list[Launch]:
+        """Returns the launches that compute the convolution; see those of the kernel."""
+
+    def variants(self, problem: FusionProblem, device: Device) -> Iterator[Variant]:
+        layer = _layer(problem)
+        for config, word_bits in self.configs(layer, device):
+            yield from packed_variants(layer, problem.inputs, config, word_bits)
+
+    def prepare(self, weights: Weights, problem: FusionProblem, variant: Variant,
+                device: Device) -> State:
+        fusion = _fusion(problem)
+        assert isinstance(fusion, _Fusion)
+        return State(problem, variant, device, self.launches(
+            RenamedWeights(weights, fusion.names), fusion.layer, variant, device))
+
+
+class PopcountFusion(_DeviceFusion):
+    """The kernel popcount of convolutions of signs."""
+
+    name = "popcount"
+
+    def reason_not_kernel(self, layer: BinaryLayer, device: Device) -> str | None:
+        return popcount.reason_not_popcount(layer, device)
+
+    def configs(self, layer: BinaryLayer, device: Device
+                ) -> Iterable[tuple[tuple[tuple[str, int | str], ...], int]]:
+        return itertools.product(
+            (tile.config for tile in popcount.fitting(layer.convolution, device)), WORD_BITS)
+
+    def launches(self, weights: Weights, layer: BinaryLayer, variant: Variant,
+                 device: Device) -> list[Launch]:
+        return popcount.launches(weights, layer, variant, device)
+
+    def expected_us(self, problem: FusionProblem, variant: Variant, device: Device) -> float:
+        return popcount.Popcount().expected_us(_layer(problem).convolution, variant, device)
+
+
+class WidePopcountFusion(_DeviceFusion):
+    """The kernel wide_popcount of convolutions of signs, for processors."""
+
+    name = "wide_popcount"
+
+    def reason_not_kernel(self, layer: BinaryLayer, device: Device) -> str | None:
+        return wide_popcount.reason_not_wide(layer, device)
+
+    def configs(self, layer: BinaryLayer, device: Device
+                ) -> Iterable[tuple[tuple[tuple[str, int | str], ...], int]]:
+        return [(config, wide_popcount.WORD_BITS) for config in wide_popcount.CONFIGS]
+
+    def launches(self, weights: Weights, layer: BinaryLayer, variant: Variant,
+                 device: Device) -> list[Launch]:
+        return wide_popcount.launches(weights, layer, variant, device)
+
+    def expected_us(self, problem: FusionProblem, variant: Variant, device: Device) -> float:
+        return wide_popcount.WidePopcount().expected_us(
+            _layer(problem).convolution, variant, device)
+
+
+class BitTensorCoreFusion(_DeviceFusion):
+    """The kernels of convolutions of signs on tensor cores, which add what a constant outside of
+    the image adds."""
+
+    name = "bit_tensor_core"
+
+    def reason_not(self, layer: BinaryLayer, device: Device) -> str | None:
+        return self.reason_not_kernel(layer, device)
+
+    def reason_not_kernel(self, layer: BinaryLayer, device: Device) -> str | None:
+        return bit_tensor_core.reason_not_bit_tensor_core(layer, device)
+
+    def variants(self, problem: FusionProblem, device: Device) -> Iterator[Variant]:
+        layer = _layer(problem)
+        for variant in super().variants(problem, device):
+            yield from bit_tensor_core.with_float16(layer, variant)
+
+    def configs(self, layer: BinaryLayer, device: Device
+                ) -> Iterable[tuple[tuple[tuple[str, int | str], ...], int]]:
+        return [(tile.config, word_bits)
+                for tile, word_bits in bit_tensor_core.tiles_and_words(layer, device)]
+
+    def launches(self, weights: Weights, layer: BinaryLayer, variant: Variant,
+                 device: Device) -> list[Launch]:
+        return bit_tensor_core.launches(weights, layer, variant, device)
+
+    def expected_us(self, problem: FusionProblem, variant: Variant, device: Device) -> float:
+        return bit_tensor_core.expected_us(_layer(problem), variant, device)
+
+
+class HostPopcountFusion(BinaryFusion):
+    """The convolution of signs on the host, with a constant around the image and a second
+    result."""
+
+    name = "host_popcount"
+
+    def reason_not(self, layer: BinaryLayer, device: Device) -> str | None:
+        return "runs on the host only" if device.compiles else layer.reason_not_binary()
+
+    def variants(self, problem: FusionProblem, device: Device) -> Iterator[Variant]:
+        layer = _layer(problem)
+        x, *operands = problem.inputs
+        y = problem.outputs[-1]
+        targets = [y]
+        if layer.form.output is not None:
+            targets.append(TensorSpec(y.shape, Format("packed64", layer.form.output)))
+        for source in (x, TensorSpec(x.shape, Format("packed64", layer.form.input))):
+            for target in targets:
+                yield Variant((), (source, *operands), (*problem.outputs[:-1], target))
+
+    def prepare(self, weights: Weights, problem: FusionProblem, variant: Variant,
+                device: Device) -> State:
+        fusion = _fusion(problem)
+        assert isinstance(fusion, _Fusion)
+        return State(problem, variant, device, data=(fusion.layer, host.Constants.of(
+            RenamedWeights(weights, fusion.names), fusion.layer)))
+
+    def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
+               workspace: Buffer | None, stream: Any = None) -> None:
+        layer, constants = state.data
+        host.compute(layer, constants, state.variant, inputs, outputs)
+
+
+def _layer(problem: FusionProblem) -> BinaryLayer:
+    """Returns the layer of a fusion that bits can compute."""
+    fusion = _fusion(problem)
+    assert isinstance(fusion, _Fusion)
+    return fusion.layer
+
+
+def _fusion(problem: FusionProblem) -> _Fusion | str:
+    """Returns a fusion as one layer, or the reason why it is none."""
+    if tuple(part.op for part in problem.parts) not in BinaryFusion.patterns:
+        return "the layers are no convolution with the padding before it or the signs behind it"
+    index = next(i for i, part in enumerate(problem.parts) if isinstance(part, Conv2dProblem))
+    convolution = problem.parts[index]
+    assert isinstance(convolution, Conv2dProblem)
+    if any(source[0] >= 0 for source in problem.sources[index][1:]):
+        return "an operand of the convolution's epilogue is computed in the fusion"
+    if len(problem.entries) < len(convolution.inputs):
+        return "the convolution reads a value twice"
+    layer: BinaryLayer | str = BinaryLayer(convolution)
+    if index:
+        layer = _padded(problem, convolution)
+    names = {name: f"{index}.{name}" for name in convolution.weight_shapes}
+    if isinstance(layer, str) or index == len(problem.parts) - 1:
+        return layer if isinstance(layer, str) else _Fusion(layer, names)
+    return _with_signs(problem, index, layer, names)
+
+
+def _padded(problem: FusionProblem, convolution: Conv2dProblem) -> BinaryLayer | str:
+    """Returns a convolution with the padding before it, or the reason why it cannot be padded
+    so."""
+    pad = problem.parts[0]
+    assert isinstance(pad, PadProblem)
+    if any(exit_[0] == 0 for exit_ in problem.exits):
+        return "others read the padded image"
+    if pad.mode != "constant" or len(pad.pads) != 8 or any(pad.low[:2]) or any(pad.high[:2]) or (
+            min(pad.pads) < 0 or pad.value not in (-1, 0, 1)):
+        return "the padding is not -1, 0 or 1 around rows and columns"
+    if pad.value and any(convolution.pads):
+        return f"zeros are padded to a padding of {pad.value:g}"
+    top, left, bottom, right = (a + b for a, b in zip(
+        convolution.pads, (*pad.low[2:], *pad.high[2:]), strict=True))
+    known = pad.facts or (REAL,)
+    return BinaryLayer(replace(
+        convolution, height=pad.input.shape[2], width=pad.input.shape[3],
+        pads=(top, left, bottom, right), facts=(*known, *convolution.facts[1:])), int(pad.value))
+
+
+def _with_signs(problem: FusionProblem, index: int, layer: BinaryLayer,
+                names: dict[str, str]) -> _Fusion | str:
+    """Returns a convolution with the element-wise layer that reads its result, or the reason why
+    they do not go together. index: number of the convolution among the parts."""
+    signs = problem.parts[index + 1]
+    assert isinstance(signs, ElementwiseProblem)
+    convolution = layer.convolution
+    if problem.exits != ((index, 0), (index + 1, 0)):
+        return "the sum and its signs are not both read by others"
+    if set(problem.sources[index + 1]) != {(index, 0)}:
+        return "the signs depend on other values than the sum"
+    channels = convolution.out_channels
+    if signs.dtypes != ("float32",) or signs.shape != convolution.outputs[0].shape or any(
+            signs.operands[number].shape not in ((1, channels, 1, 1), (channels, 1, 1), ())
+            for number in signs.constants):
+        return "the signs depend on other constants than one number a channel"
+    first = len(convolution.epilogue.operands)
+    places = {number: first + 1 + place for place, number in enumerate(signs.constants)}
+    names = {**names, **{f"operand{place - 1}": f"{index + 1}.operand{number}"
+                         for number, place in places.items()}}
+    expression = _both(convolution.epilogue.expression, signs.expression, places)
+    kinds = (*convolution.epilogue.operands, *["channel"] * len(places))
+    return _Fusion(replace(layer, convolution=replace(
+        convolution, epilogue=Epilogue(expression, kinds))), names)
+
+
+def _both(first: Expression, second: Expression, places: dict[int, int]) -> Expression:
+    """Returns the expression of two outputs, that of the first and what the second makes of it.
+
+    places: the numbers of the second one's other inputs among those of both; its remaining input is
+    the first one's output.
+    """
+    inputs = first.inputs + len(places)
+
+    def moved(value: int) -> int:
+        return value if value < first.inputs else value + len(places)
+
+    steps = [ExpressionStep(step.function, tuple(map(moved, step.arguments)), step.constants)
+             for step in first.steps]
+    result = moved(first.outputs[0])
+    values = [places.get(number, result) for number in range(second.inputs)]
+    for step in second.steps:
+        values.append(inputs + len(steps))
+        steps.append(ExpressionStep(step.function, tuple(values[a] for a in step.arguments),
+                                    step.constants))
+    return Expression(inputs, tuple(steps), (result, values[second.outputs[0]]))

@@ -1,0 +1,220 @@
+"""Takes inverted residual blocks and separable convolutions apart, and says which of them one
+kernel can compute.
+
+Sources: A. Howard et al., "MobileNets: efficient convolutional neural networks for mobile vision
+applications", arXiv 1704.04861, 2017 (the separable convolution); M. Sandler et al., "MobileNetV2:
+inverted residuals and linear bottlenecks", CVPR 2018 (the block that expands before it); A. Howard
+et al., "Searching for MobileNetV3", ICCV 2019 (squeeze-and-excite between the last two).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from gossamer.ops.algorithm import Epilogue, Problem
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.elementwise.problem import ElementwiseProblem
+from gossamer.ops.fused.parts import is_product
+from gossamer.ops.fused.problem import ENTRY, FusionProblem
+from gossamer.ops.fused.squeeze_excite_layer import SqueezeExciteLayer, layer_within
+from gossamer.ops.image import makes_image
+from gossamer.ops.pool.problem import PoolProblem
+from gossamer.ops.reduce.problem import ReduceProblem
+from gossamer.tensor import default_spec
+
+EXCITED_PATTERNS = tuple(
+    (*first, "conv2d", mean, "conv2d", "conv2d", "elementwise", "conv2d")
+    for first in (("conv2d",), ()) for mean in ("reduce", "pool"))
+"""The ops of blocks with squeeze-and-excite, with and without an expansion."""
+LARGEST_KERNEL = 7
+"""The most rows and columns of a depthwise filter whose windows kernels hold in registers."""
+_MOST_IMAGE_CHANNELS, _MOST_GATHERED = 4, 64
+"""Channels of an image, and inputs of a window of its first convolution, that kernels gather."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A 1x1 convolution that expands the channels, a depthwise convolution, and a 1x1 convolution
+    that projects them, one after another.
+
+    problem: the fusion. expand: the first convolution, which may be that of a network's image and
+    then has larger windows; None where the block begins with the depthwise one, as a separable
+    convolution does. depthwise, project: the others. excite: the squeeze-and-excite layer between
+    these; None where there is none. given: what makes the image of what the network's callers give,
+    such as bytes in NHWC; None where that is the image itself.
+    """
+
+    problem: FusionProblem
+    expand: Conv2dProblem | None
+    depthwise: Conv2dProblem
+    project: Conv2dProblem
+    excite: SqueezeExciteLayer | None = None
+    given: ElementwiseProblem | None = None
+
+    @property
+    def convolutions(self) -> tuple[Conv2dProblem, ...]:
+        """The two or three convolutions in the order of execution."""
+        first = () if self.expand is None else (self.expand,)
+        return (*first, self.depthwise, self.project)
+
+    @property
+    def channels(self) -> int:
+        """Channels of the block's input."""
+        return self.convolutions[0].channels
+
+    @property
+    def gathers(self) -> bool:
+        """Whether the first convolution reads windows of an image."""
+        return self.expand is not None and self.expand.kernel != (1, 1)
+
+    @property
+    def expanded_inputs(self) -> int:
+        """Inputs of which the first convolution makes a hidden channel of a pixel; 0 without it."""
+        return 0 if self.expand is None else self.expand.depth
+
+    @property
+    def hidden(self) -> int:
+        """Channels of the expanded tensor, on which the depthwise convolution works."""
+        return self.depthwise.channels
+
+    @property
+    def out_channels(self) -> int:
+        """Channels of the block's output."""
+        return self.project.out_channels
+
+    def halo(self, rows: int, columns: int) -> tuple[int, int]:
+        """Returns the rows and columns of the depthwise convolution's input that a tile of output
+        rows and columns needs."""
+        p = self.depthwise
+        return ((rows - 1) * p.stride[0] + p.kernel[0], (columns - 1) * p.stride[1] + p.kernel[1])
+
+    def part(self, convolution: Conv2dProblem) -> int:
+        """Returns the number of a convolution among the parts of the fusion."""
+        return next(number for number, part in enumerate(self.problem.parts)
+                    if part is convolution)
+
+
+def block_of(problem: FusionProblem, expands: bool) -> Block | None:
+    """Returns a fusion as a block without squeeze-and-excite; None where its layers are others.
+
+    expands: whether the block has the convolution that expands its input.
+    """
+    if len(problem.parts) != 2 + expands:
+        return None
+    *first, depthwise, project = problem.parts
+    if not all(map(is_product, first)):
+        return None
+    return _block(problem, first, depthwise, project)
+
+
+def stem_block_of(problem: FusionProblem) -> Block | None:
+    """Returns a fusion as a block whose first convolution is that of a network's image, perhaps
+    behind what makes the image of what callers give; None where its layers are others."""
+    if len(problem.parts) not in (3, 4):
+        return None
+    *before, first, depthwise, project = problem.parts
+    if not all(map(makes_image, before)):
+        return None
+    if not isinstance(first, Conv2dProblem) or first.kernel == (1, 1) or first.groups > 1 or (
+            first.channels > _MOST_IMAGE_CHANNELS or first.depth > _MOST_GATHERED):
+        return None
+    block = _block(problem, [first], depthwise, project)
+    given = next((part for part in before if isinstance(part, ElementwiseProblem)), None)
+    return None if block is None else replace(block, given=given)
+
+
+def excited_block_of(problem: FusionProblem) -> Block | None:
+    """Returns a fusion as a block with squeeze-and-excite; None where its layers are others."""
+    if len(problem.parts) not in map(len, EXCITED_PATTERNS):
+        return None
+    *first, depthwise, _, _, _, _, project = problem.parts
+    before = len(first)
+    block = _block(problem, first, depthwise, project)
+    layer = layer_within(problem, before + 1, (before, 0))
+    if block is None or layer is None or layer.tensors or not all(map(is_product, first)):
+        return None
+    return replace(block, excite=layer)
+
+
+def _block(problem: FusionProblem, first: Sequence[Problem], depthwise: Problem,
+           project: Problem) -> Block | None:
+    """Returns a block of which each part first reads what the one before it writes; None where its
+    convolutions are others. first: the convolution that expands, if any."""
+    convolutions = [part for part in (*first, depthwise, project)
+                    if isinstance(part, Conv2dProblem)]
+    if len(convolutions) != len(first) + 2 or not isinstance(depthwise, Conv2dProblem) or (
+            not isinstance(project, Conv2dProblem) or not depthwise.is_depthwise):
+        return None
+    if project.kernel != (1, 1) or project.groups > 1:
+        return None
+    chained = all((number - 1, 0) in sources and (
+        sources[0] == (number - 1, 0) or isinstance(part, ElementwiseProblem))
+        for number, (part, sources) in enumerate(zip(problem.parts, problem.sources, strict=True))
+        if number)
+    if not chained or problem.sources[0][0] != ENTRY:
+        return None
+    return Block(problem, convolutions[0] if first else None, depthwise, project)
+
+
+def of_batch(block: Block, batch: int) -> Block:
+    """Returns a block for another number of images."""
+    problem = replace(block.problem, parts=tuple(
+        _with_batch(part, batch) for part in block.problem.parts))
+    other = (excited_block_of(problem) if block.excite is not None
+             else stem_block_of(problem) if block.gathers
+             else block_of(problem, block.expand is not None))
+    assert other is not None
+    return other
+
+
+def _with_batch(part: Problem, batch: int) -> Problem:
+    """Returns a part of a block for another number of images."""
+    if isinstance(part, ReduceProblem | PoolProblem):
+        return replace(part, input=default_spec((batch, *part.input.shape[1:])))
+    if isinstance(part, ElementwiseProblem):
+        return replace(part, operands=tuple(
+            spec if index in part.constants else default_spec((batch, *spec.shape[1:]))
+            for index, spec in enumerate(part.operands)))
+    assert isinstance(part, Conv2dProblem)
+    return replace(part, batch=batch)
+
+
+def reason_apart(block: Block) -> str | None:
+    """Returns why no kernel computes a block as one, as shown to the user; None where one may."""
+    last = len(block.problem.parts) - 1
+    if block.problem.exits != ((last, 0),):
+        return "a value inside the block is read elsewhere"
+    for name, part in (("expands", block.expand), ("projects", block.project)):
+        if part is not None and part.kernel == (1, 1) and not part.is_pointwise:
+            return f"{name} with stride {part.stride} and pads {part.pads}, takes neither"
+    depthwise = block.depthwise
+    if depthwise.out_channels != depthwise.channels:
+        return (f"the depthwise convolution makes {depthwise.out_channels} channels of "
+                f"{depthwise.channels}")
+    if depthwise.dilation != (1, 1):
+        return f"the depthwise convolution has dilation {depthwise.dilation}, takes none"
+    if max(depthwise.kernel) > LARGEST_KERNEL:
+        size = "x".join(map(str, depthwise.kernel))
+        return f"the depthwise filters are {size}, takes at most {LARGEST_KERNEL} rows and columns"
+    inner = block.convolutions[:-1]
+    if block.excite is not None:
+        small = (block.excite.squeeze, block.excite.excite)
+        if not all(part.is_pointwise for part in small):
+            return "a product of squeeze-and-excite has a stride or padding, takes neither"
+        inner += small
+    if any(part.epilogue.tensor_count for part in inner):
+        return "adds a tensor inside the block"
+    if any(source != ENTRY for source in block.problem.sources[last][1:]):
+        return "adds something other than its input to its result"
+    if block.project.epilogue.tensor_count > 1:
+        return "adds its input to its result more than once"
+    return None
+
+
+def epilogues(block: Block) -> dict[str, tuple[int, Epilogue]]:
+    """Returns the number of the part and the epilogue of each convolution, by the prefix that their
+    macros have in kernels."""
+    names = ("EXPAND_", "DEPTHWISE_", "PROJECT_")[-len(block.convolutions):]
+    return {name: (block.part(part), part.epilogue)
+            for name, part in zip(names, block.convolutions, strict=True)}

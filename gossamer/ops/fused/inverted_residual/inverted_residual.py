@@ -1,0 +1,267 @@
+"""The algorithms inverted_residual and separable compute a block of MobileNet as one kernel of the
+dialect, which runs on any device that compiles kernels."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from gossamer.device.base import Argument, Device
+from gossamer.device.source import KernelSource
+from gossamer.ops.algorithm import State, Variant
+from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
+from gossamer.ops.fused.algorithm import FusionAlgorithm
+from gossamer.ops.fused.inverted_residual.block import Block, block_of, epilogues, reason_apart
+from gossamer.ops.fused.problem import FusionProblem
+from gossamer.ops.launch import Launch, input_buffer, output_buffer
+from gossamer.ops.strided import cannot_compile, layout_variants
+from gossamer.ops.weights import Weights
+
+RunTimeBuffer = Callable[..., Argument]
+"""An argument of a Launch that stands for memory which is known when it runs."""
+
+_SOURCE = Path(__file__).with_name("inverted_residual.cl")
+_MOST_SUMS = 6
+"""Units of the projection that fit the registers of a work-item."""
+_OUTPUTS = (49, 64, 32, 16)
+"""Outputs of a tile for all channels, about, those preferred first."""
+_CHUNKS = (32, 16, 8)
+_WORK_GROUPS = (64, 128, 256)
+_MOST_SHARED = 48 * 1024
+"""Bytes of shared memory beyond which a work-group is alone on a compute unit."""
+CONFIGS = 3
+"""Tiles that are offered."""
+_AT_ONCE = 2
+"""Work-groups of a compute unit that are computed at once."""
+_PRODUCTS = 400.0
+"""Multiplications of a work-item in a microsecond."""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """The outputs of a work-group, and the hidden channels that it computes at once.
+
+    rows, columns: the outputs. chunk: hidden channels. work_group: work-items.
+    """
+
+    rows: int
+    columns: int
+    chunk: int
+    work_group: int
+
+    @property
+    def config(self) -> tuple[tuple[str, int], ...]:
+        """The tile as the config of a variant."""
+        return tuple(asdict(self).items())
+
+    @classmethod
+    def of(cls, variant: Variant) -> Tile:
+        """Returns the tile of a variant."""
+        return cls(*(variant[field.name] for field in fields(cls)))
+
+    def sums(self, block: Block) -> int:
+        """Returns the units of the projection of a work-item."""
+        units = -(-self.rows * self.columns // 4) * -(-block.out_channels // 4)
+        return -(-units // self.work_group)
+
+    def hidden(self, block: Block) -> int:
+        """Returns the hidden channels with those that fill the last chunk."""
+        return -(-block.hidden // self.chunk) * self.chunk
+
+    def shared_bytes(self, block: Block) -> int:
+        """Returns the bytes of shared memory of a work-group."""
+        height, width = block.halo(self.rows, self.columns)
+        return 4 * self.chunk * (height * width + -(-self.rows * self.columns // 4) * 4)
+
+    def products(self, block: Block) -> float:
+        """Returns the multiplications of a launch for an image, with those of windows that overlap
+        and of outputs outside of the image."""
+        p = block.depthwise
+        tiles = self.count(block)
+        height, width = block.halo(self.rows, self.columns)
+        pixels = min(height, p.height) * min(width, p.width)
+        hidden = self.hidden(block)
+        outputs = -(-self.rows * self.columns // 4) * 4
+        expanded = pixels * (block.channels if block.expand is not None else 1)
+        # a tap costs the load of an input besides
+        return tiles * hidden * (expanded + 2 * outputs * p.kernel[0] * p.kernel[1]
+                                 + outputs * block.out_channels)
+
+    def count(self, block: Block) -> int:
+        """Returns the tiles of an image."""
+        p = block.depthwise
+        return -(-p.out_height // self.rows) * -(-p.out_width // self.columns)
+
+    def expected_us(self, block: Block, device: Device) -> float:
+        """Returns the expected time of all images."""
+        tiles = self.count(block)
+        waves = -(-tiles * block.depthwise.batch
+                  // (_AT_ONCE * max(1, device.limits.compute_units)))
+        return waves * self.products(block) / max(1, tiles) / (_PRODUCTS * self.work_group)
+
+
+class _FusedBlock(FusionAlgorithm, abc.ABC):
+    """A block as one kernel. expands: whether the block begins with an expansion."""
+
+    expands: ClassVar[bool]
+
+    def recognises(self, problem: FusionProblem) -> bool:
+        return block_of(problem, self.expands) is not None
+
+    def supports(self, problem: FusionProblem, device: Device) -> str | None:
+        block = block_of(problem, self.expands)
+        if block is None:
+            return "the layers are no such block"
+        if (reason := cannot_compile(problem, device) or reason_apart(block)) is not None:
+            return reason
+        if not fitting_tiles(block, device):
+            return (f"{block.hidden} hidden and {block.out_channels} output channels of a tile do "
+                    f"not fit the registers and {device.limits.shared_bytes} bytes of shared "
+                    "memory of a work-group")
+        return None
+
+    def variants(self, problem: FusionProblem, device: Device) -> Iterator[Variant]:
+        block = block_of(problem, self.expands)
+        assert block is not None
+        for tile in fitting_tiles(block, device)[:CONFIGS]:
+            for variant in layout_variants(problem, ("NHWC",), tile.config):
+                yield variant
+                yield variant.as_fp16
+
+    def expected_us(self, problem: FusionProblem, variant: Variant, device: Device) -> float | None:
+        block = block_of(problem, self.expands)
+        assert block is not None
+        return Tile.of(variant).expected_us(block, device)
+
+    def prepare(self, weights: Weights, problem: FusionProblem, variant: Variant,
+                device: Device) -> State:
+        block = block_of(problem, self.expands)
+        assert block is not None
+        y = variant.outputs[0]
+        if y.size == 0:
+            return State(problem, variant, device)
+        tile = Tile.of(variant)
+        return State(problem, variant, device, [
+            block_launch(weights, block, tile, variant, device, input_buffer(0), output_buffer(0))])
+
+
+class InvertedResidual(_FusedBlock):
+    """An expansion, a depthwise convolution and a projection as one kernel, in which the expanded
+    tensor stays in shared memory."""
+
+    name = "inverted_residual"
+    patterns = (("conv2d", "conv2d", "conv2d"),)
+    expands = True
+
+
+class Separable(_FusedBlock):
+    """A depthwise convolution and a 1x1 convolution as one kernel, in which the tensor between them
+    stays in shared memory."""
+
+    name = "separable"
+    patterns = (("conv2d", "conv2d"),)
+    expands = False
+
+
+def fitting_tiles(block: Block, device: Device) -> list[Tile]:
+    """Returns the tiles that fit the device, those expected to be fastest first."""
+    p = block.depthwise
+    most = min(_MOST_SHARED, device.limits.shared_bytes)
+    fitting = []
+    for outputs in _OUTPUTS:
+        # a tile is about as high as it is wide, and not larger than the image
+        columns = max(1, min(p.out_width, round(outputs**0.5)))
+        rows = max(1, min(p.out_height, outputs // columns))
+        for chunk in _CHUNKS:
+            tiles = [tile for work_group in _WORK_GROUPS
+                     if work_group <= device.limits.sure_work_group_size
+                     and (tile := Tile(rows, columns, chunk, work_group)).sums(block) <= _MOST_SUMS
+                     and tile.shared_bytes(block) <= most]
+            if tiles:
+                fitting.append(tiles[0])
+                break
+    return sorted(dict.fromkeys(fitting), key=lambda tile: tile.products(block))
+
+
+def block_launch(weights: Weights, block: Block, tile: Tile, variant: Variant, device: Device,
+                 x: RunTimeBuffer, y: RunTimeBuffer, *, convolves: bool = True,
+                 projects: bool = True, totals: RunTimeBuffer | None = None,
+                 gates: RunTimeBuffer | None = None) -> Launch:
+    """Returns the launch of the kernel that computes a block or a part of one.
+
+    convolves: whether the depthwise convolution and what is before it are computed; else x are its
+    results, as the launch that does not project writes them, and `gates` what scales them.
+    projects: whether the projection is computed; else y are the results of the depthwise
+    convolution and `totals` their sums over each tile.
+    """
+    p, chunk = block.depthwise, tile.chunk
+    hidden, out_channels = tile.hidden(block), -(-block.out_channels // 4) * 4
+    expands = convolves and block.expand is not None
+    computed = {"EXPAND_": expands, "DEPTHWISE_": convolves, "PROJECT_": projects}
+    macros: dict[str, object] = {f"{prefix}EPILOGUE_PARAMETERS": "" for prefix in computed}
+    operands = []
+    for prefix, (number, epilogue) in epilogues(block).items():
+        if computed[prefix]:
+            macros |= epilogue_macros(epilogue, tensor_dtype=variant.outputs[0].dtype,
+                                      prefix=prefix)
+            is_last = prefix == "PROJECT_"
+            operands += epilogue_arguments(
+                epilogue, weights, 0, block.out_channels if is_last else block.hidden,
+                prefix=f"{number}.", multiple=4 if is_last else chunk)
+    if block.excite is not None:
+        macros |= epilogue_macros(block.excite.scale, prefix="SCALE_")
+    kernel, stride = (p.kernel, p.stride) if convolves else ((1, 1), (1, 1))
+    source = KernelSource.of(_SOURCE, "inverted_residual", {
+        "TILE_H": tile.rows, "TILE_W": tile.columns, "CHUNK": chunk,
+        "WORK_GROUP_SIZE": tile.work_group, "SUMS": tile.sums(block),
+        "KERNEL_H": kernel[0], "KERNEL_W": kernel[1],
+        "STRIDE_Y": stride[0], "STRIDE_X": stride[1],
+        "EXPANDS": int(expands), "CONVOLVES": int(convolves), "PROJECTS": int(projects),
+        "PADDED": int(hidden != block.hidden), "VECTOR": int(block.out_channels % 4 == 0),
+        "HALVES": int(variant.precision == "fp16"), **macros})
+    expand = depthwise = project = None
+    if expands:
+        expand = weights.packed(f"channels by {hidden}, expand", pack_pointwise(0, hidden))
+    if convolves:
+        depthwise = weights.packed(f"taps by {hidden}, depthwise",
+                                   _pack_depthwise(block.part(p), hidden))
+    if projects:
+        project = weights.packed(f"{hidden} by channels, project", pack_pointwise(
+            block.part(block.project), out_channels, hidden))
+    sizes = (p.height, p.width) if convolves else (p.out_height, p.out_width)
+    return Launch(
+        device.compile(source),
+        (-(-p.out_width // tile.columns), -(-p.out_height // tile.rows), p.batch),
+        (tile.work_group, 1, 1),
+        (x, expand, depthwise, project, y, totals, gates, block.channels if convolves else hidden,
+         block.hidden, hidden, block.out_channels, out_channels // 4, *sizes, p.out_height,
+         p.out_width, *(p.pads[:2] if convolves else (0, 0)), *operands))
+
+
+def pack_pointwise(part: int, columns: int, rows: int | None = None
+                    ) -> Callable[[Mapping[str, np.ndarray]], np.ndarray]:
+    """Returns a function that packs the weights of a 1x1 convolution as (input channels, output
+    channels), with zeros beyond its own channels."""
+    def pack(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+        weight = arrays[f"{part}.weight"].astype(np.float32)
+        matrix = weight.reshape(weight.shape[0], -1).T
+        packed = np.zeros((matrix.shape[0] if rows is None else rows, columns), np.float32)
+        packed[:matrix.shape[0], :matrix.shape[1]] = matrix
+        return packed
+    return pack
+
+
+def _pack_depthwise(part: int, columns: int) -> Callable[[Mapping[str, np.ndarray]], np.ndarray]:
+    """Returns a function that packs depthwise weights as (taps, channels)."""
+    def pack(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+        weight = arrays[f"{part}.weight"].astype(np.float32)
+        taps = weight.reshape(weight.shape[0], -1).T
+        packed = np.zeros((taps.shape[0], columns), np.float32)
+        packed[:, :taps.shape[1]] = taps
+        return packed
+    return pack

@@ -1,0 +1,252 @@
+"""The algorithms inverted_residual_mma, separable_mma, stem_mma and squeeze_excite_mma compute a
+block of MobileNet as one kernel for NVIDIA GPUs, with tensor cores."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from gossamer.device.base import Argument, Device
+from gossamer.device.limits import Limits
+from gossamer.device.source import KernelSource
+from gossamer.ops.algorithm import PRECISIONS, State, Variant
+from gossamer.ops.conv2d.sparse.common.tensor_cores import CYCLES_PER_MICROSECOND
+from gossamer.ops.fused.algorithm import FusionAlgorithm
+from gossamer.ops.fused.inverted_residual.block import (
+    EXCITED_PATTERNS,
+    Block,
+    block_of,
+    excited_block_of,
+    of_batch,
+    reason_apart,
+    stem_block_of,
+)
+from gossamer.ops.fused.inverted_residual.macros import block_macros
+from gossamer.ops.fused.inverted_residual.packing import (
+    pack_chunks,
+    pack_constants,
+    pack_excite,
+    pack_small_constants,
+    pack_squeeze,
+)
+from gossamer.ops.fused.inverted_residual.sizes import BlockTile
+from gossamer.ops.fused.inverted_residual.tiles import BATCHES, fits, tilings
+from gossamer.ops.fused.inverted_residual.tiling import BlockTiling
+from gossamer.ops.fused.problem import FusionProblem
+from gossamer.ops.image import given_arguments
+from gossamer.ops.launch import Launch, input_buffer, output_buffer
+from gossamer.ops.strided import cannot_compile, layout_variants
+from gossamer.ops.weights import Weights
+
+_SOURCE = Path(__file__).with_name("inverted_residual_mma.cu")
+_CONFIGS = 4
+"""Tiles that are offered for each of some batch sizes."""
+_LARGE_CONFIGS = 3
+"""Further tiles that are offered of those with larger clusters than every device has room for."""
+_SURE_CLUSTER = 8
+"""Work-groups of a cluster that find room on every device with clusters."""
+_MULTIPLE = 8
+"""Number of which channels have to be a multiple, so that 16 bytes hold neighbouring ones."""
+
+
+class _FusedBlockMma(FusionAlgorithm, abc.ABC):
+    """A block as one kernel of clusters of work-groups."""
+
+    @abc.abstractmethod
+    def block_of(self, problem: FusionProblem) -> Block | None:
+        """Returns a fusion as a block; None where its layers are others than the algorithm's."""
+
+    def recognises(self, problem: FusionProblem) -> bool:
+        return self.block_of(problem) is not None
+
+    def supports(self, problem: FusionProblem, device: Device) -> str | None:
+        if not device.limits.mma:
+            return f"{device.name} has no tensor cores for float16 and TF32 (sm_80 or newer)"
+        block = self.block_of(problem)
+        if block is None:
+            return "the layers are no such block"
+        if (reason := cannot_compile(problem, device) or reason_apart(block)) is not None:
+            return reason
+        channels = (block.channels, block.out_channels)
+        if any(count % _MULTIPLE for count in channels[block.gathers:]):
+            return f"{channels[0]} to {channels[1]} channels, takes multiples of {_MULTIPLE}"
+        if not problem.outputs[0].size or any(fits(block, precision, device.limits)
+                                              for precision in reversed(PRECISIONS)):
+            return None
+        p, sizes = block.depthwise, (f"{block.channels} channels by {block.hidden} hidden and "
+                                     f"{block.out_channels} output channels")
+        if block.excite is None:
+            return f"{sizes} do not fit the shared memory and registers of a work-group"
+        return (f"{sizes} of a whole image of {p.out_height}x{p.out_width} do not fit the shared "
+                f"memory and registers of {device.limits.cluster} work-groups")
+
+    def variants(self, problem: FusionProblem, device: Device) -> Iterator[Variant]:
+        return self._variants(problem, device, PRECISIONS, PRECISIONS)
+
+    def variants_in(self, problem: FusionProblem, device: Device,
+                    precisions: Sequence[str]) -> Iterator[Variant]:
+        block = self.block_of(problem)
+        assert block is not None
+        fitting = [precision for precision in dict.fromkeys((precisions[-1], *precisions))
+                   if fits(block, precision, device.limits)]
+        # with squeeze-and-excite whole images take other tiles in each precision
+        ranked = fitting if block.excite is not None else fitting[:1]
+        return self._variants(problem, device, precisions, ranked)
+
+    def _variants(self, problem: FusionProblem, device: Device, precisions: Sequence[str],
+                  ranked: Sequence[str]) -> Iterator[Variant]:
+        """Yields the variants of some precisions with the tiles that are expected to be fast in
+        those of `ranked`."""
+        block = self.block_of(problem)
+        assert block is not None
+        for tile in _tiles(block, ranked, device.limits):
+            (plain,) = layout_variants(problem, ("NHWC",), tuple(asdict(tile).items()))
+            for precision in precisions:
+                if BlockTiling(block, tile, precision).unfit(device.limits) is None:
+                    variant = (plain.as_fp16 if precision == "fp16" else
+                               replace(plain, precision=precision))
+                    # an image is read as the network gets it
+                    yield (replace(variant, inputs=problem.inputs) if block.gathers else variant)
+
+    def _divided(self, problem: FusionProblem, variant: Variant) -> BlockTiling:
+        block = self.block_of(problem)
+        assert block is not None
+        tile = BlockTile(**{key: int(value) for key, value in variant.config})
+        return BlockTiling(block, tile, variant.precision)
+
+    def expected_us(self, problem: FusionProblem, variant: Variant, device: Device) -> float | None:
+        if not problem.outputs[0].size:
+            return None
+        return self._divided(problem, variant).cycles(device.limits) / CYCLES_PER_MICROSECOND
+
+    def prepare(self, weights: Weights, problem: FusionProblem, variant: Variant,
+                device: Device) -> State:
+        if not problem.outputs[0].size:
+            return State(problem, variant, device)
+        divided = self._divided(problem, variant)
+        block, tile, p = divided.block, divided.tile, divided.block.depthwise
+        # devices with clusters copy many bytes at once
+        bulk = device.limits.cluster > 1
+        architectures = (("sm_90a",) if tile.wgmma else
+                         ("sm_90" if bulk else "sm_80", "sm_100"))
+        kernel = device.compile(KernelSource.of(
+            _SOURCE, "fused_block",
+            block_macros(divided, variant.outputs[0].dtype, bulk=bulk),
+            architectures=architectures, dynamic_shared=True,
+            begins_early=True))
+        chunks = weights.packed(f"chunks of {tile.chunk}, {variant.precision}, {tile.wgmma}",
+                                lambda arrays: pack_chunks(divided, arrays))
+        constants = weights.packed("constants of the results",
+                                   lambda arrays: pack_constants(block, arrays))
+        groups = (tile.cluster * -(-p.out_width // tile.columns), -(-p.out_height // tile.rows),
+                  p.batch)
+        small: tuple[Argument, ...] = ()
+        if block.excite is not None:
+            of_layer = f"{divided.hidden} channels, {variant.precision}"
+            small = (
+                weights.packed(f"squeeze {of_layer}",
+                               lambda arrays: pack_squeeze(divided, arrays)),
+                weights.packed(f"excite {of_layer}", lambda arrays: pack_excite(divided, arrays)),
+                weights.packed(f"constants of squeeze and excite, {divided.hidden}",
+                               lambda arrays: pack_small_constants(divided, arrays)))
+        image: tuple[Argument, ...] = ()
+        if block.expand is not None and block.gathers:
+            image = (block.expand.height, block.expand.width, *block.expand.pads[:2],
+                     *given_arguments(weights, block.given))
+        arguments = (input_buffer(0), chunks, constants, output_buffer(0), block.hidden, p.height,
+                     p.width, p.out_height, p.out_width, *p.pads[:2], *small, *image)
+        return State(problem, variant, device, [
+            Launch(kernel, groups, (32 * tile.warps, 1, 1), arguments, divided.shared_bytes)])
+
+
+class InvertedResidualMma(_FusedBlockMma):
+    """An expansion, a depthwise convolution and a projection as one kernel, in which the expanded
+    tensor stays in shared memory and work-groups share the hidden channels."""
+
+    name = "inverted_residual_mma"
+    patterns = (("conv2d", "conv2d", "conv2d"),)
+
+    def block_of(self, problem: FusionProblem) -> Block | None:
+        return block_of(problem, expands=True)
+
+
+class SeparableMma(_FusedBlockMma):
+    """A depthwise convolution and a 1x1 convolution as one kernel, in which the tensor between them
+    stays in shared memory and work-groups share its channels."""
+
+    name = "separable_mma"
+    patterns = (("conv2d", "conv2d"),)
+
+    def block_of(self, problem: FusionProblem) -> Block | None:
+        return block_of(problem, expands=False)
+
+
+class StemMma(_FusedBlockMma):
+    """A network's first convolution and the separable convolution behind it as one kernel, which
+    reads the image as the network gets it: float32 in NCHW, or what callers give, such as bytes in
+    NHWC, that it turns into the image's numbers."""
+
+    name = "stem_mma"
+    patterns = (("conv2d", "conv2d", "conv2d"), ("elementwise", "conv2d", "conv2d", "conv2d"))
+
+    def block_of(self, problem: FusionProblem) -> Block | None:
+        return stem_block_of(problem)
+
+
+class SqueezeExciteMma(_FusedBlockMma):
+    """A block with a squeeze-and-excite layer as one kernel, in which a cluster of work-groups
+    keeps the hidden channels of a whole image in shared memory."""
+
+    name = "squeeze_excite_mma"
+    patterns = EXCITED_PATTERNS
+
+    def block_of(self, problem: FusionProblem) -> Block | None:
+        return excited_block_of(problem)
+
+
+def _tiles(block: Block, ranked: Sequence[str], limits: Limits) -> Iterator[BlockTile]:
+    """Yields the tiles that are offered in some precisions, each once, those of the first precision
+    first. No images take any tile."""
+    if not block.depthwise.outputs[0].size:
+        yield BlockTile(1, 1, 16, 1, 1)
+        return
+    known = set[BlockTile]()
+    for precision in ranked:
+        for tile in _offered(block, precision, limits):
+            if tile not in known:
+                known.add(tile)
+                yield tile
+
+
+def _offered(block: Block, precision: str, limits: Limits) -> Iterator[BlockTile]:
+    """Yields the tiles that are offered: those for the block's batch size, where it is one of
+    BATCHES, before those for others, which are computed when they are asked for; of each of these
+    the ones that are expected to be fastest at the block's batch size first."""
+    batch = block.depthwise.batch
+    known: dict[BlockTile, None] = {}
+    for batches in ([batch], [other for other in BATCHES if other != batch]
+                    ) if batch in BATCHES else (BATCHES,):
+        tiles = dict.fromkeys(tile for other in batches for tile in _best(block, other, precision,
+                                                                         limits))
+        order = sorted((tile for tile in tiles if tile not in known),
+                       key=lambda tile: BlockTiling(block, tile, precision).cycles(limits))
+        # the first is taken without being tried where nothing is measured
+        yield from sorted(order, key=lambda tile: tile is not next(
+            (sure for sure in order if sure.cluster <= _SURE_CLUSTER), None))
+        known.update(tiles)
+
+
+def _best(block: Block, batch: int, precision: str, limits: Limits) -> list[BlockTile]:
+    """Returns the tiles that are expected to be fastest at a batch size, of those with as many
+    outputs and of wgmma or mma only one, and with squeeze-and-excite, where all have the whole
+    image, of those with clusters of one size; a few more have larger clusters than every device has
+    room for."""
+    best: dict[bool, dict[tuple[int, int], BlockTile]] = {False: {}, True: {}}
+    for divided in tilings(of_batch(block, batch), precision, limits):
+        tile = divided.tile
+        best[tile.cluster > _SURE_CLUSTER].setdefault(
+            (tile.rows * tile.columns if block.excite is None else tile.cluster, tile.wgmma), tile)
+    sure, large = (list(tiles.values()) for tiles in best.values())
+    return [*sure[:_CONFIGS], *large[:_CONFIGS - len(sure[:_CONFIGS]) + _LARGE_CONFIGS]]

@@ -1,0 +1,164 @@
+"""The sizes of a block that is divided among the work-groups of inverted_residual_mma."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+from gossamer.ops.fused.inverted_residual.block import Block
+
+ROWS = 16
+"""Pixels of a tile that is multiplied at once."""
+WARPGROUP_WARPS = 4
+"""Tiles of pixels that the four warps of a warpgroup multiply together."""
+_PAIR_WORDS = 32
+"""Words of 16 bytes of a step's weights for a pair of tiles of channels."""
+_MOST_TAPS = 25
+"""Taps of a depthwise filter that tensor cores convolve: more inputs do not fit the registers."""
+_MOST_STRIDE = 2
+"""Rows from one output to the next up to which tensor cores convolve."""
+DEPTHS = {"fp16": 16, "tf32": 8, "fp32": 8}
+"""Input channels of a step, by precision."""
+
+
+@dataclass(frozen=True)
+class BlockTile:
+    """The work of a cluster of work-groups.
+
+    rows, columns: the outputs of the cluster. chunk: hidden channels that a work-group computes at
+    once, a multiple of 16. cluster: work-groups that take turns with the chunks. warps: warps of a
+    work-group. wgmma: 1 where four warps multiply together by wgmma (sm_90a), 0 where each does by
+    mma.
+    """
+
+    rows: int
+    columns: int
+    chunk: int
+    cluster: int
+    warps: int
+    wgmma: int = 0
+
+
+@dataclass(frozen=True)
+class BlockSizes:
+    """The sizes of a block that is divided into tiles, as they follow from both. precision: "fp32",
+    "tf32" or "fp16"."""
+
+    block: Block
+    tile: BlockTile
+    precision: str
+
+    @property
+    def _word(self) -> int:
+        """Elements of 16 bytes."""
+        return 8 if self.precision == "fp16" else 4
+
+    @cached_property
+    def halo(self) -> tuple[int, int]:
+        """Rows and columns of the windows of a tile."""
+        return self.block.halo(self.tile.rows, self.tile.columns)
+
+    @cached_property
+    def _warpgroup_warps(self) -> int:
+        """Warps that multiply together: 4 with wgmma, else 1; each has a tile of pixels."""
+        return WARPGROUP_WARPS if self.tile.wgmma else 1
+
+    @cached_property
+    def _warpgroups(self) -> int:
+        """Warpgroups of a work-group, each of _warpgroup_warps warps."""
+        return self.tile.warps // self._warpgroup_warps
+
+    @cached_property
+    def _windows(self) -> int:
+        """Pixels under a tile's windows, at most."""
+        p = self.block.depthwise
+        return min(self.halo[0], p.height) * min(self.halo[1], p.width)
+
+    @cached_property
+    def pixel_tiles(self) -> int:
+        """Tiles of 16 pixels that hold a tile's outputs."""
+        return -(-self.tile.rows * self.tile.columns // ROWS)
+
+    @cached_property
+    def chunks(self) -> int:
+        """Chunks of hidden channels."""
+        return -(-self.block.hidden // self.tile.chunk)
+
+    @property
+    def hidden(self) -> int:
+        """Hidden channels with those that fill the last chunk."""
+        return self.chunks * self.tile.chunk
+
+    @cached_property
+    def own_chunks(self) -> int:
+        """Chunks that a work-group computes, at most."""
+        return -(-self.chunks // self.tile.cluster)
+
+    @property
+    def stages(self) -> int:
+        """Chunks whose weights are in shared memory at once."""
+        return min(self.own_chunks, 2)
+
+    @cached_property
+    def expand_steps(self) -> int:
+        """Steps of the expansion's input channels; 0 without an expansion."""
+        return -(-self.block.expanded_inputs // DEPTHS[self.precision])
+
+    @property
+    def operands(self) -> int:
+        """Numbers of a pixel of the block's input in shared memory: its channels, or what is
+        gathered for it, with zeros up to whole steps."""
+        if self.block.gathers:
+            return self.expand_steps * DEPTHS[self.precision]
+        return self.block.channels
+
+    @property
+    def project_steps(self) -> int:
+        """Steps of a chunk's hidden channels."""
+        return self.tile.chunk // DEPTHS[self.precision]
+
+    @cached_property
+    def out_pairs(self) -> int:
+        """Pairs of tiles of 8 output channels."""
+        return -(-self.block.out_channels // 16)
+
+    @cached_property
+    def expand_words(self) -> int:
+        """Words of 16 bytes of the expansion's weights for a chunk."""
+        return self.expand_steps * (self.tile.chunk // 16) * _PAIR_WORDS
+
+    @cached_property
+    def constants(self) -> tuple[int, int, int]:
+        """Constants that a channel has in the epilogue of the expansion, of the depthwise
+        convolution and of the projection."""
+        counts = [part.epilogue.operands.count("channel") for part in self.block.convolutions]
+        first, second, third = counts if len(counts) == 3 else (0, *counts)
+        return first, second, third
+
+    @cached_property
+    def constant_words(self) -> int:
+        """Words of 16 bytes of the taps and constants of a chunk."""
+        taps = math.prod(self.block.depthwise.kernel)
+        if self.convolves:
+            return (taps * self.tile.chunk // 8
+                    + sum(self.constants[:2]) * self.tile.chunk // 4)
+        return (taps + sum(self.constants[:2])) * self.tile.chunk // 4
+
+    @cached_property
+    def weight_words(self) -> int:
+        """Words of 16 bytes of all that a chunk needs."""
+        return (self.expand_words + self.constant_words
+                + self.project_steps * self.out_pairs * _PAIR_WORDS)
+
+    @property
+    def fragments(self) -> int:
+        """Tiles of 16 pixels and 8 channels of a tile's results."""
+        return self.pixel_tiles * (self.block.out_channels // 8)
+
+    @cached_property
+    def convolves(self) -> bool:
+        """Whether tensor cores compute the depthwise convolution."""
+        p = self.block.depthwise
+        return (self.precision == "fp16" and math.prod(p.kernel) <= _MOST_TAPS
+                and p.stride[0] <= _MOST_STRIDE)

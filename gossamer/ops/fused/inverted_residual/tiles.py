@@ -1,0 +1,87 @@
+"""The tiles into which a block is divided for inverted_residual_mma, those expected to be fastest
+first."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from gossamer.device.limits import Limits
+from gossamer.ops.fused.inverted_residual.block import Block, of_batch
+from gossamer.ops.fused.inverted_residual.sizes import BlockTile
+from gossamer.ops.fused.inverted_residual.tiling import WARPS, BlockTiling
+
+_SHAPES = ((1, 4), (2, 4), (4, 4), (2, 7), (7, 2), (4, 7), (7, 4), (4, 8), (7, 7), (8, 8), (7, 14),
+           (8, 16), (14, 14), (16, 16))
+"""Rows and columns of a tile of outputs, about."""
+_CHUNKS = (16, 32, 48, 64, 96, 128)
+BATCHES = (1, 64)
+"""Batch sizes of which the best tiles are offered at any batch size, so that a plan for one serves
+others."""
+_CLUSTERS = (1, 2, 3, 4, 6, 8, 10, 12, 15, 16)
+_MOST_SHARED = 3
+"""Work-groups of a launch for each multiprocessor up to which they share hidden channels."""
+
+
+@lru_cache(maxsize=1024)
+def tilings(block: Block, precision: str, limits: Limits) -> tuple[BlockTiling, ...]:
+    """Returns the tiles that the device can run, those expected to be fastest first."""
+    p = block.depthwise
+    if not p.outputs[0].size:
+        return ()
+    fitting = []
+    for rows, columns in _shapes(block):
+        groups = -(-p.out_height // rows) * -(-p.out_width // columns) * p.batch
+        for chunk in _CHUNKS:
+            if chunk >= block.hidden + 16:
+                continue
+            most = min(limits.cluster, -(-block.hidden // chunk))
+            clusters = _clusters(groups, most, limits.compute_units)
+            if block.excite is not None:
+                # the memory of a few work-groups may be too small for what is kept
+                clusters = [size for size in _CLUSTERS if size <= most]
+            for cluster in clusters:
+                for warps in WARPS:
+                    for wgmma in (0, 1):
+                        tile = BlockTile(rows, columns, chunk, cluster, warps, wgmma)
+                        divided = BlockTiling(block, tile, precision)
+                        if divided.unfit(limits) is None:
+                            fitting.append(divided)
+    return tuple(sorted(fitting, key=lambda divided: divided.cycles(limits)))
+
+
+def _clusters(groups: int, most: int, units: int) -> list[int]:
+    """Returns the sizes of clusters that are tried where `groups` of them are launched: the two
+    that just do and just do not give work to all compute units, and the largest one where that
+    leaves only few work-groups for each."""
+    sizes = [size for size in _CLUSTERS if size <= most]
+    filling = sum(size * groups < units for size in sizes)
+    tried = sizes[max(0, filling - 1):filling + 1]
+    if sizes[-1] * groups <= _MOST_SHARED * units:
+        tried.append(sizes[-1])
+    return list(dict.fromkeys(tried))
+
+
+def fits(block: Block, precision: str, limits: Limits) -> bool:
+    """Returns whether some tile of a block is offered to the device in a precision: at first of
+    those that need the least shared memory without a cluster, which are quickly looked through."""
+    if block.excite is None and any(
+            BlockTiling(block, BlockTile(rows, columns, _CHUNKS[0], 1, warps),
+                        precision).unfit(limits) is None
+            for rows, columns in _shapes(block) for warps in WARPS):
+        return True
+    return any(tilings(of_batch(block, batch), precision, limits) for batch in BATCHES)
+
+
+def _shapes(block: Block) -> list[tuple[int, int]]:
+    """Returns the rows and columns of tiles that are tried: with squeeze-and-excite, which scales
+    by means over the image, those of the whole image."""
+    p = block.depthwise
+    if block.excite is not None:
+        return [(p.out_height, p.out_width)]
+    return list(dict.fromkeys((_balanced(p.out_height, rows), _balanced(p.out_width, columns))
+                              for rows, columns in _SHAPES))
+
+
+def _balanced(size: int, most: int) -> int:
+    """Returns the height of tiles of at most a height, all about as high, that cover a size."""
+    return -(-size // -(-size // most))

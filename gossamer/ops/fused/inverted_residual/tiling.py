@@ -1,0 +1,320 @@
+"""How the warps of inverted_residual_mma share the tiles of a block, and the time that is expected
+of it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+from gossamer.device.limits import Limits
+from gossamer.ops.fused.inverted_residual.expected import (
+    ChunkWork,
+    Phase,
+    cycles_of_image,
+    cycles_of_wave,
+    cycles_with_excite,
+)
+from gossamer.ops.fused.inverted_residual.sizes import DEPTHS, ROWS, WARPGROUP_WARPS, BlockSizes
+from gossamer.ops.mma_precisions import CYCLES_OF_PRODUCT
+
+_MOST_SUMS = 96
+"""Sums of the projection that fit the registers of a work-item."""
+_MOST_EXCITED_SUMS = 48
+"""Sums of the projection that fit the registers of a work-item of 16 warps behind
+squeeze-and-excite in TF32 and float32, where sm_100 spilled more."""
+_MOST_SUMS_BESIDE = 24
+"""Sums of the projection beside which the registers hold two tiles of an expansion in float32."""
+_MOST_SUMS_AT_ONCE = {"fp16": 72, "tf32": 56}
+"""Sums of an expansion of more than _MOST_PAIRS and of the projection that fit the registers of a
+work-item together, where a multiprocessor has 16 warps; sm_100 spilled more."""
+_MOST_PAIRS = 4
+"""Pairs of a tile of pixels and two of channels whose sums fit beside those of any projection."""
+_WARPGROUP_SUMS = {24: 24, 20: 40, 16: 72}
+"""Sums of an expansion and of the projection by wgmma that fit the registers of a work-item
+together, by the warps of a multiprocessor; where it has 8 all do."""
+_LARGE_FILTER = 24
+"""Registers that a filter of more than _FEW_TAPS takes of these."""
+_MOST_SUMS_BESIDE_ROWS = 56
+"""Sums of an expansion and of the projection by wgmma beside which the registers of a work-item
+hold four rows of outputs of the depthwise convolution, where a multiprocessor has 16 warps."""
+_UNIT_BYTES, _RESERVED_BYTES = 233472, 1024
+"""Bytes of shared memory of a multiprocessor of sm_90a, and those that each work-group takes
+besides its own."""
+_MOST_GRID = 65535
+"""Work-groups that a grid may have along y and along z."""
+WARPS = (4, 8, 16)
+_OUTPUTS_AT_ONCE = (1, 2, 4, 7, 8)
+_FEW_TAPS, _FEW_WARPS = 9, 8
+"""Taps of a filter, and warps of a multiprocessor, up to which four rows of outputs are convolved
+at once."""
+_LOADED = {"fp16": 4.0, "tf32": 4.0, "fp32": 16.0}
+"""Cycles of a scheduler for loading a tile of 16 pixels, or the weights of 16 channels, for a step
+of input channels; in float32 with splitting each number."""
+_CYCLES_OF_PAIR = 8.0
+"""Cycles of all tensor cores for 64 pixels, 16 channels and a step of input channels by wgmma."""
+_WGMMA_LATENCY = 120.0
+"""Cycles from the first product of a warpgroup to where its sums can be read, besides those of the
+products."""
+_BARRIER_WORDS = 3
+"""Words of 16 bytes of the barriers for copies and sums."""
+_ACCESS = 4
+"""Cycles in which shared memory gives a warp 16 bytes a lane."""
+_CHAIN = {"fp16": 35.0, "tf32": 35.0, "fp32": 90.0}
+"""Cycles from one product to the next that adds to the same sums; in float32 those of three
+products and an addition."""
+
+
+@dataclass(frozen=True)
+class BlockTiling(BlockSizes):
+    """A block divided into tiles: how its warps share them, and the expected time."""
+
+    @cached_property
+    def row_tiles(self) -> int:
+        """Tiles of 16 pixels that hold what is under a tile's windows, with those that fill the
+        last unit of an expansion."""
+        of_unit = self.expand_tiles * self._warpgroup_warps
+        return -(-self._windows // (ROWS * of_unit)) * of_unit
+
+    @property
+    def expand_tiles(self) -> int:
+        """Tiles of 16 pixels that a warp expands at once. They share the weights, which are loaded,
+        and in float32 split, once for all."""
+        return self._expand_unit[0]
+
+    @property
+    def expand_pairs(self) -> int:
+        """Pairs of channel tiles that a warp expands at once, which share the pixels."""
+        return self._expand_unit[1]
+
+    @cached_property
+    def _expand_unit(self) -> tuple[int, int]:
+        """Returns the tiles of pixels, and the pairs of tiles of channels, that a warp expands at
+        once."""
+        if self.block.expand is None:
+            return 1, 1
+        pairs = self.tile.chunk // 16
+        if self.tile.wgmma:
+            units = [(1, count) for count in range(1, pairs + 1)
+                     if pairs % count == 0 and (count == 1 or self._fits_warpgroup(count))]
+        else:
+            units = [(tiles, count) for tiles in (1, 2, 3, 4) for count in range(1, 5)
+                     if pairs % count == 0 and self._fits(tiles, count)]
+        return min(units, key=lambda unit: self._expand_cycles(*unit).alone)
+
+    def _fits(self, tiles: int, pairs: int) -> bool:
+        """Returns whether the registers hold the sums of so many tiles of pixels and pairs of tiles
+        of channels of an expansion."""
+        if self.precision == "fp32":
+            several = self._windows > ROWS and self.tile.chunk // 16 >= self.tile.warps // 2
+            fits = self.sums <= _MOST_SUMS_BESIDE and several
+            return tiles == (2 if fits else 1) and tiles * pairs <= _MOST_PAIRS
+        return tiles * pairs <= _MOST_PAIRS or (
+            8 * tiles * pairs + self.sums <= _MOST_SUMS_AT_ONCE[self.precision])
+
+    def _fits_warpgroup(self, pairs: int) -> bool:
+        """Returns whether the registers hold the sums of so many pairs of tiles of channels of an
+        expansion by wgmma."""
+        most = _WARPGROUP_SUMS[max(WARPS)] if self.tile.warps == max(WARPS) else math.inf
+        return self._warpgroup_sums(pairs) <= most
+
+    @cached_property
+    def shared_bytes(self) -> int:
+        """Bytes of shared memory of a work-group."""
+        word, expands = self._word, self.block.expand is not None
+        x_row = self.expand_steps * DEPTHS[self.precision] // word + 1
+        chunk_row = self.tile.chunk // word + 1
+        results = self.constants[2] * self.block.out_channels // 4
+        beside = (results + self.row_tiles * 4 + _BARRIER_WORDS
+                  + self.stages * self.weight_words)
+        inputs = self.row_tiles * ROWS * x_row if expands else 0
+        expanded = math.prod(self.halo) * chunk_row * (1 if expands else self.stages)
+        convolved = self.pixel_tiles * ROWS * chunk_row
+        sums = 0
+        if self.tile.cluster > 1:
+            sums = -(-self.fragments // self.tile.cluster) * self.tile.cluster * 32
+        if self.block.excite is not None:
+            gates = (self.own_chunks * self.tile.chunk // 4
+                     + -(-(self.tile.cluster + 1) * self.block.excite.squeezed // 4))
+            # what is convolved stays, and the sums take the place of what is before it
+            return 16 * (max(inputs + expanded, sums) + self.own_chunks * convolved + gates
+                         + beside)
+        return 16 * (inputs + expanded + convolved + sums + beside)
+
+    @cached_property
+    def warpgroups_m(self) -> int:
+        """Warpgroups that share the channels of the projection; the others share its pixels.
+        Without wgmma a warpgroup is one warp."""
+        return min((count for count in (1, 2, 4, 8, 16) if self._warpgroups % count == 0 and (
+                        not self.tile.wgmma or self.out_pairs % count == 0)),
+                   key=lambda count: self._project_cycles(count).alone)
+
+    def _phase(self, issued: float, waited: float, shared: float) -> Phase:
+        """Returns a phase by the cycles in which each warp issues its instructions."""
+        return Phase(issued * self.tile.warps / 4, waited, shared)
+
+    def _sum_tiles(self, warpgroups_m: int) -> tuple[int, int]:
+        """Returns the pixel tiles and the pairs of channel tiles of a warp of the projection."""
+        of_warpgroups = -(-self.pixel_tiles // self._warpgroup_warps)
+        return (-(-of_warpgroups // (self._warpgroups // warpgroups_m)),
+                -(-self.out_pairs // warpgroups_m))
+
+    def _project_cycles(self, warpgroups_m: int) -> Phase:
+        tiles, pairs = self._sum_tiles(warpgroups_m)
+        if self.tile.wgmma:
+            return self._products(tiles, pairs, self.project_steps, tiles)
+        of_step = 2 * tiles * pairs * CYCLES_OF_PRODUCT[self.precision]
+        loaded = of_step + _LOADED[self.precision] * (tiles + pairs)
+        return self._phase(self.project_steps * loaded,
+                           self.project_steps * max(of_step, _CHAIN[self.precision]),
+                           self.project_steps * _ACCESS * (tiles + pairs) * self.tile.warps)
+
+    def _products(self, tiles: int, pairs: int, steps: int, loads: int) -> Phase:
+        """Returns products by wgmma, for which a warp loads its pixels."""
+        multiplied = steps * tiles * pairs * _CYCLES_OF_PAIR
+        return self._phase(multiplied, multiplied + 10 * steps * loads + _WGMMA_LATENCY,
+                           steps * (_ACCESS * loads + tiles * pairs) * self.tile.warps)
+
+    @cached_property
+    def sums(self) -> int:
+        """Sums of the projection of a work-item."""
+        tiles, pairs = self._sum_tiles(self.warpgroups_m)
+        return 8 * tiles * pairs
+
+    def _expand_cycles(self, tiles: int, pairs: int) -> Phase:
+        if self.tile.wgmma:
+            return self._warpgroup_expand_cycles(pairs)
+        units = -(-self._windows // (ROWS * tiles)) * (self.tile.chunk // 16 // pairs)
+        of_warp = -(-units // self.tile.warps)
+        of_step = 2 * tiles * pairs * CYCLES_OF_PRODUCT[self.precision]
+        finished = tiles * pairs * (24 if self.convolves else 60) + 40
+        loaded = of_step + _LOADED[self.precision] * (tiles + pairs)
+        waited = self.expand_steps * max(of_step, _CHAIN[self.precision]) + 2 * finished
+        stored = tiles * pairs * 8 // self._word
+        return self._phase(of_warp * (self.expand_steps * loaded + finished), of_warp * waited,
+                           units * _ACCESS * (self.expand_steps * (tiles + pairs) + stored))
+
+    def _warpgroup_expand_cycles(self, pairs: int) -> Phase:
+        """Returns the cycles of an expansion by wgmma."""
+        units = -(-self._windows // (ROWS * WARPGROUP_WARPS)) * (self.tile.chunk // 16 // pairs)
+        of_warpgroup = -(-units // self._warpgroups)
+        finished = pairs * (24 if self.convolves else 60) + 40
+        products = self._products(of_warpgroup, pairs, self.expand_steps, of_warpgroup)
+        stored = units * WARPGROUP_WARPS * _ACCESS * pairs * 8 // self._word
+        return Phase(products.issued + of_warpgroup * finished * self.tile.warps / 4,
+                     products.waited + of_warpgroup * 2 * finished, products.shared + stored)
+
+    @cached_property
+    def run(self) -> int:
+        """Outputs below one another that a warp convolves at once."""
+        return min((run for run in _OUTPUTS_AT_ONCE if self.tile.rows % run == 0),
+                   key=lambda run: self._product_cycles(run).alone)
+
+    @property
+    def rows_at_once(self) -> int:
+        """Rows of outputs of which a warp has sums at once in the depthwise convolution by
+        products: more where there are few warps, which leave registers and hide little waiting."""
+        warps = self.tile.warps * self.blocks_per_unit
+        few = warps <= _FEW_WARPS or (
+            self.tile.wgmma and warps <= max(WARPS)
+            and self._warpgroup_sums(self.expand_pairs) <= _MOST_SUMS_BESIDE_ROWS)
+        return 4 if few and math.prod(self.block.depthwise.kernel) <= _FEW_TAPS else 2
+
+    def _product_cycles(self, run: int) -> Phase:
+        """Returns the cycles of the depthwise convolution by products."""
+        p, tile = self.block.depthwise, self.tile
+        columns = -(-tile.rows // run * tile.columns // ROWS)
+        units = tile.chunk // 8 * columns
+        of_warp = -(-units // tile.warps)
+        # a product takes two neighbouring taps; with odd rows the last taps of two rows
+        taps, columns_of_taps = math.prod(p.kernel), p.kernel[1] // 2 + p.kernel[1] % 2
+        pairs = -(-taps // 2)
+        rows = (run - 1) * min(p.stride[0], p.kernel[0]) + p.kernel[0]
+        of_output = pairs * CYCLES_OF_PRODUCT["fp16"] + 8
+        issued = 3 * taps + 2 * rows * columns_of_taps + run * of_output + 50
+        waited = 100 + -(-run // self.rows_at_once) * (pairs * _CHAIN["fp16"] + 80)
+        loads = rows * (p.kernel[1] // 2) + rows // p.stride[0] * (p.kernel[1] % 2)
+        return self._phase(of_warp * issued, of_warp * waited,
+                           units * (_ACCESS * loads + 2 * run))
+
+    def _warpgroup_sums(self, pairs: int) -> int:
+        """Returns the sums of an expansion of so many pairs and of the projection by wgmma of a
+        work-item, and the registers that a large filter takes."""
+        is_large = math.prod(self.block.depthwise.kernel) > _FEW_TAPS
+        return self.sums + 8 * pairs + _LARGE_FILTER * is_large
+
+    @cached_property
+    def blocks_per_unit(self) -> int:
+        """Work-groups that a multiprocessor is to have room for in its registers."""
+        if self.tile.wgmma:
+            most = next((warps for warps, sums in _WARPGROUP_SUMS.items()
+                         if self._warpgroup_sums(self.expand_pairs) <= sums), 8)
+            return max(1, min(most // self.tile.warps,
+                              _UNIT_BYTES // (self.shared_bytes + _RESERVED_BYTES)))
+        splits = self.precision == "fp32"
+        crowded = self.sums > (16 if splits else 32) or (splits and self.expand_tiles > 1) or (
+            not self.convolves and self.sums + 4 * self.columns_at_once > 44)
+        most = 8 if crowded else 12 if splits else 16
+        return max(1, most // self.tile.warps)
+
+    @cached_property
+    def columns_at_once(self) -> int:
+        """Neighbouring outputs that a work-item convolves at once."""
+        return min((count for count in _OUTPUTS_AT_ONCE if self.tile.columns % count == 0),
+                   key=lambda count: self._convolve_cycles(count).alone)
+
+    def _convolve_cycles(self, columns_at_once: int) -> Phase:
+        """Returns the cycles of the depthwise convolution without products."""
+        p, tile = self.block.depthwise, self.tile
+        units = tile.rows * (tile.columns // columns_at_once) * (tile.chunk // 4)
+        window = (columns_at_once - 1) * p.stride[1] + p.kernel[1]
+        per_unit = p.kernel[0] * (6 * window + 4 * p.kernel[1] + 4 * columns_at_once * p.kernel[1])
+        issued = -(-units // (32 * tile.warps)) * (per_unit + 24 * columns_at_once + 30)
+        accesses = p.kernel[0] * (window + p.kernel[1]) + columns_at_once
+        return self._phase(issued, 1.5 * issued, units / 32 * _ACCESS * accesses)
+
+    def unfit(self, limits: Limits) -> str | None:
+        """Returns the reason why the device cannot run the tile, or None."""
+        if self.shared_bytes > limits.shared_bytes_opt_in:
+            return (f"needs {self.shared_bytes} bytes of shared memory a group, there are "
+                    f"{limits.shared_bytes_opt_in}")
+        if self.tile.wgmma:
+            if not limits.wgmma:
+                return "the device has no wgmma (sm_90a)"
+            if self.precision == "fp32" or self.block.excite is not None:
+                return "wgmma takes float16 and TF32, and no squeeze-and-excite"
+            if self.tile.warps % WARPGROUP_WARPS:
+                return f"wgmma takes four warps at a time, not {self.tile.warps}"
+            if not self._fits_warpgroup(self.expand_pairs):
+                return f"{self.sums} sums of a work-item and an expansion do not fit its registers"
+        is_tight = (self.block.excite is not None and self.precision != "fp16"
+                    and self.tile.warps == max(WARPS))
+        if self.sums > (_MOST_EXCITED_SUMS if is_tight else _MOST_SUMS):
+            return f"{self.sums} sums of a work-item do not fit its registers"
+        p = self.block.depthwise
+        if max(-(-p.out_height // self.tile.rows), p.batch) > _MOST_GRID:
+            return f"more than {_MOST_GRID} tiles of rows, or images"
+        return None
+
+    def cycles(self, limits: Limits) -> float:
+        """Returns the cycles that are expected behind the launch."""
+        p, tile = self.block.depthwise, self.tile
+        groups = (tile.cluster * -(-p.out_height // tile.rows) * -(-p.out_width // tile.columns)
+                  * p.batch)
+        at_once = max(1, min(limits.shared_bytes_opt_in // self.shared_bytes,
+                             self.blocks_per_unit))
+        waves = -(-groups // (limits.compute_units * at_once))
+        together = -(-groups // (limits.compute_units * waves))
+        phases = [self._product_cycles(self.run) if self.convolves
+                  else self._convolve_cycles(self.columns_at_once),
+                  self._project_cycles(self.warpgroups_m)]
+        if self.block.expand is not None:
+            phases.append(self._expand_cycles(*self._expand_unit))
+        work = ChunkWork(tuple(phases), tile.cluster, self.own_chunks, 16 * self.weight_words,
+                         self.precision)
+        if self.block.excite is not None:
+            small = self.block.excite.squeezed * self.hidden * 32 // self._word
+            return waves * cycles_with_excite(work, small, together)
+        if waves == 1 and p.batch == 1:
+            return cycles_of_image(work, max(together, work.beside(groups, limits)))
+        return waves * cycles_of_wave(work, together)

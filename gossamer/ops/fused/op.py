@@ -1,0 +1,35 @@
+"""Several layers that one algorithm computes in one step, with all algorithms for them."""
+
+from gossamer.ops.fused.algorithm import FusionAlgorithm
+from gossamer.ops.fused.binary import (
+    BitTensorCoreFusion,
+    HostPopcountFusion,
+    PopcountFusion,
+    WidePopcountFusion,
+)
+from gossamer.ops.fused.bottleneck.bottleneck_mma import BottleneckMma
+from gossamer.ops.fused.channel_attention.channel_attention import ChannelAttention
+from gossamer.ops.fused.convolution_pool.convolution_pool_mma import ConvolutionPoolMma
+from gossamer.ops.fused.first_convolution import FirstConvolutionMma
+from gossamer.ops.fused.inverted_residual.inverted_residual import InvertedResidual, Separable
+from gossamer.ops.fused.inverted_residual.inverted_residual_mma import (
+    InvertedResidualMma,
+    SeparableMma,
+    SqueezeExciteMma,
+    StemMma,
+)
+from gossamer.ops.fused.inverted_residual.squeeze_excite import SqueezeExcite
+from gossamer.ops.fused.pointwise_mean.pointwise_mean import PointwiseMean
+from gossamer.ops.fused.pointwise_pair.pointwise_pair import PointwisePairMma
+from gossamer.ops.fused.popcount_chain.popcount_chain import PopcountChain
+from gossamer.ops.fused.problem import FusionProblem
+from gossamer.ops.fused.reference import reference
+from gossamer.ops.op import Op
+
+ALGORITHMS: tuple[FusionAlgorithm, ...] = (
+    InvertedResidualMma(), SeparableMma(), StemMma(), SqueezeExciteMma(), InvertedResidual(),
+    Separable(), SqueezeExcite(), ChannelAttention(), PointwiseMean(), FirstConvolutionMma(),
+    PopcountChain(), BottleneckMma(), ConvolutionPoolMma(), PointwisePairMma(),
+    BitTensorCoreFusion(), WidePopcountFusion(), PopcountFusion(), HostPopcountFusion())
+
+OP = Op("fusion", FusionProblem, reference, ALGORITHMS)

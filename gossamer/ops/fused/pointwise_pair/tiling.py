@@ -1,0 +1,112 @@
+"""How pointwise_pair_mma divides its shared memory, and the time that is expected of it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gossamer.device.limits import Limits
+from gossamer.ops.conv2d.sparse.common.tensor_cores import CYCLES_PER_MICROSECOND
+from gossamer.ops.fused.pointwise_pair.layers import PointwisePair
+
+PIXELS = 128
+"""Pixels of a tile."""
+SLICE = 64
+"""Channels between the layers that are computed at a time."""
+WORK_GROUP_SIZE = 384
+_BARRIERS_BYTES = 1024
+_MOST_KEPT = 32
+"""Stages that may be kept, for each of which there are barriers."""
+_WEIGHT_SLOTS = (0, 3, 2, 4)
+_SLOTS = ((2, 6), (2, 4), (2, 3), (1, 4), (2, 2), (1, 3), (1, 2))
+"""Slots for inputs and for slices, of which the first that fit are taken: what is added comes from
+device memory, and more slots have more of it under way."""
+_OFFERED = 3
+
+# the rates below are assumed, not measured
+_BYTES_PER_MICROSECOND, _COPIED_PER_MICROSECOND = 4.0e6, 5.5e6
+"""Bytes that device memory moves, and those that all multiprocessors copy from the L2 cache."""
+_RATE = 0.7
+"""Share of the tensor cores' rate that is reached."""
+_OF_SLICE = 1000
+"""Cycles of a slice of a tile that are not hidden: of its epilogue and barriers."""
+_START_CYCLES = 4000
+
+
+@dataclass(frozen=True)
+class PairTile:
+    """A config. inputs: slots for the first layer's input. slots: slots for slices. weight_slots:
+    slots for the weights of slices; 0 where all are kept."""
+
+    inputs: int
+    slots: int
+    weight_slots: int
+
+
+@dataclass(frozen=True)
+class PairTiling:
+    """A pair, divided by a tile."""
+
+    pair: PointwisePair
+    tile: PairTile
+
+    @property
+    def slices(self) -> int:
+        """Slices of the channels between the layers."""
+        return self.pair.first.out_channels // SLICE
+
+    @property
+    def stage_bytes(self) -> int:
+        """Bytes of the weights of a slice."""
+        return 2 * SLICE * (self.pair.first.channels + self.pair.second.out_channels)
+
+    @property
+    def tiles(self) -> int:
+        """Tiles of all pixels."""
+        return -(-self.pair.pixels // PIXELS)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of shared memory of a work-group."""
+        return (_BARRIERS_BYTES + 2 * PIXELS * (self.tile.inputs * self.pair.first.channels
+                                                + self.tile.slots * SLICE)
+                + (self.tile.weight_slots or self.slices) * self.stage_bytes)
+
+    def groups(self, limits: Limits) -> int:
+        """Returns the number of work-groups: as many as run at once, with as many tiles each as
+        the others or one less."""
+        waves = -(-self.tiles // limits.compute_units)
+        return -(-self.tiles // waves)
+
+    def microseconds(self, limits: Limits) -> float:
+        """Returns the expected time behind the launch: the longest of moving all tensors, copying
+        weights from the L2 cache, and what a multiprocessor does for its tiles."""
+        first, second = self.pair.first, self.pair.second
+        if not self.pair.pixels:
+            return 0.0
+        wide = first.out_channels * (first.epilogue.tensor_count + len(self.pair.problem.exits) - 1)
+        moved = 2 * self.pair.pixels * (first.channels + wide + second.out_channels)
+        copies = self.groups(limits) if self.tile.weight_slots == 0 else self.tiles
+        copied = copies * self.slices * self.stage_bytes
+        products = self.slices * (first.channels + second.out_channels) * PIXELS / 64 * 2 / _RATE
+        waves = -(-self.tiles // limits.compute_units)
+        # few slots leave less time for copies
+        cycles = waves * (products + self.slices * _OF_SLICE * (1 + 1 / self.tile.slots))
+        return _START_CYCLES / CYCLES_PER_MICROSECOND + max(
+            moved / _BYTES_PER_MICROSECOND, copied / _COPIED_PER_MICROSECOND,
+            cycles / CYCLES_PER_MICROSECOND)
+
+
+def tilings(pair: PointwisePair, limits: Limits) -> list[PairTiling]:
+    """Returns tilings that a device can compute, those that keep weights first."""
+    return list(itertools.islice(_fitting(pair, limits), _OFFERED))
+
+
+def _fitting(pair: PointwisePair, limits: Limits) -> Iterator[PairTiling]:
+    for weight_slots in _WEIGHT_SLOTS:
+        if weight_slots or pair.first.out_channels // SLICE <= _MOST_KEPT:
+            tilings_of_it = (PairTiling(pair, PairTile(*slots, weight_slots)) for slots in _SLOTS)
+            fitting = (tiling for tiling in tilings_of_it
+                       if tiling.shared_bytes <= limits.shared_bytes_opt_in)
+            yield from itertools.islice(fitting, 1)

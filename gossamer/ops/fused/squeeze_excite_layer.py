@@ -1,0 +1,80 @@
+"""Takes squeeze-and-excite layers apart, alone or within a block.
+
+Source: J. Hu, L. Shen, G. Sun, "Squeeze-and-excitation networks", CVPR 2018.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gossamer.ops.algorithm import Epilogue
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.elementwise.problem import ElementwiseProblem
+from gossamer.ops.fused.parts import is_image_mean, is_product
+from gossamer.ops.fused.problem import FusionProblem, Source
+
+PARTS = 4
+"""Number of parts of a layer: the mean, two products, and the scaling."""
+
+
+@dataclass(frozen=True)
+class SqueezeExciteLayer:
+    """A squeeze-and-excite layer: each channel of an image is scaled by a number, its gate, which
+    two small products make of the means of all channels.
+
+    squeeze: the product that makes few numbers of the means. excite: the one that makes the gates
+    of these. scale: what is made of an element, of its channel's gate, which is the first operand,
+    and of the same elements of other tensors. tensors: the sources of these tensors.
+    """
+
+    squeeze: Conv2dProblem
+    excite: Conv2dProblem
+    scale: Epilogue
+    tensors: tuple[Source, ...] = ()
+
+    @property
+    def channels(self) -> int:
+        """Channels of the image."""
+        return self.squeeze.channels
+
+    @property
+    def squeezed(self) -> int:
+        """Numbers that the first product makes."""
+        return self.squeeze.out_channels
+
+
+def layer_within(problem: FusionProblem, first: int, x: Source) -> SqueezeExciteLayer | None:
+    """Returns some parts of a fusion as a squeeze-and-excite layer; None where they are others.
+
+    first: the number of the first of the parts. x: the source of the image.
+    """
+    mean, squeeze, excite, scale = problem.parts[first:first + PARTS]
+    if not is_image_mean(mean) or not isinstance(scale, ElementwiseProblem):
+        return None
+    if not isinstance(squeeze, Conv2dProblem) or not isinstance(excite, Conv2dProblem):
+        return None
+    chain = ((x,), ((first, 0),), ((first + 1, 0),))
+    if problem.sources[first:first + 3] != chain or excite.out_channels != squeeze.channels:
+        return None
+    if not is_product(squeeze) or not is_product(excite):
+        return None
+    scaled = _scale_of(scale, problem.sources[first + 3], x, (first + 2, 0))
+    return None if scaled is None else SqueezeExciteLayer(squeeze, excite, *scaled)
+
+
+def _scale_of(scale: ElementwiseProblem, sources: tuple[Source, ...], x: Source, gates: Source
+              ) -> tuple[Epilogue, tuple[Source, ...]] | None:
+    """Returns what is made of an element, with the sources of the other tensors that it is made of;
+    None where the element and its gate are not each read once, or a tensor is read twice."""
+    if scale.constants or scale.dtypes != ("float32",) or len(set(sources)) != len(sources):
+        return None
+    if x not in sources or gates not in sources:
+        return None
+    others = tuple(source for source in sources if source not in (x, gates))
+    image = scale.operands[sources.index(x)]
+    if scale.outputs[0].shape != image.shape or any(
+            scale.operands[sources.index(source)] != image for source in others):
+        return None
+    order = [sources.index(source) for source in (x, gates, *others)]
+    kinds = ("channel", *("tensor" for _ in others))
+    return Epilogue(scale.expression.with_inputs(order), kinds), others

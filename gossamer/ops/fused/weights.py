@@ -1,0 +1,34 @@
+"""The constants of a fusion by the names that the problem of one of its parts gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from gossamer.ops.weights import Pack, Packed, Weights
+
+
+class RenamedWeights(Weights):
+    """Constants under other names, whose packed forms are kept by the constants themselves.
+
+    names: the name of each constant, by its name here.
+    """
+
+    def __init__(self, weights: Weights, names: Mapping[str, str]) -> None:
+        self.arrays = _renamed(weights.arrays, names)
+        self.layer = weights.layer
+        self._weights = weights
+        self._names = dict(names)
+
+    @property
+    def digest(self) -> str:  # type: ignore[override]
+        """Hash of the constants."""
+        return self._weights.digest
+
+    def form(self, key: str, pack: Pack) -> Packed:
+        return self._weights.form(key, lambda arrays: pack(_renamed(arrays, self._names)))
+
+
+def _renamed(arrays: Mapping[str, np.ndarray], names: Mapping[str, str]) -> dict[str, np.ndarray]:
+    return {here: arrays[name] for here, name in names.items()}

@@ -1,0 +1,156 @@
+"""The fusions of a network: layers that one algorithm may compute in one step, as one layer."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+from gossamer.model.readers.onnx.order import stable_order
+from gossamer.ops.algorithm import Algorithm
+from gossamer.ops.fused.algorithm import FusionAlgorithm
+from gossamer.ops.fused.problem import FusionProblem, Source, entry
+from gossamer.ops.part.problem import PartProblem
+from gossamer.ops.registry import OPS
+from gossamer.plan.program import Layer
+
+
+def fusion_algorithms() -> list[FusionAlgorithm]:
+    """Returns the algorithms that compute several layers in one step."""
+    return [algorithm for algorithm in OPS["fusion"].algorithms
+            if isinstance(algorithm, FusionAlgorithm)]
+
+
+def find_fusions(layers: Sequence[Layer], outputs: Collection[str]) -> list[Layer]:
+    """Returns the fusions whose layers' ops are a pattern of some algorithm that recognises them,
+    each as one layer; of fusions of the same layers only one.
+
+    outputs: the names of the network's outputs.
+    """
+    readers: dict[str, list[int]] = {}
+    for index, layer in enumerate(layers):
+        for name in dict.fromkeys(layer.inputs):
+            readers.setdefault(name, []).append(index)
+    patterns = dict.fromkeys(pattern for algorithm in fusion_algorithms()
+                             for pattern in algorithm.patterns)
+    found: dict[tuple[int, ...], None] = {}
+    for start in range(len(layers)):
+        for pattern in patterns:
+            found.update(dict.fromkeys(_chains(layers, readers, pattern, (start,))))
+    fusions = (fusion_of([layers[index] for index in indices], _read_elsewhere(
+        layers, readers, indices, outputs)) for indices in found
+        if not _is_read_too_early(layers, readers, indices))
+    return [fusion for fusion in fusions if fusion is not None and recognising(fusion)]
+
+
+def recognising(fusion: Layer) -> Sequence[Algorithm]:
+    """Returns the algorithms that were made for such layers as a fusion or part has."""
+    problem = fusion.problem
+    if isinstance(problem, PartProblem):
+        return OPS[problem.op].algorithms
+    assert isinstance(problem, FusionProblem)
+    ops = tuple(part.op for part in problem.parts)
+    return [algorithm for algorithm in fusion_algorithms()
+            if ops in algorithm.patterns and algorithm.recognises(problem)]
+
+
+def _is_read_too_early(layers: Sequence[Layer], readers: dict[str, list[int]],
+                       indices: tuple[int, ...]) -> bool:
+    """Returns whether another layer reads what some of the layers write before all that these read
+    from outside is there."""
+    place = indices[_place([layers[index] for index in indices])]
+    return any(reader < place and reader not in indices for index in indices
+               for name in layers[index].outputs for reader in readers.get(name, ()))
+
+
+def _place(layers: Sequence[Layer]) -> int:
+    """Returns the number of the layer at whose place in the network a fusion can be computed: the
+    last of those that are the first to read some value from outside."""
+    known = {name for layer in layers for name in layer.outputs}
+    place = 0
+    for index, layer in enumerate(layers):
+        if not known.issuperset(layer.inputs):
+            place = index
+            known.update(layer.inputs)
+    return place
+
+
+def _chains(layers: Sequence[Layer], readers: dict[str, list[int]], pattern: Sequence[str],
+            chain: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """Yields the indices of layers whose ops are a pattern, which begin with those of `chain` and
+    of which each reads an output of the one before it."""
+    last = layers[chain[-1]]
+    if last.problem is None or last.op != pattern[len(chain) - 1]:
+        return
+    if len(chain) == len(pattern):
+        yield chain
+        return
+    following = {index for name in last.outputs for index in readers.get(name, ())}
+    for index in sorted(following):
+        yield from _chains(layers, readers, pattern, (*chain, index))
+
+
+def _read_elsewhere(layers: Sequence[Layer], readers: dict[str, list[int]],
+                    indices: tuple[int, ...], outputs: Collection[str]) -> set[str]:
+    """Returns the values that some of the layers write and others, or the network's user, read."""
+    return {name for index in indices for name in layers[index].outputs
+            if name in outputs or not set(indices).issuperset(readers.get(name, ()))}
+
+
+def fusion_of(layers: Sequence[Layer], read_elsewhere: Collection[str]) -> Layer | None:
+    """Returns layers as one layer with a FusionProblem; None where they read nothing from outside,
+    or where nobody reads what they write.
+
+    read_elsewhere: the values that other layers, or the network's user, read.
+    """
+    entries, exits, sources = links_of(layers, read_elsewhere)
+    if not entries or not exits:
+        return None
+    parts = tuple(layer.problem for layer in layers if layer.problem is not None)
+    problem = FusionProblem(
+        parts, tuple(tuple(sources[name] for name in layer.inputs) for layer in layers),
+        tuple(sources[name] for name in exits))
+    weights = {f"{index}.{name}": array for index, layer in enumerate(layers)
+               for name, array in layer.weights.items()}
+    names = tuple(layer.name for layer in layers)
+    return Layer(" + ".join(names), problem.op, entries, exits, list(problem.outputs), problem,
+                 weights, _density(layers), " and ".join(layer.source or layer.name
+                                                         for layer in layers), covers=names,
+                 facts={name: facts for layer in layers for name, facts in layer.facts.items()
+                        if name in exits}, store=layers[0].store)
+
+
+def links_of(layers: Sequence[Layer], read_elsewhere: Collection[str]
+             ) -> tuple[list[str], list[str], dict[str, Source]]:
+    """Returns the values that layers read from outside, those that are read outside, and the source
+    of each value, as a FusionProblem states them. read_elsewhere: as for fusion_of()."""
+    sources: dict[str, Source] = {
+        name: (index, output) for index, layer in enumerate(layers)
+        for output, name in enumerate(layer.outputs)}
+    entries = list(dict.fromkeys(name for layer in layers for name in layer.inputs
+                                 if name not in sources))
+    exits = [name for name in sources if name in read_elsewhere]
+    sources.update({name: entry(number) for number, name in enumerate(entries)})
+    return entries, exits, sources
+
+
+def _density(layers: Sequence[Layer]) -> float | None:
+    """Returns the share of nonzero weights of all layers; None where none has weights."""
+    sizes = [(layer.density, layer.weights["weight"].size) for layer in layers
+             if layer.density is not None and "weight" in layer.weights]
+    total = sum(size for _, size in sizes)
+    return sum(density * size for density, size in sizes) / total if total else None
+
+
+def with_fusions(layers: Sequence[Layer], fusions: Sequence[Layer]) -> list[Layer]:
+    """Returns the layers with fusions in place of the layers that they cover, each where all that
+    it reads is there."""
+    by_name = {layer.name: layer for layer in layers}
+    at_place = {fusion.covers[_place([by_name[name] for name in fusion.covers])]: fusion
+                for fusion in fusions}
+    covered = {name for fusion in fusions for name in fusion.covers}
+    mixed = [at_place.get(layer.name, layer) for layer in layers
+             if layer.name in at_place or layer.name not in covered]
+    # other layers may read what the first layers of a part write
+    makers = {name: index for index, layer in enumerate(mixed) for name in layer.outputs}
+    return [mixed[index] for index in stable_order(
+        [{makers[name] for name in layer.inputs if name in makers} for layer in mixed],
+        range(len(mixed)))]

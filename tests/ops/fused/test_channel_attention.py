@@ -1,0 +1,191 @@
+"""Squeeze-and-excite layers as one kernel of NVIDIA GPUs, on the GPU where there is one;
+tests/emulation/test_channel_attention.py runs the kernel anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from gossamer.bench.suites.mobile_networks import MOBILE_NETWORKS
+from gossamer.device.base import Device
+from gossamer.device.registry import find
+from gossamer.expression import Expression, ExpressionStep, apply
+from gossamer.model.builder import GraphBuilder
+from gossamer.model.graph import Graph
+from gossamer.ops.algorithm import Epilogue, Variant
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.elementwise.problem import ElementwiseProblem
+from gossamer.ops.fused.channel_attention.channel_attention import ChannelAttention
+from gossamer.ops.fused.problem import ENTRY, FusionProblem, entry
+from gossamer.ops.pool.problem import PoolProblem
+from gossamer.ops.reduce.problem import ReduceProblem
+from gossamer.ops.weights import Weights
+from gossamer.plan.fusion import find_fusions
+from gossamer.plan.plan import Plan
+from gossamer.tensor import default_spec
+from tests.cubins import build_info
+from tests.ops.fused.blocks import (
+    BIAS,
+    BIAS_HARD_SIGMOID,
+    BIAS_RELU,
+    BIAS_RESIDUAL,
+    BIAS_SIGMOID,
+    BIAS_SILU,
+    QUOTIENT,
+)
+from tests.ops.harness import check_variants, random_weights
+from tests.ops.recording import RecordingDevice
+
+ALGORITHM = ChannelAttention()
+SUM = Expression(3, (ExpressionStep("mul", (1, 0)), ExpressionStep("add", (3, 2)),
+                     ExpressionStep("relu", (4,))))
+"""A residual sum of what is scaled, as SE-ResNet has it; the gate is its first input."""
+
+SUM_OF_FOUR = SUM.then(apply("add"))
+"""The same with a second sum."""
+
+
+def attention(batch: int, channels: int, squeezed: int, size: tuple[int, int], *,
+              inner: Epilogue = BIAS_RELU, gate: Epilogue = BIAS_SIGMOID,
+              scale: Expression | None = None, gate_first: bool = False,
+              pooled: bool = False) -> FusionProblem:
+    """Returns a squeeze-and-excite layer.
+
+    inner, gate: epilogues of the two products. scale: what is made of an element and its gate, and
+    of a third tensor where there are three inputs. gate_first: whether the gate is the first input
+    of that. pooled: whether the mean is a pooling.
+    """
+    x = default_spec((batch, channels, *size))
+    squeeze = Conv2dProblem(batch, channels, 1, 1, squeezed, (1, 1), epilogue=inner)
+    excite = Conv2dProblem(batch, squeezed, 1, 1, channels, (1, 1), epilogue=gate)
+    mean = PoolProblem(x, "average", size, size) if pooled else ReduceProblem(x, "mean", (2, 3))
+    operands, reads = [x, excite.outputs[0]], [ENTRY, (2, 0)]
+    if gate_first:
+        operands.reverse()
+        reads.reverse()
+    scale = scale or apply("mul")
+    if scale.inputs == 3:
+        operands.append(x)
+        reads.append(entry(1))
+    return FusionProblem((mean, squeeze, excite, ElementwiseProblem(tuple(operands), scale)),
+                         ((ENTRY,), ((0, 0),), ((1, 0),), tuple(reads)), ((3, 0),))
+
+
+USUAL = attention(2, 72, 6, (7, 5), inner=BIAS_SILU)
+RESIDUAL = attention(1, 40, 10, (9, 9), scale=SUM, gate_first=True, gate=BIAS_HARD_SIGMOID)
+UNUSED = attention(3, 24, 1, (1, 1), gate=QUOTIENT, pooled=True, scale=apply("div"))
+"""Words of channels that do not exist, for which the gate would be no number."""
+LARGE = attention(1, 16, 5, (95, 90))
+"""An image that does not fit the shared memory of a work-group in float32."""
+PROBLEMS = {"usual": USUAL, "residual": RESIDUAL, "unused": UNUSED, "large": LARGE}
+
+
+def check(problem: FusionProblem, device: Device, variants: Sequence[Variant]) -> None:
+    """Compares the outputs of variants with the reference."""
+    assert ALGORITHM.recognises(problem)
+    check_variants(ALGORITHM, problem, device, variants)
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_it_computes_the_layer_on_cuda(cuda: Device, name: str) -> None:
+    check(PROBLEMS[name], cuda, list(ALGORITHM.variants(PROBLEMS[name], cuda)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("channels", "squeezed", "size"), [
+    (32, 8, 112), (144, 6, 56), (672, 28, 14), (1152, 48, 7), (2048, 128, 7)])
+def test_it_builds_without_spills(channels: int, squeezed: int, size: int) -> None:
+    pytest.importorskip("gossamer.device.cuda.nvrtc", exc_type=ImportError)
+    device = RecordingDevice()
+    problem = attention(1, channels, squeezed, (size, size), inner=BIAS_SILU)
+    assert ALGORITHM.supports(problem, device) is None
+    weights = Weights(random_weights(problem), device)
+    for variant in ALGORITHM.variants(problem, device):
+        ALGORITHM.prepare(weights, problem, variant, device)
+        assert ALGORITHM.expected_us(problem, variant, device) > 0
+    for source in sorted(device.sources, key=lambda source: source.defines)[::3]:
+        for architecture in dict.fromkeys(source.architectures):
+            info = build_info(source, architecture)
+            assert info.spill_bytes == 0, f"{source} spills on {architecture}"
+
+
+def test_images_are_held_where_they_fit() -> None:
+    device, held = RecordingDevice(), {}
+    for problem in (LARGE, USUAL):
+        weights = Weights(random_weights(problem), device)
+        device.sources.clear()
+        for variant in ALGORITHM.variants(problem, device):
+            ALGORITHM.prepare(weights, problem, variant, device)
+        held[problem] = {dict(source.defines)["HELD"] for source in device.sources}
+    assert held == {LARGE: {"0", "1"}, USUAL: {"1"}}
+
+
+@pytest.mark.parametrize(("problem", "reason"), [
+    (replace(USUAL, exits=((2, 0), (3, 0))), "read elsewhere"),
+    (attention(1, 12, 3, (4, 4)), "12 channels, takes multiples of 8"),
+    (attention(1, 16, 2**14, (4, 4)), "do not fit"),
+    (attention(2**16, 8, 1, (1, 1)), "images"), (attention(1, 0, 1, (4, 4)), "empty images")])
+def test_other_layers_give_a_reason(problem: FusionProblem, reason: str) -> None:
+    assert ALGORITHM.recognises(problem)
+    assert reason in (ALGORITHM.supports(problem, RecordingDevice()) or "")
+
+
+def test_other_layers_are_not_recognised() -> None:
+    mean, squeeze, excite, scale = USUAL.parts
+    gate, sources = excite.outputs[0], USUAL.sources
+    added = replace(squeeze, epilogue=BIAS_RESIDUAL)
+    for problem in (
+            FusionProblem((replace(mean, kind="max"), squeeze, excite, scale), sources, ((3, 0),)),
+            FusionProblem((mean, squeeze, excite, ElementwiseProblem((gate, gate), apply("mul"))),
+                          (*sources[:3], ((2, 0), (2, 0))), ((3, 0),)),
+            FusionProblem((mean, squeeze, excite, replace(scale, dtypes=("int32",))), sources,
+                          ((3, 0),)),
+            FusionProblem((mean, added, excite, scale),
+                          (sources[0], ((0, 0), entry(1)), *sources[2:]), ((3, 0),)),
+            FusionProblem((mean, squeeze, excite), sources[:3], ((2, 0),)),
+            replace(RESIDUAL, parts=(*RESIDUAL.parts[:3], ElementwiseProblem(
+                (*RESIDUAL.parts[3].inputs, RESIDUAL.inputs[0]), SUM_OF_FOUR)),
+                sources=(*RESIDUAL.sources[:3], (*RESIDUAL.sources[3], entry(1))))):
+        assert not ALGORITHM.recognises(problem)
+
+
+@pytest.mark.parametrize(("name", "count"), [("efficientnet-b0", 16), ("mobilenetv3-small", 9)])
+def test_the_layers_of_networks_are_recognised(name: str, count: int) -> None:
+    assert _recognised(MOBILE_NETWORKS[name](), (3, 224, 224)) == count
+
+
+def test_a_layer_before_a_residual_sum_is_recognised() -> None:
+    """As SE-ResNet has it, by two fully connected layers."""
+    build, rng = GraphBuilder("block"), np.random.default_rng(0)
+    x = build.input("x", (None, 16, 6, 6))
+    y = build.conv2d(x, build.constant("w", rng.standard_normal((16, 16, 3, 3), np.float32)),
+                     pads=(1, 1, 1, 1))
+    gate = build.reduce(y, "mean", "spatial", keepdims=True)
+    for name, shape, function in (("squeeze", (4, 16, 1, 1), "relu"),
+                                  ("excite", (16, 4, 1, 1), "sigmoid")):
+        gate = build.apply(function, build.conv2d(gate, build.constant(
+            name, rng.standard_normal(shape, np.float32))))
+    build.output(build.apply("relu", build.apply("add", build.apply("mul", y, gate), x)),
+                 (None, 16, 6, 6))
+    assert _recognised(build.finish(), (16, 6, 6)) == 1
+
+
+def _recognised(graph: Graph, shape: tuple[int, ...]) -> int:
+    """Returns the number of squeeze-and-excite layers of a network that the algorithm supports."""
+    plan = Plan(graph, find("host"))
+    assert plan.inputs[0].shape[1:] == shape
+    fusions = find_fusions(plan.layers(1), [info.name for info in plan.outputs])
+    return sum(isinstance(fusion.problem, FusionProblem) and ALGORITHM.recognises(fusion.problem)
+               and ALGORITHM.supports(fusion.problem, RecordingDevice()) is None
+               for fusion in fusions)
+
+
+def test_an_empty_batch_needs_no_launch() -> None:
+    problem, device = attention(0, 16, 4, (6, 6), inner=BIAS), RecordingDevice()
+    weights = Weights(random_weights(problem), device)
+    for variant in ALGORITHM.variants(problem, device):
+        assert not ALGORITHM.prepare(weights, problem, variant, device).launches

@@ -1,0 +1,83 @@
+"""few_channels_mma for fusions: the first convolution of a network with what makes its image, on
+the GPU where there is one; tests/emulation/test_few_channels.py runs the kernel anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from gossamer.device.base import Device
+from gossamer.expression import Expression, apply
+from gossamer.ops.algorithm import Variant
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.fused.first_convolution import FirstConvolutionMma
+from gossamer.ops.fused.problem import ENTRY, FusionProblem, entry
+from gossamer.ops.weights import Weights
+from gossamer.tensor import Format
+from tests.cubins import build_info
+from tests.ops.conv2d.dense.test_few_channels import GREY, LARGE_FILTER, ODD, STEM
+from tests.ops.fused.blocks import given_as
+from tests.ops.harness import check_variants, random_weights
+from tests.ops.recording import RecordingDevice
+
+ALGORITHM = FirstConvolutionMma()
+
+
+def fusion(convolution: Conv2dProblem, format_: Format,
+           expression: Expression | None = None) -> FusionProblem:
+    """Returns a convolution, and what makes its image of what callers give in a format."""
+    others = tuple(map(entry, range(1, len(convolution.inputs))))
+    return given_as(FusionProblem((convolution,), ((ENTRY, *others),), ((0, 0),)), format_,
+                    expression)
+
+
+PROBLEMS = {
+    "bytes": fusion(STEM, Format("NHWC", "uint8")),
+    "planes": fusion(LARGE_FILTER, Format("NCHW", "uint8"), apply("mul")),
+    "halves": fusion(ODD, Format("NHWC", "float16"), Expression(1)),
+    "bfloats": fusion(STEM, Format("NCHW", "bfloat16")),
+    "floats": fusion(GREY, Format("NHWC"), apply("add"))}
+
+
+def check(problem: FusionProblem, device: Device, variants: Sequence[Variant]) -> None:
+    """Compares the outputs of variants with the reference. Factors of bytes are such that the image
+    has numbers like others."""
+    arrays = random_weights(problem)
+    if problem.inputs[0].dtype == "uint8":
+        arrays["0.operand1"] /= 128
+    check_variants(ALGORITHM, problem, device, variants, arrays)
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_it_computes_the_convolution_on_cuda(cuda: Device, name: str) -> None:
+    problem = PROBLEMS[name]
+    check(problem, cuda, list(ALGORITHM.variants(problem, cuda)))
+
+
+@pytest.mark.slow
+def test_it_builds_without_spills() -> None:
+    pytest.importorskip("gossamer.device.cuda.nvrtc", exc_type=ImportError)
+    device = RecordingDevice()
+    for problem in PROBLEMS.values():
+        weights = Weights(random_weights(problem), device)
+        for variant in ALGORITHM.variants(problem, device):
+            ALGORITHM.prepare(weights, problem, variant, device)
+    for source in device.sources:
+        for architecture in dict.fromkeys(source.architectures):
+            assert build_info(source, architecture).spill_bytes == 0, f"{source} spills"
+
+
+def test_an_image_that_others_read_gives_a_reason() -> None:
+    problem = PROBLEMS["bytes"]
+    shared = FusionProblem(problem.parts, problem.sources, ((0, 0), (1, 0)))
+    assert ALGORITHM.recognises(shared)
+    assert "read elsewhere" in (ALGORITHM.supports(shared, RecordingDevice()) or "")
+
+
+def test_other_sums_are_not_recognised() -> None:
+    plain = given_as(FusionProblem((STEM,), ((ENTRY,),), ((0, 0),)), Format("NHWC", "uint8"))
+    given = plain.parts[0]
+    without = type(given)(given.operands, given.expression, given.dtypes, given.constants)
+    assert not ALGORITHM.recognises(FusionProblem((without, STEM), plain.sources, plain.exits))
