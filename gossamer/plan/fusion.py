@@ -15,7 +15,7 @@ from gossamer.plan.program import Layer
 
 def fusion_algorithms() -> list[FusionAlgorithm]:
     """Returns the algorithms that compute several layers in one step."""
-    return [algorithm for algorithm in OPS["fusion"].algorithms
+    return [algorithm for algorithm in OPS["fused"].algorithms
             if isinstance(algorithm, FusionAlgorithm)]
 
 

@@ -18,7 +18,7 @@ class FusionAlgorithm(Algorithm, abc.ABC):
     of the problem).
     """
 
-    op: ClassVar[str] = "fusion"
+    op: ClassVar[str] = "fused"
     patterns: ClassVar[tuple[tuple[str, ...], ...]]
 
     def recognises(self, problem: FusionProblem) -> bool:

@@ -32,4 +32,4 @@ ALGORITHMS: tuple[FusionAlgorithm, ...] = (
     PopcountChain(), BottleneckMma(), ConvolutionPoolMma(), PointwisePairMma(),
     BitTensorCoreFusion(), WidePopcountFusion(), PopcountFusion(), HostPopcountFusion())
 
-OP = Op("fusion", FusionProblem, reference, ALGORITHMS)
+OP = Op("fused", FusionProblem, reference, ALGORITHMS)

@@ -36,7 +36,7 @@ class FusionProblem(Problem):
     Raises ValueError for sources that do not fit.
     """
 
-    op: ClassVar[str] = "fusion"
+    op: ClassVar[str] = "fused"
     parts: tuple[Problem, ...]
     sources: tuple[tuple[Source, ...], ...]
     exits: tuple[Source, ...]

@@ -18,12 +18,12 @@ from tests.ops.fused.blocks import block
 from tests.ops.recording import RecordingDevice
 
 PROBLEM = block(1, 64, 384, 64, (14, 14))
-LAYER = Layer("a block", "fusion", ["x"], ["y"], list(PROBLEM.outputs), PROBLEM, covers=("a", "b"))
+LAYER = Layer("a block", "fused", ["x"], ["y"], list(PROBLEM.outputs), PROBLEM, covers=("a", "b"))
 
 
 def restored(variant: Variant, device: Device) -> LayerChoice | str:
     """Returns what is read of the choice of a variant that was stored."""
-    (algorithm,) = (found for found in OPS["fusion"].algorithms
+    (algorithm,) = (found for found in OPS["fused"].algorithms
                     if isinstance(found, InvertedResidualMma))
     step = Step(LAYER, algorithm, variant, device, ["x"], ["y"])
     return saved_options._restored(saved_options._stored(step, device), LAYER, device, exact=True)

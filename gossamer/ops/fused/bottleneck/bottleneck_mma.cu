@@ -160,7 +160,7 @@ INLINE void store_first(HALF *first, int channel, int y, int x, float value)
     }
 }
 
-KERNEL LAUNCH_BOUNDS(32 * WARPS, 1) void bottleneck(
+KERNEL LAUNCH_BOUNDS(32 * WARPS, 1) void bottleneck_mma(
     const HALF *RESTRICT x, const int *RESTRICT all_starts, const int *RESTRICT columns,
     const uint4 *RESTRICT weights, HALF *RESTRICT y, int height, int width, int out_height,
     int out_width, int pad_top, int pad_left EPILOGUES)

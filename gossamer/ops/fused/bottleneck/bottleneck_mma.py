@@ -93,7 +93,7 @@ class BottleneckMma(FusionAlgorithm):
         block, window = divided.block, divided.block.window
         tables = BottleneckTables(divided, weights.arrays)
         kernel = device.compile(KernelSource.of(
-            _SOURCE, "bottleneck", _macros(divided), architectures=("sm_80", "sm_90", "sm_100"),
+            _SOURCE, "bottleneck_mma", _macros(divided), architectures=("sm_80", "sm_90", "sm_100"),
             dynamic_shared=True, begins_early=True))
         parts = [weights.packed(tables.key(part), tables.packing(part))
                  for part in ("starts", "columns", "weights")]

@@ -85,7 +85,7 @@ class ConvolutionPoolMma(FusionAlgorithm):
         folded = _is_folded(convolution, weights.arrays.get(f"{own}operand0"))
         epilogue = Epilogue() if folded else convolution.epilogue
         kernel = device.compile(KernelSource.of(
-            _SOURCE, "convolution_pool",
+            _SOURCE, "convolution_pool_mma",
             {**_macros(tiling, layers, variant, folded), **epilogue_macros(epilogue)},
             architectures=("sm_90a", "sm_90a") if tile.wgmma else ("sm_80", "sm_100"),
             dynamic_shared=True, begins_early=True))

@@ -36,7 +36,7 @@
 #include "mma_excite.h"
 #include "mma_project.h"
 
-KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void fused_block(
+KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void inverted_residual_mma(
     const INPUT *RESTRICT x, const uint4 *RESTRICT weights, const uint4 *RESTRICT constants,
     REAL *RESTRICT y, int hidden, int height, int width, int out_height, int out_width,
     int pad_top, int pad_left EXCITE_PARAMETERS GATHER_PARAMETERS)

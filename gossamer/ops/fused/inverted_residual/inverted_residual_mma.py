@@ -132,7 +132,7 @@ class _FusedBlockMma(FusionAlgorithm, abc.ABC):
         architectures = (("sm_90a",) if tile.wgmma else
                          ("sm_90" if bulk else "sm_80", "sm_100"))
         kernel = device.compile(KernelSource.of(
-            _SOURCE, "fused_block",
+            _SOURCE, "inverted_residual_mma",
             block_macros(divided, variant.outputs[0].dtype, bulk=bulk),
             architectures=architectures, dynamic_shared=True,
             begins_early=True))

@@ -30,7 +30,7 @@ from gossamer.plan.store.tuning_cache import TuningCache
 from gossamer.plan.tune.tuner import Tuner
 from gossamer.tensor import pack, unpack
 
-NAME = "fused_block"
+NAME = "toy_fusion"
 LAYERS = ["grow0", "middle0", "shrink0"]
 """The layers of the first block, and below the name of the fusion that covers them."""
 FUSION = " + ".join(LAYERS)
@@ -119,7 +119,7 @@ def images(batch: int) -> np.ndarray:
 
 
 def with_algorithm(monkeypatch: pytest.MonkeyPatch, *algorithms: FusionAlgorithm) -> None:
-    monkeypatch.setitem(OPS, "fusion", replace(OPS["fusion"], algorithms=algorithms))
+    monkeypatch.setitem(OPS, "fused", replace(OPS["fused"], algorithms=algorithms))
 
 
 def set_costs(monkeypatch: pytest.MonkeyPatch, fused: float, conversion: float = 1.0, *,
@@ -130,7 +130,7 @@ def set_costs(monkeypatch: pytest.MonkeyPatch, fused: float, conversion: float =
     fp16 = fused if fused_fp16 is None else fused_fp16
 
     def cost(self: Candidate) -> float:
-        times = {"fusion": fp16 if self.variant.precision == "fp16" else fused, "copy": conversion}
+        times = {"fused": fp16 if self.variant.precision == "fp16" else fused, "copy": conversion}
         return math.inf if self.measured.failure else times.get(self.algorithm.op, ALONE_US)
 
     monkeypatch.setattr(Candidate, "cost", property(cost))
