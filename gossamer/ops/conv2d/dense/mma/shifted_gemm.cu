@@ -47,9 +47,10 @@
 #include "mma/warpgroup.h"
 #include "ops/epilogue.h"
 
-#define COPY_WARPS 3 /* warps that copy runs */
 #define WORK_GROUP_SIZE (128 * (WARPGROUPS + 1))
 #define CHUNKS (SLICE / 8)
+#define COPY_WARPS 3                         /* warps that copy runs */
+#define LINE_STEP (64 * COPY_WARPS / CHUNKS) /* places of which they copy two chunks at once */
 #define STEPS (SLICE / 16)
 #define LINES (CHUNKS == 8)
 #define RUNS 2
@@ -217,28 +218,59 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_gemm(
             return;
         int copier = item - 32 * (4 * WARPGROUPS + 1), slot = 0;
         uint phase = 0;
+        /* a work-item copies two chunks of a line; neighbours take lines whose pieces are in other
+         * banks, 4 apart */
+        int chunk = copier % (CHUNKS / 2), number = copier / (CHUNKS / 2);
+        int first_line = number / 8 * 8 + number % 2 * 4 + number % 8 / 2;
+        int to_upper = LINES ? 64 : CHUNKS / 2 * run_pieces * 16;
+        uint first_to = LINES ? first_line * 128 + ((chunk ^ first_line % 8) << 4)
+                              : (chunk * run_pieces + first_line) << 4;
+        /* so many images, rows and columns are LINE_STEP places, and so far apart are they in x */
+        int image_rows = (int)QUOTIENT(image_places, pitch);
+        int step_images = (int)QUOTIENT(LINE_STEP, image_places);
+        int step_places = LINE_STEP - step_images * image_places;
+        int step_rows = (int)QUOTIENT(step_places, pitch);
+        int step_columns = step_places - step_rows * pitch;
+        int step_from = step_images * x_image + step_rows * x_row + step_columns * x_column;
         for (int unit = first_unit; unit < last_unit; unit += TILE_UNITS) {
             int units_here = last_unit - unit < TILE_UNITS ? last_unit - unit : TILE_UNITS;
-            int pieces = (units_here * UNIT + halo) * CHUNKS;
+            int lines = units_here * UNIT + halo, lines_inside = places - unit * UNIT;
+            int first_place = unit * UNIT + first_line;
+            int first_image = (int)QUOTIENT(first_place, image_places);
+            int in_image = first_place - first_image * image_places;
+            int first_row = (int)QUOTIENT(in_image, pitch);
+            int first_column = in_image - first_row * pitch - pad_left;
+            first_row -= pad_top;
+            int first_from = x_first + first_image * x_image + first_row * x_row
+                             + first_column * x_column;
             for (int slice = 0; slice < slices; slice++) {
                 if (phase > 0)
                     mbarrier_wait_parity(run_read + slot, phase - 1);
-                uint run = runs + slot * run_bytes;
-                UNROLL_BY(2) for (int piece = copier; piece < pieces; piece += 32 * COPY_WARPS) {
-                    int line = piece / CHUNKS, chunk = piece % CHUNKS, place = unit * UNIT + line;
-                    int image = (int)QUOTIENT(place, image_places);
-                    int in_image = place - image * image_places;
-                    int row = (int)QUOTIENT(in_image, pitch);
-                    int column = in_image - row * pitch - pad_left;
-                    int channel = slice * SLICE + chunk * 8;
-                    row -= pad_top;
+                uint to = runs + slot * run_bytes + first_to;
+                int channel = slice * SLICE + chunk * 8;
+                int end = channel < channels ? lines_inside : 0;
+                bool has_upper = channel + CHUNKS / 2 * 8 < channels;
+                int row = first_row, column = first_column, from = first_from + channel;
+                UNROLL_BY(2) for (int line = first_line; line < lines; line += LINE_STEP) {
                     bool inside = (uint)row < (uint)height && (uint)column < (uint)width
-                                  && place < places && channel < channels;
-                    int from = x_first + image * x_image + row * x_row + column * x_column
-                               + channel;
-                    uint to = LINES ? line * 128 + ((chunk ^ line % 8) << 4)
-                                    : (chunk * run_pieces + line) << 4;
-                    cp_async_16(run + to, x + (inside ? from : 0), inside ? 16 : 0);
+                                  && line < end;
+                    const HALF *source = x + (uint)(inside ? from : 0);
+                    cp_async_16(to, source, inside ? 16 : 0);
+                    cp_async_16(LINES ? to ^ to_upper : to + to_upper, source + CHUNKS / 2 * 8,
+                                  inside && has_upper ? 16 : 0);
+                    to += LINE_STEP * (LINES ? 128 : 16);
+                    column += step_columns;
+                    row += step_rows;
+                    from += step_from;
+                    if (column >= pitch - pad_left) {
+                        column -= pitch;
+                        row++;
+                        from += x_row - pitch * x_column;
+                    }
+                    if (row >= image_rows - pad_top) {
+                        row -= image_rows;
+                        from += x_image - image_rows * x_row;
+                    }
                 }
                 cp_async_mbarrier_arrive(run_filled + slot);
                 if (++slot == RUNS) {
