@@ -162,7 +162,10 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_gemm(
     DYNAMIC_SHARED(Memory, memory)
     pdl_trigger();
     int item = LOCAL_ID(0), stages = slices * taps;
-    uint lane = (uint)item % 32, warp = (uint)item / 32, group = warp / 4;
+    /* as lane 0 has it, by which the compiler knows that it is one for the warp, and keeps what is
+     * derived from it in uniform registers, where wgmma reads its descriptors */
+    uint warp = __shfl_sync(0xffffffffu, (uint)item / 32, 0);
+    uint lane = (uint)item % 32, group = warp / 4;
     uint runs = shared_address(memory) + BARRIERS_BYTES;
     uint kept = runs + RUNS * run_bytes;
     int weight_slots = KEEPS_WEIGHTS ? stages : WEIGHT_SLOTS;
