@@ -131,7 +131,7 @@ def test_it_builds_without_spills() -> None:
     pytest.importorskip("cuda.core")
     pytest.importorskip("gossamer.device.cuda.nvrtc")
     device = RecordingDevice()
-    for problem in (SAME, DEEP):
+    for problem in (SAME, DEEP, ROW):
         for variant in ALGORITHM.variants(problem, device):
             (source,) = ALGORITHM.kernel_sources(problem, variant, device)
             info = build_info(source, "sm_90a")

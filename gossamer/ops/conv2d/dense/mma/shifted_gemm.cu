@@ -35,8 +35,8 @@
 #define SLICE 64 /* input channels that are copied at once */
 #define WEIGHT_SLOTS 0 /* slots for stages, where they are not kept */
 #define KEEPS_WEIGHTS 1 /* 1: each stage has its own slot and is copied once */
-#define COPIER_REGISTERS 40 /* registers of a work-item that copies */
-#define MULTIPLIER_REGISTERS 232 /* registers of a work-item that multiplies */
+#define COPIER_REGISTERS 56 /* registers of a work-item that copies */
+#define MULTIPLIER_REGISTERS 224 /* registers of a work-item that multiplies */
 #endif
 
 #include "dialect/common.h"

@@ -51,7 +51,7 @@ class ShiftedTile:
     @property
     def registers(self) -> tuple[int, int]:
         """Registers of a work-item that copies and of one that multiplies."""
-        return (40, 240 if self.warpgroups == 1 else 232)
+        return (56, 240 if self.warpgroups == 1 else 224)
 
     @property
     def stage_bytes(self) -> int:
