@@ -311,9 +311,9 @@ void mbarrier_init(unsigned address, int arrivals)
     copy_barriers[n] = {{"a barrier of copies", arrivals, 0, nullptr, 0, {}}, rank(), address, arrivals, 0};
 }
 
-void mbarrier_arrive(unsigned address, int expected_bytes, int group)
+void mbarrier_arrive(unsigned address, int expected_bytes)
 {
-    CopyBarrier &barrier = copy_barrier(address, group);
+    CopyBarrier &barrier = copy_barrier(address);
     release(barrier);
     if (barrier.left == 0)
         fail("more than %d have arrived at a barrier", barrier.place.wanted);

@@ -51,7 +51,7 @@ void wait_for_warp(const char *file, int line);
  * barrier was begun with, and when the bytes that were expected have come. mbarrier_wait_parity
  * waits for the end of a phase whose number has this parity. */
 void mbarrier_init(unsigned address, int arrivals);
-void mbarrier_arrive(unsigned address, int expected_bytes, int group = rank());
+void mbarrier_arrive(unsigned address, int expected_bytes);
 void receive(unsigned address, int bytes, int group = rank());
 void mbarrier_wait_parity(unsigned address, unsigned parity, const char *file, int line);
 unsigned ballot(unsigned mask, bool predicate, const char *file, int line);

@@ -345,19 +345,4 @@ static void cp_async_bulk(unsigned target, const void *source, int bytes, unsign
     receive(barrier, bytes);
 }
 
-/* The same to each work-group of the cluster whose bit is set. */
-static void cp_async_bulk_multicast(unsigned target, const void *source, int bytes, unsigned barrier,
-                                 unsigned groups)
-{
-    if (target % 16 || (size_t)source % 16 || bytes % 16)
-        __builtin_trap();
-    for (int group = 0; groups >> group; group++)
-        if (groups >> group & 1) {
-            uint4 *pieces = (uint4 *)map_cluster(shared_pointer(target), group);
-            for (int piece = 0; piece < bytes / 16; piece++)
-                pieces[piece] = ((const uint4 *)source)[piece];
-            receive(barrier, bytes, group);
-        }
-}
-
 } // namespace emulation

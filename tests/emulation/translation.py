@@ -23,10 +23,6 @@ _PTX = {
     "mapa.shared::cluster.u32 expecting, %1, %6; "
     "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [there], {%2, %3, %4, %5}, "
     "[expecting]; }": "emulation::st_async_cluster(%0, %1, %2, %3, %4, %5, %6)",
-    "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
-    "[%0], [%1], %2, [%3], %4;": "emulation::cp_async_bulk_multicast(%0, %1, %2, %3, %4)",
-    "{ .reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; "
-    "mbarrier.arrive.shared::cluster.b64 _, [there]; }": "emulation::mbarrier_arrive(%0, 0, %1)",
     "fence.mbarrier_init.release.cluster;": "(void)0",
     "fence.proxy.async.shared::cta;": "(void)0",
     "setmaxnreg.dec.sync.aligned.u32 %0;": "(void)0",

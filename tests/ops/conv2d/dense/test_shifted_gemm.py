@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gossamer.device.base import Device
 from gossamer.ops.algorithm import Epilogue, Variant
 from gossamer.ops.conv2d.dense.mma.shifted_gemm import ShiftedGemmMma, packed_stages
-from gossamer.ops.conv2d.dense.mma.shifted_gemm_tiling import Places, ShiftedTile, tile_of
+from gossamer.ops.conv2d.dense.mma.shifted_gemm_tiling import ROWS, Places, ShiftedTile, tile_of
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.reference import reference
 from gossamer.ops.weights import Weights
@@ -43,17 +43,10 @@ def check(problem: Conv2dProblem, device: Device, variants: Sequence[Variant]) -
     check_variants(ALGORITHM, problem, device, variants)
 
 
-def some(name: str, device: Device, step: int) -> list[Variant]:
-    """Returns every so-many-th variant of a problem, others for each problem: all take minutes to
-    build."""
-    variants = list(ALGORITHM.variants(PROBLEMS[name], device))
-    return variants[list(PROBLEMS).index(name) % step::step]
-
-
 def by_places(problem: Conv2dProblem, arrays: dict[str, np.ndarray], x: np.ndarray) -> np.ndarray:
     """Returns the convolution, without its epilogue, as the sum of shifted products of places and
     packed weights in float64."""
-    tile = ShiftedTile(64, 1, 1, 32, 1, 1)
+    tile = ShiftedTile(64, 1, 1, 32, 1)
     places, (top, left) = Places(problem), problem.pads[:2]
     rows = places.image // places.pitch
     padded = np.zeros((problem.batch + 1, rows, places.pitch, problem.channels))
@@ -95,8 +88,7 @@ def test_units_end_with_the_last_output() -> None:
         places = Places(problem)
         last = (((problem.batch - 1) * places.image)
                 + (problem.out_height - 1) * places.pitch + problem.out_width - 1)
-        for unit in (64, 128):
-            assert places.units(unit) * unit > last >= (places.units(unit) - 1) * unit
+        assert places.units * ROWS > last >= (places.units - 1) * ROWS
 
 
 @pytest.mark.parametrize(("problem", "reason"), [
@@ -139,10 +131,8 @@ def test_it_builds_without_spills() -> None:
     pytest.importorskip("cuda.core")
     pytest.importorskip("gossamer.device.cuda.nvrtc")
     device = RecordingDevice()
-    for problem in (SAME, DEEP):
-        chosen = {(v["columns"], v["warpgroups"], v["units"], v["turned"]): v
-                  for v in ALGORITHM.variants(problem, device)}
-        for variant in chosen.values():
+    for problem in (SAME, DEEP, ROW):
+        for variant in ALGORITHM.variants(problem, device):
             (source,) = ALGORITHM.kernel_sources(problem, variant, device)
             info = build_info(source, "sm_90a")
             assert info.spill_bytes == 0, f"{variant.config_text} spills"
@@ -151,13 +141,13 @@ def test_it_builds_without_spills() -> None:
 
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_tiles_on_cuda(cuda: Device, name: str) -> None:
-    check(PROBLEMS[name], cuda, some(name, cuda, 7))
+    check(PROBLEMS[name], cuda, list(ALGORITHM.variants(PROBLEMS[name], cuda)))
 
 
 @pytest.mark.parametrize("name", ["same", "deep", "uneven"])
 def test_work_groups_that_take_several_tiles_on_cuda(
         cuda: Device, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    chosen = some(name, cuda, 7)
+    chosen = list(ALGORITHM.variants(PROBLEMS[name], cuda))
     monkeypatch.setattr(cuda, "limits", replace(cuda.limits, compute_units=6))
     check(replace(PROBLEMS[name], batch=21), cuda, chosen)
 
@@ -165,7 +155,7 @@ def test_work_groups_that_take_several_tiles_on_cuda(
 @pytest.mark.sanitize
 @pytest.mark.parametrize("name", ["same", "slices", "uneven"])
 def test_few_tiles_on_cuda(cuda: Device, name: str) -> None:
-    check(PROBLEMS[name], cuda, some(name, cuda, 21))
+    check(PROBLEMS[name], cuda, list(ALGORITHM.variants(PROBLEMS[name], cuda))[:2])
 
 
 def test_tiles_take_registers_that_a_multiprocessor_has() -> None:

@@ -9,28 +9,19 @@
  * (r, s) of all outputs is r * pitch + s places further. Places without an output are computed
  * like others and not stored.
  *
- * A unit is the places of one product of a warpgroup, four warps. A work-group takes a range of
- * units, in tiles of up to TILE_UNITS, and OUT_PART output channels. For each slice of SLICE input
+ * A unit is 64 places, the rows of a product of a warpgroup, four warps. A work-group takes a range
+ * of units, in tiles of up to TILE_UNITS, and TILE_M output channels. For each slice of SLICE input
  * channels it copies the places of a tile and those that the last tap reads, a run, to one of RUNS
- * slots, two or more. The weights of a tap and a slice are a stage. They come in slots as well, or
+ * slots. The weights of a tap and a slice are a stage. They come in slots as well, or
  * are kept where all stages have a slot.
  *
  * WARPGROUPS groups multiply, each up to UNITS units of a tile. Of four more warps one copies
  * weights and the others copy runs. A barrier for each slot says that it was filled, another that
- * it was multiplied. With ORDERED, two groups multiply one after the other, and each stores its
- * results while the other one multiplies; the weights are kept then.
+ * it was multiplied.
  *
- * The work-groups of a cluster have the same output channels: each copies its share of a stage to
- * all of them. The weights are not kept then.
- *
- * TURNED 0: the rows of a product are 64 places, its TILE_M columns output channels. Otherwise the
- * rows are 64 output channels and the columns TILE_M places, so that less is read from shared
- * memory for a layer of few channels; TURNED groups have other channels of the same places. A warp
- * then turns its sums in shared memory, TURN_PLACES at a time, to store neighbouring channels.
- *
- * A place of a run has CHUNKS pieces of 8 channels. LINES 0: all places of a chunk lie side by
- * side, the next chunk an odd number of pieces behind, so that copies of a place are to different
- * banks. LINES 1: a place is a line of 128 bytes, whose piece p is stored at p ^ line % 8.
+ * A place of a run has CHUNKS pieces of 8 channels. With 8 of them it is a line of 128 bytes, whose
+ * piece p is stored at p ^ line % 8. With fewer all places of a chunk lie side by side, the next
+ * chunk an odd number of pieces behind, so that copies of a place are to different banks.
  *
  * KEEPS_WEIGHTS     1: each stage has its own slot and is copied once
  * WEIGHT_SLOTS      slots for stages, where they are not kept
@@ -38,23 +29,17 @@
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define HALVES 1 /* 1: operands are float16 */
-#define TILE_M 64 /* output channels of a product; with TURNED its places */
-#define TURNED 0 /* 0: the rows of a product are places; otherwise the warpgroups along the channels */
+#define TILE_M 64 /* output channels of a product */
 #define WARPGROUPS 2 /* warpgroups that multiply */
 #define UNITS 1 /* units of a tile that a warpgroup multiplies, at most */
 #define SLICE 64 /* input channels that are copied at once */
-#define RUNS 2 /* slots for runs */
 #define WEIGHT_SLOTS 0 /* slots for stages, where they are not kept */
 #define KEEPS_WEIGHTS 1 /* 1: each stage has its own slot and is copied once */
-#define ORDERED 0 /* 1: two warpgroups multiply one after the other */
-#define LINES 0 /* 1: a place is a line of 128 bytes; 0: the places of a chunk lie side by side */
-#define CLUSTER 1 /* work-groups of a cluster */
-#define COPIER_REGISTERS 40 /* registers of a work-item that copies */
-#define MULTIPLIER_REGISTERS 232 /* registers of a work-item that multiplies */
+#define COPIER_REGISTERS 56 /* registers of a work-item that copies */
+#define MULTIPLIER_REGISTERS 224 /* registers of a work-item that multiplies */
 #endif
 
 #include "dialect/common.h"
-#include "ptx/cluster.h"
 #include "ptx/cp_async.h"
 #include "ptx/griddepcontrol.h"
 #include "ptx/mbarrier.h"
@@ -62,24 +47,16 @@
 #include "mma/warpgroup.h"
 #include "ops/epilogue.h"
 
-#define COPY_WARPS 3 /* warps that copy runs */
 #define WORK_GROUP_SIZE (128 * (WARPGROUPS + 1))
 #define CHUNKS (SLICE / 8)
+#define COPY_WARPS 3                         /* warps that copy runs */
+#define LINE_STEP (64 * COPY_WARPS / CHUNKS) /* places of which they copy two chunks at once */
 #define STEPS (SLICE / 16)
-#define UNIT (TURNED ? TILE_M : 64)
-#define OUT_PART (TURNED ? 64 * TURNED : TILE_M)
-#define CHANNEL_GROUPS (TURNED ? TURNED : 1)          /* groups that share units */
-#define PLACE_GROUPS (WARPGROUPS / CHANNEL_GROUPS)    /* groups with different units */
-#define TILE_UNITS (PLACE_GROUPS * UNITS)
-#define STAGE_BYTES (SLICE * OUT_PART * 2)
-/* Work-groups of a cluster arrive at barriers of one another until their last tile. */
-#if CLUSTER > 1
-#define END_TOGETHER() CLUSTER_BARRIER()
-#else
-#define END_TOGETHER()
-#endif
-#define TURN_PLACES 32
-#define TURN_PITCH 20 /* floats of a place: 16, and 4 so that writes are to different banks */
+#define LINES (CHUNKS == 8)
+#define RUNS 2
+#define UNIT 64
+#define TILE_UNITS (WARPGROUPS * UNITS)
+#define STAGE_BYTES (SLICE * TILE_M * 2)
 #define BARRIERS_BYTES 1024
 
 /* Returns the descriptor of 8 channels by 8 lines at an address in shared memory, 128 bytes side by
@@ -89,26 +66,6 @@ INLINE ulong pieces_at(uint address, int pieces)
     return (ulong)(address >> 4 & 0x3fff) | (ulong)pieces << 16 | 8ull << 32;
 }
 
-/* Arrives at the barrier in the shared memory of a work-group of the cluster that corresponds to
- * one in the own. */
-[[maybe_unused]] INLINE void mbarrier_arrive_cluster(ulong *barrier, int group)
-{
-    asm volatile("{ .reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; "
-                 "mbarrier.arrive.shared::cluster.b64 _, [there]; }"
-                 ::"r"(shared_address(barrier)), "r"(group) : "memory");
-}
-
-/* Copies bytes to the same place in the shared memory of the work-groups of the cluster whose bits
- * are set, where the barriers that correspond to `barrier` expect them. */
-[[maybe_unused]] INLINE void cp_async_bulk_multicast(uint target, const void *source, int bytes,
-                                                  ulong *barrier, ushort groups)
-{
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
-                 ".multicast::cluster [%0], [%1], %2, [%3], %4;"
-                 ::"r"(target), "l"(source), "r"(bytes), "r"(shared_address(barrier)), "h"(groups)
-                 : "memory");
-}
-
 struct ALIGNED(1024) Memory {
     uint4 pieces[64];
 };
@@ -116,22 +73,18 @@ struct ALIGNED(1024) Memory {
 /* What a warpgroup that multiplies knows: where runs and weights lie, their barriers, and the slots
  * that it reads next, with how often all slots were used. */
 struct Multiplier {
-    uint runs, kept, group, place_group, channel_group;
+    uint runs, kept, group;
     int run_bytes, run_pieces, slices, taps, kernel_w, pitch;
-    ulong *run_filled, *run_read, *weights_filled, *weights_read, *may_multiply;
+    ulong *run_filled, *run_read, *weights_filled, *weights_read;
     int run_slot, weight_slot;
     uint run_phase, weight_phase;
 };
 
-/* Arrives at a barrier for the warp, and at those that correspond to it in `groups` work-groups of
- * the cluster. */
-template <int groups = 1> INLINE void release(ulong *barrier)
+/* Arrives at a barrier for the warp. */
+INLINE void release(ulong *barrier)
 {
     WARP_BARRIER();
-    int lane = LOCAL_ID(0) % 32;
-    if (groups > 1 && lane < groups)
-        mbarrier_arrive_cluster(barrier, lane);
-    else if (lane == 0)
+    if (LOCAL_ID(0) % 32 == 0)
         mbarrier_arrive(barrier);
 }
 
@@ -144,38 +97,31 @@ template <int units> INLINE void multiply_tile(float (&sums)[UNITS][TILE_M / 8][
         mbarrier_wait_parity(its.run_filled + its.run_slot, its.run_phase);
         fence_proxy_async();
         uint run = its.runs + its.run_slot * its.run_bytes
-                   + its.place_group * (UNIT * (LINES ? 128 : 16));
+                   + its.group * (UNIT * (LINES ? 128 : 16));
         int shift = 0, tap_column = 0;
         for (int tap = 0; tap < its.taps; tap++) {
             int slot = KEEPS_WEIGHTS ? slice * its.taps + tap : its.weight_slot;
             mbarrier_wait_parity(its.weights_filled + slot, KEEPS_WEIGHTS ? 0 : its.weight_phase);
-            ulong weights = pieces_at(its.kept + slot * STAGE_BYTES + its.channel_group * (64 * 16),
-                                      OUT_PART);
+            ulong weights = pieces_at(its.kept + slot * STAGE_BYTES, TILE_M);
             wgmma_fence();
             UNROLL for (int i = 0; i < units; i++) {
 #if LINES
-                ulong lines = matrix_descriptor(run + (i * (PLACE_GROUPS * UNIT) + shift) * 128);
+                ulong lines = matrix_descriptor(run + (i * (WARPGROUPS * UNIT) + shift) * 128);
                 int step_pieces = 2;
 #else
-                ulong lines = pieces_at(run + (i * (PLACE_GROUPS * UNIT) + shift) * 16,
+                ulong lines = pieces_at(run + (i * (WARPGROUPS * UNIT) + shift) * 16,
                                         its.run_pieces);
                 int step_pieces = 2 * its.run_pieces;
 #endif
-                UNROLL for (int step = 0; step < STEPS; step++) {
-                    ulong some_places = lines + step * step_pieces;
-                    ulong some_weights = weights + step * (2 * OUT_PART);
-#if TURNED
-                    wgmma_ss(sums[i], some_weights, some_places);
-#else
-                    wgmma_ss(sums[i], some_places, some_weights);
-#endif
-                }
+                UNROLL for (int step = 0; step < STEPS; step++)
+                    wgmma_ss(sums[i], lines + step * step_pieces,
+                                   weights + step * (2 * TILE_M));
             }
             wgmma_commit_group();
             if (slice + tap > 0) {
                 wgmma_wait_group<1>();
 #if !KEEPS_WEIGHTS
-                release<CLUSTER>(last_weights);
+                release(last_weights);
 #endif
                 if (tap == 0)
                     release(last_run);
@@ -199,17 +145,14 @@ template <int units> INLINE void multiply_tile(float (&sums)[UNITS][TILE_M / 8][
             its.run_phase++;
         }
     }
-#if ORDERED
-    release(its.may_multiply + (its.group ^ 1));
-#endif
     wgmma_wait_group<0>();
 #if !KEEPS_WEIGHTS
-    release<CLUSTER>(last_weights);
+    release(last_weights);
 #endif
     release(last_run);
 }
 
-KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_gemm(
+KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_gemm(
     const HALF *RESTRICT x, const uint4 *RESTRICT weight, HALF *RESTRICT y, int units, int places,
     DIVISOR(image_places), DIVISOR(pitch), int kernel_w, int taps, int slices, int halo,
     int run_pieces, int run_bytes, int channels, int out_channels, int height, int width,
@@ -219,34 +162,32 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_gemm(
     DYNAMIC_SHARED(Memory, memory)
     pdl_trigger();
     int item = LOCAL_ID(0), stages = slices * taps;
-    uint lane = (uint)item % 32, warp = (uint)item / 32, group = warp / 4;
+    /* as lane 0 has it, by which the compiler knows that it is one for the warp, and keeps what is
+     * derived from it in uniform registers, where wgmma reads its descriptors */
+    uint warp = __shfl_sync(0xffffffffu, (uint)item / 32, 0);
+    uint lane = (uint)item % 32, group = warp / 4;
     uint runs = shared_address(memory) + BARRIERS_BYTES;
     uint kept = runs + RUNS * run_bytes;
     int weight_slots = KEEPS_WEIGHTS ? stages : WEIGHT_SLOTS;
     ulong *run_filled = (ulong *)memory, *run_read = run_filled + RUNS;
-    ulong *may_multiply = run_read + RUNS, *weights_filled = may_multiply + 2;
+    ulong *weights_filled = run_read + RUNS;
     [[maybe_unused]] ulong *weights_read = weights_filled + weight_slots;
     if (item == 0) {
         UNROLL for (int slot = 0; slot < RUNS; slot++) {
             mbarrier_init(run_filled + slot, 32 * COPY_WARPS);
             mbarrier_init(run_read + slot, 4 * WARPGROUPS);
         }
-        mbarrier_init(may_multiply, 4);
-        mbarrier_init(may_multiply + 1, 4);
         for (int slot = 0; slot < weight_slots; slot++) {
             mbarrier_init(weights_filled + slot, 1);
             if (!KEEPS_WEIGHTS)
-                mbarrier_init(weights_read + slot, 4 * WARPGROUPS * CLUSTER);
+                mbarrier_init(weights_read + slot, 4 * WARPGROUPS);
         }
         fence_mbarrier_init();
     }
-    CLUSTER_BARRIER();
-    int first_m = GROUP_ID(1) * OUT_PART, ranges = GROUP_COUNT(0);
+    BARRIER();
+    int first_m = GROUP_ID(1) * TILE_M, ranges = GROUP_COUNT(0);
     int first_unit = (int)((INT64)units * GROUP_ID(0) / ranges);
     int last_unit = (int)((INT64)units * (GROUP_ID(0) + 1) / ranges);
-    /* a cluster has as many tiles in each work-group */
-    int most_units = CLUSTER > 1 ? CEIL_DIV(units, ranges) : last_unit - first_unit;
-    int end_unit = first_unit + most_units;
 
     if (warp >= 4 * WARPGROUPS) {
         setmaxnreg_dec<COPIER_REGISTERS>();
@@ -256,26 +197,18 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_gemm(
             for (int stage = 0; stage < stages; stage++) {
                 mbarrier_arrive_expect_tx(weights_filled + stage, STAGE_BYTES);
                 cp_async_bulk(kept + stage * STAGE_BYTES, source + stage * (STAGE_BYTES / 16),
-                           STAGE_BYTES, weights_filled + stage);
+                              STAGE_BYTES, weights_filled + stage);
             }
 #else
             int slot = 0;
             uint phase = 0;
-            for (int unit = first_unit; unit < end_unit; unit += TILE_UNITS)
+            for (int unit = first_unit; unit < last_unit; unit += TILE_UNITS)
                 for (int stage = 0; stage < stages; stage++) {
                     if (phase > 0)
                         mbarrier_wait_parity(weights_read + slot, phase - 1);
                     mbarrier_arrive_expect_tx(weights_filled + slot, STAGE_BYTES);
-#if CLUSTER > 1
-                    int first = GROUP_ID(0) % CLUSTER * (STAGE_BYTES / CLUSTER);
-                    cp_async_bulk_multicast(kept + slot * STAGE_BYTES + first,
-                                         source + (stage * STAGE_BYTES + first) / 16,
-                                         STAGE_BYTES / CLUSTER, weights_filled + slot,
-                                         (ushort)((1 << CLUSTER) - 1));
-#else
                     cp_async_bulk(kept + slot * STAGE_BYTES, source + stage * (STAGE_BYTES / 16),
-                               STAGE_BYTES, weights_filled + slot);
-#endif
+                                  STAGE_BYTES, weights_filled + slot);
                     if (++slot == WEIGHT_SLOTS) {
                         slot = 0;
                         phase++;
@@ -284,34 +217,63 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_gemm(
 #endif
         }
         pdl_wait();
-        if (warp == 4 * WARPGROUPS) {
-            END_TOGETHER();
+        if (warp == 4 * WARPGROUPS)
             return;
-        }
         int copier = item - 32 * (4 * WARPGROUPS + 1), slot = 0;
         uint phase = 0;
-        for (int unit = first_unit; unit < end_unit; unit += TILE_UNITS) {
+        /* a work-item copies two chunks of a line; neighbours take lines whose pieces are in other
+         * banks, 4 apart */
+        int chunk = copier % (CHUNKS / 2), number = copier / (CHUNKS / 2);
+        int first_line = number / 8 * 8 + number % 2 * 4 + number % 8 / 2;
+        int to_upper = LINES ? 64 : CHUNKS / 2 * run_pieces * 16;
+        uint first_to = LINES ? first_line * 128 + ((chunk ^ first_line % 8) << 4)
+                              : (chunk * run_pieces + first_line) << 4;
+        /* so many images, rows and columns are LINE_STEP places, and so far apart are they in x */
+        int image_rows = (int)QUOTIENT(image_places, pitch);
+        int step_images = (int)QUOTIENT(LINE_STEP, image_places);
+        int step_places = LINE_STEP - step_images * image_places;
+        int step_rows = (int)QUOTIENT(step_places, pitch);
+        int step_columns = step_places - step_rows * pitch;
+        int step_from = step_images * x_image + step_rows * x_row + step_columns * x_column;
+        for (int unit = first_unit; unit < last_unit; unit += TILE_UNITS) {
             int units_here = last_unit - unit < TILE_UNITS ? last_unit - unit : TILE_UNITS;
-            int pieces = units_here > 0 ? (units_here * UNIT + halo) * CHUNKS : 0;
+            int lines = units_here * UNIT + halo, lines_inside = places - unit * UNIT;
+            int first_place = unit * UNIT + first_line;
+            int first_image = (int)QUOTIENT(first_place, image_places);
+            int in_image = first_place - first_image * image_places;
+            int first_row = (int)QUOTIENT(in_image, pitch);
+            int first_column = in_image - first_row * pitch - pad_left;
+            first_row -= pad_top;
+            int first_from = x_first + first_image * x_image + first_row * x_row
+                             + first_column * x_column;
             for (int slice = 0; slice < slices; slice++) {
                 if (phase > 0)
                     mbarrier_wait_parity(run_read + slot, phase - 1);
-                uint run = runs + slot * run_bytes;
-                UNROLL_BY(2) for (int piece = copier; piece < pieces; piece += 32 * COPY_WARPS) {
-                    int line = piece / CHUNKS, chunk = piece % CHUNKS, place = unit * UNIT + line;
-                    int image = (int)QUOTIENT(place, image_places);
-                    int in_image = place - image * image_places;
-                    int row = (int)QUOTIENT(in_image, pitch);
-                    int column = in_image - row * pitch - pad_left;
-                    int channel = slice * SLICE + chunk * 8;
-                    row -= pad_top;
+                uint to = runs + slot * run_bytes + first_to;
+                int channel = slice * SLICE + chunk * 8;
+                int end = channel < channels ? lines_inside : 0;
+                bool has_upper = channel + CHUNKS / 2 * 8 < channels;
+                int row = first_row, column = first_column, from = first_from + channel;
+                UNROLL_BY(2) for (int line = first_line; line < lines; line += LINE_STEP) {
                     bool inside = (uint)row < (uint)height && (uint)column < (uint)width
-                                  && place < places && channel < channels;
-                    int from = x_first + image * x_image + row * x_row + column * x_column
-                               + channel;
-                    uint to = LINES ? line * 128 + ((chunk ^ line % 8) << 4)
-                                    : (chunk * run_pieces + line) << 4;
-                    cp_async_16(run + to, x + (inside ? from : 0), inside ? 16 : 0);
+                                  && line < end;
+                    const HALF *source = x + (uint)(inside ? from : 0);
+                    cp_async_16(to, source, inside ? 16 : 0);
+                    cp_async_16(LINES ? to ^ to_upper : to + to_upper, source + CHUNKS / 2 * 8,
+                                  inside && has_upper ? 16 : 0);
+                    to += LINE_STEP * (LINES ? 128 : 16);
+                    column += step_columns;
+                    row += step_rows;
+                    from += step_from;
+                    if (column >= pitch - pad_left) {
+                        column -= pitch;
+                        row++;
+                        from += x_row - pitch * x_column;
+                    }
+                    if (row >= image_rows - pad_top) {
+                        row -= image_rows;
+                        from += x_image - image_rows * x_row;
+                    }
                 }
                 cp_async_mbarrier_arrive(run_filled + slot);
                 if (++slot == RUNS) {
@@ -320,15 +282,13 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_gemm(
                 }
             }
         }
-        END_TOGETHER();
         return;
     }
     setmaxnreg_inc<MULTIPLIER_REGISTERS>();
     pdl_wait();
 
-    Multiplier its = {runs, kept, group, group / CHANNEL_GROUPS, group % CHANNEL_GROUPS, run_bytes,
-                      run_pieces, slices, taps, kernel_w, pitch, run_filled, run_read,
-                      weights_filled, weights_read, may_multiply, 0, 0, 0, 0};
+    Multiplier its = {runs, kept, group, run_bytes, run_pieces, slices, taps, kernel_w, pitch,
+                      run_filled, run_read, weights_filled, weights_read, 0, 0, 0, 0};
     /* Returns the index of a place's first channel in y, or -1 where it has no output. */
     auto index_of = [&](int place) {
         int image = (int)QUOTIENT(place, image_places), in_image = place - image * image_places;
@@ -346,26 +306,15 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_gemm(
         if (stored)
             STORE_HALF8(y, at, lower, upper);
     };
-    int tile = 0;
-    for (int unit = first_unit; unit < end_unit; unit += TILE_UNITS, tile++) {
+    for (int unit = first_unit; unit < last_unit; unit += TILE_UNITS) {
         /* the groups have units in turn, so that few units are shared out evenly */
-        int left = last_unit - unit - (int)its.place_group;
-        int own_units = left <= 0                          ? 0
-                        : left > PLACE_GROUPS * (UNITS - 1) ? UNITS
-                                                            : CEIL_DIV(left, PLACE_GROUPS);
+        int left = last_unit - unit - (int)group;
+        int own_units = left <= 0                        ? 0
+                        : left > WARPGROUPS * (UNITS - 1) ? UNITS
+                                                          : CEIL_DIV(left, WARPGROUPS);
         float sums[UNITS][TILE_M / 8][4] = {};
-#if ORDERED
-        if (group + tile > 0)
-            mbarrier_wait_parity(may_multiply + group, group ? tile : tile - 1);
-#endif
         if (own_units == UNITS)
             multiply_tile<UNITS>(sums, its);
-#if UNITS > 2
-        else if (own_units == 3)
-            multiply_tile<3>(sums, its);
-        else if (own_units == 2)
-            multiply_tile<2>(sums, its);
-#endif
 #if UNITS > 1
         else if (own_units == 1)
             multiply_tile<1>(sums, its);
@@ -373,31 +322,6 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_gemm(
         else
             multiply_tile<0>(sums, its);
 
-#if TURNED
-        /* a lane stores 8 neighbouring channels of a place, the next lane the warp's other 8 */
-        int channel = first_m + (int)its.channel_group * 64 + (int)(warp % 4 * 16 + lane % 2 * 8);
-        float *turned = (float *)((char *)memory + BARRIERS_BYTES + RUNS * run_bytes
-                                  + weight_slots * STAGE_BYTES)
-                        + warp * (TURN_PLACES * TURN_PITCH);
-        UNROLL for (int i = 0; i < UNITS; i++)
-            UNROLL for (int part = 0; part < TILE_M / TURN_PLACES; part++) {
-                if (i >= own_units)
-                    break;
-                WARP_BARRIER();
-                UNROLL for (int j = 0; j < TURN_PLACES / 8; j++)
-                    UNROLL for (int r = 0; r < 4; r++)
-                        turned[(j * 8 + lane % 4 * 2 + r % 2) * TURN_PITCH + lane / 4 + r / 2 * 8]
-                            = sums[i][part * (TURN_PLACES / 8) + j][r];
-                WARP_BARRIER();
-                UNROLL for (int pass = 0; pass < TURN_PLACES / 16; pass++) {
-                    int line = pass * 16 + (int)lane / 2;
-                    const float *from = turned + line * TURN_PITCH + lane % 2 * 8;
-                    int place = (unit + (int)its.place_group + i * PLACE_GROUPS) * UNIT
-                                + part * TURN_PLACES + line;
-                    store(LOAD4(from), LOAD4(from + 4), index_of(place), channel);
-                }
-            }
-#else
         int index[UNITS][2];
         UNROLL for (int i = 0; i < UNITS; i++)
             UNROLL for (int half = 0; half < 2; half++) {
@@ -416,7 +340,5 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_gemm(
                           MAKE4(values[4], values[5], values[6], values[7]), index[i][half],
                           first_m + block * 32 + (int)lane % 4 * 8);
                 }
-#endif
     }
-    END_TOGETHER();
 }

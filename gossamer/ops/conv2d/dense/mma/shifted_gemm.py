@@ -41,7 +41,6 @@ class ShiftedGemmMma(Algorithm):
 
     op = "conv2d"
     name = "shifted_gemm_mma"
-    by_name_only = True
     reads_parts = True
     writes_parts = True
 
@@ -91,14 +90,14 @@ class ShiftedGemmMma(Algorithm):
             return State(problem, variant, device)
         tile, places = tile_of(variant), Places(problem)
         packed = weights.packed(
-            f"stages for shifted_gemm_mma {tile.slice} {tile.part} {tile.turned > 0}",
+            f"stages for shifted_gemm_mma {tile.slice} {tile.columns}",
             lambda arrays: packed_stages(arrays, problem, tile))
         x_image, _, x_row, x_column = x.strides
         taps = problem.kernel[0] * problem.kernel[1]
         launch = Launch(
             device.compile(_source(problem, variant)), tile.grid(problem, device.limits),
             (tile.work_group, 1),
-            (input_buffer(0), packed, output_buffer(0), places.units(tile.unit),
+            (input_buffer(0), packed, output_buffer(0), places.units,
              problem.batch * places.image, *divisor(places.image), *divisor(places.pitch),
              problem.kernel[1], taps, tile.stages(problem) // taps, places.halo,
              tile.run_pieces(problem), tile.run_bytes(problem), problem.channels,
@@ -113,17 +112,16 @@ class ShiftedGemmMma(Algorithm):
 def packed_stages(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem,
                   tile: ShiftedTile) -> np.ndarray:
     """Returns the weights as (parts of the output channels, slices, taps, chunks, lines, 8 input
-    channels). What is beyond the channels is 0. A line is an output channel; where these are the
-    columns of products, the lines of 32 are in the order of `packing.packed_lines`: line
-    8 f + 2 q + j belongs to channel 8 q + 2 f + j."""
-    parts = -(-problem.out_channels // tile.part)
+    channels). What is beyond the channels is 0. A line is an output channel; those of 32 are in the
+    order of `packing.packed_lines`: line 8 f + 2 q + j belongs to channel 8 q + 2 f + j."""
+    parts = -(-problem.out_channels // tile.columns)
     slices = -(-problem.channels // tile.slice)
-    padded = np.zeros((parts * tile.part, slices * tile.slice, *problem.kernel), np.float32)
+    padded = np.zeros((parts * tile.columns, slices * tile.slice, *problem.kernel), np.float32)
     padded[:problem.out_channels, :problem.channels] = arrays["weight"]
     # axes: part, block, quarter, fragment, side, slice, chunk, value, tap
     split = padded.reshape(parts, -1, 4, 4, 2, slices, tile.slice // 8, 8,
                            problem.kernel[0] * problem.kernel[1])
-    ordered = split.transpose(0, 5, 8, 6, 1, *((2, 3) if tile.turned else (3, 2)), 4, 7)
+    ordered = split.transpose(0, 5, 8, 6, 1, 3, 2, 4, 7)
     with np.errstate(over="ignore"):
         return np.ascontiguousarray(ordered, np.float16)
 
@@ -132,11 +130,9 @@ def _source(problem: Conv2dProblem, variant: Variant) -> KernelSource:
     tile = tile_of(variant)
     copy, multiply = tile.registers
     return KernelSource.of(_SOURCE, "shifted_gemm", {
-        "HALVES": 1, "TILE_M": tile.columns, "TURNED": tile.turned,
-        "WARPGROUPS": tile.warpgroups, "UNITS": tile.units,
-        "SLICE": tile.slice, "RUNS": tile.runs, "WEIGHT_SLOTS": tile.weight_slots,
-        "KEEPS_WEIGHTS": int(not tile.weight_slots), "ORDERED": tile.ordered, "LINES": tile.lines,
-        "CLUSTER": tile.cluster,
+        "HALVES": 1, "TILE_M": tile.columns, "WARPGROUPS": tile.warpgroups, "UNITS": tile.units,
+        "SLICE": tile.slice, "WEIGHT_SLOTS": tile.weight_slots,
+        "KEEPS_WEIGHTS": int(not tile.weight_slots),
         "COPIER_REGISTERS": copy, "MULTIPLIER_REGISTERS": multiply,
         **epilogue_macros(problem.epilogue, tensor_dtype="float16"),
     }, architectures=("sm_90a", "sm_90a"), dynamic_shared=True,
