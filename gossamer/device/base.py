@@ -144,8 +144,7 @@ class Device(OptionalCapabilities):
 
     @property
     def kind(self) -> tuple[str, str, int]:
-        """The key of a kind of device: measurements on one device hold for all devices with this
-        key."""
+        """The key of a kind of device, for all devices of which the same measurements hold."""
         return self.api, self.description, self.limits.compute_units
 
     @property

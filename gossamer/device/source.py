@@ -94,12 +94,11 @@ class KernelSource(HashedOnce):
         return alone if alone in self.architectures else architecture
 
     def text(self) -> str:
-        """Return the full translation unit: the macros, and the kernel's file with each header in
-        the place of its first `#include`.
+        """Return the full translation unit: macros, headers and the kernel's file.
 
-        Lines are numbered by `#line` directives, so that compilers and profilers name the file
-        and the line of a kernel or a header, as the path from the folder that contains the
-        package.
+        Each header stands in the place of its first `#include`. Lines are numbered by `#line`
+        directives, so that compilers and profilers name the file and the line of a kernel or a
+        header, as the path from the folder that contains the package.
 
         Returns
         -------
@@ -140,7 +139,9 @@ def files_of(path: Path) -> tuple[Path, ...]:
 @cache
 def _put_together(path: Path) -> tuple[str, tuple[Path, ...]]:
     """Return the text of a file with the headers that it includes, and the paths of all of these.
-    Hundreds of kernels may share a file, so each is read once."""
+
+    Hundreds of kernels may share a file, so each is read once.
+    """
     lines: list[str] = []
     files: dict[Path, None] = {}
     _add_file(path, lines, files)
@@ -174,8 +175,7 @@ def _add_file(path: Path, lines: list[str], files: dict[Path, None]) -> None:
 
 
 def _header(name: str, includer: Path, number: int) -> Path:
-    """Return the path of a header. Raise CompileError, which names the `#include`, if there is
-    none."""
+    """Return the path of a header; a CompileError names the `#include` of one that is missing."""
     for folder in (includer.parent, *INCLUDE_ROOTS):
         if (header := folder / name).is_file():
             return header

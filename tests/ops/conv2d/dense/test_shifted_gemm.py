@@ -147,9 +147,10 @@ def test_tiles_on_cuda(cuda: Device, name: str) -> None:
 @pytest.mark.parametrize("name", ["same", "deep", "uneven"])
 def test_work_groups_that_take_several_tiles_on_cuda(
         cuda: Device, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    chosen = list(ALGORITHM.variants(PROBLEMS[name], cuda))
+    problem = replace(PROBLEMS[name], batch=21)
+    variants = list(ALGORITHM.variants(problem, cuda))
     monkeypatch.setattr(cuda, "limits", replace(cuda.limits, compute_units=6))
-    check(replace(PROBLEMS[name], batch=21), cuda, chosen)
+    check(problem, cuda, variants)
 
 
 @pytest.mark.sanitize
