@@ -247,15 +247,23 @@ def measured_times(seconds_of: Callable[[int], float], sizes: Sequence[int],
                    most_s: float = math.inf) -> dict[int, float]:
     """Returns the seconds of increasing batch sizes, at least of the first.
 
-    It ends before a size that takes longer than most_s, or that computes hardly more images a
-    second than those before: such a batch would only make requests wait longer.
+    Sizes that compute hardly more images a second than those before are left out: such a batch
+    would only make requests wait longer. It ends before a size that takes longer than most_s, and
+    behind two in a row that are left out; a single one may have been disturbed.
     """
     times: dict[int, float] = {}
     best = 0.0
+    left_out = 0
     for size in sizes:
         seconds = seconds_of(size)
-        if times and (seconds > most_s or size / seconds < _GAIN * best):
+        if times and seconds > most_s:
             break
+        if times and size / seconds < _GAIN * best:
+            left_out += 1
+            if left_out == 2:
+                break
+            continue
         times[size] = seconds
         best = size / seconds
+        left_out = 0
     return times

@@ -41,10 +41,11 @@ def test_sizes_that_gain_nothing_are_left_out() -> None:
 
     def seconds_of(size: int) -> float:
         asked.append(size)
-        return {1: 1.0, 2: 1.1, 4: 2.15, 8: 4.0}[size]
+        return {1: 1.0, 2: 1.1, 4: 9.0, 8: 4.0, 16: 8.0, 32: 16.0}[size]
 
-    assert measured_times(seconds_of, [1, 2, 4, 8]) == {1: 1.0, 2: 1.1}
-    assert asked == [1, 2, 4]
+    # that of 4 was disturbed
+    assert measured_times(seconds_of, [1, 2, 4, 8, 16, 32, 64]) == {1: 1.0, 2: 1.1, 8: 4.0}
+    assert asked == [1, 2, 4, 8, 16, 32]
     assert measured_times(seconds_of, [1, 2, 4, 8], 1.05) == {1: 1.0}
     # the first is used however long it takes
     assert measured_times(seconds_of, [1, 2], 0.1) == {1: 1.0}
