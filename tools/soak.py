@@ -70,8 +70,8 @@ from gossamer.plan.store.database import Database
 added, add = [], Database.add
 
 def record(base, kind, entries, **options):
-    if kind == "problems":
-        added.append(entries)
+    if kind == "candidates":
+        added.extend(entries)
     add(base, kind, entries, **options)
 
 Database.add = record
@@ -80,7 +80,7 @@ for batch in sys.argv[3].split(","):
     plan.context(int(batch))
 print(json.dumps(added))
 """
-"""Compiles, and prints the measurements that were added to the file of the device."""
+"""Compiles, and prints the keys of the measurements that were added to the file of the device."""
 
 
 class Wrong(Exception):
@@ -103,7 +103,7 @@ class Soak:
         seconds = {device: self._duration(device) for device in self.devices}
         # a batch size has problems of its own, so that there is always more to measure
         batches = self.chance.sample(range(1, ATTEMPTS * count + 1), ATTEMPTS * count)
-        known: dict[Path, set[tuple[str, ...]]] = {}
+        known: dict[Path, set[str]] = {}
         seen: set[Path] = set()
         done = 0
         while done < count:
@@ -139,8 +139,7 @@ class Soak:
             first, second, common = self.chance.sample(range(1, MOST_BATCH), 3)
             pair = [self._recording(cache, device, f"{batch},{common}")
                     for batch in (first, second)]
-            added = {key for process in pair for problems in self._finished(process, device)
-                     for key in keys(problems)}
+            added = {key for process in pair for key in self._finished(process, device)}
             held = {key for found in candidates(cache).values() for key in found}
             if lost := added - held:
                 raise Wrong(f"pair {number + 1} ({device}, batch {first}, {second} and {common}): "
@@ -269,10 +268,10 @@ def partial_files(cache: Path) -> frozenset[Path]:
     return frozenset((*cache.rglob(f"{PARTIAL}*"), *cache.rglob("*-journal")))
 
 
-def candidates(cache: Path) -> dict[Path, set[tuple[str, ...]]]:
+def candidates(cache: Path) -> dict[Path, set[str]]:
     """Returns what identifies each candidate in each file of measurements. Raises Wrong for a file
     that is damaged or was set aside."""
-    found: dict[Path, set[tuple[str, ...]]] = {}
+    found: dict[Path, set[str]] = {}
     for path in (cache / "tuning").glob("[!.]*"):
         if path.name.endswith("-journal"):
             continue
@@ -284,17 +283,13 @@ def candidates(cache: Path) -> dict[Path, set[tuple[str, ...]]]:
             continue
         except BadFile as bad:
             raise Wrong(f"{path.name} {bad}") from None
-        found[path] = {key for section in content["sections"]
-                       for key in keys(section["problems"])}
+        found[path] = keys(content)
     return found
 
 
-def keys(problems: Mapping[str, Any]) -> set[tuple[str, ...]]:
-    """Returns what identifies each candidate of these problems of a file of measurements."""
-    return {
-        (problem, name, line["config"], line["precision"], *line["inputs"], *line["outputs"])
-        for problem, entry in problems.items()
-        for name, algorithm in entry["algorithms"].items() for line in algorithm["candidates"]}
+def keys(content: Mapping[str, Any]) -> set[str]:
+    """Returns the keys of all candidates of a file of measurements."""
+    return {key for section in content["sections"] for key in section["candidates"]}
 
 
 def check_kernels(cache: Path) -> None:

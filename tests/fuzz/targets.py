@@ -137,15 +137,19 @@ def _measurements(path: Path) -> None:
     kept = path.with_name("kept.sqlite")
     kept.unlink(missing_ok=True)
     seed = json.loads(seeds.measurements()[0])
-    file = Database(kept, seed["device"], seed["sections"][0]["made_by"])
+    made_by = seed["sections"][0]["made_by"]
+    file = Database(kept, seed["device"], made_by)
     try:
         content = tuning_file.parse(path.read_bytes())
         file.take(content, "host")
     except tuning_file.BadFile as error:
         raise GossamerError(error) from None
     assert [tuning_file.count(section) for section in content["sections"]]
-    again = Database(kept, seed["device"], seed["sections"][0]["made_by"])
-    assert again.known.candidates and not again.messages
+    given = {key for section in content["sections"] if section["made_by"] == made_by
+             for key in section.get("candidates", ())}
+    again = Database(kept, seed["device"], made_by)
+    assert {key for lines in again.known.candidates.values() for key in lines} == given
+    assert not again.messages
 
 
 def _kernel(path: Path) -> None:

@@ -43,7 +43,7 @@ def published(batch: int, files: Files) -> list[Item]:
     items = []
     for layer in yolo():
         if layer.out_channels in (255, 425):
-            # what goes into Darknet's [yolo] and [fusion] has no batch norm
+            # what goes into Darknet's [yolo] and [region] has no batch norm
             continue
         makers: dict[str, Callable[[Setting], Case]] = {
             step: partial(_step, layer, step, batch) for step in STEPS}

@@ -13,6 +13,7 @@ import pytest
 from gossamer.bench import contest, layer_tables
 from gossamer.bench.contender import AbsentError, PeerNetwork
 from gossamer.bench.layer_tables import distinct_convolutions
+from gossamer.bench.modules import names_of
 from gossamer.bench.peers.call_inputs import KINDS
 from gossamer.bench.peers.inference import PEERS
 from gossamer.bench.reference import reference
@@ -64,7 +65,7 @@ def test_cases_are_distinct_and_squares_have_no_batch_size() -> None:
     convolutions = distinct_convolutions()
     assert len({layer.name for layer in convolutions}) == len(convolutions)
     layers = list(layer_tables.yolo())
-    # what goes into [yolo] and [fusion] has neither batch norm nor a rectifier
+    # what goes into [yolo] and [region] has neither batch norm nor a rectifier
     normalised = [layer for layer in layers if layer.out_channels not in (255, 425)]
     count = {name: sum(item.suite == name for item in items) for name in suites}
     products = layer_tables.PRODUCTS
@@ -77,6 +78,7 @@ def test_cases_are_distinct_and_squares_have_no_batch_size() -> None:
                      "darknet-layers": 2 * len(layers), "published": 2 * 6 * len(normalised),
                      "binary-layers": 2 * len(layer_tables.BINARY),
                      "latency": 2 * len(KINDS), "throughput": 4,
+                     "torch-modules": 2 * len(names_of(None)),
                      "backprop": len(BACKPROP), "train-many": len(MANY)}
 
 

@@ -70,5 +70,5 @@ def test_explain_takes_a_layer_of_a_fusion(run: Run, tmp_path: Path,
     for name in ("shrink", "grow + shrink"):
         result = compile_(run, save(proto, tmp_path), "--explain", name)
         assert result.exit_code == 0, result.output
-        assert result.stdout.count("\ngrow + shrink (fusion ") == 1
+        assert result.stdout.count("\ngrow + shrink (fused ") == 1
         assert re.search("^layer by layer .*20.0 us against 1.0 us", result.stdout, re.M)
