@@ -11,7 +11,7 @@ from gossamer.bench.contender import AbsentError
 from gossamer.errors import InputError, first_line
 
 TIMM = "timm/"
-"""What stands before the names of timm's networks, and not before those of torchvision."""
+"""The names of timm's networks begin with it, and those of torchvision do not."""
 TORCHVISION_MODULES = ("resnet18", "resnet50", "mobilenet_v2", "shufflenet_v2_x1_0",
                        "efficientnet_b0")
 TIMM_MODULES = tuple(f"{TIMM}{name}" for name in (

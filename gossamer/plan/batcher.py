@@ -163,7 +163,8 @@ class Batcher:
         for named, deadline in requests:
             try:
                 made.append(self._request((), named, deadline))
-            except GossamerError as problem:
+            except Exception as problem:
+                # of one request, and none of the others
                 made.append(problem)
         futures: list[Future[Any]] = []
         with self._work.changed:
@@ -176,7 +177,7 @@ class Batcher:
                 else:
                     futures.append(Future())
                     futures[-1].set_exception(error)
-            self._work.changed.notify_all()
+            self._work.changed.notify(len(made))
         return futures
 
     def _request(self, inputs: tuple[Any, ...], named: Mapping[str, Any],

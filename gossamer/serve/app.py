@@ -75,6 +75,7 @@ class Server:
         for name, model in (await loop.run_in_executor(None, self.models.renewals)).items():
             old = self.models.by_name[name]
             self.models.by_name[name] = model
+            self._exchange.hand_over()
             await loop.run_in_executor(None, old.close)
             logger.warning("%s was read again", name)
 
@@ -258,7 +259,8 @@ def make_app(server: Server) -> FastAPI:
     async def description(name: str) -> Response:
         return JSONResponse(model_of(name).description())
 
-    @app.get("/v2/models/{name}/infer")
+    @app.api_route("/v2/models/{name}/infer",
+                   methods=["GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS"])
     async def only_post(name: str) -> Response:
         raise HTTPException(405, "inference takes POST", {"Allow": "POST"})
 

@@ -39,20 +39,25 @@ class Exchange:
         request that is not being computed yet."""
         loop = asyncio.get_running_loop()
         if not self._given:
-            loop.call_soon(self._hand_over, loop, self._count, loop.time() + _GATHER_S)
+            loop.call_soon(self._gather, loop, self._count, loop.time() + _GATHER_S)
         self._count += 1
         own: asyncio.Future[Any] = loop.create_future()
         self._given.setdefault(batcher, []).append((arrays, deadline, own))
         return own
 
-    def _hand_over(self, loop: asyncio.AbstractEventLoop, before: int, until: float) -> None:
+    def _gather(self, loop: asyncio.AbstractEventLoop, before: int, until: float) -> None:
         """Hands all requests over, or looks again after the loop's next round.
 
         before: how many requests had come when this was last done. until: when it is done at last.
         """
         if self._count > before and loop.time() < until:
-            loop.call_soon(self._hand_over, loop, self._count, until)
-            return
+            loop.call_soon(self._gather, loop, self._count, until)
+        else:
+            self.hand_over()
+
+    def hand_over(self) -> None:
+        """Hands all requests to their batchers now, as before a batcher is closed."""
+        loop = asyncio.get_running_loop()
         given, self._given = self._given, {}
         for batcher, entries in given.items():
             futures = batcher.submit_all((arrays, deadline) for arrays, deadline, _ in entries)

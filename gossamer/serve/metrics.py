@@ -31,8 +31,8 @@ class Metrics:
     def count(self, model: str, status: int, seconds: float) -> None:
         """Counts an answer of a network by its HTTP status, and how long it took."""
         if (model, status) not in self._labelled:
-            self._labelled[model, status] = (self._requests.labels(model, str(status)),
-                                       self._seconds.labels(model))
+            self._labelled[model, status] = (
+                self._requests.labels(model, str(status)), self._seconds.labels(model))
         answers, times = self._labelled[model, status]
         answers.inc()
         times.observe(seconds)

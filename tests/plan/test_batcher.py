@@ -17,9 +17,16 @@ import gossamer
 from gossamer.device.base import Device
 from gossamer.device.host import HostDevice
 from gossamer.device.registry import find
-from gossamer.errors import DeadlineError, DeviceError, InputError, QueueFullError
+from gossamer.errors import (
+    DeadlineError,
+    DeviceError,
+    InputError,
+    OutOfMemoryError,
+    QueueFullError,
+)
 from gossamer.plan.batcher import Batcher
 from gossamer.plan.plan import Plan
+from gossamer.plan.run.lanes import Lanes
 from tests.conftest import working_devices
 from tests.model.onnx_models import model, save
 from tests.plan.small import assert_close, compiled, expected, images, small
@@ -64,6 +71,16 @@ def hold(batcher: Batcher, device: HeldHost) -> Future[Any]:
     first = batcher.submit(images(1))
     assert device.has_begun.wait(20)
     return first
+
+
+def test_lanes_that_do_not_fit_are_made_when_they_are_needed(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OutOfMemoryError("the device is full")
+
+    monkeypatch.setattr(Lanes, "prepare", full)
+    with Batcher(gossamer.compile(str(save(small(), tmp_path)), "host")) as batcher:
+        assert_close(batcher(images(3)), expected(images(3)))
 
 
 @pytest.mark.parametrize("name", ["host", "pocl", "host,host"])

@@ -26,7 +26,7 @@ SUITE = "torch-modules"
 PEERS = ("torch-eager", "torch-compile", "torch-compile:reduce-overhead", "torch-compile-graph")
 """The peers that are called where none are named."""
 SLOW_PEERS = ("torch-compile:max-autotune-no-cudagraphs",)
-"""Those that are called by their names alone, as they compile for minutes."""
+"""Peers that take part where they are named, as they compile for minutes."""
 
 
 def torch_modules(batch: int, files: Files) -> list[Item]:

@@ -3,6 +3,7 @@ is done again on another."""
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import warnings
 from collections import deque
@@ -173,9 +174,11 @@ class DeviceWorker(threading.Thread):
         self._lanes = Lanes(member.plan, sizes * self._at_once)
 
     def prepare(self, batches: Iterable[int]) -> None:
-        """Makes the lanes for batch sizes, before the thread starts."""
-        for batch in batches:
-            self._lanes.prepare(batch, self._at_once)
+        """Makes the lanes for batch sizes, before the thread starts, as far as memory goes; others
+        are made when they are needed."""
+        with contextlib.suppress(OutOfMemoryError):
+            for batch in batches:
+                self._lanes.prepare(batch, self._at_once)
 
     def run(self) -> None:
         """Computes tasks until none will come any more."""
