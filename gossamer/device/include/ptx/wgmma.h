@@ -11,6 +11,15 @@
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 
+/* Returns the matrix descriptor of an operand of wgmma at an address in shared memory, without a
+ * swizzle: tiles of 8 rows of 16 bytes, whose rows lie side by side. next_columns, next_rows: units
+ * of 16 bytes from a tile to the tile of the columns behind it, and to the tile of the rows behind
+ * it. */
+[[maybe_unused]] INLINE ulong tile_descriptor(uint address, int next_columns, int next_rows)
+{
+    return (ulong)(address >> 4 & 0x3fff) | (ulong)next_columns << 16 | (ulong)next_rows << 32;
+}
+
 /* wgmma.commit_group: makes a group of the multiplications that were started since the last one. */
 [[maybe_unused]] INLINE void wgmma_commit_group()
 {

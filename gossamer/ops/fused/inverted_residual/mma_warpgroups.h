@@ -23,14 +23,6 @@
     "+f"(sums[n][0]), "+f"(sums[n][1]), "+f"(sums[n][2]), "+f"(sums[n][3]), "+f"(sums[n + 1][0]), \
         "+f"(sums[n + 1][1]), "+f"(sums[n + 1][2]), "+f"(sums[n + 1][3])
 
-/* Returns the matrix descriptor of a step's weights: 8 channels of 16 bytes at a time, of which
- * those of the upper half of the step follow after 128 bytes and those of the next channels
- * after 256. */
-INLINE ulong matrix_descriptor(uint address)
-{
-    return (ulong)(address >> 4 & 0x3fff) | 8ull << 16 | 16ull << 32;
-}
-
 /* wgmma.mma_async with the pixels in registers: begins to multiply a step of a warp's 16 pixels by
  * 16, 32, 64 or 128 channels. sums: for each 8
  * channels, as multiply_tile has them. */
@@ -91,7 +83,7 @@ template <int PAIRS, int STEPS, int STEP_PAIRS>
 INLINE void multiply_steps(float (*sums)[4], const REAL *first, int row, uint weights, uint lane)
 {
     constexpr int MOST = 8; /* steps whose pixels are held in registers at once */
-    ulong description = matrix_descriptor(weights);
+    ulong description = tile_descriptor(weights, 8, 16);
     UNROLL for (int from = 0; from < STEPS; from += MOST) {
         uint4 found[MOST];
         UNROLL for (int i = 0; i < MOST; i++)

@@ -54,13 +54,6 @@
 #define PARTS (OUT_CHANNELS / 64)
 #define BARRIERS_BYTES 1024
 
-/* Returns the matrix descriptor of 8 input channels by 8 of 64 lines of weights at an address in
- * shared memory, 128 bytes side by side. */
-INLINE ulong weights_descriptor(uint address)
-{
-    return (ulong)(address >> 4 & 0x3fff) | 64ull << 16 | 8ull << 32;
-}
-
 struct ALIGNED(1024) Memory {
     uint4 pieces[64];
 };
@@ -195,7 +188,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pointwise_pair(
             UNROLL for (int channel = 0; channel < CHANNELS; channel += 16)
                 wgmma_ss(sums,
                          matrix_descriptor(own + channel / 64 * SLOT_BYTES) + channel % 64 / 8,
-                         weights_descriptor(kept) + channel / 8 * 64);
+                         tile_descriptor(kept, 64, 8) + channel / 8 * 64);
             wgmma_commit_group();
             wgmma_wait_group<0>();
             if (slice > 0) {
@@ -240,7 +233,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pointwise_pair(
             UNROLL for (int part = 0; part < PARTS; part++)
                 UNROLL for (int step = 0; step < 4; step++)
                     wgmma_ss(results[part], matrix_descriptor(lines) + step * 2,
-                             weights_descriptor(kept + FIRST_BYTES + part * (64 * 128))
+                             tile_descriptor(kept + FIRST_BYTES + part * (64 * 128), 64, 8)
                                  + step * 128);
             wgmma_commit_group();
             last_slot = slot_read + slot.number;

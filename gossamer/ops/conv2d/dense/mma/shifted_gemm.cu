@@ -59,13 +59,6 @@
 #define STAGE_BYTES (SLICE * TILE_M * 2)
 #define BARRIERS_BYTES 1024
 
-/* Returns the descriptor of 8 channels by 8 lines at an address in shared memory, 128 bytes side by
- * side; the next 8 lines follow, and the next 8 channels are `pieces` of 16 bytes behind. */
-INLINE ulong pieces_at(uint address, int pieces)
-{
-    return (ulong)(address >> 4 & 0x3fff) | (ulong)pieces << 16 | 8ull << 32;
-}
-
 struct ALIGNED(1024) Memory {
     uint4 pieces[64];
 };
@@ -102,15 +95,15 @@ template <int units> INLINE void multiply_tile(float (&sums)[UNITS][TILE_M / 8][
         for (int tap = 0; tap < its.taps; tap++) {
             int slot = KEEPS_WEIGHTS ? slice * its.taps + tap : its.weight_slot;
             mbarrier_wait_parity(its.weights_filled + slot, KEEPS_WEIGHTS ? 0 : its.weight_phase);
-            ulong weights = pieces_at(its.kept + slot * STAGE_BYTES, TILE_M);
+            ulong weights = tile_descriptor(its.kept + slot * STAGE_BYTES, TILE_M, 8);
             wgmma_fence();
             UNROLL for (int i = 0; i < units; i++) {
 #if LINES
                 ulong lines = matrix_descriptor(run + (i * (WARPGROUPS * UNIT) + shift) * 128);
                 int step_pieces = 2;
 #else
-                ulong lines = pieces_at(run + (i * (WARPGROUPS * UNIT) + shift) * 16,
-                                        its.run_pieces);
+                ulong lines = tile_descriptor(run + (i * (WARPGROUPS * UNIT) + shift) * 16,
+                                              its.run_pieces, 8);
                 int step_pieces = 2 * its.run_pieces;
 #endif
                 UNROLL for (int step = 0; step < STEPS; step++)
