@@ -68,6 +68,16 @@ def build_info(source: KernelSource, architecture: str) -> BuildInfo:
     return nvrtc.BuildInfo(**json.loads(cached(key, build)))
 
 
+def check_builds(sources: Iterable[KernelSource]) -> None:
+    """Fails where a kernel spills registers, or the assembler warns, on an architecture that it is
+    for."""
+    for source in sources:
+        for architecture in dict.fromkeys(source.architectures):
+            info = build_info(source, architecture)
+            assert info.spill_bytes == 0, f"{source} spills on {architecture}"
+            assert "warning" not in info.log, info.log
+
+
 def faults(sources: Iterable[KernelSource], architecture: str) -> list[str]:
     """Returns a message for each kernel for the architecture that does not build, or that spills
     though it is none of MAY_SPILL.

@@ -26,7 +26,7 @@ _DRAIN_S = 30.0
 
 @dataclass(frozen=True)
 class Request:
-    """What is sent.
+    """The requests that a client sends.
 
     host, port, path: where to.
     headers: of each request.
@@ -51,7 +51,7 @@ class Request:
 
 @dataclass
 class Outcome:
-    """What came back.
+    """The answers that came back.
 
     latencies_s: seconds from the time at which each request was to be sent to its answer, of the
     successful ones.

@@ -68,7 +68,7 @@ class ServingRow:
 
 @dataclass(frozen=True)
 class Setting:
-    """What is measured: a network on a device, for some seconds at each rate, with so many photos a
+    """A measurement of a network on a device, for some seconds at each rate, with so many photos a
     request."""
 
     model: str

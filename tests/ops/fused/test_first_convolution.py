@@ -15,7 +15,7 @@ from gossamer.ops.fused.first_convolution import FirstConvolutionMma
 from gossamer.ops.fused.problem import ENTRY, FusionProblem, entry
 from gossamer.ops.weights import Weights
 from gossamer.tensor import Format
-from tests.cubins import build_info
+from tests.cubins import check_builds
 from tests.ops.conv2d.dense.test_few_channels import GREY, LARGE_FILTER, ODD, STEM
 from tests.ops.fused.blocks import given_as
 from tests.ops.harness import check_variants, random_weights
@@ -64,9 +64,7 @@ def test_it_builds_without_spills() -> None:
         weights = Weights(random_weights(problem), device)
         for variant in ALGORITHM.variants(problem, device):
             ALGORITHM.prepare(weights, problem, variant, device)
-    for source in device.sources:
-        for architecture in dict.fromkeys(source.architectures):
-            assert build_info(source, architecture).spill_bytes == 0, f"{source} spills"
+    check_builds(device.sources)
 
 
 def test_an_image_that_others_read_gives_a_reason() -> None:

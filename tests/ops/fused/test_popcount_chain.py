@@ -20,7 +20,7 @@ from gossamer.ops.fused.reference import reference
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.weights import Weights, WeightsInfo
 from gossamer.tensor import default_spec
-from tests.cubins import build_info
+from tests.cubins import check_builds
 from tests.ops.conv2d.binary.signs import (
     BAND_SIGN,
     BATCH_NORM_BITS,
@@ -115,11 +115,7 @@ def test_it_builds_without_spills() -> None:
         for variant in PopcountChain().variants(problem, device):
             PopcountChain().prepare(weights, problem, variant, device)
     assert len(device.sources) == 14
-    for source in device.sources:
-        for architecture in source.architectures:
-            info = build_info(source, architecture)
-            assert info.spill_bytes == 0, f"{source} spills on {architecture}"
-            assert "warning" not in info.log, info.log
+    check_builds(device.sources)
 
 
 @pytest.mark.parametrize(("problem", "reason"), [

@@ -42,7 +42,7 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void inverte
     int pad_top, int pad_left EXCITE_PARAMETERS GATHER_PARAMETERS)
 {
     DYNAMIC_SHARED(uint4, memory)
-    REAL *inputs = (REAL *)memory;
+    [[maybe_unused]] REAL *inputs = (REAL *)memory;
     REAL *expanded = (REAL *)(memory + X_WORDS);
     REAL *convolved = (REAL *)(memory + FRONT_WORDS);
     uint4 *staged = (uint4 *)(convolved + KEPT_CHUNKS * CONVOLVED_WORDS * WIDTH);
@@ -225,10 +225,11 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void inverte
             int index = ((GROUP_ID(2) * out_height + row) * out_width + column) * OUT_CHANNELS
                         + channel;
             /* the place of the same pixel and channel in x, which is added to the result */
-            int operand = EXPANDS && !EXCITES
-                              ? ((row - tile.above - tile.top) * tile.columns + column - tile.left
-                                 - tile.start) * X_ROW + channel
-                              : index;
+            [[maybe_unused]] int operand =
+                EXPANDS && !EXCITES
+                    ? ((row - tile.above - tile.top) * tile.columns + column - tile.left
+                       - tile.start) * X_ROW + channel
+                    : index;
             PROJECT_EPILOGUE(first, channel, operand)
             PROJECT_EPILOGUE(second, channel + 1, operand + 1)
             store_two(y + index, first, second);

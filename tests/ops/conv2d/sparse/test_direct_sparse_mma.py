@@ -21,7 +21,7 @@ from gossamer.ops.conv2d.sparse.mma_batch.direct_sparse_mma import BatchTile, Di
 from gossamer.ops.conv2d.sparse.mma_batch.order import KINDS, Kind, alike, scheduled
 from gossamer.ops.weights import Weights, WeightsInfo
 from gossamer.tensor import pack
-from tests.cubins import build_info
+from tests.cubins import check_builds
 from tests.ops.conv2d.sparse.test_direct_sparse import check as check_sparse
 from tests.ops.conv2d.sparse.test_direct_sparse import of, sparse_weights
 from tests.ops.conv2d.test_conv2d import BIAS_RESIDUAL_RELU
@@ -213,11 +213,7 @@ def test_it_builds_without_spills() -> None:
     for variant in DirectSparseMma().variants(problem, device):
         DirectSparseMma().prepare(weights, problem, variant, device)
     assert len(device.sources) >= 12
-    for source in device.sources:
-        for architecture in source.architectures:
-            info = build_info(source, architecture)
-            assert info.spill_bytes == 0, f"{source} spills on {architecture}"
-            assert "warning" not in info.log, info.log
+    check_builds(device.sources)
 
 
 def test_weights_are_rounded_to_nearest() -> None:

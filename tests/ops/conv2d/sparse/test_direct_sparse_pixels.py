@@ -18,7 +18,7 @@ from gossamer.ops.conv2d.sparse.common.tensor_cores import DENSEST
 from gossamer.ops.conv2d.sparse.mma_pixels.direct_sparse_pixels import DirectSparsePixels
 from gossamer.ops.conv2d.sparse.mma_pixels.tiling import MOST_IMAGES, PixelTile, PixelTiling
 from gossamer.ops.weights import Weights, WeightsInfo
-from tests.cubins import build_info
+from tests.cubins import check_builds
 from tests.ops.conv2d.sparse.test_direct_sparse import check as check_sparse
 from tests.ops.conv2d.sparse.test_direct_sparse import of, sparse_weights
 from tests.ops.conv2d.sparse.test_direct_sparse_mma import (
@@ -171,11 +171,7 @@ def test_it_builds_without_spills() -> None:
     for variant in list(DirectSparsePixels().variants(problem, device))[::3]:
         DirectSparsePixels().prepare(weights, problem, variant, device)
     assert len(device.sources) >= 8
-    for source in device.sources:
-        for architecture in source.architectures:
-            info = build_info(source, architecture)
-            assert info.spill_bytes == 0, f"{source} spills on {architecture}"
-            assert "warning" not in info.log, info.log
+    check_builds(device.sources)
 
 
 def test_columns_of_eight_are_in_banks_of_their_own() -> None:
