@@ -18,6 +18,7 @@ INCLUDE_ROOTS = (Path(__file__).parent / "include", _PACKAGE)
 that includes it. compile_flags.txt names the same folders for clangd."""
 DIALECT = INCLUDE_ROOTS[0] / "dialect" / "common.h"
 """The header that makes one source valid OpenCL C and CUDA C++."""
+_EARLY_BEGIN = INCLUDE_ROOTS[0] / "ptx" / "griddepcontrol.h"
 _INCLUDE = re.compile(r'[ \t]*#[ \t]*include[ \t]+"([^"]+)"')
 _CONDITION = re.compile(r"[ \t]*#[ \t]*(if|endif)")
 
@@ -40,10 +41,6 @@ class KernelSource(HashedOnce):
         it has.
     dynamic_shared : bool
         Whether the kernel takes a DYNAMIC_SHARED_PARAMETER as its last parameter.
-    begins_early : bool
-        Whether CUDA may begin the kernel before the one before it in the stream has ended, from
-        sm_90 on. The kernel then waits for that itself (griddepcontrol.wait) before it reads or
-        writes memory that others write.
     """
 
     path: Path
@@ -51,7 +48,6 @@ class KernelSource(HashedOnce):
     defines: tuple[tuple[str, str], ...] = ()
     architectures: tuple[str, str] = ("sm_75", "sm_100")
     dynamic_shared: bool = False
-    begins_early: bool = False
 
     @staticmethod
     def of(path: Path, function: str, defines: Mapping[str, object] | None = None,
@@ -76,6 +72,12 @@ class KernelSource(HashedOnce):
         """
         items = tuple((name, str(value)) for name, value in (defines or {}).items())
         return KernelSource(path, function, items, **options)
+
+    @property
+    def begins_early(self) -> bool:
+        """Whether CUDA may begin the kernel before the one before it in the stream has ended, from
+        sm_90 on: its file includes the header by which it then waits for that itself."""
+        return _EARLY_BEGIN in files_of(self.path)
 
     def built_for(self, architecture: str) -> str:
         """Return the architecture for which the kernel is built on a device.

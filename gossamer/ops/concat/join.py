@@ -66,7 +66,7 @@ def _launch(device: Device, element: int, rows: int, pitch: int,
     the first of these rows belongs in the target."""
     width = sum(part.size for _, part, _ in parts)
     kernel = device.compile(KernelSource.of(
-        _SOURCE, "join", {"ELEMENT": ELEMENTS[element], "SOURCES": len(parts)}, begins_early=True))
+        _SOURCE, "join", {"ELEMENT": ELEMENTS[element], "SOURCES": len(parts)}))
     sources = [argument for index, part, _ in parts
                for argument in (input_buffer(index), part.size, part.first, part.pitch)]
     return Launch(kernel, groups_for(rows * width), (WORK_GROUP_SIZE,),

@@ -6,6 +6,7 @@
  * in the order (n, m, y, x). */
 
 #include "dialect/common.h"
+#include "ptx/griddepcontrol.h"
 
 KERNEL void conv_transpose2d(const GLOBAL float *RESTRICT source,
                              const GLOBAL float *RESTRICT weights,
@@ -17,6 +18,7 @@ KERNEL void conv_transpose2d(const GLOBAL float *RESTRICT source,
                              int in_n, int in_c, int in_y, int in_x,
                              int out_n, int out_c, int out_y, int out_x)
 {
+    pdl_trigger_and_wait();
     uint rest = (uint)GROUP_ID(0) * (uint)LOCAL_SIZE(0) + (uint)LOCAL_ID(0);
     if (rest < (uint)count) {
         uint out_channels = (uint)(group_out * groups);

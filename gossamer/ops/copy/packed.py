@@ -92,7 +92,7 @@ class PackedCopy(Algorithm):
         if count == 0:
             return State(problem, variant, device)
         kernel = device.compile(KernelSource.of(
-            _SOURCE, name, defines, begins_early=True))
+            _SOURCE, name, defines))
         items = count * (_PART_BITS if name == _PACK[1] else 1)
         return State(problem, variant, device, [Launch(
             kernel, groups_for(items), (WORK_GROUP_SIZE,),

@@ -139,7 +139,7 @@ def _launch(device: Device, types: Mapping[str, object], offsets: tuple[int, int
     if bounded:
         defines["BOUNDED"] = 1
     name = "copy_tiled" if tiled else "copy_strided"
-    kernel = device.compile(KernelSource.of(_SOURCE, name, defines, begins_early=True))
+    kernel = device.compile(KernelSource.of(_SOURCE, name, defines))
     arguments: list[Argument | Callable[..., Argument]] = [*ends]
     if not tiled:
         arguments.append(count)

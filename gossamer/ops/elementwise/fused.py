@@ -86,7 +86,7 @@ class FusedElementwise(Algorithm):
         vector = _vector(sizes, walks, offsets)
         generator = _Generator(problem, variant, sizes, walks, offsets, vector)
         kernel = device.compile(
-            KernelSource.of(_SOURCE, "elementwise", generator.macros(), begins_early=True))
+            KernelSource.of(_SOURCE, "elementwise", generator.macros()))
         arguments: list[Argument | Callable[..., Argument]] = []
         run_time = iter(range(len(problem.inputs)))
         layout = variant.outputs[0].layout

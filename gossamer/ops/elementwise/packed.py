@@ -74,7 +74,7 @@ class PackedElementwise(Algorithm):
             "HALVES": int(variant.precision == "fp16"), "TARGET_PLANES": words.planes,
             "TARGET_PARTS": words.parts, "FOURS": int(fours),
             **epilogue_macros(Epilogue(expression, ("channel",) * len(problem.constants))),
-        }, begins_early=True))
+        }))
         padded = rounded_up(channels, _PART_BITS)
         constants: list[Argument] = [
             weights.packed(f"operand{index} padded to {padded}",

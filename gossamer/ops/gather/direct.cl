@@ -7,11 +7,13 @@
 #endif
 
 #include "dialect/common.h"
+#include "ptx/griddepcontrol.h"
 
 KERNEL void gather(const GLOBAL ELEMENT *RESTRICT data, const GLOBAL INDEX *RESTRICT indices,
                    GLOBAL ELEMENT *RESTRICT target, int count, int length,
                    DIVISOR(taken), DIVISOR(inner))
 {
+    pdl_trigger_and_wait();
     uint index = (uint)GROUP_ID(0) * (uint)LOCAL_SIZE(0) + (uint)LOCAL_ID(0);
     if (index < (uint)count) {
         uint slice = QUOTIENT(index, inner);

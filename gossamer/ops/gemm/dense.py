@@ -139,7 +139,7 @@ class FewRows(Algorithm):
             "HALVES": int(variant.precision == "fp16"),
             "ROUNDS": int(variant.outputs[0].dtype == "float16"),
             **epilogue_macros(problem.epilogue, tensor_dtype=variant.outputs[0].dtype),
-        }, begins_early=True))
+        }))
         dtype = variant.inputs[0].stored_dtype
         packed = weights.packed(f"rows of {dtype}", lambda arrays: _rows(arrays["weight"], dtype))
         launch = Launch(kernel, (problem.columns,), (variant["work_group"],),

@@ -36,6 +36,7 @@
 #endif
 
 #include "dialect/common.h"
+#include "ptx/griddepcontrol.h"
 #include "ptx/cp_async.h"
 #include "ops/epilogue.h"
 
@@ -166,6 +167,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void large_gemm(
     const GLOBAL float *RESTRICT x, const GLOBAL float *RESTRICT weight, GLOBAL float *RESTRICT y,
     int rows, int columns, int depth EPILOGUE_PARAMETERS)
 {
+    pdl_trigger_and_wait();
     SHARED ALIGNED(16) float tiles[TILES * TILE_WORDS];
 
     int item = LOCAL_ID(0), warp = item / 32, lane = item % 32;

@@ -10,6 +10,7 @@
 #endif
 
 #include "dialect/common.h"
+#include "ptx/griddepcontrol.h"
 #include "ops/epilogue.h"
 #include "ops/gemm/add_up.h"
 
@@ -18,6 +19,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void sparse_rows(
     const GLOBAL INDEX *RESTRICT places, const GLOBAL float *RESTRICT values,
     GLOBAL REAL *RESTRICT y, int columns, int depth EPILOGUE_PARAMETERS)
 {
+    pdl_trigger_and_wait();
     SHARED float partial[ROWS * WORK_GROUP_SIZE];
     int item = LOCAL_ID(0);
     int channel = GROUP_ID(0);

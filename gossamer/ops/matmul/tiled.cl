@@ -7,6 +7,7 @@
 #endif
 
 #include "dialect/common.h"
+#include "ptx/griddepcontrol.h"
 #include "batch.h"
 
 #define DEPTH 16
@@ -16,6 +17,7 @@ KERNEL LAUNCH_BOUNDS(256, 2)
 void matmul(const GLOBAL float *RESTRICT a, const GLOBAL float *RESTRICT b,
             GLOBAL float *RESTRICT c, int rows, int columns, int inner, BATCH_PARAMETERS)
 {
+    pdl_trigger_and_wait();
     SHARED float tile_a[DEPTH][TILE + 1];
     SHARED float tile_b[DEPTH][TILE];
     uint down = (uint)CEIL_DIV(rows, TILE), across = (uint)CEIL_DIV(columns, TILE);

@@ -8,6 +8,7 @@
 #endif
 
 #include "dialect/common.h"
+#include "ptx/griddepcontrol.h"
 #include "batch.h"
 
 #define LANES (16 * VECTORS)
@@ -16,6 +17,7 @@ KERNEL LAUNCH_BOUNDS(1, 1)
 void wide_matmul(const GLOBAL float *RESTRICT a, const GLOBAL float *RESTRICT b,
                  GLOBAL float *RESTRICT c, int rows, int columns, int inner, BATCH_PARAMETERS)
 {
+    pdl_trigger_and_wait();
     uint down = (uint)CEIL_DIV(rows, ROWS), across = (uint)CEIL_DIV(columns, LANES);
     uint number = (uint)GROUP_ID(0);
     int row0 = (int)(number % down) * ROWS;

@@ -54,7 +54,7 @@ class DirectPad(KernelAlgorithm):
         rank = next(rank for rank in (2, 4, 6) if rank >= len(loops))
         element, bits = _ELEMENTS[dtype.itemsize]
         kernel = device.compile(KernelSource.of(_SOURCE, "pad", {
-            "ELEMENT": element, "RANK": rank, problem.mode.upper(): 1}, begins_early=True))
+            "ELEMENT": element, "RANK": rank, problem.mode.upper(): 1}))
         with np.errstate(over="ignore"):
             value = np.full(1, problem.value).astype(dtype).view(bits)
         numbers = [n for size, *loop in [(1, 1, 0, 0)] * (rank - len(loops)) + loops

@@ -62,7 +62,7 @@ class PackedPad(Algorithm):
         kernel = device.compile(KernelSource.of(_SOURCE, "pad_packed", {
             "WORD": WORD_TYPES[x.stored_dtype.name], "WORD_BITS": 8 * x.stored_dtype.itemsize,
             "PLANES": PACKED_DTYPES[x.dtype].planes, "POSITIVE": int(problem.value > 0),
-            "NONZERO": int(problem.value != 0)}, begins_early=True))
+            "NONZERO": int(problem.value != 0)}))
         state.launches.append(Launch(kernel, groups_for(count), (WORK_GROUP_SIZE,), (
             input_buffer(0), output_buffer(0), count, *x.shape[1:], *divisor(width),
             *divisor(height), *divisor(words), *problem.low[2:])))

@@ -41,7 +41,7 @@ class DirectPool(KernelAlgorithm):
             defines["MAX"] = 1
         if problem.kernel in ((2, 2), (3, 3)):
             defines["WINDOW"] = problem.kernel[0]
-        kernel = device.compile(KernelSource.of(_SOURCE, "pool", defines, begins_early=True))
+        kernel = device.compile(KernelSource.of(_SOURCE, "pool", defines))
         items = target.size // (lanes * pixels)
         height, width = problem.input.shape[2:]
         counted = problem.pads if problem.count_include_pad else (0, 0, 0, 0)

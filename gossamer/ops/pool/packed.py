@@ -64,7 +64,7 @@ class PackedPool(Algorithm):
         if not device.compiles or count == 0:
             return state
         kernel = device.compile(KernelSource.of(_SOURCE, "pool_packed", {
-            "WORD": WORD_TYPES[x.stored_dtype.name], "PLANES": planes}, begins_early=True))
+            "WORD": WORD_TYPES[x.stored_dtype.name], "PLANES": planes}))
         state.launches.append(Launch(kernel, groups_for(count), (WORK_GROUP_SIZE,), (
             input_buffer(0), output_buffer(0), count, *x.shape[2:],
             *divisor(problem.out_width), *divisor(problem.out_height), *problem.kernel,

@@ -61,7 +61,7 @@ class TreeReduce(KernelAlgorithm):
             defines["ACROSS"] = 1
         if len(reduced) <= 1:
             defines["SIMPLE"] = 1
-        kernel = device.compile(KernelSource.of(_SOURCE, "reduce", defines, begins_early=True))
+        kernel = device.compile(KernelSource.of(_SOURCE, "reduce", defines))
         numbers = [n for size, *strides in [(1, 0, 0)] * (4 - len(kept)) + kept
                    for n in (*divisor(size), *strides)]
         numbers += [n for size, *strides in [(1, 0)] * (4 - len(reduced)) + reduced

@@ -14,6 +14,7 @@
 #endif
 
 #include "dialect/common.h"
+#include "ptx/griddepcontrol.h"
 
 #define MIX(a, b, part) ((a) + ((b) - (a)) * (part))
 #define MIX_FOUR(lane) MIX(MIX(aa.lane, ab.lane, px), MIX(ba.lane, bb.lane, px), py)
@@ -37,6 +38,7 @@ KERNEL void resize(const GLOBAL REAL *RESTRICT source, GLOBAL REAL *RESTRICT tar
                    int target_first, int target_inner, DIVISOR(inner_steps), DIVISOR(out_columns),
                    DIVISOR(out_height))
 {
+    pdl_trigger_and_wait();
     uint item = (uint)GROUP_ID(0) * (uint)LOCAL_SIZE(0) + (uint)LOCAL_ID(0);
     if (item < (uint)count) {
         uint rest = QUOTIENT(item, inner_steps);

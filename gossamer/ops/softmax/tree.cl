@@ -12,6 +12,7 @@
 #endif
 
 #include "dialect/common.h"
+#include "ptx/griddepcontrol.h"
 
 #define JOIN_ALL(variable, JOIN) { \
     partial[LOCAL_ID(0)] = variable; \
@@ -33,6 +34,7 @@ KERNEL LAUNCH_BOUNDS(256, 1)
 void softmax(const GLOBAL REAL *RESTRICT source, GLOBAL REAL *RESTRICT target, int sums,
              int length, int inner)
 {
+    pdl_trigger_and_wait();
     SHARED float partial[256];
 #ifdef ACROSS
     int column = LOCAL_ID(0) % COLUMNS, lane = LOCAL_ID(0) / COLUMNS, apart = COLUMNS;

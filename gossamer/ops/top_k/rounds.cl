@@ -14,6 +14,7 @@
 #endif
 
 #include "dialect/common.h"
+#include "ptx/griddepcontrol.h"
 
 #ifdef SMALLEST
 #define IN_ORDER(a, b) ((a) < (b))
@@ -32,6 +33,7 @@ void top_k(const GLOBAL VALUE *RESTRICT source,
 #endif
            GLOBAL INT64 *RESTRICT target_places, int rows, int length, int inner, int count)
 {
+    pdl_trigger_and_wait();
     SHARED VALUE values[256];
     SHARED int places[256];
 #ifdef ACROSS

@@ -1,11 +1,12 @@
 /* Programmatic dependent launch (PDL): kernels that begin while the one before them in the stream
- * still runs (from sm_90 on), and prepare meanwhile with what no kernel writes. Their sources say
- * `begins_early`.
+ * still runs (from sm_90 on), and prepare meanwhile with what no kernel writes. Every kernel of a
+ * file that includes this header is launched so.
  *
  *   pdl_trigger()           griddepcontrol.launch_dependents: lets the next kernel begin, once all
  *                           work-groups have come to it.
- *   pdl_wait()              griddepcontrol.wait: waits for the end of the kernel before. No memory
- *                           that kernels write is read or written earlier. All work-items come to it.
+ *   pdl_wait()              griddepcontrol.wait: waits for the end of the kernel before. No work-item
+ *                           reads or writes memory that kernels write before it has come to this,
+ *                           and some work-item of each kernel comes to it.
  *   pdl_trigger_and_wait()  both, at the start of a kernel that prepares nothing: of a chain of small
  *                           kernels each then waits on the multiprocessors, not in the queue, for the
  *                           one before it. */

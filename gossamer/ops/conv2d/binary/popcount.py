@@ -237,7 +237,7 @@ def _source(layer: BinaryLayer, variant: Variant, tile: Tile, epilogue: Epilogue
         "DILATION_Y": problem.dilation[0],
         "DILATION_X": problem.dilation[1],
         **epilogue_macros(epilogue),
-    }, begins_early=True)
+    })
 
 
 def fitting(problem: Conv2dProblem, device: Device,

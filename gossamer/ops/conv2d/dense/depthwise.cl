@@ -24,6 +24,7 @@
 #endif
 
 #include "dialect/common.h"
+#include "ptx/griddepcontrol.h"
 #include "ops/epilogue.h"
 
 #define WINDOW_H ((ROWS - 1) * STRIDE_Y + (KERNEL_H - 1) * DILATION_Y + 1)
@@ -93,6 +94,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void depthwise(
     int x_channel, int x_row, int x_column, int y_first, int y_image, int y_channel, int y_row,
     int y_column EPILOGUE_PARAMETERS)
 {
+    pdl_trigger();
     int item = GROUP_ID(0) * WORK_GROUP_SIZE + LOCAL_ID(0);
     if (item < items) {
 #if CHANNELS_FIRST
@@ -115,6 +117,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void depthwise(
         LANES taps[KERNEL_H * KERNEL_W];
         UNROLL for (int tap = 0; tap < KERNEL_H * KERNEL_W; tap++)
             taps[tap] = LOAD_TAPS(weight + tap * weight_stride);
+        pdl_wait();
         LANES sum[ROWS * COLUMNS];
         UNROLL for (int i = 0; i < ROWS * COLUMNS; i++)
             sum[i] = NO_LANES;

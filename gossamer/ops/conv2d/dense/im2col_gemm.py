@@ -228,7 +228,7 @@ def _source(problem: Conv2dProblem, variant: Variant) -> KernelSource:
         "OUT_VECTOR": out_vector,
         "HALVES": int(variant.precision == "fp16"),
         **epilogue_macros(Epilogue() if is_split else problem.epilogue, tensor_dtype=y.dtype),
-    }, begins_early=True)
+    })
 
 
 def _sum_source(problem: Conv2dProblem, variant: Variant) -> KernelSource:
@@ -238,7 +238,7 @@ def _sum_source(problem: Conv2dProblem, variant: Variant) -> KernelSource:
         "HALVES": int(variant.precision == "fp16"),
         "OUT_NHWC": int(y.layout == "NHWC"),
         **epilogue_macros(problem.epilogue, tensor_dtype=y.dtype),
-    }, begins_early=True)
+    })
 
 
 def _launch_count(tile: Tile) -> int:

@@ -12,6 +12,7 @@
 #endif
 
 #include "dialect/common.h"
+#include "ptx/griddepcontrol.h"
 #include "ops/epilogue.h"
 
 #define SIDE (OUTPUT + 2)
@@ -71,6 +72,7 @@ KERNEL void winograd_input(const GLOBAL float *RESTRICT x, GLOBAL float *RESTRIC
                            DIVISOR(channels), DIVISOR(tiles_x), DIVISOR(tiles_y), int height,
                            int width, int x_first, int x_channels, int pad_top, int pad_left)
 {
+    pdl_trigger_and_wait();
     int item = GROUP_ID(0) * LOCAL_SIZE(0) + LOCAL_ID(0);
     if (item < items) {
         int tile = (int)QUOTIENT(item, channels), channel = item - tile * channels;
@@ -99,6 +101,7 @@ KERNEL void winograd_output(const GLOBAL float *RESTRICT points, GLOBAL float *R
                             int items, DIVISOR(channels), DIVISOR(tiles_x), DIVISOR(tiles_y),
                             int height, int width, int y_first, int y_channels EPILOGUE_PARAMETERS)
 {
+    pdl_trigger_and_wait();
     int item = GROUP_ID(0) * LOCAL_SIZE(0) + LOCAL_ID(0);
     if (item < items) {
         int tile = (int)QUOTIENT(item, channels), channel = item - tile * channels;

@@ -19,6 +19,7 @@
 #endif
 
 #include "dialect/common.h"
+#include "ptx/griddepcontrol.h"
 
 #define NCHW_ORDER 0
 #define NHWC_ORDER 1
@@ -43,6 +44,7 @@ KERNEL void im2col(
     int x_image, int x_channel, int x_row, int x_column,
     int to_image, int to_pixel, int to_group, int to_channel, int to_tap)
 {
+    pdl_trigger_and_wait();
     int item = GROUP_ID(0) * LOCAL_SIZE(0) + LOCAL_ID(0);
     if (item < items) {
         int rest = (int)QUOTIENT(item, inner);

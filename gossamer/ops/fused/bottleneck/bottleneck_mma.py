@@ -94,7 +94,7 @@ class BottleneckMma(FusionAlgorithm):
         tables = BottleneckTables(divided, weights.arrays)
         kernel = device.compile(KernelSource.of(
             _SOURCE, "bottleneck_mma", _macros(divided), architectures=("sm_80", "sm_90", "sm_100"),
-            dynamic_shared=True, begins_early=True))
+            dynamic_shared=True))
         parts = [weights.packed(tables.key(part), tables.packing(part))
                  for part in ("starts", "columns", "weights")]
         operands: list[Argument | Callable[..., Argument]] = []

@@ -168,7 +168,7 @@ class ChannelAttention(FusionAlgorithm):
         kernel = device.compile(KernelSource.of(
             _SOURCE, "channel_attention", _macros(division, halves),
             architectures=("sm_90" if division.cluster > 1 else "sm_80", "sm_100"),
-            dynamic_shared=True, begins_early=True))
+            dynamic_shared=True))
         packed = weights.packed(
             f"squeeze and excite of {division.cluster}, {variant.precision}",
             lambda arrays: _pack(division, arrays, np.float16 if halves else np.float32))

@@ -88,7 +88,7 @@ class ConvolutionPoolMma(FusionAlgorithm):
             _SOURCE, "convolution_pool_mma",
             {**_macros(tiling, layers, variant, folded), **epilogue_macros(epilogue)},
             architectures=("sm_90a", "sm_90a") if tile.wgmma else ("sm_80", "sm_100"),
-            dynamic_shared=True, begins_early=True))
+            dynamic_shared=True))
         packed = weights.packed(
             f"{tile.channels} channels for convolution_pool_mma, {folded}",
             lambda arrays: _pack(arrays[f"{own}weight"], tiling,

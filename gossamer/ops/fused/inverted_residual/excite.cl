@@ -17,12 +17,14 @@
 #endif
 
 #include "dialect/common.h"
+#include "ptx/griddepcontrol.h"
 
 KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void excite(
     const GLOBAL float *RESTRICT totals, const GLOBAL float *RESTRICT squeeze,
     const GLOBAL float *RESTRICT excite_weights, GLOBAL float *RESTRICT gates, int hidden,
     int tiles, float share SQUEEZE_EPILOGUE_PARAMETERS EXCITE_EPILOGUE_PARAMETERS)
 {
+    pdl_trigger_and_wait();
     SHARED float means[HIDDEN];
     SHARED float sums[PARTS * SQUEEZED];
     int item = LOCAL_ID(0), image = GROUP_ID(0);

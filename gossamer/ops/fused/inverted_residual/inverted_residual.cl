@@ -43,6 +43,7 @@
 #endif
 
 #include "dialect/common.h"
+#include "ptx/griddepcontrol.h"
 
 #define HALO_H ((TILE_H - 1) * STRIDE_Y + KERNEL_H)
 #define HALO_W ((TILE_W - 1) * STRIDE_X + KERNEL_W)
@@ -76,6 +77,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void inverted_residual(
     int out_quads, int height, int width, int out_height, int out_width, int pad_top, int pad_left
     EXPAND_EPILOGUE_PARAMETERS DEPTHWISE_EPILOGUE_PARAMETERS PROJECT_EPILOGUE_PARAMETERS)
 {
+    pdl_trigger_and_wait();
 #if CONVOLVES
     SHARED ALIGNED(16) float expanded[HALO_H * HALO_W * CHUNK];
 #endif

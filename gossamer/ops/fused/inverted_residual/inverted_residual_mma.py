@@ -134,8 +134,7 @@ class _FusedBlockMma(FusionAlgorithm, abc.ABC):
         kernel = device.compile(KernelSource.of(
             _SOURCE, "inverted_residual_mma",
             block_macros(divided, variant.outputs[0].dtype, bulk=bulk),
-            architectures=architectures, dynamic_shared=True,
-            begins_early=True))
+            architectures=architectures, dynamic_shared=True))
         chunks = weights.packed(f"chunks of {tile.chunk}, {variant.precision}, {tile.wgmma}",
                                 lambda arrays: pack_chunks(divided, arrays))
         constants = weights.packed("constants of the results",

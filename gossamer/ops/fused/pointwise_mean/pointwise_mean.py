@@ -127,7 +127,7 @@ class PointwiseMean(FusionAlgorithm):
             "HALVES": int(precision == "fp16"), "TF32": int(precision == "tf32"),
             "WIDTH": _width(precision), "CHANNELS": p.channels, "OUT_PART": part, "WARPS": warps,
             **epilogue_macros(p.epilogue),
-        }, architectures=("sm_80", "sm_100"), dynamic_shared=True, begins_early=True))
+        }, architectures=("sm_80", "sm_100"), dynamic_shared=True))
         packed = weights.packed(f"rows for mma, {precision}",
                                 lambda arrays: _pack(arrays["0.weight"], p, precision))
         constants = RenamedWeights(weights, {name: f"0.{name}" for name in p.weight_shapes})

@@ -76,7 +76,7 @@ class PointwisePairMma(FusionAlgorithm):
         first, second = pair.first, pair.second
         kernel = device.compile(KernelSource.of(
             _SOURCE, "pointwise_pair", _macros(tiling), architectures=("sm_90a", "sm_90a"),
-            dynamic_shared=True, begins_early=True))
+            dynamic_shared=True))
         writes_wide = problem.exits == BOTH
         arguments = (
             input_buffer(pair.input), weights.packed("stages for pointwise_pair_mma", _stages),

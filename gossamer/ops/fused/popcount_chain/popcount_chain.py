@@ -185,8 +185,7 @@ class PopcountChain(FusionAlgorithm):
         epilogues = [product.epilogue(weights.arrays) for product in products]
         kernel = device.compile(KernelSource.of(
             _SOURCE, "popcount_chain", _macros(chain, epilogues, variant, items),
-            architectures=("sm_90", "sm_100"), dynamic_shared=True,
-            begins_early=True))
+            architectures=("sm_90", "sm_100"), dynamic_shared=True))
         operands: list[Argument | Callable[..., Argument]] = []
         for product, epilogue in zip(products, epilogues, strict=True):
             if epilogue is not None:

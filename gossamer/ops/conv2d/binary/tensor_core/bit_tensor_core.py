@@ -173,7 +173,7 @@ def launches(weights: Weights, layer: BinaryLayer, variant: Variant,
         "EXCHANGES": int(exchange_bytes > 0),
         **({"EXCHANGED_OPERAND": operands[0]} if exchange_bytes and operands else {}),
         }, architectures=tile.architectures,
-        dynamic_shared=True, begins_early=True))
+        dynamic_shared=True))
     tiles = tile.channel_tiles(layer)
     return [Launch(
         kernel, (tile.pixel_groups(layer, device.limits), tiles * problem.groups),

@@ -97,7 +97,7 @@ class FewChannelsMma(Algorithm):
             "STEPS": _steps(problem), "OUT_PART": part, "GROUP_TILES": group // 8,
             "TILES_AT_ONCE": 2 if tiles % 2 == 0 else 1,
             **epilogue_macros(problem.epilogue, tensor_dtype="float16"), **image,
-        }, architectures=("sm_80", "sm_100"), begins_early=True))
+        }, architectures=("sm_80", "sm_100")))
         packed = weights.packed(f"{part} columns for few_channels_mma",
                                 lambda arrays: _pack(arrays, problem, part))
         column_tiles = -(-problem.out_width // columns)

@@ -41,6 +41,7 @@
 #include "dialect/common.h"
 #include "ptx/cluster.h"
 #include "ptx/cp_async.h"
+#include "ptx/griddepcontrol.h"
 #include "ptx/ldmatrix.h"
 #include "ptx/mbarrier.h"
 #include "ptx/wgmma.h"
@@ -90,6 +91,7 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
     int rank = GROUP_ID(0) % CLUSTER, group = GROUP_ID(1);
     int first_tile = GROUP_ID(0) / CLUSTER, tile_step = GROUP_COUNT(0) / CLUSTER;
     int start = stages * rank / CLUSTER, stop = stages * (rank + 1) / CLUSTER;
+    pdl_trigger();
     CLUSTER_ARRIVE();
 #if WGMMA
     ulong *arrived = (ulong *)shared_memory, *released = arrived + SLOTS;
@@ -186,6 +188,10 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
     };
 #endif
 
+    /* Stages of the first tile whose weights, which no kernel writes, are copied before the kernel
+     * waits for the one that writes x. */
+    [[maybe_unused]] int early_stages = stop - start < LEAD ? stop - start : LEAD;
+
     /* Copies the next stage, of this tile or of the next one. */
     int copied_tile = start < stop ? first_tile : tiles, copied_stage = start, copied_slot = 0;
     auto copy_stage = [&]() {
@@ -198,7 +204,10 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
         {
             copy_lines(target, copied_stage);
 #if !WGMMA && !KEEPS_WEIGHTS
-            copy_weights(slots + target + TILE_P * LINE, copied_stage);
+            if (early_stages > 0)
+                early_stages--;
+            else
+                copy_weights(slots + target + TILE_P * LINE, copied_stage);
 #endif
         }
     };
@@ -217,7 +226,19 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
 #if KEEPS_WEIGHTS
         _Pragma("unroll 1") for (int stage = start; stage < stop; stage++)
             copy_weights(slots + SLOTS * SLOT_BYTES + (stage - start) * (TILE_M * LINE), stage);
+#else
+        auto start_weights = [&](int slot, int stage) {
+            int lines = weight_lines - copied_m < TILE_M ? weight_lines - copied_m : TILE_M;
+            mbarrier_arrive_expect_tx(arrived + slot, lines * LINE);
+            cp_async_bulk(slots + slot * SLOT_BYTES + TILE_P * LINE,
+                          weight + (stage * weight_lines + copied_m) * 8, lines * LINE,
+                          arrived + slot);
+        };
+        if (copier == 0)
+            for (int ahead = 0; ahead < early_stages; ahead++)
+                start_weights(ahead, start + ahead);
 #endif
+        pdl_wait();
         uint phase = 0;
         while (copied_tile < tiles) {
             if (phase > 0)
@@ -225,15 +246,14 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
             ulong *barrier = arrived + copied_slot;
             if (copier == 0) {
 #if KEEPS_WEIGHTS
-                mbarrier_arrive_expect_tx(barrier, 0);
+                mbarrier_arrive(barrier);
 #else
-                int lines = weight_lines - copied_m < TILE_M ? weight_lines - copied_m : TILE_M;
-                bool has_weights = copied_stage < stop;
-                mbarrier_arrive_expect_tx(barrier, has_weights ? lines * LINE : 0);
-                if (has_weights)
-                    cp_async_bulk(slots + copied_slot * SLOT_BYTES + TILE_P * LINE,
-                                  weight + (copied_stage * weight_lines + copied_m) * 8, lines * LINE,
-                                  barrier);
+                if (early_stages > 0)
+                    early_stages--;
+                else if (copied_stage < stop)
+                    start_weights(copied_slot, copied_stage);
+                else
+                    mbarrier_arrive(barrier);
 #endif
             }
             copy_stage();
@@ -245,6 +265,7 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
         return;
     }
     setmaxnreg_inc<MULTIPLIER_REGISTERS>();
+    pdl_wait();
 #else
     auto copy_ahead = [&]() {
         if (copied_tile < tiles) {
@@ -304,7 +325,11 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
 #if KEEPS_WEIGHTS
     _Pragma("unroll 1") for (int stage = start; stage < stop; stage++)
         copy_weights(kept + (stage - start) * (TILE_M * LINE), stage);
+#else
+    _Pragma("unroll 1") for (int ahead = 0; ahead < early_stages; ahead++)
+        copy_weights(slots + ahead * SLOT_BYTES + TILE_P * LINE, start + ahead);
 #endif
+    pdl_wait();
     _Pragma("unroll 1") for (int ahead = 0; ahead < LEAD; ahead++)
         copy_ahead();
 #endif

@@ -135,5 +135,4 @@ def _source(problem: Conv2dProblem, variant: Variant) -> KernelSource:
         "KEEPS_WEIGHTS": int(not tile.weight_slots),
         "COPIER_REGISTERS": copy, "MULTIPLIER_REGISTERS": multiply,
         **epilogue_macros(problem.epilogue, tensor_dtype="float16"),
-    }, architectures=("sm_90a", "sm_90a"), dynamic_shared=True,
-        begins_early=True)
+    }, architectures=("sm_90a", "sm_90a"), dynamic_shared=True)

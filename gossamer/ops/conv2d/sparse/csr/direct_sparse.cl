@@ -12,6 +12,7 @@
 #endif
 
 #include "dialect/common.h"
+#include "ptx/griddepcontrol.h"
 #include "ops/epilogue.h"
 
 #ifndef THREADS
@@ -23,6 +24,7 @@ KERNEL void stretch(const GLOBAL int *RESTRICT rows, const GLOBAL int *RESTRICT 
                     int in_per_group, int taps, int kernel_width, int x_channel, int row_step,
                     int column_step)
 {
+    pdl_trigger_and_wait();
     int m = GROUP_ID(0) * LOCAL_SIZE(0) + LOCAL_ID(0);
     if (m < out_channels) {
         int first_channel = m / out_per_group * in_per_group;
@@ -73,6 +75,7 @@ KERNEL void stretch(const GLOBAL int *RESTRICT rows, const GLOBAL int *RESTRICT 
 #ifndef POINTS
 KERNEL WORK_GROUP_OF(THREADS) void untiled(PARAMETERS EPILOGUE_PARAMETERS)
 {
+    pdl_trigger_and_wait();
     uint item = (uint)GROUP_ID(0) * THREADS + (uint)LOCAL_ID(0);
     if (item < (uint)out_channels * (uint)points) {
         int m = (int)QUOTIENT(item, points);
@@ -100,6 +103,7 @@ KERNEL WORK_GROUP_OF(THREADS) void tiled(
     PARAMETERS, const GLOBAL int *RESTRICT order, DIVISOR(units), int waves,
     int longer EPILOGUE_PARAMETERS)
 {
+    pdl_trigger_and_wait();
     SHARED int tile_column[THREADS];
     SHARED float tile_value[THREADS];
     int item = LOCAL_ID(0);

@@ -35,6 +35,7 @@
 
 #include "dialect/common.h"
 #include "ptx/cp_async.h"
+#include "ptx/griddepcontrol.h"
 #include "ptx/ldmatrix.h"
 #include "mma/warp.h"
 #include "ops/epilogue.h"
@@ -140,6 +141,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void columns(
     int stride_x, int pad_top, int pad_left EPILOGUE_PARAMETERS)
 {
     DYNAMIC_SHARED(Row, pool)
+    pdl_trigger();
     Source *sources = (Source *)(pool + stages * stage_rows);
     int item = LOCAL_ID(0), lane = item % 32, warp = item / 32;
     int of_block = warp / BLOCKS, part = of_block % PARTS, set = of_block / PARTS;
@@ -214,9 +216,10 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void columns(
     const int *ends = starts + block * (phases * KINDS + 1);
     int number = *ends++, stage = stages > 1 ? 1 : 0;
     Step ahead;
+    fetch(ahead, number);
+    pdl_wait();
     copy_chunk(0, 0);
     copy_chunk(1, 1);
-    fetch(ahead, number);
     for (int phase = 0; phase < phases; phase++) {
         int kind_ends[KINDS];
         UNROLL for (int kind = 0; kind < KINDS; kind++)

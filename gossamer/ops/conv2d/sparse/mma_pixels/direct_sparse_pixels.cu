@@ -36,6 +36,7 @@
 
 #include "dialect/common.h"
 #include "ptx/cluster.h"
+#include "ptx/griddepcontrol.h"
 #include "ptx/ldmatrix.h"
 #include "mma/warp.h"
 #include "ops/epilogue.h"
@@ -108,6 +109,7 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pixels(
     uint lane = (uint)LOCAL_ID(0) % 32, warp = (uint)LOCAL_ID(0) / 32;
     uint block = warp % BLOCKS, warp_p = warp / BLOCKS % WARPS_P, part = warp / (BLOCKS * WARPS_P);
     uint rank = (uint)GROUP_ID(0) % CLUSTER, blocks_part = (uint)GROUP_ID(0) / CLUSTER;
+    pdl_trigger();
     CLUSTER_ARRIVE();
     int list = (int)((blocks_part * BLOCKS + block) * CLUSTER + rank);
     int start = starts[list], stop = starts[list + 1];
@@ -143,6 +145,7 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pixels(
         }
     };
     bool is_first = true;
+    pdl_wait();
     ONCE_EACH for (int chunk = 0; chunk < chunks; chunk++, item += items) {
         int line = (int)QUOTIENT(item, columns);
         int in_y = first_y + line, in_x = first_x + item - line * columns;

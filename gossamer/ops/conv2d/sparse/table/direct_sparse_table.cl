@@ -33,6 +33,7 @@
 #endif
 
 #include "dialect/common.h"
+#include "ptx/griddepcontrol.h"
 #include "ops/epilogue.h"
 
 #define SET_COUNT (BLOCKS * SPLITS)
@@ -132,6 +133,7 @@ KERNEL WORK_GROUP_OF(WORK_GROUP_SIZE) void direct_sparse_table(
 #endif
     EPILOGUE_PARAMETERS)
 {
+    pdl_trigger_and_wait();
 #if SPLITS > 1
     SHARED ALIGNED(16) UNIT partial[SET_COUNT * ROWS * VECTORS * LANES];
 #endif
