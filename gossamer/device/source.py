@@ -76,8 +76,9 @@ class KernelSource(HashedOnce):
     @property
     def begins_early(self) -> bool:
         """Whether CUDA may begin the kernel before the one before it in the stream has ended, from
-        sm_90 on: its file includes the header by which it then waits for that itself."""
-        return _EARLY_BEGIN in files_of(self.path)
+        sm_90 on: its file includes the header by which it then waits for that itself. Generated
+        PTX has no file, and does not."""
+        return self.path.suffix != ".ptx" and _EARLY_BEGIN in files_of(self.path)
 
     def built_for(self, architecture: str) -> str:
         """Return the architecture for which the kernel is built on a device.

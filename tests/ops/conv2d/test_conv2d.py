@@ -154,10 +154,13 @@ def test_large_magnitudes_and_cancellation(device: Device) -> None:
     expected = OP.reference(problem, inputs, constants)[0]
     for algorithm in OP.algorithms:
         if algorithm.supports(problem, device) is None:
-            variant = next(iter(algorithm.variants(problem, device)))
-            (actual,) = run_variant(algorithm, problem, variant, device,
-                                    Weights(constants, device), inputs)
-            assert normalised_error(actual, expected) <= tolerance("conv2d", variant.precision)
+            # float16 has no numbers of this size
+            variants = (variant for variant in algorithm.variants(problem, device)
+                        if variant.precision != "fp16")
+            for variant in itertools.islice(variants, 1):
+                (actual,) = run_variant(algorithm, problem, variant, device,
+                                        Weights(constants, device), inputs)
+                assert normalised_error(actual, expected) <= tolerance("conv2d", variant.precision)
 
 
 def test_a_nan_stays_a_nan(device: Device) -> None:

@@ -109,7 +109,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pointwise_pair(
         }
         UNROLL for (int i = 0; i < SLOTS; i++) {
             mbarrier_init(slot_filled + i, COPIERS);
-            mbarrier_init(slot_read + i, 8);
+            mbarrier_init(slot_read + i, 256); /* every lane, since each wrote to the slot */
         }
         for (int i = 0; i < WEIGHT_SLOTS; i++) {
             mbarrier_init(stage_filled + i, 1);
@@ -193,7 +193,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pointwise_pair(
             wgmma_wait_group<0>();
             if (slice > 0) {
                 if (ADDS)
-                    release(last_slot);
+                    mbarrier_arrive(last_slot);
                 if (!KEEPS_WEIGHTS)
                     release(last_stage);
             }
@@ -246,7 +246,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pointwise_pair(
         advance(input, INPUTS);
         wgmma_wait_group<0>();
         if (ADDS)
-            release(last_slot);
+            mbarrier_arrive(last_slot);
         if (!KEEPS_WEIGHTS)
             release(last_stage);
         UNROLL for (int part = 0; part < PARTS; part++)

@@ -41,7 +41,6 @@ class PointwisePairMma(FusionAlgorithm):
 
     name = "pointwise_pair_mma"
     patterns = (("conv2d", "conv2d"),)
-    by_name_only = True
 
     def recognises(self, problem: FusionProblem) -> bool:
         return pointwise_pair_of(problem) is not None

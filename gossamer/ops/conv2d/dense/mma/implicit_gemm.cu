@@ -81,7 +81,7 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
     EPILOGUE_PARAMETERS)
 {
     DYNAMIC_SHARED(Lines, shared_memory)
-    Lines *memory = shared_memory + WGMMA; /* behind the barriers */
+    Lines *memory = shared_memory + HAS_BARRIERS; /* behind the barriers */
     uint slots = shared_address(memory);
     int item = LOCAL_ID(0);
     uint lane = (uint)item % 32, warp = (uint)item / 32;
@@ -92,17 +92,27 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
     int first_tile = GROUP_ID(0) / CLUSTER, tile_step = GROUP_COUNT(0) / CLUSTER;
     int start = stages * rank / CLUSTER, stop = stages * (rank + 1) / CLUSTER;
     pdl_trigger();
-    CLUSTER_ARRIVE();
-#if WGMMA
-    ulong *arrived = (ulong *)shared_memory, *released = arrived + SLOTS;
+#if HAS_BARRIERS
+    ulong *summed = (ulong *)shared_memory;
+    [[maybe_unused]] ulong *arrived = summed + 1, *released = arrived + SLOTS;
     if (item == 0) {
+        if (CLUSTER > 1) {
+            mbarrier_init(summed, 1);
+            mbarrier_arrive_expect_tx(summed, received_bytes(rank));
+        }
+#if WGMMA
         UNROLL for (int slot = 0; slot < SLOTS; slot++) {
             mbarrier_init(arrived + slot, COPIERS + 1);
             mbarrier_init(released + slot, WARPS);
         }
+#endif
         fence_mbarrier_init();
     }
-    BARRIER();
+    CLUSTER_ARRIVE();
+    if (WGMMA)
+        BARRIER();
+#else
+    [[maybe_unused]] ulong *summed = 0;
 #endif
     x += x_first + group * x_group;
     weight += (size_t)group * stages * weight_lines * 8;
@@ -186,6 +196,14 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
                         operand + (inside ? pixel * y_channels + m : 0), inside ? 16 : 0);
         }
     };
+#endif
+
+#if !POINTWISE && !GATHER
+    /* brings the entries of all stages to the L1 cache before the kernel waits for x */
+    for (int piece = start * 8 + item; piece < stop * 8; piece += WORK_GROUP_SIZE) {
+        int offset = k_table[piece].x;
+        asm volatile("" ::"r"(offset));
+    }
 #endif
 
     /* Stages of the first tile whose weights, which no kernel writes, are copied before the kernel
@@ -407,8 +425,11 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
 #else
         float4 *partial = (float4 *)(memory + SLOTS * (SLOT_BYTES / 1024));
         CLUSTER_WAIT(); /* all work-groups of the cluster have started and can be written to */
-        give_sums(partial, sums, rank * WARPS_K + (int)warp_k, warp, warp_m, warp_p, lane);
-        CLUSTER_BARRIER();
+        give_sums(partial, summed, sums, rank * WARPS_K + (int)warp_k, warp, warp_m, warp_p, lane);
+        if (CLUSTER > 1)
+            mbarrier_wait_parity(summed, 0);
+        else
+            BARRIER();
         for (int share = (int)warp; share < SHARE; share += WARPS) {
             int set = share * CLUSTER + rank;
             float values[VECTOR] = {};

@@ -40,6 +40,7 @@
 #endif
 #if !defined CONFIGURED && !defined WGMMA
 #define WGMMA 0 /* 1: four warps multiply together by wgmma (sm_90a) */
+#define COPY_WARPS 4 /* with WGMMA, warps that do nothing but copy */
 #endif
 #if !defined CONFIGURED && !defined COPIER_REGISTERS
 #define COPIER_REGISTERS 40 /* registers of a work-item that copies, with WGMMA */
@@ -51,11 +52,12 @@
 #define WARPS (WARPS_P * WARPS_M * WARPS_K) /* warps that multiply */
 #define WORK_GROUP_SIZE (32 * WARPS + (WGMMA ? COPIERS : 0))
 #if WGMMA
-#define COPIERS 128
+#define COPIERS (32 * COPY_WARPS)
 #else
 #define COPIERS (32 * WARPS)
 #endif
 #define VECTOR (HALVES ? 8 : 4) /* values of a piece */
+#define HAS_BARRIERS (WGMMA || CLUSTER > 1) /* 1: shared memory begins with barriers */
 #define LINE 128
 #define STEPS 4 /* steps of a stage */
 #define SLOT_BYTES ((TILE_P + (KEEPS_WEIGHTS ? 0 : TILE_M)) * LINE)

@@ -4,12 +4,19 @@
 #pragma once
 
 #include "ptx/cluster.h"
+#include "ptx/mbarrier.h"
 #include "implicit_gemm_tile.h"
 
+/* Returns the bytes of sums that the work-group of a rank receives from all holders. */
+[[maybe_unused]] INLINE int received_bytes(int rank)
+{
+    return CEIL_DIV(SUMS - rank, CLUSTER) * (HOLDERS * 32 * VECTOR * 4);
+}
+
 /* Gives each set of a warp's sums to the work-group that adds it up. partial: room for SHARE sets of
- * each holder in shared memory. warp_m, warp_p: number of the warp along the channels and the pixels
- * of the tile. */
-[[maybe_unused]] INLINE void give_sums(float4 *partial,
+ * each holder in shared memory. summed: with clusters, the barrier that expects them. warp_m, warp_p:
+ * number of the warp along the channels and the pixels of the tile. */
+[[maybe_unused]] INLINE void give_sums(float4 *partial, [[maybe_unused]] ulong *summed,
                                        const float (&sums)[FRAGMENTS_P][FRAGMENTS_M][4],
                                        int holder, [[maybe_unused]] uint warp, uint warp_m,
                                        [[maybe_unused]] uint warp_p, uint lane)
@@ -19,13 +26,18 @@
             UNROLL for (int block = 0; block < BLOCKS; block++) {
                 int set = ((int)FRAGMENT_LINE(i) / 8 + half) * (WARPS_M * BLOCKS)
                           + (int)warp_m * BLOCKS + block;
-                float4 *there = map_cluster(partial, set % CLUSTER)
-                                + (holder * SHARE + set / CLUSTER) * (VECTOR * 8) + lane;
+                float4 *place = partial + (holder * SHARE + set / CLUSTER) * (VECTOR * 8) + lane;
                 UNROLL for (int v = 0; v < VECTOR / 4; v++) {
                     const float (&lower)[4] = sums[i][block * OF_BLOCK + 2 * v];
                     const float (&upper)[4] = sums[i][block * OF_BLOCK + 2 * v + 1];
-                    there[v * 32] = MAKE4(lower[half * 2], lower[half * 2 + 1], upper[half * 2],
+#if CLUSTER > 1
+                    st_async_cluster(shared_address(place + v * 32), lower[half * 2],
+                                     lower[half * 2 + 1], upper[half * 2], upper[half * 2 + 1],
+                                     summed, set % CLUSTER);
+#else
+                    place[v * 32] = MAKE4(lower[half * 2], lower[half * 2 + 1], upper[half * 2],
                                           upper[half * 2 + 1]);
+#endif
                 }
             }
 }

@@ -13,8 +13,6 @@ _RESERVED_BYTES = 1024
 """Bytes of shared memory that the system reserves for each work-group of a multiprocessor."""
 _REGISTERS = 65536
 """Registers of a multiprocessor."""
-_COPIERS = 128
-"""Work-items that copy where others multiply by wgmma."""
 _BARRIER_BYTES = 1024
 """Bytes of shared memory before the slots, with barriers."""
 _LINE = 128
@@ -35,6 +33,7 @@ class MmaTile:
     blocks_per_unit: work-groups that a multiprocessor is to hold at once.
     keeps_weights: 1 where a work-group keeps the weights of all its tiles in shared memory.
     wgmma: 1 where four warps multiply together by wgmma (sm_90a), 0 where each does by mma.
+    copy_warps: with wgmma, warps that do nothing but copy.
     """
 
     tile_p: int
@@ -47,29 +46,31 @@ class MmaTile:
     blocks_per_unit: int = 1
     keeps_weights: int = 0
     wgmma: int = 0
+    copy_warps: int = 0
 
     @property
     def work_group(self) -> int:
         """Work-items of a work-group: its warps, and with wgmma the warps that copy."""
-        return 32 * self.warps_p * self.warps_m * self.warps_k + self.wgmma * _COPIERS
+        return 32 * (self.warps_p * self.warps_m * self.warps_k + self.copy_warps)
 
     @property
     def copiers(self) -> int:
         """Work-items that copy."""
-        return _COPIERS if self.wgmma else self.work_group
+        return 32 * self.copy_warps or self.work_group
 
     @property
     def registers(self) -> tuple[int, int]:
         """Registers of a work-item that copies and of one that multiplies, with wgmma."""
         each = _REGISTERS // (self.work_group * self.blocks_per_unit) // 8 * 8
         copy = min(each, 32 + 24 * (self.tile_p // 64))
-        left = each * self.work_group - copy * _COPIERS
-        return copy, min(240, left // (self.work_group - _COPIERS) // 8 * 8)
+        left = each * self.work_group - copy * self.copiers
+        return copy, min(240, left // (self.work_group - self.copiers) // 8 * 8)
 
     def shared_bytes(self, stages: int) -> int:
         """Returns the bytes of shared memory of a work-group: its slots, and the sums of all that
         share K or the weights of so many stages."""
-        slots = self.slots * self.slot_bytes + self.wgmma * _BARRIER_BYTES
+        has_barriers = self.wgmma or self.cluster > 1
+        slots = self.slots * self.slot_bytes + has_barriers * _BARRIER_BYTES
         if self.keeps_weights:
             return slots + stages * self.tile_m * _LINE
         if self.cluster * self.warps_k == 1:
@@ -116,18 +117,18 @@ class MmaTile:
 
 
 TILES = (
-    MmaTile(64, 64, 4, 1, slots=4, blocks_per_unit=3, wgmma=1),
-    MmaTile(64, 64, 4, 1, slots=6, blocks_per_unit=2, wgmma=1),
-    MmaTile(64, 96, 4, 1, slots=5, blocks_per_unit=2, wgmma=1),
-    MmaTile(64, 128, 4, 1, slots=4, blocks_per_unit=2, wgmma=1),
-    MmaTile(64, 192, 4, 1, slots=6, wgmma=1),
-    MmaTile(64, 256, 4, 1, slots=5, wgmma=1),
-    MmaTile(128, 128, 8, 1, slots=6, wgmma=1),
-    MmaTile(128, 256, 8, 1, slots=4, wgmma=1),
-    MmaTile(64, 192, 4, 1, slots=6, blocks_per_unit=2, keeps_weights=1, wgmma=1),
-    MmaTile(64, 64, 4, 1, slots=4, cluster=2, wgmma=1),
-    MmaTile(64, 64, 4, 1, slots=4, cluster=4, wgmma=1),
-    MmaTile(64, 64, 4, 1, slots=4, cluster=8, wgmma=1),
+    MmaTile(64, 64, 4, 1, slots=4, blocks_per_unit=3, wgmma=1, copy_warps=4),
+    MmaTile(64, 64, 4, 1, slots=6, blocks_per_unit=2, wgmma=1, copy_warps=4),
+    MmaTile(64, 96, 4, 1, slots=5, blocks_per_unit=2, wgmma=1, copy_warps=4),
+    MmaTile(64, 128, 4, 1, slots=4, blocks_per_unit=2, wgmma=1, copy_warps=4),
+    MmaTile(64, 192, 4, 1, slots=6, wgmma=1, copy_warps=4),
+    MmaTile(64, 256, 4, 1, slots=5, wgmma=1, copy_warps=4),
+    MmaTile(128, 128, 8, 1, slots=6, wgmma=1, copy_warps=8),
+    MmaTile(128, 256, 8, 1, slots=4, wgmma=1, copy_warps=4),
+    MmaTile(64, 192, 4, 1, slots=6, blocks_per_unit=2, keeps_weights=1, wgmma=1, copy_warps=4),
+    MmaTile(64, 64, 4, 1, slots=5, cluster=2, blocks_per_unit=2, wgmma=1, copy_warps=4),
+    MmaTile(64, 64, 4, 1, slots=5, cluster=4, blocks_per_unit=2, wgmma=1, copy_warps=4),
+    MmaTile(64, 64, 4, 1, slots=5, cluster=8, blocks_per_unit=2, wgmma=1, copy_warps=4),
     MmaTile(256, 32, 8, 1, slots=3, blocks_per_unit=2),
     MmaTile(64, 32, 4, 1, slots=6, blocks_per_unit=4, keeps_weights=1),
     MmaTile(64, 32, 4, 1, slots=4, blocks_per_unit=4),

@@ -38,6 +38,7 @@
 #include "ptx/cluster.h"
 #include "ptx/griddepcontrol.h"
 #include "ptx/ldmatrix.h"
+#include "ptx/mbarrier.h"
 #include "mma/warp.h"
 #include "ops/epilogue.h"
 
@@ -106,10 +107,16 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pixels(
     REAL *inputs = (REAL *)memory;
     float4 *partial = (float4 *)(memory + pieces * WORDS);
     int *numbers = (int *)(partial + HOLDERS * SHARE * 32); /* the output channels of the blocks */
+    [[maybe_unused]] ulong *summed = (ulong *)(numbers + ROWS);
     uint lane = (uint)LOCAL_ID(0) % 32, warp = (uint)LOCAL_ID(0) / 32;
     uint block = warp % BLOCKS, warp_p = warp / BLOCKS % WARPS_P, part = warp / (BLOCKS * WARPS_P);
     uint rank = (uint)GROUP_ID(0) % CLUSTER, blocks_part = (uint)GROUP_ID(0) / CLUSTER;
     pdl_trigger();
+    if (CLUSTER > 1 && LOCAL_ID(0) == 0) {
+        mbarrier_init(summed, 1);
+        mbarrier_arrive_expect_tx(summed, HOLDERS * SHARE * 32 * 16);
+        fence_mbarrier_init();
+    }
     CLUSTER_ARRIVE();
     int list = (int)((blocks_part * BLOCKS + block) * CLUSTER + rank);
     int start = starts[list], stop = starts[list + 1];
@@ -211,15 +218,21 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pixels(
     CLUSTER_WAIT(); /* all work-groups of the cluster have started and can be written to */
     float4 *own_partial = partial + (((rank * PARTS + part) * BLOCKS + block) * WARPS_P + warp_p)
                                         * (OF_WARP / CLUSTER * 32) + lane;
-    UNROLL for (int owner = 0; owner < CLUSTER; owner++) {
-        float4 *there = map_cluster(own_partial, owner);
+    UNROLL for (int owner = 0; owner < CLUSTER; owner++)
         UNROLL for (int k = 0; k < OF_WARP / CLUSTER; k++) {
             int of_warp = k * CLUSTER + owner;
             const float (&sum)[4] = sums[of_warp / FRAGMENTS][of_warp % FRAGMENTS];
-            there[k * 32] = MAKE4(sum[0], sum[1], sum[2], sum[3]);
+#if CLUSTER > 1
+            st_async_cluster(shared_address(own_partial + k * 32), sum[0], sum[1], sum[2], sum[3],
+                             summed, owner);
+#else
+            own_partial[k * 32] = MAKE4(sum[0], sum[1], sum[2], sum[3]);
+#endif
         }
-    }
-    CLUSTER_BARRIER();
+    if (CLUSTER > 1)
+        mbarrier_wait_parity(summed, 0);
+    else
+        BARRIER();
     ONCE_EACH for (uint share = warp; share < SHARE; share += WARPS) {
         float4 sum = partial[share * 32 + lane];
         UNROLL for (int holder = 1; holder < HOLDERS; holder++) {

@@ -199,7 +199,8 @@ class PixelTiling:
     def shared_bytes(self) -> int:
         """Bytes of shared memory of a work-group."""
         channel_numbers = 4 * self.shape.blocks * self.shape.rows
-        return self.piece_bytes * self.pieces + self.shape.partial_bytes + channel_numbers
+        barrier = 8 if self.shape.cluster > 1 else 0
+        return self.piece_bytes * self.pieces + self.shape.partial_bytes + channel_numbers + barrier
 
     def unfit(self, limits: Limits) -> str | None:
         """Returns the reason why the device cannot run MOST_IMAGES images, or None."""
