@@ -191,15 +191,28 @@ def _taken(reader: PictureReader, block: _Block) -> Iterator[PictureBatch]:
             yield (PictureBatch([value], None) if isinstance(value, str)
                    else PictureBatch([""], value[None]))
         return
+    memory = block.memory
+    if block.place is not None and any(isinstance(value, np.ndarray) for value in left.values()):
+        memory = _moved(memory, left)
     errors = [""] * len(block.files)
     for number, value in left.items():
         if isinstance(value, str):
             errors[number] = value
         else:
-            block.memory[number] = value
+            memory[number] = value
     can_be_read = [not error for error in errors]
-    yield PictureBatch(errors, block.memory if all(can_be_read) else
-                       block.memory[can_be_read] if any(can_be_read) else None)
+    yield PictureBatch(errors, memory if all(can_be_read) else
+                       memory[can_be_read] if any(can_be_read) else None)
+
+
+def _moved(memory: np.ndarray, left: Answer) -> np.ndarray:
+    """Returns memory of this process with the pictures that are in shared memory: a process that
+    touches places there for which the system has no room is ended."""
+    moved = np.empty_like(memory)
+    for number in range(len(memory)):
+        if number not in left:
+            moved[number] = memory[number]
+    return moved
 
 
 def read_group(reader: PictureReader, files: Sequence[str],

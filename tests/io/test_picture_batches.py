@@ -18,6 +18,7 @@ from gossamer.io.shared_blocks import SharedBlocks
 
 HOW = ("threads", "processes", "processes without shared memory", "processes without room in it",
        "no process")
+WRITE = os.pwrite
 
 
 @dataclass(frozen=True)
@@ -38,13 +39,13 @@ class NumberReader:
 
 
 class FullReader(NumberReader):
-    """One for whose pictures shared memory has no room."""
+    """One for whose pictures shared memory has no room, but for every third."""
 
     def __call__(self, file: str) -> np.ndarray | str:
         def no_room(*_: object) -> None:
             raise OSError("no room")
 
-        os.pwrite = no_room  # type: ignore[assignment]
+        os.pwrite = WRITE if int(file) % 3 else no_room  # type: ignore[assignment]
         return super().__call__(file)
 
 
@@ -62,6 +63,20 @@ class EndingReader(NumberReader):
         assert Path("/proc/self/oom_score_adj").read_text().strip() == "500", "no pool's process"
         os.kill(os.getpid(), 9)
         return ""
+
+
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Returns a list that grows by the address and the place of every shared block."""
+    found = []
+    take = SharedBlocks.take
+
+    def noted(blocks: SharedBlocks) -> Any:
+        memory, place = take(blocks)
+        found.append((memory.ctypes.data, place))
+        return memory, place
+
+    monkeypatch.setattr(SharedBlocks, "take", noted)
+    return found
 
 
 def by_processes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,38 +157,27 @@ def test_pictures_of_sizes_of_their_own(monkeypatch: pytest.MonkeyPatch, how: st
 def test_other_processes_put_pictures_where_they_stay(monkeypatch: pytest.MonkeyPatch,
                                                       batch: int) -> None:
     by_processes(monkeypatch)
-    places = []
-    take = SharedBlocks.take
-
-    def noted(blocks: SharedBlocks) -> Any:
-        memory, place = take(blocks)
-        places.append(memory.ctypes.data)
-        return memory, place
-
-    monkeypatch.setattr(SharedBlocks, "take", noted)
+    blocks = taken(monkeypatch)
     parts = list(picture_batches(ProcessReader(), names(200), 2, batch))
     assert os.getpid() not in {int(number) for part in parts for number in part.pictures.flat}
-    assert set(places) <= {part.pictures.ctypes.data for part in parts}
+    assert {address for address, _ in blocks} <= {part.pictures.ctypes.data for part in parts}
+
+
+def test_nothing_is_added_to_shared_memory_without_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system would end a process that did."""
+    by_processes(monkeypatch)
+    blocks = taken(monkeypatch)
+    parts = list(picture_batches(FullReader(), names(64), 2, 16))
+    assert blocks and not {address for address, _ in blocks} & {
+        part.pictures.ctypes.data for part in parts}
 
 
 def test_memory_does_not_grow_with_the_number_of_files(monkeypatch: pytest.MonkeyPatch) -> None:
     by_processes(monkeypatch)
-    places = set()
-    take = SharedBlocks.take
-
-    def noted(blocks: SharedBlocks) -> Any:
-        memory, place = take(blocks)
-        places.add(place)
-        return memory, place
-
-    monkeypatch.setattr(SharedBlocks, "take", noted)
-    counts = []
-    for count in (400, 1600):
-        places.clear()
-        for part in picture_batches(NumberReader(), names(count), 2, 16):
-            del part
-        counts.append(len(places))
-    assert counts[0] == counts[1] < 400 // 16
+    blocks = taken(monkeypatch)
+    for part in picture_batches(NumberReader(), names(1600), 2, 16):
+        del part
+    assert len(blocks) == 100 and len({place for _, place in blocks}) < 25
 
 
 def test_a_process_that_ends_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
