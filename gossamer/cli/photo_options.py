@@ -15,7 +15,7 @@ from gossamer.io import terminal
 from gossamer.io.images import LONGEST, PRESETS, Preprocessing, open_image
 from gossamer.io.text import shape_text
 from gossamer.model.input_format import InputFormat
-from gossamer.model.photos import as_taken, batch_as_taken
+from gossamer.model.photos import batch_as_taken
 
 if TYPE_CHECKING:
     from gossamer.model.graph import Graph, ValueInfo
@@ -100,25 +100,6 @@ def _check_normalisation(info: ValueInfo, prepare: Preprocessing, options: Photo
         raise InputError(f"{', '.join(options.names())}: the plan takes {info.name!r} as "
                          f"{info.given}, and normalises otherwise; leave these options out, or "
                          "compile it again")
-
-
-@dataclass(frozen=True)
-class PhotoReader:
-    """Reads a file as a network's input takes it, without the batch.
-
-    prepare: how photos are prepared.
-    info: the input.
-    """
-
-    prepare: Preprocessing
-    info: ValueInfo
-
-    def __call__(self, file: str) -> np.ndarray | str:
-        """Returns the photo, or why it cannot be read."""
-        try:
-            return as_taken(self.prepare, self.info, open_image(file))
-        except InputError as error:
-            return str(error).removeprefix(f"{file}: ")
 
 
 def photo_batches(paths: Sequence[str], batch: int, prepare: Preprocessing,

@@ -18,12 +18,14 @@ from typing import IO, Any
 import numpy as np
 
 from gossamer.errors import InputError
-from gossamer.io import atomic, output_files, terminal
+from gossamer.io import atomic, output_files
 from gossamer.io.text import shape_text
 
 GROWING = (".jsonl", ".csv")
 """Suffixes of the files that can be continued."""
 SUFFIXES = (*GROWING, ".npy", ".parquet")
+_JSON = json.JSONEncoder(allow_nan=False).encode
+"""Function that returns a value as JSON: that of a row, which has none of NumPy's numbers."""
 _STAY = "; the rows before stay, and --resume continues them"
 _MOST_COLUMNS = 4096
 """The most numbers of a row that get a column each in a CSV file."""
@@ -188,8 +190,7 @@ class JsonLines(_Lines):
     """A JSON object a row and line."""
 
     def write(self, rows: Sequence[Row], count: int) -> None:
-        self._append("".join(json.dumps(terminal.plain(row.document(self._key))) + "\n"
-                             for row in rows))
+        self._append("".join([_JSON(row.document(self._key)) + "\n" for row in rows]))
 
     def _whole(self, text: str) -> str:
         return text[:text.rfind("\n") + 1]

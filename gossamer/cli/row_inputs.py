@@ -1,10 +1,10 @@
-"""The inputs of `run` that make a row each: pictures of folders, which several threads read, and
-the samples of CSV files."""
+"""The inputs of `run` that make a row each: the pictures of folders, and the samples of CSV
+files."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,15 +13,16 @@ import numpy as np
 
 from gossamer.cli import photo_options
 from gossamer.cli.arguments import has_batch, input_names
-from gossamer.cli.photo_options import PhotoOptions, PhotoReader
+from gossamer.cli.photo_options import PhotoOptions
 from gossamer.cli.run_inputs import batch_size
 from gossamer.device.host import processors
 from gossamer.errors import InputError, quoted
 from gossamer.io import terminal
-from gossamer.io.picture_files import pictures_in, read_in_order
+from gossamer.io.picture_batches import picture_batches
+from gossamer.io.picture_files import pictures_in
 from gossamer.io.text import shape_text
 from gossamer.model.infer.resolve import is_open
-from gossamer.model.photos import taking_photos
+from gossamer.model.photos import PhotoReader, taking_photos
 from gossamer.plan.measurement import counted
 from gossamer.train.data import csv_files
 from gossamer.train.data.csv_layout import FIRST, LAST
@@ -127,30 +128,15 @@ def _pictures(model: str, graph: Graph, sources: Sequence[str], options: PhotoOp
     size = _batch(graph, batch, len(files))
     graph = graph if is_planned else taking_photos(graph, prepare)
 
-    read = PhotoReader(prepare, graph.inputs[0])
+    reader = PhotoReader(prepare, graph.inputs[0])
 
     def chunks(indices: Sequence[int]) -> Iterator[Chunk]:
-        pictures = read_in_order(read, [files[index] for index in indices], processors(), size)
-        return _chunked(zip(indices, pictures, strict=True), size)
+        numbers = iter(indices)
+        for part in picture_batches(reader, [files[index] for index in indices], processors(),
+                                    size):
+            yield [Entry(next(numbers), error) for error in part.errors], part.pictures
 
     return RowInputs("file", files, None, size, chunks, graph)
-
-
-def _chunked(pictures: Iterable[tuple[int, np.ndarray | str]], batch: int) -> Iterator[Chunk]:
-    """Yields pictures in batches of one shape. Inputs that could not be read count in no batch."""
-    entries: list[Entry] = []
-    arrays: list[np.ndarray] = []
-    for index, picture in pictures:
-        if isinstance(picture, str):
-            entries.append(Entry(index, picture))
-            continue
-        if arrays and (len(arrays) == batch or arrays[0].shape != picture.shape):
-            yield entries, np.stack(arrays)
-            entries, arrays = [], []
-        entries.append(Entry(index))
-        arrays.append(picture)
-    if entries:
-        yield entries, np.stack(arrays) if arrays else None
 
 
 def _samples(model: str, graph: Graph, path: Path, batch: int | None, label: str) -> RowInputs:

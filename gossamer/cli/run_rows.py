@@ -245,8 +245,11 @@ class _Loop:
             best = network_outputs.best_classes_of_each(
                 outputs[graph.outputs[0].name], self._options.top, self._names,
                 graph.metadata.independent_scores)
-        return [[{name: float(f"{value:.7g}") if isinstance(value, float) else value
-                  for name, value in line.items()} for line in lines] for lines in best]
+        number = "score" if graph.metadata.independent_scores else "probability"
+        for lines in best:
+            for line in lines:
+                line[number] = float(f"{line[number]:.7g}")
+        return best
 
     def _check(self, scores: np.ndarray, count: int) -> None:
         """Decides, by the first scores, whether the network tells classes apart, and what these are

@@ -233,12 +233,6 @@ def _read(source: Path | io.BytesIO, name: str) -> Image.Image:
         raise InputError(f"{name}: damaged image ({first_line(error)})") from None
 
 
-def pixels_of(prepare: Preprocessing, path: str | Path) -> np.ndarray:
-    """Returns the pixels of a file's photo in the size of `prepare`; see open_image(), whose errors
-    it raises."""
-    return prepare.pixels(open_image(path))
-
-
 def _opened(source: Path | io.BytesIO, name: str) -> Image.Image:
     from PIL import Image, ImageOps
 

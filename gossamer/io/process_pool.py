@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,7 +27,7 @@ START_SECONDS = 30.0
 """Seconds after which a process that has not started is ended."""
 _PIPE_BYTES = 2**20
 """Size of the pipe through which a process answers, where the system gives as much. A process that
-has read pictures is free for others sooner, and they are taken in fewer calls."""
+answers with pictures is free for others sooner, and they are taken in fewer calls."""
 _ENDS_SECONDS = 5.0
 """Seconds that a process may take to end after its pipe was closed."""
 
@@ -75,14 +75,17 @@ class ProcessPool:
     standard error, whose last line is told where a process ends.
 
     count: number of processes. kind: words for one, such as "process that builds candidates".
-    initializer: what each calls first. variables: what is added to their environment.
+    initializer: what each calls first. variables: what is added to their environment. descriptors:
+    file descriptors of this process that they have too, under the same numbers.
     """
 
     def __init__(self, count: int, kind: str, initializer: Callable[[], object] = int, *,
-                 variables: Mapping[str, str] | None = None) -> None:
+                 variables: Mapping[str, str] | None = None,
+                 descriptors: Sequence[int] = ()) -> None:
         self._kind = kind
         self._first = _Task(pickle.dumps((initializer, ())))
         self._variables = variables or {}
+        self._descriptors = descriptors
         self._condition = threading.Condition()
         self._waiting: deque[_Task] = deque()
         self._processes: list[_Process] = []
@@ -158,7 +161,8 @@ class ProcessPool:
         problem = f"a {self._kind} has ended {1 + MOST_DEATHS} times"
         try:
             for _ in range(1 + MOST_DEATHS):
-                with contextlib.closing(_Process(self._kind, self._variables)) as process:
+                with contextlib.closing(_Process(self._kind, self._variables,
+                                                 self._descriptors)) as process:
                     with self._condition:
                         self._processes.append(process)
                         if self._closed:
@@ -214,7 +218,8 @@ class ProcessPool:
 class _Process:
     """A process of a pool. Raises NoProcessError where it cannot be started."""
 
-    def __init__(self, kind: str, variables: Mapping[str, str]) -> None:
+    def __init__(self, kind: str, variables: Mapping[str, str],
+                 descriptors: Sequence[int]) -> None:
         self._kind = kind
         with contextlib.ExitStack() as resources:
             try:
@@ -224,8 +229,8 @@ class _Process:
                 # in a group of its own the process gets no interrupt from the keyboard
                 self._process = subprocess.Popen(
                     command("gossamer.io.pool_process"), env={**environment(), **variables},
-                    process_group=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                    stderr=self._errors)
+                    process_group=0, pass_fds=descriptors, stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE, stderr=self._errors)
             except OSError as error:
                 raise NoProcessError(f"cannot start a {kind}: {error}") from None
             resources.pop_all()

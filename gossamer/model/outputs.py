@@ -8,6 +8,10 @@ from typing import Any
 
 import numpy as np
 
+_MOST_SEARCHED = 32
+"""The most classes that are found one after another: of 1000 scores each takes 0.3 us, sorting
+them all 50."""
+
 
 def is_class_scores(output: np.ndarray, rows: int) -> bool:
     """Returns whether an output can be read as one score a class for each of the rows: floats of
@@ -33,15 +37,18 @@ def best_classes_of_each(scores: np.ndarray, count: int, names: Sequence[str] | 
 
     scores: (inputs, classes[, 1, 1]).
     """
-    scores = scores.reshape(len(scores), -1).astype(np.float64)
+    scores = scores.reshape(len(scores), -1)
+    scores = scores.astype(np.promote_types(scores.dtype, np.float32), copy=False)
     order = _best_places(scores, count)
-    best = np.take_along_axis(scores, order, axis=1)
+    best = np.take_along_axis(scores, order, axis=1).astype(np.float64)
     if not independent:
         greatest = scores.max(axis=1, keepdims=True)
-        sums = np.exp(scores - greatest).sum(axis=1, keepdims=True)
+        powers = np.subtract(scores, greatest, dtype=np.float64)
+        np.exp(powers, out=powers)
         are_probabilities = (scores.min(axis=1, keepdims=True) >= 0) & (
-            abs(scores.sum(axis=1, keepdims=True) - 1) < 1e-3)
-        best = np.where(are_probabilities, best, np.exp(best - greatest) / sums)
+            abs(scores.sum(axis=1, keepdims=True, dtype=np.float64) - 1) < 1e-3)
+        best = np.where(are_probabilities, best,
+                        np.exp(best - greatest) / powers.sum(axis=1, keepdims=True))
     what = "score" if independent else "probability"
     return [[{"class": index, "name": names[index] if names else None, what: value}
              for index, value in zip(indices, values, strict=True)]
@@ -51,16 +58,15 @@ def best_classes_of_each(scores: np.ndarray, count: int, names: Sequence[str] | 
 def _best_places(scores: np.ndarray, count: int) -> np.ndarray:
     """Returns the places of the `count` largest numbers of each row, the largest first; of equal
     ones the first place comes first, and NaN is less than any number."""
-    if not 0 < count < scores.shape[1]:
+    if count > _MOST_SEARCHED or not np.isfinite(scores).all():
         return np.argsort(-scores, axis=1, kind="stable")[:, :count]
-    places = np.sort(np.argpartition(-scores, count - 1, axis=1)[:, :count], axis=1)
-    found = np.take_along_axis(scores, places, axis=1)
-    order = np.take_along_axis(places, np.argsort(-found, axis=1, kind="stable"), axis=1)
-    # which of several equal numbers were chosen is not known where not all of them are
-    least = found.min(axis=1, keepdims=True)
-    open_rows = np.flatnonzero(~((scores >= least).sum(axis=1) == count))
-    order[open_rows] = np.argsort(-scores[open_rows], axis=1, kind="stable")[:, :count]
-    return order
+    left = scores.copy()
+    every = np.arange(len(scores))
+    places = np.empty((len(scores), min(count, scores.shape[1])), np.intp)
+    for rank in range(places.shape[1]):
+        places[:, rank] = left.argmax(axis=1)
+        left[every, places[:, rank]] = -np.inf
+    return places
 
 
 def ranks(scores: np.ndarray, right: np.ndarray) -> np.ndarray:

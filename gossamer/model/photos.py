@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from PIL import Image
 
 from gossamer.errors import InputError
-from gossamer.io.images import Preprocessing
+from gossamer.io.images import Preprocessing, open_image
 from gossamer.model.formats import with_formats
 from gossamer.model.graph import Graph, ValueInfo
 from gossamer.model.input_format import InputFormat
@@ -46,3 +47,29 @@ def batch_as_taken(prepare: Preprocessing, info: ValueInfo,
     if len(info.shape) == 2 and photos[0].size == info.shape[1]:
         photos = photos.reshape(len(photos), -1)
     return photos if given is None else given.arranged(photos)
+
+
+@dataclass(frozen=True)
+class PhotoReader:
+    """Reads a file as a network's input takes it, without the batch.
+
+    prepare: how photos are prepared.
+    info: the input.
+    """
+
+    prepare: Preprocessing
+    info: ValueInfo
+
+    def form(self) -> tuple[tuple[int, ...], np.dtype] | None:
+        """Returns the shape and the dtype of all photos; None where each keeps its size."""
+        if self.prepare.size is None:
+            return None
+        photo = as_taken(self.prepare, self.info, Image.new("RGB", self.prepare.size[::-1]))
+        return photo.shape, photo.dtype
+
+    def __call__(self, file: str) -> np.ndarray | str:
+        """Returns the photo, or why it cannot be read."""
+        try:
+            return as_taken(self.prepare, self.info, open_image(file))
+        except InputError as error:
+            return str(error).removeprefix(f"{file}: ")

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,7 +21,9 @@ from PIL import Image
 import gossamer
 from gossamer import InputFormat
 from gossamer.cli import row_files
+from gossamer.io import picture_batches
 from tests.cli.command_line import QUIET_MAIN, fails, gossamer_cli, save_network, succeeds
+from tests.processes import runs, until
 from tests.tolerances import normalised_error, tolerance
 
 RNG = np.random.default_rng(5)
@@ -300,6 +303,21 @@ def test_many_pictures_of_which_some_are_damaged(tiny, tmp_path):
     assert len({json.dumps(row["classes"]) for row in rows if "classes" in row}) <= 2
 
 
+def test_processes_that_read_pictures_make_the_same_rows(tiny, folder, tmp_path, monkeypatch):
+    for name in ("threads", "processes"):
+        for suffix in ("jsonl", "npy"):
+            succeeds(*_command(tiny, folder, "-o", tmp_path / f"{name}.{suffix}"))
+        for constant in ("_PROCESSORS", "_FILES"):
+            monkeypatch.setattr(picture_batches, constant, 1)
+    assert _are_same((tmp_path / "processes.jsonl").read_bytes(),
+                     (tmp_path / "threads.jsonl").read_bytes())
+    rows = np.load(tmp_path / "processes.npy")
+    np.testing.assert_allclose(rows, np.load(tmp_path / "threads.npy"), rtol=1e-5)
+    assert np.flatnonzero(np.isnan(rows).all(axis=1)).tolist() == [
+        index for index, path in enumerate(_files(folder))
+        if os.path.relpath(path, folder) in BROKEN]
+
+
 @pytest.mark.parametrize("words, message", [
     (("empty",), "has no pictures (.bmp, "),
     (("texts",), "has no pictures (.bmp, .gif, .jpeg, .jpg, .pbm, .pgm, .png, .pnm, .ppm, .webp); "
@@ -364,8 +382,8 @@ def _many(tmp_path, count):
     return folder
 
 
-def _start(words, **options):
-    return subprocess.Popen([sys.executable, "-c", QUIET_MAIN, *map(str, words)], text=True,
+def _start(words, program=QUIET_MAIN, **options):
+    return subprocess.Popen([sys.executable, "-c", program, *map(str, words)], text=True,
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
 
 
@@ -410,6 +428,23 @@ def test_an_interrupted_run_is_continued(tiny, tmp_path, name):
     assert 0 < len(rows) < 3000
     result = succeeds(*words, "--resume")
     assert f"{len(rows)} rows were there already" in result.stdout
+    assert [row["file"] for row in _rows(out)] == list(map(str, _files(folder)))
+
+
+def test_a_run_that_is_killed_leaves_rows_to_continue_and_no_process(tiny, tmp_path):
+    folder, out = _many(tmp_path, 3000), tmp_path / "rows.jsonl"
+    words = _command(tiny, folder, "--batch", 4, "-o", out)
+    process = _start(words, "from gossamer.io import picture_batches as module; "
+                            f"module._PROCESSORS = module._FILES = 1; {QUIET_MAIN}")
+    until(lambda: out.exists() and out.stat().st_size > 2000)
+    readers = [int(pid) for task in Path(f"/proc/{process.pid}/task").iterdir()
+               for pid in (task / "children").read_text().split()]
+    process.kill()
+    process.communicate(timeout=60)
+    assert readers
+    until(lambda: not any(map(runs, readers)))
+    assert 0 < out.read_text().count("\n") < 3000
+    succeeds(*words, "--resume")
     assert [row["file"] for row in _rows(out)] == list(map(str, _files(folder)))
 
 

@@ -32,11 +32,13 @@ from gossamer.bench.work import Case, Files, Item, Setting
 from gossamer.device.base import Device
 from gossamer.device.host import processors
 from gossamer.errors import InputError
-from gossamer.io.images import PRESETS, Preprocessing, open_image, pixels_of
-from gossamer.io.picture_files import pictures_in, read_in_order
+from gossamer.io.images import PRESETS, Preprocessing, open_image
+from gossamer.io.picture_batches import picture_batches
+from gossamer.io.picture_files import pictures_in
 from gossamer.model.formats import with_formats
 from gossamer.model.graph import Graph
 from gossamer.model.input_format import InputFormat
+from gossamer.model.photos import PhotoReader
 from gossamer.plan.plan import Plan
 
 LATENCY, THROUGHPUT = "latency", "throughput"
@@ -130,18 +132,23 @@ def throughput_case(make: NetworkMaker, batch: int, kind: str, load: Load,
 
 def folder_case(make: NetworkMaker, batch: int, folder: Path, load: Load,
                 setting: Setting) -> CallCase:
-    """Makes the case of the pictures of a folder, which threads read, through `plan.stream`. It has
-    no peers. Raises InputError where there are none, or where the network takes no pictures."""
+    """Makes the case of the pictures of a folder, which are read ahead, through `plan.stream`. It
+    has no peers. Raises InputError where there are none, or where the network takes no pictures."""
     network = make(batch)
     files = [str(path) for path in pictures_in(folder)[0]]
     prepare = _preparation(network)
 
-    def batches() -> Any:
-        pictures = read_in_order(partial(pixels_of, prepare), files, processors(), batch)
-        while part := list(itertools.islice(pictures, batch)):
-            yield np.stack(part)
-
     graph = with_formats(network.graph, InputFormat.from_metadata(prepare), None)
+    reader = PhotoReader(prepare, graph.inputs[0])
+
+    def batches() -> Any:
+        names = iter(files)
+        for part in picture_batches(reader, files, processors(), batch):
+            for error, name in zip(part.errors, names, strict=False):
+                if error:
+                    raise InputError(f"{name}: {error}")
+            yield part.pictures
+
     first = next(batches())
     start = time.perf_counter()
     for _ in batches():

@@ -15,16 +15,17 @@ from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 from typer.testing import CliRunner
 
+import gossamer
 from gossamer.bench import call_contest, peaks
 from gossamer.bench.call_contest import CallCase
 from gossamer.bench.call_times import Load
-from gossamer.bench.contender import OWN, AbsentError, CalledContender
+from gossamer.bench.contender import OWN, AbsentError, CalledContender, PeerNetwork
 from gossamer.bench.report.tables import markdown
 from gossamer.bench.rows import Stamp, append_rows, csv_bytes, read_rows
-from gossamer.bench.suites.calls import BOUND, ONE_BY_ONE
+from gossamer.bench.suites.calls import BOUND, ONE_BY_ONE, folder_case
 from gossamer.cli.app import app
 from gossamer.device.registry import find
-from gossamer.errors import DeviceError
+from gossamer.errors import DeviceError, InputError
 from tests.bench.conftest import PEAKS
 from tests.cli.command_line import save_network
 from tests.conftest import working_devices
@@ -98,6 +99,18 @@ def test_throughput_of_arrays_bytes_and_pictures(tiny: Path, tmp_path: Path) -> 
         if name.startswith(OWN):
             assert "kernels alone" in row.config and "GB/s" in row.config
         assert ("decoded alone" in row.config) == (case == "tiny/pictures")
+
+
+def test_a_picture_that_cannot_be_read_is_an_error(tiny: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for index in range(5):
+        Image.fromarray(np.zeros((9, 9, 3), np.uint8)).save(folder / f"{index}.png")
+    (folder / "3.png").write_bytes(b"nonsense")
+    network = PeerNetwork("tiny", gossamer.load(tiny))
+    setting: Any = None  # nothing is measured
+    with pytest.raises(InputError, match=r"photos/3\.png: not an image that can be read"):
+        folder_case(lambda batch: network, 2, folder, Load(), setting)
 
 
 def test_one_table_of_a_network(tiny: Path, device_name: str) -> None:

@@ -1,0 +1,263 @@
+"""Pictures of files that are read ahead, in batches of one size.
+
+Threads read them, or other processes where there are many files and processors: these put the
+pictures into shared memory, in which they lie as a network takes them, and answer once for several
+files. Python's lock of the process that computes is free then.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from gossamer.io import shared_blocks
+from gossamer.io.process_pool import NoProcessError, ProcessPool
+from gossamer.io.shared_blocks import SharedBlocks
+
+_PROCESSORS, _FILES = 8, 2000
+"""Numbers from which on processes read, not threads: on the host of an H200 one thread reads
+212 pictures a second, 16 threads 1,200, as they wait for Python's lock. Processes take a second to
+start."""
+_GROUP = 16
+"""The most files for which a process answers at once: sending them and taking the answer takes this
+process about as long as reading a small picture."""
+
+Form = tuple[tuple[int, ...], np.dtype]
+"""Shape and dtype of a picture."""
+Answer = dict[int, np.ndarray | str]
+"""By their numbers in a group of files, the pictures that are not in shared memory, and why others
+cannot be read."""
+
+
+class PictureReader(Protocol):
+    """Reads a picture as a network takes it. Other processes can be sent it."""
+
+    def form(self) -> Form | None:
+        """Returns what all pictures are like; None where each has a size of its own."""
+
+    def __call__(self, file: str) -> np.ndarray | str:
+        """Returns the picture, or why it cannot be read."""
+
+
+@dataclass(frozen=True)
+class PictureBatch:
+    """Files in their order, and the pictures of those that can be read.
+
+    errors: for each file why it cannot be read; "" where it can.
+    pictures: None where none can be read.
+    """
+
+    errors: list[str]
+    pictures: np.ndarray | None
+
+
+@dataclass
+class _Block:
+    """Files that are read into one block of memory.
+
+    memory: room for a picture of each; None where each has a size of its own.
+    place: where it begins in shared memory; None where it is not shared.
+    answers: the groups in which they are read.
+    """
+
+    files: Sequence[str]
+    memory: np.ndarray | None
+    place: int | None
+    answers: list[tuple[Sequence[str], Future[Answer]]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Pool:
+    """What reads groups of files.
+
+    submit: has a group read, whose block begins at a place in shared memory.
+    group: the most files of a group.
+    ahead: the least number of files that wait for it.
+    """
+
+    submit: Callable[[Sequence[str], int | None], Future[Answer]]
+    group: int
+    ahead: int
+
+
+def picture_batches(reader: PictureReader, files: Sequence[str], processors: int,
+                    batch: int) -> Iterator[PictureBatch]:
+    """Yields the pictures of files, in their order, in batches of one shape. Files that cannot be
+    read count in no batch. So many processors read a few files more than were taken."""
+    form = reader.form()
+    # a block has several small batches, so that one group of files has them
+    size = max(1, min(batch * max(1, _GROUP // batch), len(files)))
+    by_processes = processors >= _PROCESSORS and len(files) >= _FILES
+    parts = (_by_processes if by_processes else _by_threads)(reader, files, processors, form, size)
+    with closing(parts):
+        yield from _in_batches(parts, batch)
+
+
+def _by_threads(reader: PictureReader, files: Sequence[str], threads: int, form: Form | None,
+                size: int) -> Generator[PictureBatch, None, None]:
+    executor = ThreadPoolExecutor(threads, "gossamer-pictures")
+
+    def submit(group: Sequence[str], _: int | None) -> Future[Answer]:
+        return executor.submit(read_group, reader, group)
+
+    try:
+        yield from _read(reader, _blocks(files, form, size, None), _Pool(submit, 1, 2 * threads))
+    finally:
+        executor.shutdown(cancel_futures=True)
+
+
+def _by_processes(reader: PictureReader, files: Sequence[str], count: int, form: Form | None,
+                  size: int) -> Generator[PictureBatch, None, None]:
+    # a process waits while this one takes its answer; others use its processor meanwhile
+    count += count // 2
+    with (closing(SharedBlocks(size * _nbytes(form))) as shared,
+          ProcessPool(count, "process that reads pictures",
+                      descriptors=shared.descriptors) as pool):
+
+        def submit(group: Sequence[str], place: int | None) -> Future[Answer]:
+            target = None if place is None else (*shared.descriptors, place)
+            return pool.submit(read_group, reader, group, target, what="read pictures")
+
+        yield from _read(reader, _blocks(files, form, size, shared),
+                         _Pool(submit, _GROUP, 2 * count * _GROUP))
+
+
+def _nbytes(form: Form | None) -> int:
+    return 0 if form is None else math.prod(form[0]) * form[1].itemsize
+
+
+def _blocks(files: Sequence[str], form: Form | None, size: int,
+            shared: SharedBlocks | None) -> Iterator[_Block]:
+    """Yields blocks of so many files, with memory for their pictures."""
+    for start in range(0, len(files), size):
+        part = files[start:start + size]
+        memory, place = None, None
+        if form is not None:
+            shape, dtype = form
+            if shared is None:
+                memory = np.empty((len(part), *shape), dtype)
+            else:
+                block, place = shared.take()
+                memory = block[:len(part) * _nbytes(form)].view(dtype).reshape(len(part), *shape)
+        yield _Block(part, memory, place)
+
+
+def _read(reader: PictureReader, blocks: Iterable[_Block], pool: _Pool) -> Iterator[PictureBatch]:
+    """Yields the pictures of blocks, which are read ahead."""
+    waiting: deque[_Block] = deque()
+    files = 0
+    for block in blocks:
+        count = len(block.files)
+        each = -(-count // -(-count // pool.group))
+        bytes_of_one = 0 if block.memory is None else block.memory[0].nbytes
+        for start in range(0, count, each):
+            group = block.files[start:start + each]
+            place = None if block.place is None else block.place + start * bytes_of_one
+            block.answers.append((group, pool.submit(group, place)))
+        waiting.append(block)
+        files += count
+        while files - len(waiting[0].files) >= pool.ahead:
+            oldest = waiting.popleft()
+            files -= len(oldest.files)
+            yield from _taken(reader, oldest)
+            # memory must not be kept while other blocks are waited for
+            del oldest
+        del block
+    while waiting:
+        yield from _taken(reader, waiting.popleft())
+
+
+def _taken(reader: PictureReader, block: _Block) -> Iterator[PictureBatch]:
+    """Waits for a block, and yields its pictures together, or each alone where they have sizes of
+    their own."""
+    left: Answer = {}
+    start = 0
+    for group, future in block.answers:
+        try:
+            answer = future.result()
+        except NoProcessError:
+            answer = read_group(reader, group)
+        left.update((start + number, value) for number, value in answer.items())
+        start += len(group)
+    if block.memory is None:
+        for value in left.values():
+            yield (PictureBatch([value], None) if isinstance(value, str)
+                   else PictureBatch([""], value[None]))
+        return
+    memory = block.memory
+    if block.place is not None and any(isinstance(value, np.ndarray) for value in left.values()):
+        memory = _moved(memory, left)
+    errors = [""] * len(block.files)
+    for number, value in left.items():
+        if isinstance(value, str):
+            errors[number] = value
+        else:
+            memory[number] = value
+    can_be_read = [not error for error in errors]
+    yield PictureBatch(errors, memory if all(can_be_read) else
+                       memory[can_be_read] if any(can_be_read) else None)
+
+
+def _moved(memory: np.ndarray, left: Answer) -> np.ndarray:
+    """Returns memory of this process with the pictures that are in shared memory: a process that
+    touches places there for which the system has no room is ended."""
+    moved = np.empty_like(memory)
+    for number in range(len(memory)):
+        if number not in left:
+            moved[number] = memory[number]
+    return moved
+
+
+def read_group(reader: PictureReader, files: Sequence[str],
+               target: tuple[int, int] | None = None) -> Answer:
+    """Reads files. target: the descriptor of shared memory and the byte in it at which the pictures
+    are put; None where all are returned."""
+    left: Answer = {}
+    for number, file in enumerate(files):
+        picture = reader(file)
+        if isinstance(picture, str) or target is None or not shared_blocks.write(
+                target[0], target[1] + number * picture.nbytes, picture):
+            left[number] = picture
+    return left
+
+
+def _in_batches(parts: Iterable[PictureBatch], batch: int) -> Iterator[PictureBatch]:
+    """Yields files in batches of one shape. A part that makes a batch is not copied."""
+    errors: list[str] = []
+    arrays: list[np.ndarray] = []
+    count = 0
+    for part in parts:
+        start = row = 0
+        for error in part.errors:
+            if not error:
+                assert part.pictures is not None
+                if count == batch or (count and not row and _differ(arrays, part.pictures)):
+                    yield _joined(errors, [*arrays, part.pictures[start:row]])
+                    errors, arrays, count, start = [], [], 0, row
+                row += 1
+                count += 1
+            errors.append(error)
+        if part.pictures is not None:
+            arrays.append(part.pictures[start:row])
+        # memory must not be kept while other parts are waited for
+        del part
+    if errors:
+        yield _joined(errors, arrays)
+
+
+def _differ(arrays: Sequence[np.ndarray], pictures: np.ndarray) -> bool:
+    return arrays[0].shape[1:] != pictures.shape[1:]
+
+
+def _joined(errors: list[str], arrays: Sequence[np.ndarray]) -> PictureBatch:
+    arrays = [array for array in arrays if len(array)]
+    if len(arrays) > 1:
+        return PictureBatch(errors, np.concatenate(arrays))
+    return PictureBatch(errors, arrays[0] if arrays else None)

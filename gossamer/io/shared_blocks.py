@@ -1,0 +1,67 @@
+"""Blocks of memory that processes started by this one fill."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import mmap
+import os
+import weakref
+
+import numpy as np
+
+
+class SharedBlocks:
+    """Blocks of one size, which other processes write through a file descriptor.
+
+    A block is used again when no array over it is left. The memory has no name in any folder, and
+    goes with the last process that has the descriptor or an array, however that ends. Where the
+    system gives no such memory, blocks lie in memory of this process alone.
+
+    descriptors: the file descriptor that the processes are to be started with; empty where there is
+    none.
+    """
+
+    def __init__(self, nbytes: int) -> None:
+        self._nbytes = nbytes
+        self._stride = -(-nbytes // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
+        self._count = 0
+        self._free: list[tuple[int, mmap.mmap]] = []
+        self.descriptors: tuple[int, ...] = ()
+        with contextlib.suppress(AttributeError, OSError):
+            self.descriptors = (os.memfd_create("gossamer"),)
+
+    def take(self) -> tuple[np.ndarray, int | None]:
+        """Returns a block, and the byte at which it begins in the descriptor's file; None where it
+        lies in memory of this process alone."""
+        try:
+            offset, mapping = self._free.pop()
+        except IndexError:
+            offset = self._count * self._stride
+            try:
+                (descriptor,) = self.descriptors
+                os.ftruncate(descriptor, offset + self._stride)
+                mapping = mmap.mmap(descriptor, self._stride, offset=offset)
+            except (ValueError, OSError):
+                return np.empty(self._nbytes, np.uint8), None
+            self._count += 1
+        memory = (ctypes.c_uint8 * self._nbytes).from_buffer(mapping)
+        weakref.finalize(memory, self._free.append, (offset, mapping))
+        return np.frombuffer(memoryview(memory), np.uint8), offset
+
+    def close(self) -> None:
+        """Ends this process's use of the descriptor. Blocks that are in use stay until the last
+        array over each is gone."""
+        self._free.clear()
+        for descriptor in self.descriptors:
+            os.close(descriptor)
+        self.descriptors = ()
+
+
+def write(descriptor: int, offset: int, array: np.ndarray) -> bool:
+    """Writes a contiguous array to a place in the descriptor's file, in any process that has it.
+    Returns whether the system had room for it."""
+    try:
+        return os.pwrite(descriptor, array.data, offset) == array.nbytes
+    except OSError:
+        return False
