@@ -19,7 +19,7 @@ from gossamer.bench.suites import networks
 from gossamer.bench.suites.catalogue import select
 from gossamer.bench.suites.mobile_networks import inverted_residual
 from gossamer.bench.suites.networks import network_case
-from gossamer.bench.work import Case
+from gossamer.bench.work import Case, tuners
 from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.errors import InputError
@@ -27,6 +27,7 @@ from gossamer.expression import apply
 from gossamer.model.graph import Node
 from gossamer.model.onnx_writer import to_onnx
 from gossamer.plan.plan import Plan
+from gossamer.plan.store.tuning_cache import TuningCache
 from gossamer.tensor import Format
 from tests.bench.conftest import PEAKS, setting
 from tests.bench.networks import tiny
@@ -138,6 +139,14 @@ def test_a_case_beside_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     result = contest.run(replace(case, beside={"gossamer:dense": fail}), PEAKS, STAMP)
     assert result.absent == {"gossamer:dense": "no memory for it"}
     assert {row.contender for row in result.rows} == {"gossamer"}
+
+
+def test_the_budget_of_a_run_is_that_of_each_plan(tmp_path: Path) -> None:
+    device = find("host")
+    for budget, is_over in ((1e-9, True), (None, False)):
+        tuner = tuners(device, "quick", kept=TuningCache(device, tmp_path), budget_s=budget)("fp32")
+        tuner.start()
+        assert tuner.is_over == is_over
 
 
 def test_forced_plans_on_every_device(device: Device, tmp_path: Path) -> None:
