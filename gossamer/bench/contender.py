@@ -18,6 +18,10 @@ OWN = "gossamer"
 """Name of gossamer among the contenders."""
 UNFUSED = "unfused"
 """Name, beside those of algorithms, of the plan in which no layers are computed as one fusion."""
+DENSE = "dense"
+"""Name, beside those of algorithms, of the plan of the same network with dense weights."""
+OTHER_PLANS = (UNFUSED, DENSE)
+"""Names of plans that force no algorithm."""
 
 
 class AbsentError(Exception):

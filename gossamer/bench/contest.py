@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from gossamer.accuracy import normalised_error
 from gossamer.bench.contender import (
@@ -27,6 +27,7 @@ _WARM_UP = 3
 """Executions before a contender is timed, in which libraries load and clocks rise."""
 _BUDGET_US = 2e7
 """Time for the samples of one contender."""
+_Made = TypeVar("_Made")
 _SCATTERED = 1.1
 """Ratio of a contender's quartiles from which on a notice names it. It was chosen on a machine of
 two processors on which one loop varies by 6% from second to second."""
@@ -70,11 +71,13 @@ class _GuardedWork:
 class _ContestEntry:
     """A contender that passed its check, and is going to be timed unless it was.
 
+    case: the work that it does.
     error: normalised error against the reference.
     name: the contender's.
     label: the name in lists of failures, with the alternative's where there are several.
     """
 
+    case: Case
     ready: ReadyContender | TimedContender
     error: float
     work: _GuardedWork
@@ -101,30 +104,33 @@ def run(case: Case, peaks: Peaks, stamp: Stamp,
         text = next(iter(str(error).strip().splitlines()), "")
         result.failed[label] = f"{type(error).__name__}: {text}"
 
-    # torch.compile goes first: with torch 2.11 a CUDA graph that was captured before torch.compile
-    # had compiled faulted when it was replayed
-    for name in sorted(case.contenders, key=lambda name: not name.startswith("torch-compile")):
+    def made(name: str, label: str, make: Callable[[], _Made]) -> _Made | None:
         try:
-            alternatives = case.contenders[name]()
+            return make()
         except AbsentError as reason:
-            result.absent[name] = str(reason)
-            continue
+            result.absent[label] = str(reason)
         except DeviceLostError:
             raise
         except Exception as error:
-            fail(name, name, error)
-            continue
+            fail(name, label, error)
+        return None
+
+    contenders = [(case, name, make) for name, make in case.contenders.items()]
+    for name, make_case in case.beside.items():
+        note(f"{case.name}, batch {case.batch}: {name}")
+        if (other := made(name, name, make_case)) is not None:
+            contenders += [(other, own_name, make) for own_name, make in other.contenders.items()]
+    # torch.compile goes first: with torch 2.11 a CUDA graph that was captured before torch.compile
+    # had compiled faulted when it was replayed
+    for work, name, make in sorted(contenders,
+                                   key=lambda each: not each[1].startswith("torch-compile")):
+        alternatives = made(name, name, make) or []
         for alternative in alternatives:
             label = name if len(alternatives) == 1 else f"{name} ({alternative.label})"
             note(f"{case.name}, batch {case.batch}: {label}")
-            try:
-                entries.append(_checked(case, alternative, name, label))
-            except AbsentError as reason:
-                result.absent[label] = str(reason)
-            except DeviceLostError:
-                raise
-            except Exception as error:
-                fail(name, label, error)
+            entry = made(name, label, partial(_checked, work, alternative, name, label))
+            if entry is not None:
+                entries.append(entry)
     note(f"{case.name}, batch {case.batch}: timing")
     timed, far = _timed(case, entries)
     fastest: dict[tuple[str, str], tuple[Timing, _ContestEntry]] = {}
@@ -136,7 +142,7 @@ def run(case: Case, peaks: Peaks, stamp: Stamp,
             fastest.setdefault(key, (timing, entry))
     result.notice = "; ".join(filter(None, (far, scattered_notice(
         (entry.ready.contender, timing) for timing, entry in fastest.values()))))
-    result.rows = [_row(case, stamp, peaks, *pair, result.notice) for pair in fastest.values()]
+    result.rows = [_row(stamp, peaks, *pair, result.notice) for pair in fastest.values()]
     if own_failure is not None and OWN not in {row.contender for row in result.rows}:
         if isinstance(own_failure, GossamerError):
             raise own_failure
@@ -158,7 +164,7 @@ def _checked(case: Case, alternative: Alternative, name: str, label: str) -> _Co
     if not error <= tolerance:
         raise ValueError(f"its error is {error:.2g}, more than {tolerance:.0e}: the result is "
                          f"wrong or not computed in {ready.precision}")
-    return _ContestEntry(ready, error, work, name, label)
+    return _ContestEntry(case, ready, error, work, name, label)
 
 
 def _timed(case: Case, entries: Sequence[_ContestEntry]
@@ -207,9 +213,9 @@ def _per_execution(timing: Timing, runs: int) -> Timing:
                   timing.repeats)
 
 
-def _row(case: Case, stamp: Stamp, peaks: Peaks, timing: Timing, entry: _ContestEntry,
+def _row(stamp: Stamp, peaks: Peaks, timing: Timing, entry: _ContestEntry,
          notice: str) -> ResultRow:
-    ready = entry.ready
+    case, ready = entry.case, entry.ready
     # the peak rates are no bound on the time that planning takes
     has_peaks = ready.device.name == peaks.device and isinstance(ready, ReadyContender)
     light = peaks.speed_of_light_us(case.flops, case.bytes_at(ready.precision),

@@ -15,12 +15,14 @@ import numpy as np
 
 from gossamer.bench.layer_tables import CAFFENET, ConvLayer, resnet50
 from gossamer.bench.sparse_files import SparseWeightsFile, read_archive, read_sparse
-from gossamer.bench.sparse_weights import drawn, with_values
+from gossamer.bench.sparse_weights import drawn, redrawn, with_values
 from gossamer.errors import InputError, ModelError
 from gossamer.io import npy
 
 SHARES = ("0.90", "0.98")
 """Sparsities of the masks of DLMC, Google's collection of pruned networks."""
+DRAWN_FROM = {"0.80": "0.90", "0.95": "0.90"}
+"""Sparsities for which masks are drawn from those of DLMC, with the sparsity of these."""
 
 SKIMCAFFE = "alexnet_pruned/skimcaffe_layers.csv"
 MASKS = ("resnet50_masks/output_pixels.txt",
@@ -115,10 +117,10 @@ def skimcaffe(folder: Path) -> dict[str, tuple[ConvLayer, float]]:
 def masked_resnet50(folder: Path, share: str) -> dict[str, SparseLayer]:
     """Returns the layers of ResNet-50 in order, by their names without the network's.
 
-    Weights are drawn from a normal distribution where DLMC's mask of this sparsity has nonzeros.
-    The classifier is a 1x1 convolution.
+    Weights are drawn from a normal distribution where DLMC's mask of this sparsity, or the one that
+    is drawn from it, has nonzeros. The classifier is a 1x1 convolution.
     """
-    network = f"resnet50-dlmc-{share}"
+    network = masked_name(share)
     layers = [replace(layer, name=layer.name.split("/")[1]) for layer in resnet50(halving=3)]
     layers.append(ConvLayer("fc1000", 2048, 1, 1000, 1))
     sparse_layers = {}
@@ -126,6 +128,12 @@ def masked_resnet50(folder: Path, share: str) -> dict[str, SparseLayer]:
         layer = replace(plain, name=f"{network}/{plain.name}")
         sparse_layers[plain.name] = SparseLayer(layer, partial(_masked, folder, share, layer))
     return sparse_layers
+
+
+def masked_name(share: str) -> str:
+    """Returns the name of ResNet-50 with masks of this sparsity, which says what these are."""
+    source = DRAWN_FROM.get(share)
+    return f"resnet50-dlmc-{share}" if source is None else f"resnet50-{share}-from-dlmc-{source}"
 
 
 def _alexnet(path: Path, layer: ConvLayer) -> np.ndarray:
@@ -147,8 +155,8 @@ def _npy_filters(path: Path, layer: ConvLayer) -> np.ndarray:
 
 
 def _masked(folder: Path, share: str, layer: ConvLayer) -> np.ndarray:
-    """Random weights where DLMC's mask of the layer has nonzeros. Raises ModelError."""
-    archive = folder / f"resnet50_masks/magnitude_{share}.tar.gz"
+    """Random weights where the mask of the layer has nonzeros. Raises ModelError."""
+    archive = folder / f"resnet50_masks/magnitude_{DRAWN_FROM.get(share, share)}.tar.gz"
     by_layer = {_resnet_name(name): name for name in _archive(archive)}
     plain = layer.name.split("/")[1]
     if plain not in by_layer:
@@ -159,7 +167,10 @@ def _masked(folder: Path, share: str, layer: ConvLayer) -> np.ndarray:
         raise ModelError(f"{folder / MASKS[0]}: {name} has {pixels} output pixels, expected "
                          f"{layer.out_size ** 2}")
     mask = _filters_of(_archive(archive)[name], layer, "rsc") != 0
-    return with_values(mask, np.random.default_rng(zlib.crc32(layer.name.encode())))
+    random = np.random.default_rng(zlib.crc32(layer.name.encode()))
+    if share in DRAWN_FROM:
+        mask = redrawn(mask, 1 - float(share), random)
+    return with_values(mask, random)
 
 
 _archive = cache(read_archive)

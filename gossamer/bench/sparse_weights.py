@@ -41,6 +41,16 @@ def drawn(layer: ConvLayer, density: float) -> np.ndarray:
     return with_values(mask.reshape(shape), rng)
 
 
+def redrawn(mask: np.ndarray, density: float, rng: np.random.Generator) -> np.ndarray:
+    """Returns a mask of this density that is drawn from another: of the positions that a denser one
+    has, as many at random; all that a thinner one has, and as many of the others at random."""
+    count = round(density * mask.size) - int(np.count_nonzero(mask))
+    changing = np.flatnonzero(mask if count < 0 else ~mask)
+    result = mask.copy()
+    result.reshape(-1)[rng.choice(changing, abs(count), replace=False)] ^= True
+    return result
+
+
 def with_values(mask: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Returns normal values, none of them zero, where a mask (M, ...) is set, and zero elsewhere.
     Their variance keeps the size of activations on average when ReLU follows."""

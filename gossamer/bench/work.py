@@ -37,6 +37,8 @@ class Case:
     contenders: functions by contender that make its alternatives; they may raise AbsentError.
     sample_us: approximate length of one sample of a contender's time.
     most_error: normalised error by precision beyond which a result is wrong.
+    beside: functions that make cases of like work with other weights, whose contenders are measured
+    in the same run, by the name of the contender that each has.
     """
 
     suite: str
@@ -50,18 +52,23 @@ class Case:
     notes: tuple[str, ...] = ()
     sample_us: float = 20_000.0
     most_error: Mapping[str, float] = field(default_factory=lambda: MOST_ERROR)
+    beside: Mapping[str, Callable[[], Case]] = field(default_factory=dict)
 
     def bytes_at(self, precision: str) -> int:
         """Returns the least bytes when the data in memory have this precision."""
         return self.least_bytes * _BITS.get(precision, 32) // 32
 
     def with_forced(self, names: Collection[str]) -> Case:
-        """Returns the case with these algorithms of gossamer alone, or `unfused`, beside its choice
-        and the peers: of its contenders `gossamer:NAME` and `gossamer:ALGORITHM/FORM`."""
-        return replace(self, contenders={
-            contender: make for contender, make in self.contenders.items()
-            if not contender.startswith(f"{OWN}:")
-            or contender.removeprefix(f"{OWN}:").split("/")[0] in names})
+        """Returns the case with these algorithms of gossamer alone, or others of OTHER_PLANS,
+        beside its choice and the peers: of its contenders `gossamer:NAME` and
+        `gossamer:ALGORITHM/FORM`."""
+        def stays(contender: str) -> bool:
+            return (not contender.startswith(f"{OWN}:")
+                    or contender.removeprefix(f"{OWN}:").split("/")[0] in names)
+
+        return replace(self, contenders={name: make for name, make in self.contenders.items()
+                                         if stays(name)},
+                       beside={name: make for name, make in self.beside.items() if stays(name)})
 
 
 @dataclass(frozen=True)
@@ -141,18 +148,20 @@ def least_work(layer: Layer) -> tuple[int, int]:
 
 
 def tuners(device: Device, effort: str, note: Callable[[str], None] = lambda line: None, *,
-           kept: TuningCache | None = None, choice_only: bool = False) -> Callable[[str], Tuner]:
+           kept: TuningCache | None = None, choice_only: bool = False,
+          budget_s: float | None = None) -> Callable[[str], Tuner]:
     """Returns a function from a precision to its tuner; all tuners share one tuning cache.
 
     They measure every configuration that vendors' libraries offer, whatever the effort, so that
     each peer is measured at its best. choice_only: whether gossamer's choice is the only contender
     of its own; then the tuners measure no more candidates than `compile` does.
+    budget_s: seconds for the candidates of each plan; None for no limit.
     """
     stored = TuningCache(device) if kept is None else kept
 
     @cache
     def tuner(precision: str) -> Tuner:
         return Tuner(device, effort, precision=precision, cache=stored, note=note,
-                     all_vendor_configs=not choice_only)
+                     all_vendor_configs=not choice_only, budget_s=budget_s)
 
     return tuner

@@ -68,8 +68,9 @@ def bench(
     forced: Annotated[str | None, typer.Option(
         metavar="ALGORITHMS", help="Which of gossamer's algorithms are measured each by itself, "
                                    "beside its choice: published,popcount or such, unfused for "
-                                   "the plan without fusions, or none (default: all that the "
-                                   "suite has).")] = None,
+                                   "the plan without fusions, dense for that of sparse-networks "
+                                   "with dense weights, or none (default: all that the suite "
+                                   "has).")] = None,
     effort: Annotated[str | None, typer.Option(
         help="quick, normal or max: how much is tried before gossamer's choice (default: normal; "
              "of tuning: quick and normal; of a network alone: quick).")] = None,
@@ -95,6 +96,9 @@ def bench(
     budget: Annotated[float | None, typer.Option(
         metavar="SECONDS", help="No case is begun after so many seconds (default: all are).")
     ] = None,
+    plan_budget: Annotated[float | None, typer.Option(
+        metavar="SECONDS", help="Seconds after which each plan measures only the candidates that "
+                                "it cannot do without (default: no limit).")] = None,
     output: Annotated[Path | None, typer.Option(
         "--output", "-o", metavar="FILE.jsonl", help="Append the result rows to this file.")
     ] = None,
@@ -151,7 +155,7 @@ def bench(
     rows = _measure(names, case, models, data, sparsity, device, batch, precision,
                     against, forced, effort, output, commit,
                     "json" if as_json else "markdown" if as_markdown else "text", loads, images,
-                    modules, budget)
+                    modules, budget, plan_budget)
     _write_files(rows, csv, plot, sys.stderr if as_json or as_markdown else sys.stdout)
 
 
@@ -221,13 +225,13 @@ def _measure(names: list[str], case_parts: str | None, models: list[Path], data:
              sparsity: float | None, device_name: str | None, batch: str, precision: str,
              against: str | None, forced: str | None, effort: str | None, output: Path | None,
              commit: str | None, output_format: str, loads: Sequence[Load],
-             images: Path | None, modules: str | None, budget: float | None
-             ) -> list[ResultRow]:
+             images: Path | None, modules: str | None, budget: float | None,
+             plan_budget: float | None) -> list[ResultRow]:
     """Measures the cases of the suites and returns their rows, which are printed as text, JSON or
     Markdown."""
     from gossamer.bench import call_contest, contest
     from gossamer.bench.call_contest import CallCase
-    from gossamer.bench.contender import UNFUSED, AbsentError
+    from gossamer.bench.contender import OTHER_PLANS, AbsentError
     from gossamer.bench.peaks import measure_peaks
     from gossamer.bench.peers.inference import release, vendors
     from gossamer.bench.report import tables
@@ -240,6 +244,8 @@ def _measure(names: list[str], case_parts: str | None, models: list[Path], data:
 
     if effort is not None and effort not in EFFORTS:
         raise InputError(f"--effort {effort}: expected {', '.join(EFFORTS)}")
+    if plan_budget is not None and not 0 < plan_budget < math.inf:
+        raise InputError(f"--plan-budget {plan_budget:g}: expected seconds above 0, such as 10")
     begun = time.monotonic()
     try:
         items = select(names, _batches(batch), case_parts, models, data, sparsity, effort, loads,
@@ -264,10 +270,10 @@ def _measure(names: list[str], case_parts: str | None, models: list[Path], data:
     with status:
         peaks = measure_peaks(device, precisions)
     named = {name for names in peers.values() for name in names}
-    is_choice_only = by_themselves is not None and {UNFUSED}.issuperset(by_themselves)
+    is_choice_only = by_themselves is not None and set(OTHER_PLANS).issuperset(by_themselves)
     tuner = tuners(device, effort, status.update, choice_only=all(
         item.is_called or item.is_module for item in items) or (
-            is_choice_only and named.isdisjoint(vendors())))
+            is_choice_only and named.isdisjoint(vendors())), budget_s=plan_budget)
     if output_format == "text":
         report.print_peaks(device.name, device.description, peaks)
     for item in items:
@@ -384,14 +390,14 @@ def _kind(item: Item) -> str:
 
 
 def _forced(text: str | None) -> list[str] | None:
-    """Returns the algorithms that --forced names, among them UNFUSED; None where it is not given.
-    """
-    from gossamer.bench.contender import UNFUSED
+    """Returns the algorithms that --forced names, and those of OTHER_PLANS; None where it is not
+    given."""
+    from gossamer.bench.contender import OTHER_PLANS
     from gossamer.ops.registry import OPS
 
     return None if text is None else _chosen("--forced", "algorithm", text, sorted({
-        UNFUSED, *(algorithm.name for op in OPS.values() for algorithm in op.algorithms
-                   if not algorithm.vendor)}))
+        *OTHER_PLANS, *(algorithm.name for op in OPS.values() for algorithm in op.algorithms
+                        if not algorithm.vendor)}))
 
 
 def _chosen(option: str, kind: str, text: str, known: Sequence[str]) -> list[str]:

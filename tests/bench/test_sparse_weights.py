@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gossamer.bench.layer_tables import CAFFENET, ConvLayer
 from gossamer.bench.sparse_data import published_layers
-from gossamer.bench.sparse_weights import CHANNELS, ROWS, TAPS, drawn
+from gossamer.bench.sparse_weights import CHANNELS, ROWS, TAPS, drawn, redrawn
 
 LAYER = ConvLayer("net/layer", 256, 13, 256, 3, 1, 1)
 
@@ -31,6 +31,16 @@ def test_the_density_is_exact_and_no_value_is_zero(groups: int, channels: int, r
     assert weight.shape == (groups * rows, channels, kernel, kernel)
     assert weight.dtype == np.float32 and np.isfinite(weight).all()
     assert np.count_nonzero(weight) == round(density * weight.size)
+
+
+@given(st.floats(0, 1), st.floats(0, 1), st.integers(0, 9))
+def test_a_mask_is_thinned_or_filled_up(before: float, after: float, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    mask = random.random((6, 5, 3, 3)) < before
+    result = redrawn(mask, after, random)
+    assert np.count_nonzero(result) == round(after * mask.size)
+    thinner, denser = sorted((mask, result), key=np.count_nonzero)
+    assert not (thinner & ~denser).any()
 
 
 def test_the_same_name_gives_the_same_weights() -> None:

@@ -176,6 +176,7 @@ def test_without_matplotlib_nothing_is_measured(
     (("tiny", "--case", "big"), "--case big: no case of tiny has that in its name; there are: "
                                 "tiny, little"),
     (("tiny", "--effort", "some"), "--effort some: expected quick, normal, max"),
+    (("tiny", "--plan-budget", "0"), "--plan-budget 0: expected seconds above 0"),
     (("tiny", "--csv", "rows.txt"), "--csv rows.txt: expected a name that ends in .csv"),
     (("tiny", "--plot", "rows.svg"), "--plot rows.svg: expected a name that ends in .png"),
     (("tiny", "--json", "--markdown"), "give one of them"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,10 +73,10 @@ class Case:
         return Policy(self.effort, self.precision, **self.restriction)
 
 
-def check(case: Case) -> None:
+def check(case: Case, network: Callable[[int], onnx.ModelProto] = random_network) -> None:
     """Plans the case's network and raises AssertionError, or whatever planning raises, where
-    something is wrong."""
-    proto = random_network(case.seed)
+    something is wrong. network: makes it of the seed."""
+    proto = network(case.seed)
     onnx.checker.check_model(proto)
     times = (estimated_times if case.estimated else drawn_times)(case.seed)
     rng = np.random.default_rng([case.seed, 2])

@@ -28,6 +28,7 @@ from gossamer.tensor import Format, TensorSpec
 from tests.simulated.algorithms import Times, drawn_times, estimated_times, simulated
 from tests.simulated.device import HARDWARE, SimulatedDevice
 from tests.simulated.plans import Case, check
+from tests.simulated.pruned import pruned_network
 
 PLANS = 100
 AT_ONCE = 10
@@ -46,6 +47,11 @@ def test_plans_of_random_networks_are_right(first: int) -> None:
             check(case)
         except Exception as error:
             raise AssertionError(f"{case}: {error}") from error
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_plans_of_pruned_networks_are_right(seed: int) -> None:
+    check(replace(Case.of(seed), effort="quick"), pruned_network)
 
 
 def _mobile() -> Graph:

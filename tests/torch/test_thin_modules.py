@@ -6,12 +6,14 @@ import pytest
 
 pytest.importorskip("torch")
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils import parametrizations, parametrize, prune
 
 import gossamer
+from tests.ops.conv2d.sparse.sparse_weights import AWKWARD, EXTREME
 from tests.tolerances import normalised_error
 from tests.torch.small import images, residual
 
@@ -98,6 +100,23 @@ def test_pruned_by_torch(removed):
     assert densities[1:] == pytest.approx([0.25, 0.25], abs=0.01)
     assert density(module, images()) < 0.7
     assert hasattr(module.block[0], "weight_orig") is not removed, "the module was changed"
+
+
+@pytest.mark.parametrize("kind", [*AWKWARD, *EXTREME, "no weight left"])
+def test_zeros_that_are_spread_unevenly(kind):
+    torch.manual_seed(0)
+    window = nn.Conv2d(6, 10, 3, stride=(1, 2), padding=(2, 0), dilation=(1, 2), groups=2)
+    module = nn.Sequential(window, nn.ReLU(), nn.Conv2d(10, 7, 1)).eval()
+    weight = window.weight.detach().numpy()
+    if kind == "no weight left":
+        weight[...] = 0
+    else:
+        (AWKWARD | EXTREME)[kind](weight, np.random.default_rng(1))
+    x = torch.randn(2, 6, 7, 9)
+    fast = gossamer.optimize(module, x)
+    with torch.no_grad():
+        y, expected = fast(x).numpy(), module.double()(x.double()).numpy()
+    assert normalised_error(y, expected) < 1e-5
 
 
 def test_sparsity_of_two_in_four():

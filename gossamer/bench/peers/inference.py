@@ -155,6 +155,7 @@ PEERS: dict[str, Peer] = {
     "torch-graph": _torch("torch-graph"),
     "torch-compile": _torch("torch-compile"),
     "torch-compile-graph": _torch("torch-compile-graph"),
+    "torch-compile-graph:2:4": _torch("torch-compile-graph:2:4"),
     "torch-compile:max-autotune": _torch("torch-compile:max-autotune"),
     "jax-jit": jax_jit,
     "onnxruntime": onnxruntime,
@@ -173,7 +174,8 @@ def defaults(device: Device, layers: bool) -> list[str]:
     """Returns the peers and vendors' algorithms that are compared on a device where the user names
     none.
 
-    max-autotune is left out because it searches for many minutes. torch.compile is left out for
+    max-autotune is left out because it searches for many minutes, and semi-structured weights
+    because few networks have them. torch.compile is left out for
     single layers: it takes seconds to compile each, and then calls what torch-graph calls.
     OpenCV's dnn and JAX are compared by whole networks, JAX not beside an OpenCL device, and
     CLBlast by products on one.
@@ -184,5 +186,5 @@ def defaults(device: Device, layers: bool) -> list[str]:
         return ["torch-eager", *on_host, "onnxruntime", *([] if layers else ["opencv-dnn"]),
                 *on_opencl]
     whole_only = ["torch-compile", "torch-compile-graph", "jax-jit", "opencv-dnn"] if layers else []
-    left_out = ("torch-compile:max-autotune", "clblast", *whole_only)
+    left_out = ("torch-compile:max-autotune", "torch-compile-graph:2:4", "clblast", *whole_only)
     return [*(name for name in PEERS if name not in left_out), *vendors()]

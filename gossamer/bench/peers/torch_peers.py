@@ -20,6 +20,7 @@ from gossamer.bench.contender import (
     ReadyContender,
     processor_precisions,
 )
+from gossamer.bench.peers.semi_structured import semi_structured
 from gossamer.bench.peers.torch_networks import folded
 from gossamer.device.base import Device
 from gossamer.device.registry import find
@@ -31,7 +32,9 @@ MODES = {"torch-compile": "reduce-overhead", "torch-compile:max-autotune": "max-
 """Modes of torch.compile. Both replay CUDA graphs; max-autotune first searches for many minutes."""
 GRAPH = "torch-compile-graph"
 """The peer that captures what torch.compile makes in its default mode in one CUDA graph."""
-LAYER_MODES = {"torch-compile": "default", GRAPH: "default",
+SEMI_STRUCTURED = "torch-compile-graph:2:4"
+"""The peer GRAPH with torch's semi-structured tensors for weights in the pattern 2:4."""
+LAYER_MODES = {"torch-compile": "default", GRAPH: "default", SEMI_STRUCTURED: "default",
                "torch-compile:max-autotune": "max-autotune-no-cudagraphs"}
 """Modes of torch.compile for one layer, or for the peer GRAPH, of which one graph then captures
 executions."""
@@ -169,8 +172,8 @@ class _PreparedModule:
 
 def alternatives(name: str, network: PeerNetwork, x: np.ndarray, device: Device,
                  precisions: Sequence[str]) -> list[Alternative]:
-    """Returns the ways to run torch-eager, torch-graph, GRAPH or one of MODES in these precisions.
-    Raises AbsentError."""
+    """Returns the ways to run torch-eager, torch-graph, GRAPH, SEMI_STRUCTURED or one of MODES in
+    these precisions. Raises AbsentError."""
     if device.runs_cuda_libraries:
         if not torch.cuda.is_available():
             raise AbsentError("this torch sees no CUDA device: install a build for CUDA")
@@ -178,12 +181,16 @@ def alternatives(name: str, network: PeerNetwork, x: np.ndarray, device: Device,
         raise AbsentError("compared on CUDA only, where it replays a CUDA graph")
     else:
         precisions = processor_precisions(precisions)
+    if name == SEMI_STRUCTURED and "fp16" not in precisions:
+        raise AbsentError("compared in fp16 only")
     torch_device = _TorchDevice(network, x, device)
     layouts = tuple(FORMATS) if x.ndim == 4 else ("row", BY_COLUMN)
     ways = [(precision, layout) for precision in precisions for layout in layouts]
-    if name in MODES or name == GRAPH:
+    if name == SEMI_STRUCTURED:
+        ways = [("fp16", "NHWC" if x.ndim == 4 else "row")]
+    if name in MODES or name in (GRAPH, SEMI_STRUCTURED):
         torch._dynamo.config.cache_size_limit = _MOST_COMPILED
-        if network.is_layer or name == GRAPH:
+        if network.is_layer or name not in MODES:
             # every layout and precision is compiled before the first CUDA graph is captured, as a
             # graph that is older than a compilation may fault (see contest.run)
             return [_compiled_now(name, torch_device, *way) for way in ways]
@@ -294,6 +301,10 @@ def _compiled_now(contender: str, torch_device: _TorchDevice, precision: str,
     mode = LAYER_MODES[contender]
     prepared = _PreparedModule(torch_device, precision, layout,
                                folds=torch_device.network.is_layer)
+    settings = [f"mode {mode}"]
+    if contender == SEMI_STRUCTURED:
+        prepared.module = semi_structured(prepared.module)
+        settings.append("2:4 by cuSPARSELt")
     compiled = torch.compile(prepared.module, mode=mode, dynamic=False, fullgraph=True)
 
     def run() -> torch.Tensor:
@@ -309,7 +320,7 @@ def _compiled_now(contender: str, torch_device: _TorchDevice, precision: str,
     def make() -> ReadyContender:
         if failure is not None:
             raise failure
-        return _captured(prepared, contender, run, f"mode {mode}")
+        return _captured(prepared, contender, run, *settings)
 
     return Alternative(f"{precision}, {layout}", make)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from gossamer.bench.contender import OWN, UNFUSED
+from gossamer.bench.contender import OTHER_PLANS, OWN
 from gossamer.bench.layer_tables import POINTWISE
 from gossamer.bench.peers.inference import vendors
 from gossamer.bench.report.views import (
@@ -81,8 +81,8 @@ def markdown(rows: Sequence[ResultRow], suite: str | None = None) -> str:
 
 
 def summary_lines(rows: Sequence[ResultRow], suite: str | None = None) -> list[str]:
-    """Returns a line with gossamer's speed against each peer, and against its plan without fusions,
-    for each suite, batch, precision and machine that has several cases. The suite POINTWISE has
+    """Returns a line with gossamer's speed against each peer, and against its other plans, for
+    each suite, batch, precision and machine that has several cases. The suite POINTWISE has
     another line with the speed of its own algorithm against the fastest vendor's library."""
     shown = [view for view in views(rows) if view.own and suite in (None, view.own.suite)]
     groups = _grouped(shown, lambda view: (view.first.suite, view.first.batch,
@@ -93,7 +93,8 @@ def summary_lines(rows: Sequence[ResultRow], suite: str | None = None) -> list[s
             continue
         texts = [f"{standing.speed:.2f} against {peer} ({standing.cases} cases, as fast or faster "
                  f"in {standing.held})" for peer, standing in sorted(standings(group).items())
-                 if not peer.startswith(f"{OWN}:") or peer == f"{OWN}:{UNFUSED}"]
+                 if not peer.startswith(f"{OWN}:")
+                 or peer.removeprefix(f"{OWN}:") in OTHER_PLANS]
         lines.append(f"{name}, batch {batch}, {precision}, {through(machine, api)}: speed of "
                      f"{OWN}, geometric mean over {len(group)} cases: "
                      f"{'; '.join(texts) or 'no peers'}")

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from gossamer.bench.contender import OWN, UNFUSED
+from gossamer.bench.contender import OTHER_PLANS, OWN
 from gossamer.bench.rows import ResultRow
 from gossamer.bench.suites.tuning import SUITE as TUNING
 from gossamer.ops.algorithm import PRECISIONS
@@ -97,7 +97,8 @@ def views_of(run: Sequence[ResultRow]) -> list[View]:
 
 def _view(run: Sequence[ResultRow], precision: str) -> View:
     same_precision = [row for row in run if row.precision == precision]
-    present = {OWN, f"{OWN}:{UNFUSED}", *(row.contender for row in same_precision)}
+    present = {OWN, *(f"{OWN}:{name}" for name in OTHER_PLANS),
+               *(row.contender for row in same_precision)}
     fastest: dict[str, ResultRow] = {}
     for row in sorted(run, key=lambda row: row.median_us):
         allowed = row in same_precision or (

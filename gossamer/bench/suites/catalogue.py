@@ -93,24 +93,42 @@ def ladder(batch: int, files: Files) -> list[Item]:
 def networks(batch: int, files: Files) -> list[Item]:
     """Returns whole networks, which are also run by plans that force one algorithm: those of the
     files, or MobileNetV2."""
+    makers: dict[str, Callable[[], PeerNetwork]]
     if not files.models:
-        return [_forced("networks", "mobilenet_v2", lambda: _mobilenet("mobilenet_v2"), batch)]
-    return _file_items("networks", batch, files)
+        makers = {"mobilenet_v2": lambda: _mobilenet("mobilenet_v2")}
+    else:
+        makers = _file_networks(files)
+
+    def item(name: str, network: Callable[[], PeerNetwork]) -> Item:
+        return Item("networks", name, batch, lambda setting: network_case(
+            "networks", network(), batch, setting, force_each=True))
+
+    return [item(name, network) for name, network in makers.items()]
 
 
 def pruned_networks(batch: int, files: Files) -> list[Item]:
-    """Returns whole networks with published sparsity and those of the files, which are also run by
-    plans that force one algorithm; the networks of the files alone where there is no data."""
-    makers = {} if files.models and files.data is None else sparse_networks(files.data)
-    return [*(_forced("sparse-networks", name, network, batch) for name, network in makers.items()),
-            *_file_items("sparse-networks", batch, files)]
+    """Returns whole pruned networks and those of the files, which are also run by plans that force
+    one algorithm, and by a plan of the same network with dense weights; the networks of the files
+    alone where there is no data."""
+    makers = {} if files.models and files.data is None else dict(sparse_networks(files.data))
+    makers |= _file_networks(files)
+
+    def item(name: str, make: Callable[[], PeerNetwork]) -> Item:
+        def network() -> PeerNetwork:
+            made = make()
+            return replace(in_torch(name, made.graph, batch), onnx=made.onnx)
+
+        return Item("sparse-networks", name, batch, lambda setting: network_case(
+            "sparse-networks", network(), batch, setting, force_each=True, dense_too=True))
+
+    return [item(name, make) for name, make in makers.items()]
 
 
 def binary(batch: int, files: Files) -> list[Item]:
     """Returns binary networks with the shapes of the literature and those of the files, which are
     also run by plans that force one algorithm."""
     makers: dict[str, Callable[[], PeerNetwork]] = dict(binary_networks())
-    makers |= {_file_network(path).name: partial(_file_network, path) for path in files.models}
+    makers |= _file_networks(files)
     return [Item(BINARY_NETWORKS, name, batch, partial(binary_case, make, batch))
             for name, make in makers.items()]
 
@@ -124,7 +142,7 @@ def tuning(batch: int, files: Files) -> list[Item]:
         makers |= {"mobilenetv2": lambda: _mobilenet("mobilenetv2"), "resnet50": dense_resnet50}
     if files.data is not None:
         makers |= dlmc_networks("tuning", files.data)
-    makers |= {_file_network(path).name: partial(_file_network, path) for path in files.models}
+    makers |= _file_networks(files)
     return [Item("tuning", f"{name}/{effort}", batch, partial(_tuning_case, make, effort, batch),
                  is_tuning=True)
             for name, make in makers.items() for effort in files.efforts or EFFORTS]
@@ -215,16 +233,9 @@ def _called_networks(files: Files) -> list[tuple[str, Callable[[int], PeerNetwor
             for path in files.models or (Path("mobilenet_v2"),)]
 
 
-def _forced(suite: str, name: str, network: Callable[[], PeerNetwork], batch: int) -> Item:
-    """A network that is also run by plans that force one algorithm."""
-    return Item(suite, name, batch, lambda setting: network_case(
-        suite, network(), batch, setting, force_each=True))
-
-
-def _file_items(suite: str, batch: int, files: Files) -> list[Item]:
-    """The networks of the model files."""
-    return [_forced(suite, _file_network(path).name, partial(_file_network, path), batch)
-            for path in files.models]
+def _file_networks(files: Files) -> dict[str, Callable[[], PeerNetwork]]:
+    """Functions by name that return the networks of the model files."""
+    return {_file_network(path).name: partial(_file_network, path) for path in files.models}
 
 
 def _mobilenet(name: str) -> PeerNetwork:

@@ -11,6 +11,7 @@ from functools import partial
 import numpy as np
 
 from gossamer.bench.contender import (
+    DENSE,
     OWN,
     UNFUSED,
     AbsentError,
@@ -19,6 +20,7 @@ from gossamer.bench.contender import (
     ReadyContender,
 )
 from gossamer.bench.peers.inference import PEERS
+from gossamer.bench.pruned_graphs import without_zeros
 from gossamer.bench.reference import reference
 from gossamer.bench.work import MOST_ERROR, Case, Setting, least_work
 from gossamer.errors import UnsupportedError
@@ -52,7 +54,8 @@ errors of the layers behind them have no bound."""
 
 def network_case(suite: str, network: PeerNetwork, batch: int, setting: Setting, *,
                  force_each: bool = False, forced_too: Sequence[str] = (),
-                 unfused_too: bool = False, between_layers: bool = False,
+                 unfused_too: bool = False, dense_too: bool = False,
+                 between_layers: bool = False,
                  x: np.ndarray | None = None,
                  described: Callable[[Context], str] | None = None) -> Case:
     """Makes the case of a whole network.
@@ -60,9 +63,10 @@ def network_case(suite: str, network: PeerNetwork, batch: int, setting: Setting,
     force_each: whether each of gossamer's own algorithms of convolutions and products also gets a
     plan, which takes it wherever it may. A vendor's algorithm gets such a plan where
     `against` names it. forced_too: further algorithms that get one. unfused_too: whether there is
-    also the best plan without fusions. between_layers: whether float16 plans read and write NHWC of
-    float16, as peers do, because the network stands for a part of one. x: the input, by default one
-    from a normal distribution.
+    also the best plan without fusions. dense_too: whether the network with dense weights gets a
+    plan in the same run. between_layers: whether float16 plans read and write NHWC of float16, as
+    peers do, because the network stands for a part of one. x: the input, by default one from a
+    normal distribution.
     described: what the rows of plans say of their contexts beside the algorithms.
     """
     graph = network.graph
@@ -88,7 +92,21 @@ def network_case(suite: str, network: PeerNetwork, batch: int, setting: Setting,
     for name in setting.against:
         contenders[name] = partial(PEERS[name], network, x, setting.device, setting.precisions) if (
             name in PEERS) else partial(forced, name, name)
-    return whole_network(suite, network.name, graph, x, layers, contenders, _notes(plans, batch))
+    case = whole_network(suite, network.name, graph, x, layers, contenders, _notes(plans, batch))
+    if not dense_too:
+        return case
+    return replace(case, beside={
+        f"{OWN}:{DENSE}": partial(_dense_case, suite, network, x, setting, between_layers)})
+
+
+def _dense_case(suite: str, network: PeerNetwork, x: np.ndarray, setting: Setting,
+                between_layers: bool) -> Case:
+    """The case of gossamer's plan of a network whose zero weights are drawn anew."""
+    graph = without_zeros(network.graph)
+    plans = plans_of(graph, len(x), setting, between_layers=between_layers)
+    contender = f"{OWN}:{DENSE}"
+    return whole_network(suite, network.name, graph, x, plans[0].layers(len(x)), {
+        contender: lambda: [own(plan, x, contender) for plan in plans]})
 
 
 def in_torch(name: str, graph: Graph, batch: int) -> PeerNetwork:

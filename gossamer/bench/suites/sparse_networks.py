@@ -1,4 +1,5 @@
-"""Whole pruned networks: CaffeNet, GoogLeNet and ResNet-50 with published sparsity."""
+"""Whole pruned networks: CaffeNet, GoogLeNet and ResNet-50 with published sparsity, and networks
+pruned by magnitude."""
 
 from __future__ import annotations
 
@@ -18,8 +19,11 @@ from gossamer.bench.layer_tables import (
     googlenet,
     resnet50,
 )
+from gossamer.bench.pruned_graphs import pruned, pruned_pointwise, two_of_four
 from gossamer.bench.sparse_weights import drawn
+from gossamer.bench.suites.mobile_networks import mobilenet_v1
 from gossamer.expression import Expression, ExpressionStep
+from gossamer.model import zoo
 from gossamer.model.builder import GraphBuilder
 from gossamer.model.graph import Graph
 
@@ -39,25 +43,27 @@ is a 1x1 convolution."""
 
 def sparse_networks(folder: Path | None) -> Mapping[str, Callable[[], PeerNetwork]]:
     """Returns functions by name that make the networks: SkimCaffe's with random weights of each
-    layer's published density, and ResNet-50 with DLMC's masks. Raises InputError where files are
-    missing."""
+    layer's published density, ResNet-50 with DLMC's masks and those drawn from them, and networks
+    pruned by magnitude. Raises InputError where files are missing."""
     folder = sparse_data.check(SUITE, folder, (sparse_data.SKIMCAFFE, *sparse_data.MASKS))
     return {
         "caffenet": partial(_skimcaffe, folder, "caffenet", caffenet),
         "googlenet": partial(_skimcaffe, folder, "googlenet", googlenet_v1),
         "resnet50": partial(_skimcaffe, folder, "resnet50", resnet),
-        **_dlmc_networks(folder)}
+        **_masked_networks(folder, (*sparse_data.SHARES, *sparse_data.DRAWN_FROM)),
+        **{name: partial(_pruned, name) for name in _PRUNED}}
 
 
 def dlmc_networks(suite: str, folder: Path) -> Mapping[str, Callable[[], PeerNetwork]]:
     """Returns functions by name that make ResNet-50 with DLMC's masks. Raises InputError, which
     names the suite, where files are missing."""
-    return _dlmc_networks(sparse_data.check(suite, folder, sparse_data.MASKS))
+    return _masked_networks(sparse_data.check(suite, folder, sparse_data.MASKS),
+                            sparse_data.SHARES)
 
 
-def _dlmc_networks(folder: Path) -> dict[str, Callable[[], PeerNetwork]]:
-    return {f"resnet50-dlmc-{share}": partial(_dlmc, folder, share)
-            for share in sparse_data.SHARES}
+def _masked_networks(folder: Path,
+                     shares: Iterable[str]) -> dict[str, Callable[[], PeerNetwork]]:
+    return {sparse_data.masked_name(share): partial(_masked, folder, share) for share in shares}
 
 
 @cache
@@ -80,11 +86,26 @@ def _skimcaffe(folder: Path, name: str, build: Callable[[str, WeightOf], Graph])
 
 
 @cache
-def _dlmc(folder: Path, share: str) -> PeerNetwork:
-    """ResNet-50 with DLMC's masks of this sparsity."""
+def _masked(folder: Path, share: str) -> PeerNetwork:
+    """ResNet-50 with masks of this sparsity."""
     masked = sparse_data.masked_resnet50(folder, share)
-    name = f"resnet50-dlmc-{share}"
+    name = sparse_data.masked_name(share)
     return PeerNetwork(name, resnet(name, lambda layer: masked[layer.name].weights(), halving=3))
+
+
+@cache
+def _pruned(name: str) -> PeerNetwork:
+    """A network of _PRUNED."""
+    return PeerNetwork(name, _PRUNED[name]())
+
+
+_PRUNED: dict[str, Callable[[], Graph]] = {
+    "mobilenetv1-1x1-0.90": lambda: pruned_pointwise(mobilenet_v1(), 0.9),
+    "mobilenetv2-1x1-0.90": lambda: pruned_pointwise(zoo.build("mobilenet_v2"), 0.9),
+    "yolov4-tiny-0.90": lambda: pruned(zoo.build("yolov4-tiny"), 0.9),
+    "resnet50-2:4": lambda: two_of_four(dense_resnet50().graph)}
+"""Functions that make networks pruned by magnitude, by name: their 1x1 convolutions to 90%, all
+their convolutions to 90%, or two of every four weights."""
 
 
 def caffenet(name: str, weight: WeightOf, size: int = 227) -> Graph:

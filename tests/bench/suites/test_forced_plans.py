@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -10,13 +11,15 @@ import pytest
 from onnx import TensorProto, helper
 
 from gossamer.bench import contest
-from gossamer.bench.contender import PeerNetwork
+from gossamer.bench.contender import AbsentError, PeerNetwork
 from gossamer.bench.layer_tables import InvertedResidual
+from gossamer.bench.pruned_graphs import pruned
 from gossamer.bench.rows import Stamp
 from gossamer.bench.suites import networks
 from gossamer.bench.suites.catalogue import select
 from gossamer.bench.suites.mobile_networks import inverted_residual
 from gossamer.bench.suites.networks import network_case
+from gossamer.bench.work import Case, tuners
 from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.errors import InputError
@@ -24,6 +27,7 @@ from gossamer.expression import apply
 from gossamer.model.graph import Node
 from gossamer.model.onnx_writer import to_onnx
 from gossamer.plan.plan import Plan
+from gossamer.plan.store.tuning_cache import TuningCache
 from gossamer.tensor import Format
 from tests.bench.conftest import PEAKS, setting
 from tests.bench.networks import tiny
@@ -112,6 +116,37 @@ def test_a_plan_without_fusions_is_a_contender(device: Device, tmp_path: Path,
     fusions = {plan.policy.unfused: [measured.layer.name for measured in plan.program(2).measured
                                      if measured.layer.covers] for plan in plans}
     assert fusions[False] and not fusions[True]
+
+
+def test_a_plan_with_dense_weights_is_a_contender(tmp_path: Path) -> None:
+    network = replace(tiny(), graph=pruned(tiny().graph, 0.75))
+    case = network_case("suite", network, 2, setting(find("host"), tmp_path), dense_too=True)
+    assert set(case.beside) == {"gossamer:dense"} and not case.with_forced([]).beside
+    result = contest.run(case.with_forced(["dense"]), PEAKS, STAMP)
+    assert not result.absent and not result.failed
+    own, dense = (next(row for row in result.rows if row.contender == name)
+                  for name in ("gossamer", "gossamer:dense"))
+    assert own.density < 0.6 and dense.density == 1
+    assert own.error < tolerance("network") and dense.error < tolerance("network")
+    assert (own.suite, own.case, own.batch) == (dense.suite, dense.case, dense.batch)
+
+
+def test_a_case_beside_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    def fail() -> Case:
+        raise AbsentError("no memory for it")
+
+    case = network_case("suite", tiny(), 2, setting(find("host"), tmp_path))
+    result = contest.run(replace(case, beside={"gossamer:dense": fail}), PEAKS, STAMP)
+    assert result.absent == {"gossamer:dense": "no memory for it"}
+    assert {row.contender for row in result.rows} == {"gossamer"}
+
+
+def test_the_budget_of_a_run_is_that_of_each_plan(tmp_path: Path) -> None:
+    device = find("host")
+    for budget, is_over in ((1e-9, True), (None, False)):
+        tuner = tuners(device, "quick", kept=TuningCache(device, tmp_path), budget_s=budget)("fp32")
+        tuner.start()
+        assert tuner.is_over == is_over
 
 
 def test_forced_plans_on_every_device(device: Device, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from gossamer.bench.layer_tables import ConvLayer
 from gossamer.bench.reference import reference
+from gossamer.bench.sparse_data import masked_resnet50
 from gossamer.bench.sparse_weights import with_values
 from gossamer.bench.suites.catalogue import select
 from gossamer.bench.suites.sparse_networks import (
@@ -30,6 +31,9 @@ from tests.tolerances import normalised_error, tolerance
 
 BUILDS: dict[str, Callable[..., Graph]] = {
     "caffenet": caffenet, "googlenet": googlenet_v1, "resnet50": resnet}
+CASES = ["caffenet", "googlenet", "resnet50", "resnet50-dlmc-0.90", "resnet50-dlmc-0.98",
+         "resnet50-0.80-from-dlmc-0.90", "resnet50-0.95-from-dlmc-0.90", "mobilenetv1-1x1-0.90",
+         "mobilenetv2-1x1-0.90", "yolov4-tiny-0.90", "resnet50-2:4"]
 SMALL = {"caffenet": 67, "googlenet": 64, "resnet50": 64}
 
 
@@ -109,8 +113,7 @@ def test_caffenet_written_down_in_torch() -> None:
 
 def test_published_densities_are_those_of_the_layers(shared: Path) -> None:
     networks = sparse_networks(shared / "data")
-    assert list(networks) == ["caffenet", "googlenet", "resnet50", "resnet50-dlmc-0.90",
-                          "resnet50-dlmc-0.98"]
+    assert list(networks) == CASES
     google = {row.name: row.density for row in summarise(resolve(networks["googlenet"]().graph, 1))}
     assert google["inception_4e/3x3"] == pytest.approx(1 - 0.986999, abs=1e-5)
     assert google["inception_4e/1x1"] == pytest.approx(1 - 0.00185695, abs=1e-5)
@@ -119,6 +122,29 @@ def test_published_densities_are_those_of_the_layers(shared: Path) -> None:
         networks["resnet50-dlmc-0.98"]().graph, 1))}
     assert all(masked[name] == pytest.approx(0.02, abs=5e-4)
                for name in ("conv1", "res4c_branch2a", "res5a_branch1", "fc1000"))
+
+
+@pytest.mark.slow
+def test_drawn_masks_are_of_the_published_ones(shared: Path) -> None:
+    published, thinner, denser = (
+        [layer.weights() != 0 for layer in masked_resnet50(shared / "data", share).values()]
+        for share in ("0.90", "0.95", "0.80"))
+    for mask, less, more in zip(published, thinner, denser, strict=True):
+        assert np.count_nonzero(less) == round(0.05 * mask.size) and not (less & ~mask).any()
+        assert np.count_nonzero(more) == round(0.2 * mask.size) and not (mask & ~more).any()
+
+
+@pytest.mark.slow
+def test_networks_pruned_by_magnitude(shared: Path) -> None:
+    pruned = {name: make().graph for name, make in sparse_networks(shared / "data").items()
+              if name in ("mobilenetv1-1x1-0.90", "resnet50-2:4")}
+    rows = summarise(resolve(pruned["mobilenetv1-1x1-0.90"], 1))
+    densities = [row.density for row in rows if row.density is not None]
+    # a first convolution, 13 pairs of a depthwise and a 1x1 convolution, a classifier
+    assert densities == [1.0, *[pytest.approx(1), pytest.approx(0.1, abs=1e-3)] * 13, 1.0]
+    halves = [row.density for row in summarise(resolve(pruned["resnet50-2:4"], 1))
+              if row.density is not None]
+    assert halves == [1.0, *[0.5] * 53]
 
 
 def test_cases_are_networks_of_the_data_and_of_files(tmp_path: Path) -> None:
@@ -131,5 +157,4 @@ def test_cases_are_networks_of_the_data_and_of_files(tmp_path: Path) -> None:
     assert (alone.suite, alone.name, alone.is_layer) == ("sparse-networks", "own", False)
     folder = tiny_folder(tmp_path)
     names = [item.name for item in select(["sparse-networks"], [1], models=[path], data=folder)]
-    assert names == ["caffenet", "googlenet", "resnet50", "resnet50-dlmc-0.90",
-                     "resnet50-dlmc-0.98", "own"]
+    assert names == [*CASES, "own"]
