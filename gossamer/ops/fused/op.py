@@ -7,7 +7,6 @@ from gossamer.ops.fused.binary import (
     PopcountFusion,
     WidePopcountFusion,
 )
-from gossamer.ops.fused.bottleneck.bottleneck_mma import BottleneckMma
 from gossamer.ops.fused.channel_attention.channel_attention import ChannelAttention
 from gossamer.ops.fused.convolution_pool.convolution_pool_mma import ConvolutionPoolMma
 from gossamer.ops.fused.first_convolution import FirstConvolutionMma
@@ -29,7 +28,7 @@ from gossamer.ops.op import Op
 ALGORITHMS: tuple[FusionAlgorithm, ...] = (
     InvertedResidualMma(), SeparableMma(), StemMma(), SqueezeExciteMma(), InvertedResidual(),
     Separable(), SqueezeExcite(), ChannelAttention(), PointwiseMean(), FirstConvolutionMma(),
-    PopcountChain(), BottleneckMma(), ConvolutionPoolMma(), PointwisePairMma(),
+    PopcountChain(), ConvolutionPoolMma(), PointwisePairMma(),
     BitTensorCoreFusion(), WidePopcountFusion(), PopcountFusion(), HostPopcountFusion())
 
 OP = Op("fused", FusionProblem, reference, ALGORITHMS)

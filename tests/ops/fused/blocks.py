@@ -1,4 +1,4 @@
-"""Problems of inverted residual blocks, of separable convolutions and of bottleneck blocks."""
+"""Problems of inverted residual blocks and of separable convolutions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.ops.fused.problem import ENTRY, FusionProblem, Source
 from gossamer.ops.pool.problem import PoolProblem
 from gossamer.ops.reduce.problem import ReduceProblem
-from gossamer.ops.weights import WeightsInfo
 from gossamer.tensor import Format, default_spec
 
 BIAS = Epilogue(apply("add"), ("channel",))
@@ -60,27 +59,6 @@ def block(batch: int, channels: int, hidden: int, out_channels: int, size: tuple
     added = (ENTRY,) * last.tensor_count
     return FusionProblem((expand, depthwise, project),
                          ((ENTRY,), ((0, 0),), ((1, 0), *added)), ((2, 0),))
-
-
-def bottleneck(batch: int, channels: int, inner: tuple[int, int], out_channels: int,
-               size: tuple[int, int], *, kernel: tuple[int, int] = (3, 3),
-               pads: tuple[int, int, int, int] = (1, 1, 1, 1), activation: Epilogue = BIAS_RELU,
-               last: Epilogue = BIAS_RESIDUAL_RELU, adds: Source = ENTRY, density: float = 1.0
-               ) -> FusionProblem:
-    """Returns a bottleneck block.
-
-    inner: channels of the results of the first two layers. last: the last layer's epilogue. adds:
-    the source of the tensor that it adds. density: what is stated of the weights.
-    """
-    info = WeightsInfo(density, "" if density == 1 else "a mask")
-    first = Conv2dProblem(batch, channels, *size, inner[0], (1, 1), epilogue=activation,
-                          weights_info=info)
-    window = Conv2dProblem(batch, inner[0], *size, inner[1], kernel, pads=pads,
-                           epilogue=activation, weights_info=info)
-    final = Conv2dProblem(batch, inner[1], window.out_height, window.out_width, out_channels,
-                          (1, 1), epilogue=last, weights_info=info)
-    return FusionProblem((first, window, final),
-                         ((ENTRY,), ((0, 0),), ((1, 0), *(adds,) * last.tensor_count)), ((2, 0),))
 
 
 def stem(problem: FusionProblem, channels: int, size: tuple[int, int], *,

@@ -1,1 +1,0 @@
-"""Bottleneck blocks of ResNet as one kernel."""
