@@ -75,9 +75,11 @@ class KernelSource(HashedOnce):
 
     @property
     def begins_early(self) -> bool:
-        """Whether CUDA may begin the kernel before the one before it in the stream has ended, from
-        sm_90 on: its file includes the header by which it then waits for that itself. Generated
-        PTX has no file, and does not."""
+        """Whether CUDA may begin the kernel before the one before it in the stream has ended.
+
+        From sm_90 on it may, where the kernel's file includes the header by which the kernel then
+        waits for that itself. Generated PTX has no file, and does not begin early.
+        """
         return self.path.suffix != ".ptx" and _EARLY_BEGIN in files_of(self.path)
 
     def built_for(self, architecture: str) -> str:
