@@ -4,12 +4,14 @@
 
 A fault is a comparison that is flipped, a term that is dropped, or a bound that is off by one. They
 are drawn from all files of the package in equal numbers of each kind, with a seed, so that nobody
-chooses them. Left out are files that import a library which is not installed, such as PyTorch, whose
-tests do not run here, and the models by which algorithms expect times, where a fault changes no result
-but the order in which candidates are measured. Each is planted in a temporary copy of the checkout, in which the command runs; it has
-found the fault where it fails. It must pass on the copy without a fault, and is ended after several
-times as long as it took there, which counts as found. The last line says how many were found, and
-the exit status is 1 where fewer than --least were.
+chooses them. Left out are files that import a library which is not installed, such as PyTorch, as
+their tests do not run here, and the models by which algorithms expect times, where a fault changes
+no result but the order in which candidates are measured.
+
+Each fault is planted in a temporary copy of the checkout, in which the command runs; it has found
+the fault where it fails. It must pass on the copy without a fault, and is ended after several times
+as long as it took there, which counts as found. The last line says how many were found, and the
+exit status is 1 where fewer than --least were.
 """
 
 from __future__ import annotations
@@ -83,9 +85,9 @@ def faults_of(path: Path, content: bytes) -> Iterator[Fault]:
 
 
 def _expressions(node: ast.AST, function: str = "") -> Iterator[tuple[ast.expr, str]]:
-    """Yields the expressions below a node and the name of the function in which each is, but for
-    those within f-strings, whose places Python 3.11 does not know, annotations, and the test whether
-    a file is run as a program."""
+    """Yields the expressions below a node and the name of the function in which each is. Left out
+    are expressions within f-strings, whose places Python 3.11 does not know, annotations, and the
+    test whether a file is run as a program."""
     if isinstance(node, ast.FunctionDef):
         function = node.name
     for name, value in ast.iter_fields(node):
