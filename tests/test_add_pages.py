@@ -29,6 +29,7 @@ from gossamer.ops.conv2d import OP
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.copy.problem import convert
 from gossamer.ops.op import Op
+from gossamer.ops.part import operators
 from gossamer.ops.pool.problem import PoolProblem
 from gossamer.ops.registry import OPS
 from gossamer.plan.candidate import Candidate
@@ -103,6 +104,8 @@ def cumsum(tmp_path, monkeypatch):
     monkeypatch.setitem(OPSET, "cumsum", made(
         reductions, "gossamer/model/opset/reductions.py", "CUMSUM",
         nothing_known=definition.nothing_known))
+    monkeypatch.setitem(operators.OPERATORS, "cumsum", made(
+        operators, "gossamer/ops/part/operators.py", CumsumProblem=op.problem, np=np))
     monkeypatch.setitem(rules._RULES, "cumsum",
                         made(rules, "gossamer/plan/lower/rules.py", CumsumProblem=op.problem))
     rules.check_rules(OPSET, rules._RULES)
@@ -131,7 +134,20 @@ def test_add_an_op_from_a_file_to_numbers(cumsum, tmp_path):
     plan = gossamer.compile(str(file), device="host")
     x = np.random.default_rng(0).random((5, 3, 4), np.float32)
     np.testing.assert_allclose(plan(x), np.cumsum(x, axis=-1) - x, rtol=1e-5, atol=1e-6)
-    assert [row["op"] for row in plan.report().rows] == ["cumsum"]
+    (row,) = plan.report().rows
+    assert (row["op"], row["algorithm"]) == ("cumsum", "numpy")
+
+
+@pytest.mark.library_parts
+def test_add_an_op_that_onnx_runtime_computes_too(cumsum):
+    build = GraphBuilder("sums")
+    x = build.input("x", (None, 3, 4))
+    build.output(build.add("cumsum", [x], axis=2, exclusive=True), (None, 3, 4))
+    plan = gossamer.compile(build.finish(), device="host")
+    x = np.random.default_rng(0).random((5, 3, 4), np.float32)
+    np.testing.assert_allclose(plan(x), np.cumsum(x, axis=-1) - x, rtol=1e-5, atol=1e-6)
+    (row,) = plan.report().rows
+    assert (row["op"], row["algorithm"]) == ("cumsum", "onnxruntime")
 
 
 @pytest.fixture

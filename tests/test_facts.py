@@ -7,7 +7,7 @@ import math
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 
 from gossamer.facts import (
     NONNEGATIVE,
@@ -139,6 +139,8 @@ def test_functions_of_two_values(name: str, known: ValueFacts, other: ValueFacts
 
 @settings(max_examples=60)
 @given(known=facts, count=st.integers(1, 50), seed=st.integers(0, 99))
+@example(known=point(0.0), count=3, seed=0)
+@example(known=point(1.0), count=3, seed=0)
 def test_sums(known: ValueFacts, count: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     terms = rng.choice(values(known, rng), (40, count))

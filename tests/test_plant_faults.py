@@ -34,6 +34,21 @@ def test_faults_of_expressions() -> None:
         assert planted != ast.unparse(ast.parse(SOURCE)) and fault.new in planted
 
 
+def test_faults_that_no_test_here_can_find_are_left_out() -> None:
+    expected = "def _cost(a, b):\n    def cycles():\n        return a * b\n    return a + b\n"
+    models = list(TOOL["faults_of"](Path("gossamer/ops/f.py"), expected.encode()))
+    assert {fault.function for fault in models} == {"_cost", "cycles"}
+    assert not any(map(TOOL["can_be_found"], models))
+    assert TOOL["imported"](b"""
+import numpy.linalg
+from torch import fx
+if TYPE_CHECKING:
+    import ray
+def later():
+    import jax
+""") == {"numpy", "torch", "ray"}
+
+
 def test_faults_are_drawn_of_every_kind_and_are_the_same_for_a_seed() -> None:
     faults = TOOL["draw"](9, 1)
     assert len({fault.kind for fault in faults}) == 3 and len(set(faults)) == 9

@@ -4,16 +4,21 @@
 
 A fault is a comparison that is flipped, a term that is dropped, or a bound that is off by one. They
 are drawn from all files of the package in equal numbers of each kind, with a seed, so that nobody
-chooses them. Each is planted in a temporary copy of the checkout, in which the command runs; it has
-found the fault where it fails. It must pass on the copy without a fault, and is ended after several
-times as long as it took there, which counts as found. The last line says how many were found, and
-the exit status is 1 where fewer than --least were.
+chooses them. Left out are files that import a library which is not installed, such as PyTorch, as
+their tests do not run here, and the models by which algorithms expect times, where a fault changes
+no result but the order in which candidates are measured.
+
+Each fault is planted in a temporary copy of the checkout, in which the command runs; it has found
+the fault where it fails. It must pass on the copy without a fault, and is ended after several times
+as long as it took there, which counts as found. The last line says how many were found, and the
+exit status is 1 where fewer than --least were.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import importlib.util
 import os
 import random
 import re
@@ -25,11 +30,14 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 SLOWER = 4.0
 """How many times as long as without a fault the command may take."""
+TIME_MODELS = re.compile("cost|cycles|expected")
+"""Matches the names of the functions in gossamer/ops that say what time an algorithm expects."""
 OPPOSITE: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.GtE, ast.GtE: ast.Lt, ast.Gt: ast.LtE, ast.LtE: ast.Gt, ast.Eq: ast.NotEq,
     ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In}
@@ -50,6 +58,8 @@ class Fault:
     """The place in the file's bytes at which it ends."""
     new: str
     """The Python that replaces it."""
+    function: str
+    """The name of the function in which it is; empty outside of functions."""
 
     def planted(self, content: bytes) -> bytes:
         """Returns the file's content with the fault."""
@@ -67,16 +77,19 @@ def faults_of(path: Path, content: bytes) -> Iterator[Fault]:
     starts = [0]
     for line in content.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
-    for node in _expressions(tree):
+    for node, function in _expressions(tree):
         for kind, new in _changes(node):
             yield Fault(kind, path, node.lineno, starts[node.lineno - 1] + node.col_offset,
                         starts[(node.end_lineno or 0) - 1] + (node.end_col_offset or 0),
-                        ast.unparse(new))
+                        ast.unparse(new), function)
 
 
-def _expressions(node: ast.AST) -> Iterator[ast.expr]:
-    """Yields the expressions below a node, but for those within f-strings, whose places Python 3.11
-    does not know, annotations, and the test whether a file is run as a program."""
+def _expressions(node: ast.AST, function: str = "") -> Iterator[tuple[ast.expr, str]]:
+    """Yields the expressions below a node and the name of the function in which each is. Left out
+    are expressions within f-strings, whose places Python 3.11 does not know, annotations, and the
+    test whether a file is run as a program."""
+    if isinstance(node, ast.FunctionDef):
+        function = node.name
     for name, value in ast.iter_fields(node):
         if name in ("annotation", "returns"):
             continue
@@ -86,8 +99,8 @@ def _expressions(node: ast.AST) -> Iterator[ast.expr]:
             if isinstance(child, ast.Compare) and "__name__" in ast.unparse(child):
                 continue
             if isinstance(child, ast.expr):
-                yield child
-            yield from _expressions(child)
+                yield child, function
+            yield from _expressions(child, function)
 
 
 def _changes(node: ast.expr) -> Iterator[tuple[str, ast.expr]]:
@@ -136,8 +149,35 @@ def _one_more(node: ast.expr) -> ast.expr:
     return ast.BinOp(node, ast.Add(), ast.Constant(1))
 
 
+def can_be_found(fault: Fault) -> bool:
+    """Returns whether a test that runs here can find the fault."""
+    models_time = fault.path.parts[1] == "ops" and TIME_MODELS.search(fault.function)
+    return not models_time and all(map(_is_installed, imported(
+        (ROOT / fault.path).read_bytes())))
+
+
+def imported(content: bytes) -> set[str]:
+    """Returns the libraries that a file imports at its top, those of types only among them."""
+    names: set[str] = set()
+    statements: list[ast.stmt] = list(ast.parse(content).body)
+    while statements:
+        statement = statements.pop()
+        if isinstance(statement, ast.Import):
+            names |= {alias.name.partition(".")[0] for alias in statement.names}
+        elif isinstance(statement, ast.ImportFrom) and statement.module:
+            names.add(statement.module.partition(".")[0])
+        elif isinstance(statement, ast.If):
+            statements += statement.body
+    return names
+
+
+@cache
+def _is_installed(library: str) -> bool:
+    return importlib.util.find_spec(library) is not None
+
+
 def draw(count: int, seed: int) -> list[Fault]:
-    """Returns that many different faults, in turn of each kind."""
+    """Returns that many different faults that can be found, in turn of each kind."""
     by_kind: dict[str, list[Fault]] = {}
     for path in sorted((ROOT / "gossamer").rglob("*.py")):
         for fault in faults_of(path.relative_to(ROOT), path.read_bytes()):
@@ -145,8 +185,8 @@ def draw(count: int, seed: int) -> list[Fault]:
     rng = random.Random(seed)
     for faults in by_kind.values():
         rng.shuffle(faults)
-    kinds = sorted(by_kind)
-    return [by_kind[kinds[index % len(kinds)]][index // len(kinds)] for index in range(count)]
+    drawn = [filter(can_be_found, by_kind[kind]) for kind in sorted(by_kind)]
+    return [next(drawn[index % len(drawn)]) for index in range(count)]
 
 
 def copied(target: Path) -> None:

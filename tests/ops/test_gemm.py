@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gossamer.device.base import Device
@@ -31,6 +31,7 @@ def enough(device: Device) -> Callable[[list[Variant]], list[Variant]]:
 
 @given(rows=st.sampled_from([0, 1, 2, 4, 5, 19]), columns=st.sampled_from([1, 4, 10, 33]),
        depth=st.sampled_from([1, 8, 30, 67]))
+@example(rows=1, columns=1, depth=8)
 @settings(max_examples=8)
 def test_any_size(device: Device, rows: int, columns: int, depth: int) -> None:
     check(GemmProblem(rows, columns, depth, BIAS_RELU), device, taken=enough(device))

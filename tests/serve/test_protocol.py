@@ -101,6 +101,12 @@ def test_what_is_no_request(body: Any, message: str) -> None:
         request(body)
 
 
+@pytest.mark.parametrize("timeout", ["5", True, [5], {}, 0, 1e15], ids=str)
+def test_a_timeout_is_a_number_of_microseconds(timeout: Any) -> None:
+    with pytest.raises(InputError, match=r"timeout is .*, expected microseconds above 0"):
+        request({"inputs": [], "parameters": {"timeout": timeout}})
+
+
 def test_bytes_that_no_input_takes() -> None:
     with pytest.raises(InputError, match="3 bytes of binary data, and the inputs take 0"):
         request({"inputs": []}, b"abc")

@@ -229,6 +229,12 @@ def test_every_truncation_is_refused(tmp_path, container):
         refused(tmp_path, data[:length], "not a readable torch checkpoint")
 
 
+@pytest.mark.parametrize("cut", [1, 20, 32])
+def test_a_file_that_ends_within_a_storage_is_called_truncated(tmp_path, cut):
+    """The last storage is that of three int64 behind their number."""
+    assert "ends within the storage '1'" in refused(tmp_path, good_files()[1][:-cut], "truncated")
+
+
 @pytest.mark.parametrize("container", [0, 1], ids=["zip", "legacy"])
 def test_damage_gives_an_error_or_arrays(tmp_path, container):
     data = good_files()[container]

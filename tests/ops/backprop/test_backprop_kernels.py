@@ -17,6 +17,7 @@ from gossamer.ops.algorithm import Variant
 from gossamer.ops.backprop import OP
 from gossamer.ops.backprop.blocked import gram
 from gossamer.ops.backprop.blocked.blocked import Blocked
+from gossamer.ops.backprop.blocked.pipeline import unfit_sizes
 from gossamer.ops.backprop.per_step import per_step
 from gossamer.ops.backprop.persistent.persistent import Persistent
 from gossamer.ops.backprop.problem import OUTPUTS, BackpropProblem
@@ -45,6 +46,17 @@ def one(turn: int) -> Callable[[list[Variant]], list[Variant]]:
     def take(variants: list[Variant]) -> list[Variant]:
         return [kinds(variants)[turn % len(kinds(variants))]]
     return take
+
+
+@pytest.mark.parametrize(("sizes", "networks", "reason"), [
+    ((1024, 64, 32), 65535, None), ((1024, 65, 32), 1, "65 hidden units and 32 outputs, more than"),
+    ((1024, 64, 33), 1, "64 hidden units and 33 outputs, more than"),
+    ((1024, 64, 32), 65536, "65536 networks, more than 65535"),
+    ((9, 8, 8, 4), 1, "2 hidden layers, not one"), ((9, 4), 1, "0 hidden layers, not one")])
+def test_sizes_of_the_sequential_core(sizes: tuple[int, ...], networks: int,
+                                      reason: str | None) -> None:
+    found = unfit_sizes(BackpropProblem(sizes, 1, 1, networks=networks))
+    assert found is None if reason is None else found is not None and found.startswith(reason)
 
 
 def inputs_of(problem: BackpropProblem, *, binary: bool = False) -> list[np.ndarray]:

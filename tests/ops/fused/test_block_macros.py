@@ -81,3 +81,19 @@ def test_a_chunk_has_as_many_words_as_the_kernel_copies(precision: str, expands:
     divided = BlockTiling(found, BlockTile(3, 3, 32, 1, 4), precision)
     packed = pack_chunks(divided, random_weights(problem))
     assert packed.shape == (2, 4 * divided.weight_words) and packed.dtype == np.uint32
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16"])
+def test_tiles_of_16_pixels_hold_the_windows_with_less_than_a_unit_left_over(
+        precision: str) -> None:
+    found = block_of(block(1, 32, 192, 32, (28, 28)), True)
+    assert found is not None
+    at_once = set()
+    for rows, columns, chunk, warps in ((3, 3, 32, 4), (7, 7, 64, 8), (4, 14, 16, 4),
+                                        (14, 14, 32, 8), (5, 9, 64, 4)):
+        divided = BlockTiling(found, BlockTile(rows, columns, chunk, 1, warps), precision)
+        windows, unit = (rows + 2) * (columns + 2), 16 * divided.expand_tiles
+        assert divided.row_tiles % divided.expand_tiles == 0
+        assert windows <= 16 * divided.row_tiles < windows + unit
+        at_once.add(divided.expand_tiles)
+    assert max(at_once) > 1

@@ -162,6 +162,7 @@ def test_it_builds_without_spills() -> None:
     check_builds(device.sources)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("problem", [
     block(64, 160, 960, 160, (7, 7)), block(64, 96, 576, 160, (14, 14), stride=(2, 2)),
     block(1, 48, 288, 96, (14, 14), kernel=(5, 5), activation=BIAS_SILU)])

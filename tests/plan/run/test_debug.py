@@ -39,6 +39,20 @@ def test_layers_tell_what_they_did(device: Device, monkeypatch: pytest.MonkeyPat
     assert told == (level >= 4 and device.compiles)
 
 
+@pytest.mark.library_parts
+def test_layers_tell_what_they_did_where_onnx_runtime_computes_all(
+        monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    x, y = images(2), expected(images(2))
+    for level, lines in (("1", 0), ("2", 1)):
+        monkeypatch.setenv("GOSSAMER_DEBUG", level)
+        plan = gossamer.compile(small(), "host")
+        capsys.readouterr()
+        assert_close(plan(x), y)
+        told = [line for line in capsys.readouterr().err.splitlines() if "GFLOP/s" in line]
+        assert [step.algorithm.name for step in plan.program(2).steps] == ["onnxruntime"]
+        assert len(told) == lines
+
+
 def test_open_dimensions_are_set_from_python(tmp_path: Path) -> None:
     proto = model([helper.make_node("Conv", ["x", "w"], ["y"], "conv")],
                   {"x": ["N", 3, "H", "W"]}, {"y": 4}, {"w": weights(4, 3, 3, 3)})

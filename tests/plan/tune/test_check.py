@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from gossamer.device.registry import find
+from gossamer.plan.tune.bounds import Bounds
 from gossamer.plan.tune.check import GUARD, error_of
 from gossamer.tensor import Format, TensorSpec, pack
 
@@ -30,6 +31,22 @@ def test_only_memory_that_is_as_expected_is_right(
     buffer = device.upload(memory, "a test output")
     found = error_of(buffer, spec, array[IMAGES], IMAGES)
     assert found == 0 if changed is None else found > 1e-3
+
+
+@pytest.mark.parametrize(("changes", "is_right"), [
+    ({}, True), ({0: 2.5}, True), ({1: 2.5}, False), ({1: math.nan}, False), ({3: 0.0}, False)])
+def test_numbers_that_must_be_exact_are(changes: dict[int, float], is_right: bool) -> None:
+    """The first number is doubtful, and the last one is a NaN in the reference, too."""
+    device, spec = find("host"), TensorSpec((4,))
+    expected = np.float32([1, 2, 3, math.nan])
+    result = expected.copy()
+    for index, value in changes.items():
+        result[index] = value
+    limits = Bounds(np.arange(4) == 0, np.ones(4, bool))
+    memory = np.full(spec.nbytes + 2 * device.alignment, GUARD, np.uint8)
+    memory[device.alignment:-device.alignment] = result.view(np.uint8)
+    error = error_of(device.upload(memory, "a test output"), spec, expected, None, limits)
+    assert error == 0 if is_right else error == math.inf
 
 
 def test_images_that_were_not_written_are_found_beside_equal_ones() -> None:

@@ -1,4 +1,5 @@
-"""The libraries of vendors are asked in other processes where that takes long."""
+"""The libraries of vendors are asked in other processes where that takes long. What is listed for a
+layer follows from the precisions that are allowed for it and for the layers beside it."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from gossamer.device.host import HostDevice
 from gossamer.device.registry import find
 from gossamer.facts import ValueFacts
 from gossamer.io.process_pool import NoProcessError, ProcessEndedError
-from gossamer.ops.algorithm import Algorithm, State, Variant
+from gossamer.ops.algorithm import PRECISIONS, Algorithm, State, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.exactness import BYTES
 from gossamer.ops.registry import OPS
@@ -22,6 +23,7 @@ from gossamer.ops.weights import Weights, WeightsInfo
 from gossamer.plan.policy import EFFORTS
 from gossamer.plan.program import Layer
 from gossamer.plan.tune import space
+from gossamer.plan.tune.measures import MeasurementRequest
 from gossamer.plan.tune.profile import TuningProfile
 from gossamer.plan.tune.space import Space
 from tests.plan.tune.build_algorithms import AHEAD, remember
@@ -164,3 +166,32 @@ def test_precisions_that_change_nothing_are_always_allowed(
     listed = Space("quick", EFFORTS["quick"], ("fp32",), TuningProfile(), keeps_precisions=False)
     variants = listed.within_effort(Rounding(rounds_sums=rounds_sums), problem, find("host"))
     assert [variant.precision for variant in variants] == expected
+
+
+class Rounded(Library):
+    """A library that computes in float16 all but what has 4 output channels."""
+
+    def __init__(self) -> None:
+        super().__init__("rounded", [], is_slow=False)
+
+    def variants_in(self, problem: Any, device: Device,
+                    precisions: Sequence[str]) -> Iterator[Variant]:
+        yield from (Variant((), problem.inputs, problem.outputs, precision)
+                    for precision in precisions if precision == "fp32" or problem != PROBLEM)
+
+
+@pytest.mark.parametrize(("problems", "precision", "keeps_precisions", "expected"), [
+    ([OTHER] * 3, "fp16", False, {"layer1"}), ([OTHER] * 4, "fp16", False, {"layer1", "layer2"}),
+    ([OTHER] * 2, "fp16", False, set()), ([OTHER, OTHER, PROBLEM, OTHER], "fp16", False, set()),
+    ([OTHER] * 4, "fp32", False, set()), ([OTHER] * 4, "fp16", True, set())])
+def test_inner_layers_stand_between_layers_in_float16(
+        problems: list[Conv2dProblem], precision: str, keeps_precisions: bool,
+        expected: set[str]) -> None:
+    precisions = PRECISIONS[:PRECISIONS.index(precision) + 1]
+    listed = Space("quick", EFFORTS["quick"], precisions, TuningProfile(),
+                   keeps_precisions=keeps_precisions)
+    requests = [MeasurementRequest(
+        Layer(f"layer{index}", "conv2d", [f"value{index}"], [f"value{index + 1}"],
+              list(problem.outputs), problem, {}), [Rounded()], find("host"))
+        for index, problem in enumerate(problems)]
+    assert listed.inner(requests, find("host")) == expected

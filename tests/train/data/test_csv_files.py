@@ -117,6 +117,13 @@ def test_labels_in_no_column(tmp_path, content, label, expected):
     assert fault(csv(tmp_path, content), label=label) == expected
 
 
+@pytest.mark.parametrize("label, message", [
+    ("first", "the first column has 1.5, "), ("2", "column 2 has 2.5, "),
+    ("3", "the last column has 3.5, "), ("last", "the last column has 3.5, ")])
+def test_a_column_without_a_name_is_told_by_its_place(tmp_path, label, message):
+    assert fault(csv(tmp_path, "1,2,3\n1.5,2.5,3.5\n"), label=label).startswith(message)
+
+
 def test_packed_files_that_are_cut(tmp_path):
     packed = gzip.compress(b"5,1,2\n0,3,4.5\n" * 5000)
     assert fault(csv(tmp_path, packed[:-20], "x.csv.gz")).startswith(

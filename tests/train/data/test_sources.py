@@ -41,6 +41,26 @@ def save_pictures(folder, suffix=".png", classes=("0", "1", "2")) -> Path:
     return folder
 
 
+@pytest.mark.parametrize("name", ["numbers.csv", "numbers.tsv", "numbers.npz", "folder"])
+def test_numbers_are_learnt_from_tables_and_arrays(tmp_path, name):
+    path = tmp_path / name
+    if name == "folder":
+        save_pictures(path)
+        with pytest.raises(InputError, match="folder: holds labels of classes; numbers are"):
+            sources.load(path, numbers=True)
+        return
+    x, y = np.float32([[1, 2], [3, 5], [0, 7]]), np.float32([0.5, -2.25, 3])
+    if name == "numbers.npz":
+        np.savez(path, x=x, y=y)
+    else:
+        comma = "," if name.endswith("csv") else "\t"
+        path.write_text("".join(comma.join(map(str, row)) + "\n" for row in np.c_[y, x]))
+    data, test = sources.load(path, numbers=True)
+    assert test is None
+    np.testing.assert_array_equal(data.x, x)
+    np.testing.assert_array_equal(data.y.ravel(), y)
+
+
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 def test_idx(tmp_path, suffix):
     images = save_idx(tmp_path, suffix=suffix)

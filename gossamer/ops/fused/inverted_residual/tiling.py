@@ -162,15 +162,15 @@ class BlockTiling(BlockSizes):
     def _project_cycles(self, warpgroups_m: int) -> Phase:
         tiles, pairs = self._sum_tiles(warpgroups_m)
         if self.tile.wgmma:
-            return self._products(tiles, pairs, self.project_steps, tiles)
+            return self._wgmma_cycles(tiles, pairs, self.project_steps, tiles)
         of_step = 2 * tiles * pairs * CYCLES_OF_PRODUCT[self.precision]
         loaded = of_step + _LOADED[self.precision] * (tiles + pairs)
         return self._phase(self.project_steps * loaded,
                            self.project_steps * max(of_step, _CHAIN[self.precision]),
                            self.project_steps * _ACCESS * (tiles + pairs) * self.tile.warps)
 
-    def _products(self, tiles: int, pairs: int, steps: int, loads: int) -> Phase:
-        """Returns products by wgmma, for which a warp loads its pixels."""
+    def _wgmma_cycles(self, tiles: int, pairs: int, steps: int, loads: int) -> Phase:
+        """Returns the cycles of products by wgmma, for which a warp loads its pixels."""
         multiplied = steps * tiles * pairs * _CYCLES_OF_PAIR
         return self._phase(multiplied, multiplied + 10 * steps * loads + _WGMMA_LATENCY,
                            steps * (_ACCESS * loads + tiles * pairs) * self.tile.warps)
@@ -199,7 +199,7 @@ class BlockTiling(BlockSizes):
         units = -(-self._windows // (ROWS * WARPGROUP_WARPS)) * (self.tile.chunk // 16 // pairs)
         of_warpgroup = -(-units // self._warpgroups)
         finished = pairs * (24 if self.convolves else 60) + 40
-        products = self._products(of_warpgroup, pairs, self.expand_steps, of_warpgroup)
+        products = self._wgmma_cycles(of_warpgroup, pairs, self.expand_steps, of_warpgroup)
         stored = units * WARPGROUP_WARPS * _ACCESS * pairs * 8 // self._word
         return Phase(products.issued + of_warpgroup * finished * self.tile.warps / 4,
                      products.waited + of_warpgroup * 2 * finished, products.shared + stored)
