@@ -21,14 +21,7 @@ from gossamer.plan.tune.candidates import BuiltCheck, CandidateSet
 from gossamer.plan.tune.cost import BuildCosts
 from gossamer.plan.tune.layer_times import Attempt
 from gossamer.plan.tune.memory import CandidateMemory
-from gossamer.plan.tune.profile import (
-    BUILDING,
-    BUILDING_CHECKS,
-    REFERENCE,
-    WAITING,
-    WORKING,
-    TuningProfile,
-)
+from gossamer.plan.tune.profile import BUILDING, REFERENCE, WAITING, TuningProfile
 from gossamer.plan.tune.workers import BuildWorkers
 
 _AT_ONCE, _AHEAD = 1.5, 3.0
@@ -163,7 +156,7 @@ class CandidateBuilds:
         weights = layer.weights_on(self._device)
         workers = None if self._workers is None else self._workers.get(is_vendor)
         if workers is not None and (is_vendor or not attempt.algorithm.dense):
-            with self._profile.stage(WORKING), suppress(NoProcessError):
+            with suppress(NoProcessError):
                 built = workers.build(attempt.algorithm, attempt.group.problem, attempt.variant,
                                       weights).result()
                 self._costs.learn(attempt.algorithm, built.seconds / workers.count)
@@ -175,5 +168,5 @@ class CandidateBuilds:
         finally:
             # the thread that times needs it for what fails, too
             candidates = self.set_of(layer)
-        with self._profile.stage(BUILDING_CHECKS):
+        with self._profile.stage(BUILDING):
             return *prepared, candidates.build_check(attempt.algorithm, attempt.variant)

@@ -141,22 +141,17 @@ class Sampler:
         execute = (device.timed_graph(work, 1) if device.limits.graph
                    else partial(device.time, work))
         once = execute()
-        self._profile.device_us += once
         launch_us = _GRAPH_US if device.limits.graph else _LAUNCH_US
         most_us = min(_HOPELESS * (self._ranking.bound(attempt) + launch_us), _LONG_US)
         if most_us < once <= (_REPEATED_US if device.builds_side_by_side else _LONG_US):
             # the work of another process may have fallen into the execution
-            again = execute()
-            self._profile.device_us += again
-            once = min(once, again)
+            once = min(once, execute())
         if once > most_us:
             return PreparedTask(execute, 1), once
         task = repeated(Task(device, work, as_in_plan=True), _SAMPLE_US, once)
         (timing,) = sampled([task], 1, _BUDGET_US)
         if isinstance(timing, Exception):
             raise timing
-        # one sample warms up
-        self._profile.device_us += 2 * task.count * timing.median_us
         return task, timing.median_us
 
     def _fail(self, attempt: Attempt, candidates: CandidateSet, failure: Exception) -> None:
@@ -201,7 +196,6 @@ class Sampler:
         if isinstance(timing, Exception):
             self._fail(ready.attempt, candidates, timing)
             return False
-        self._profile.device_us += ready.task.count * timing.repeats * timing.median_us
         self._timings.append(timing)
         ready.attempt.measured = _measured(ready, timing, candidates, self._samples)
         return True
