@@ -18,7 +18,6 @@ from gossamer.ops.algorithm import Problem, State
 from gossamer.plan.prepare import BuildCost, build
 from gossamer.plan.program import Layer
 from gossamer.plan.tune.candidates import BuiltCheck, CandidateSet
-from gossamer.plan.tune.cost import BuildCosts
 from gossamer.plan.tune.layer_times import Attempt
 from gossamer.plan.tune.memory import CandidateMemory
 from gossamer.plan.tune.profile import BUILDING, REFERENCE, WAITING, TuningProfile
@@ -44,15 +43,13 @@ class CandidateBuilds:
     workers: processes that build candidates of vendors' libraries (under True) and those that skip
     zeros (under False), both of which keep Python's interpreter for long; this process builds what
     none of them does.
-    costs: learns what the processes take.
     """
 
     def __init__(self, device: Device, memory: CandidateMemory, profile: TuningProfile,
-                 costs: BuildCosts, workers: Mapping[bool, BuildWorkers] | None = None) -> None:
+                 workers: Mapping[bool, BuildWorkers] | None = None) -> None:
         self._device = device
         self._memory = memory
         self._profile = profile
-        self._costs = costs
         self._workers = workers
         self._sets: dict[tuple[str, Problem | None], Future[CandidateSet]] = {}
         self._references = threading.Semaphore(_REFERENCES)
@@ -159,7 +156,6 @@ class CandidateBuilds:
             with suppress(NoProcessError):
                 built = workers.build(attempt.algorithm, attempt.group.problem, attempt.variant,
                                       weights).result()
-                self._costs.learn(attempt.algorithm, built.seconds / workers.count)
         try:
             # compilers are waited for most, so that they begin before the reference is computed
             with self._profile.stage(BUILDING):

@@ -218,7 +218,6 @@ class Attempt:
     measured: the result.
     may_differ: whether the result may be another next time, so that it is not stored.
     kernels: those of its kernels that are known before it is built.
-    compiles: whether building it compiles a kernel that nothing before it did.
     kind: algorithm, precision and layouts: attempts of one kind correct each other's model.
     family: algorithm, precision and formats: attempts of one family have the same leader.
     key: the candidate's key among the candidates for its problem.
@@ -236,7 +235,6 @@ class Attempt:
     measured: Measurement | None = None
     may_differ: bool = False
     kernels: tuple[KernelSource, ...] = ()
-    compiles: bool = False
 
     def __post_init__(self) -> None:
         self.specs = (*self.variant.inputs, *self.variant.outputs)

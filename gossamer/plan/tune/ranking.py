@@ -15,13 +15,19 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from gossamer.device.host import processors
+from gossamer.device.source import KernelSource
 from gossamer.plan.policy import Effort
-from gossamer.plan.tune.cost import BuildCosts, Estimates, Ratios
+from gossamer.plan.tune.cost import Estimates, Ratios
 from gossamer.plan.tune.layer_times import Attempt, CandidateGroup, LayerTimes
 
 _ATTEMPT_SECONDS = 0.01
 """Seconds that measuring a candidate takes where building it takes none: those of a check and of
 the first sample, while other threads build."""
+_COMPILE_SECONDS = 0.5
+"""Seconds that compiling a kernel takes, about."""
+_BUILDERS = 8
+"""Candidates that are built at the same time, about, where as many processors can build."""
 _LATER = 20.0
 """Factor of the seconds of a more precise candidate among layers that compute in float16."""
 _LIKELY = 0.1
@@ -48,14 +54,17 @@ class Ranking:
     """The attempts that are left, in the order in which they are best measured.
 
     limits: those of the effort.
-    costs: what building takes.
     required_first: whether required attempts come before all others, whatever is expected of them.
     """
 
-    def __init__(self, estimates: Estimates, costs: BuildCosts, limits: Effort, *,
+    def __init__(self, estimates: Estimates, limits: Effort, *,
                  required_first: bool = True) -> None:
-        self.costs = costs
+        device = estimates.device
         self._estimates = estimates
+        self._compiles = device.compiles
+        self._builders = min(_BUILDERS, processors()) if device.builds_side_by_side else 1
+        self._begun: set[KernelSource] = set()
+        """The kernels of candidates that were begun."""
         self._limits = limits
         self._required_first = required_first
         self._layers: dict[LayerTimes, None] = {}
@@ -103,7 +112,7 @@ class Ranking:
             if skip is None:
                 for layer in attempt.group.layers:
                     layer.begun += 1
-                attempt.compiles = self.costs.begin(attempt.kernels)
+                self._begun.update(attempt.kernels)
             return attempt, skip
         return None
 
@@ -182,9 +191,12 @@ class Ranking:
             layer.forget(attempt)
 
     def _seconds(self, attempt: Attempt) -> float:
-        """Returns the seconds that an attempt is expected to take."""
-        return _ATTEMPT_SECONDS + self.costs.seconds(attempt.algorithm, attempt.variant,
-                                                     attempt.kernels)
+        """Returns the seconds for which an attempt is expected to keep others from being measured.
+        """
+        is_built = attempt.kernels and self._begun.issuperset(attempt.kernels)
+        building = attempt.variant.build_seconds or (
+            _COMPILE_SECONDS if self._compiles and not is_built else 0.0)
+        return _ATTEMPT_SECONDS + building / self._builders
 
     def _score(self, attempt: Attempt) -> float:
         """Returns the microseconds that an attempt is expected to save for a second of measuring.

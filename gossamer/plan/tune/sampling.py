@@ -7,7 +7,6 @@ get the samples that the effort asks for, interleaved with one another.
 from __future__ import annotations
 
 import gc
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -124,12 +123,7 @@ class Sampler:
     def _timed_once(self, attempt: Attempt, candidates: CandidateSet, state: State,
                     cost: BuildCost, check: BuiltCheck) -> _Ready:
         with self._profile.stage(CHECKING):
-            start = time.monotonic()
             work, error = candidates.checked(attempt.algorithm, attempt.variant, state, check)
-            # some drivers compile at the first launch
-            if attempt.compiles:
-                self._ranking.costs.learn_compiled(attempt.algorithm,
-                                                   cost.seconds + time.monotonic() - start)
         with self._profile.stage(TIMING):
             task, first_us = self._first_sample(attempt, work)
         return _Ready(attempt, work, task, error, cost, first_us)

@@ -14,7 +14,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 from gossamer.device.base import Device
-from gossamer.device.host import processors
 from gossamer.measure import Timing
 from gossamer.ops.algorithm import PRECISIONS, Algorithm, Problem, Variant
 from gossamer.plan.measurement import Measurement, candidate_key
@@ -22,7 +21,7 @@ from gossamer.plan.prepare import responsive
 from gossamer.plan.program import Layer
 from gossamer.plan.tune.alike import likeness, timed_problem
 from gossamer.plan.tune.build import BuiltCandidate, CandidateBuilds
-from gossamer.plan.tune.cost import BuildCosts, Estimates
+from gossamer.plan.tune.cost import Estimates
 from gossamer.plan.tune.layer_times import NEAR, Attempt, CandidateGroup, LayerTimes
 from gossamer.plan.tune.measures import MeasurementRequest, Waves
 from gossamer.plan.tune.memory import CandidateMemory
@@ -89,10 +88,9 @@ class Search:
         self._results, self._estimates, self._memory, self._profile = (
             results, estimates, memory, profile)
         self._is_over, self._begun, self._progress = is_over, begun, progress
-        costs = BuildCosts(processors() if device.builds_side_by_side else 1)
-        self._ranking = Ranking(estimates, costs, space.limits, required_first=required_first)
-        self._builds = CandidateBuilds(device, memory, profile, costs,
-                                       None if workers is None else workers.pools)
+        self._ranking = Ranking(estimates, space.limits, required_first=required_first)
+        self._builds = CandidateBuilds(
+            device, memory, profile, None if workers is None else workers.pools)
         self._sampler = Sampler(device, memory, self._ranking, self._builds, space.limits.samples,
                                 profile, timings)
         self._requests: list[MeasurementRequest] = []

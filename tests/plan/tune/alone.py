@@ -10,7 +10,7 @@ from gossamer.plan.policy import EFFORTS
 from gossamer.plan.prepare import responsive
 from gossamer.plan.program import Layer
 from gossamer.plan.tune.build import CandidateBuilds
-from gossamer.plan.tune.cost import BuildCosts, Estimates
+from gossamer.plan.tune.cost import Estimates
 from gossamer.plan.tune.layer_times import Attempt, CandidateGroup, LayerTimes
 from gossamer.plan.tune.memory import CandidateMemory
 from gossamer.plan.tune.profile import TuningProfile
@@ -25,8 +25,8 @@ def measured_alone(layer: Layer, device: Device, pairs: Sequence[tuple[Algorithm
     memory = CandidateMemory(device) if memory is None else memory
     profile = TuningProfile()
     estimates = Estimates(device)
-    ranking = Ranking(estimates, costs := BuildCosts(), EFFORTS["max"])
-    builds = CandidateBuilds(device, memory, profile, costs)
+    ranking = Ranking(estimates, EFFORTS["max"])
+    builds = CandidateBuilds(device, memory, profile)
     sampler = Sampler(device, memory, ranking, builds, samples, profile, [])
     group = CandidateGroup(layer.problem, layer, [LayerTimes(layer.name)])
     attempts = [Attempt(group, algorithm, variant,
