@@ -61,7 +61,6 @@ class Ranking:
                  required_first: bool = True) -> None:
         device = estimates.device
         self._estimates = estimates
-        self._compiles = device.compiles
         self._builders = min(_BUILDERS, processors()) if device.builds_side_by_side else 1
         self._begun: set[KernelSource] = set()
         """The kernels of candidates that were begun."""
@@ -193,9 +192,8 @@ class Ranking:
     def _seconds(self, attempt: Attempt) -> float:
         """Returns the seconds for which an attempt is expected to keep others from being measured.
         """
-        is_built = attempt.kernels and self._begun.issuperset(attempt.kernels)
-        building = attempt.variant.build_seconds or (
-            _COMPILE_SECONDS if self._compiles and not is_built else 0.0)
+        building = attempt.variant.build_seconds or _COMPILE_SECONDS * len(
+            set(attempt.kernels) - self._begun)
         return _ATTEMPT_SECONDS + building / self._builders
 
     def _score(self, attempt: Attempt) -> float:
