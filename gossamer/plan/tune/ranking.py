@@ -10,7 +10,6 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -47,7 +46,6 @@ class Skip:
 
 
 ENDED = Skip("measuring was ended before", is_final=False)
-_TOO_LATE = Skip("the time for more configs was over")
 
 
 class Ranking:
@@ -87,13 +85,9 @@ class Ranking:
         """Returns whether attempts of a group are left."""
         return self._left_of[group] > 0
 
-    def pop(self, is_over: bool = False,
-            until: float = math.inf) -> tuple[Attempt, Skip | None] | None:
+    def pop(self, is_over: bool = False) -> tuple[Attempt, Skip | None] | None:
         """Returns the attempt that is measured next, or one that is left out with the reason; None
-        where none is left.
-
-        is_over: whether others than required ones are left out. until: the time of time.monotonic()
-        after which all are that some layer can do without.
+        where none is left. is_over: whether others than required ones are left out.
         """
         while self._heap:
             _, number, attempt = heapq.heappop(self._heap)
@@ -106,8 +100,6 @@ class Ranking:
                     continue
                 skip = self._not_worth_it(attempt, score)
             self._left_of[attempt.group] -= 1
-            if skip is None and not attempt.is_last and time.monotonic() > until:
-                skip = _TOO_LATE
             if skip is None:
                 for layer in attempt.group.layers:
                     layer.begun += 1

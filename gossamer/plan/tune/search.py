@@ -1,8 +1,8 @@
 """The search for the fastest candidates of layers on one device.
 
 The candidates are ranked by what each is expected to save, built ahead, checked and sampled once;
-those within 15% of the best are sampled again. That is done twice: with the first configs of all
-algorithms, and then with more configs where these are expected to be of use.
+those within 15% of the best are sampled again. What may turn out to be of no use waits until all
+else is measured.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gossamer.plan.tune.alike import likeness, timed_problem
 from gossamer.plan.tune.build import BuiltCandidate, CandidateBuilds
 from gossamer.plan.tune.cost import Estimates
 from gossamer.plan.tune.layer_times import NEAR, Attempt, CandidateGroup, LayerTimes
-from gossamer.plan.tune.measures import MeasurementRequest, Waves
+from gossamer.plan.tune.measures import MeasurementRequest
 from gossamer.plan.tune.memory import CandidateMemory
 from gossamer.plan.tune.profile import LISTING, STORING, TuningProfile
 from gossamer.plan.tune.ranking import ENDED, Ranking, Skip
@@ -32,12 +32,6 @@ from gossamer.plan.tune.sampling import Sampler
 from gossamer.plan.tune.space import Space
 from gossamer.plan.tune.worker_pools import WorkerPools
 
-_MORE = 0.5
-"""Share of the time of the first round that the second one may take."""
-_LEAST_MORE_SECONDS = 1.0
-"""What the second round may take at least, so that a pause of the machine does not end it."""
-_END: Sequence[MeasurementRequest] = []
-"""It stands for the end of the waves."""
 _NOT_TRIED = "not tried: "
 """The beginning of the reason of a candidate that was left out, as reports have it."""
 _STORE_SECONDS = 5.0
@@ -101,55 +95,60 @@ class Search:
         self._alike: dict[object, CandidateGroup] = {}
         """The first group of those whose layers are alike."""
         self._later: list[Attempt] = []
-        """The attempts that wait for the second round."""
+        """The attempts that wait until the others are measured."""
         self._start = self._stored = time.monotonic()
-        self._until = math.inf
 
-    def run(self, waves: Waves) -> None:
+    def run(self, requests: Sequence[MeasurementRequest],
+            others: Callable[[], Sequence[MeasurementRequest]] = tuple) -> None:
         """Measures what is requested; the results are stored, those before an interrupt included.
 
-        waves: requests. The next wave is taken when as many candidates are being built as is of
-        use.
+        others: called for the other requests when the libraries of vendors have answered.
         """
         # the driver is not asked again at each call which context is current
         current = (self._device.current() if self._device.runs_cuda_libraries else nullcontext())
         try:
             with responsive(), current, self._builds.started():
-                self._round(waves)
-                self._second_round()
+                self._add(requests)
+                while self._space.is_asking:
+                    if not self._step():
+                        self._builds.wait(self._space.answers)
+                with self._profile.stage(LISTING):
+                    requests = others()
+                self._add(requests)
+                self._measure()
+                self._rank(self._later)
+                self._measure()
                 while instead := self._required_instead():
                     self._ranking.extend(instead)
-                    self._round(())
+                    self._measure()
         finally:
             self._store()
 
-    def _round(self, waves: Waves) -> None:
-        """Measures what is left in the ranking, and what is requested meanwhile."""
-        left, is_left = iter(waves), True
+    def _measure(self) -> None:
+        """Measures what is left in the ranking."""
         while True:
-            if self._is_over():
-                # nobody waits for builds that the plan can do without
-                self.skips |= dict.fromkeys(self._builds.give_up_optional(), ENDED)
-            self._begin()
-            # what fusions save decides whether their layers are of interest, so that all is
-            # requested before more is measured
-            with self._profile.stage(LISTING):
-                wave = next(left, _END) if is_left else _END
-            is_left = wave is not _END
-            if wave is not None and wave is not _END:
-                self._add(wave)
-            elif (done := self._builds.done()) is not None:
-                self._try(*done)
-            elif not (is_left or self._builds.attempts):
-                break
-            elif not self._sampler.sample_settled(self._is_over()):
-                self._builds.wait(self._space.answers if is_left else ())
+            if not self._step():
+                if not self._builds.attempts:
+                    break
+                self._builds.wait()
         self._sampler.sample_left()
+
+    def _step(self) -> bool:
+        """Begins to build candidates, and measures one that is built, or takes the other samples
+        of a group; returns whether there was anything to measure."""
+        if self._is_over():
+            # nobody waits for builds that the plan can do without
+            self.skips |= dict.fromkeys(self._builds.give_up_optional(), ENDED)
+        self._begin()
+        if (done := self._builds.done()) is None:
+            return self._sampler.sample_settled(self._is_over())
+        self._try(*done)
+        return True
 
     def _begin(self) -> None:
         """Begins to build as many candidates as is of use."""
         while self._builds.has_room and (
-                taken := self._ranking.pop(self._is_over(), self._until)):
+                taken := self._ranking.pop(self._is_over())):
             attempt, skip = taken
             if skip is None:
                 self._builds.begin(attempt)
@@ -175,16 +174,6 @@ class Search:
         spent = time.monotonic() - self._start
         self._progress(Progress(len(layers), len(known), sum(known), most, most - left,
                                 spent * left / max(1, most - left)))
-
-    def _second_round(self) -> None:
-        """Measures what the first round shows to be of use."""
-        if not self._limits.everything:
-            now = time.monotonic()
-            self._until = now + max(_LEAST_MORE_SECONDS, _MORE * (now - self._start))
-        later, self._later = self._later, []
-        self._rank(later)
-        self._round(())
-        self._until = math.inf
 
     def _add(self, requests: Sequence[MeasurementRequest]) -> None:
         """Adds requests to the ranking. More configs than the effort has at first wait, layers that
