@@ -16,11 +16,9 @@ from gossamer.tensor import Format, memory_format
 
 _ALONE = 1.25
 """Ratio of a fusion's time to that of its layers alone up to which it may save conversions."""
-_CLEARLY_FASTER = {3: 0.5, 5: 0.6}
-"""Ratio of a fusion's time to that of its layers alone from which on the layers are left to it, by
-the candidates of each layer that have a time."""
-_FASTER = 0.8
-"""That ratio from which on the fusions within a fusion are left to it."""
+_FEW = 3
+"""Candidates of each layer of a fusion that have a time before the fusion's time decides which
+others are tried."""
 NEAR = 1.15
 """Ratio to the best known time up to which a candidate is timed more than once."""
 
@@ -76,17 +74,6 @@ class LayerTimes:
         return bool(self.covered_by) and all(self.covered_by)
 
     @property
-    def fusion_instead(self) -> LayerTimes | None:
-        """A fusion that computes this layer, and is so much faster than its layers alone that no
-        more candidates of this layer are tried; None unless each layer that has these times has
-        such a fusion."""
-        if self.keeps_precisions or not self.covered_by:
-            return None
-        instead = [next((fusion for fusion in fusions if fusion._is_clearly_faster or (
-            self.is_fusion and fusion._share < _FASTER)), None) for fusions in self.covered_by]
-        return instead[0] if all(instead) else None
-
-    @property
     def useful_share(self) -> float:
         """The share of its best time that a layer must fall below for its fusions to be given up,
         if all their layers do so; 1 unless there is a faster fusion for each layer that has these
@@ -97,17 +84,16 @@ class LayerTimes:
                    for fusions in self.covered_by)
 
     @property
+    def is_tried(self) -> bool:
+        """Whether several candidates have a time of each layer that a fusion of these computes."""
+        return all(len(part.tried) >= _FEW for fusions in self.covered_by for fusion in fusions
+                   for part in fusion.parts)
+
+    @property
     def _share(self) -> float:
         """The ratio of a fusion's time to that of its layers alone, 1 at most."""
         parts_us = self.parts_us
         return min(1.0, self.best_us / parts_us) if 0 < parts_us < math.inf else 1.0
-
-    @property
-    def _is_clearly_faster(self) -> bool:
-        tried = min((len(part.tried) for part in self.parts), default=0)
-        return self.parts_us < math.inf and any(
-            tried >= least and self.best_us < ratio * self.parts_us
-            for least, ratio in _CLEARLY_FASTER.items())
 
     def learn(self, attempt: Attempt) -> None:
         """Remembers the time that an attempt has, if it has any."""

@@ -115,11 +115,10 @@ class Ranking:
         if alike is not None and not attempt.is_required and (
                 best := alike.best()) and attempt.key not in best:
             return Skip(f"not among the best for {alike.layer.name}, which is alike")
-        fusions = [layer.fusion_instead for layer in attempt.group.layers]
-        if fusions[0] is not None and all(fusions):
-            return Skip(f"{fusions[0].name} takes {fusions[0].best_us:.1f} us, its layers alone "
-                        f"{fusions[0].parts_us:.1f} us so far")
-        least_us, bound = self.least_us(attempt), self.bound(attempt)
+        least_us = self.least_us(attempt)
+        bound = max(layer.bound(attempt, self._estimates)
+                    * (layer.useful_share if layer.is_tried else 1.0)
+                    for layer in attempt.group.layers)
         if least_us >= bound:
             return Skip(f"at least {least_us:.1f} us expected against {bound:.1f} us")
         return None
