@@ -94,11 +94,12 @@ class NetworkCandidates:
                     if layer.problem is not None]
         tuner.ask(layers, self._device)
         with tuner.profile.stage(LISTING):
-            requests = [MeasurementRequest(fusion, allowed, self._device) for fusion in fusions
-                        if not tuner.is_over and (allowed := self._fusion_eligibility(fusion)[0])]
-            if policy.only is None and not policy.force and policy.sparse_threshold is None:
-                requests += [request for request in self._requests(layers, self._refusal_of_own)
-                             if request.device is self._device]
+            is_free = policy.only is None and policy.sparse_threshold is None and not policy.force
+            requests = [] if not is_free else [
+                request for request in self._requests(layers, self._refusal_of_own)
+                if request.device is self._device]
+            requests += [MeasurementRequest(fusion, allowed, self._device) for fusion in fusions
+                         if not tuner.is_over and (allowed := self._fusion_eligibility(fusion)[0])]
         tuner.measure_network(
             requests, lambda: self._requests(layers, tuner.space.refusal_reason),
             json.dumps([problems, policy.only, policy.sparse_threshold, dict(policy.force)]))

@@ -84,12 +84,6 @@ class LayerTimes:
                    for fusions in self.covered_by)
 
     @property
-    def is_tried(self) -> bool:
-        """Whether several candidates have a time of each layer that a fusion of these computes."""
-        return all(len(part.tried) >= _FEW for fusions in self.covered_by for fusion in fusions
-                   for part in fusion.parts)
-
-    @property
     def _share(self) -> float:
         """The ratio of a fusion's time to that of its layers alone, 1 at most."""
         parts_us = self.parts_us
@@ -132,6 +126,15 @@ class LayerTimes:
         if key not in self.bounds:
             self.bounds[key] = self._bound(attempt, estimates)
         return self.bounds[key]
+
+    def useful_us(self, attempt: Attempt, estimates: Estimates) -> float:
+        """Returns the time from which on an attempt is of no use beside the fusions that compute
+        this layer, too. Fusions within larger ones are tried when the layers are; the time of a
+        layer counts when several candidates of it have one."""
+        is_known = self.is_fusion or all(
+            len(part.tried) >= _FEW for fusions in self.covered_by for fusion in fusions
+            for part in fusion.parts)
+        return self.bound(attempt, estimates) * (self.useful_share if is_known else 1.0)
 
     def _bound(self, attempt: Attempt, estimates: Estimates) -> float:
         rank = PRECISIONS.index(attempt.variant.precision)

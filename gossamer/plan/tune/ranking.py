@@ -116,9 +116,7 @@ class Ranking:
                 best := alike.best()) and attempt.key not in best:
             return Skip(f"not among the best for {alike.layer.name}, which is alike")
         least_us = self.least_us(attempt)
-        bound = max(layer.bound(attempt, self._estimates)
-                    * (layer.useful_share if layer.is_tried else 1.0)
-                    for layer in attempt.group.layers)
+        bound = max(layer.useful_us(attempt, self._estimates) for layer in attempt.group.layers)
         if least_us >= bound:
             return Skip(f"at least {least_us:.1f} us expected against {bound:.1f} us")
         return None
