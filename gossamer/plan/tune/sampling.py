@@ -7,7 +7,7 @@ get the samples that the effort asks for, interleaved with one another.
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -94,21 +94,18 @@ class Sampler:
         for group in list(self._ready):
             self._sample(group)
 
-    def try_(self, attempt: Attempt, built: Callable[[], BuiltCandidate]) -> None:
+    def try_(self, attempt: Attempt, built: Future[BuiltCandidate]) -> None:
         """Checks a candidate and takes the first sample of its time."""
         # a kernel of checks that fails is no failure of a candidate
         self._memory.compile_checks()
         candidates = self._builds.set_of(attempt.group.layer)
         try:
-            ready = self._timed_once(attempt, candidates, *built())
-        except (OutOfMemoryError, MemoryError):
-            # candidates that are kept to be timed again make room
-            self._sample_all()
             try:
+                ready = self._timed_once(attempt, candidates, *built.result())
+            except (OutOfMemoryError, MemoryError):
+                # candidates that are kept to be timed again make room
+                self._sample_all()
                 ready = self._timed_once(attempt, candidates, *self._builds.build(attempt))
-            except Exception as failure:
-                self._fail(attempt, candidates, failure)
-                return
         except Exception as failure:  # it may fail in any way, which is reported
             self._fail(attempt, candidates, failure)
             return

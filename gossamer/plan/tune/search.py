@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
@@ -155,7 +156,7 @@ class Search:
             else:
                 self.skips[attempt] = skip
 
-    def _try(self, attempt: Attempt, built: Callable[[], BuiltCandidate]) -> None:
+    def _try(self, attempt: Attempt, built: Future[BuiltCandidate]) -> None:
         """Measures a candidate that is built, unless what was learnt meanwhile made it useless."""
         if (skip := self._ranking.skip(attempt)) is not None:
             self.skips[attempt] = skip

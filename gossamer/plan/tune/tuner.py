@@ -166,7 +166,6 @@ class Tuner:
         self._know_rates(self.device)
         compile_ahead(self.device)
         self.measure_all(self._search(self.device, requests, others, scope))
-        self._workers.end_on_device()
 
     def _search(self, device: Device, requests: Sequence[MeasurementRequest],
                 others: Callable[[], Sequence[MeasurementRequest]],

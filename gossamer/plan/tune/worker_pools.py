@@ -25,7 +25,6 @@ class WorkerPools:
 
     def __init__(self) -> None:
         self.pools: dict[bool, BuildWorkers] = {}
-        self._ending: list[BuildWorkers] = []
 
     def start(self, device: Device, algorithms: Iterable[Algorithm]) -> None:
         """Starts the processes that are of use for some algorithms, where there are none yet."""
@@ -40,16 +39,8 @@ class WorkerPools:
             if count:
                 self.pools[is_vendor] = BuildWorkers(device, count, on_device=is_vendor)
 
-    def end_on_device(self) -> None:
-        """Begins to end the processes that open the device, and does not wait for that: the driver
-        takes half a second to free what they have there."""
-        if (workers := self.pools.pop(True, None)) is not None:
-            workers.end()
-            self._ending.append(workers)
-
     def close(self) -> None:
         """Ends the processes, and waits until they have ended."""
-        for workers in (*self._ending, *self.pools.values()):
+        for workers in self.pools.values():
             workers.close()
-        self._ending.clear()
         self.pools.clear()

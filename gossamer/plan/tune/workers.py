@@ -37,7 +37,6 @@ class BuildWorkers(ProcessPool):
                          functools.partial(build_tasks.start, make_device), variables=_ONE_THREAD)
         self._device = device
         self._on_device = on_device
-        self.count = count
 
     def build(self, algorithm: Algorithm, problem: Problem, variant: Variant,
               weights: Weights) -> Future[BuiltElsewhere]:
