@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from gossamer.device.base import Device
 from gossamer.ops.algorithm import Algorithm, Variant
 from gossamer.plan.policy import EFFORTS
-from gossamer.plan.prepare import responsive
+from gossamer.plan.prepare import build, responsive
 from gossamer.plan.program import Layer
 from gossamer.plan.tune.build import CandidateBuilds
+from gossamer.plan.tune.candidates import CandidateSet, WrongNumbersError
 from gossamer.plan.tune.cost import Estimates
 from gossamer.plan.tune.layer_times import Attempt, CandidateGroup, LayerTimes
 from gossamer.plan.tune.memory import CandidateMemory
@@ -43,3 +44,14 @@ def measured_alone(layer: Layer, device: Device, pairs: Sequence[tuple[Algorithm
                 sampler.try_(*done)
         sampler.sample_left()
     return attempts
+
+
+def why_wrong(candidates: CandidateSet, algorithm: Algorithm, variant: Variant) -> str | None:
+    """Returns why a candidate's numbers are wrong; None where they are right."""
+    state, _ = build(algorithm, candidates.weights, candidates.problem, variant, candidates.device)
+    check = candidates.build_check(algorithm, variant)
+    try:
+        candidates.checked(algorithm, variant, state, check)
+    except WrongNumbersError as error:
+        return str(error)
+    return None
