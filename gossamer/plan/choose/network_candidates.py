@@ -95,9 +95,7 @@ class NetworkCandidates:
         tuner.ask(layers, self._device)
         with tuner.profile.stage(LISTING):
             is_free = policy.only is None and policy.sparse_threshold is None and not policy.force
-            requests = [] if not is_free else [
-                request for request in self._requests(layers, self._refusal_of_own)
-                if request.device is self._device]
+            requests = self._requests(layers, self._refusal_of_own) if is_free else []
             requests += [MeasurementRequest(fusion, allowed, self._device) for fusion in fusions
                          if not tuner.is_over and (allowed := self._fusion_eligibility(fusion)[0])]
         tuner.measure_network(
@@ -105,11 +103,13 @@ class NetworkCandidates:
             json.dumps([problems, policy.only, policy.sparse_threshold, dict(policy.force)]))
 
     def _requests(self, layers: Sequence[Layer], refusal: Refusal) -> list[MeasurementRequest]:
-        """Returns what may compute each layer. refusal: returns why an algorithm may not."""
+        """Returns what may compute each layer on the device. refusal: returns why an algorithm may
+        not."""
         requests = []
         for layer in layers:
             able, layer_device, _ = eligibility(layer, self._device, self._policy, refusal)
-            requests.append(MeasurementRequest(layer, able, layer_device))
+            if layer_device is self._device:
+                requests.append(MeasurementRequest(layer, able, layer_device))
         return requests
 
     def _refusal_of_own(self, algorithm: Algorithm, problem: Problem,

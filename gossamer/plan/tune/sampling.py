@@ -37,8 +37,8 @@ records its own time."""
 _LONG_US = 1000.0
 """Microseconds of one execution from which on its launch does not matter."""
 _REPEATED_US = 20000.0
-"""Microseconds up to which a slow execution is repeated on a device that other processes may use
-while they build."""
+"""Microseconds up to which a slow execution is repeated, as other processes may have disturbed
+it."""
 
 
 @dataclass(eq=False)
@@ -134,7 +134,7 @@ class Sampler:
         once = execute()
         launch_us = _GRAPH_US if device.limits.graph else _LAUNCH_US
         most_us = min(_HOPELESS * (self._ranking.bound(attempt) + launch_us), _LONG_US)
-        if most_us < once <= (_REPEATED_US if device.builds_side_by_side else _LONG_US):
+        if most_us < once <= _REPEATED_US:
             # the work of another process may have fallen into the execution
             once = min(once, execute())
         if once > most_us:

@@ -73,8 +73,6 @@ class Search:
                  progress: Callable[[Progress], None] = lambda progress: None) -> None:
         self.skips: dict[Attempt, Skip] = {}
         """The attempts that were left out, each with the reason."""
-        self.elsewhere: list[MeasurementRequest] = []
-        """The requests of other devices."""
         self.measured = 0
         self.reused = 0
         """Numbers of candidates that were measured, and whose measurements came from the cache."""
@@ -180,10 +178,8 @@ class Search:
         """Adds requests to the ranking. More configs than the effort has at first wait, layers that
         are like another one, and fusions that larger ones contain, which are requested before
         them."""
-        self.elsewhere += [request for request in requests if request.device is not self._device]
-        here = [request for request in requests if request.device is self._device]
         with self._profile.stage(LISTING):
-            new = self._listed(here)
+            new = self._listed(requests)
             self._relate()
         attempts = [attempt for group, of_group in new.items()
                     for attempt in self._missing(group, of_group)]

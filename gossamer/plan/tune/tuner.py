@@ -153,11 +153,11 @@ class Tuner:
         for of_device in by_device.values():
             scope = [[problem_key(request.problem), *(each.name for each in request.algorithms)]
                      for request in of_device]
-            self._search(of_device[0].device, of_device, tuple, json.dumps(scope))
+            self._search(of_device[0].device, of_device, json.dumps(scope))
 
     def measure_network(self, requests: Sequence[MeasurementRequest],
                         others: Callable[[], Sequence[MeasurementRequest]], scope: str) -> None:
-        """Measures the candidates of a network's layers and fusions together.
+        """Measures the candidates of a network's layers and fusions on the device together.
 
         others: called for the requests beside those that are known at once, when the libraries of
         vendors have answered. scope: identifies what is requested.
@@ -165,12 +165,11 @@ class Tuner:
         self._compilers.enter_context(self.device.compilers(processors()))
         self._know_rates(self.device)
         compile_ahead(self.device)
-        self.measure_all(self._search(self.device, requests, others, scope))
+        self._search(self.device, requests, scope, others)
 
-    def _search(self, device: Device, requests: Sequence[MeasurementRequest],
-                others: Callable[[], Sequence[MeasurementRequest]],
-                scope: str) -> list[MeasurementRequest]:
-        """Searches on one device, and returns the requests of others."""
+    def _search(self, device: Device, requests: Sequence[MeasurementRequest], scope: str,
+                others: Callable[[], Sequence[MeasurementRequest]] = tuple) -> None:
+        """Searches on one device. others, scope: those of measure_network()."""
         self._know_rates(device)
         key = _digest(scope, self.effort, self.precision, self.space.keeps_precisions,
                       self.limits.everything)
@@ -190,7 +189,6 @@ class Tuner:
             self.measured += search.measured
             self.reused += search.reused
             self.not_tried += len(search.skips)
-        return search.elsewhere
 
     def _announce(self, device: Device, attempts: Sequence[Attempt]) -> None:
         """Tells of attempts that are to be measured, and starts the processes that build them."""

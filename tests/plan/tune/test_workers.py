@@ -177,11 +177,10 @@ def test_kernels_and_forms_are_those_of_this_process(
 
     monkeypatch.setattr(build_only.nvrtc, "compile_cubin", nothing)
     monkeypatch.setattr(build_only.nvjitlink, "build", nothing)
-    here = build_tasks.KeptWeights(weights.arrays, device, "layer1", weights.digest)
     for (algorithm, chosen), built in zip(pairs, results, strict=True):
-        here.start_candidate()
+        here = build_tasks.KeptWeights(weights.arrays, device, "layer1", weights.digest)
         algorithm.prepare(here, CONVOLUTION, chosen, device)
-        packed = {key: form for key, form in here.used.items() if form is not None}
+        packed = {key: form for key, (_, form) in here.kept.items() if form is not None}
         assert packed.keys() == built.forms.keys(), algorithm.name
         for key, form in packed.items():
             assert form.array.dtype == built.forms[key].array.dtype
