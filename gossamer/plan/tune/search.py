@@ -31,7 +31,7 @@ from gossamer.plan.tune.ranking import ENDED, Ranking, Skip
 from gossamer.plan.tune.results import Results
 from gossamer.plan.tune.sampling import Sampler
 from gossamer.plan.tune.space import Space
-from gossamer.plan.tune.worker_pools import WorkerPools
+from gossamer.plan.tune.workers import WorkerPools
 
 _NOT_TRIED = "not tried: "
 """The beginning of the reason of a candidate that was left out, as reports have it."""

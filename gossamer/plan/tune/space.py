@@ -16,7 +16,7 @@ from gossamer.plan.prepare import BuiltElsewhere
 from gossamer.plan.program import Layer
 from gossamer.plan.tune.measures import MeasurementRequest
 from gossamer.plan.tune.profile import LISTING, TuningProfile
-from gossamer.plan.tune.worker_pools import WorkerPools
+from gossamer.plan.tune.workers import WorkerPools
 
 _FEW_LISTED = 8
 """Number of layers and libraries from which on processes are started for the libraries."""

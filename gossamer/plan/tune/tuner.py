@@ -34,7 +34,7 @@ from gossamer.plan.tune.results import Results
 from gossamer.plan.tune.search import Progress, Search
 from gossamer.plan.tune.space import Space
 from gossamer.plan.tune.verification import Verification
-from gossamer.plan.tune.worker_pools import WorkerPools
+from gossamer.plan.tune.workers import WorkerPools
 
 _FEW_TIMINGS = 10
 """Number of candidates from which on their samples say something of the device."""

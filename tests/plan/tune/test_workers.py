@@ -13,6 +13,7 @@ import pytest
 
 from gossamer.device import kernel_cache
 from gossamer.device.base import Device
+from gossamer.device.registry import find
 from gossamer.errors import CompileError, GossamerError
 from gossamer.io.process_pool import NoProcessError, ProcessEndedError
 from gossamer.ops.algorithm import Variant
@@ -122,9 +123,11 @@ def test_candidates_that_only_this_process_builds(shared_workers: BuildWorkers,
         pass
 
     weights = weights_of(host)
-    for algorithm, reason in ((Local(), "cannot be sent"), (VendorScripted(), "needs cuBLAS")):
-        with pytest.raises(NoProcessError, match=reason):
-            shared_workers.build(algorithm, PROBLEM, variant(), weights).result(SECONDS)
+    with pytest.raises(NoProcessError, match="cannot be sent"):
+        shared_workers.build(Local(), PROBLEM, variant(), weights).result(SECONDS)
+    with (BuildWorkers(find("host"), 1, on_device=True) as workers,
+          pytest.raises(NoProcessError, match="leaves nothing to other processes")):
+        workers.build(VendorScripted(), PROBLEM, variant(), weights)
 
 
 def test_a_process_that_ends_is_told_with_its_candidate(host: Device) -> None:
