@@ -42,8 +42,15 @@ killed loses no more."""
 
 @dataclass(frozen=True)
 class Progress:
-    """How far measuring is: layers and how many of them have a time; the sum of the best times in
-    microseconds; candidates, how many of them are done, and seconds that the others may take."""
+    """How far measuring is.
+
+    layers: the number of layers that are measured.
+    known_layers: how many of them have a time.
+    best_us: the sum of their best times in microseconds.
+    candidates: the number of candidates that are to be measured.
+    done: how many of them are measured or left out.
+    seconds_left: the seconds that the others may take.
+    """
 
     layers: int
     known_layers: int
