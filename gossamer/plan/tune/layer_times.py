@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from gossamer.device.source import KernelSource
@@ -37,11 +37,12 @@ class LayerTimes:
     is_inner: whether all layers next to it may compute in the same precisions, so that a precise
         candidate saves no conversions.
     keeps_precisions: whether a less precise candidate may not stand for a more precise one.
-    begun: how many candidates were begun.
+    groups: its candidates.
+    begun: how many of them were begun.
     best: the fastest candidate of each combination of formats and precision.
     best_us: the least of their times.
     bounds: what bound() returned since the last of these changed.
-    tried: the candidates that have a time.
+    tried: how many candidates have a time.
     parts: for a fusion, the times of its layers.
     covered_by: for each layer or fusion with these times the fusions that compute it and others in
         one step.
@@ -50,11 +51,12 @@ class LayerTimes:
     name: str
     is_inner: bool = False
     keeps_precisions: bool = False
+    groups: list[CandidateGroup] = field(default_factory=list)
     begun: int = 0
     best: dict[_Kind, Attempt] = field(default_factory=dict)
     bounds: dict[_Kind, float] = field(default_factory=dict)
     best_us: float = math.inf
-    tried: set[CandidateKey] = field(default_factory=set)
+    tried: int = 0
     parts: Sequence[LayerTimes] = ()
     covered_by: list[Sequence[LayerTimes]] = field(default_factory=list)
 
@@ -89,31 +91,16 @@ class LayerTimes:
         parts_us = self.parts_us
         return min(1.0, self.best_us / parts_us) if 0 < parts_us < math.inf else 1.0
 
-    def learn(self, attempt: Attempt) -> None:
-        """Remembers the time that an attempt has, if it has any."""
-        key = (attempt.formats, attempt.variant.precision)
-        if attempt.time_us is not None:
-            self.tried.add(attempt.key)
-        if attempt.time_us is not None and (
-                key not in self.best or attempt.time_us < (self.best[key].time_us or 0.0)):
-            self.best[key] = attempt
-            self._changed()
-
-    def renew(self, attempts: Iterable[Attempt]) -> None:
-        """Takes notice of new times of attempts that have been learnt."""
-        self._changed()
-        for attempt in attempts:
-            self.learn(attempt)
-
-    def forget(self, attempt: Attempt) -> None:
-        """Forgets the time of an attempt that failed afterwards."""
-        self.tried.discard(attempt.key)
-        self.best = {kind: known for kind, known in self.best.items() if known is not attempt}
-        self._changed()
-
-    def _changed(self) -> None:
-        self.best_us = min((known.time_us or 0.0 for known in self.best.values()),
-                           default=math.inf)
+    def update(self) -> None:
+        """Takes notice of what was measured."""
+        timed = [attempt for group in self.groups for attempt in group.attempts.values()
+                 if attempt.time_us is not None]
+        timed.sort(key=lambda attempt: attempt.time_us or 0.0)
+        self.best = {}
+        for attempt in timed:
+            self.best.setdefault((attempt.formats, attempt.variant.precision), attempt)
+        self.best_us = timed[0].time_us or 0.0 if timed else math.inf
+        self.tried = len(timed)
         self.bounds.clear()
         for fusion in itertools.chain.from_iterable(self.covered_by):
             fusion.bounds.clear()
@@ -132,7 +119,7 @@ class LayerTimes:
         this layer, too. Fusions within larger ones are tried when the layers are; the time of a
         layer counts when several candidates of it have one."""
         is_known = self.is_fusion or all(
-            len(part.tried) >= _FEW for fusions in self.covered_by for fusion in fusions
+            part.tried >= _FEW for fusions in self.covered_by for fusion in fusions
             for part in fusion.parts)
         return self.bound(attempt, estimates) * (self.useful_share if is_known else 1.0)
 
@@ -166,7 +153,7 @@ class CandidateGroup:
 
     problem: Problem
     layer: Layer
-    layers: list[LayerTimes]
+    layers: list[LayerTimes] = field(default_factory=list)
     alike: CandidateGroup | None = None
     attempts: dict[CandidateKey, Attempt] = field(default_factory=dict)
     _leaders: dict[tuple, Attempt] = field(default_factory=dict)
@@ -175,8 +162,13 @@ class CandidateGroup:
         """Lets the times hold for another layer, unless they do."""
         if times not in self.layers:
             self.layers.append(times)
-            for attempt in self.attempts.values():
-                times.learn(attempt)
+            times.groups.append(self)
+            times.update()
+
+    def update(self) -> None:
+        """Lets the layers take notice of what was measured."""
+        for layer in self.layers:
+            layer.update()
 
     def best(self) -> list[CandidateKey]:
         """Returns the keys of the few fastest candidates, with which layers that are like this one

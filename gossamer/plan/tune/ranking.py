@@ -11,7 +11,7 @@ import heapq
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gossamer.device.host import processors
@@ -165,18 +165,7 @@ class Ranking:
         for (ratios, us), key in zip(self._ratios(attempt), (attempt.group.problem, attempt),
                                      strict=False):
             ratios.learn(key, us, attempt.time_us)
-        for layer in attempt.group.layers:
-            layer.learn(attempt)
-
-    def renew(self, group: CandidateGroup, attempts: Sequence[Attempt]) -> None:
-        """Takes notice of new times of attempts of a group, those of all samples instead of one."""
-        for layer in group.layers:
-            layer.renew(attempts)
-
-    def forget(self, attempt: Attempt) -> None:
-        """Forgets the time of an attempt that failed after it was measured."""
-        for layer in attempt.group.layers:
-            layer.forget(attempt)
+        attempt.group.update()
 
     def _seconds(self, attempt: Attempt) -> float:
         """Returns the seconds for which an attempt is expected to keep others from being measured.

@@ -149,7 +149,7 @@ class Sampler:
         attempt.measured = candidates.failed(attempt.algorithm, attempt.variant, failure)
         attempt.may_differ = isinstance(
             failure, (OutOfMemoryError, MemoryError, ProcessEndedError, CompilerEndedError))
-        self._ranking.forget(attempt)
+        attempt.group.update()
         if isinstance(failure, DeviceLostError):
             # the measurement that says so is kept: the next process does not try the candidate
             raise DeviceLostError(f"{failure}; {attempt.algorithm.name} was tried for layer "
@@ -172,31 +172,30 @@ class Sampler:
                 ready.attempt.measured = replace(ready.attempt.measured, samples=self._samples)
         with self._profile.stage(TIMING):
             timings = sampled([ready.task for ready in near], self._samples, _BUDGET_US)
-            sampled_ready = [ready for ready, timing in zip(near, timings, strict=True)
-                             if self._keep_samples(candidates, ready, timing)]
+            for ready, timing in zip(near, timings, strict=True):
+                self._keep_samples(candidates, ready, timing)
             # the least of single samples may be below all medians
-            self._ranking.renew(group, [ready.attempt for ready in sampled_ready])
-            for ready in sampled_ready:
+            group.update()
+            for ready in near:
                 self._measure_cold(candidates, ready)
         candidates.release()
 
     def _keep_samples(self, candidates: CandidateSet, ready: _Ready,
-                      timing: Timing | Exception) -> bool:
-        """Keeps the samples of a candidate as its measurement, or the failure that they ended with;
-        returns whether there are samples."""
+                      timing: Timing | Exception) -> None:
+        """Keeps the samples of a candidate as its measurement, or the failure that they ended with.
+        """
         if isinstance(timing, Exception):
             self._fail(ready.attempt, candidates, timing)
-            return False
+            return
         self._timings.append(timing)
         ready.attempt.measured = _measured(ready, timing, candidates, self._samples)
-        return True
 
     def _measure_cold(self, candidates: CandidateSet, ready: _Ready) -> None:
         """Adds the time with cold caches to the measurement of a candidate that is about as fast as
         the best, if there is memory to fill the caches."""
         attempt = ready.attempt
-        assert attempt.measured is not None and attempt.time_us is not None
-        if attempt.time_us > _BEST * self._ranking.bound(attempt):
+        if (attempt.measured is None or attempt.time_us is None
+                or attempt.time_us > _BEST * self._ranking.bound(attempt)):
             return
         try:
             cold_us = candidates.cold(ready.work)

@@ -221,7 +221,7 @@ class Search:
                 for variant in self._space.buildable(algorithm, problem, self._device):
                     configs.add(variant.config)
                     group = self._groups.setdefault(
-                        timed, CandidateGroup(timed, request.layer, []))
+                        timed, CandidateGroup(timed, request.layer))
                     group.join(times)
                     key = candidate_key(algorithm, variant)
                     if key not in group.attempts:
@@ -290,8 +290,7 @@ class Search:
                 elif attempt.key not in of_process:
                     self.reused += 1
                 self._results.keep(group.problem, self._device, [attempt.measured], on_disk=False)
-                for layer in group.layers:
-                    layer.learn(attempt)
+        group.update()
         if all(spec.size == 0 for spec in group.problem.outputs):
             self._results.keep(group.problem, self._device, [
                 self._no_time(attempt) for attempt in missing], on_disk=False)
@@ -328,8 +327,7 @@ class Search:
         for times in self._times.values():
             if times.best or times.is_fusion:
                 continue
-            own = [attempt for group in self._groups.values() if times in group.layers
-                   for attempt in group.attempts.values()]
+            own = [attempt for group in times.groups for attempt in group.attempts.values()]
             left = [attempt for attempt in own
                     if attempt.measured is None or attempt.measured.not_tried]
             if left and not any(attempt in instead for attempt in own):

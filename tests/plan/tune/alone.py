@@ -29,13 +29,15 @@ def measured_alone(layer: Layer, device: Device, pairs: Sequence[tuple[Algorithm
     ranking = Ranking(estimates, EFFORTS["max"])
     builds = CandidateBuilds(device, memory, profile)
     sampler = Sampler(device, memory, ranking, builds, samples, profile, [])
-    group = CandidateGroup(layer.problem, layer, [LayerTimes(layer.name)])
+    group = CandidateGroup(layer.problem, layer)
+    group.join(LayerTimes(layer.name))
     attempts = [Attempt(group, algorithm, variant,
                         estimates.model_us(algorithm, layer.problem, variant))
                 for algorithm, variant in pairs]
     memory.reserve_workspace(variant for _, variant in pairs)
     with responsive(), builds.started():
         for attempt in attempts:
+            group.add(attempt)
             builds.begin(attempt)
         while builds.attempts:
             if (done := builds.done()) is None:
