@@ -17,8 +17,8 @@ from gossamer.tensor import Format, memory_format
 _ALONE = 1.25
 """Ratio of a fusion's time to that of its layers alone up to which it may save conversions."""
 _FEW = 3
-"""Candidates of each layer of a fusion that have a time before the fusion's time decides which
-others are tried."""
+"""Candidates of each layer of a fusion that have a time before the time of the fusion keeps others
+from being tried."""
 NEAR = 1.15
 """Ratio to the best known time up to which a candidate is timed more than once."""
 
@@ -77,9 +77,9 @@ class LayerTimes:
 
     @property
     def useful_share(self) -> float:
-        """The share of its best time that a layer must fall below for its fusions to be given up,
-        if all their layers do so; 1 unless there is a faster fusion for each layer that has these
-        times."""
+        """The share of its best time that a layer must fall below so that the fusions which compute
+        it are given up, where their other layers fall as far. It is 1 where a layer that has these
+        times has no faster fusion."""
         if self.keeps_precisions or not self.covered_by:
             return 1.0
         return max(min((fusion._share for fusion in fusions), default=1.0)
@@ -116,8 +116,9 @@ class LayerTimes:
 
     def useful_us(self, attempt: Attempt, estimates: Estimates) -> float:
         """Returns the time from which on an attempt is of no use beside the fusions that compute
-        this layer, too. Fusions within larger ones are tried when the layers are; the time of a
-        layer counts when several candidates of it have one."""
+        this layer: the share of bound() below which they would be given up. It is all of bound()
+        as long as few candidates of one of their layers have a time, which may become much less.
+        Fusions within larger ones are tried last, when the layers have their times."""
         is_known = self.is_fusion or all(
             part.tried >= _FEW for fusions in self.covered_by for fusion in fusions
             for part in fusion.parts)

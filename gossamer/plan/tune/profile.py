@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -28,7 +27,7 @@ class TuningProfile:
 
     def __init__(self) -> None:
         self._thread = threading.get_ident()
-        self._seconds: Counter[str] = Counter()
+        self._seconds: dict[str, float] = {}
         self._present, self._since = "", 0.0
 
     @contextmanager
@@ -52,7 +51,8 @@ class TuningProfile:
     def _enter(self, stage: str) -> None:
         now = time.perf_counter()
         if self._present:
-            self._seconds[self._present] += now - self._since
+            before = self._seconds.get(self._present, 0.0)
+            self._seconds[self._present] = before + now - self._since
         self._present, self._since = stage, now
 
     def summary(self) -> dict[str, Any]:
@@ -60,9 +60,9 @@ class TuningProfile:
         candidates or whole plans; and stages, a dict for each with the keys stage, seconds and
         share, the longest first. Empty where nothing was measured."""
         elapsed = sum(self._seconds.values())
-        on_device = sum(self._seconds[name] for name in (CHECKING, TIMING, COMPARING))
+        on_device = sum(self._seconds.get(name, 0.0) for name in (CHECKING, TIMING, COMPARING))
         if not on_device:
             return {}
         return {"elapsed_s": elapsed, "device_share": on_device / elapsed, "stages": [
             {"stage": name, "seconds": seconds, "share": seconds / elapsed}
-            for name, seconds in self._seconds.most_common()]}
+            for name, seconds in sorted(self._seconds.items(), key=lambda row: -row[1])]}

@@ -1,8 +1,8 @@
 """The search for the fastest candidates of layers on one device.
 
 The candidates are ranked by what each is expected to save, built ahead, checked and sampled once;
-those within 15% of the best are sampled again. What may turn out to be of no use waits until all
-else is measured.
+those within 15% of the best are sampled again. Candidates that others may show to be of no use wait
+until these are measured.
 """
 
 from __future__ import annotations
@@ -182,9 +182,8 @@ class Search:
                                 spent * left / max(1, most - left)))
 
     def _add(self, requests: Sequence[MeasurementRequest]) -> None:
-        """Adds requests to the ranking. More configs than the effort has at first wait, layers that
-        are like another one, and fusions that larger ones contain, which are requested before
-        them."""
+        """Adds requests to the ranking. These wait: configs beyond the first ones of the effort,
+        layers that are like another one, and fusions within larger ones."""
         with self._profile.stage(LISTING):
             new = self._listed(requests)
             self._relate()
