@@ -16,6 +16,8 @@ from gossamer.tensor import Format, memory_format
 
 _ALONE = 1.25
 """Ratio of a fusion's time to that of its layers alone up to which it may save conversions."""
+_CLEARLY_FASTER = 0.6
+"""Ratio of a fusion's time to that of its layers alone up to which the layers are left to it."""
 _FEW = 3
 """Candidates of each layer of a fusion that have a time before the time of the fusion keeps others
 from being tried."""
@@ -116,13 +118,15 @@ class LayerTimes:
 
     def useful_us(self, attempt: Attempt, estimates: Estimates) -> float:
         """Returns the time from which on an attempt is of no use beside the fusions that compute
-        this layer: the share of bound() below which they would be given up. It is all of bound()
-        as long as few candidates of one of their layers have a time, which may become much less.
-        Fusions within larger ones are tried last, when the layers have their times."""
+        this layer: the share of bound() below which they would be given up, and 0 where that share
+        is small. It is all of bound() as long as few candidates of one of their layers have a time,
+        which may become much less. Fusions within larger ones are tried last, when the layers have
+        their times."""
         is_known = self.is_fusion or all(
             part.tried >= _FEW for fusions in self.covered_by for fusion in fusions
             for part in fusion.parts)
-        return self.bound(attempt, estimates) * (self.useful_share if is_known else 1.0)
+        share = self.useful_share if is_known else 1.0
+        return self.bound(attempt, estimates) * share if share > _CLEARLY_FASTER else 0.0
 
     def _bound(self, attempt: Attempt, estimates: Estimates) -> float:
         rank = PRECISIONS.index(attempt.variant.precision)
