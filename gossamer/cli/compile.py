@@ -283,12 +283,11 @@ def _print_tuning(tuning: Mapping[str, Any]) -> None:
         print("\nnothing was measured: all times came from the cache")
         return
     print(f"\nmeasuring took {tuning['elapsed_s']:.1f} s, of which the device checked or timed "
-          f"{tuning['device_share']:.0%}; {tuning['processors']:.1f} processors were busy")
+          f"{tuning['device_share']:.0%}")
     terminal.print_table(
-        {"stage": "stage", "seconds": "seconds", "share": "share", "count": "times"},
-        [{"stage": row["stage"] + " (meanwhile)" * row["in_background"],
-          "seconds": f"{row['seconds']:.2f}", "share": f"{row['share']:.0%}",
-          "count": row["count"]} for row in tuning["stages"]])
+        {"stage": "stage", "seconds": "seconds", "share": "share"},
+        [{"stage": row["stage"], "seconds": f"{row['seconds']:.2f}",
+          "share": f"{row['share']:.0%}"} for row in tuning["stages"]])
 
 
 def _print_report(report: Report, said: Sequence[str], precision: str) -> None:

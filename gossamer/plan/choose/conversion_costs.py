@@ -35,7 +35,6 @@ class ConversionCosts:
         self._tuner = tuner
         self._known: dict[_Key, float] = {}
         self._keys: dict[Conversion, _Key] = {}
-        self._formatted: dict[tuple[str, Format], TensorSpec] = {}
         self._estimated: dict[_Key, Layer] = {}
 
     def __call__(self, value: str, source_format: Hashable, target_format: Hashable) -> float:
@@ -58,17 +57,11 @@ class ConversionCosts:
         conversion = value, source_format, target_format
         key = self._keys.get(conversion)
         if key is None:
+            shape = self._specs[value].shape
             key = self._keys[conversion] = (
-                self._spec(value, source_format), self._spec(value, target_format),
+                TensorSpec(shape, source_format), TensorSpec(shape, target_format),
                 self._facts.get(value, REAL))
         return key
-
-    def _spec(self, value: str, format_: Format) -> TensorSpec:
-        """Returns the spec of a value in a format: the same one at each call, with its hash."""
-        known = self._formatted.get((value, format_))
-        if known is None:
-            known = self._formatted[value, format_] = TensorSpec(self._specs[value].shape, format_)
-        return known
 
     def _cost(self, value: str, source: TensorSpec, target: TensorSpec,
               facts: ValueFacts) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -25,11 +25,8 @@ from gossamer.plan.program import Layer, MeasuredLayer
 from gossamer.plan.store.keys import problem_key
 from gossamer.plan.tune.discontinuity import has_jumps
 from gossamer.plan.tune.measures import MeasurementRequest
+from gossamer.plan.tune.profile import LISTING
 from gossamer.plan.tune.tuner import Tuner
-
-_PARTS = 8
-"""Parts at most in which a network's fusions are listed. Between two of them other candidates are
-begun and measured."""
 
 
 class NetworkCandidates:
@@ -90,45 +87,29 @@ class NetworkCandidates:
 
     def _measure_together(self, layers: Sequence[Layer], fusions: Sequence[Layer]) -> None:
         """Measures the candidates of all layers and fusions together, as what a fusion saves
-        decides whether its layers are of interest."""
-        policy = self._policy
+        decides whether its layers are of interest. Fusions, and what gossamer's own dense
+        algorithms may compute, are built while the libraries of vendors are asked."""
+        policy, tuner = self._policy, self._tuner
         problems = [problem_key(layer.problem) for layer in (*layers, *fusions)
                     if layer.problem is not None]
-        self._tuner.measure_network(
-            self._waves(layers, fusions),
+        tuner.ask(layers, self._device)
+        with tuner.profile.stage(LISTING):
+            is_free = policy.only is None and policy.sparse_threshold is None and not policy.force
+            requests = self._requests(layers, self._refusal_of_own) if is_free else []
+            requests += [MeasurementRequest(fusion, allowed, self._device) for fusion in fusions
+                         if not tuner.is_over and (allowed := self._fusion_eligibility(fusion)[0])]
+        tuner.measure_network(
+            requests, lambda: self._requests(layers, tuner.space.refusal_reason),
             json.dumps([problems, policy.only, policy.sparse_threshold, dict(policy.force)]))
 
-    def _waves(self, layers: Sequence[Layer],
-               fusions: Sequence[Layer]) -> Iterator[Sequence[MeasurementRequest] | None]:
-        """Yields what is requested: gossamer's own dense algorithms, then fusions, whose tiles take
-        long to list, the largest first, and when the libraries of vendors have answered, which are
-        asked meanwhile, all algorithms."""
-        if not self._is_restricted:
-            yield [request for request in self._requests(layers, self._refusal_of_own)
-                   if request.device is self._device]
-        self._tuner.ask(layers, self._device)
-        by_size = sorted(fusions, key=lambda fusion: len(fusion.covers), reverse=True)
-        length = max(1, math.ceil(len(fusions) / _PARTS))
-        for first in range(0, len(fusions), length):
-            if not self._tuner.is_over:
-                yield [MeasurementRequest(fusion, allowed, self._device)
-                       for fusion in by_size[first:first + length]
-                       if (allowed := self._fusion_eligibility(fusion)[0])]
-        while self._tuner.space.is_asking:
-            yield None
-        yield self._requests(layers, self._tuner.space.refusal_reason)
-
-    @property
-    def _is_restricted(self) -> bool:
-        policy = self._policy
-        return bool(policy.only is not None or policy.force or policy.sparse_threshold is not None)
-
     def _requests(self, layers: Sequence[Layer], refusal: Refusal) -> list[MeasurementRequest]:
-        """Returns what may compute each layer. refusal: returns why an algorithm may not."""
+        """Returns what may compute each layer on the device. refusal: returns why an algorithm may
+        not."""
         requests = []
         for layer in layers:
             able, layer_device, _ = eligibility(layer, self._device, self._policy, refusal)
-            requests.append(MeasurementRequest(layer, able, layer_device))
+            if layer_device is self._device:
+                requests.append(MeasurementRequest(layer, able, layer_device))
         return requests
 
     def _refusal_of_own(self, algorithm: Algorithm, problem: Problem,

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from functools import partial
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from gossamer.device import blas
@@ -18,17 +17,9 @@ from gossamer.ops.algorithm import Problem, State
 from gossamer.plan.prepare import BuildCost, build
 from gossamer.plan.program import Layer
 from gossamer.plan.tune.candidates import BuiltCheck, CandidateSet
-from gossamer.plan.tune.cost import BuildCosts
 from gossamer.plan.tune.layer_times import Attempt
 from gossamer.plan.tune.memory import CandidateMemory
-from gossamer.plan.tune.profile import (
-    BUILDING,
-    BUILDING_CHECKS,
-    REFERENCE,
-    WAITING,
-    WORKING,
-    TuningProfile,
-)
+from gossamer.plan.tune.profile import BUILDING, REFERENCE, WAITING, TuningProfile
 from gossamer.plan.tune.workers import BuildWorkers
 
 _AT_ONCE, _AHEAD = 1.5, 3.0
@@ -51,48 +42,39 @@ class CandidateBuilds:
     workers: processes that build candidates of vendors' libraries (under True) and those that skip
     zeros (under False), both of which keep Python's interpreter for long; this process builds what
     none of them does.
-    costs: learns what the processes take.
     """
 
     def __init__(self, device: Device, memory: CandidateMemory, profile: TuningProfile,
-                 costs: BuildCosts, workers: Mapping[bool, BuildWorkers] | None = None) -> None:
+                 workers: Mapping[bool, BuildWorkers] | None = None) -> None:
         self._device = device
         self._memory = memory
         self._profile = profile
-        self._costs = costs
-        self._workers = workers
+        self._workers = workers or {}
         self._sets: dict[tuple[str, Problem | None], Future[CandidateSet]] = {}
         self._references = threading.Semaphore(_REFERENCES)
-        self._building: dict[Attempt, Callable[[], BuiltCandidate]] = {}
-        """The attempts, each with the function that returns what was built."""
-        self._futures: dict[Future[BuiltCandidate], Attempt] = {}
+        self._building: dict[Future[BuiltCandidate], Attempt] = {}
         self._pool: ThreadPoolExecutor | None = None
 
     @contextmanager
     def started(self) -> Iterator[None]:
         """Builds side by side in the body, where the device allows that."""
-        threads: AbstractContextManager[None] = nullcontext()
-        if self._device.builds_side_by_side:
-            # references are computed side by side, each by one thread of BLAS
-            threads = blas.limited(1)
-            self._pool = ThreadPoolExecutor(math.ceil(_AT_ONCE * processors()))
+        if not self._device.builds_side_by_side:
+            yield
+            return
+        self._pool = ThreadPoolExecutor(math.ceil(_AT_ONCE * processors()))
         try:
-            with threads:
+            # references are computed side by side, each by one thread of BLAS
+            with blas.limited(1):
                 yield
-        except BaseException:
-            if self._pool is not None:
-                # after an interrupt nobody needs the builds that are not done
-                self._pool.shutdown(wait=False, cancel_futures=True)
-            raise
         finally:
-            if self._pool is not None:
-                self._pool.shutdown(wait=False)
-                self._pool = None
+            # after an interrupt nobody needs the builds that are not done
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool = None
 
     @property
     def attempts(self) -> Collection[Attempt]:
         """The attempts whose candidates are being built, or wait to be measured."""
-        return self._building.keys()
+        return self._building.values()
 
     @property
     def has_room(self) -> bool:
@@ -100,45 +82,38 @@ class CandidateBuilds:
         if self._pool is None:
             return not self._building
         return (len(self._building) < _AHEAD * processors() and sum(
-            not future.done() for future in self._futures) < _AT_ONCE * processors())
+            not future.done() for future in self._building) < _AT_ONCE * processors())
 
     def begin(self, attempt: Attempt) -> None:
-        """Begins to build a candidate. Where they are not built side by side, it is built when the
-        result of done() is called."""
-        if self._pool is None:
-            self._building[attempt] = partial(self.build, attempt)
-        else:
-            future = self._pool.submit(self.build, attempt)
-            self._futures[future] = attempt
-            self._building[attempt] = future.result
+        """Begins to build a candidate; where they are not built side by side, builds it."""
+        if self._pool is not None:
+            self._building[self._pool.submit(self.build, attempt)] = attempt
+            return
+        future: Future[BuiltCandidate] = Future()
+        self._building[future] = attempt
+        try:
+            future.set_result(self.build(attempt))
+        except Exception as error:  # it may fail in any way, which is reported
+            future.set_exception(error)
 
     def give_up_optional(self) -> list[Attempt]:
         """Gives up the builds that a plan can do without, and returns their attempts."""
-        optional = [attempt for attempt in self._building if not attempt.is_required]
-        for attempt in optional:
-            del self._building[attempt]
-        for future in [future for future, attempt in self._futures.items()
-                       if not attempt.is_required]:
+        optional = [future for future, attempt in self._building.items()
+                    if not attempt.is_required]
+        for future in optional:
             future.cancel()
-            del self._futures[future]
-        return optional
+        return [self._building.pop(future) for future in optional]
 
-    def done(self) -> tuple[Attempt, Callable[[], BuiltCandidate]] | None:
-        """Returns an attempt whose candidate is built, with a function that returns that or raises
-        the error; None where none is done."""
-        if self._pool is None:
-            first = next(iter(self._building), None)
-            return None if first is None else (first, self._building.pop(first))
-        future = next((future for future in self._futures if future.done()), None)
-        if future is None:
-            return None
-        attempt = self._futures.pop(future)
-        return attempt, self._building.pop(attempt)
+    def done(self) -> tuple[Attempt, Future[BuiltCandidate]] | None:
+        """Returns an attempt whose candidate is built, with the future of that; None where none is
+        done."""
+        future = next((future for future in self._building if future.done()), None)
+        return None if future is None else (self._building.pop(future), future)
 
     def wait(self, others: Iterable[Future[Any]] = ()) -> None:
         """Waits until a candidate is built, or one of the other futures is done that are not."""
         with self._profile.stage(WAITING):
-            wait([*self._futures, *(other for other in others if not other.done())],
+            wait([*self._building, *(other for other in others if not other.done())],
                  return_when=FIRST_COMPLETED)
 
     def set_of(self, layer: Layer) -> CandidateSet:
@@ -161,12 +136,11 @@ class CandidateBuilds:
         assert layer.problem is not None
         # packed forms are shared as long as somebody holds the weights
         weights = layer.weights_on(self._device)
-        workers = None if self._workers is None else self._workers.get(is_vendor)
+        workers = self._workers.get(is_vendor)
         if workers is not None and (is_vendor or not attempt.algorithm.dense):
-            with self._profile.stage(WORKING), suppress(NoProcessError):
+            with suppress(NoProcessError):
                 built = workers.build(attempt.algorithm, attempt.group.problem, attempt.variant,
                                       weights).result()
-                self._costs.learn(attempt.algorithm, built.seconds / workers.count)
         try:
             # compilers are waited for most, so that they begin before the reference is computed
             with self._profile.stage(BUILDING):
@@ -175,5 +149,5 @@ class CandidateBuilds:
         finally:
             # the thread that times needs it for what fails, too
             candidates = self.set_of(layer)
-        with self._profile.stage(BUILDING_CHECKS):
+        with self._profile.stage(BUILDING):
             return *prepared, candidates.build_check(attempt.algorithm, attempt.variant)

@@ -17,6 +17,7 @@ from gossamer.io.process_pool import NoProcessError
 from gossamer.ops.algorithm import Algorithm, Problem, Variant
 from gossamer.ops.lru_cache import LruCache
 from gossamer.ops.weights import Pack, Packed, PackedArray, Weights, build_clock
+from gossamer.plan import prepare
 from gossamer.plan.prepare import BuiltElsewhere
 
 MOST_BYTES = 2**28
@@ -27,29 +28,19 @@ recently built for are dropped first."""
 class KeptWeights(Weights):
     """A layer's constants with their packed forms, which stay in this process.
 
-    used: names and forms of those that the present candidate asked for, None for forms that only
-    the device can make.
-    packing_seconds: processor seconds that packing took for this candidate.
+    kept: the forms by name, with the arrays of those that not only the device can make.
     """
 
     def __init__(self, arrays: Mapping[str, np.ndarray], device: Device, layer: str,
                  digest: str) -> None:
         super().__init__(arrays, device, layer)
         self.digest = digest
-        self._kept: dict[str, tuple[Packed, PackedArray | None]] = {}
-        self.start_candidate()
-
-    def start_candidate(self) -> None:
-        """Forgets what the candidate before asked for."""
-        self.used: dict[str, PackedArray | None] = {}
-        self.packing_seconds = 0.0
+        self.kept: dict[str, tuple[Packed, PackedArray | None]] = {}
 
     def form(self, key: str, pack: Pack) -> Packed:
-        if key not in self._kept:
-            self._kept[key] = self._made(pack)
-            self.packing_seconds += self._kept[key][0].seconds
-        packed, self.used[key] = self._kept[key]
-        return packed
+        if key not in self.kept:
+            self.kept[key] = self._made(pack)
+        return self.kept[key][0]
 
     def _made(self, pack: Pack) -> tuple[Packed, PackedArray | None]:
         start = build_clock(self._device)
@@ -64,7 +55,7 @@ class KeptWeights(Weights):
     @property
     def host_bytes(self) -> int:
         """Bytes of the constants and of their packed forms in this process."""
-        forms = [form.array for _, form in self._kept.values() if form is not None]
+        forms = [form.array for _, form in self.kept.values() if form is not None]
         return sum(array.nbytes for array in (*self.arrays.values(), *forms))
 
 
@@ -87,16 +78,14 @@ def build(algorithm: Algorithm, problem: Problem, variant: Variant, layer: str, 
     that uses the device can build it."""
     (device,) = _devices
     weights = _weights.of(digest, lambda: KeptWeights(constants(), device, layer, digest))
-    weights.start_candidate()
-    start = time.process_time()
     try:
-        state = algorithm.prepare(weights, problem, variant, device)
+        _, cost = prepare.build(algorithm, weights, problem, variant, device)
     except NeedsDeviceError as error:
         raise NoProcessError(str(error)) from None
-    seconds = max(time.process_time() - start - weights.packing_seconds, 0.0)
-    seconds += max((launch.kernel.subprocess_seconds for launch in state.launches), default=0.0)
-    forms = {key: form for key, form in weights.used.items() if form is not None}
-    return BuiltElsewhere(forms, seconds, kernel_cache.hand_over())
+    used = {key: weights.kept[key] for key in cost.forms}
+    forms = {key: array for key, (_, array) in used.items() if array is not None}
+    seconds = cost.seconds - sum(packed.seconds for packed, _ in used.values())
+    return BuiltElsewhere(forms, max(seconds, 0.0), kernel_cache.hand_over())
 
 
 def work(function: Callable[[Device], object]) -> BuiltElsewhere:

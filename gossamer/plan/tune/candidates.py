@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from gossamer.accuracy import LARGEST_ERROR
 from gossamer.device.base import Buffer, Device
-from gossamer.errors import CompilerEndedError, DeviceLostError, first_line
+from gossamer.errors import first_line
 from gossamer.measure import Work
 from gossamer.ops.algorithm import Algorithm, Problem, State, Variant
 from gossamer.ops.registry import OPS
@@ -112,35 +112,6 @@ class CandidateSet:
                 continue
             built.append((part, state))
         return built
-
-    @QUIET
-    def built_check(self, algorithm: Algorithm, variant: Variant) -> Callable[[], str | None]:
-        """Builds a candidate, and returns a function that runs it and returns why it may not be
-        used with the layer's constants; None where it may."""
-        def built() -> tuple[State, BuiltCheck]:
-            state, _ = build(algorithm, self.weights, self.problem, variant, self.device)
-            return state, self.build_check(algorithm, variant)
-
-        try:
-            try:
-                state, check = built()
-            except CompilerEndedError:
-                # the process that compiled may have ended for another reason
-                state, check = built()
-        except Exception as error:  # it may fail in any way, which is reported
-            reason = reason_of(error)
-            return lambda: reason
-
-        def failure() -> str | None:
-            try:
-                self.checked(algorithm, variant, state, check)
-            except DeviceLostError:
-                raise
-            except Exception as error:  # it may fail in any way, which is reported
-                return reason_of(error)
-            return None
-
-        return failure
 
     def failed(self, algorithm: Algorithm, variant: Variant, failure: Exception) -> Measurement:
         """Returns the measurement of a candidate that failed."""

@@ -1,5 +1,5 @@
-"""What candidates cost: the times that are expected of them, from models whose scale and error are
-learnt from measured times, and the seconds that building them takes.
+"""The times that are expected of candidates, from models whose scale and error are learnt from
+measured times.
 
 An algorithm's own model, or else a floor from the arithmetic and the bytes of the problem, gives a
 time. How far measured times are from it is remembered for each algorithm, precision and layout, so
@@ -14,11 +14,10 @@ import bisect
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 from gossamer.device.base import Device
-from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Algorithm, Problem, Variant
 from gossamer.tensor import TensorSpec
 
@@ -32,11 +31,6 @@ _MARGIN = 0.9
 """Factor by which a time may be below what the ratios that were seen so far say."""
 _CONVERSION = 2.0
 """Ratio of the time that a conversion may take to its floor."""
-
-_BUILDERS = 8
-"""Candidates that are built at the same time, about, where as many kernels can be compiled."""
-_COMPILE_SECONDS = 0.5
-"""Seconds that compiling a kernel is expected to take before any was compiled."""
 
 Kind = tuple[str, ...]
 """An algorithm, a precision and the layouts of all inputs and outputs."""
@@ -158,45 +152,3 @@ class Estimates:
 
     def _moved_us(self, *specs: TensorSpec) -> float:
         return sum(spec.nbytes for spec in specs) / (self._rates.nbytes * self._units)
-
-
-class BuildCosts:
-    """The seconds for which building a candidate keeps others from being built.
-
-    builders: number of candidates that are built at the same time.
-    """
-
-    def __init__(self, builders: int = 1) -> None:
-        self._builders = builders
-        self._begun: set[KernelSource] = set()
-        self._seconds: dict[str, tuple[float, int]] = {}
-        """The seconds of candidates that compiled a kernel, or were built by other processes,
-        divided by those that are built at the same time, and their number, by the names of their
-        algorithms."""
-
-    def seconds(self, algorithm: Algorithm, variant: Variant,
-                kernels: Iterable[KernelSource]) -> float:
-        """Returns the seconds that are expected. kernels: those that are known before."""
-        if variant.build_seconds:
-            return variant.build_seconds / min(_BUILDERS, self._builders)
-        new = sum(kernel not in self._begun for kernel in kernels)
-        total, count = self._seconds.get(algorithm.name, (0.0, 0))
-        if not count:
-            return new * _COMPILE_SECONDS / self._builders
-        return total / count if new or algorithm.vendor else 0.0
-
-    def begin(self, kernels: Iterable[KernelSource]) -> bool:
-        """Notes that a candidate is being built; returns whether it compiles a new kernel."""
-        new = set(kernels) - self._begun
-        self._begun |= new
-        return bool(new)
-
-    def learn(self, algorithm: Algorithm, seconds: float) -> None:
-        """Remembers the seconds that another process took for a candidate, divided by the number of
-        such processes."""
-        total, count = self._seconds.get(algorithm.name, (0.0, 0))
-        self._seconds[algorithm.name] = total + seconds, count + 1
-
-    def learn_compiled(self, algorithm: Algorithm, seconds: float) -> None:
-        """Remembers the seconds that a candidate took which compiled a new kernel."""
-        self.learn(algorithm, seconds / self._builders)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from gossamer.device.source import KernelSource
@@ -16,11 +16,11 @@ from gossamer.tensor import Format, memory_format
 
 _ALONE = 1.25
 """Ratio of a fusion's time to that of its layers alone up to which it may save conversions."""
-_CLEARLY_FASTER = {3: 0.5, 5: 0.6}
-"""Ratio of a fusion's time to that of its layers alone from which on the layers are left to it, by
-the candidates of each layer that have a time."""
-_FASTER = 0.8
-"""That ratio from which on the fusions within a fusion are left to it."""
+_CLEARLY_FASTER = 0.6
+"""Ratio of a fusion's time to that of its layers alone up to which the layers are left to it."""
+_FEW = 3
+"""Candidates of each layer of a fusion that have a time before the time of the fusion keeps others
+from being tried."""
 NEAR = 1.15
 """Ratio to the best known time up to which a candidate is timed more than once."""
 
@@ -39,11 +39,12 @@ class LayerTimes:
     is_inner: whether all layers next to it may compute in the same precisions, so that a precise
         candidate saves no conversions.
     keeps_precisions: whether a less precise candidate may not stand for a more precise one.
-    begun: how many candidates were begun.
+    groups: its candidates.
+    begun: how many of them were begun.
     best: the fastest candidate of each combination of formats and precision.
     best_us: the least of their times.
     bounds: what bound() returned since the last of these changed.
-    tried: the candidates that have a time.
+    tried: how many candidates have a time.
     parts: for a fusion, the times of its layers.
     covered_by: for each layer or fusion with these times the fusions that compute it and others in
         one step.
@@ -52,11 +53,12 @@ class LayerTimes:
     name: str
     is_inner: bool = False
     keeps_precisions: bool = False
+    groups: list[CandidateGroup] = field(default_factory=list)
     begun: int = 0
     best: dict[_Kind, Attempt] = field(default_factory=dict)
     bounds: dict[_Kind, float] = field(default_factory=dict)
     best_us: float = math.inf
-    tried: set[CandidateKey] = field(default_factory=set)
+    tried: int = 0
     parts: Sequence[LayerTimes] = ()
     covered_by: list[Sequence[LayerTimes]] = field(default_factory=list)
 
@@ -76,21 +78,10 @@ class LayerTimes:
         return bool(self.covered_by) and all(self.covered_by)
 
     @property
-    def fusion_instead(self) -> LayerTimes | None:
-        """A fusion that computes this layer, and is so much faster than its layers alone that no
-        more candidates of this layer are tried; None unless each layer that has these times has
-        such a fusion."""
-        if self.keeps_precisions or not self.covered_by:
-            return None
-        instead = [next((fusion for fusion in fusions if fusion._is_clearly_faster or (
-            self.is_fusion and fusion._share < _FASTER)), None) for fusions in self.covered_by]
-        return instead[0] if all(instead) else None
-
-    @property
     def useful_share(self) -> float:
-        """The share of its best time that a layer must fall below for its fusions to be given up,
-        if all their layers do so; 1 unless there is a faster fusion for each layer that has these
-        times."""
+        """The share of its best time that a layer must fall below so that the fusions which compute
+        it are given up, where their other layers fall as far. It is 1 where a layer that has these
+        times has no faster fusion."""
         if self.keeps_precisions or not self.covered_by:
             return 1.0
         return max(min((fusion._share for fusion in fusions), default=1.0)
@@ -102,38 +93,16 @@ class LayerTimes:
         parts_us = self.parts_us
         return min(1.0, self.best_us / parts_us) if 0 < parts_us < math.inf else 1.0
 
-    @property
-    def _is_clearly_faster(self) -> bool:
-        tried = min((len(part.tried) for part in self.parts), default=0)
-        return self.parts_us < math.inf and any(
-            tried >= least and self.best_us < ratio * self.parts_us
-            for least, ratio in _CLEARLY_FASTER.items())
-
-    def learn(self, attempt: Attempt) -> None:
-        """Remembers the time that an attempt has, if it has any."""
-        key = (attempt.formats, attempt.variant.precision)
-        if attempt.time_us is not None:
-            self.tried.add(attempt.key)
-        if attempt.time_us is not None and (
-                key not in self.best or attempt.time_us < (self.best[key].time_us or 0.0)):
-            self.best[key] = attempt
-            self._changed()
-
-    def renew(self, attempts: Iterable[Attempt]) -> None:
-        """Takes notice of new times of attempts that have been learnt."""
-        self._changed()
-        for attempt in attempts:
-            self.learn(attempt)
-
-    def forget(self, attempt: Attempt) -> None:
-        """Forgets the time of an attempt that failed afterwards."""
-        self.tried.discard(attempt.key)
-        self.best = {kind: known for kind, known in self.best.items() if known is not attempt}
-        self._changed()
-
-    def _changed(self) -> None:
-        self.best_us = min((known.time_us or 0.0 for known in self.best.values()),
-                           default=math.inf)
+    def update(self) -> None:
+        """Takes notice of what was measured."""
+        timed = [attempt for group in self.groups for attempt in group.attempts.values()
+                 if attempt.time_us is not None]
+        timed.sort(key=lambda attempt: attempt.time_us or 0.0)
+        self.best = {}
+        for attempt in timed:
+            self.best.setdefault((attempt.formats, attempt.variant.precision), attempt)
+        self.best_us = timed[0].time_us or 0.0 if timed else math.inf
+        self.tried = len(timed)
         self.bounds.clear()
         for fusion in itertools.chain.from_iterable(self.covered_by):
             fusion.bounds.clear()
@@ -146,6 +115,18 @@ class LayerTimes:
         if key not in self.bounds:
             self.bounds[key] = self._bound(attempt, estimates)
         return self.bounds[key]
+
+    def useful_us(self, attempt: Attempt, estimates: Estimates) -> float:
+        """Returns the time from which on an attempt is of no use beside the fusions that compute
+        this layer: the share of bound() below which they would be given up, and 0 where that share
+        is small. It is all of bound() as long as few candidates of one of their layers have a time,
+        which may become much less. Fusions within larger ones are tried last, when the layers have
+        their times."""
+        is_known = self.is_fusion or all(
+            part.tried >= _FEW for fusions in self.covered_by for fusion in fusions
+            for part in fusion.parts)
+        share = self.useful_share if is_known else 1.0
+        return self.bound(attempt, estimates) * share if share > _CLEARLY_FASTER else 0.0
 
     def _bound(self, attempt: Attempt, estimates: Estimates) -> float:
         rank = PRECISIONS.index(attempt.variant.precision)
@@ -177,7 +158,7 @@ class CandidateGroup:
 
     problem: Problem
     layer: Layer
-    layers: list[LayerTimes]
+    layers: list[LayerTimes] = field(default_factory=list)
     alike: CandidateGroup | None = None
     attempts: dict[CandidateKey, Attempt] = field(default_factory=dict)
     _leaders: dict[tuple, Attempt] = field(default_factory=dict)
@@ -186,8 +167,13 @@ class CandidateGroup:
         """Lets the times hold for another layer, unless they do."""
         if times not in self.layers:
             self.layers.append(times)
-            for attempt in self.attempts.values():
-                times.learn(attempt)
+            times.groups.append(self)
+            times.update()
+
+    def update(self) -> None:
+        """Lets the layers take notice of what was measured."""
+        for layer in self.layers:
+            layer.update()
 
     def best(self) -> list[CandidateKey]:
         """Returns the keys of the few fastest candidates, with which layers that are like this one
@@ -218,7 +204,6 @@ class Attempt:
     measured: the result.
     may_differ: whether the result may be another next time, so that it is not stored.
     kernels: those of its kernels that are known before it is built.
-    compiles: whether building it compiles a kernel that nothing before it did.
     kind: algorithm, precision and layouts: attempts of one kind correct each other's model.
     family: algorithm, precision and formats: attempts of one family have the same leader.
     key: the candidate's key among the candidates for its problem.
@@ -236,7 +221,6 @@ class Attempt:
     measured: Measurement | None = None
     may_differ: bool = False
     kernels: tuple[KernelSource, ...] = ()
-    compiles: bool = False
 
     def __post_init__(self) -> None:
         self.specs = (*self.variant.inputs, *self.variant.outputs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gossamer.device.base import Device
@@ -29,9 +29,6 @@ class MeasurementRequest:
         assert self.layer.problem is not None
         return self.layer.problem
 
-
-Waves = Iterable[Sequence[MeasurementRequest] | None]
-"""Requests that are made while others are measured; None as long as libraries are still asked."""
 
 
 def usable(layer: Layer, candidates: Sequence[Candidate], device: Device) -> list[Candidate]:

@@ -10,18 +10,23 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from gossamer.device.host import processors
+from gossamer.device.source import KernelSource
 from gossamer.plan.policy import Effort
-from gossamer.plan.tune.cost import BuildCosts, Estimates, Ratios
+from gossamer.plan.tune.cost import Estimates, Ratios
 from gossamer.plan.tune.layer_times import Attempt, CandidateGroup, LayerTimes
 
 _ATTEMPT_SECONDS = 0.01
 """Seconds that measuring a candidate takes where building it takes none: those of a check and of
 the first sample, while other threads build."""
+_COMPILE_SECONDS = 0.5
+"""Seconds that compiling a kernel takes, about."""
+_BUILDERS = 8
+"""Candidates that are built at the same time, about, where as many processors can build."""
 _LATER = 20.0
 """Factor of the seconds of a more precise candidate among layers that compute in float16."""
 _LIKELY = 0.1
@@ -41,21 +46,22 @@ class Skip:
 
 
 ENDED = Skip("measuring was ended before", is_final=False)
-_TOO_LATE = Skip("the time for more configs was over")
 
 
 class Ranking:
     """The attempts that are left, in the order in which they are best measured.
 
     limits: those of the effort.
-    costs: what building takes.
     required_first: whether required attempts come before all others, whatever is expected of them.
     """
 
-    def __init__(self, estimates: Estimates, costs: BuildCosts, limits: Effort, *,
+    def __init__(self, estimates: Estimates, limits: Effort, *,
                  required_first: bool = True) -> None:
-        self.costs = costs
+        device = estimates.device
         self._estimates = estimates
+        self._builders = min(_BUILDERS, processors()) if device.builds_side_by_side else 1
+        self._begun: set[KernelSource] = set()
+        """The kernels of candidates that were begun."""
         self._limits = limits
         self._required_first = required_first
         self._layers: dict[LayerTimes, None] = {}
@@ -79,13 +85,9 @@ class Ranking:
         """Returns whether attempts of a group are left."""
         return self._left_of[group] > 0
 
-    def pop(self, is_over: bool = False,
-            until: float = math.inf) -> tuple[Attempt, Skip | None] | None:
+    def pop(self, is_over: bool = False) -> tuple[Attempt, Skip | None] | None:
         """Returns the attempt that is measured next, or one that is left out with the reason; None
-        where none is left.
-
-        is_over: whether others than required ones are left out. until: the time of time.monotonic()
-        after which all are that some layer can do without.
+        where none is left. is_over: whether others than required ones are left out.
         """
         while self._heap:
             _, number, attempt = heapq.heappop(self._heap)
@@ -98,12 +100,10 @@ class Ranking:
                     continue
                 skip = self._not_worth_it(attempt, score)
             self._left_of[attempt.group] -= 1
-            if skip is None and not attempt.is_last and time.monotonic() > until:
-                skip = _TOO_LATE
             if skip is None:
                 for layer in attempt.group.layers:
                     layer.begun += 1
-                attempt.compiles = self.costs.begin(attempt.kernels)
+                self._begun.update(attempt.kernels)
             return attempt, skip
         return None
 
@@ -115,11 +115,8 @@ class Ranking:
         if alike is not None and not attempt.is_required and (
                 best := alike.best()) and attempt.key not in best:
             return Skip(f"not among the best for {alike.layer.name}, which is alike")
-        fusions = [layer.fusion_instead for layer in attempt.group.layers]
-        if fusions[0] is not None and all(fusions):
-            return Skip(f"{fusions[0].name} takes {fusions[0].best_us:.1f} us, its layers alone "
-                        f"{fusions[0].parts_us:.1f} us so far")
-        least_us, bound = self.least_us(attempt), self.bound(attempt)
+        least_us = self.least_us(attempt)
+        bound = max(layer.useful_us(attempt, self._estimates) for layer in attempt.group.layers)
         if least_us >= bound:
             return Skip(f"at least {least_us:.1f} us expected against {bound:.1f} us")
         return None
@@ -168,23 +165,14 @@ class Ranking:
         for (ratios, us), key in zip(self._ratios(attempt), (attempt.group.problem, attempt),
                                      strict=False):
             ratios.learn(key, us, attempt.time_us)
-        for layer in attempt.group.layers:
-            layer.learn(attempt)
-
-    def renew(self, group: CandidateGroup, attempts: Sequence[Attempt]) -> None:
-        """Takes notice of new times of attempts of a group, those of all samples instead of one."""
-        for layer in group.layers:
-            layer.renew(attempts)
-
-    def forget(self, attempt: Attempt) -> None:
-        """Forgets the time of an attempt that failed after it was measured."""
-        for layer in attempt.group.layers:
-            layer.forget(attempt)
+        attempt.group.update()
 
     def _seconds(self, attempt: Attempt) -> float:
-        """Returns the seconds that an attempt is expected to take."""
-        return _ATTEMPT_SECONDS + self.costs.seconds(attempt.algorithm, attempt.variant,
-                                                     attempt.kernels)
+        """Returns the seconds for which an attempt is expected to keep others from being measured.
+        """
+        building = attempt.variant.build_seconds or _COMPILE_SECONDS * len(
+            set(attempt.kernels) - self._begun)
+        return _ATTEMPT_SECONDS + building / self._builders
 
     def _score(self, attempt: Attempt) -> float:
         """Returns the microseconds that an attempt is expected to save for a second of measuring.

@@ -22,7 +22,6 @@ class Results:
         self._cache = cache
         self._caches = {device.name: cache}
         self._known: dict[tuple[Problem, str], _ByCandidate] = {}
-        self._on_disk: dict[tuple[Problem, str], _ByCandidate] = {}
 
     def start(self) -> None:
         """Starts a plan: forgets what was left out of the plan before, and what failed."""
@@ -41,26 +40,19 @@ class Results:
         return self._known.get((problem, device.name), {})
 
     def stored(self, problem: Problem, device: Device) -> _ByCandidate:
-        """Returns the measurements that are known, those that this process uses first."""
-        return {**self.on_disk(problem, device), **self.of(problem, device)}
-
-    def on_disk(self, problem: Problem, device: Device) -> _ByCandidate:
-        """Returns the measurements that were in the cache when they were first asked for, and what
-        this process added."""
-        key = problem, device.name
-        if key not in self._on_disk:
-            self._on_disk[key] = {measured.candidate_key: measured
-                                  for measured in self.cache_of(device).get(problem) or ()}
-        return self._on_disk[key]
+        """Returns the measurements that are known: those in the cache, and those that this process
+        uses in place of them."""
+        on_disk = self.cache_of(device).get(problem) or ()
+        return {**{measured.candidate_key: measured for measured in on_disk},
+                **self.of(problem, device)}
 
     def keep(self, problem: Problem, device: Device, measured: Sequence[Measurement], *,
              on_disk: bool) -> None:
         """Makes measurements of a problem's candidates those that this process uses."""
-        by_key = {each.candidate_key: each for each in measured}
-        if by_key:
-            self._known.setdefault((problem, device.name), {}).update(by_key)
-        if by_key and on_disk:
-            self.on_disk(problem, device).update(by_key)
+        if measured:
+            self._known.setdefault((problem, device.name), {}).update(
+                {each.candidate_key: each for each in measured})
+        if measured and on_disk:
             self.cache_of(device).put(problem, measured)
 
     @property

@@ -7,8 +7,7 @@ get the samples that the effort asks for, interleaved with one another.
 from __future__ import annotations
 
 import gc
-import time
-from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -38,8 +37,8 @@ records its own time."""
 _LONG_US = 1000.0
 """Microseconds of one execution from which on its launch does not matter."""
 _REPEATED_US = 20000.0
-"""Microseconds up to which a slow execution is repeated on a device that other processes may use
-while they build."""
+"""Microseconds up to which a slow execution is repeated, as other processes may have disturbed
+it."""
 
 
 @dataclass(eq=False)
@@ -95,21 +94,18 @@ class Sampler:
         for group in list(self._ready):
             self._sample(group)
 
-    def try_(self, attempt: Attempt, built: Callable[[], BuiltCandidate]) -> None:
+    def try_(self, attempt: Attempt, built: Future[BuiltCandidate]) -> None:
         """Checks a candidate and takes the first sample of its time."""
         # a kernel of checks that fails is no failure of a candidate
         self._memory.compile_checks()
         candidates = self._builds.set_of(attempt.group.layer)
         try:
-            ready = self._timed_once(attempt, candidates, *built())
-        except (OutOfMemoryError, MemoryError):
-            # candidates that are kept to be timed again make room
-            self._sample_all()
             try:
+                ready = self._timed_once(attempt, candidates, *built.result())
+            except (OutOfMemoryError, MemoryError):
+                # candidates that are kept to be timed again make room
+                self._sample_all()
                 ready = self._timed_once(attempt, candidates, *self._builds.build(attempt))
-            except Exception as failure:
-                self._fail(attempt, candidates, failure)
-                return
         except Exception as failure:  # it may fail in any way, which is reported
             self._fail(attempt, candidates, failure)
             return
@@ -124,12 +120,7 @@ class Sampler:
     def _timed_once(self, attempt: Attempt, candidates: CandidateSet, state: State,
                     cost: BuildCost, check: BuiltCheck) -> _Ready:
         with self._profile.stage(CHECKING):
-            start = time.monotonic()
             work, error = candidates.checked(attempt.algorithm, attempt.variant, state, check)
-            # some drivers compile at the first launch
-            if attempt.compiles:
-                self._ranking.costs.learn_compiled(attempt.algorithm,
-                                                   cost.seconds + time.monotonic() - start)
         with self._profile.stage(TIMING):
             task, first_us = self._first_sample(attempt, work)
         return _Ready(attempt, work, task, error, cost, first_us)
@@ -141,29 +132,24 @@ class Sampler:
         execute = (device.timed_graph(work, 1) if device.limits.graph
                    else partial(device.time, work))
         once = execute()
-        self._profile.device_us += once
         launch_us = _GRAPH_US if device.limits.graph else _LAUNCH_US
         most_us = min(_HOPELESS * (self._ranking.bound(attempt) + launch_us), _LONG_US)
-        if most_us < once <= (_REPEATED_US if device.builds_side_by_side else _LONG_US):
+        if most_us < once <= _REPEATED_US:
             # the work of another process may have fallen into the execution
-            again = execute()
-            self._profile.device_us += again
-            once = min(once, again)
+            once = min(once, execute())
         if once > most_us:
             return PreparedTask(execute, 1), once
         task = repeated(Task(device, work, as_in_plan=True), _SAMPLE_US, once)
         (timing,) = sampled([task], 1, _BUDGET_US)
         if isinstance(timing, Exception):
             raise timing
-        # one sample warms up
-        self._profile.device_us += 2 * task.count * timing.median_us
         return task, timing.median_us
 
     def _fail(self, attempt: Attempt, candidates: CandidateSet, failure: Exception) -> None:
         attempt.measured = candidates.failed(attempt.algorithm, attempt.variant, failure)
         attempt.may_differ = isinstance(
             failure, (OutOfMemoryError, MemoryError, ProcessEndedError, CompilerEndedError))
-        self._ranking.forget(attempt)
+        attempt.group.update()
         if isinstance(failure, DeviceLostError):
             # the measurement that says so is kept: the next process does not try the candidate
             raise DeviceLostError(f"{failure}; {attempt.algorithm.name} was tried for layer "
@@ -186,32 +172,30 @@ class Sampler:
                 ready.attempt.measured = replace(ready.attempt.measured, samples=self._samples)
         with self._profile.stage(TIMING):
             timings = sampled([ready.task for ready in near], self._samples, _BUDGET_US)
-            sampled_ready = [ready for ready, timing in zip(near, timings, strict=True)
-                             if self._keep_samples(candidates, ready, timing)]
+            for ready, timing in zip(near, timings, strict=True):
+                self._keep_samples(candidates, ready, timing)
             # the least of single samples may be below all medians
-            self._ranking.renew(group, [ready.attempt for ready in sampled_ready])
-            for ready in sampled_ready:
+            group.update()
+            for ready in near:
                 self._measure_cold(candidates, ready)
         candidates.release()
 
     def _keep_samples(self, candidates: CandidateSet, ready: _Ready,
-                      timing: Timing | Exception) -> bool:
-        """Keeps the samples of a candidate as its measurement, or the failure that they ended with;
-        returns whether there are samples."""
+                      timing: Timing | Exception) -> None:
+        """Keeps the samples of a candidate as its measurement, or the failure that they ended with.
+        """
         if isinstance(timing, Exception):
             self._fail(ready.attempt, candidates, timing)
-            return False
-        self._profile.device_us += ready.task.count * timing.repeats * timing.median_us
+            return
         self._timings.append(timing)
         ready.attempt.measured = _measured(ready, timing, candidates, self._samples)
-        return True
 
     def _measure_cold(self, candidates: CandidateSet, ready: _Ready) -> None:
         """Adds the time with cold caches to the measurement of a candidate that is about as fast as
         the best, if there is memory to fill the caches."""
         attempt = ready.attempt
-        assert attempt.measured is not None and attempt.time_us is not None
-        if attempt.time_us > _BEST * self._ranking.bound(attempt):
+        if (attempt.measured is None or attempt.time_us is None
+                or attempt.time_us > _BEST * self._ranking.bound(attempt)):
             return
         try:
             cold_us = candidates.cold(ready.work)

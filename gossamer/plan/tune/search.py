@@ -1,8 +1,8 @@
 """The search for the fastest candidates of layers on one device.
 
 The candidates are ranked by what each is expected to save, built ahead, checked and sampled once;
-those within 15% of the best are sampled again. That is done twice: with the first configs of all
-algorithms, and then with more configs where these are expected to be of use.
+those within 15% of the best are sampled again. Candidates that others may show to be of no use wait
+until these are measured.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 from gossamer.device.base import Device
-from gossamer.device.host import processors
 from gossamer.measure import Timing
 from gossamer.ops.algorithm import PRECISIONS, Algorithm, Problem, Variant
 from gossamer.plan.measurement import Measurement, candidate_key
@@ -22,23 +22,17 @@ from gossamer.plan.prepare import responsive
 from gossamer.plan.program import Layer
 from gossamer.plan.tune.alike import likeness, timed_problem
 from gossamer.plan.tune.build import BuiltCandidate, CandidateBuilds
-from gossamer.plan.tune.cost import BuildCosts, Estimates
+from gossamer.plan.tune.cost import Estimates
 from gossamer.plan.tune.layer_times import NEAR, Attempt, CandidateGroup, LayerTimes
-from gossamer.plan.tune.measures import MeasurementRequest, Waves
+from gossamer.plan.tune.measures import MeasurementRequest
 from gossamer.plan.tune.memory import CandidateMemory
 from gossamer.plan.tune.profile import LISTING, STORING, TuningProfile
 from gossamer.plan.tune.ranking import ENDED, Ranking, Skip
 from gossamer.plan.tune.results import Results
 from gossamer.plan.tune.sampling import Sampler
 from gossamer.plan.tune.space import Space
-from gossamer.plan.tune.worker_pools import WorkerPools
+from gossamer.plan.tune.workers import WorkerPools
 
-_MORE = 0.5
-"""Share of the time of the first round that the second one may take."""
-_LEAST_MORE_SECONDS = 1.0
-"""What the second round may take at least, so that a pause of the machine does not end it."""
-_END: Sequence[MeasurementRequest] = []
-"""It stands for the end of the waves."""
 _NOT_TRIED = "not tried: "
 """The beginning of the reason of a candidate that was left out, as reports have it."""
 _STORE_SECONDS = 5.0
@@ -48,8 +42,15 @@ killed loses no more."""
 
 @dataclass(frozen=True)
 class Progress:
-    """How far measuring is: layers and how many of them have a time; the sum of the best times in
-    microseconds; candidates, how many of them are done, and seconds that the others may take."""
+    """How far measuring is.
+
+    layers: the number of layers that are measured.
+    known_layers: how many of them have a time.
+    best_us: the sum of their best times in microseconds.
+    candidates: the number of candidates that are to be measured.
+    done: how many of them are measured or left out.
+    seconds_left: the seconds that the others may take.
+    """
 
     layers: int
     known_layers: int
@@ -79,8 +80,6 @@ class Search:
                  progress: Callable[[Progress], None] = lambda progress: None) -> None:
         self.skips: dict[Attempt, Skip] = {}
         """The attempts that were left out, each with the reason."""
-        self.elsewhere: list[MeasurementRequest] = []
-        """The requests of other devices."""
         self.measured = 0
         self.reused = 0
         """Numbers of candidates that were measured, and whose measurements came from the cache."""
@@ -89,10 +88,9 @@ class Search:
         self._results, self._estimates, self._memory, self._profile = (
             results, estimates, memory, profile)
         self._is_over, self._begun, self._progress = is_over, begun, progress
-        costs = BuildCosts(processors() if device.builds_side_by_side else 1)
-        self._ranking = Ranking(estimates, costs, space.limits, required_first=required_first)
-        self._builds = CandidateBuilds(device, memory, profile, costs,
-                                       None if workers is None else workers.pools)
+        self._ranking = Ranking(estimates, space.limits, required_first=required_first)
+        self._builds = CandidateBuilds(
+            device, memory, profile, None if workers is None else workers.pools)
         self._sampler = Sampler(device, memory, self._ranking, self._builds, space.limits.samples,
                                 profile, timings)
         self._requests: list[MeasurementRequest] = []
@@ -103,62 +101,67 @@ class Search:
         self._alike: dict[object, CandidateGroup] = {}
         """The first group of those whose layers are alike."""
         self._later: list[Attempt] = []
-        """The attempts that wait for the second round."""
+        """The attempts that wait until the others are measured."""
         self._start = self._stored = time.monotonic()
-        self._until = math.inf
 
-    def run(self, waves: Waves) -> None:
+    def run(self, requests: Sequence[MeasurementRequest],
+            others: Callable[[], Sequence[MeasurementRequest]] = tuple) -> None:
         """Measures what is requested; the results are stored, those before an interrupt included.
 
-        waves: requests. The next wave is taken when as many candidates are being built as is of
-        use.
+        others: called for the other requests when the libraries of vendors have answered.
         """
         # the driver is not asked again at each call which context is current
         current = (self._device.current() if self._device.runs_cuda_libraries else nullcontext())
         try:
             with responsive(), current, self._builds.started():
-                self._round(waves)
-                self._second_round()
+                self._add(requests)
+                while self._space.is_asking:
+                    if not self._step():
+                        self._builds.wait(self._space.answers)
+                with self._profile.stage(LISTING):
+                    requests = others()
+                self._add(requests)
+                self._measure()
+                self._rank(self._later)
+                self._measure()
                 while instead := self._required_instead():
                     self._ranking.extend(instead)
-                    self._round(())
+                    self._measure()
         finally:
             self._store()
 
-    def _round(self, waves: Waves) -> None:
-        """Measures what is left in the ranking, and what is requested meanwhile."""
-        left, is_left = iter(waves), True
+    def _measure(self) -> None:
+        """Measures what is left in the ranking."""
         while True:
-            if self._is_over():
-                # nobody waits for builds that the plan can do without
-                self.skips |= dict.fromkeys(self._builds.give_up_optional(), ENDED)
-            self._begin()
-            # what fusions save decides whether their layers are of interest, so that all is
-            # requested before more is measured
-            with self._profile.stage(LISTING):
-                wave = next(left, _END) if is_left else _END
-            is_left = wave is not _END
-            if wave is not None and wave is not _END:
-                self._add(wave)
-            elif (done := self._builds.done()) is not None:
-                self._try(*done)
-            elif not (is_left or self._builds.attempts):
-                break
-            elif not self._sampler.sample_settled(self._is_over()):
-                self._builds.wait(self._space.answers if is_left else ())
+            if not self._step():
+                if not self._builds.attempts:
+                    break
+                self._builds.wait()
         self._sampler.sample_left()
+
+    def _step(self) -> bool:
+        """Begins to build candidates, and measures one that is built, or takes the other samples
+        of a group; returns whether there was anything to measure."""
+        if self._is_over():
+            # nobody waits for builds that the plan can do without
+            self.skips |= dict.fromkeys(self._builds.give_up_optional(), ENDED)
+        self._begin()
+        if (done := self._builds.done()) is None:
+            return self._sampler.sample_settled(self._is_over())
+        self._try(*done)
+        return True
 
     def _begin(self) -> None:
         """Begins to build as many candidates as is of use."""
         while self._builds.has_room and (
-                taken := self._ranking.pop(self._is_over(), self._until)):
+                taken := self._ranking.pop(self._is_over())):
             attempt, skip = taken
             if skip is None:
                 self._builds.begin(attempt)
             else:
                 self.skips[attempt] = skip
 
-    def _try(self, attempt: Attempt, built: Callable[[], BuiltCandidate]) -> None:
+    def _try(self, attempt: Attempt, built: Future[BuiltCandidate]) -> None:
         """Measures a candidate that is built, unless what was learnt meanwhile made it useless."""
         if (skip := self._ranking.skip(attempt)) is not None:
             self.skips[attempt] = skip
@@ -178,24 +181,11 @@ class Search:
         self._progress(Progress(len(layers), len(known), sum(known), most, most - left,
                                 spent * left / max(1, most - left)))
 
-    def _second_round(self) -> None:
-        """Measures what the first round shows to be of use."""
-        if not self._limits.everything:
-            now = time.monotonic()
-            self._until = now + max(_LEAST_MORE_SECONDS, _MORE * (now - self._start))
-        later, self._later = self._later, []
-        self._rank(later)
-        self._round(())
-        self._until = math.inf
-
     def _add(self, requests: Sequence[MeasurementRequest]) -> None:
-        """Adds requests to the ranking. More configs than the effort has at first wait, layers that
-        are like another one, and fusions that larger ones contain, which are requested before
-        them."""
-        self.elsewhere += [request for request in requests if request.device is not self._device]
-        here = [request for request in requests if request.device is self._device]
+        """Adds requests to the ranking. These wait: configs beyond the first ones of the effort,
+        layers that are like another one, and fusions within larger ones."""
         with self._profile.stage(LISTING):
-            new = self._listed(here)
+            new = self._listed(requests)
             self._relate()
         attempts = [attempt for group, of_group in new.items()
                     for attempt in self._missing(group, of_group)]
@@ -230,7 +220,7 @@ class Search:
                 for variant in self._space.buildable(algorithm, problem, self._device):
                     configs.add(variant.config)
                     group = self._groups.setdefault(
-                        timed, CandidateGroup(timed, request.layer, []))
+                        timed, CandidateGroup(timed, request.layer))
                     group.join(times)
                     key = candidate_key(algorithm, variant)
                     if key not in group.attempts:
@@ -299,8 +289,7 @@ class Search:
                 elif attempt.key not in of_process:
                     self.reused += 1
                 self._results.keep(group.problem, self._device, [attempt.measured], on_disk=False)
-                for layer in group.layers:
-                    layer.learn(attempt)
+        group.update()
         if all(spec.size == 0 for spec in group.problem.outputs):
             self._results.keep(group.problem, self._device, [
                 self._no_time(attempt) for attempt in missing], on_disk=False)
@@ -337,8 +326,7 @@ class Search:
         for times in self._times.values():
             if times.best or times.is_fusion:
                 continue
-            own = [attempt for group in self._groups.values() if times in group.layers
-                   for attempt in group.attempts.values()]
+            own = [attempt for group in times.groups for attempt in group.attempts.values()]
             left = [attempt for attempt in own
                     if attempt.measured is None or attempt.measured.not_tried]
             if left and not any(attempt in instead for attempt in own):

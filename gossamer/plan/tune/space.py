@@ -16,13 +16,10 @@ from gossamer.plan.prepare import BuiltElsewhere
 from gossamer.plan.program import Layer
 from gossamer.plan.tune.measures import MeasurementRequest
 from gossamer.plan.tune.profile import LISTING, TuningProfile
-from gossamer.plan.tune.worker_pools import WorkerPools
+from gossamer.plan.tune.workers import WorkerPools
 
 _FEW_LISTED = 8
 """Number of layers and libraries from which on processes are started for the libraries."""
-_LEAST_PROCESSES = 2
-"""Number of processes from which on libraries answer sooner there, though the processes have to
-start."""
 
 
 class Space:
@@ -69,7 +66,7 @@ class Space:
                 return
             workers.start(device, {algorithm for algorithm, _ in asked})
             processes = workers.pools.get(True)
-            if processes is None or processes.count < _LEAST_PROCESSES:
+            if processes is None:
                 return
             for algorithm, problem in asked:
                 work = algorithm.listing_ahead(problem, device,

@@ -26,7 +26,7 @@ from gossamer.plan.tune.alike import timed_problem
 from gossamer.plan.tune.cost import Estimates
 from gossamer.plan.tune.device_check import compile_ahead
 from gossamer.plan.tune.layer_times import Attempt
-from gossamer.plan.tune.measures import Chosen, MeasurementRequest, Waves
+from gossamer.plan.tune.measures import Chosen, MeasurementRequest
 from gossamer.plan.tune.memory import CandidateMemory
 from gossamer.plan.tune.profile import TuningProfile
 from gossamer.plan.tune.rates import know_rates
@@ -34,7 +34,7 @@ from gossamer.plan.tune.results import Results
 from gossamer.plan.tune.search import Progress, Search
 from gossamer.plan.tune.space import Space
 from gossamer.plan.tune.verification import Verification
-from gossamer.plan.tune.worker_pools import WorkerPools
+from gossamer.plan.tune.workers import WorkerPools
 
 _FEW_TIMINGS = 10
 """Number of candidates from which on their samples say something of the device."""
@@ -153,22 +153,23 @@ class Tuner:
         for of_device in by_device.values():
             scope = [[problem_key(request.problem), *(each.name for each in request.algorithms)]
                      for request in of_device]
-            self._search(of_device[0].device, [of_device], json.dumps(scope))
+            self._search(of_device[0].device, of_device, json.dumps(scope))
 
-    def measure_network(self, waves: Waves, scope: str) -> None:
-        """Measures the candidates of a network's layers and fusions together.
+    def measure_network(self, requests: Sequence[MeasurementRequest],
+                        others: Callable[[], Sequence[MeasurementRequest]], scope: str) -> None:
+        """Measures the candidates of a network's layers and fusions on the device together.
 
-        waves: requests. The next wave is made while the candidates of others are built.
-        scope: identifies what is requested.
+        others: called for the requests beside those that are known at once, when the libraries of
+        vendors have answered. scope: identifies what is requested.
         """
         self._compilers.enter_context(self.device.compilers(processors()))
         self._know_rates(self.device)
         compile_ahead(self.device)
-        self.measure_all(self._search(self.device, waves, scope))
-        self._workers.end_on_device()
+        self._search(self.device, requests, scope, others)
 
-    def _search(self, device: Device, waves: Waves, scope: str) -> list[MeasurementRequest]:
-        """Searches on one device, and returns the requests of others."""
+    def _search(self, device: Device, requests: Sequence[MeasurementRequest], scope: str,
+                others: Callable[[], Sequence[MeasurementRequest]] = tuple) -> None:
+        """Searches on one device. others, scope: those of measure_network()."""
         self._know_rates(device)
         key = _digest(scope, self.effort, self.precision, self.space.keeps_precisions,
                       self.limits.everything)
@@ -183,12 +184,11 @@ class Tuner:
                         begun=lambda attempts: self._announce(device, attempts),
                         progress=self._progress)
         try:
-            search.run(waves)
+            search.run(requests, others)
         finally:
             self.measured += search.measured
             self.reused += search.reused
             self.not_tried += len(search.skips)
-        return search.elsewhere
 
     def _announce(self, device: Device, attempts: Sequence[Attempt]) -> None:
         """Tells of attempts that are to be measured, and starts the processes that build them."""

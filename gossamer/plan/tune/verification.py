@@ -8,11 +8,13 @@ from functools import partial
 
 from gossamer.device import blas
 from gossamer.device.base import Device
+from gossamer.errors import DeviceLostError
+from gossamer.ops.algorithm import State
 from gossamer.plan.candidate import Candidate
 from gossamer.plan.measurement import CandidateKey
-from gossamer.plan.prepare import responsive, side_by_side
+from gossamer.plan.prepare import build, responsive, side_by_side
 from gossamer.plan.program import Layer
-from gossamer.plan.tune.candidates import CandidateSet
+from gossamer.plan.tune.candidates import BuiltCheck, CandidateSet, reason_of
 from gossamer.plan.tune.measures import Chosen
 from gossamer.plan.tune.memory import CandidateMemory
 from gossamer.plan.tune.profile import CHECKING, TuningProfile
@@ -38,19 +40,18 @@ class Verification:
         """Returns the candidates; those whose numbers are wrong with the constants of their layers
         are excluded. Candidates that were not checked with these constants are built, and their
         references computed, side by side where the device can do that."""
-        chosen = list(chosen)
-        keys = [(layer.name, device.name, candidate.measured.candidate_key)
-                for layer, candidate, device in chosen]
-        unknown: dict[str, dict[_Key, Chosen]] = {}
-        for key, (layer, candidate, device) in zip(keys, chosen, strict=True):
-            if key not in self._failures and not self._is_known(layer, candidate, device):
-                unknown.setdefault(device.name, {})[key] = layer, candidate, device
-        for of_device in unknown.values():
-            failures = self._checked(list(of_device.values()))
+        by_key = [((layer.name, device.name, candidate.measured.candidate_key),
+                   (layer, candidate, device)) for layer, candidate, device in chosen]
+        unknown = {key: each for key, each in by_key
+                   if key not in self._failures and not self._is_known(*each)}
+        for device in {device.name: device for _, _, device in unknown.values()}.values():
+            of_device = {key: each for key, each in unknown.items() if each[2] is device}
+            threads = blas.limited(1) if device.builds_side_by_side else nullcontext()
+            with self._profile.stage(CHECKING), responsive(), threads:
+                failures = self._checked(list(of_device.values()), device)
             self._failures.update(zip(of_device, failures, strict=True))
         return [candidate if (failure := self._failures.get(key)) is None
-                else candidate.with_exclusion(failure)
-                for key, (_, candidate, _) in zip(keys, chosen, strict=True)]
+                else candidate.with_exclusion(failure) for key, (_, candidate, _) in by_key]
 
     def _is_known(self, layer: Layer, candidate: Candidate, device: Device) -> bool:
         """Returns whether a candidate is known to be right with a layer's constants: it was
@@ -60,27 +61,30 @@ class Verification:
         return (not layer.weights or measured.weights == layer.digest
                 or self._results.cache_of(device).has_check(layer.problem, measured, layer.digest))
 
-    def _checked(self, waiting: Sequence[Chosen]) -> list[str | None]:
-        """Returns why candidates on one device are wrong; None for those that are right."""
-        device = waiting[0][2]
+    def _checked(self, chosen: Sequence[Chosen], device: Device) -> list[str | None]:
+        """Returns why candidates on a device are wrong; None for those that are right."""
         memory, cache = self._memory_of(device), self._results.cache_of(device)
-        checks = [partial(_built_check, layer, candidate, device, memory)
-                  for layer, candidate, device in waiting]
-        threads = blas.limited(1) if device.builds_side_by_side else nullcontext()
-        failures = []
-        with self._profile.stage(CHECKING), responsive(), threads:
-            for (layer, candidate, _), check in zip(waiting, side_by_side(device, checks),
-                                                    strict=True):
-                failures.append(check()())
-                if failures[-1] is None:
-                    assert layer.problem is not None
-                    cache.put_check(layer.problem, candidate.measured, layer.digest)
+
+        def built(layer: Layer, candidate: Candidate) -> tuple[CandidateSet, State, BuiltCheck]:
+            assert layer.problem is not None
+            algorithm, variant = candidate.algorithm, candidate.variant
+            candidates = CandidateSet(layer, device, memory)
+            state, _ = build(algorithm, candidates.weights, layer.problem, variant, device)
+            return candidates, state, candidates.build_check(algorithm, variant)
+
+        makers = side_by_side(device, [partial(built, layer, candidate)
+                                       for layer, candidate, _ in chosen])
+        failures: list[str | None] = []
+        for (layer, candidate, _), made in zip(chosen, makers, strict=True):
+            try:
+                candidates, state, check = made()
+                candidates.checked(candidate.algorithm, candidate.variant, state, check)
+            except DeviceLostError:
+                raise
+            except Exception as error:  # it may fail in any way, which is reported
+                failures.append(reason_of(error))
+                continue
+            assert layer.problem is not None
+            cache.put_check(layer.problem, candidate.measured, layer.digest)
+            failures.append(None)
         return failures
-
-
-def _built_check(layer: Layer, candidate: Candidate, device: Device,
-                 memory: CandidateMemory) -> Callable[[], str | None]:
-    """Returns a function that runs a candidate, which is built already, and returns why it may not
-    be used with a layer's constants; None where it may."""
-    candidates = CandidateSet(layer, device, memory)
-    return candidates.built_check(candidate.algorithm, candidate.variant)

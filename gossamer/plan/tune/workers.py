@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 
 from gossamer.device import kernel_cache
 from gossamer.device.base import Device
+from gossamer.device.host import processors
 from gossamer.device.registry import find
 from gossamer.io.process_pool import NoProcessError, ProcessPool
 from gossamer.ops.algorithm import Algorithm, Problem, Variant
@@ -18,6 +19,11 @@ from gossamer.plan.tune import build_tasks
 _ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"), "1")
 """Limits of libraries for linear algebra: each process computes on one processor."""
+_MOST_ON_DEVICE, _MEMORY_EACH = 5, 2**33
+"""Processes that build on the device itself at most, and bytes of the device's memory for each."""
+_MOST = 32
+"""Processes that build without the device at most: one device times no faster than so many build,
+and each takes a few hundred megabytes of the host's memory."""
 
 
 class BuildWorkers(ProcessPool):
@@ -37,7 +43,6 @@ class BuildWorkers(ProcessPool):
                          functools.partial(build_tasks.start, make_device), variables=_ONE_THREAD)
         self._device = device
         self._on_device = on_device
-        self.count = count
 
     def build(self, algorithm: Algorithm, problem: Problem, variant: Variant,
               weights: Weights) -> Future[BuiltElsewhere]:
@@ -46,18 +51,15 @@ class BuildWorkers(ProcessPool):
 
         Candidates are built in the order in which they are submitted. The future of one that waits
         can be cancelled. Its exception is NoProcessError where no process builds the candidate, so
-        that the caller builds it; ProcessEndedError where the process ended while it built; or the
-        error by which building failed.
+        that the caller builds it, which this may raise as well; ProcessEndedError where the process
+        ended while it built; or the error by which building failed.
         """
         candidate = f"{algorithm.name} {variant.config_text} for layer {weights.layer}"
-        if algorithm.vendor or self._on_device:
-            work = algorithm.work_ahead(problem, variant, self._device) if self._on_device else None
-            if work is not None:
-                return self.do(work, candidate)
-            refused: Future[BuiltElsewhere] = Future()
-            refused.set_exception(NoProcessError(
-                f"{algorithm.name} needs {algorithm.vendor} on the device itself"))
-            return refused
+        if self._on_device:
+            work = algorithm.work_ahead(problem, variant, self._device)
+            if work is None:
+                raise NoProcessError(f"{algorithm.name} leaves nothing to other processes")
+            return self.do(work, candidate)
         return self.submit(
             build_tasks.build, algorithm, problem, variant, weights.layer, weights.digest,
             what=f"built {candidate}", on_demand=weights.arrays, then=_received)
@@ -78,3 +80,33 @@ def _received(built: BuiltElsewhere) -> BuiltElsewhere:
     """Takes over the kernels that a process has built."""
     kernel_cache.adopt(built.kernels)
     return built
+
+
+class WorkerPools:
+    """Processes that build candidates of vendors' libraries, which open the device, and processes
+    that build those that skip zeros, which do not.
+
+    pools: the processes, by whether they are for the libraries of vendors.
+    """
+
+    def __init__(self) -> None:
+        self.pools: dict[bool, BuildWorkers] = {}
+
+    def start(self, device: Device, algorithms: Iterable[Algorithm]) -> None:
+        """Starts the processes that are of use for some algorithms, where there are none yet."""
+        if device.build_only is None or processors() == 1:
+            return
+        kinds = {bool(algorithm.vendor) for algorithm in algorithms
+                 if not algorithm.dense or algorithm.vendor}
+        on_device = min(_MOST_ON_DEVICE, processors() - 1,
+                        device.limits.memory_bytes // _MEMORY_EACH)
+        for is_vendor in kinds - self.pools.keys():
+            count = on_device if is_vendor else min(_MOST, processors() - 1)
+            if count:
+                self.pools[is_vendor] = BuildWorkers(device, count, on_device=is_vendor)
+
+    def close(self) -> None:
+        """Ends the processes, and waits until they have ended."""
+        for workers in self.pools.values():
+            workers.close()
+        self.pools.clear()

@@ -160,9 +160,9 @@ def test_an_impossible_budget_is_refused(run: Run, network: Path, seconds: str) 
 def test_where_the_time_of_measuring_went_is_shown(run: Run, network: Path) -> None:
     result = compile_(run, network, "--profile-tuning")
     assert result.exit_code == 0, result.output
-    assert re.search(r"^measuring took [\d.]+ s, of which the device checked or timed \d+%; "
-                     r"[\d.]+ processors were busy$", result.stdout, re.M)
+    assert re.search(r"^measuring took [\d.]+ s, of which the device checked or timed \d+%$",
+                     result.stdout, re.M)
     for stage in ("listing configs", "checking", "timing"):
-        assert re.search(rf"^{stage} +[\d.]+ +\d+% +\d+$", result.stdout, re.M), result.stdout
+        assert re.search(rf"^{stage} +[\d.]+ +\d+%$", result.stdout, re.M), result.stdout
     again = compile_(run, network, "--profile-tuning")
     assert "nothing was measured: all times came from the cache" in again.stdout

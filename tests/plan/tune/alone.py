@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from gossamer.device.base import Device
 from gossamer.ops.algorithm import Algorithm, Variant
 from gossamer.plan.policy import EFFORTS
-from gossamer.plan.prepare import responsive
+from gossamer.plan.prepare import build, responsive
 from gossamer.plan.program import Layer
 from gossamer.plan.tune.build import CandidateBuilds
-from gossamer.plan.tune.cost import BuildCosts, Estimates
+from gossamer.plan.tune.candidates import CandidateSet, WrongNumbersError
+from gossamer.plan.tune.cost import Estimates
 from gossamer.plan.tune.layer_times import Attempt, CandidateGroup, LayerTimes
 from gossamer.plan.tune.memory import CandidateMemory
 from gossamer.plan.tune.profile import TuningProfile
@@ -25,16 +26,18 @@ def measured_alone(layer: Layer, device: Device, pairs: Sequence[tuple[Algorithm
     memory = CandidateMemory(device) if memory is None else memory
     profile = TuningProfile()
     estimates = Estimates(device)
-    ranking = Ranking(estimates, costs := BuildCosts(), EFFORTS["max"])
-    builds = CandidateBuilds(device, memory, profile, costs)
+    ranking = Ranking(estimates, EFFORTS["max"])
+    builds = CandidateBuilds(device, memory, profile)
     sampler = Sampler(device, memory, ranking, builds, samples, profile, [])
-    group = CandidateGroup(layer.problem, layer, [LayerTimes(layer.name)])
+    group = CandidateGroup(layer.problem, layer)
+    group.join(LayerTimes(layer.name))
     attempts = [Attempt(group, algorithm, variant,
                         estimates.model_us(algorithm, layer.problem, variant))
                 for algorithm, variant in pairs]
     memory.reserve_workspace(variant for _, variant in pairs)
     with responsive(), builds.started():
         for attempt in attempts:
+            group.add(attempt)
             builds.begin(attempt)
         while builds.attempts:
             if (done := builds.done()) is None:
@@ -43,3 +46,14 @@ def measured_alone(layer: Layer, device: Device, pairs: Sequence[tuple[Algorithm
                 sampler.try_(*done)
         sampler.sample_left()
     return attempts
+
+
+def why_wrong(candidates: CandidateSet, algorithm: Algorithm, variant: Variant) -> str | None:
+    """Returns why a candidate's numbers are wrong; None where they are right."""
+    state, _ = build(algorithm, candidates.weights, candidates.problem, variant, candidates.device)
+    check = candidates.build_check(algorithm, variant)
+    try:
+        candidates.checked(algorithm, variant, state, check)
+    except WrongNumbersError as error:
+        return str(error)
+    return None

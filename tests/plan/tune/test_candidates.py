@@ -36,7 +36,7 @@ from gossamer.plan.tune.memory import CandidateMemory
 from gossamer.plan.tune.tuner import Tuner
 from gossamer.tensor import default_spec
 from tests.plan.small import images, save, small
-from tests.plan.tune.alone import measured_alone
+from tests.plan.tune.alone import measured_alone, why_wrong
 
 HOST = find("host")
 
@@ -160,7 +160,7 @@ def test_inputs_that_a_candidate_wrote_over_are_brought_anew() -> None:
     measured = results(of, [careless, good, careless, good], memory)
     assert [measurement.failure is None for measurement in measured] == [False, True, False, True]
     for pair, right in ((good, True), (careless, False), (good, True)):
-        assert (CandidateSet(of, HOST, memory).built_check(*pair)() is None) == right
+        assert (why_wrong(CandidateSet(of, HOST, memory), *pair) is None) == right
 
 
 def test_where_there_is_no_memory_inputs_of_other_layers_go(monkeypatch: pytest.MonkeyPatch
@@ -184,7 +184,7 @@ def test_where_there_is_no_memory_inputs_of_other_layers_go(monkeypatch: pytest.
     of, algorithm = layer(), HostIm2col()
     assert of.problem is not None
     variant = next(iter(algorithm.variants(of.problem, HOST)))
-    assert CandidateSet(of, HOST, memory).built_check(algorithm, variant)() is None
+    assert why_wrong(CandidateSet(of, HOST, memory), algorithm, variant) is None
     assert refused and refused[0] > 0
 
 

@@ -16,6 +16,7 @@ from gossamer.plan.tune.check import GUARD, error_of
 from gossamer.plan.tune.device_check import DeviceCheck, handles
 from gossamer.plan.tune.memory import CandidateMemory
 from gossamer.tensor import ROW_MAJOR, Format, TensorSpec, default_spec, pack
+from tests.plan.tune.alone import why_wrong
 
 SPECS = [TensorSpec((5, 7, 6, 5), Format(layout, dtype))
          for layout in ("NCHW", "NHWC", "CHWN") for dtype in ("float32", "float16")]
@@ -170,11 +171,11 @@ def test_candidates_are_checked_on_the_device(checks: DeviceCheck, compiled_devi
                      if algorithm.supports(problem, compiled_device) is None)
     variant = next(iter(algorithm.variants(problem, compiled_device)))
     candidates = CandidateSet(layer, compiled_device, memory)
-    assert candidates.built_check(algorithm, variant)() is None
+    assert why_wrong(candidates, algorithm, variant) is None
     assert len(errors) == 1 and errors[0] is not None and errors[0] < 1e-5
 
     def nothing(*arguments: Buffer) -> None:
         """Writes no output."""
 
     monkeypatch.setattr(type(algorithm), "launch", nothing)
-    assert candidates.built_check(algorithm, variant)() == "wrong numbers (error inf)"
+    assert why_wrong(candidates, algorithm, variant) == "wrong numbers (error inf)"

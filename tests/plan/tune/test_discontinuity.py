@@ -32,6 +32,7 @@ from gossamer.plan.tune.candidates import CandidateSet
 from gossamer.plan.tune.discontinuity import continuous_parts, has_jumps
 from gossamer.tensor import default_spec
 from tests.conftest import is_slow
+from tests.plan.tune.alone import why_wrong
 from tests.plan.tune.jumping_layers import jumping_layer
 
 CHECK = Expression(1, (ExpressionStep("constant", (), (0.0,)),
@@ -120,7 +121,7 @@ def test_random_layers_on_a_device(tmp_path: Path, device: Device, seed: int) ->
                          if algorithm.supports(layer.problem, device) is None)
         candidates = CandidateSet(layer, device)
         variant = next(iter(algorithm.variants(layer.problem, device)))
-        assert candidates.built_check(algorithm, variant)() is None
+        assert why_wrong(candidates, algorithm, variant) is None
 
 
 def _without_a_tap(prepare: Callable[..., Any], seed: int) -> Callable[..., Any]:
@@ -162,7 +163,7 @@ def test_a_dropped_tap_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
                                      reference(part, arrays, layer.weights)[0])
                     for part in (problem, *continuous_parts(problem)))
         variant = next(iter(HostIm2col().variants(problem, host)))
-        refused = candidates.built_check(HostIm2col(), variant)()
+        refused = why_wrong(candidates, HostIm2col(), variant)
         assert (refused is not None) == (error > LARGEST_ERROR["fp32"]), (refused, error)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -19,12 +20,16 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Returns a function that lets so many seconds pass."""
     now = [0.0]
     monkeypatch.setattr(profile, "time", SimpleNamespace(perf_counter=lambda: now[0]))
-    monkeypatch.setattr(profile, "_processor_seconds", lambda: 2 * now[0])
 
     def passes(seconds: float) -> None:
         now[0] += seconds
 
     return passes
+
+
+def seconds_of(summary: dict[str, Any]) -> dict[str, float]:
+    """Returns the seconds of each stage of a summary."""
+    return {row["stage"]: row["seconds"] for row in summary["stages"]}
 
 
 def test_stages_exclude_one_another_and_add_up(clock: Callable[[float], None]) -> None:
@@ -38,15 +43,17 @@ def test_stages_exclude_one_another_and_add_up(clock: Callable[[float], None]) -
             clock(1.0)
         with tuning.stage(TIMING):
             clock(2.0)
-    seconds = {row["stage"]: (row["seconds"], row["count"]) for row in tuning.rows()}
-    assert seconds == {TIMING: (6.0, 2), CHECKING: (3.0, 1), OTHER: (1.0, 1)}
+    clock(100.0)
+    with tuning.whole():
+        clock(5.0)
     summary = tuning.summary()
-    assert (summary["elapsed_s"], summary["device_share"], summary["processors"]) == (10.0, 0.9, 2)
+    assert (summary["elapsed_s"], summary["device_share"]) == (15.0, 9.0 / 15.0)
+    assert seconds_of(summary) == {TIMING: 6.0, OTHER: 6.0, CHECKING: 3.0}
     assert sum(row["share"] for row in summary["stages"]) == pytest.approx(1.0)
-    assert [row["stage"] for row in summary["stages"]] == [TIMING, CHECKING, OTHER]
+    assert [row["seconds"] for row in summary["stages"]] == [6.0, 6.0, 3.0]
 
 
-def test_other_threads_are_counted_apart(clock: Callable[[float], None]) -> None:
+def test_other_threads_do_not_count(clock: Callable[[float], None]) -> None:
     tuning = TuningProfile()
 
     def build() -> None:
@@ -57,9 +64,7 @@ def test_other_threads_are_counted_apart(clock: Callable[[float], None]) -> None
         thread = threading.Thread(target=build)
         thread.start()
         thread.join()
-    rows = {(row["stage"], row["in_background"]): row["seconds"] for row in tuning.rows()}
-    assert rows == {(TIMING, False): 3.0, (OTHER, False): 0.0, ("building", True): 3.0}
-    assert tuning.rows()[-1]["in_background"]
+    assert seconds_of(tuning.summary()) == {TIMING: 3.0, OTHER: 0.0}
 
 
 def test_stages_count_what_raises(clock: Callable[[float], None]) -> None:
@@ -67,7 +72,7 @@ def test_stages_count_what_raises(clock: Callable[[float], None]) -> None:
     with pytest.raises(KeyboardInterrupt), tuning.whole(), tuning.stage(TIMING):
         clock(5.0)
         raise KeyboardInterrupt
-    assert tuning.elapsed == 5.0 and tuning.summary()["device_share"] == 1.0
+    assert (tuning.summary()["elapsed_s"], tuning.summary()["device_share"]) == (5.0, 1.0)
 
 
 def test_a_profile_without_measuring_is_empty(clock: Callable[[float], None]) -> None:
@@ -87,11 +92,8 @@ def test_the_tuner_counts_its_stages(
     with tuner.profile.whole():
         tuner.measure(layer(), [algorithm], paced_device)
     summary = tuner.profile.summary()
-    stages = {row["stage"]: row["count"] for row in summary["stages"]}
-    assert stages[CHECKING] == 2 and stages[TIMING] >= 2
+    assert {CHECKING, TIMING} <= seconds_of(summary).keys()
     assert 0 < summary["device_share"] < 1
-    assert summary["timed_s"] == pytest.approx(tuner.profile.device_us / 1e6) and (
-        summary["timed_s"] > 0)
     warm = paced_tuner()
     with warm.profile.whole():
         warm.measure(layer(), [algorithm], paced_device)

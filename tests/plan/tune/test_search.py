@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,18 +49,17 @@ def test_all_is_requested_before_more_is_measured(
     algorithm, built = Paced("paced", 100.0, 90.0), []
     known(algorithm)
 
-    def waves() -> Iterator[Sequence[MeasurementRequest] | None]:
-        for channels in (4, 8):
-            yield [MeasurementRequest(layer(f"layer{channels}", channels=channels), [algorithm],
-                           paced_device)]
-            built.append(len(algorithm.built))
-        yield None  # a library is still asked
-        yield []
-        yield [MeasurementRequest(layer("last", channels=16), [algorithm], paced_device)]
+    def others() -> list[MeasurementRequest]:
+        built.append(len(algorithm.built))
+        return [request(8), request(16)]
+
+    def request(channels: int) -> MeasurementRequest:
+        return MeasurementRequest(layer(f"layer{channels}", channels=channels), [algorithm],
+                                  paced_device)
 
     tuner = paced_tuner()
-    tuner.measure_network(waves(), "a network")
-    assert built == [0, 0] and tuner.measured == 6
+    tuner.measure_network([request(4)], others, "a network")
+    assert built == [0] and tuner.measured == 6
     tuner.release()
 
 
@@ -85,9 +84,7 @@ LAYERS = [layer(f"layer{channels}", channels=channels) for channels in range(4, 
 @pytest.mark.parametrize(("share", "best_us"), [(0.6, 50.0), (1.0, 100.0)])
 def test_more_configs_are_tried_where_the_first_ones_promise_something(
         share: float, best_us: float, paced_device: PacedDevice,
-        paced_tuner: Callable[..., Tuner], known: Callable[..., None],
-        monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gossamer.plan.tune.search._MORE", 1e9)
+        paced_tuner: Callable[..., Tuner], known: Callable[..., None]) -> None:
     algorithm = Mixed(share)
     known(algorithm)
     tuner = paced_tuner("quick")
@@ -97,20 +94,17 @@ def test_more_configs_are_tried_where_the_first_ones_promise_something(
             each, [algorithm], paced_device)) == pytest.approx(best_us)
 
 
-def test_the_second_round_ends_with_its_time_and_the_next_search_leaves_out_the_same(
+def test_the_next_search_leaves_out_the_same(
         paced_device: PacedDevice, paced_tuner: Callable[..., Tuner],
-        known: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gossamer.plan.tune.search._MORE", 0.0)
-    monkeypatch.setattr("gossamer.plan.tune.search._LEAST_MORE_SECONDS", 0.0)
-    algorithm = Mixed(0.6)
+        known: Callable[..., None]) -> None:
+    algorithm = Mixed(1.0)
     known(algorithm)
     requests = [MeasurementRequest(each, [algorithm], paced_device) for each in LAYERS]
     tuner = paced_tuner("quick")
     tuner.measure_all(requests)
-    assert tuner.measured == 32 and tuner.not_tried > 0
-    *_, last = tuner.measure(LAYERS[1], [algorithm], paced_device)
-    assert last.measured.failure == "not tried: the time for more configs was over"
+    assert 16 <= tuner.measured < 80 and tuner.measured + tuner.not_tried == 80
     tuner.flush()
     again = paced_tuner("quick")
     again.measure_all(requests)
-    assert again.measured == 0 and again.reused == 32
+    assert (again.measured, again.reused, again.not_tried) == (
+        0, tuner.measured, tuner.not_tried)

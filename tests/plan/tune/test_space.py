@@ -64,9 +64,8 @@ class Library(Algorithm):
 class Pools:
     """In place of WorkerPools: processes that do work when they are asked, or fail."""
 
-    def __init__(self, failure: Exception | None, count: int = 2) -> None:
+    def __init__(self, failure: Exception | None) -> None:
         self.pools = {True: self}
-        self.count = count
         self._failure = failure
 
     def start(self, device: Device, algorithms: set[Algorithm]) -> None:
@@ -126,11 +125,10 @@ def test_slow_libraries_are_asked_elsewhere(monkeypatch: pytest.MonkeyPatch, eve
     assert events == (ELSEWHERE if failure is None else []) + HERE
 
 
-@pytest.mark.parametrize(("few", "count"), [(9, 2), (1, 1)])
-def test_few_layers_and_single_processes_are_not_worth_it(
-        monkeypatch: pytest.MonkeyPatch, events: list[str], few: int, count: int) -> None:
-    monkeypatch.setattr(space, "_FEW_LISTED", few)
-    ask(Pools(None, count))
+def test_few_layers_are_not_worth_it(monkeypatch: pytest.MonkeyPatch,
+                                     events: list[str]) -> None:
+    monkeypatch.setattr(space, "_FEW_LISTED", 9)
+    ask(Pools(None))
     assert sorted(events) == sorted(HERE)
 
 

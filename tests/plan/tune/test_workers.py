@@ -13,6 +13,7 @@ import pytest
 
 from gossamer.device import kernel_cache
 from gossamer.device.base import Device
+from gossamer.device.registry import find
 from gossamer.errors import CompileError, GossamerError
 from gossamer.io.process_pool import NoProcessError, ProcessEndedError
 from gossamer.ops.algorithm import Variant
@@ -122,9 +123,11 @@ def test_candidates_that_only_this_process_builds(shared_workers: BuildWorkers,
         pass
 
     weights = weights_of(host)
-    for algorithm, reason in ((Local(), "cannot be sent"), (VendorScripted(), "needs cuBLAS")):
-        with pytest.raises(NoProcessError, match=reason):
-            shared_workers.build(algorithm, PROBLEM, variant(), weights).result(SECONDS)
+    with pytest.raises(NoProcessError, match="cannot be sent"):
+        shared_workers.build(Local(), PROBLEM, variant(), weights).result(SECONDS)
+    with (BuildWorkers(find("host"), 1, on_device=True) as workers,
+          pytest.raises(NoProcessError, match="leaves nothing to other processes")):
+        workers.build(VendorScripted(), PROBLEM, variant(), weights)
 
 
 def test_a_process_that_ends_is_told_with_its_candidate(host: Device) -> None:
@@ -177,11 +180,10 @@ def test_kernels_and_forms_are_those_of_this_process(
 
     monkeypatch.setattr(build_only.nvrtc, "compile_cubin", nothing)
     monkeypatch.setattr(build_only.nvjitlink, "build", nothing)
-    here = build_tasks.KeptWeights(weights.arrays, device, "layer1", weights.digest)
     for (algorithm, chosen), built in zip(pairs, results, strict=True):
-        here.start_candidate()
+        here = build_tasks.KeptWeights(weights.arrays, device, "layer1", weights.digest)
         algorithm.prepare(here, CONVOLUTION, chosen, device)
-        packed = {key: form for key, form in here.used.items() if form is not None}
+        packed = {key: form for key, (_, form) in here.kept.items() if form is not None}
         assert packed.keys() == built.forms.keys(), algorithm.name
         for key, form in packed.items():
             assert form.array.dtype == built.forms[key].array.dtype
