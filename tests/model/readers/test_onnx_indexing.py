@@ -156,7 +156,7 @@ def test_weights_of_a_resize_that_take_too_much_memory(tmp_path: Path) -> None:
     node = helper.make_node("Resize", ["x", "", "", "sizes"], ["y"], "node", mode="cubic")
     graph = load(save(model([node], {"x": (1, 1)}, {"y": 2}, {"sizes": ints(1, 8_000_000)}, 18),
                       tmp_path))
-    with pytest.raises(ModelError, match="Resize 'node': .*of shape .8, 8000000, 6., 2.861 GiB"):
+    with pytest.raises(ModelError, match=r"Resize 'node': .*of shape .8, 8000000, 6., 2\.861 GiB"):
         resolve(graph, 1)
 
 
