@@ -63,8 +63,8 @@ class ValueInfo:
     def called(self) -> ValueInfo:
         """The shape and dtype of the arrays that callers give or get."""
         if self.given is not None:
-            return ValueInfo(self.name, self.given.shape(self.shape),
-                             self.given.array_dtype)
+            return ValueInfo(self.name, self.given.ordered(self.shape), self.given.array_dtype,
+                             self.given.ordered(self.labels))
         return replace(self, dtype=self.returned_dtype or self.dtype, returned_dtype="")
 
 

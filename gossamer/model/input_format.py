@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -24,6 +24,8 @@ from gossamer.tensor import (
 
 if TYPE_CHECKING:
     from gossamer.io.images import Preprocessing
+
+_Dimension = TypeVar("_Dimension", int | None, str)
 
 DTYPES = ("float32", "float16", BFLOAT16, "uint8")
 """The dtypes in which inputs are taken."""
@@ -153,11 +155,12 @@ class InputFormat:
         """Return how memory holds what callers give of an input of so many dimensions."""
         return Format(self.layout if rank == 4 else ROW_MAJOR, self.dtype)
 
-    def shape(self, shape: Sequence[int | None]) -> tuple[int | None, ...]:
-        """Return the shape of the arrays for an input of a shape."""
-        if len(shape) != 4:
-            return tuple(shape)
-        return tuple(shape[axis] for axis in AXES[self.layout])
+    def ordered(self, dimensions: Sequence[_Dimension]) -> tuple[_Dimension, ...]:
+        """Return what is known of each dimension of an input, such as its size, in the order of
+        the arrays' axes."""
+        if len(dimensions) != 4:
+            return tuple(dimensions)
+        return tuple(dimensions[axis] for axis in AXES[self.layout])
 
     def as_network_takes(self, array: np.ndarray) -> np.ndarray:
         """Return what the network takes, float32, for an array that a caller gives."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 from PIL import Image
 from typer.testing import CliRunner
 
@@ -22,7 +22,7 @@ WEIGHTS = {"w": RNG.standard_normal((4, 3, 3, 3)), "v": RNG.standard_normal((5, 
 
 
 def save_network(path, *, nodes=None, inputs=("N", 3, 8, 8), outputs=(("y", ["N", 5]),),
-                 weights=WEIGHTS):
+                 weights=WEIGHTS, dtype=np.float32):
     """Saves a network of one input, by default with five classes for 8x8 photos."""
     nodes = nodes or [
         helper.make_node("Conv", ["x", "w"], ["c"], name="first", pads=[1, 1, 1, 1]),
@@ -31,11 +31,12 @@ def save_network(path, *, nodes=None, inputs=("N", 3, 8, 8), outputs=(("y", ["N"
         helper.make_node("Flatten", ["p"], ["f"]),
         helper.make_node("Gemm", ["f", "v", "b"], ["y"], transB=1),
     ]
+    number_type = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     graph = helper.make_graph(
-        nodes, "tiny", [helper.make_tensor_value_info("x", TensorProto.FLOAT, inputs)],
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        nodes, "tiny", [helper.make_tensor_value_info("x", number_type, inputs)],
+        [helper.make_tensor_value_info(name, number_type, shape)
          for name, shape in outputs],
-        [numpy_helper.from_array(array.astype(np.float32), name)
+        [numpy_helper.from_array(array.astype(dtype), name)
          for name, array in weights.items()])
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
     return path

@@ -55,6 +55,26 @@ def test_run_on_an_array_writes_what_the_network_gives(tiny, tmp_path):
         "names", "tiny.onnx", "x.npy", "y.npy"]
 
 
+def test_a_file_of_float16_is_run_in_float16(photo, tmp_path):
+    net = save_network(tmp_path / "half.onnx", dtype=np.float16)
+    x = RNG.standard_normal((7, 3, 8, 8)).astype(np.float16)
+    np.save(tmp_path / "x.npy", x)
+    words = ("run", net, "--device", "host")
+    written = ("--output", tmp_path / "y.npy")
+    text = succeeds(*words, "--input", tmp_path / "x.npy", *written).stdout
+    assert "input 'x' is taken as Nx3x8x8 float16" in text and "y: 7x5 float16" in text
+    y = np.load(tmp_path / "y.npy")
+    assert y.dtype == np.float16
+    (expected,) = ReferenceEvaluator(str(save_network(tmp_path / "single.onnx"))).run(
+        None, {"x": x.astype(np.float32)})
+    assert normalised_error(y, expected) <= tolerance("network", "fp16")
+    succeeds(*words, "--preprocess", "unit", "--image", photo, *written)
+    assert np.load(tmp_path / "y.npy").dtype == np.float16
+    np.save(tmp_path / "x.npy", x.astype(np.float32))
+    line = fails(2, *words, "--input", tmp_path / "x.npy")
+    assert "has dtype float32, input 'x' takes float16; save it with .astype('float16')" in line
+
+
 def test_run_on_no_image_at_all(tiny, tmp_path):
     np.save(tmp_path / "x.npy", np.zeros((0, 3, 8, 8), np.float32))
     succeeds("run", tiny, "--device", "host", "--input", tmp_path / "x.npy", "--output",

@@ -231,8 +231,9 @@ def _scores(rows):
             for line in json.loads(text)["classes"]]
 
 
-def test_a_network_that_keeps_the_size_of_pictures(tmp_path):
-    net = save_network(tmp_path / "open.onnx", inputs=("N", 3, "H", "W"),
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_a_network_that_keeps_the_size_of_pictures(dtype, tmp_path):
+    net = save_network(tmp_path / "open.onnx", inputs=("N", 3, "H", "W"), dtype=dtype,
                        nodes=[helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])],
                        outputs=(("y", ["N", 4, "H", "W"]),))
     sides = range(5, 15)
@@ -251,7 +252,8 @@ def test_a_network_that_keeps_the_size_of_pictures(tmp_path):
     assert "06.png gives 4x6x7, those before 4x5x6, which make no array" in line
     assert not (tmp_path / "rows.npy").exists()
     succeeds(*words, *files, "-o", tmp_path / "rows.npy", "--size", "8")
-    assert np.load(tmp_path / "rows.npy").shape == (10, 4, 8, 8)
+    y = np.load(tmp_path / "rows.npy")
+    assert y.shape == (10, 4, 8, 8) and y.dtype == dtype
 
 
 def test_a_plan_of_a_network_takes_pictures_in_its_own_form(tiny, folder, tmp_path):

@@ -157,12 +157,18 @@ def _indexing() -> onnx.ModelProto:
 
 def external_files() -> list[dict[str, bytes]]:
     """Returns networks whose weights lie in a file beside them."""
+    files = []
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "file.onnx"
-        # saving changes the model that is saved
-        proto = onnx.ModelProto.FromString(small().SerializeToString())
-        onnx.save_model(proto, path, save_as_external_data=True, location="w.bin", size_threshold=0)
-        return [{"file.onnx": path.read_bytes(), "w.bin": (path.parent / "w.bin").read_bytes()}]
+        data = path.with_name("w.bin")
+        for content in onnx_files():
+            # what is there would be appended to
+            data.unlink(missing_ok=True)
+            onnx.save_model(onnx.ModelProto.FromString(content), path, save_as_external_data=True,
+                            location=data.name, size_threshold=0)
+            files.append({"file.onnx": path.read_bytes(),
+                          **({data.name: data.read_bytes()} if data.exists() else {})})
+    return files
 
 
 def darknet_files() -> list[dict[str, bytes]]:

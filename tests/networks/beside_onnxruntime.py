@@ -6,10 +6,10 @@
 
 The first two commands, which need PyTorch, write the files. The last one plans the first networks
 of them, calls each plan and an ONNX Runtime session of the same file in turn, with one image and
-all threads, and adds a row to the file for each; what is in it is not measured again. Then it
-writes the page of the same name, FILE.md: all networks, and those that a plan of several parts
-computes faster, with the layers that are not ONNX Runtime's. It wants a machine on which nothing
-else runs.
+all threads, and adds a row to the file for each; what is in it is not measured again, so that a run
+that was stopped is continued by the same command. Then it writes the page of the same name,
+FILE.md: all networks, and those that a plan of several parts computes faster, with the layers that
+are not ONNX Runtime's. It wants a machine on which nothing else runs.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from gossamer.bench.call_times import ROUNDS, Load, in_turn
 from gossamer.bench.processors import far_notice, transfer_ns
 from gossamer.bench.rows import checkout_commit, machine, now
 from gossamer.device.registry import find
+from gossamer.errors import GossamerError
 from gossamer.plan.measurement import counted
 from gossamer.plan.part import is_part
 from gossamer.plan.plan import Plan
@@ -42,15 +44,19 @@ _WORST = 1e-4
 
 def measured(path: Path, effort: str, seconds: float) -> dict[str, Any]:
     """Returns the row of a network: the median milliseconds of a call by the plan and by ONNX
-    Runtime over rounds in turn, and the plan's layers that ONNX Runtime does not compute."""
+    Runtime over rounds in turn, the seconds in which the plan was made, and its layers that ONNX
+    Runtime does not compute. Raises ValueError where the two results are too far apart."""
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     (given,) = session.get_inputs()
     shape = [1 if isinstance(size, str) else size for size in given.shape]
     x = np.random.default_rng(0).standard_normal(shape, np.float32)
+    start = time.perf_counter()
     plan = gossamer.compile(str(path), "host", effort=effort)
+    plan.report(1)
+    planning = time.perf_counter() - start
     error = normalised_error(np.asarray(plan(x)), session.run(None, {given.name: x})[0])
     if error > _WORST:
-        raise SystemExit(f"{path}: the results are {error:.1e} apart")
+        raise ValueError(f"the results are {error:.1e} apart, above {_WORST:g}")
     transfers: list[float] = []
     times = in_turn([lambda: lambda: plan(x), lambda: lambda: session.run(None, {given.name: x})],
                     Load(seconds=seconds), lambda: transfers.append(transfer_ns()))
@@ -61,6 +67,7 @@ def measured(path: Path, effort: str, seconds: float) -> dict[str, Any]:
     return {"ms": ours[ROUNDS // 2] / 1e3, "onnxruntime_ms": theirs[ROUNDS // 2] / 1e3,
             "range_ms": [ours[0] / 1e3, ours[-1] / 1e3],
             "onnxruntime_range_ms": [theirs[0] / 1e3, theirs[-1] / 1e3], "error": error,
+            "planning_s": round(planning, 1),
             "own_layers": own_layers(plan), "parts": parts_of(plan),
             "notice": far_notice(transfers)}
 
@@ -76,10 +83,21 @@ def own_layers(plan: Plan) -> list[str]:
             if not is_part(step.layer)]
 
 
+def summary(rows: Sequence[dict[str, Any]]) -> str:
+    """Returns the speeds of all rows in one sentence."""
+    rows = sorted(rows, key=_speed)
+    speeds = [_speed(row) for row in rows]
+    return (f"geometric mean {np.exp(np.mean(np.log(speeds))):.3f}, lowest {speeds[0]:.3f} "
+            f"({rows[0]['name']}), highest {speeds[-1]:.3f} ({rows[-1]['name']}).")
+
+
+def _speed(row: dict[str, Any]) -> float:
+    return row["onnxruntime_ms"] / row["ms"]
+
+
 def page(rows: Sequence[dict[str, Any]]) -> str:
     """Returns the page of the rows."""
-    rows = sorted(rows, key=lambda row: row["onnxruntime_ms"] / row["ms"])
-    speeds = [row["onnxruntime_ms"] / row["ms"] for row in rows]
+    rows = sorted(rows, key=_speed)
     several = [row for row in rows if row["own_layers"]]
     faster = [row for row in several if row["ms"] < row["onnxruntime_ms"]]
     first = rows[0]
@@ -88,17 +106,14 @@ def page(rows: Sequence[dict[str, Any]]) -> str:
         f"{counted(len(rows), 'network')} on {first['machine']}, "
         f"{counted(first['processors'], 'processor')}, batch 1, effort {first['effort']}, beside "
         f"ONNX Runtime {first['onnxruntime']}, in turn, medians of {ROUNDS} rounds. Speed is ONNX "
-        "Runtime's time divided by that of the plan: geometric mean "
-        f"{np.exp(np.mean(np.log(speeds))):.3f}, lowest {speeds[0]:.3f} ({rows[0]['name']}), "
-        f"highest {speeds[-1]:.3f} ({rows[-1]['name']}). {len(several)} plans have layers that "
-        f"ONNX Runtime does not compute, {len(faster)} of these are faster than ONNX Runtime "
-        "alone.", "",
+        f"Runtime's time divided by that of the plan: {summary(rows)} {len(several)} plans have "
+        f"layers that ONNX Runtime does not compute, {len(faster)} of these are faster than ONNX "
+        "Runtime alone.", "",
         "| network | ms | ONNX Runtime's ms | speed | error | own layers |",
         "| --- | --- | --- | --- | --- | --- |",
         *(f"| {row['library']} {row['name']} | {_span(row['ms'], row['range_ms'])} | "
-          f"{_span(row['onnxruntime_ms'], row['onnxruntime_range_ms'])} | {speed:.3f} | "
-          f"{row['error']:.0e} | {len(row['own_layers']) or ''} |"
-          for row, speed in zip(rows, speeds, strict=True))]
+          f"{_span(row['onnxruntime_ms'], row['onnxruntime_range_ms'])} | {_speed(row):.3f} | "
+          f"{row['error']:.0e} | {len(row['own_layers']) or ''} |" for row in rows)]
     if faster:
         lines += ["", "Plans of several parts that are faster than ONNX Runtime alone:", ""]
         lines += [f"- {row['library']} {row['name']}: {counted(row['parts'], 'part')} of ONNX "
@@ -124,7 +139,10 @@ def main() -> int:
     parser.add_argument("--effort", default="quick")
     parser.add_argument("--seconds", type=float, default=3.0,
                         help="of the calls of each of the two, over all rounds")
+    parser.add_argument("--minutes", type=float, default=float("inf"),
+                        help="after which no network is begun")
     options = parser.parse_args()
+    start, failed = time.monotonic(), False
     rows = json.loads(options.output.read_text()) if options.output.exists() else []
     done = {(row["library"], row["name"]) for row in rows}
     for library, name in ((library, name)
@@ -134,20 +152,29 @@ def main() -> int:
         if (library, name) in done or not path.exists() or (
                 options.only not in f"{library} {name}") or len(rows) >= options.most:
             continue
+        if time.monotonic() - start > 60 * options.minutes:
+            print(f"{options.minutes:g} minutes are over; the same command continues", flush=True)
+            break
+        try:
+            times = measured(path, options.effort, options.seconds)
+        except (GossamerError, ValueError) as error:
+            print(f"{library} {name}: {error}", file=sys.stderr, flush=True)
+            failed = True
+            continue
         host = find("host")
-        row = {"library": library, "name": name,
-               **measured(path, options.effort, options.seconds), "effort": options.effort,
+        row = {"library": library, "name": name, **times, "effort": options.effort,
                "machine": machine(host), "processors": host.limits.compute_units,
                "onnxruntime": onnxruntime.__version__, "commit": checkout_commit(),
                "date": now()}
         rows.append(row)
         options.output.write_text(json.dumps(rows, indent=1) + "\n")
         print(f"{library} {name}: {row['ms']:.3g} ms, ONNX Runtime {row['onnxruntime_ms']:.3g} ms, "
-              f"speed {row['onnxruntime_ms'] / row['ms']:.3f}, {len(row['own_layers'])} own layers",
-              flush=True)
+              f"speed {_speed(row):.3f}, {len(row['own_layers'])} own layers, planned in "
+              f"{row['planning_s']:.0f} s", flush=True)
     if rows:
+        print(f"{counted(len(rows), 'network')}: {summary(rows)}")
         options.output.with_suffix(".md").write_text(page(rows))
-    return 0
+    return int(failed)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from gossamer.plan.choose import network_candidates
 from gossamer.plan.part import find_parts
 from gossamer.plan.plan import Plan
 from gossamer.plan.program import Layer
-from tests.model.onnx_models import model, weights
+from tests.model.onnx_models import model, runtime, weights
 from tests.plan.caches import empty_cache
 from tests.plan.small import assert_close, images, small
 
@@ -227,7 +227,7 @@ def test_a_forked_process_has_the_plan() -> None:
     code = """
 import os, numpy as np, gossamer
 from onnx import helper
-from tests.model.onnx_models import model, weights
+from tests.model.onnx_models import model, runtime, weights
 plan = gossamer.compile(
     model([helper.make_node("Conv", ["x", "w"], ["y"])], {"x": ["N", 16, 96, 96]}, {"y": 4},
           {"w": weights(64, 16, 3, 3)}), "host", threads="all")
@@ -267,3 +267,21 @@ def test_a_network_of_signs_keeps_them_exact() -> None:
     for effort in (None, "quick"):
         plan = gossamer.compile(graph, "host", effort=effort)
         np.testing.assert_array_equal(plan(x), own(graph)(x))
+
+
+def test_scales_stay_behind_sums_of_integers() -> None:
+    """A tenth of the sums is rounded to even, where a scale within the weights would round the sums
+    before."""
+    x = np.random.default_rng(0).integers(0, 256, (2, 4, 9, 9)).astype(np.uint8)
+    w = np.random.default_rng(1).integers(-9, 10, (8, 4, 3, 3)).astype(np.int8)
+    one, zero = np.float32(1), np.uint8(0)
+    graph = model([helper.make_node("QLinearConv", ["x", "xs", "xz", "w", "one", "wz", "one", "yz"],
+                                    ["y"], "layer")],
+                  {"x": ["N", 4, 9, 9]}, {"y": 4},
+                  {"xs": np.float32(0.1), "xz": zero, "w": w, "one": one, "wz": np.int8(0),
+                   "yz": np.uint8(128)},
+                  types={"x": onnx.TensorProto.UINT8, "y": onnx.TensorProto.UINT8})
+    plan = gossamer.compile(graph, "host")
+    assert {name for _, name in steps(plan)} == {"onnxruntime"}
+    np.testing.assert_array_equal(plan(x), own(graph)(x))
+    np.testing.assert_array_equal(plan(x), runtime(graph, {"x": x})[0])

@@ -80,7 +80,7 @@ def check(case: Case, network: Callable[[int], onnx.ModelProto] = random_network
     onnx.checker.check_model(proto)
     times = (estimated_times if case.estimated else drawn_times)(case.seed)
     rng = np.random.default_rng([case.seed, 2])
-    shape = case.given.shape((case.batch, *(
+    shape = case.given.ordered((case.batch, *(
         d.dim_value for d in proto.graph.input[0].type.tensor_type.shape.dim[1:])))
     x = (rng.integers(0, 256, shape, np.uint8) if case.given.dtype == "uint8"
          else rng.standard_normal(shape, dtype=np.float32).astype(case.given.dtype))

@@ -8,6 +8,9 @@ from typing import Any
 
 import numpy as np
 
+_ARRAYS = 8
+"""Arrays of a number for each weight that are in memory at once."""
+
 
 def interpolation(size: int, length: int, scale: float, rule: Mapping[str, Any]) -> np.ndarray:
     """Returns the matrix (size, length) of float64 whose product with vectors of `size` elements
@@ -28,9 +31,8 @@ def interpolation(size: int, length: int, scale: float, rule: Mapping[str, Any])
         position = np.zeros(1)
     else:
         position = (x + 0.5) / scale - 0.5
-    stretch = min(scale, 1.0) if rule["antialias"] else 1.0
-    reach = (2 if rule["mode"] == "cubic" else 1) / stretch
-    taps = np.arange(-math.ceil(reach), math.ceil(reach) + 2)
+    stretch, reach = _reach(scale, rule)
+    taps = np.arange(-reach, reach + 2)
     places = np.floor(position)[:, None].astype(np.int64) + taps
     distance = np.abs(position[:, None] - places) * stretch
     weights = _cubic(distance, rule["cubic_coefficient"]) if rule["mode"] == "cubic" else (
@@ -42,6 +44,18 @@ def interpolation(size: int, length: int, scale: float, rule: Mapping[str, Any])
     matrix = np.zeros((size, length))
     np.add.at(matrix, (np.clip(places, 0, size - 1), np.arange(length)[:, None]), weights)
     return matrix
+
+
+def weights_while_computed(length: int, scale: float, rule: Mapping[str, Any]) -> tuple[int, ...]:
+    """Returns the shape of all arrays of float64 together that `interpolation` computes of the
+    weights of each result."""
+    return (_ARRAYS, length, 2 * _reach(scale, rule)[1] + 2)
+
+
+def _reach(scale: float, rule: Mapping[str, Any]) -> tuple[float, int]:
+    """Returns by what distances are multiplied, and how many elements away weights still are."""
+    stretch = min(scale, 1.0) if rule["antialias"] else 1.0
+    return stretch, math.ceil((2 if rule["mode"] == "cubic" else 1) / stretch)
 
 
 def _cubic(distance: np.ndarray, a: float) -> np.ndarray:

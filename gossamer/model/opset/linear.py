@@ -10,7 +10,7 @@ import numpy as np
 from gossamer.expression import apply
 from gossamer.model.graph import Node
 from gossamer.model.opset.definition import define, never_jumps, resolved
-from gossamer.model.opset.interpolation import interpolation
+from gossamer.model.opset.interpolation import interpolation, weights_while_computed
 from gossamer.model.opset.state import InferenceState
 
 _LONGEST_SUMS = {"float32": 4096, "int32": 512, "int64": 512}
@@ -78,9 +78,10 @@ def _resize_linearly_shape(state: InferenceState, node: Node) -> None:
         length = int(factor) if sizes else math.floor(size * factor)
         if not size or not length:
             raise state.unsupported(node, f"resizes dimension {axis} of {size} to {length}")
+        scale = length / size if sizes else float(factor)
         state.check_constant(node, (size, length), "float64")
-        matrices.append((axis, interpolation(
-            size, length, length / size if sizes else float(factor), node.attributes)))
+        state.check_size(node, weights_while_computed(length, scale, node.attributes), "float64")
+        matrices.append((axis, interpolation(size, length, scale, node.attributes)))
     if matrices:
         _multiply(state, node, node.inputs[0], matrices)
     else:

@@ -22,6 +22,9 @@ from gossamer.errors import InputError, UnsupportedError, first_line, one_line
 
 _LOOPS = frozenset(("Loop", "Scan", "SequenceMap"))
 """Operators that may run for ever, or for very long."""
+_INEXACT = ["ConvMulFusion"]
+"""Rewrites of ONNX Runtime that round sums of integers: the scales behind convolutions would become
+factors of the weights."""
 _LARGE = 1024
 """Bytes of a constant that no operator takes as a shape, an axis or another setting."""
 
@@ -101,6 +104,7 @@ class Session:
         try:
             self._session = onnxruntime.InferenceSession(
                 proto.SerializeToString(), options, providers=["CPUExecutionProvider"],
+                disabled_optimizers=_INEXACT,
                 # it would print an error, and try the same again
                 enable_fallback=0)
         except (EncodeError, ValueError):

@@ -152,6 +152,14 @@ def test_resize_by_products(mode: str, coordinates: str, antialias: int, tmp_pat
                       tmp_path))
 
 
+def test_weights_of_a_resize_that_take_too_much_memory(tmp_path: Path) -> None:
+    node = helper.make_node("Resize", ["x", "", "", "sizes"], ["y"], "node", mode="cubic")
+    graph = load(save(model([node], {"x": (1, 1)}, {"y": 2}, {"sizes": ints(1, 8_000_000)}, 18),
+                      tmp_path))
+    with pytest.raises(ModelError, match=r"Resize 'node': .*of shape .8, 8000000, 6., 2\.861 GiB"):
+        resolve(graph, 1)
+
+
 def test_masked_attention_has_no_part(tmp_path: Path) -> None:
     """Softmax of a row of -inf is NaN, which PyTorch's exporters replace by 0."""
     nodes = [helper.make_node("Softmax", ["x"], ["s"], axis=-1),

@@ -86,7 +86,7 @@ NETWORKS: dict[str, Callable[[], Graph]] = {
 def drawn(graph: Graph, given: InputFormat, batch: int) -> list[np.ndarray]:
     """Returns the inputs of a network as callers give them."""
     rng = np.random.default_rng(batch)
-    shape = given.shape((batch, 3, *SIZE))
+    shape = given.ordered((batch, 3, *SIZE))
     x = (rng.integers(0, 256, shape, np.uint8) if given.dtype == "uint8"
          else rng.standard_normal(shape).astype(np.float32))
     x = bfloat16_bits(x) if given.dtype == "bfloat16" else x.astype(given.dtype)
@@ -196,6 +196,7 @@ def test_a_file_of_halves_takes_and_gives_halves(device: Device, tmp_path: Path)
                   types={"x": TensorProto.FLOAT16, "y": TensorProto.FLOAT16})
     plan = gossamer.compile(str(save(proto, tmp_path)), device)
     assert [info.dtype for info in (*plan.inputs, *plan.outputs)] == ["float16", "float16"]
+    assert plan.inputs[0].labels[0] == "N"
     x = np.random.default_rng(0).standard_normal((2, 3, *SIZE)).astype(np.float16)
     y = plan(x)
     assert y.dtype == np.float16
