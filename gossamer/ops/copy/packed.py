@@ -123,15 +123,15 @@ def _may_pack(problem: CopyProblem) -> bool:
         {*PACKED_DTYPES[problem.input.dtype].values} <= {*PACKED_DTYPES[target.dtype].values})
 
 
-def _addresses(side: str, spec: TensorSpec,
+def _addresses(prefix: str, spec: TensorSpec,
                defines: dict[str, object]) -> tuple[int, tuple[int, ...]]:
     """Returns the offset and the strides by which a kernel addresses a tensor, and adds the macros
     that say how it is packed."""
     if not spec.format.is_packed:
-        defines[f"{side}_PLANES"] = 0
+        defines[f"{prefix}_PLANES"] = 0
         return spec.offset, spec.strides
     packed = PackedParts.of(spec)
-    defines[f"{side}_PLANES"], defines[f"{side}_PARTS"] = packed.planes, packed.parts
+    defines[f"{prefix}_PLANES"], defines[f"{prefix}_PARTS"] = packed.planes, packed.parts
     return packed.start, packed.strides
 
 

@@ -175,15 +175,15 @@ class _PipelineLayout(PipelineLayoutBase):
     def __init__(self, problem: BackpropProblem, form: Pipeline) -> None:
         inputs, hidden, _ = problem.sizes
         self.lanes = max(4, 32 // form.block, 1 << (-(-hidden // form.units) - 1).bit_length())
-        side_by_side = max(1, 32 // self.lanes)
-        ahead = max(2, 8 // side_by_side)
+        rows_at_once = max(1, 32 // self.lanes)
+        ahead = max(2, 8 // rows_at_once)
         stride = self.lanes * form.units
         warps = form.threads // 32
         matmul_warps = warps // 4 * 3 if form.apart else warps - 1
         super().__init__(problem, form.block, form.threads, stride, matmul_warps, matmul_warps)
-        step = max(8, side_by_side * ahead)
-        turns = -(-inputs // (8 * self.matmul_warps))
-        capacity = -(-8 * turns // step) * step
+        step = max(8, rows_at_once * ahead)
+        rounds = -(-inputs // (8 * self.matmul_warps))
+        capacity = -(-8 * rounds // step) * step
         self.fetched = -(-capacity // 128) * 4 * form.block
         self.macros.update(APART=form.apart, PER_ITEM=form.units, LANES=self.lanes,
                            CAPACITY=capacity, AHEAD=ahead)

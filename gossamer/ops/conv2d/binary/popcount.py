@@ -266,10 +266,10 @@ def _gpu_cycles(problem: Conv2dProblem, tile: Tile, word_bits: int, device: Devi
     channels = -(-(problem.out_channels // problem.groups) // tile.tile_m) * problem.groups
     groups = (channels * -(-problem.out_height // tile.rows)
               * -(-problem.out_width // tile.columns) * problem.batch)
-    turns = groups / max(device.limits.compute_units, 1)
-    if turns < 4:
-        turns = -(-groups // max(device.limits.compute_units, 1))
+    waves = groups / max(device.limits.compute_units, 1)
+    if waves < 4:
+        waves = -(-groups // max(device.limits.compute_units, 1))
     start, latency, waiting, staging = 3500, 6, 1000, 0.05
     together = tile.work_group // 32 * taps * (_COUNT_CYCLES * counts + _LOAD_CYCLES)
     alone = latency * taps * counts + waiting * chunks
-    return start + max(alone, turns * (together + staging * words * tile.staged(problem)))
+    return start + max(alone, waves * (together + staging * words * tile.staged(problem)))

@@ -96,8 +96,8 @@ class ConvolutionPoolMma(FusionAlgorithm):
         arguments = (
             input_buffer(0), packed, output_buffer(0), convolution.out_channels,
             convolution.height, convolution.width, convolution.out_height, convolution.out_width,
-            pool.out_height, pool.out_width, *convolution.pads[:2], *pool.pads[:2], tiling.strips,
-            tiling.strip_width, tile.height, *given_arguments(weights, layers.given),
+            pool.out_height, pool.out_width, *convolution.pads[:2], *pool.pads[:2], tiling.tiles_x,
+            tiling.tile_width, tile.height, *given_arguments(weights, layers.given),
             *epilogue_arguments(epilogue, weights, 1, convolution.out_channels, prefix=own))
         return State(problem, variant, device, [Launch(
             kernel, tiling.grid, (WORK_GROUP_SIZE, 1, 1), arguments, tiling.shared_bytes)])

@@ -96,20 +96,20 @@ class PoolTiling:
         return -(-self.convolution.channels * self.convolution.kernel[0] // 2) * 2
 
     @property
-    def strips(self) -> int:
-        """Strips of results, each of at most 64 columns of the convolution's outputs."""
+    def tiles_x(self) -> int:
+        """Tiles along a row of results, each of at most 64 columns of convolution outputs."""
         most = (COLUMNS - self.pool.kernel[1]) // self.pool.stride[1] + 1
         return -(-self.pool.out_width // most)
 
     @property
-    def strip_width(self) -> int:
-        """Columns of results of a strip."""
-        return -(-self.pool.out_width // self.strips)
+    def tile_width(self) -> int:
+        """Columns of results of a tile."""
+        return -(-self.pool.out_width // self.tiles_x)
 
     @property
     def grid(self) -> tuple[int, int, int]:
         """Work-groups along x, y and z."""
-        return (self.strips * (self.convolution.out_channels // self.tile.channels),
+        return (self.tiles_x * (self.convolution.out_channels // self.tile.channels),
                 -(-self.pool.out_height // self.tile.height), self.convolution.batch)
 
     @property
@@ -143,9 +143,9 @@ class PoolTiling:
             instructions = steps * (5 + 1.5 * part / 8)
         instructions += _OF_LINE * p.channels * -(-self.advance // 4)
         instructions += _OF_SUM * self.rows * part / 2
-        instructions += _OF_RESULT * -(-self.strip_width * part // (8 * WORK_GROUP_SIZE))
+        instructions += _OF_RESULT * -(-self.tile_width * part // (8 * WORK_GROUP_SIZE))
         issued = instructions / _ISSUED
-        shared = (steps * (2048 + 32 * part) + 16 * self.strip_width * part // 8
+        shared = (steps * (2048 + 32 * part) + 16 * self.tile_width * part // 8
                   * self.pool.kernel[1]) / _SHARED
         shared += _ACCESSES_OF_LINE * p.channels * self.advance + part
         batch = max(max(multiplied, shared, issued) * together, multiplied + issued + _BARRIERS)

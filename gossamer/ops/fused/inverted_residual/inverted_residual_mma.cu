@@ -3,7 +3,7 @@
  * float32 by three products of TF32 numbers.
  *
  * A cluster of CLUSTER work-groups computes TILE_H by TILE_W outputs of all channels. Its
- * work-groups take turns with chunks of CHUNK hidden channels. For each chunk a work-group expands
+ * work-groups share the chunks of CHUNK hidden channels round-robin. For each chunk a work-group expands
  * the pixels under the tile's windows, those in the image only, stores them among zeros,
  * convolves them, and adds their projection to sums in registers, while the next chunk is expanded.
  * Weights are copied to shared memory a chunk ahead. At the end each work-group of a cluster receives

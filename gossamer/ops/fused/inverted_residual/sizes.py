@@ -27,7 +27,7 @@ class BlockTile:
     """The work of a cluster of work-groups.
 
     rows, columns: the outputs of the cluster. chunk: hidden channels that a work-group computes at
-    once, a multiple of 16. cluster: work-groups that take turns with the chunks. warps: warps of a
+    once, a multiple of 16. cluster: work-groups that share the chunks round-robin. warps: warps of a
     work-group. wgmma: 1 where four warps multiply together by wgmma (sm_90a), 0 where each does by
     mma.
     """

@@ -172,8 +172,8 @@ class PopcountChain(FusionAlgorithm):
         chain = _chain(problem)
         assert isinstance(chain, _Chain)
         together = max(1, device.limits.compute_units // _CLUSTER)
-        turns = -(-max(1, chain.products[0].problem.rows) // together)
-        return 1.5 + turns * (0.6 * len(chain.products) + chain.shared_bytes(0) / 1e5)
+        waves = -(-max(1, chain.products[0].problem.rows) // together)
+        return 1.5 + waves * (0.6 * len(chain.products) + chain.shared_bytes(0) / 1e5)
 
     def prepare(self, weights: Weights, problem: FusionProblem, variant: Variant,
                 device: Device) -> State:

@@ -73,10 +73,10 @@ def reason_not_bit_tensor_core(layer: BinaryLayer, device: Device) -> str | None
         return reason
     if (reason := cannot_compile(problem, device)) is not None:
         return reason
-    sides = (problem.height + problem.pads[0] + problem.pads[2],
-             problem.width + problem.pads[1] + problem.pads[3])
-    if max(sides) >= LARGEST_DISTANCE:
-        return f"its image has {max(sides)} rows or columns, {LARGEST_DISTANCE - 1} at most"
+    padded_sizes = (problem.height + problem.pads[0] + problem.pads[2],
+                    problem.width + problem.pads[1] + problem.pads[3])
+    if max(padded_sizes) >= LARGEST_DISTANCE:
+        return f"its image has {max(padded_sizes)} rows or columns, {LARGEST_DISTANCE - 1} at most"
     channels = problem.channels // problem.groups
     if problem.groups > 1 and channels % min(_WORD_BITS):
         return (f"a group has {channels} channels: the channels of each group must fill words "

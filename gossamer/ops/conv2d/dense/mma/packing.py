@@ -53,7 +53,7 @@ def packed_lines(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem,
     rows = weight.reshape(groups, per_group, -1, *problem.kernel).transpose(0, 1, 3, 4, 2)
     padded = np.zeros((groups, lines, stages * PIECES * vector), np.float32)
     padded[:, :per_group, :problem.depth] = rows.reshape(groups, per_group, -1)
-    # axes: group, block, quarter, fragment, side, stage, piece, value
+    # axes: group, block, lane % 4, fragment, value of a pair, stage, piece, value
     split = padded.reshape(groups, -1, 4, vector // 2, 2, stages, PIECES, vector)
     ordered = split.transpose(0, 5, 1, 3, 2, 4, 6, 7).reshape(
         groups, stages, -1, PIECES, PIECES, vector)

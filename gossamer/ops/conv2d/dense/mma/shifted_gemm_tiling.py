@@ -115,7 +115,7 @@ CYCLES_PER_MICROSECOND = 1750
 """Clock rate of an H200, on which the following were fitted to times of the 3x3 layers of ResNet-50
 in batches of 64 and 8."""
 _START_US = 2.6
-_TURN, _TURN_SHARE = 25, 0.59
+_ISSUE_CYCLES, _ISSUE_SHARE = 25, 0.59
 """Cycles from a product of a warpgroup to its next one, and the share of the product's own."""
 _COPY = 35
 """Cycles in which the work-items that copy runs copy a piece of 16 bytes each."""
@@ -186,4 +186,4 @@ def _cycles(problem: Conv2dProblem, tile: ShiftedTile, units: int) -> float:
     slices = stages // (problem.kernel[0] * problem.kernel[1])
     return (_TILE + slices * pieces / _COPIED_PIECES * _COPY
             + stages * tile.slice // 16
-            * max(units * product, of_a_group * (_TURN + _TURN_SHARE * product)))
+            * max(units * product, of_a_group * (_ISSUE_CYCLES + _ISSUE_SHARE * product)))

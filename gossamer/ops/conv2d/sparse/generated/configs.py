@@ -166,7 +166,7 @@ def configs(problem: Conv2dProblem, limits: Limits, halves: bool = False,
 
     In a large batch the best with prefetch warps, with k_groups and with neither come first, since
     the model distinguishes these worst. The best of each kind (channels, k_groups, prefetch warps)
-    follow, in turns with configs like the first ones but with other tiles, other numbers of
+    follow, alternating with configs like the first ones but with other tiles, other numbers of
     staggered entries or longer stages. The config with the shortest code comes last, unless it is
     among these, for where little time may go into building.
     """
@@ -212,8 +212,8 @@ def _configs(problem: Conv2dProblem, limits: Limits, halves: bool,
                      and length(config) <= most_lines), key=expected)
     # min takes the first of equals: one that is in the list already
     shortest = min([*first.values(), *best, *others, *rated], key=length)
-    turns = (config for pair in zip_longest(best, others) for config in pair if config)
-    return tuple(dict.fromkeys([*first.values(), *turns, shortest]))
+    alternating = (config for pair in zip_longest(best, others) for config in pair if config)
+    return tuple(dict.fromkeys([*first.values(), *alternating, shortest]))
 
 
 def _all(problem: Conv2dProblem, limits: Limits, halves: bool) -> Iterator[GeneratedConfig]:
@@ -339,5 +339,5 @@ def _tiles(problem: Conv2dProblem, halves: bool) -> Iterator[tuple[int, int, int
 
 
 def _parts(size: int) -> list[int]:
-    """Returns the lengths of the parts when a side is cut into 1, 2, ... equal parts."""
+    """Returns the lengths of the parts when a length is cut into 1, 2, ... equal parts."""
     return list(dict.fromkeys(-(-size // count) for count in range(1, size + 1)))

@@ -119,12 +119,12 @@ class DirectSparseCompiled(Algorithm):
         device = state.device
         side_count = len(state.launches[1:state.data])
         streams = device.side_streams(stream, side_count) if side_count else []
-        for side in streams:
-            device.wait(side, stream)
-        for step, side in zip(state.launches, [stream, *streams], strict=False):
-            step.run(device, inputs, outputs, None, side)
-        for side in streams:
-            device.wait(stream, side)
+        for side_stream in streams:
+            device.wait(side_stream, stream)
+        for step, side_stream in zip(state.launches, [stream, *streams], strict=False):
+            step.run(device, inputs, outputs, None, side_stream)
+        for side_stream in streams:
+            device.wait(stream, side_stream)
         for step in state.launches[1 + len(streams):]:
             step.run(device, inputs, outputs, None, stream)
 

@@ -87,7 +87,7 @@ class BatchTile:
     def geometry(self, problem: Conv2dProblem, limits: Limits) -> Geometry | None:
         """Returns how the input is staged, or None where the windows of a tile do not fit into
         shared memory three times: for the chunk that is multiplied and for the next two."""
-        sides = [(points - 1) * stride + (size - 1) * dilation + 1
+        patch = [(points - 1) * stride + (size - 1) * dilation + 1
                  for points, stride, size, dilation in zip(
                      (self.sets * self.height, self.width), problem.stride, problem.kernel,
                      problem.dilation, strict=True)]
@@ -97,7 +97,7 @@ class BatchTile:
         for stages, fewest in ((6, 4), (5, 3), (4, 2), (3, 1)):
             for chunk in range(min(_MOST_CHUNK, channels), min(fewest, channels) - 1, -1):
                 phases = -(-channels // chunk)
-                geometry = Geometry(sides[0], sides[1], -(-channels // phases),
+                geometry = Geometry(patch[0], patch[1], -(-channels // phases),
                                     min(stages, phases))
                 if geometry.nbytes <= most:
                     return geometry
@@ -166,9 +166,10 @@ class DirectSparseMma(Algorithm):
         if problem.outputs[0].size == 0:
             yield variant_of(problem, BatchTile(1, 1, 1, 1, 1, 1, 1), "tf32")
             return
-        # in turn, so that a search of a few has some of each precision
-        for in_turn in zip_longest(*(self._of(precision, problem, device) for precision in KINDS)):
-            yield from filter(None, in_turn)
+        # precisions alternate, so that a search of a few variants has some of each
+        for one_of_each in zip_longest(
+                *(self._of(precision, problem, device) for precision in KINDS)):
+            yield from filter(None, one_of_each)
 
     def _of(self, precision: str, problem: Conv2dProblem, device: Device) -> list[Variant]:
         """Returns the variants of a precision, the one expected to be fastest first."""
@@ -277,7 +278,8 @@ def _cost(problem: Conv2dProblem, shape: BatchTile, kind: Kind, geometry: Geomet
     tiles_x, tiles_y = shape.tiles_of(problem)
     groups = (tiles_x * tiles_y * -(-problem.batch // kind.images) * row_groups
               * problem.groups)
-    in_turn = -(-groups // max(limits.compute_units, 1))
-    at_once = min(in_turn, shape.blocks_per_unit) * blocks * shape.parts * shape.sets / 4
+    groups_per_unit = -(-groups // max(limits.compute_units, 1))
+    at_once = min(groups_per_unit, shape.blocks_per_unit) * blocks * shape.parts * shape.sets / 4
     start = 1500 + 128 * geometry.stage_rows / 27
-    return in_turn * group * (1 + 0.4 / at_once) + start * -(-in_turn // shape.blocks_per_unit)
+    waves = -(-groups_per_unit // shape.blocks_per_unit)
+    return groups_per_unit * group * (1 + 0.4 / at_once) + start * waves

@@ -134,8 +134,7 @@ def dealt(blocks: list[TileBlock], together: int, warps_a_block: int) -> list[Ti
 
 def _arranged(blocks: list[TileBlock], warps_a_block: int) -> list[TileBlock]:
     """Returns the blocks of a work-group in an order in which its schedulers have similar sums of
-    work: warp w multiplies block (w + turn) modulo their number and belongs to scheduler w
-    modulo 4."""
+    work. With n blocks, warp w multiplies block (w + w // n) % n and belongs to scheduler w % 4."""
     warps = np.arange(warps_a_block * len(blocks))
     warps_of = np.zeros((4, len(blocks)))
     np.add.at(warps_of, (warps % 4, (warps + warps // len(blocks)) % len(blocks)), 1)

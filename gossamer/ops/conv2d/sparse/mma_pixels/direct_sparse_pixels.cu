@@ -16,7 +16,7 @@
  *
  * A warp multiplies a block's steps for FRAGMENTS fragments; WARPS_P warps share a tile, PARTS
  * warps the steps. All warps and work-groups write their sums of one row tile and one fragment to one
- * of the work-groups, which adds them up; the work-groups take turns. */
+ * of the work-groups, which adds them up; the work-groups are dealt them round-robin. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 /* 1: x, y and the epilogue's tensor operands are 16-bit floats; 0: they are floats, which are

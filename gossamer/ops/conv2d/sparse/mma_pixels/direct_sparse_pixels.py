@@ -147,7 +147,7 @@ def _runnable(limits: Limits) -> list[PixelTile]:
 
 def _fitting(problem: Conv2dProblem, precision: str, limits: Limits) -> list[PixelTile]:
     """Returns the shapes that the device can run, those expected to be fastest first. The sizes of
-    clusters take turns, since the cost of a cluster is only known by measuring."""
+    clusters alternate, since the cost of a cluster is only known by measuring."""
     by_size: dict[int, list[PixelTiling]] = defaultdict(list)
     for shape in _runnable(limits):
         divided = PixelTiling(problem, shape, precision)
@@ -155,7 +155,8 @@ def _fitting(problem: Conv2dProblem, precision: str, limits: Limits) -> list[Pix
             by_size[shape.cluster].append(divided)
     in_order = (sorted(of_size, key=lambda divided: cycles(divided, limits))
                 for of_size in by_size.values())
-    return [divided.shape for in_turn in zip_longest(*in_order) for divided in in_turn if divided]
+    return [divided.shape for one_of_each in zip_longest(*in_order)
+            for divided in one_of_each if divided]
 
 
 def _variant(problem: Conv2dProblem, shape: PixelTile, precision: str) -> Variant:
@@ -255,7 +256,7 @@ class _PixelTables:
 
 def _dealt(blocks: list[np.ndarray], lengths: list[int], together: int) -> list[np.ndarray]:
     """Returns the blocks in an order in which every `together` successive ones have about the same
-    total length: from the longest on they go to the work-groups in turn, back and forth."""
+    total length: from the longest on they are dealt to the work-groups, back and forth."""
     groups = len(blocks) // together
     order = np.argsort(-np.array(lengths), kind="stable").reshape(together, groups)
     order[1::2] = order[1::2, ::-1]

@@ -235,7 +235,7 @@ _MASK_BITS = 16
 """Bits of a mask for the rows of a window, and as many for its columns."""
 
 _LOOP = 10
-"""Instructions of a turn of the loop that do not depend on its columns."""
+"""Instructions of an iteration of the loop that do not depend on its columns."""
 
 _STORE = 30
 """Instructions that storing one point takes."""
