@@ -21,8 +21,9 @@ DTYPES = ("float32", "int32", "int64", "int8", "uint8", "int16", "uint16", "bool
 class ElementwiseProblem(Problem):
     """An expression that is evaluated for every element of the broadcast shape.
 
-    operands: spec of each input of the expression. constants: indices of the operands that are
-    constants, stored in the weights as `operand<i>`; the others are run-time inputs, in order.
+    operands: spec of each input of the expression.
+    constants: indices of the operands that are constants, stored in the weights as `operand<i>`;
+    the others are run-time inputs, in order.
     dtypes: dtype of each output of the expression; a conversion to bool tests for nonzero, one of
     floats to integers truncates.
     formats: for each run-time input the one format in which every variant reads it, such as the

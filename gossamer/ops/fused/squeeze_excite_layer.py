@@ -22,9 +22,11 @@ class SqueezeExciteLayer:
     """A squeeze-and-excite layer: each channel of an image is scaled by a number, its gate, which
     two small products make of the means of all channels.
 
-    squeeze: the product that makes few numbers of the means. excite: the one that makes the gates
-    of these. scale: what is made of an element, of its channel's gate, which is the first operand,
-    and of the same elements of other tensors. tensors: the sources of these tensors.
+    squeeze: the product that makes few numbers of the means.
+    excite: the one that makes the gates of these.
+    scale: what is made of an element, of its channel's gate, which is the first operand, and of the
+    same elements of other tensors.
+    tensors: the sources of these tensors.
     """
 
     squeeze: Conv2dProblem

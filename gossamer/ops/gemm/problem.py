@@ -19,6 +19,7 @@ class GemmProblem(Problem):
     """The product y[i, j] = epilogue(sum over k of x[i, k] * weight[j, k]), where j is the channel.
 
     The constants are `weight` of shape (columns, depth) and the epilogue's channel operands.
+
     facts: what is known of the values of each run-time input; empty where nothing is.
     result: what is known of the values of the output where they are few; else REAL.
     """

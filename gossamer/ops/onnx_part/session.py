@@ -48,11 +48,13 @@ class ComputingError(InputError):
 class Session:
     """A model that is ready to run with ONNX Runtime on the host.
 
-    model: the model's bytes. constants: values of inputs of the model that are the same in each
-    call, by the inputs' numbers. shapes: those of all inputs, where they are the same in each call.
-    threads: threads of an operator, 0 for as many as ONNX Runtime takes by itself. optimised:
-    whether ONNX Runtime may rewrite the model. spinning: whether threads keep their processors
-    while they wait for work, also between runs. profiled: whether times of nodes are taken.
+    model: the model's bytes.
+    constants: values of inputs of the model that are the same in each call, by the inputs' numbers.
+    shapes: those of all inputs, where they are the same in each call.
+    threads: threads of an operator, 0 for as many as ONNX Runtime takes by itself.
+    optimised: whether ONNX Runtime may rewrite the model.
+    spinning: whether threads keep their processors while they wait for work, also between runs.
+    profiled: whether times of nodes are taken.
     inputs, outputs: how many values a run takes and gives.
     Raises UnsupportedError that says why ONNX Runtime does not run it.
     """

@@ -18,6 +18,7 @@ class Member:
     """One of the devices of a plan or of a group of plans.
 
     Two members may have the same plan, and are two workers then.
+
     problem: why the device is left out; empty where it takes part.
     """
 

@@ -61,8 +61,10 @@ class Head:
 class DarknetNetwork:
     """A graph to which the layers of a .cfg are appended one by one.
 
-    build: what makes the graph. weights: the numbers of the layers.
-    input: what the first layer reads. layers: what each layer gives, as Darknet counts them.
+    build: what makes the graph.
+    weights: the numbers of the layers.
+    input: what the first layer reads.
+    layers: what each layer gives, as Darknet counts them.
     heads: the detecting layers.
     """
 

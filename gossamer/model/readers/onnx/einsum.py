@@ -51,8 +51,8 @@ def _parsed(node: OnnxNode) -> tuple[list[Term], Term]:
 class _Product:
     """The product of two values of an Einsum.
 
-    index: number of the second value, for names. later: the dimensions that the result or later
-    values have, over which it does not sum.
+    index: number of the second value, for names.
+    later: the dimensions that the result or later values have, over which it does not sum.
     """
 
     def __init__(self, node: OnnxNode, index: int, later: Iterable[str]) -> None:

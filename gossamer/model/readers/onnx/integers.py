@@ -81,9 +81,9 @@ class Sums:
 class Integers:
     """The quantised values of a file while it is read.
 
-    centred: by the name of a value of integers the float value that stands for it. scaled, sums: by
-    the name of a float value the integers of which it is made. probe: the shapes and dtypes of
-    values.
+    centred: by the name of a value of integers the float value that stands for it.
+    scaled, sums: by the name of a float value the integers of which it is made.
+    probe: the shapes and dtypes of values.
     """
 
     def __init__(self, probe: Probe) -> None:

@@ -105,10 +105,12 @@ def compute(layer: BinaryLayer, constants: Constants, variant: Variant,
 class Constants:
     """A layer's constants as they are computed with.
 
-    words: signs of the weights (groups, M/groups, words of a group * R * S). base: what the
-    accumulators of each output (M, E, F) begin with. outside: words of pixels outside of the image
-    (words, planes). alphas: magnitude of each channel's weights.
-    thresholds: in place of the epilogue, where it has them. operands: the epilogue's constants.
+    words: signs of the weights (groups, M/groups, words of a group * R * S).
+    base: what the accumulators of each output (M, E, F) begin with.
+    outside: words of pixels outside of the image (words, planes).
+    alphas: magnitude of each channel's weights.
+    thresholds: in place of the epilogue, where it has them.
+    operands: the epilogue's constants.
     """
 
     words: np.ndarray

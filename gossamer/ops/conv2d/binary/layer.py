@@ -25,7 +25,8 @@ class BinaryLayer:
     """A convolution of signs as algorithms on bits compute it.
 
     convolution: its expression has one result, or two, of which the first is written as float32 and
-    the second as packed words. padding: the value of the pixels outside of the image, -1, 0 or 1.
+    the second as packed words.
+    padding: the value of the pixels outside of the image, -1, 0 or 1.
     """
 
     convolution: Conv2dProblem

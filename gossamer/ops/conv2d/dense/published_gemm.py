@@ -25,9 +25,11 @@ _MOST_GROUPS = 65535
 class Product:
     """Products c = a * b of row-major matrices.
 
-    rows, columns: those of c. depth: columns of a and rows of b. members: products, whose matrices
-    follow one another; those of a repeat after `a_members`. b_stride, c_stride: elements between
-    rows. first: elements of c before the first result.
+    rows, columns: those of c.
+    depth: columns of a and rows of b.
+    members: products, whose matrices follow one another; those of a repeat after `a_members`.
+    b_stride, c_stride: elements between rows.
+    first: elements of c before the first result.
     """
 
     rows: int

@@ -33,7 +33,8 @@ class BottleneckTables:
     similar columns; what the next layer reads is in that order, too. The last layer's are in theirs
     from tile to tile, and within a tile such that a lane's four results are neighbours.
 
-    divided: the block in tiles. arrays: the constants of the fusion.
+    divided: the block in tiles.
+    arrays: the constants of the fusion.
     """
 
     def __init__(self, divided: BottleneckTiling, arrays: Mapping[str, np.ndarray]) -> None:

@@ -50,9 +50,12 @@ in a cycle."""
 class BottleneckTile:
     """The work of a work-group.
 
-    rows: rows of its outputs. fragment_stride: an eighth of their columns, which is the distance
-    between two pixels of a fragment. chunk: channels of the input that shared memory holds at once,
-    a multiple of 32. tiles: tiles of 16 output channels that share their columns. warps: its warps.
+    rows: rows of its outputs.
+    fragment_stride: an eighth of their columns, which is the distance between two pixels of a
+    fragment.
+    chunk: channels of the input that shared memory holds at once, a multiple of 32.
+    tiles: tiles of 16 output channels that share their columns.
+    warps: its warps.
     transposed: 1 where the first layer skips zeros too, for which its input is transposed in shared
     memory; 0 where it multiplies all channels.
     """
@@ -67,8 +70,12 @@ class BottleneckTile:
 
 @dataclass(frozen=True)
 class Fragments:
-    """How warps share a layer. fragments: those that a warp multiplies at once, an even number.
-    groups: groups of so many in a tile. blocks: blocks of output channels."""
+    """How warps share a layer.
+
+    fragments: those that a warp multiplies at once, an even number.
+    groups: groups of so many in a tile.
+    blocks: blocks of output channels.
+    """
 
     fragments: int
     groups: int

@@ -47,9 +47,12 @@ _MOVED = 32.0
 class _Division:
     """How the work on an image is divided.
 
-    layer: the layer. pixels: pixels of an image. width: channels of 16 bytes. cluster: work-groups
-    of an image. warps: warps of a work-group. most_shared: bytes of shared memory that a
-    work-group may have.
+    layer: the layer.
+    pixels: pixels of an image.
+    width: channels of 16 bytes.
+    cluster: work-groups of an image.
+    warps: warps of a work-group.
+    most_shared: bytes of shared memory that a work-group may have.
     """
 
     layer: SqueezeExciteLayer

@@ -53,8 +53,12 @@ _BYTES_PER_MICROSECOND = 4.26e6
 
 @dataclass(frozen=True)
 class PoolTile:
-    """A config. height: rows of results of a work-group. channels: its output channels. wgmma: 1
-    where its warps multiply together by wgmma (sm_90a), 0 where each does by mma."""
+    """A config.
+
+    height: rows of results of a work-group.
+    channels: its output channels.
+    wgmma: 1 where its warps multiply together by wgmma (sm_90a), 0 where each does by mma.
+    """
 
     height: int
     channels: int

@@ -38,11 +38,13 @@ class Block:
     """A 1x1 convolution that expands the channels, a depthwise convolution, and a 1x1 convolution
     that projects them, one after another.
 
-    problem: the fusion. expand: the first convolution, which may be that of a network's image and
-    then has larger windows; None where the block begins with the depthwise one, as a separable
-    convolution does. depthwise, project: the others. excite: the squeeze-and-excite layer between
-    these; None where there is none. given: what makes the image of what the network's callers give,
-    such as bytes in NHWC; None where that is the image itself.
+    problem: the fusion.
+    expand: the first convolution, which may be that of a network's image and then has larger
+    windows; None where the block begins with the depthwise one, as a separable convolution does.
+    depthwise, project: the others.
+    excite: the squeeze-and-excite layer between these; None where there is none.
+    given: what makes the image of what the network's callers give, such as bytes in NHWC; None
+    where that is the image itself.
     """
 
     problem: FusionProblem

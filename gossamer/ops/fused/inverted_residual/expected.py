@@ -47,11 +47,12 @@ class _OneImage:
     an H200, which they explain to within 12% (root mean square), and in float32 to 330 times of
     tiles alone, to within 13%.
 
-    latency: in which a work-group begins, loads its first inputs and stores its results. member:
-    those that each further work-group of a cluster adds to it. crowded: the share of it by which
-    each further work-group of a multiprocessor delays the others. phase: those of a phase besides
-    its instructions. first, fetched: bytes that a multiprocessor receives in a cycle before the
-    first chunk, which for the most part come while the kernel before still runs, and later.
+    latency: in which a work-group begins, loads its first inputs and stores its results.
+    member: those that each further work-group of a cluster adds to it.
+    crowded: the share of it by which each further work-group of a multiprocessor delays the others.
+    phase: those of a phase besides its instructions.
+    first, fetched: bytes that a multiprocessor receives in a cycle before the first chunk, which
+    for the most part come while the kernel before still runs, and later.
     stalled, issued: the time of a phase by what a warp waits in it, and by what a scheduler issues.
     """
 
@@ -75,11 +76,13 @@ class _SeveralImages:
     64 in float16 on an H200: the tiles that are expected first take 352 us together, the best 345.
     In float32 they are those of an earlier fit.
 
-    latency: in which a work-group begins, loads its first inputs and stores its results. cluster:
-    those that a cluster adds to it. stalled: the time of a phase by what a warp waits in it. phase:
-    cycles of a phase besides. shared: the time of a phase by its accesses to shared memory.
-    fetched: bytes that a multiprocessor receives from the L2 cache in a cycle. issued: the time of
-    a phase by its instructions.
+    latency: in which a work-group begins, loads its first inputs and stores its results.
+    cluster: those that a cluster adds to it.
+    stalled: the time of a phase by what a warp waits in it.
+    phase: cycles of a phase besides.
+    shared: the time of a phase by its accesses to shared memory.
+    fetched: bytes that a multiprocessor receives from the L2 cache in a cycle.
+    issued: the time of a phase by its instructions.
     """
 
     latency: float = 2400.0
@@ -99,8 +102,10 @@ _SEVERAL_IMAGES = {"fp16": _SeveralImages(), "tf32": _SeveralImages(),
 class ChunkWork:
     """Describes what the work-groups of a launch do.
 
-    phases: those of a chunk of hidden channels. cluster: work-groups of a cluster. own_chunks:
-    chunks of a work-group. weight_bytes: bytes of the weights of a chunk.
+    phases: those of a chunk of hidden channels.
+    cluster: work-groups of a cluster.
+    own_chunks: chunks of a work-group.
+    weight_bytes: bytes of the weights of a chunk.
     """
 
     phases: tuple[Phase, ...]

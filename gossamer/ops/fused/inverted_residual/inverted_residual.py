@@ -46,7 +46,9 @@ _PRODUCTS = 400.0
 class Tile:
     """The outputs of a work-group, and the hidden channels that it computes at once.
 
-    rows, columns: the outputs. chunk: hidden channels. work_group: work-items.
+    rows, columns: the outputs.
+    chunk: hidden channels.
+    work_group: work-items.
     """
 
     rows: int
@@ -106,7 +108,10 @@ class Tile:
 
 
 class _FusedBlock(FusionAlgorithm, abc.ABC):
-    """A block as one kernel. expands: whether the block begins with an expansion."""
+    """A block as one kernel.
+
+    expands: whether the block begins with an expansion.
+    """
 
     expands: ClassVar[bool]
 

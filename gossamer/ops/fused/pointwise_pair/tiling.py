@@ -36,8 +36,12 @@ _START_CYCLES = 4000
 
 @dataclass(frozen=True)
 class PairTile:
-    """A config. inputs: slots for the first layer's input. slots: slots for slices. weight_slots:
-    slots for the weights of slices; 0 where all are kept."""
+    """A config.
+
+    inputs: slots for the first layer's input.
+    slots: slots for slices.
+    weight_slots: slots for the weights of slices; 0 where all are kept.
+    """
 
     inputs: int
     slots: int

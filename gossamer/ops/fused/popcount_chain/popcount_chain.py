@@ -49,7 +49,10 @@ _NEVER = 2**28
 
 @dataclass(frozen=True)
 class _Product:
-    """A product of a chain. part: number of its problem among the fusion's parts."""
+    """A product of a chain.
+
+    part: number of its problem among the fusion's parts.
+    """
 
     part: int
     problem: GemmProblem
@@ -104,8 +107,10 @@ class _Product:
 
 @dataclass(frozen=True)
 class _Chain:
-    """Products of which each reads the one before it. signs: what makes signs of floats before the
-    first one; None where it reads packed words."""
+    """Products of which each reads the one before it.
+
+    signs: what makes signs of floats before the first one; None where it reads packed words.
+    """
 
     signs: Expression | None
     products: tuple[_Product, ...]

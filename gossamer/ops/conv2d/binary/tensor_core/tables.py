@@ -31,12 +31,13 @@ _NEVER = 2**28
 class Tables:
     """The tables of a layer for words of `word_bits` bits.
 
-    unit: channels of a unit, which one warp or, for wgmma, one warpgroup computes. Channel
-    quarter * (unit / 4) + 2 * i + e of a unit is column 8 * i + 2 * quarter + e of its products, as
-    a lane with number `quarter` of its four has the columns 2 * quarter and the next of each 8.
-    units: units of a group of channels. together: units of a work-group, whose weights lie side by
-    side in each step. steps: steps of 256 bits of an inner product, with those added at the end
-    that make it a multiple of what a work-group takes at once.
+    unit: channels of a unit, which one warp or, for wgmma, one warpgroup computes. Channel quarter
+    * (unit / 4) + 2 * i + e of a unit is column 8 * i + 2 * quarter + e of its products, as a lane
+    with number `quarter` of its four has the columns 2 * quarter and the next of each 8.
+    units: units of a group of channels.
+    together: units of a work-group, whose weights lie side by side in each step.
+    steps: steps of 256 bits of an inner product, with those added at the end that make it a
+    multiple of what a work-group takes at once.
     by_registers: whether lanes load weights from memory in the order of mma.sync's operands; else
     the tensor cores read them, in 8 x 128 bits at a time.
     """

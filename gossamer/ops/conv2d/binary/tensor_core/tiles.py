@@ -33,8 +33,9 @@ _STATIC_BYTES = 2048
 class Tile(abc.ABC):
     """The work of a work-group.
 
-    instruction: name of the tensor cores' instruction. path: the kernel's file, whose name without
-    the suffix is its function. architectures: those that it is built for.
+    instruction: name of the tensor cores' instruction.
+    path: the kernel's file, whose name without the suffix is its function.
+    architectures: those that it is built for.
     """
 
     instruction: ClassVar[str]
@@ -163,8 +164,10 @@ class MmaTile(Tile):
     """The work of a work-group whose warps multiply by mma.sync.
 
     warps_p, warps_c, warps_k: warps along the output pixels, the output channels and the inner
-    product. tiles_p: tiles of 16 pixels of a warp. tiles_c: tiles of 8 channels of a warp, an even
-    number. stages: parts of shared memory, each of which holds some steps of each warp.
+    product.
+    tiles_p: tiles of 16 pixels of a warp.
+    tiles_c: tiles of 8 channels of a warp, an even number.
+    stages: parts of shared memory, each of which holds some steps of each warp.
     blocks_per_unit: work-groups that a multiprocessor is to hold at once.
     """
 
@@ -238,11 +241,12 @@ class WgmmaTile(Tile):
     """The work of a work-group whose warpgroups multiply by wgmma, with all weights of its channels
     in shared memory.
 
-    tile_c: output channels of a work-group. warpgroups: warpgroups that multiply, which take tiles
-    of 64 output pixels in turn. copiers: 1 where two more warps for each of them copy the inputs, 0
-    where they do so themselves. stages: parts of shared memory of a warpgroup, each of which holds
-    some steps. blocks_per_unit: work-groups that a multiprocessor is to hold at once. halo: 1 where
-    each of these parts holds all inputs of a tile instead, copied once for all taps.
+    tile_c: output channels of a work-group.
+    warpgroups: warpgroups that multiply, which take tiles of 64 output pixels in turn.
+    copiers: 1 where two more warps for each of them copy the inputs, 0 where they do so themselves.
+    stages: parts of shared memory of a warpgroup, each of which holds some steps.
+    blocks_per_unit: work-groups that a multiprocessor is to hold at once.
+    halo: 1 where each of these parts holds all inputs of a tile instead, copied once for all taps.
     """
 
     instruction = "wgmma"
