@@ -37,8 +37,9 @@ def epilogue_macros(epilogue: Epilogue, *, tensor_dtype: str = "float32",
     EPILOGUE2(value, second, channel, index) rewrites a float and sets another one, and
     EPILOGUE2_4 does so for four.
 
-    tensor_dtype: dtype of the tensor operands, "float32" or "float16". prefix: begins the names of
-    the macros, and in lower case those of the parameters, in a kernel that has several epilogues.
+    tensor_dtype: dtype of the tensor operands, "float32" or "float16".
+    prefix: begins the names of the macros, and in lower case those of the parameters, in a kernel
+    that has several epilogues.
     """
     return dict(_macros(epilogue, tensor_dtype, one_channel, prefix))
 
@@ -131,11 +132,11 @@ def _body(expression: Expression, variable: str, operands: Sequence[str], second
 def epilogue_arguments(epilogue: Epilogue, weights: Weights, first_tensor_input: int,
                        channels: int, *, prefix: str = "", multiple: int = 4
                        ) -> list[Argument | Callable[..., Argument]]:
-    """Returns the kernel arguments that match EPILOGUE_PARAMETERS. Channel operands are padded to
-    a multiple of 4 values so that they can be read as vectors.
+    """Returns the kernel arguments that match EPILOGUE_PARAMETERS. Channel operands are padded to a
+    multiple of 4 values so that they can be read as vectors.
 
-    prefix: begins the names of the channel operands among the weights. multiple: the multiple of 4
-    to which channel operands are padded.
+    prefix: begins the names of the channel operands among the weights.
+    multiple: the multiple of 4 to which channel operands are padded.
     """
     arguments: list[Argument | Callable[..., Argument]] = []
     tensor = first_tensor_input

@@ -30,7 +30,11 @@ def sums_integers(facts: tuple[ValueFacts, ...], weights: WeightsInfo) -> bool:
 def precision_of_products(facts: tuple[ValueFacts, ...], weights: WeightsInfo,
                           result: ValueFacts) -> str:
     """Returns the least precise of the precisions in which a layer that sums products gives what it
-    gives in float32. facts: of its run-time inputs. result: of its output."""
+    gives in float32.
+
+    facts: of its run-time inputs.
+    result: of its output.
+    """
     if not facts or not in_float16(facts[0]) or not in_float16(weights.facts):
         return "fp32"
     return "fp16" if all(map(in_float16, (*facts, result))) else "tf32"

@@ -30,8 +30,11 @@ def makes_image(part: Problem) -> bool:
 
 
 def image_macros(image: TensorSpec, given: ElementwiseProblem | None) -> dict[str, object]:
-    """Returns the macros that image.h takes. image: as the kernel reads it. given: what makes the
-    image's numbers of that; None where that is its numbers."""
+    """Returns the macros that image.h takes.
+
+    image: as the kernel reads it.
+    given: what makes the image's numbers of that; None where that is its numbers.
+    """
     numbers = Epilogue() if given is None else Epilogue(
         given.expression, ("channel",) * len(given.constants))
     return {"IMAGE_TYPE": _TYPES[image.dtype], "IMAGE_HALVES": int(image.dtype == "float16"),

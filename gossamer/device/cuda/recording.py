@@ -74,10 +74,11 @@ class Recorder:
               events: Sequence[driver.CUevent] = (), *, as_in_plan: bool = False) -> CudaGraph:
         """Returns a graph of repeated executions of some work.
 
-        stream: where the graph replays if its call names none. events: where there are any, those
-        that are recorded before the first and after the last execution. as_in_plan: whether kernels
-        that may begin early do so, in all executions but the first of each ten; else each execution
-        waits for the end of the one before.
+        stream: where the graph replays if its call names none.
+        events: where there are any, those that are recorded before the first and after the last
+        execution.
+        as_in_plan: whether kernels that may begin early do so, in all executions but the first of
+        each ten; else each execution waits for the end of the one before.
         """
         device = self._device
         capture = _Capture(self._stream_of_thread(), SideStreams(device.create_stream))

@@ -168,8 +168,9 @@ def _epilogue_facts(static: StaticGraph, node: Node, x: ValueFacts, rows: np.nda
                     sums: ValueFacts, facts: Sequence[ValueFacts]) -> list[ValueFacts]:
     """Returns the facts of an epilogue's result, of which a sign is not 0 where no sum is.
 
-    x: facts of the values that the rows of the weights are multiplied by. sums: those of the
-    products' sums. facts: those of the node's inputs.
+    x: facts of the values that the rows of the weights are multiplied by.
+    sums: those of the products' sums.
+    facts: those of the node's inputs.
     """
     expression = node.attributes["epilogue"]
     (result,) = expression_facts(expression, [sums, *facts[2:]])

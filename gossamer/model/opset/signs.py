@@ -43,9 +43,11 @@ def is_never_zero(expression: Expression, values: ValueFacts, weight: np.ndarray
     False where that is not known: for factors other than -1 and 1, or -1, 0 and 1, and for weights
     other than plus and minus one number a channel.
 
-    values: facts of the factors of the weights. weight: (M, ...). operands: one value a channel for
-    each further input of the expression; None for those that are known at run time only. exact:
-    whether the sums are computed without rounding, in whatever order.
+    values: facts of the factors of the weights.
+    weight: (M, ...).
+    operands: one value a channel for each further input of the expression; None for those that are
+    known at run time only.
+    exact: whether the sums are computed without rounding, in whatever order.
     """
     rows = np.abs(weight.reshape(len(weight), -1).astype(np.float64))
     depth = rows.shape[1]

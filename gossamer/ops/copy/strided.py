@@ -52,8 +52,8 @@ def copy_launches(device: Device, itemsize: int, walk: StridedLoops,
                   target: Argument | Callable[..., Argument], into: str = "") -> list[Launch]:
     """Returns the launches (none or one) that execute the loops.
 
-    itemsize: bytes of an element. into: "float16" or "float32" where elements of the other type are
-    converted to that type.
+    itemsize: bytes of an element.
+    into: "float16" or "float32" where elements of the other type are converted to that type.
     Raises ValueError for more than six dimensions that cannot be merged.
     """
     if 0 in walk.sizes:
@@ -119,7 +119,8 @@ def _widen(itemsize: int, offsets: tuple[int, int],
 def widest_element(itemsize: int, counts: Iterable[int]) -> int:
     """Returns the bytes of the widest element of which all these are whole numbers of elements.
 
-    itemsize: bytes of an element of the tensors. counts: sizes, strides and offsets in elements.
+    itemsize: bytes of an element of the tensors.
+    counts: sizes, strides and offsets in elements.
     """
     common = math.gcd(*counts) * itemsize
     return max(nbytes for nbytes in ELEMENTS if nbytes >= itemsize and common % nbytes == 0)

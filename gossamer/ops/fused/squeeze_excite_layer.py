@@ -48,7 +48,8 @@ class SqueezeExciteLayer:
 def layer_within(problem: FusionProblem, first: int, x: Source) -> SqueezeExciteLayer | None:
     """Returns some parts of a fusion as a squeeze-and-excite layer; None where they are others.
 
-    first: the number of the first of the parts. x: the source of the image.
+    first: the number of the first of the parts.
+    x: the source of the image.
     """
     mean, squeeze, excite, scale = problem.parts[first:first + PARTS]
     if not is_image_mean(mean) or not isinstance(scale, ElementwiseProblem):

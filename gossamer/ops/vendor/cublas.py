@@ -197,7 +197,8 @@ class Multiplication:
                  residual: int | None = None) -> None:
         """Queues the product of device memory at these addresses on a stream (its handle).
 
-        workspace: address of memory for the offer's workspace. residual: address of C.
+        workspace: address of memory for the offer's workspace.
+        residual: address of C.
         """
         a_layout, b_layout, d_layout = self._layouts
         beta, c = (ZERO, d) if residual is None else (ONE, residual)

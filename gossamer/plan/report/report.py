@@ -229,9 +229,11 @@ def make_report(program: Program, device: Device, timings: Sequence[Timing] | No
                 builds: Sequence[BuildCost | None] | None = None) -> Report:
     """Returns the report of a program.
 
-    timings: the times of its steps, where they were profiled. end_to_end: the time of one
-    execution. comparison: the comparison with baseline plans. accuracy: the error on calibration
-    inputs. builds: the cost of preparing each step for this plan, where that was done.
+    timings: the times of its steps, where they were profiled.
+    end_to_end: the time of one execution.
+    comparison: the comparison with baseline plans.
+    accuracy: the error on calibration inputs.
+    builds: the cost of preparing each step for this plan, where that was done.
     """
     rows = _rows(program, comparison.why if comparison else "", builds)
     if timings is not None:

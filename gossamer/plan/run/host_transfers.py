@@ -91,8 +91,10 @@ class HostTransfers:
         for it and fills contiguous results. It is called before the next execution is queued, and
         inputs in page-locked memory stay as they are until then.
 
-        results: arrays for the outputs, by name. bound: the graph of a bound call, whose arrays are
-        always the same; else the results are new. execute: executes the program on a stream.
+        results: arrays for the outputs, by name.
+        bound: the graph of a bound call, whose arrays are always the same; else the results are
+        new.
+        execute: executes the program on a stream.
         steps: queues what a graph of the program consists of; None where none can be captured.
         """
         sources = {name: self._source(name, array) for name, array in inputs.items()}

@@ -95,8 +95,9 @@ class Part:
 def chosen_size(rows: Sequence[int], left_s: float, times: Mapping[int, float]) -> tuple[int, int]:
     """Returns the batch size that goes next, and how many of the waiting parts go with it.
 
-    rows: the images of each part, in the order in which they go. left_s: seconds until the first of
-    them is due. times: seconds of each batch size.
+    rows: the images of each part, in the order in which they go.
+    left_s: seconds until the first of them is due.
+    times: seconds of each batch size.
     """
     best: tuple[bool, float, int, int] | None = None
     for size, seconds in sorted(times.items()):

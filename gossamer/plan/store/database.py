@@ -279,10 +279,11 @@ class _Busy(OSError):
 
 @contextlib.contextmanager
 def _connected(path: Path, mode: str, *, exclusive: bool = False) -> Iterator[sqlite3.Connection]:
-    """Opens a data base and begins a transaction, which ends without effect unless the body
-    commits it. Raises OSError or BadFile.
+    """Opens a data base and begins a transaction, which ends without effect unless the body commits
+    it. Raises OSError or BadFile.
 
-    mode: "ro", "rw", or "rwc" to create it and to write. exclusive: keeps all others out.
+    mode: "ro", "rw", or "rwc" to create it and to write.
+    exclusive: keeps all others out.
     """
     kind = "EXCLUSIVE" if exclusive else "IMMEDIATE" if mode == "rwc" else "DEFERRED"
     try:

@@ -36,8 +36,11 @@ class BadFile(Exception):
 
 
 def candidate_key(problem: str, source: str, measured: Measurement) -> str:
-    """Returns the key of a candidate's line. problem: its problem's key. source: identifies what
-    its algorithm runs."""
+    """Returns the key of a candidate's line.
+
+    problem: its problem's key.
+    source: identifies what its algorithm runs.
+    """
     name, *others = measured.candidate_key
     return f"{problem} {name} {source} {json.dumps(others)}"
 
@@ -55,8 +58,11 @@ def problem_of(key: str) -> str:
 
 
 def encode(problem: str, source: str, measured: Measurement) -> dict[str, Any]:
-    """Returns a measurement as JSON values. problem: its problem in words. source: as for
-    candidate_key()."""
+    """Returns a measurement as JSON values.
+
+    problem: its problem in words.
+    source: as for candidate_key().
+    """
     line = {"problem": problem, "source": source, **vars(measured)}
     line.update(inputs=list(measured.inputs), outputs=list(measured.outputs))
     if measured.error is not None and not math.isfinite(measured.error):

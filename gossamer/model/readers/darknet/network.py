@@ -91,9 +91,12 @@ class DarknetNetwork:
         return self.as_image(section, self.before(section))
 
     def layer(self, section: Section, index: int, key: str) -> Layer:
-        """Returns what a layer gives, as images. index: its number, or where negative its distance
-        before the section. key: the option that names it. Raises ModelError where no earlier layer
-        has it."""
+        """Returns what a layer gives, as images.
+
+        index: its number, or where negative its distance before the section.
+        key: the option that names it.
+        Raises ModelError where no earlier layer has it.
+        """
         number = index if index >= 0 else section.index + index
         if not 0 <= number < section.index:
             raise section.error(f"{key} names layer {index}, and {section.index} layers come "

@@ -18,8 +18,9 @@ def known_branch(
     """Returns the condition of an If, and the nodes and initializers that take its place; None
     where the condition is not known, or the branch does not fit into the graph.
 
-    parts: what knows of shapes; without it only constants are known. taken: names of values outside
-    of the branch. Raises ModelError where nodes of the branch form a cycle.
+    parts: what knows of shapes; without it only constants are known.
+    taken: names of values outside of the branch.
+    Raises ModelError where nodes of the branch form a cycle.
     """
     name = next(iter(node.input), "")
     if (constant := graph.constants.get(name)) is not None:
@@ -48,7 +49,8 @@ def _branch(node: onnx.NodeProto, truth: bool, taken: Container[str], file: str
     output of the If, and the branch's initializers; None where it has names that are already taken,
     or not as many outputs.
 
-    truth: the condition. taken: names of values outside.
+    truth: the condition.
+    taken: names of values outside.
     """
     name = "then_branch" if truth else "else_branch"
     graph = next((attribute.g for attribute in node.attribute if attribute.name == name), None)

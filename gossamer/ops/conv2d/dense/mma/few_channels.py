@@ -82,8 +82,11 @@ class FewChannelsMma(Algorithm):
 
     def launches(self, weights: Weights, problem: Conv2dProblem, variant: Variant, device: Device,
                  image: Mapping[str, object], given: Sequence[Argument]) -> list[Launch]:
-        """Returns the launch, or none where there is nothing to compute. image: the macros of the
-        image. given: the arguments of what makes its numbers."""
+        """Returns the launch, or none where there is nothing to compute.
+
+        image: the macros of the image.
+        given: the arguments of what makes its numbers.
+        """
         if variant.outputs[0].size == 0:
             return []
         rows, columns = variant["rows"], variant["columns"]
