@@ -18,8 +18,9 @@ from gossamer.errors import CompilerEndedError
 from gossamer.io.process_pool import NoProcessError, ProcessEndedError, ProcessPool
 
 _MOST, _HERE = 48, 3
-"""Other processes at most, each of which takes about fifty megabytes of the host's memory besides
-what they share, and kernels that this process compiles at the same time beside them."""
+"""The most processes that compile, and kernels that this process compiles at the same time itself.
+These are rules of thumb: each process takes about 50 MB of the host's memory that it does not share
+with others."""
 _NICE = 5
 """How much the processes stand back behind the one that asks, which times meanwhile."""
 

@@ -37,7 +37,8 @@ class _Capture:
 
 
 _TOGETHER = 10
-"""Executions that are captured one after another where kernels may begin early."""
+"""Executions that are captured one after another where kernels may begin early. By this rule of
+thumb all but a tenth of the executions begin as they do in a plan, and recording takes little."""
 
 
 class Recorder:

@@ -15,7 +15,8 @@ from gossamer.plan.measurement import counted
 from gossamer.plan.program import Step
 
 FEW_ZEROS = 0.9
-"""Density up to which a layer is reported on for its zeros even where none are skipped."""
+"""Density up to which a report has a line on a layer's zeros even where none are skipped. It is a
+rule of thumb."""
 _NOT_TRIED = "not tried: "
 
 Row = Mapping[str, Any]

@@ -22,15 +22,17 @@ from gossamer.device.base import Buffer, Device
 from gossamer.device.host import processors
 
 _PIECE_BYTES = 2**20
-"""The least that one of several threads copies, which takes twice as long as starting it."""
+"""The fewest bytes that one of several threads copies. Copying them takes twice as long as starting
+a thread on the host of an H200; elsewhere only the speed of large inputs depends on it."""
 _PIECES = 4
-"""Pieces of an array, each for a thread. Measured on the host of an H200, two or four copy 10 MB in
-0.57 ms, one in 0.86 and eight in 0.74; more and smaller pieces take longer."""
+"""Pieces of an array, each for a thread. On the host of an H200 two or four copy 10 MB in 0.57 ms,
+one in 0.86 and eight in 0.74; more and smaller pieces take longer. On another host the copies are
+as right, and perhaps not as fast."""
 _PAGE_BYTES = 4096
 """Pieces begin at multiples of it."""
 _MOST_STAGED_BYTES = 2**28
-"""Largest array that gets page-locked memory, of which a machine has little; larger ones are copied
-by the driver."""
+"""Bytes of the largest array that gets page-locked memory, of which a machine has little; the
+driver copies larger ones. The number is a rule of thumb."""
 
 
 @dataclass

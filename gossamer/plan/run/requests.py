@@ -25,7 +25,8 @@ from gossamer.plan.run.device_workers import BatchTask, Member
 from gossamer.plan.run.lanes import Begin, Collect, Finish, Lanes
 
 _GAIN = 1.05
-"""How many times as many images a second a larger batch has to compute to be used."""
+"""Factor by which a larger batch has to compute more images a second to be used: a rule of thumb
+for what repeated measurements of a plan differ by."""
 
 
 class Request:

@@ -157,6 +157,7 @@ class Pipeline:
         return launches_of(problem, device, kernel, layout)
 
 
+# The forms are tried in this order on every device; the order is a rule of thumb.
 FORMS = (
     Pipeline(8, 384, 0, 4), Pipeline(8, 256, 0, 4), Pipeline(8, 384, 1, 4),
     Pipeline(8, 320, 0, 4), Pipeline(8, 384, 0, 2), Pipeline(4, 384, 0, 4),

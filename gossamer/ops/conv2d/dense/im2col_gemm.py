@@ -34,7 +34,7 @@ from gossamer.tensor import TensorSpec
 _SOURCE = Path(__file__).with_name("im2col_gemm.cl")
 _SUM_SOURCE = Path(__file__).with_name("split_sum.cl")
 _CYCLES_PER_MICROSECOND = 1750
-"""Clock rate of the GPU to which the estimate was fitted."""
+"""Clock rate of the multiprocessors of an H200 under load, to which `_gpu_us` was fitted."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,8 @@ TILES = (
     Tile(16, 32, 32, 4, 4, slice_k=4),
     Tile(16, 16, 64, 4, 4, slice_k=16),
 )
-"""The tiles that are offered."""
+"""The tiles that are offered. They were chosen by times on an H200; on every device each tile that
+fits may be measured."""
 
 _SPLITS = (2, 4, 8, 16)
 """Numbers of work-groups that may share the K range of a tile."""
@@ -100,9 +101,10 @@ _PROCESSOR_COST = {
     (256, 32, 8): 2.4, (64, 32, 16): 3.0, (256, 16, 8): 3.0, (32, 32, 16): 3.1, (128, 128, 8): 3.7,
     (16, 32, 32): 4.0, (32, 32, 32): 4.2, (16, 16, 64): 6.2, (256, 128, 8): 9.0,
     (128, 256, 8): 9.0}
-"""Relative time of a multiply-add on a processor, by tile_p, tile_m and tile_k; fitted to the
-layers of SqueezeNet on PoCL, where the better one of the first two tiles that it gives takes 11%
-longer than each layer's best."""
+"""Relative time of a multiply-add on a processor, by tile_p, tile_m and tile_k. It was fitted to
+the layers of SqueezeNet under PoCL on two cores with AVX-512, where the better one of the first two
+tiles that it gives takes 11% longer than each layer's best. On another processor only the order in
+which tiles are tried follows from these three numbers."""
 _PROCESSOR_STORE = 30
 """Time of storing a result, as a multiple of that of a multiply-add."""
 _PROCESSOR_SHARE = 0.11

@@ -19,7 +19,8 @@ from gossamer.ops.weights import Weights
 
 _ROW_FLOATS = 512
 """Pixels that a product should have at least: from there on the arithmetic dominates the cost of a
-nonzero. With many more the im2col matrix would not stay in the caches."""
+nonzero. With many more the im2col matrix would not stay in the caches. The number is a rule of
+thumb, on any processor."""
 
 
 class SparseIm2col(Algorithm):

@@ -36,6 +36,8 @@ _CLUSTERS = 4
 """Sizes of clusters that are offered."""
 _MOST_IMAGES = 65535
 """Work-groups that a grid may have along y."""
+# The rates below are rules of thumb for an H200. On another device only the order in which sizes of
+# clusters are tried follows from them.
 _LATENCY, _CLUSTER_LATENCY = 4000.0, 1000.0
 """Cycles of a work-group besides the words that it reads and writes, and those that the barriers of
 a cluster add."""

@@ -9,6 +9,9 @@ from typing import NamedTuple
 
 from gossamer.device.limits import Limits
 
+# The rates of blocks with squeeze-and-excite hold for an H200; how those of other blocks were
+# fitted is said below. On another device only the order in which tiles are tried follows from all
+# of them: the tuner corrects the scale of an algorithm's estimates by what it measures.
 _PHASE = 150.0
 """Cycles that a phase takes besides its instructions, with the barrier behind it."""
 _FETCHED = 40.0

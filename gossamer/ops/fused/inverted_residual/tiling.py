@@ -18,6 +18,8 @@ from gossamer.ops.fused.inverted_residual.expected import (
 from gossamer.ops.fused.inverted_residual.sizes import DEPTHS, ROWS, WARPGROUP_WARPS, BlockSizes
 from gossamer.ops.mma_precisions import CYCLES_OF_PRODUCT
 
+# How many sums fit the registers was found by compiling for sm_80, sm_90a and sm_100: with more the
+# compiler spills. On another architecture it may spill with fewer, and kernels are slower.
 _MOST_SUMS = 96
 """Sums of the projection that fit the registers of a work-item."""
 _MOST_EXCITED_SUMS = 48
@@ -48,6 +50,8 @@ _OUTPUTS_AT_ONCE = (1, 2, 4, 7, 8)
 _FEW_TAPS, _FEW_WARPS = 9, 8
 """Taps of a filter, and warps of a multiprocessor, up to which four rows of outputs are convolved
 at once."""
+# The cycles below hold for an H200. On another device only the order in which tiles are tried
+# follows from them.
 _LOADED = {"fp16": 4.0, "tf32": 4.0, "fp32": 16.0}
 """Cycles of a scheduler for loading a tile of 16 pixels, or the weights of 16 channels, for a step
 of input channels; in float32 with splitting each number."""

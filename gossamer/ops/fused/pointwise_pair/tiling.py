@@ -24,14 +24,17 @@ _SLOTS = ((2, 6), (2, 4), (2, 3), (1, 4), (2, 2), (1, 3), (1, 2))
 device memory, and more slots have more of it under way."""
 _OFFERED = 3
 
-# the rates below are assumed, not measured
+# The rates below are assumed for an H200, not measured. On any device only the order in which tiles
+# are tried follows from them.
 _BYTES_PER_MICROSECOND, _COPIED_PER_MICROSECOND = 4.0e6, 5.5e6
-"""Bytes that device memory moves, and those that all multiprocessors copy from the L2 cache."""
+"""Bytes in a microsecond: those that device memory moves, and those that all multiprocessors copy
+from the L2 cache."""
 _RATE = 0.7
 """Share of the tensor cores' rate that is reached."""
 _OF_SLICE = 1000
-"""Cycles of a slice of a tile that are not hidden: of its epilogue and barriers."""
+"""Cycles of the epilogue and the barriers of a slice, which nothing hides."""
 _START_CYCLES = 4000
+"""Cycles before the first product and after the last store."""
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,8 @@ from gossamer.ops.weights import Weights
 
 _SOURCE = Path(__file__).with_name("few_channels.cu")
 _SHAPES = ((8, 16), (4, 16), (8, 32), (4, 32), (16, 16))
-"""Rows and columns of outputs of a work-group, the columns a multiple of 16."""
+"""Rows and columns of outputs of a work-group, the columns a multiple of 16. They are tried in this
+order, whatever the device, which is a rule of thumb."""
 _MOST_CHANNELS = 4
 _MOST_DEPTH = 192
 """Numbers of a window whose lines are filled, beyond which reading the image again costs little."""

@@ -45,7 +45,9 @@ _MOST_CHUNK = 16
 _RESERVED_BYTES = 1024
 """Bytes of shared memory that the system reserves for each work-group of a multiprocessor."""
 _CONFLICTS = 1.1
-"""Time of reads of shared memory, as a multiple of the time without bank conflicts."""
+"""Time of reads of shared memory, as a multiple of the time without bank conflicts, in the tables
+of pruned layers of AlexNet and ResNet-50. Only the order in which shapes are tried follows from
+it."""
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,9 @@ _SHAPES = tuple(PixelTile(*numbers) for numbers in (
     (2, 2, 7, 1, 6, 4),
     (2, 4, 1, 2, 4, 1), (1, 4, 1, 4, 2, 1), (2, 2, 1, 4, 2, 1), (1, 2, 1, 8, 2, 1),
     (2, 2, 7, 1, 4, 1)))
+"""The shapes that are offered. The best of them is expected within 1.6% of the best of 1134 shapes,
+on average over 24 pruned layers, by the model of an H200 in tiling.py; on every device each shape
+that fits may be measured."""
 
 
 class DirectSparsePixels(Algorithm):
