@@ -14,8 +14,8 @@ from gossamer.ops.packed import result_dtype
 _BOUNDS: dict[str, Callable[[Sequence[float]], float]] = {
     **dict.fromkeys(("add", "sub"), sum),
     **dict.fromkeys(("neg", "abs", "relu", "min", "max"), max)}
-"""For each function that makes integers of integers, how the magnitudes of its arguments bound that
-of its result."""
+"""For each function that makes integers of integers: the bound on its result's magnitude, computed
+from the magnitudes of its arguments."""
 _LARGEST_OF_FLOAT16 = 2**11
 """Integers up to this are exact in float16."""
 
@@ -24,7 +24,7 @@ _LARGEST_OF_FLOAT16 = 2**11
 class BinaryLayer:
     """A convolution of signs as algorithms on bits compute it.
 
-    convolution: its expression has one result, or two, of which the first is written as float32 and
+    convolution: its expression has one result or two. Of two, the first is written as float32 and
     the second as packed words.
     padding: the value of the pixels outside of the image, -1, 0 or 1.
     """

@@ -106,7 +106,7 @@ the layers of SqueezeNet under PoCL on two cores with AVX-512, where the better 
 tiles that it gives takes 11% longer than each layer's best. On another processor only the order in
 which tiles are tried follows from these three numbers."""
 _PROCESSOR_STORE = 30
-"""Time of storing a result, as a multiple of that of a multiply-add."""
+"""Time of storing a result, as a multiple of the time of a multiply-add."""
 _PROCESSOR_SHARE = 0.11
 """Share of a processor's rate of multiply-adds that is reached where their relative time is 1."""
 

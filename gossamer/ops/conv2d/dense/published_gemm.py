@@ -43,7 +43,7 @@ class Product:
 
 
 def cannot_multiply(rows: int, members: int, limits: Limits) -> str | None:
-    """Returns the reason why the kernel cannot compute so many products of so many rows each; None
+    """Returns the reason why the kernel cannot compute these products; None
     where it can."""
     if not any(_shared_bytes(depth) <= limits.shared_bytes for depth in _DEPTHS):
         return f"needs {_shared_bytes(_DEPTHS[-1])} bytes of shared memory"

@@ -27,7 +27,7 @@ _SHARE = 0.9
 were measured under PoCL on two cores with AVX-512; on another processor only the order in which
 configs are tried follows from them."""
 _STORE = 30
-"""Time of storing a result, as a multiple of that of a multiply-add."""
+"""Time of storing a result, as a multiple of the time of a multiply-add."""
 _FIND = 0.002
 """Microseconds in which a work-item finds where a tap of one pixel lies."""
 

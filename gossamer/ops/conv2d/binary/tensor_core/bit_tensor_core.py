@@ -102,7 +102,7 @@ def tiles_and_words(layer: BinaryLayer, device: Device) -> Iterator[tuple[Tile, 
 
 
 def output_layouts(layer: BinaryLayer, word_bits: int) -> tuple[str, ...]:
-    """Returns the layouts of the output, of which the last is packed where the result is a sign."""
+    """Returns the layouts of the output. The last one is packed where the result is a sign."""
     packs = layer.form.output is not None and words_are_whole(layer.convolution, word_bits)
     return ("NHWC", "NCHW", f"packed{word_bits}") if packs else ("NHWC", "NCHW")
 

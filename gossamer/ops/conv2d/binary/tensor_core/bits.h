@@ -109,8 +109,8 @@ INLINE int counted_in(const Operand &operand)
 }
 
 /* Loads a lane's part of a pixel's step. `words` is the address of the pixel in the line of the
- * word that the lane holds: word number lane % 4, of which it has both halves, or with 32 bits
- * also the word four lines below. */
+ * word that the lane holds: word number lane % 4: both halves of it, or with words of 32 bits also
+ * the word four lines below. */
 INLINE Operand load_operand(const uchar *words, int line_bytes)
 {
     Operand operand;

@@ -42,7 +42,8 @@
 /* Lines of which a work-item copies one at a time, and the taps that it loads at once. */
 #define LINES_AT_ONCE (COPIERS ? 1 : 2)
 #define TAPS (LINES / LINES_AT_ONCE % 6 == 0 ? 6 : WORDS / 2)
-/* Warps that copy need fewer registers than those that multiply 256 channels, who take theirs. */
+/* Producer warps, which copy, need fewer registers than warps that multiply 256 channels, and give
+ * them up to these (setmaxnreg). */
 #define MOVES_REGISTERS (COPIERS && TILE_C == 256)
 /* The weights of a step: of each plane, the lower and then the upper half of the step. */
 #define PLANE_BYTES (TILE_C * 32)
@@ -102,8 +103,8 @@ INLINE void wgmma_bits(int (&sums)[SUMS], uint upper_low, uint lower_low, uint u
 #endif
 }
 
-/* Returns the matrix descriptor of weights: 8 channels x 128 bits at a time, of which those of
- * the next channels follow after 128 bytes and those of the next bits after TILE_C * 16. */
+/* Returns the matrix descriptor of weights: core matrices of 8 channels x 128 bits. The next
+ * channels follow after 128 bytes, and the next bits after TILE_C * 16 bytes. */
 INLINE ulong matrix_descriptor(uint address)
 {
     return (ulong)(address >> 4) | (ulong)TILE_C << 16 | (ulong)(128 >> 4) << 32;
@@ -125,8 +126,9 @@ INLINE void multiply_steps(int (&sums)[SUMS], const Operand (&upper)[AT_ONCE],
     wgmma_commit_group();
 }
 
-/* Initialises the barriers for the weights of each phase, and starts the copies of these. all_full: the
- * barriers of the warpgroups' stages, of which the full ones wait for the copiers. */
+/* Initialises the barriers for the weights of each phase, and starts the copies of these. all_full:
+ * the barriers of the warpgroups' stages, which say that a stage is full or empty; the producer
+ * warps arrive at the full ones. */
 INLINE void start_weights(uint held, const uchar *weights, ulong *barriers,
                           [[maybe_unused]] ulong *all_full, int phases)
 {

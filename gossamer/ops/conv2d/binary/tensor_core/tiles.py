@@ -35,7 +35,7 @@ class Tile(abc.ABC):
 
     instruction: name of the tensor cores' instruction.
     path: the kernel's file, whose name without the suffix is its function.
-    architectures: those that it is built for.
+    architectures: the oldest and the newest architecture that the kernel is built for.
     """
 
     instruction: ClassVar[str]
@@ -68,8 +68,8 @@ class Tile(abc.ABC):
         """Returns the tables of a layer."""
 
     def at_once(self, layer: BinaryLayer, word_bits: int) -> int:
-        """Returns the number of steps that a warp multiplies between two barriers: few barriers,
-        and few steps that are added to fill the last."""
+        """Returns the number of steps that a warp multiplies between two barriers: it is chosen so
+        that there are few barriers, and few steps of zeros that fill the last group of steps."""
         steps = -(-steps_of(layer.convolution, word_bits) // self.parts)
         return min((4, 3, 2, 1) if self.parts == 1 else (1,),
                    key=lambda count: -(-steps // count) * (count + 1))
@@ -89,8 +89,8 @@ class Tile(abc.ABC):
 
     @abc.abstractmethod
     def bit_cycles(self, layer: BinaryLayer, word_bits: int, limits: Limits) -> float:
-        """Returns the estimated cycles of a launch that reads and writes bits alone, with constants
-        fitted to an H200's times."""
+        """Returns the estimated cycles of a launch that reads and writes packed bits and no floats,
+        with constants fitted to an H200's times."""
 
     def expected_cycles(self, layer: BinaryLayer, word_bits: int, limits: Limits) -> float:
         """Returns the estimated cycles of a launch."""
@@ -98,11 +98,11 @@ class Tile(abc.ABC):
                 + self.float_cycles(layer, word_bits, limits))
 
     def macros(self, layer: BinaryLayer) -> dict[str, int]:
-        """Returns macros of a layer that only this tile's kernel has."""
+        """Returns the macros of a layer that only this kind of tile has."""
         return {}
 
     def taps(self, layer: BinaryLayer, word_bits: int, weights: Weights) -> Buffer:
-        """Returns where the words of a window lie."""
+        """Returns the offsets of the words of a window in the input."""
         return self.tables(layer, word_bits).taps(weights)
 
     @property
@@ -120,8 +120,8 @@ class Tile(abc.ABC):
         return -(-of_group // self.channels)
 
     def constant_classes(self, layer: BinaryLayer) -> int:
-        """Returns the number of classes of pixels if their constants are to be kept in shared
-        memory, else 0."""
+        """Returns the number of classes of pixels where shared memory has room for their constants,
+        else 0."""
         classes = pixel_classes(layer)
         return classes if classes * self.channels * 4 <= _MOST_CONSTANT_BYTES else 0
 
@@ -141,14 +141,14 @@ class Tile(abc.ABC):
 
     def exchange_bytes(self, layer: BinaryLayer, word_bits: int, float_bytes: int,
                        limits: Limits) -> int:
-        """Returns the bytes of shared memory through which warps exchange floats of so many bytes
-        in NHWC, 0 where they do not or where a device has no room for it."""
+        """Returns the bytes of shared memory through which warps exchange floats of `float_bytes`
+        bytes in NHWC; 0 where warps exchange none or the device has no room for it."""
         return 0
 
     def float_cycles(self, layer: BinaryLayer, word_bits: int, limits: Limits) -> float:
-        """Returns the estimated cycles in which floats are read and written, the smallest that may
-        be and in NHWC. Where lanes access their own floats, a multiprocessor moves fewer bytes a
-        cycle the further these are apart."""
+        """Returns the estimated cycles in which floats are read and written, in NHWC and in the
+        shortest dtype that the layer allows. Where lanes access their own floats without an
+        exchange, a multiprocessor moves the fewer bytes a cycle the further these are apart."""
         problem = layer.convolution
         writes = layer.has_two_results or layer.form.output is None
         float_bytes = 4 if layer.rounds_integers(writes) else 2
@@ -243,10 +243,11 @@ class WgmmaTile(Tile):
 
     tile_c: output channels of a work-group.
     warpgroups: warpgroups that multiply, which take tiles of 64 output pixels in turn.
-    copiers: 1 where two more warps for each of them copy the inputs, 0 where they do so themselves.
+    copiers: 1 where each warpgroup has two producer warps that copy its inputs, 0 where it copies
+    them itself.
     stages: parts of shared memory of a warpgroup, each of which holds some steps.
     blocks_per_unit: work-groups that a multiprocessor is to hold at once.
-    halo: 1 where each of these parts holds all inputs of a tile instead, copied once for all taps.
+    halo: 1 where each stage holds all inputs of a tile instead, copied once for all taps.
     """
 
     instruction = "wgmma"
@@ -310,7 +311,8 @@ class WgmmaTile(Tile):
         return needed if has_room else 0
 
     def halo_line(self, layer: BinaryLayer, word_bits: int) -> int:
-        """Returns the bytes of a word of each pixel of a halo, with those that separate lines."""
+        """Returns the bytes of one line of a halo: a word of each of its pixels, and the gap to the
+        next line."""
         pixels = halo_pixels(layer.convolution, self.pixels)
         return -(-pixels * layer.form.planes * word_bits // 8 // 128) * 128 + 32
 
@@ -385,7 +387,7 @@ device each tile that fits may be measured."""
 
 
 def fitting_tiles(layer: BinaryLayer, word_bits: int, limits: Limits) -> list[Tile]:
-    """Returns the tiles that a device has room for, that expected to be fastest first."""
+    """Returns the tiles that a device has room for, in the order of their expected times."""
     tiles: list[Tile] = [tile for tile in (*WGMMA_TILES, *MMA_TILES)
                          if tile.fits(layer, word_bits, limits)]
     if layer.convolution.outputs[0].size == 0:

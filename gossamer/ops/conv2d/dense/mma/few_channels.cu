@@ -4,8 +4,8 @@
  *
  * A work-group computes TILE_H by TILE_W outputs of OUT_PART output channels. It copies the pixels
  * under their windows to shared memory as float16, with zeros outside of the image: lines of PITCH
- * numbers, of which those of the channels of a row follow one another. So the window of an output
- * is LINES lines that begin PITCH numbers after one another.
+ * numbers; the lines of a row's channels follow one another. So the window of an output is LINES
+ * lines that begin PITCH numbers after one another.
  *
  * A row of the left operand is the window of an output, its lines filled to ROW_WIDTH numbers. A
  * lane loads two neighbours at once, and clears what is beyond the window. With an odd stride every

@@ -63,8 +63,8 @@ struct ALIGNED(1024) Memory {
     uint4 pieces[64];
 };
 
-/* What a warpgroup that multiplies knows: where runs and weights lie, their barriers, and the slots
- * that it reads next, with how often all slots were used. */
+/* The state of a consumer warpgroup, which multiplies: where runs and weights lie, their barriers,
+ * the slots that it reads next, and how often it has used all slots (phase). */
 struct Multiplier {
     uint runs, kept, group;
     int run_bytes, run_pieces, slices, taps, kernel_w, pitch;
@@ -73,7 +73,7 @@ struct Multiplier {
     uint run_phase, weight_phase;
 };
 
-/* Arrives at a barrier for the warp. */
+/* Arrives at a barrier once for the whole warp. */
 INLINE void release(ulong *barrier)
 {
     WARP_BARRIER();
@@ -81,7 +81,7 @@ INLINE void release(ulong *barrier)
         mbarrier_arrive(barrier);
 }
 
-/* Adds the products of a tile to the sums of so many units of the warpgroup. */
+/* Adds the products of a tile to the sums of the warpgroup's first `units` units. */
 template <int units> INLINE void multiply_tile(float (&sums)[UNITS][TILE_M / 8][4], Multiplier &its)
 {
     ulong *last_run = its.run_read;
@@ -155,8 +155,9 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_gemm(
     DYNAMIC_SHARED(Memory, memory)
     pdl_trigger();
     int item = LOCAL_ID(0), stages = slices * taps;
-    /* as lane 0 has it, by which the compiler knows that it is one for the warp, and keeps what is
-     * derived from it in uniform registers, where wgmma reads its descriptors */
+    /* taken from lane 0, so that the compiler knows that all lanes have the same number, and
+     * keeps what is derived from it in uniform registers, from which wgmma reads its
+     * descriptors */
     uint warp = __shfl_sync(0xffffffffu, (uint)item / 32, 0);
     uint lane = (uint)item % 32, group = warp / 4;
     uint runs = shared_address(memory) + BARRIERS_BYTES;
@@ -214,14 +215,15 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_gemm(
             return;
         int copier = item - 32 * (4 * WARPGROUPS + 1), slot = 0;
         uint phase = 0;
-        /* a work-item copies two chunks of a line; neighbours take lines whose pieces are in other
-         * banks, 4 apart */
+        /* a work-item copies two chunks of a line; its neighbours take lines 4 apart, whose
+         * pieces are in other banks */
         int chunk = copier % (CHUNKS / 2), number = copier / (CHUNKS / 2);
         int first_line = number / 8 * 8 + number % 2 * 4 + number % 8 / 2;
         int to_upper = LINES ? 64 : CHUNKS / 2 * run_pieces * 16;
         uint first_to = LINES ? first_line * 128 + ((chunk ^ first_line % 8) << 4)
                               : (chunk * run_pieces + first_line) << 4;
-        /* so many images, rows and columns are LINE_STEP places, and so far apart are they in x */
+        /* LINE_STEP places are step_images images, step_rows rows and step_columns columns,
+         * and lie step_from elements apart in x */
         int image_rows = (int)QUOTIENT(image_places, pitch);
         int step_images = (int)QUOTIENT(LINE_STEP, image_places);
         int step_places = LINE_STEP - step_images * image_places;
@@ -300,7 +302,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_gemm(
             STORE_HALF8(y, at, lower, upper);
     };
     for (int unit = first_unit; unit < last_unit; unit += TILE_UNITS) {
-        /* the groups have units in turn, so that few units are shared out evenly */
+        /* units are dealt to the warpgroups round-robin, so that few units are shared out evenly */
         int left = last_unit - unit - (int)group;
         int own_units = left <= 0                        ? 0
                         : left > WARPGROUPS * (UNITS - 1) ? UNITS

@@ -67,8 +67,8 @@ class MmaTile:
         return copy, min(240, left // (self.work_group - _COPIERS) // 8 * 8)
 
     def shared_bytes(self, stages: int) -> int:
-        """Returns the bytes of shared memory of a work-group: its slots, and the sums of all that
-        share K or the weights of so many stages."""
+        """Returns the bytes of shared memory of a work-group: its slots, and behind them either the
+        weights of all stages, or the sums of the warps and work-groups that share K."""
         slots = self.slots * self.slot_bytes + self.wgmma * _BARRIER_BYTES
         if self.keeps_weights:
             return slots + stages * self.tile_m * _LINE
@@ -99,8 +99,8 @@ class MmaTile:
         return (self.tile_p + (0 if self.keeps_weights else self.tile_m)) * _LINE
 
     def stages_ahead_of_operand(self, precision: str) -> int:
-        """Returns the stages that can be copied ahead of those of a staged operand; negative where
-        it is not copied ahead."""
+        """Returns how many stages can be copied ahead of the stages of a staged operand; negative
+        where that operand is not copied ahead."""
         itemsize = 2 if precision == "fp16" else 4
         fits = [stages for stages in (1, 2, 4)
                 if self.tile_p // stages * self.tile_m * itemsize <= self.slot_bytes]
@@ -195,9 +195,9 @@ def fitting(problem: Conv2dProblem, precision: str, limits: Limits) -> list[MmaT
 
 
 def expected_us(problem: Conv2dProblem, tile: MmaTile, precision: str, limits: Limits) -> float:
-    """Returns the estimated time of a launch in microseconds: a start, and the longer of what the
-    busiest multiprocessor computes and of how long its work-groups wait, but at least the time of
-    reading and writing in device memory what does not stay in the L2 cache."""
+    """Returns the estimated time of a launch in microseconds: a start, and then the time in which
+    the busiest multiprocessor computes or its work-groups wait, whichever is longer; but at least
+    the time in which device memory moves tensors that do not stay in the L2 cache."""
     itemsize = 2 if precision == "fp16" else 4
     vector = vector_of(precision)
     stages = stages_of(problem, precision)
