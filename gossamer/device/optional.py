@@ -61,8 +61,7 @@ class OptionalCapabilities(PageLockedMemory, OtherLibraries, abc.ABC):
     def queued_us(self) -> float:
         """Microseconds that the host takes to queue a launch.
 
-        It is 0 where launches take less than a short kernel: graphs of CUDA launch kernels faster
-        than these run.
+        It is 0 where queueing a launch takes less time than a short kernel, as in CUDA graphs.
         """
         return 0.0
 
@@ -106,8 +105,8 @@ class OptionalCapabilities(PageLockedMemory, OtherLibraries, abc.ABC):
     def toolkit(self) -> str:
         """The installed software besides the driver on which the speed of kernels depends.
 
-        It is a name with a version, such as that of a compiler, and part of the key of every
-        stored time; empty where there is none.
+        It is a name with a version, such as a compiler's, and part of the key of every stored time;
+        empty for a device without such software.
         """
         return ""
 

@@ -139,7 +139,7 @@ def expected_models() -> str:
 
 def _with_weights(name: str, reader: registry.Reader | None, files: list[Path],
                   weights: Path) -> list[Path]:
-    """Return the further files of a model, of which the weights are one."""
+    """Return the further files of a model, such as its weights."""
     takes_weights = reader is not None and [file.content for file in reader.further] == ["weights"]
     if files or not takes_weights:
         kind = f"is {reader.kind}, which" if reader is not None and not takes_weights else "it"

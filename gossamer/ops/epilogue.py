@@ -32,7 +32,7 @@ def epilogue_macros(epilogue: Epilogue, *, tensor_dtype: str = "float32",
 
     EPILOGUE_PARAMETERS ends the parameter list. EPILOGUE(value, channel, index) rewrites a float.
     EPILOGUE4 rewrites a float4 of four neighbours in memory whose first index is a multiple of 4.
-    Its channel is that of all four with `one_channel`; else the four have consecutive channels,
+    With `one_channel` all four values have one channel; else the four have consecutive channels,
     and the first of them is a multiple of 4. Of an expression with two outputs
     EPILOGUE2(value, second, channel, index) rewrites a float and sets another one, and
     EPILOGUE2_4 does so for four.
@@ -45,8 +45,8 @@ def epilogue_macros(epilogue: Epilogue, *, tensor_dtype: str = "float32",
 
 
 def epilogue_macros_of_eight(epilogue: Epilogue) -> dict[str, str]:
-    """Returns the macros of `epilogue_macros` for tensor operands in float16, and those that take
-    eight neighbours in memory with one load of each operand.
+    """Returns the macros of `epilogue_macros` for tensor operands in float16, and macros for eight
+    neighbours in memory, which load each operand once.
 
     EPILOGUE8(lower, upper, channel, index) rewrites two float4 whose channels are consecutive. Of
     an expression with two outputs EPILOGUE2_8(lower, upper, second_lower, second_upper, channel,
@@ -121,8 +121,8 @@ def _macros(epilogue: Epilogue, tensor_dtype: str, one_channel: bool,
 
 
 def _body(expression: Expression, variable: str, operands: Sequence[str], second: str = "") -> str:
-    """Returns a block that rewrites a variable by an expression of it and of operands, and sets a
-    second variable where there is one."""
+    """Returns a block of C that sets a variable to an expression of itself and of operands, and a
+    second variable, if named, to the expression's second result."""
     lines, results = expression.c_statements([variable, *operands], c_float, "e")
     if second:
         lines.append(f"{second} = {results[1]};")

@@ -26,7 +26,8 @@ _NICE = 5
 
 
 def process_count(processors: int) -> int:
-    """Returns the number of other processes that are of use where so many processors compile."""
+    """Returns the number of other processes that are of use where `processors` processors
+    compile."""
     return min(_MOST, processors - _HERE) if processors >= 2 * _HERE else 0
 
 
@@ -70,7 +71,7 @@ class CompileProcesses:
         self._begun(0).end()
 
     def _begun(self, count: int) -> ProcessPool:
-        """Returns the processes, of which so many start where none have been before."""
+        """Returns the processes: `count` of them start at the first call."""
         with self._lock:
             if self._pool is None:
                 self._pool = ProcessPool(count, "process that compiles", _start)

@@ -196,7 +196,7 @@ class CudaDevice(Device):
         return kernel
 
     def _compiled(self, source: KernelSource, architecture: str) -> bytes:
-        """Returns the cubin of a kernel, which another process compiles where there are such."""
+        """Returns the cubin of a kernel. Other processes compile it while `compilers` runs them."""
         compilers = self._compilers
         if compilers is None:
             return nvrtc.compile_cubin(source, architecture)[0]

@@ -60,7 +60,7 @@ class CudaCopyingGraph(CopyingGraph):
     the graph is instantiated again.
 
     steps: the recorded work; it belongs to the caller.
-    used_objects: what it uses.
+    used_objects: buffers and kernels that the work uses.
     """
 
     def __init__(self, device: CudaDevice, steps: driver.CUgraph,

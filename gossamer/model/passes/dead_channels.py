@@ -16,8 +16,8 @@ from gossamer.model.graph import Graph, Node, add_constant, names_of
 from gossamer.model.passes.batch_norm import feeds_sign, output_rows, readers
 
 _MULTIPLE = 8
-"""Kernels read so many channels at a time: a number of channels that is a multiple of it stays
-one."""
+"""The number of channels that kernels read at a time: a number of channels that is a multiple of it
+stays one."""
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ class Reader:
 
     def files(self, path: Path, further: Sequence[Path]) -> list[Path]:
         """Returns all files of a model: the further ones are those given, or lie beside the first.
-        Raises InputError where there are too many, or one is absent. The reader says so where the
+        Raises InputError for too many files, or for an absent one. The reader says so where the
         first one is."""
         if len(further) > len(self.further):
             count = 1 + len(self.further)

@@ -1,6 +1,7 @@
 /* Strided copies of up to six dimensions, outermost first: sizes n, source strides s and target
  * strides t are in elements. With BOUNDED, an element is copied where low <= index < high along
- * every dimension, and `fill` is written elsewhere; the source offset is then that of index 0. */
+ * every dimension, and `fill` is written elsewhere; the source offset is then the offset of index
+ * 0. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define ELEMENT int /* type of the elements */

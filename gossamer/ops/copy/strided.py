@@ -25,7 +25,7 @@ from gossamer.tensor import ROW_MAJOR, TensorSpec, rounded_up
 
 _SOURCE = Path(__file__).with_name("strided.cl")
 ELEMENTS = {1: "uchar", 2: "unsigned short", 4: "int", 8: "INT64", 16: "int4"}
-"""Types of kernels that copy elements of so many bytes."""
+"""The type with which kernels copy elements, by the bytes of an element."""
 _TILE = 32
 _LEAST_TILE = 8
 """Smallest size of both dimensions at which a tiled copy is offered: by a rule of thumb an untiled

@@ -1,4 +1,4 @@
-"""The greatest or smallest elements on a device, of which each round finds the next."""
+"""The greatest or smallest elements on a device; each round finds the next one."""
 
 from __future__ import annotations
 

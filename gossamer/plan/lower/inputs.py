@@ -30,7 +30,8 @@ class GivenInputs:
 
 
 def given_inputs(static: StaticGraph, store: WeightsStore) -> GivenInputs:
-    """Returns the inputs of a graph as callers give them. store: that of the network's layers."""
+    """Returns the inputs of a graph as callers give them. store: the precision of the network's
+    layers."""
     result = GivenInputs()
     taken, layers = names_of(static.graph), {node.name for node in static.graph.nodes}
     for info in static.graph.inputs:

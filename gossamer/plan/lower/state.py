@@ -134,7 +134,7 @@ class LowerState:
     def reshape(self, node: Node, source: str, target: str, shape: Sequence[int], *,
                 name: str | None = None) -> None:
         """Adds a layer without a problem, whose output is the source's memory in another shape.
-        name: that of the node where it is not given."""
+        name: by default the node's."""
         read = self.spec(source)
         spec = default_spec(tuple(shape), read.dtype)
         if self.constant(source) is not None:

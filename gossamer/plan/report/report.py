@@ -308,8 +308,8 @@ def _row(step: Step, why: str, built: BuildCost | None) -> dict[str, Any]:
 
 
 def _built(step: Step, now: BuildCost | None) -> dict[str, Any]:
-    """Returns the columns about preparing a step: those of its measurement where there is one, as
-    the kernels are in the cache now."""
+    """Returns the columns about preparing a step: the seconds of its measurement, if it was
+    measured, since its kernels are in the cache now."""
     measured = step.candidate_of(step.candidates).measured if step.candidates else None
     if measured is not None and measured.build_s is not None:
         return {"build_when": "measured", **{name: getattr(measured, name) for name in _BUILDING}}

@@ -81,7 +81,7 @@ class Calls:
     async def asynchronous(self, inputs: tuple[Any, ...], named: Mapping[str, Any], out: Any,
                            stream: Any) -> Any:
         """Returns the outputs of a call that another thread makes; see `Plan.run_async`."""
-        # its import takes longer than that of this file and what it needs
+        # its import takes longer than the import of this file and of all that it needs
         import asyncio
 
         inputs = self._in_order(inputs, named)
@@ -133,7 +133,8 @@ class Calls:
         self.contexts.clear()
 
     def _in_order(self, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Returns the inputs of a call in the graph's order, their axes in that of callers."""
+        """Returns the inputs of a call in the order of the graph's inputs. Their axes stay in the
+        caller's order."""
         return as_called_for(self._network, in_order(self._graph, inputs, named))
 
     def _are_on_device(self, inputs: Sequence[Any]) -> bool:
@@ -145,7 +146,7 @@ class Calls:
 
     def _staged(self, inputs: tuple[Any, ...]) -> tuple[np.ndarray, ...] | None:
         """Returns the outputs for NumPy arrays of known shapes and dtypes, by the graph that was
-        captured for such calls; None where there is none."""
+        captured for such calls; None where the call has none."""
         batch = self._batches.get(_form_on_host(inputs))
         if batch is None or debug.logger.isEnabledFor(logging.DEBUG):
             return None
@@ -216,7 +217,8 @@ class Calls:
         return tuple(device.like(inputs[0], array) for array in results)
 
     def _empty_outputs(self, batch: int) -> dict[str, np.ndarray]:
-        """Returns the outputs where all are empty; {} where there is something to compute."""
+        """Returns the outputs where all are empty; {} where the network has something to
+        compute."""
         static = resolve(self._network, batch)
         outputs = {info.name: np.zeros(static.shapes[info.name],
                                        info.returned_dtype or static.dtypes[info.name])

@@ -71,7 +71,7 @@ class Lane:
 
 
 class Lanes:
-    """The lanes of one device, of which each computes one batch at a time.
+    """The lanes of one device; each lane computes one batch at a time.
 
     plan: the plan of the device.
     most_idle: how many are kept that compute nothing.
@@ -94,8 +94,8 @@ class Lanes:
         return lane
 
     def prepare(self, batch: int, count: int) -> None:
-        """Makes so many lanes for a batch size, and computes on each until nothing is allocated or
-        captured any more, so that later batches do not wait for that."""
+        """Makes `count` lanes for a batch size, and computes on each until nothing more has to be
+        allocated or captured, so that later batches do not wait for it."""
         lanes = [self.take(batch) for _ in range(count)]
         for lane in lanes:
             named = by_name(self.plan.graph, lane.arrays)

@@ -29,7 +29,7 @@ class PreparedSteps:
     """The steps of a program with their states, which read and write its buffers.
 
     weights: the weights of each step.
-    builds: the cost of preparing each step; None where there is nothing to compute.
+    builds: the cost of preparing each step; None for steps that compute nothing.
     states: the prepared state of each step.
     """
 

@@ -1,8 +1,9 @@
 """Requests that wait for a device, and the choice of the batch that goes next.
 
-The choice knows how long the plan takes at each batch size. Of the sizes that end before the first
-request is due, the one that computes most images a second goes; where none ends so soon, the one
-that computes most a second of all, since only that lets the queue become shorter.
+The choice knows how long the plan takes at each batch size. Among the sizes whose batch would end
+before the first request is due, it takes the size with the most images a second. If no batch ends
+so soon, it takes the size with the most images a second of all, since only that lets the queue
+become shorter.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ def chosen_size(rows: Sequence[int], left_s: float, times: Mapping[int, float]) 
             images += rows[count]
             count += 1
         option = (seconds <= left_s, images / seconds, size, count)
-        # the smaller of two sizes that do as well
+        # of two sizes that are equally good the smaller one is taken
         if count and (best is None or option[:2] > best[:2]):
             best = option
     assert best is not None, "no size holds the first part"
@@ -249,7 +250,7 @@ def measured_times(seconds_of: Callable[[int], float], sizes: Sequence[int],
                    most_s: float = math.inf) -> dict[int, float]:
     """Returns the seconds of increasing batch sizes, at least of the first.
 
-    Sizes that compute hardly more images a second than those before are left out: such a batch
+    Sizes that compute hardly more images a second than smaller ones are left out: such a batch
     would only make requests wait longer. It ends before a size that takes longer than most_s, and
     behind two in a row that are left out; a single one may have been disturbed.
     """

@@ -67,9 +67,9 @@ class Known:
 
 
 class Database:
-    """The measurements in the data base of one device, and those that were added and wait to be
-    written. Each access is a short transaction of its own connection, so that processes wait for
-    each other only for its length.
+    """The measurements in one device's data base, and measurements that wait to be written to it.
+    Each access is a short transaction of its own connection, so that processes wait for each other
+    only for its length.
 
     What is added is written at most every WRITE_SECONDS: a killed process loses no more than it
     measured in that time. Where the data base cannot be read or written, it stays in memory.

@@ -108,13 +108,13 @@ class TuningCache:
             self._base.add("candidates", lines)
 
     def has_check(self, problem: Problem, measured: Measurement, weights: str) -> bool:
-        """Returns whether a measured candidate was found right with other constants than those of
-        its measurement. weights: the digest of these."""
+        """Returns whether a measured candidate was found right with constants other than the ones
+        that it was measured with. weights: the digest of these."""
         return self._check_key(problem, measured, weights) in self._base.known.checks
 
     def put_check(self, problem: Problem, measured: Measurement, weights: str) -> None:
-        """Adds that a measured candidate is right with other constants than those of its
-        measurement; it is on disk after the next flush()."""
+        """Stores that a measured candidate is right with constants other than the ones that it was
+        measured with; it is on disk after the next flush()."""
         self._base.add("checks", {self._check_key(problem, measured, weights):
                                   f"{measured.algorithm} {problem.describe()}"}, now=False)
 

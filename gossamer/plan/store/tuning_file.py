@@ -46,8 +46,8 @@ def candidate_key(problem: str, source: str, measured: Measurement) -> str:
 
 
 def of_versions(key: str, line: dict[str, Any]) -> tuple[str, str]:
-    """Returns what the keys of an algorithm's candidates for a problem begin with, whatever version
-    of it has measured them, and those of the version that has measured this one."""
+    """Returns two prefixes of the keys of an algorithm's candidates for a problem: one for all
+    versions of the algorithm, and one for the version that measured this candidate."""
     any_version = f"{problem_of(key)} {line['algorithm']} "
     return any_version, f"{any_version}{line['source']} "
 

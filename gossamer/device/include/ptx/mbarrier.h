@@ -8,7 +8,7 @@
 #include "dialect/common.h"
 #include "ptx/cp_async.h"
 
-/* mbarrier.init: initialises a barrier at which so many arrive in each phase. */
+/* mbarrier.init: initialises a barrier whose phases end after `arrivals` arrivals. */
 [[maybe_unused]] INLINE void mbarrier_init(ulong *barrier, int arrivals)
 {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;"
@@ -36,8 +36,8 @@
                  ::"r"(shared_address(barrier)) : "memory");
 }
 
-/* mbarrier.arrive.expect_tx: arrives at a barrier whose phase does not end before so many bytes
- * have come. */
+/* mbarrier.arrive.expect_tx: arrives at a barrier, whose phase does not end before `nbytes` bytes
+ * have arrived, too. */
 [[maybe_unused]] INLINE void mbarrier_arrive_expect_tx(ulong *barrier, int bytes)
 {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"

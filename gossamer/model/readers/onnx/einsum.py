@@ -99,7 +99,7 @@ class _Product:
 
     def _elements(self, a: tuple[str, Term], b: tuple[str, Term], kept: Term, left: Term,
                   right: Term) -> str:
-        """Emits the products of elements, of which none are summed up."""
+        """Emits the products of elements, without sums."""
         node = self._node
         x = _moved(node, *a, kept + left, self._role("a"))
         y = _moved(node, *b, kept + right, self._role("b"))

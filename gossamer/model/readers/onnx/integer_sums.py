@@ -97,8 +97,9 @@ def give_int32(node: OnnxNode, sums: Sequence[str], output: str) -> str | None:
 
 
 def check_depth(node: OnnxNode, depth: int | None, first: float, second: float) -> None:
-    """Raises UnsupportedError where a sum of so many products of values that the data decide may be
-    larger than float32 holds. first, second: the largest magnitudes of the factors."""
+    """Raises UnsupportedError where a sum of `depth` products, both of whose factors the data
+    decide, may exceed the integers that float32 holds. first, second: the largest magnitudes of the
+    factors."""
     if depth is None or depth * first * second > _LARGEST:
         raise node.unsupported("adds products of two values that the data decide up to a sum that "
                                "float32 does not hold")

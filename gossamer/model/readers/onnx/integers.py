@@ -137,7 +137,7 @@ class Integers:
 def quantisation(node: OnnxNode, integers: Integers, indices: tuple[int, int], value: str,
                  axis: int | None = None) -> tuple[np.ndarray, np.ndarray, str]:
     """Returns scale and zero point of a quantised value as float32 arrays that broadcast to it, and
-    the dtype of the zero point, "" where there is none.
+    the dtype of the zero point, or "" without one.
 
     indices: those of the inputs that hold scale and zero point.
     value: the name of a value of the same shape.

@@ -421,7 +421,8 @@ def _known(proto: onnx.NodeProto, node: OnnxNode) -> None:
 
 
 def _converter(node: onnx.NodeProto, opset: int) -> IntegerConverter | None:
-    """Returns the converter of a node; None where there is none, or none for so old an opset."""
+    """Returns the converter of a node; None where it has none, or none for an opset as old as
+    this."""
     if node.domain == "com.microsoft":
         return MICROSOFT.get(node.op_type)
     if node.domain not in ("", "ai.onnx"):

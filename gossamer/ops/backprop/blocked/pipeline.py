@@ -64,7 +64,8 @@ class PipelineLayoutBase:
         })
 
     def place(self, floats: dict[str, int]) -> None:
-        """Defines each name as the offset of so many floats of shared memory."""
+        """Reserves shared memory for each name, and defines a macro of that name as its offset in
+        floats."""
         for name, count in floats.items():
             self.macros[name] = self.nbytes // 4
             self.nbytes += 4 * padded(count)

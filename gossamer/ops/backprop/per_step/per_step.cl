@@ -150,10 +150,11 @@ KERNEL WORK_GROUP_OF(THREADS) void hidden_errors(
 
 /* A work-item changes one weight; the ids of its work-group are (unit, chunk of the inputs,
  * network). A bias is the weight of an additional input, which is always 1. `velocities` is the
- * offset from a parameter to its velocity, or 0 where there are none. With Adam it is the offset
- * to the mean of its gradients, and that of their squares lies as far behind; the last parameter is
- * the number of updates before this call, in which `made` were made so far. With `add_losses` the
- * first work-group of each network sums the losses. */
+ * offset from a parameter to its velocity, or 0 where the update has no velocities. With Adam it is
+ * the offset to the mean of its gradients, and twice this offset leads to the mean of their
+ * squares; the last parameter is the number of updates before this call; `made` is the number of
+ * updates in this call so far. With `add_losses` the first work-group of each network sums the
+ * losses. */
 #ifdef UPDATE
 KERNEL WORK_GROUP_OF(THREADS) void update(
     const GLOBAL float *RESTRICT x, const GLOBAL float *RESTRICT targets,

@@ -37,8 +37,8 @@ def packed_variants(layer: BinaryLayer, inputs: Sequence[TensorSpec],
 
 
 def processor_us(problem: Conv2dProblem, words_per_microsecond: float, device: Device) -> float:
-    """Returns the estimated microseconds of a layer on processors. Each processor compares `words`
-    words of 64 bits in a microsecond."""
+    """Returns the estimated microseconds of a layer on processors. A processor compares
+    `words_per_microsecond` words of 64 bits in a microsecond."""
     words = words_of_a_group(problem, 64) * problem.kernel[0] * problem.kernel[1]
     return words * problem.outputs[0].size / (
         words_per_microsecond * max(device.limits.compute_units, 1))

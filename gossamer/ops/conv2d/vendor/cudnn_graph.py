@@ -100,7 +100,7 @@ class CudnnOffer:
     """The answer of cuDNN for a form.
 
     plans: the plans, the fastest by cuDNN's own estimate first.
-    refusal: the reason where there are none.
+    refusal: the reason why it offers none.
     """
 
     plans: tuple[ExecutionPlan, ...]
@@ -175,7 +175,8 @@ def _most_workspace(device: Device) -> int:
 
 def _answer(library: CudnnLibrary, problem: Conv2dProblem, form: CudnnForm,
             most: int) -> CudnnOffer:
-    """Returns what cuDNN offers for a form with at most so many bytes of workspace."""
+    """Returns the plans that cuDNN offers for a form, with at most `most` bytes of
+    workspace."""
     with library.handle() as handle:
         try:
             graph = _planned(problem, form, library, handle)
@@ -307,8 +308,9 @@ def _planned(problem: Conv2dProblem, form: CudnnForm, library: CudnnLibrary, han
     modes = library.api.heur_mode
     graph.create_execution_plans([modes.A, modes.FALLBACK])
     if form.precision == "fp32":
-        # The heuristics cannot be asked for engines without tensor cores, and those of cuDNN 9.27
-        # list hardly any. The engines that they left out follow, with default settings.
+        # The heuristics cannot be asked for engines without tensor cores, and the heuristics of
+        # cuDNN 9.27 list hardly any such engine. The engines that they left out follow, with
+        # default settings.
         listed = {entry.engine_id for entry in graph.plans}
         for engine in range(graph.get_engine_count()):
             if len(graph.plans) >= count:

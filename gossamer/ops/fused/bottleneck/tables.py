@@ -17,8 +17,8 @@ _BANKS = 8
 """Fragments that shared memory gives at once, each from other banks."""
 
 _NEIGHBOURS = np.arange(ROWS).reshape(4, 2, 2).swapaxes(0, 1).reshape(-1)
-"""The channels of a tile in the order of its rows, of which a lane has 2q, 2q + 1, 2q + 8 and
-2q + 9."""
+"""The channels of a tile in the order of its rows. Lane q of four has the rows 2q, 2q + 1, 2q + 8
+and 2q + 9."""
 
 
 class BottleneckTables:
@@ -122,7 +122,8 @@ class BottleneckTables:
         return columns[_dealt(offsets[columns] // 16 % _BANKS)]
 
     def _offsets(self, layer: int) -> np.ndarray:
-        """Returns the bytes from a fragment's place to that of each column of a layer."""
+        """Returns, for each column of a layer, the distance in bytes between a fragment and the
+        column's first input."""
         divided = self._divided
         problem = divided.block.layers[layer]
         pieces = divided.pieces[layer]

@@ -44,20 +44,20 @@ _LATENCY = 5000.0
 _CHUNK = 700.0
 """Cycles in which a work-group waits for a chunk of the input and at the barriers around it."""
 _L2, _MEMORY = 40.0, 18.0
-"""Bytes that a multiprocessor receives from the L2 cache, and those that it exchanges with memory,
-in a cycle."""
+"""Bytes in a cycle: those that a multiprocessor receives from the L2 cache, and those that it reads
+from and writes to device memory."""
 
 
 @dataclass(frozen=True)
 class BottleneckTile:
     """The work of a work-group.
 
-    rows: rows of its outputs.
+    rows: rows of the work-group's outputs.
     fragment_stride: an eighth of their columns, which is the distance between two pixels of a
     fragment.
     chunk: channels of the input that shared memory holds at once, a multiple of 32.
     tiles: tiles of 16 output channels that share their columns.
-    warps: its warps.
+    warps: warps of the work-group.
     transposed: 1 where the first layer skips zeros too, for which its input is transposed in shared
     memory; 0 where it multiplies all channels.
     """
@@ -74,8 +74,8 @@ class BottleneckTile:
 class Fragments:
     """How warps share a layer.
 
-    fragments: those that a warp multiplies at once, an even number.
-    groups: groups of so many in a tile.
+    fragments: fragments that a warp multiplies at once, an even number.
+    groups: groups of `fragments` fragments in a tile.
     blocks: blocks of output channels.
     """
 
@@ -144,14 +144,15 @@ class BottleneckTiling:
 
     @property
     def starts(self) -> int:
-        """Numbers that say at which step each block of output channels begins, and the end."""
+        """Number of entries in the table that says at which step each block of output channels
+        begins, and where the last one ends."""
         first, *others = (-(-layer.out_channels // self.rows_of_block)
                           for layer in self.block.layers)
         return self.chunks * first + sum(others) + 1
 
     @property
     def starts_at(self) -> int:
-        """Where these lie in shared memory, in fragments."""
+        """Where that table lies in shared memory, in fragments."""
         chunk = self.tile.chunk
         staged = FRAGMENT * self.halo_fragments * (chunk // FRAGMENT + 1)
         inputs = chunk * self.pieces[0] if self.tile.transposed else staged
@@ -241,7 +242,7 @@ class BottleneckTiling:
 
 @lru_cache(maxsize=256)
 def tilings(block: Bottleneck, limits: Limits) -> tuple[BottleneckTiling, ...]:
-    """Returns the tiles that the device can run, those expected to be fastest first."""
+    """Returns the tiles that the device can run, in the order of their expected times."""
     fitting = [divided for divided in _candidates(block) if divided.unfit(limits) is None]
     return tuple(sorted(fitting, key=lambda divided: divided.cycles(limits)))
 

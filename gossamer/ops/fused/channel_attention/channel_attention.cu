@@ -9,8 +9,8 @@
  * own add to it.
  *
  *
- * weights: of each work-group those of the first product, (numbers, its channels), and those of the
- * second one, likewise. */
+ * weights: for each work-group the weights of the first product, (numbers, its channels), and the
+ * weights of the second one, likewise. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define HALVES 1 /* 1: x, y and weights are 16-bit floats; 0: they are floats */

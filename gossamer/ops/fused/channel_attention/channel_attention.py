@@ -39,8 +39,8 @@ _MOST_IMAGES = 65535
 # The rates below are rules of thumb for an H200. On another device only the order in which sizes of
 # clusters are tried follows from them.
 _LATENCY, _CLUSTER_LATENCY = 4000.0, 1000.0
-"""Cycles of a work-group besides the words that it reads and writes, and those that the barriers of
-a cluster add."""
+"""Cycles of a work-group besides its reads and writes, and the cycles that the barriers of a
+cluster add."""
 _MOVED = 32.0
 """Bytes that a multiprocessor reads and writes in a cycle."""
 

@@ -12,11 +12,11 @@
  * 16 numbers is two lines. A copy of the ring's first line lies behind its last one, and a line of
  * zeros behind that, for windows of an odd number of lines.
  *
- * A lane has the same columns and channels of all rows. It takes the maximum down the rows, of
- * which SHARED_ROWS are also those of the next window, and writes it to shared memory, where
- * the maximum along the row is taken. While tensor cores multiply with wgmma, the maxima of the
- * rows before are pooled and the next rows of the image are stored as lines; each warp has loaded
- * the first channels of one of them a batch before. The sizes are in sizes.h. */
+ * A lane has the same columns and channels of all rows. It takes the maximum down the rows and
+ * writes it to shared memory, where the maximum along the row is taken. SHARED_ROWS of the rows
+ * belong to the next window, too. While tensor cores multiply with wgmma, the maxima of the rows
+ * before are pooled and the next rows of the image are stored as lines; each warp has loaded the
+ * first channels of one of them a batch before. The sizes are in sizes.h. */
 
 #include "dialect/common.h"
 #include "ptx/cp_async.h"
@@ -126,8 +126,8 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void convolution_pool_mma
             }
         }
     };
-    /* Loads and stores the rest of some rows, of which the first channels of this warp's first
-     * one may have been stored. */
+    /* Loads and stores the rest of some rows. The first channels of this warp's first row may
+     * have been stored before (has_first). */
     auto copy_rows = [&](int from, int count, bool has_first) {
         _Pragma("unroll 1") for (int row = (int)warp; row < count; row += WARPS)
             _Pragma("unroll 1") for (int channel = 0; channel < CHANNELS;

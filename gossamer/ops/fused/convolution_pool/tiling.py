@@ -19,18 +19,19 @@ _PARTS = (64, 48, 32, 16, 8)
 _WGMMA_PARTS = (64, 48, 32, 16)
 """Output channels of a work-group."""
 _MOST_DIVISIONS = 8
-"""Work-groups along the rows of results, up to which each number is considered."""
+"""The most work-groups along the rows of results; each smaller number is considered, too."""
 _SMALL_HEIGHTS = (4, 2, 1)
-"""Rows of results of a work-group that are considered besides."""
+"""Further numbers of rows of results of a work-group that are considered."""
 _OFFERED = 5
-"""Tiles that are offered, those from which the least time is expected."""
+"""Number of tiles that are offered: those with the least expected times."""
 _MOST_SUMS = 128
-"""Rows of outputs times output channels whose sums fit the registers of a work-group."""
+"""The largest product of rows of outputs and output channels whose sums fit the registers of a
+work-group."""
 _AT_ONCE = 3
 """Work-groups of a multiprocessor whose registers fit."""
 _UNIT_BYTES, _RESERVED_BYTES = 233472, 1024
-"""Bytes of shared memory of a multiprocessor of sm_90, and those that each work-group takes besides
-its own."""
+"""Bytes of shared memory of a multiprocessor of sm_90, and bytes that the system reserves for each
+work-group."""
 
 # The rates below were fitted to the times of 84 tiles in six problems on an H200, to within 14%.
 # On another device only the order in which tiles are tried follows from them: the tuner corrects

@@ -25,14 +25,15 @@ _CLUSTER_LATENCY = 700.0
 """Cycles in which a cluster adds up its sums, with squeeze-and-excite."""
 _LEAST_GPC, _LARGEST_GPC = 16, 18
 """Multiprocessors of a graphics processing cluster (GPC), in one of which all work-groups of a
-cluster run: those that can be counted on, and those by which the number of GPCs is estimated. On an
-H200 of 132 multiprocessors eight clusters of 12 or 15 took as long as two rounds, seven did not."""
+cluster run: the number that every GPC has at least, and the largest one, by which the number of
+GPCs of a device is estimated. On an H200 of 132 multiprocessors eight clusters of 12 or 15 took as
+long as two rounds, seven did not."""
 
 
 class Phase(NamedTuple):
-    """Cycles of a phase of a chunk: those in which a scheduler issues the instructions of its
-    warps, those that a warp waits for their results, and those in which shared memory is accessed
-    by all warps of the work-group."""
+    """Cycles of a phase of a chunk in which a scheduler issues the instructions of its warps
+    (`issued`), a warp waits for their results (`waited`), and all warps of the work-group access
+    shared memory (`shared`)."""
 
     issued: float
     waited: float
@@ -147,8 +148,8 @@ def cycles_of_image(work: ChunkWork, together: int) -> float:
 def cycles_of_wave(work: ChunkWork, together: int) -> float:
     """Returns the cycles that are expected of a wave of work-groups of several images, `together`
     of them on a multiprocessor. What one work-group takes alone, the instructions and the accesses
-    to shared memory of all, and the weights that they receive overlap in part: the sum of their
-    squares is that of the whole."""
+    to shared memory of all, and the weights that they receive overlap in part: the square of the
+    whole is the sum of the squares of these three."""
     model = _SEVERAL_IMAGES[work.precision]
     alone = sum(max(phase.issued, model.stalled * phase.waited, model.shared * phase.shared)
                 + model.phase for phase in work.phases)

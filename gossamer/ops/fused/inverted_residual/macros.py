@@ -17,7 +17,7 @@ from gossamer.ops.image import image_macros
 def block_macros(divided: BlockTiling, dtype: str, *, bulk: bool) -> dict[str, object]:
     """Returns the macros of the kernel.
 
-    dtype: that of its tensors.
+    dtype: dtype of the kernel's tensors.
     bulk: whether the device copies many bytes at once.
     """
     block, tile, p = divided.block, divided.tile, divided.block.depthwise

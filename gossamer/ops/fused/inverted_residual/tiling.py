@@ -41,8 +41,8 @@ _MOST_SUMS_BESIDE_ROWS = 56
 """Sums of an expansion and of the projection by wgmma beside which the registers of a work-item
 hold four rows of outputs of the depthwise convolution, where a multiprocessor has 16 warps."""
 _UNIT_BYTES, _RESERVED_BYTES = 233472, 1024
-"""Bytes of shared memory of a multiprocessor of sm_90a, and those that each work-group takes
-besides its own."""
+"""Bytes of shared memory of a multiprocessor of sm_90a, and bytes that the system reserves for each
+work-group."""
 _MOST_GRID = 65535
 """Work-groups that a grid may have along y and along z."""
 WARPS = (4, 8, 16)
@@ -107,8 +107,8 @@ class BlockTiling(BlockSizes):
         return min(units, key=lambda unit: self._expand_cycles(*unit).alone)
 
     def _fits(self, tiles: int, pairs: int) -> bool:
-        """Returns whether the registers hold the sums of so many tiles of pixels and pairs of tiles
-        of channels of an expansion."""
+        """Returns whether the registers hold the sums of an expansion of `tiles` tiles of pixels by
+        `pairs` pairs of tiles of channels."""
         if self.precision == "fp32":
             several = self._windows > ROWS and self.tile.chunk // 16 >= self.tile.warps // 2
             fits = self.sums <= _MOST_SUMS_BESIDE and several
@@ -117,8 +117,8 @@ class BlockTiling(BlockSizes):
             8 * tiles * pairs + self.sums <= _MOST_SUMS_AT_ONCE[self.precision])
 
     def _fits_warpgroup(self, pairs: int) -> bool:
-        """Returns whether the registers hold the sums of so many pairs of tiles of channels of an
-        expansion by wgmma."""
+        """Returns whether the registers hold the sums of an expansion of `pairs` pairs of tiles of
+        channels by wgmma."""
         most = _WARPGROUP_SUMS[max(WARPS)] if self.tile.warps == max(WARPS) else math.inf
         return self._warpgroup_sums(pairs) <= most
 
@@ -217,7 +217,7 @@ class BlockTiling(BlockSizes):
     @property
     def rows_at_once(self) -> int:
         """Rows of outputs of which a warp has sums at once in the depthwise convolution by
-        products: more where there are few warps, which leave registers and hide little waiting."""
+        products: more with few warps, which leave registers free and hide little waiting."""
         warps = self.tile.warps * self.blocks_per_unit
         few = warps <= _FEW_WARPS or (
             self.tile.wgmma and warps <= max(WARPS)
@@ -242,8 +242,8 @@ class BlockTiling(BlockSizes):
                            units * (_ACCESS * loads + 2 * run))
 
     def _warpgroup_sums(self, pairs: int) -> int:
-        """Returns the sums of an expansion of so many pairs and of the projection by wgmma of a
-        work-item, and the registers that a large filter takes."""
+        """Returns the registers of a work-item that hold the sums of an expansion of `pairs` pairs,
+        of the projection by wgmma, and a large filter."""
         is_large = math.prod(self.block.depthwise.kernel) > _FEW_TAPS
         return self.sums + 8 * pairs + _LARGE_FILTER * is_large
 

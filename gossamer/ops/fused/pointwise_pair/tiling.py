@@ -17,11 +17,11 @@ SLICE = 64
 WORK_GROUP_SIZE = 384
 _BARRIERS_BYTES = 1024
 _MOST_KEPT = 32
-"""Stages that may be kept, for each of which there are barriers."""
+"""The most stages whose weights are kept in shared memory; each has barriers."""
 _WEIGHT_SLOTS = (0, 3, 2, 4)
 _SLOTS = ((2, 6), (2, 4), (2, 3), (1, 4), (2, 2), (1, 3), (1, 2))
-"""Slots for inputs and for slices, of which the first that fit are taken: what is added comes from
-device memory, and more slots have more of it under way."""
+"""Numbers of slots for inputs and for slices; the first pair that fits is taken. The tensor that is
+added comes from device memory, and with more slots more of its copies are under way."""
 _OFFERED = 3
 
 # The rates below are assumed for an H200, not measured. On any device only the order in which tiles
@@ -81,8 +81,8 @@ class PairTiling:
                 + (self.tile.weight_slots or self.slices) * self.stage_bytes)
 
     def groups(self, limits: Limits) -> int:
-        """Returns the number of work-groups: as many as run at once, with as many tiles each as
-        the others or one less."""
+        """Returns the number of work-groups: all run at once, and their numbers of tiles differ by
+        at most one."""
         waves = -(-self.tiles // limits.compute_units)
         return -(-self.tiles // waves)
 

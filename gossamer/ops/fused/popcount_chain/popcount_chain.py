@@ -1,5 +1,5 @@
-"""The algorithm popcount_chain computes products with matrices of signs, of which each reads the
-signs of the one before it, as one kernel of clusters of work-groups (sm_90).
+"""The algorithm popcount_chain computes a chain of products with matrices of signs as one kernel of
+clusters of work-groups (sm_90). Each product reads the signs of the one before it.
 
 A product of a single row takes less time than the start of a kernel, so that one kernel for all of
 them saves most of what they take apart. Words are compared as published for popcount: M.

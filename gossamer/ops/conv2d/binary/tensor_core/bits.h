@@ -108,9 +108,9 @@ INLINE int counted_in(const Operand &operand)
     return ones;
 }
 
-/* Loads a lane's part of a pixel's step. `words` is the address of the pixel in the line of the
- * word that the lane holds: word number lane % 4: both halves of it, or with words of 32 bits also
- * the word four lines below. */
+/* Loads a lane's part of a pixel's step. `words` is the address of the pixel in the line of word
+ * number lane % 4. The lane holds both halves of that word; words of 32 bits are one half each, and
+ * it also holds the word four lines below. */
 INLINE Operand load_operand(const uchar *words, int line_bytes)
 {
     Operand operand;

@@ -188,15 +188,15 @@ class GeneratedTiling:
 
     @property
     def kernel_blocks(self) -> tuple[int, ...]:
-        """Number of blocks of each kernel; where there are fewer blocks than kernels of the config,
-        there are fewer kernels."""
+        """Number of blocks of each kernel; a layer with fewer blocks than the config has kernels
+        takes one kernel for each block."""
         total = self.groups[1]
         share = -(-total // self.config.kernels)
         return tuple(min(share, total - first) for first in range(0, total, share))
 
     @property
     def buffers(self) -> int:
-        """Buffers in use: fewer than BUFFERS where there are fewer stages."""
+        """Buffers in use: fewer than BUFFERS where the layer has fewer stages."""
         stages = -(-(self.problem.channels // self.problem.groups) // self.config.stage)
         return min(BUFFERS, stages)
 
@@ -213,7 +213,8 @@ class GeneratedTiling:
         return self.registers_of(self.config.blocks_per_unit)
 
     def registers_of(self, blocks_per_unit: int) -> int:
-        """Returns the registers that a work-item may use at most where so many work-groups share a
-        multiprocessor: warps are dealt to its sub-partitions, each with registers of its own."""
+        """Returns the most registers that a work-item may use where `blocks_per_unit` work-groups
+        share a multiprocessor: warps are dealt to its sub-partitions, each with registers of its
+        own."""
         warps = -(-self.work_group // WARP // SUB_PARTITIONS) * blocks_per_unit
         return min(255, _REGISTERS // SUB_PARTITIONS // (warps * WARP) // 8 * 8)

@@ -70,7 +70,7 @@ class BatchTables:
     the steps of each kind (with two tiles: for both, for the first, for the second). "places" has
     for each column of a step its row of shared memory for the tile's first pixel, times 128, plus
     its class. "weights" has the fragments of 16 channels, four registers for each of 32 lanes; a
-    step has as many as a block has tiles, and where its columns are for one tile alone as many
+    step has as many as a block has tiles. Where its columns are for one tile alone, it has as many
     sets of columns. "channels" has for each row of a block its output channel, or -1. One step more
     stands behind the last, since kernels read ahead.
     """
