@@ -12,6 +12,7 @@ from gossamer.device.base import Buffer, Device
 from gossamer.errors import DeviceError, first_line
 from gossamer.ops.algorithm import PRECISIONS, Algorithm, State, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.conv2d.vendor.cudnn_epilogue import pointwise
 from gossamer.ops.conv2d.vendor.cudnn_graph import (
     MOST_PLANS,
     OPERAND,
@@ -25,7 +26,6 @@ from gossamer.ops.conv2d.vendor.cudnn_graph import (
     channel_dtype,
     is_offer_stored,
     offered,
-    pointwise,
     store,
     store_offers,
 )

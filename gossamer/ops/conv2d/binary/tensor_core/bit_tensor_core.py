@@ -19,7 +19,8 @@ from gossamer.ops.conv2d.binary.form import alphas, binary_form
 from gossamer.ops.conv2d.binary.layer import BinaryLayer, words_are_whole
 from gossamer.ops.conv2d.binary.packing import words_of_a_group
 from gossamer.ops.conv2d.binary.tensor_core.tables import LARGEST_DISTANCE
-from gossamer.ops.conv2d.binary.tensor_core.tiles import Tile, fitting_tiles, tile_of
+from gossamer.ops.conv2d.binary.tensor_core.tile import Tile
+from gossamer.ops.conv2d.binary.tensor_core.tiles import fitting_tiles, tile_of
 from gossamer.ops.conv2d.binary.thresholds import packed_thresholds
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.epilogue import (
