@@ -48,9 +48,9 @@ def precision_of_values(facts: Iterable[ValueFacts]) -> str:
 
 
 def shared_facts(facts: ValueFacts) -> ValueFacts:
-    """Returns the facts that problems state for the facts of a value: the same for all values of
-    which algorithms make the same use, so that layers share measurements; REAL where the values
-    are not few."""
+    """Returns the facts that problems state for the facts of a value. Values that algorithms use in
+    the same way have the same stated facts, so that layers share measurements. REAL stands for more
+    than a few different values."""
     if facts.few_values and facts.is_integer and (facts.count or 0) > 3:
         return next((wider for wider in (BYTES, NARROW) if facts.largest <= wider.largest), facts)
     return facts if facts.few_values else REAL

@@ -25,7 +25,7 @@ _BUILDING = ("build_s", "build_cached", "device_bytes")
 """Fields of measurements that rows of steps and of candidates have as columns."""
 _WHEN_TEXT = {"measured": "when measured", "now": "now"}
 _SLOWEST = 3
-"""Number of slowest layers to build that are named."""
+"""Number of layers that the report names as slowest to build."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,8 @@ class Report:
 
     @property
     def build_s(self) -> float | None:
-        """Seconds that preparing the layers took, of those for which it is known; None for none."""
+        """Seconds that preparing the layers took, summed over the layers for which it is known;
+        None if it is known for no layer."""
         known = [row["build_s"] for row in self.rows if row["build_s"] is not None]
         return sum(known) if known else None
 
@@ -340,8 +341,8 @@ def _measured(step: Step, why: str) -> dict[str, Any]:
 
 def _alone(candidates: Sequence[Candidate], part: str,
            rejected: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the columns of a layer of a part that tell of the candidates that the layer has
-    alone. rejected: what is known of others."""
+    """Returns the columns of a layer of a part about the candidates that compute the layer alone.
+    rejected: why other algorithms were not taken."""
     reasons = [candidate.measured.failure
                or f"{candidate.cost:.1f} us alone; computed with others: {part}"
                for candidate in candidates]

@@ -45,8 +45,8 @@ def exported(device: Device) -> bytes:
 
 
 def take(device: Device, data: bytes) -> None:
-    """Adds what exported() has returned in another process. Raises BadFile where it holds nothing
-    for this device, driver, toolkit and gossamer."""
+    """Adds measurements that exported() returned in another process. Raises BadFile where it holds
+    nothing for this device, driver, toolkit and gossamer."""
     if data:
         TuningCache(device).take(parse(data))
 
@@ -189,6 +189,7 @@ def file_name(device: Device) -> str:
 
 def _source(op: str, name: str, device: Device) -> str | None:
     """Returns the identity of an algorithm of an op on a device; None where there is no such
-    algorithm. That of a vendor's algorithm asks for the library's version, which loads it."""
+    algorithm. The identity of a vendor's algorithm has the library's version, for which the library
+    is loaded."""
     return next((identity(algorithm, device) for algorithm in OPS[op].algorithms
                  if algorithm.name == name), None)

@@ -36,7 +36,7 @@
                  ::"r"(shared_address(barrier)) : "memory");
 }
 
-/* mbarrier.arrive.expect_tx: arrives at a barrier, whose phase does not end before `nbytes` bytes
+/* mbarrier.arrive.expect_tx: arrives at a barrier, whose phase does not end before `bytes` bytes
  * have arrived, too. */
 [[maybe_unused]] INLINE void mbarrier_arrive_expect_tx(ulong *barrier, int bytes)
 {

@@ -2,8 +2,8 @@
 columns that a block of output channels does not need.
 
 Source: direct sparse convolution (X. Chen, "Escoin: efficient sparse convolutional neural network
-inference on GPUs", arXiv 1802.10280, 2018), whose stretched columns here address rows of images in
-shared memory. Output channels are multiplied together in the tensor cores' tile of 16, as in
+inference on GPUs", arXiv 1802.10280, 2018), whose stretched columns address rows of images in
+shared memory here. Output channels are multiplied together in the tensor cores' tile of 16, as in
 vector-sparse products (Z. Chen et al., "Efficient tensor core-based GPU kernels for structured
 sparsity under reduced precision", SC 2021), but weights need not be pruned in blocks: a column that
 one of 16 channels needs costs as much as one that all need.
@@ -113,8 +113,8 @@ _POINTS = {"fp16": {(1, 1): ((1, 1), (1, 2), (1, 3), (2, 2), (1, 4)),
 """Heights and widths of a warp's pixels, by precision and by numbers of tiles and of parts."""
 _MOST_SHAPES = 5
 _MOST_SIMILAR = 2
-"""Shapes that are offered for a layer: of each precision and number of tiles, and of those whose
-warps have the same work."""
+"""The most shapes that are offered for a layer: for each precision and number of tiles
+(_MOST_SHAPES), and among these with the same work for a warp (_MOST_SIMILAR)."""
 _NOMINAL_BATCH = 64
 """Every batch is offered the same shapes: those expected to be best for this batch."""
 
@@ -241,7 +241,7 @@ class DirectSparseMma(Algorithm):
 
 
 def _fitting(precision: str, problem: Conv2dProblem, limits: Limits) -> dict[BatchTile, Geometry]:
-    """Returns the shapes that fit the device, with how each stages the input."""
+    """Returns the shapes that fit the device, each with its staging of the input."""
     geometries = {shape: shape.geometry(problem, limits) for shape in _SHAPES[precision]}
     return {shape: geometry for shape, geometry in geometries.items() if geometry is not None}
 
@@ -256,9 +256,10 @@ def variant_of(problem: Conv2dProblem, shape: BatchTile, precision: str) -> Vari
 
 def _cost(problem: Conv2dProblem, shape: BatchTile, kind: Kind, geometry: Geometry,
           limits: Limits) -> float:
-    """Returns the cycles that a multiprocessor is expected to take: the most of its tensor cores (8
-    per instruction on one of four), its shared memory (one per 128 bytes), its schedulers, and its
-    reads from the L2 cache (one per 27 bytes)."""
+    """Returns the cycles that a multiprocessor is expected to take. It is the largest of four
+    numbers: of its tensor cores (8 cycles for an instruction on one of four), its shared memory
+    (one cycle for 128 bytes), its schedulers, and its reads from the L2 cache (one cycle for 27
+    bytes)."""
     # similar rows share more columns than rows taken at random
     of_tile, of_block = (0.8 * problem.depth * (1 - (1 - problem.weights_info.density) ** rows)
                          for rows in (ROWS, ROWS * shape.tiles))

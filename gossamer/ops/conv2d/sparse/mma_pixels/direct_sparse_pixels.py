@@ -149,8 +149,8 @@ def _runnable(limits: Limits) -> list[PixelTile]:
 
 
 def _fitting(problem: Conv2dProblem, precision: str, limits: Limits) -> list[PixelTile]:
-    """Returns the shapes that the device can run, those expected to be fastest first. The sizes of
-    clusters alternate, since the cost of a cluster is only known by measuring."""
+    """Returns the shapes that the device can run, in the order of their expected times. The sizes
+    of clusters alternate, since the cost of a cluster is only known by measuring."""
     by_size: dict[int, list[PixelTiling]] = defaultdict(list)
     for shape in _runnable(limits):
         divided = PixelTiling(problem, shape, precision)
@@ -240,9 +240,9 @@ class _PixelTables:
                 "channels": channels}
 
     def _spread(self, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the order in which columns fill steps, with -1 for none, and their offsets in
-        bytes. A step loads sets of as many columns as there are banks at once; the columns of one
-        bank are dealt out to different sets."""
+        """Returns the order in which columns fill steps, with -1 for an unused place, and their
+        offsets in bytes. One load of a step reads as many columns as there are banks; columns of
+        one bank are dealt out to different loads."""
         divided = self.divided
         channel, tap = np.divmod(columns, math.prod(divided.problem.kernel))
         row, column = np.divmod(tap, divided.problem.kernel[1])
@@ -251,7 +251,7 @@ class _PixelTables:
         order = np.full(sets * divided.banks, -1)
         order[:len(columns)] = np.argsort(places % divided.banks, kind="stable")
         order = order.reshape(divided.banks, sets).T.reshape(-1)
-        # an unused column loads the first one of its set, since loading it twice costs no more
+        # an unused place loads the first column of its set again, which costs nothing
         fillers = np.repeat(order.reshape(-1, divided.banks)[:, 0], divided.banks)
         filled = np.where(order >= 0, order, np.maximum(fillers, 0))
         return order, (divided.piece_bytes * places[filled]).astype(np.int32)
