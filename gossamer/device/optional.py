@@ -95,9 +95,9 @@ class OptionalCapabilities(PageLockedMemory, OtherLibraries, abc.ABC):
         """Function that makes a device in another process that builds kernels for this one.
 
         It can be pickled, and it is None where no other process can build. The device that it makes
-        has the same limits and names, puts what it compiles and assembles into the disk cache where
-        this device looks for it, and runs nothing: its memory has no content, and what needs the
-        device itself raises NeedsDeviceError.
+        has the same limits and names. It puts the kernels that it compiles and assembles into the
+        disk cache, where this device finds them. It runs nothing: its memory has no content, and
+        calls that need the device itself raise NeedsDeviceError.
         """
         return None
 

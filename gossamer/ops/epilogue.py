@@ -154,8 +154,8 @@ def epilogue_arguments(epilogue: Epilogue, weights: Weights, first_tensor_input:
 
 def channel_vector(name: str, channels: int, size: int
                    ) -> Callable[[Mapping[str, np.ndarray]], np.ndarray]:
-    """Returns a function that makes the vector of a constant of one number, or of one a channel,
-    with zeros behind the channels up to a size."""
+    """Returns a function that turns a constant, one number or one number for each channel, into a
+    vector over the channels, with zeros behind them up to a size."""
     def pack(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
         padded = np.zeros(size, dtype=np.float32)
         padded[:channels] = np.broadcast_to(arrays[name].reshape(-1), (channels,))

@@ -31,9 +31,10 @@ class PackedCopy(Algorithm):
     """Packs, unpacks or repacks by one launch.
 
     To pack, a work-item reads the 32 channels of a part of a word, four at a time where they lie
-    side by side; with vote=1 a warp reads them at once and votes, and with vote=32 it does so for
-    32 parts in turn. To unpack, a work-item writes one channel, four at a time, or 32. The vote by
-    which a warp packs the results of its work-items is the published one of binary convolution.
+    side by side. With vote=1 the 32 lanes of a warp read one channel each and vote (ballot); with
+    vote=32 a warp does so for 32 parts, one after another. To unpack, a work-item writes one
+    channel, four at a time, or 32. The vote by which a warp packs the results of its work-items is
+    the published one of binary convolution.
     """
 
     op = "copy"

@@ -19,8 +19,8 @@ from gossamer.plan.run.context import Context
 from gossamer.plan.run.foreign import as_taken, is_foreign, like_on_host, on_host
 
 WARM_CALLS = 3
-"""Executions of a context before one takes the time that all later ones take; the second captures a
-graph."""
+"""Executions of a context that may take longer than later ones: the first loads kernels, and the
+second captures a graph."""
 
 Finish = Callable[[], Any]
 """Function that returns the result of a batch, in the thread of the caller."""

@@ -132,7 +132,7 @@ class Pipeline:
 
     @property
     def reach(self) -> int:
-        """Number of next samples that each sample's inner products are computed with."""
+        """Number of later samples with which each sample has inner products."""
         return 2 * self.block
 
     def workspace(self, problem: BackpropProblem) -> int:

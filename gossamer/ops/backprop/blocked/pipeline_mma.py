@@ -45,7 +45,7 @@ class PipelineMma:
 
     @property
     def reach(self) -> int:
-        """Number of next samples that each sample's inner products are computed with."""
+        """Number of later samples with which each sample has inner products."""
         return 2 * _BLOCK
 
     def workspace(self, problem: BackpropProblem) -> int:

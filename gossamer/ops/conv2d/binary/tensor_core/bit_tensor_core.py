@@ -89,8 +89,8 @@ def reason_not_bit_tensor_core(layer: BinaryLayer, device: Device) -> str | None
 
 
 def tiles_and_words(layer: BinaryLayer, device: Device) -> Iterator[tuple[Tile, int]]:
-    """Yields tiles and the bits of the words that they read, for each size of words the tile first
-    that is expected to be fastest."""
+    """Yields tiles with the number of bits of the words that they read; for each size of words, in
+    the order of the expected times."""
     problem = layer.convolution
     for word_bits in _WORD_BITS:
         # no word has channels of several groups
@@ -109,8 +109,8 @@ def output_layouts(layer: BinaryLayer, word_bits: int) -> tuple[str, ...]:
 
 
 def with_float16(layer: BinaryLayer, variant: Variant) -> Iterator[Variant]:
-    """Yields a variant, and where it reads or writes floats in NHWC the same with 16-bit floats,
-    unless these would round what is known to be integers."""
+    """Yields a variant. Where it reads or writes floats in NHWC, also yields the same variant with
+    16-bit floats, unless these would round values that are known to be integers."""
     yield variant
     problem = layer.convolution
     floats = _floats_of(variant)

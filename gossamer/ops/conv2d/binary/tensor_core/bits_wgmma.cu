@@ -1,15 +1,15 @@
 /* Convolution of signs on bit tensor cores: products of warpgroups (wgmma), which read the weights
  * from shared memory.
  *
- * A work-group keeps the weights of TILE_C channels in shared memory, for the whole inner
- * product. Each of its WARPGROUPS takes tiles of 64 output pixels, counted through all images,
- * one after the other and apart from the others: while one writes its results another
- * multiplies. It copies the words of its windows into its own STAGES parts of shared memory, of
- * AT_ONCE steps each, and goes on with those of its next tile while it still computes; with
- * COPIERS, two warps for each warpgroup do nothing but copy. With HALO, which needs COPIERS,
- * each of the STAGES holds all inputs of a tile (halo.h). Channels are ordered so that a lane
- * has TILE_C / 4 consecutive ones of a pixel: it packs the words of the output alone. With
- * EXCHANGES a warp reads and writes floats through shared memory (exchange.h). */
+ * A work-group keeps the weights of TILE_C channels in shared memory, for the whole inner product.
+ * Each of its WARPGROUPS takes tiles of 64 output pixels, counted through all images, one after the
+ * other. Warpgroups do not wait for each other: while one writes its results another multiplies. It
+ * copies the words of its windows into its own STAGES parts of shared memory, of AT_ONCE steps
+ * each, and goes on with those of its next tile while it still computes; with COPIERS, two warps
+ * for each warpgroup do nothing but copy. With HALO, which needs COPIERS, each of the STAGES holds
+ * all inputs of a tile (halo.h). Channels are ordered so that a lane has TILE_C / 4 consecutive
+ * ones of a pixel: it packs the words of the output alone. With EXCHANGES a warp reads and writes
+ * floats through shared memory (exchange.h). */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define TILE_C 64 /* channels of a work-group: 64, 128 or 256 */
@@ -77,8 +77,9 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
     const float *RESTRICT alphas, const int *RESTRICT classes, STORED *RESTRICT y,
     uchar *RESTRICT packed, int pixels, int phases, DIVISOR(out_pixels), DIVISOR(out_width),
     DIVISOR(tiles_c), int in_words, int group_words, int height, int width,
-    int stride_y, int stride_x, int pad_top, int pad_left, int group_channels, int tile_channels, int out_channels, int out_words, int column_classes,
-    int stride_n, int stride_c, int stride_h, int stride_w EPILOGUE_PARAMETERS)
+    int stride_y, int stride_x, int pad_top, int pad_left, int group_channels, int tile_channels,
+    int out_channels, int out_words, int column_classes, int stride_n, int stride_c, int stride_h,
+    int stride_w EPILOGUE_PARAMETERS)
 {
     DYNAMIC_SHARED(uint4, pool)
 #if HALO
@@ -275,8 +276,9 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
                 counted[0] += counted_in(upper[buffer][step]);
                 counted[1] += counted_in(lower[buffer][step]);
             }
-            /* the operands of the phase before may be replaced; with two planes the compiler keeps
-             * no multiplication running while others' operands are computed */
+            /* the operands of the phase before may be replaced from here on. With two
+             * planes the compiler lets no multiplication run while it computes further
+             * operands, so all are waited for */
             wgmma_wait_group<PLANES == 1>();
             if (is_last)
                 stage = stage + 1 < STAGES ? stage + 1 : 0;

@@ -117,13 +117,13 @@ class Tile(abc.ABC):
         return classes if classes * self.channels * 4 <= _MOST_CONSTANT_BYTES else 0
 
     def most_shared_bytes(self, limits: Limits) -> int:
-        """Returns the bytes of dynamic shared memory that a work-group may take, if a device is to
-        hold as many at once as it should."""
+        """Returns the bytes of dynamic shared memory that a work-group may take, so that a
+        multiprocessor holds blocks_per_unit of them."""
         return limits.shared_bytes_opt_in // self.blocks_per_unit - _STATIC_BYTES
 
     def fits(self, layer: BinaryLayer, word_bits: int, limits: Limits) -> bool:
-        """Returns whether a device has the instruction and room for as many work-groups as it is to
-        hold at once."""
+        """Returns whether a device has the instruction, and its multiprocessors have shared memory
+        for blocks_per_unit work-groups."""
         most = self.most_shared_bytes(limits)
         if self.instruction == "mma":
             most -= self.constant_classes(layer) * self.channels * 4

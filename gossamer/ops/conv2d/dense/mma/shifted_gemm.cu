@@ -12,16 +12,17 @@
  * A unit is 64 places, the rows of a product of a warpgroup, four warps. A work-group takes a range
  * of units, in tiles of up to TILE_UNITS, and TILE_M output channels. For each slice of SLICE input
  * channels it copies the places of a tile and those that the last tap reads, a run, to one of RUNS
- * slots. The weights of a tap and a slice are a stage. They come in slots as well, or
- * are kept where all stages have a slot.
+ * slots. The weights of a tap and a slice are a stage. Stages have slots, too: a ring of
+ * WEIGHT_SLOTS, or one for each stage, so that weights are copied only once (KEEPS_WEIGHTS).
  *
  * WARPGROUPS groups multiply, each up to UNITS units of a tile. Of four more warps one copies
  * weights and the others copy runs. A barrier for each slot says that it was filled, another that
  * it was multiplied.
  *
- * A place of a run has CHUNKS pieces of 8 channels. With 8 of them it is a line of 128 bytes, whose
- * piece p is stored at p ^ line % 8. With fewer all places of a chunk lie side by side, the next
- * chunk an odd number of pieces behind, so that copies of a place are to different banks.
+ * A place of a run has CHUNKS pieces of 8 channels. With 8 pieces it is a line of 128 bytes, whose
+ * piece p is stored at p ^ line % 8. With fewer, all places of one chunk lie side by side, and the
+ * next chunk begins an odd number of pieces later, so that the chunks of a place are in different
+ * banks.
  *
  * KEEPS_WEIGHTS     1: each stage has its own slot and is copied once
  * WEIGHT_SLOTS      slots for stages, where they are not kept
