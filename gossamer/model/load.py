@@ -71,7 +71,7 @@ def load(model: Any, *more_files: str | Path, weights: str | Path | None = None,
 
 def _loaded(model: Any, more_files: Sequence[str | Path], weights: str | Path | None,
             outputs: Sequence[str] | None, narrows: bool) -> Graph:
-    """Return the network as `load` does, which says its warnings."""
+    """Return the network as `load` does. `load` shows its warnings."""
     if any(kind.__module__.split(".")[:2] == ["torch", "nn"] for kind in type(model).__mro__):
         raise InputError(f"cannot load a {type(model).__name__}, a module of PyTorch: "
                          "gossamer.optimize(module.eval(), example_input) makes a fast module "

@@ -24,9 +24,9 @@
 #define LOG_BETA_2 -0.0010005f /* logarithm of what is kept of the second one */
 #define EPSILON 1e-8f /* as Adam is published */
 #define ACTIVATE(z) SIGMOID(z) /* the activation of inner units */
-#define SLOPE(a) ((a) * (1.0f - (a))) /* its slope, of its result */
+#define SLOPE(a) ((a) * (1.0f - (a))) /* its derivative, computed from its result */
 #define ACTIVATE_OUTPUT(z) SIGMOID(z) /* the activation of outputs */
-#define OUTPUT_SLOPE(a) ((a) * (1.0f - (a))) /* its slope, of its result */
+#define OUTPUT_SLOPE(a) ((a) * (1.0f - (a))) /* its derivative, computed from its result */
 #define SOFTMAX 0 /* 1: the outputs are the softmax of their sums */
 #endif
 

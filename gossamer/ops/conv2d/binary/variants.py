@@ -15,8 +15,8 @@ from gossamer.tensor import Format, TensorSpec
 
 def packed_variants(layer: BinaryLayer, inputs: Sequence[TensorSpec],
                     config: tuple[tuple[str, int | str], ...], word_bits: int) -> Iterator[Variant]:
-    """Returns the variants of a config that reads words of one size: those that write floats, and
-    those that write words; where the layer has two results those that write both.
+    """Returns the variants of a config that reads words of one size: variants that write floats,
+    and variants that write words; for a layer with two results, variants that write both.
 
     inputs: the input of the layer, and the run-time operands of its epilogue.
     """

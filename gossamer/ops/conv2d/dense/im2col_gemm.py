@@ -104,7 +104,7 @@ _PROCESSOR_COST = {
 """Relative time of a multiply-add on a processor, by tile_p, tile_m and tile_k. It was fitted to
 the layers of SqueezeNet under PoCL on two cores with AVX-512, where the better one of the first two
 tiles that it gives takes 11% longer than each layer's best. On another processor only the order in
-which tiles are tried follows from these three numbers."""
+which tiles are tried follows from this table and the two numbers below."""
 _PROCESSOR_STORE = 30
 """Time of storing a result, as a multiple of the time of a multiply-add."""
 _PROCESSOR_SHARE = 0.11
@@ -248,9 +248,9 @@ def _launch_count(tile: Tile) -> int:
 
 
 def _split(problem: Conv2dProblem, tile: Tile, device: Device) -> list[Tile]:
-    """Returns the tile with the K range shared by the number of work-groups that is expected to be
-    the fastest; nothing where that is one. Nominal rates decide, so that a plan finds its variants
-    where nothing was measured."""
+    """Returns the tile with the K range shared by several work-groups, as many as are expected to
+    be the fastest; none where one work-group is. Nominal rates decide, so that a plan finds its
+    variants where nothing was measured."""
     steps = -(-problem.depth // tile.tile_k)
     splits = [replace(tile, split_k=split) for split in _SPLITS
               if steps >= split * _LEAST_STEPS
@@ -306,8 +306,8 @@ def _gpu_us(problem: Conv2dProblem, tile: Tile, limits: Limits, rates: PeakRates
 
     The six constants were fitted to 600 timings of MobileNetV2's layers on an H200, where the
     tile that it puts first takes 4% (batch 1) and 12% (batch 64) longer than each layer's best.
-    On another GPU arithmetic takes as many times as long as its multiply-adds do, and what is moved
-    takes as many times as long as its copies do; the start and latencies remain.
+    On another GPU arithmetic is scaled by the GPU's rate of multiply-adds, and moved bytes by its
+    rate of copies; the start and the latencies remain.
     """
     start, read, latency, fill, store, stage = 3800, 0.4, 224, 3.76, 0.29, 0.029
     slower = H200_UNIT.multiply_adds / rates.multiply_adds
