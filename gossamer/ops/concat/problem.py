@@ -18,7 +18,7 @@ class ConcatProblem(Problem):
 
     parts: specs of the inputs, whose shapes differ only along the axis.
     axis: index from 0.
-    facts: what is known of the values of each part; empty where nothing is.
+    facts: value facts of each part; empty where nothing is known.
 
     Raises ValueError when the parts do not fit together.
     """

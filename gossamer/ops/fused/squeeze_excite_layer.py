@@ -24,8 +24,8 @@ class SqueezeExciteLayer:
 
     squeeze: the product that makes few numbers of the means.
     excite: the one that makes the gates of these.
-    scale: what is made of an element, of its channel's gate, which is the first operand, and of the
-    same elements of other tensors.
+    scale: the expression of an element, of its channel's gate, which is the first operand, and of
+    the same element of other tensors.
     tensors: the sources of these tensors.
     """
 
@@ -67,7 +67,7 @@ def layer_within(problem: FusionProblem, first: int, x: Source) -> SqueezeExcite
 
 def _scale_of(scale: ElementwiseProblem, sources: tuple[Source, ...], x: Source, gates: Source
               ) -> tuple[Epilogue, tuple[Source, ...]] | None:
-    """Returns what is made of an element, with the sources of the other tensors that it is made of;
+    """Returns the expression of an element, and the sources of the other tensors in it;
     None where the element and its gate are not each read once, or a tensor is read twice."""
     if scale.constants or scale.dtypes != ("float32",) or len(set(sources)) != len(sources):
         return None

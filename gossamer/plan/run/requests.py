@@ -116,7 +116,7 @@ def chosen_size(rows: Sequence[int], left_s: float, times: Mapping[int, float]) 
 
 
 class WaitingRequests:
-    """The requests of one batcher that wait, those that are due first in front.
+    """The waiting requests of one batcher, in the order in which they are due.
 
     times: seconds of each batch size for each device; none where each request goes alone.
     batches: how many batches of each size were begun.
@@ -163,8 +163,8 @@ class WaitingRequests:
         return None
 
     def _first_entries(self, most: int) -> list[tuple[float, int, Part]]:
-        """Takes the first parts, of no more images than `most` unless the first one is; those that
-        nobody wants any more are dropped."""
+        """Takes the first parts, up to `most` images, or only the first part if it has more. Parts
+        whose outputs nobody wants any more are dropped."""
         entries: list[tuple[float, int, Part]] = []
         images = 0
         now = time.monotonic()
@@ -178,7 +178,7 @@ class WaitingRequests:
         return entries
 
     def drop_unwanted(self) -> None:
-        """Makes room of the requests that nobody wants any more."""
+        """Drops the requests whose outputs nobody wants any more."""
         now = time.monotonic()
         self._heap = [entry for entry in self._heap if entry[2].request.is_wanted(now)]
         heapq.heapify(self._heap)

@@ -1,7 +1,7 @@
 /* Barriers in shared memory for warps that copy and warps that multiply (sm_90), and the copies
- * that arrive at them. A barrier has phases, which are numbered from 0 on: each ends when as
- * many have arrived as the barrier was initialised with, and when the bytes that were expected
- * have come. */
+ * that arrive at them. A barrier has phases, which are numbered from 0 on: each ends after the
+ * number of arrivals with which the barrier was initialised, and when all expected bytes have been
+ * copied. */
 
 #pragma once
 

@@ -20,8 +20,8 @@
 #define ADAM 0 /* 1: Adam makes the changes */
 #define NEW_1 0.1f /* share of new values in Adam's first mean */
 #define NEW_2 0.001f /* share of new values in its second one */
-#define LOG_BETA_1 -0.1053605f /* logarithm of what is kept of the first mean */
-#define LOG_BETA_2 -0.0010005f /* logarithm of what is kept of the second one */
+#define LOG_BETA_1 -0.1053605f /* logarithm of the share of the first mean that is kept */
+#define LOG_BETA_2 -0.0010005f /* logarithm of the share of the second mean that is kept */
 #define EPSILON 1e-8f /* as Adam is published */
 #define ACTIVATE(z) SIGMOID(z) /* the activation of inner units */
 #define SLOPE(a) ((a) * (1.0f - (a))) /* its derivative, computed from its result */

@@ -35,7 +35,7 @@ on two cores of an EPYC: on another processor another number may be faster, neve
 _COUNTS_OF_A_BYTE = 255 // _WORD_BITS
 """Number of words whose ones a byte can count."""
 _PIXELS_AT_ONCE = 1024
-"""Output pixels for which as many small images are computed together."""
+"""Output pixels that are computed together: as many small images as have this number."""
 _FEW_PIXELS = 16
 """Number of output pixels below which NumPy's inner loop runs over the words of a pixel, a rule of
 thumb."""

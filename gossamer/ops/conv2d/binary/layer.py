@@ -47,8 +47,8 @@ class BinaryLayer:
 
     @property
     def takes_zeros_back(self) -> bool:
-        """Whether bits, none of which stands for 0, are padded with zeros, so that what they add is
-        taken back."""
+        """Whether an input of bits, which has no 0, is padded with zeros: the terms that padded
+        bits add are then subtracted again."""
         return any(self.convolution.pads) and not self.padding and self.form.planes == 1
 
     @property

@@ -118,8 +118,9 @@ def _divided(problem: FusionProblem, variant: Variant) -> BottleneckTiling:
 
 
 def _offered(block: Bottleneck, limits: Limits) -> list[BottleneckTile]:
-    """Returns the tiles that are offered: of each batch size those that are expected to be fastest,
-    of as many outputs and tiles only one; all in the order in which they are at the block's own."""
+    """Returns the tiles that are offered: for each batch size the tiles that are expected to be
+    fastest, but only one for each number of outputs and tiles; all in the order in which they are
+    at the block's own."""
     batch = block.window.batch
     found: dict[BottleneckTile, None] = {}
     for size in dict.fromkeys((batch, *_BATCHES)):

@@ -101,7 +101,7 @@ class BottleneckTables:
                         value = value[np.add.outer(np.arange(0, len(value), ROWS),
                                                    _NEIGHBOURS).reshape(-1)]
                     values.append(value)
-                    # a column without weights reads what is known to be there
+                    # a column without weights reads a place that exists
                     places.append(np.resize(offsets[first + columns], padded))
                     starts.append(starts[-1] + padded // DEPTH)
         values.append(np.zeros((divided.rows_of_block, DEPTH), np.float32))

@@ -209,8 +209,8 @@ def _division(problem: FusionProblem, precision: str, cluster: int, warps: int,
 
 def _divisions(problem: FusionProblem, precision: str, device: Device) -> list[_Division]:
     """Returns the divisions that are offered, those first that are expected to be fastest: of
-    clusters with as many words a work-group the smallest. The first of all finds room on every
-    device with clusters, as it is taken where nothing is measured."""
+    clusters with the same number of words for a work-group the smallest. The first of all finds
+    room on every device with clusters, as it is taken where nothing is measured."""
     batch, limits = problem.inputs[0].shape[0], device.limits
     alone = _division(problem, precision, 1, min(_WARPS), device)
     found: dict[int, list[_Division]] = {}

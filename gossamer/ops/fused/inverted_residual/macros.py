@@ -90,7 +90,7 @@ def _operands(epilogue: Epilogue, prefix: str, constants: str, first: int, size:
 
     constants: the name of the memory in which channel operands follow one another, each of a size,
     the first at place `first`.
-    tensor: the name of what is a tensor operand.
+    tensor: the name of the memory of tensor operands.
     """
     declared = []
     for index, kind in enumerate(epilogue.operands):

@@ -75,7 +75,7 @@ class BlockTiling(BlockSizes):
 
     @cached_property
     def row_tiles(self) -> int:
-        """Tiles of 16 pixels that hold what is under a tile's windows, with those that fill the
+        """Tiles of 16 pixels that hold the inputs under a tile's windows, and tiles that fill the
         last unit of an expansion."""
         of_unit = self.expand_tiles * self._warpgroup_warps
         return -(-self._windows // (ROWS * of_unit)) * of_unit

@@ -9,8 +9,8 @@
  *
  * The window of x has zeros outside of the image, so the first two terms need nothing there. With
  * inputs of two bits a word is multiplied twice, first where x is 1 by the weights that are 1, and
- * then where x is -1 by those that are -1: these products agree, all others of numbers that differ
- * from 0 disagree, and the sum is
+ * then where x is -1 by those that are -1: the ones of both products are the pairs that agree; all
+ * other pairs of numbers that differ from 0 disagree. The sum is
  *
  *     2 agreeing - (how many of x differ from 0).
  *
@@ -68,9 +68,9 @@ INLINE Window window_of(const Source &source, const Position &position)
     return {line * source.width + column, row, column};
 }
 
-/* Starts the copy of one word of a window. A tap has the distance of the word's number from the
- * window's first, and in 16 bits each the rows and the columns from its first; a tap behind the
- * last has a row that is outside of any image. */
+/* Starts the copy of one word of a window. tap.x is the distance of the word's number from the
+ * window's first word; tap.y has the distance in rows (upper 16 bits) and in columns (lower ones)
+ * from the window's first pixel. Taps behind the last one have a row outside of any image. */
 [[maybe_unused]] INLINE void copy_tap(uint target, const Source &source, const Window &window, const int2 &tap)
 {
     bool inside = ((uint)(window.row + (tap.y >> 16)) < (uint)source.height)

@@ -131,9 +131,9 @@ class Tables:
         return pairs.transpose(0, 7, 1, 6, 3, 2, 5, 8, 4, 9)
 
     def constants(self, weights: Weights, with_thresholds: bool) -> Buffer:
-        """Returns for each class of pixels and each channel of the units what is added to the sum,
-        int32 of shape (classes, channels). With thresholds it returns the largest number of ones,
-        less those counted, whose result is -1 or, where the direction is -1, 1."""
+        """Returns the numbers that are added to sums, for each class of pixels and each channel of
+        the units, as int32 of shape (classes, channels). With thresholds it returns the largest
+        number of ones, less those counted, whose result is -1 or, where the direction is -1, 1."""
         def pack(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
             problem = self.problem
             rows, columns = _taps_inside(problem)[:2]

@@ -256,8 +256,8 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
 #endif
 
     /* Stores the sums of one pixel for VECTOR adjacent output channels. staged: index in shared
-     * memory of the staged operand for the first of them. Only the store is conditional: what is
-     * loaded for other sums need not wait for a branch. */
+     * memory of the staged operand for the first of them. Only the store is conditional: loads
+     * for other sums need not wait for a branch. */
     auto store = [&](float (&values)[VECTOR], int pixel, int m, [[maybe_unused]] int staged) {
 #if STAGED
         const REAL *STAGED_OPERAND = (const REAL *)memory;

@@ -139,7 +139,7 @@ def _tiling(problem: Conv2dProblem, variant: Variant) -> GeneratedTiling:
 def _key(division: GeneratedTiling, weights: Weights) -> tuple[str, ...]:
     """Returns texts that identify the generated code: the generator, what it divides and how, and
     the weights and constants that become part of the instructions."""
-    # what is known of the weights besides their values does not change the code
+    # facts of the weights do not change the code, which depends on their values
     problem = replace(division.problem, weights_info=WeightsInfo(), facts=())
     what = {"problem": canonical(problem), "config": asdict(division.config),
             "halves": division.halves}
