@@ -214,27 +214,22 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
     if (warp >= WARPS) {
         setmaxnreg_dec<COPIER_REGISTERS>();
         find_lines(first_tile);
-#if KEEPS_WEIGHTS
-        _Pragma("unroll 1") for (int stage = start; stage < stop; stage++)
-            copy_weights(slots + SLOTS * SLOT_BYTES + (stage - start) * (TILE_M * LINE), stage);
-#endif
+        if constexpr (KEEPS_WEIGHTS)
+            _Pragma("unroll 1") for (int stage = start; stage < stop; stage++)
+                copy_weights(slots + SLOTS * SLOT_BYTES + (stage - start) * (TILE_M * LINE), stage);
         uint phase = 0;
         while (copied_tile < tiles) {
             if (phase > 0)
                 mbarrier_wait_parity(released + copied_slot, phase - 1);
             ulong *barrier = arrived + copied_slot;
             if (copier == 0) {
-#if KEEPS_WEIGHTS
-                mbarrier_arrive_expect_tx(barrier, 0);
-#else
                 int lines = weight_lines - copied_m < TILE_M ? weight_lines - copied_m : TILE_M;
-                bool has_weights = copied_stage < stop;
+                bool has_weights = !KEEPS_WEIGHTS && copied_stage < stop;
                 mbarrier_arrive_expect_tx(barrier, has_weights ? lines * LINE : 0);
                 if (has_weights)
                     cp_async_bulk(slots + copied_slot * SLOT_BYTES + TILE_P * LINE,
                                   weight + (copied_stage * weight_lines + copied_m) * 8, lines * LINE,
                                   barrier);
-#endif
             }
             copy_stage();
             cp_async_mbarrier_arrive(barrier);
@@ -289,9 +284,7 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
     };
 
     int slot = 0;
-#if KEEPS_WEIGHTS
-    uint kept = slots + SLOTS * SLOT_BYTES;
-#endif
+    [[maybe_unused]] uint kept = slots + SLOTS * SLOT_BYTES;
 #if WGMMA
     uint phase = 0; /* how often all slots were used */
     auto release = [&](int slot) {
@@ -301,10 +294,9 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
     };
 #else
     find_lines(first_tile);
-#if KEEPS_WEIGHTS
-    _Pragma("unroll 1") for (int stage = start; stage < stop; stage++)
-        copy_weights(kept + (stage - start) * (TILE_M * LINE), stage);
-#endif
+    if constexpr (KEEPS_WEIGHTS)
+        _Pragma("unroll 1") for (int stage = start; stage < stop; stage++)
+            copy_weights(kept + (stage - start) * (TILE_M * LINE), stage);
     _Pragma("unroll 1") for (int ahead = 0; ahead < LEAD; ahead++)
         copy_ahead();
 #endif
@@ -312,11 +304,8 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
         float sums[FRAGMENTS_P][FRAGMENTS_M][4] = {};
         for (int stage = start; stage < stop; stage++) {
             uint lines = slots + slot * SLOT_BYTES;
-#if KEEPS_WEIGHTS
-            uint weights = kept + (stage - start) * (TILE_M * LINE);
-#else
-            uint weights = lines + TILE_P * LINE;
-#endif
+            uint weights = KEEPS_WEIGHTS ? kept + (stage - start) * (TILE_M * LINE)
+                                         : lines + TILE_P * LINE;
 #if WGMMA
             mbarrier_wait_parity(arrived + slot, phase);
             fence_proxy_async();
@@ -392,9 +381,8 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
                 store(values, first_pixel + set / (WARPS_M * BLOCKS) * 8 + (int)lane / 4,
                       first_m + set % (WARPS_M * BLOCKS) * 4 * VECTOR + (int)lane % 4 * VECTOR, 0);
         }
-#if CLUSTER == 1
-        BARRIER();
-#endif
+        if constexpr (CLUSTER == 1)
+            BARRIER();
 #endif
     }
 }
