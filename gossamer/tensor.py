@@ -355,8 +355,8 @@ def _pack_words(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
         np.asarray(array).reshape(image_shape(spec.shape)))
     # the first channel is the lowest bit of its word
     by_word = bits.reshape(n, words, word_bits, h, w, planes).transpose(0, 1, 3, 4, 5, 2)
-    octets = np.packbits(np.ascontiguousarray(by_word), axis=-1, bitorder="little")
-    stored = octets.view(spec.stored_dtype.newbyteorder("<")).astype(spec.stored_dtype)
+    by_byte = np.packbits(np.ascontiguousarray(by_word), axis=-1, bitorder="little")
+    stored = by_byte.view(spec.stored_dtype.newbyteorder("<")).astype(spec.stored_dtype)
     return stored.reshape(spec.stored_shape)
 
 
@@ -365,9 +365,9 @@ def _unpack_words(stored: np.ndarray, spec: TensorSpec) -> np.ndarray:
     _, c, height, width = image_shape(spec.shape)
     top, left = spec.format.border[:2]
     word_bits = _WORD_BITS[spec.layout]
-    octets = np.ascontiguousarray(stored.reshape(n, words, h, w, planes, 1).astype(
+    by_byte = np.ascontiguousarray(stored.reshape(n, words, h, w, planes, 1).astype(
         spec.stored_dtype.newbyteorder("<"))).view(np.uint8)
-    bits = np.unpackbits(octets, axis=-1, bitorder="little").astype(bool)
+    bits = np.unpackbits(by_byte, axis=-1, bitorder="little").astype(bool)
     channels = bits.transpose(0, 1, 5, 2, 3, 4).reshape(n, words * word_bits, h, w, planes)
     return PACKED_DTYPES[spec.dtype].numbers(
         channels[:, :c, top:top + height, left:left + width]).reshape(spec.shape)

@@ -31,7 +31,8 @@ class CopyingGraph(abc.ABC):
 class GraphThenCopies(CopyingGraph):
     """A graph, after which the device makes the copies one by one.
 
-    graph: the work. copies: memory that the work writes, with the number of bytes to copy.
+    graph: the work.
+    copies: memory that the work writes, with the number of bytes to copy.
     """
 
     def __init__(self, device: Device, graph: Callable[..., None],

@@ -23,7 +23,7 @@ _MOST_UNWRITTEN = 2**29
 """Bytes of kernels that stay in memory because they could not be written; the least recently used
 are removed first."""
 _LOOK_EVERY = 2**24
-"""Bytes that a process writes between two checks of the folder's size."""
+"""Bytes that a process writes between two checks of the folder's size, a rule of thumb."""
 _ABANDONED_SECONDS = 3600
 """Seconds after which the writer of a half-written file is taken to have died."""
 _warned: set[Path] = set()

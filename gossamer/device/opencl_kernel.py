@@ -73,8 +73,8 @@ class LaunchError(Exception):
 class LaunchWithoutEvent:
     """A command that launches a kernel with the arguments that it has, and makes no event.
 
-    kernel: a kernel object whose arguments nobody changes. global_size, local_size: the work-items
-    of the launch and of a work-group along each dimension.
+    kernel: a kernel object whose arguments nobody changes.
+    global_size, local_size: the work-items of the launch and of a work-group along each dimension.
     """
 
     def __init__(self, kernel: cl.Kernel, global_size: Sequence[int],

@@ -61,8 +61,7 @@ class OptionalCapabilities(PageLockedMemory, OtherLibraries, abc.ABC):
     def queued_us(self) -> float:
         """Microseconds that the host takes to queue a launch.
 
-        It is 0 where launches take less than a short kernel: graphs of CUDA launch kernels faster
-        than these run.
+        It is 0 where queueing a launch takes less time than a short kernel, as in CUDA graphs.
         """
         return 0.0
 
@@ -96,9 +95,9 @@ class OptionalCapabilities(PageLockedMemory, OtherLibraries, abc.ABC):
         """Function that makes a device in another process that builds kernels for this one.
 
         It can be pickled, and it is None where no other process can build. The device that it makes
-        has the same limits and names, puts what it compiles and assembles into the disk cache where
-        this device looks for it, and runs nothing: its memory has no content, and what needs the
-        device itself raises NeedsDeviceError.
+        has the same limits and names. It puts the kernels that it compiles and assembles into the
+        disk cache, where this device finds them. It runs nothing: its memory has no content, and
+        calls that need the device itself raise NeedsDeviceError.
         """
         return None
 
@@ -106,8 +105,8 @@ class OptionalCapabilities(PageLockedMemory, OtherLibraries, abc.ABC):
     def toolkit(self) -> str:
         """The installed software besides the driver on which the speed of kernels depends.
 
-        It is a name with a version, such as that of a compiler, and part of the key of every
-        stored time; empty where there is none.
+        It is a name with a version, such as a compiler's, and part of the key of every stored time;
+        empty for a device without such software.
         """
         return ""
 

@@ -254,7 +254,7 @@ def _all() -> list[_DeviceProbe]:
 
 
 def _of(api: str) -> list[_DeviceProbe]:
-    """Return the devices of an API; none where there is no such API."""
+    """Return the devices of an API; none where the API is not installed."""
     with _lock:
         if api not in _candidates and api in _FINDERS:
             _candidates[api] = list(_FINDERS[api]())

@@ -154,7 +154,7 @@ def _put_together(path: Path) -> tuple[str, tuple[Path, ...]]:
 
 
 def _add_file(path: Path, lines: list[str], files: dict[Path, None]) -> None:
-    """Append the lines of a file, and those of the headers that were not included before."""
+    """Append the lines of a file, and the lines of headers that were not included before."""
     files[path] = None
     shown = path.relative_to(_PACKAGE.parent) if path.is_relative_to(_PACKAGE.parent) else path.name
     lines.append(f'#line 1 "{shown}"')

@@ -330,5 +330,5 @@ def _present(value: str) -> list[str]:
 
 
 def _sum_with(bias: str) -> Expression:
-    """Return the epilogue that adds a bias where there is one."""
+    """Return the epilogue that adds a bias, if one is given."""
     return apply("add") if bias else identity()

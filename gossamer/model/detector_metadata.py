@@ -13,7 +13,7 @@ NMS_KINDS = ("greedynms", "diounms")
 
 @dataclass(frozen=True)
 class DetectionHead:
-    """How one output of a network tells boxes.
+    """How one output of a network encodes boxes.
 
     kind: "yolo" and "region" are Darknet's raw heads (N, anchors * (5 + classes), H, W), as they go
     into its layers of these names; "yolox" and "yolox_decoded" (N, cells, 5 + classes) are YOLOX's,

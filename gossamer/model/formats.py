@@ -34,8 +34,8 @@ def with_formats(graph: Graph, inputs: InputFormat | Mapping[str, InputFormat] |
 
 
 def format_lines(graph: Graph) -> list[str]:
-    """Returns a line for each input and output that callers give or get otherwise than the network
-    has it."""
+    """Returns a line for each input and output whose format for callers is not the network's
+    own."""
     lines = []
     for info in graph.inputs:
         if info.given is not None:

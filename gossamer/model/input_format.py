@@ -152,7 +152,7 @@ class InputFormat:
         return "uint16" if self.dtype == BFLOAT16 else self.dtype
 
     def format(self, rank: int) -> Format:
-        """Return how memory holds what callers give of an input of so many dimensions."""
+        """Return how callers' memory holds an input of `rank` dimensions."""
         return Format(self.layout if rank == 4 else ROW_MAJOR, self.dtype)
 
     def ordered(self, dimensions: Sequence[_Dimension]) -> tuple[_Dimension, ...]:

@@ -71,7 +71,7 @@ def load(model: Any, *more_files: str | Path, weights: str | Path | None = None,
 
 def _loaded(model: Any, more_files: Sequence[str | Path], weights: str | Path | None,
             outputs: Sequence[str] | None, narrows: bool) -> Graph:
-    """Return the network as `load` does, which says its warnings."""
+    """Return the network as `load` does. `load` shows its warnings."""
     if any(kind.__module__.split(".")[:2] == ["torch", "nn"] for kind in type(model).__mro__):
         raise InputError(f"cannot load a {type(model).__name__}, a module of PyTorch: "
                          "gossamer.optimize(module.eval(), example_input) makes a fast module "
@@ -139,7 +139,7 @@ def expected_models() -> str:
 
 def _with_weights(name: str, reader: registry.Reader | None, files: list[Path],
                   weights: Path) -> list[Path]:
-    """Return the further files of a model, of which the weights are one."""
+    """Return the further files of a model, such as its weights."""
     takes_weights = reader is not None and [file.content for file in reader.further] == ["weights"]
     if files or not takes_weights:
         kind = f"is {reader.kind}, which" if reader is not None and not takes_weights else "it"

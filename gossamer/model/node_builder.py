@@ -21,7 +21,7 @@ class NodeNames(TypedDict, total=False):
         Name of the node; by default its op and a number. It is lengthened where another node has
         the name.
     output : str
-        Name of the node's result; by default that of the node.
+        Name of the node's result; by default the node's.
     source : str
         What the file calls the layer, for messages, such as "Conv 'features.0'"; by default its op
         and name.
@@ -85,7 +85,7 @@ class NodeBuilder:
         name : str
             Name of the constant. It is lengthened where the graph uses the name already.
         array : array
-            Its value, of which floats of any size become float32.
+            Its value; floats of any size become float32.
 
         Returns
         -------

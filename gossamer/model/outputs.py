@@ -71,7 +71,11 @@ def _best_places(scores: np.ndarray, count: int) -> np.ndarray:
 
 def ranks(scores: np.ndarray, right: np.ndarray) -> np.ndarray:
     """Returns for each row how many classes come before the right one, best first as in
-    best_classes(): (rows,) integers. scores: (rows, classes[, 1, 1]). right: (rows,) indices."""
+    best_classes(): (rows,) integers.
+
+    scores: (rows, classes[, 1, 1]).
+    right: (rows,) indices.
+    """
     scores = scores.reshape(len(scores), -1)
     of_right = scores[np.arange(len(scores)), right][:, None]
     before = np.arange(scores.shape[1]) < right[:, None]

@@ -32,7 +32,7 @@ def two_of_four(magnitudes: np.ndarray, axis: int) -> np.ndarray:
 
 def whole_channels(magnitudes: np.ndarray, axis: int, sparsity: float) -> np.ndarray:
     """Returns a mask of the channels along an axis that have the least Euclidean norms: `sparsity`
-    of them, rounded, of which at least one stays; of equal ones it has the first."""
+    of them, rounded; at least one stays; of equal ones it has the first."""
     others = tuple(index for index in range(magnitudes.ndim) if index != axis)
     # scaled, so that no square overflows
     greatest = np.max(magnitudes[np.isfinite(magnitudes)], initial=0.0)

@@ -100,7 +100,8 @@ class _ZooBuilder:
         """Appends a convolution, its batch norm and, unless relu6 is False, ReLU6, and returns the
         output's name.
 
-        conv, norm: names of the layers. channels: numbers of input and output channels.
+        conv, norm: names of the layers.
+        channels: numbers of input and output channels.
         """
         c, out = channels
         bound = float(np.sqrt(6 / (c // groups * size * size)))

@@ -11,13 +11,12 @@ import numpy as np
 from gossamer.ops.algorithm import Problem
 
 _LEFT_OUT = ("facts", "formats", "result", "scaled_signs")
-"""Fields that say what is known of values or of where they lie, which are left out where that is
-nothing."""
+"""Fields with facts about values or their memory; they are left out where nothing is known."""
 
 
 def canonical(problem: Problem) -> dict[str, Any]:
-    """Returns every field of a problem as JSON values, less what is known of values and of
-    where they lie where nothing is; equal problems give equal text."""
+    """Returns the fields of a problem as JSON values, without the fields of facts where nothing is
+    known; equal problems give equal text."""
     return _plain(problem)
 
 

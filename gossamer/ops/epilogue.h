@@ -1,7 +1,7 @@
 /* The epilogue of a kernel: what it makes of each result before it stores it. epilogue.py, beside this
  * file, writes these macros; without them results are stored as they are.
  *
- * The channel is that of the result, and the index its place in the epilogue's tensor operands. */
+ * `channel` is the result's channel, and `index` its place in the epilogue's tensor operands. */
 
 #pragma once
 

@@ -32,20 +32,21 @@ def epilogue_macros(epilogue: Epilogue, *, tensor_dtype: str = "float32",
 
     EPILOGUE_PARAMETERS ends the parameter list. EPILOGUE(value, channel, index) rewrites a float.
     EPILOGUE4 rewrites a float4 of four neighbours in memory whose first index is a multiple of 4.
-    Its channel is that of all four with `one_channel`; else the four have consecutive channels,
+    With `one_channel` all four values have one channel; else the four have consecutive channels,
     and the first of them is a multiple of 4. Of an expression with two outputs
     EPILOGUE2(value, second, channel, index) rewrites a float and sets another one, and
     EPILOGUE2_4 does so for four.
 
-    tensor_dtype: dtype of the tensor operands, "float32" or "float16". prefix: begins the names of
-    the macros, and in lower case those of the parameters, in a kernel that has several epilogues.
+    tensor_dtype: dtype of the tensor operands, "float32" or "float16".
+    prefix: begins the names of the macros, and in lower case those of the parameters, in a kernel
+    that has several epilogues.
     """
     return dict(_macros(epilogue, tensor_dtype, one_channel, prefix))
 
 
 def epilogue_macros_of_eight(epilogue: Epilogue) -> dict[str, str]:
-    """Returns the macros of `epilogue_macros` for tensor operands in float16, and those that take
-    eight neighbours in memory with one load of each operand.
+    """Returns the macros of `epilogue_macros` for tensor operands in float16, and macros for eight
+    neighbours in memory, which load each operand once.
 
     EPILOGUE8(lower, upper, channel, index) rewrites two float4 whose channels are consecutive. Of
     an expression with two outputs EPILOGUE2_8(lower, upper, second_lower, second_upper, channel,
@@ -120,8 +121,8 @@ def _macros(epilogue: Epilogue, tensor_dtype: str, one_channel: bool,
 
 
 def _body(expression: Expression, variable: str, operands: Sequence[str], second: str = "") -> str:
-    """Returns a block that rewrites a variable by an expression of it and of operands, and sets a
-    second variable where there is one."""
+    """Returns a block of C that sets a variable to an expression of itself and of operands, and a
+    second variable, if named, to the expression's second result."""
     lines, results = expression.c_statements([variable, *operands], c_float, "e")
     if second:
         lines.append(f"{second} = {results[1]};")
@@ -131,11 +132,11 @@ def _body(expression: Expression, variable: str, operands: Sequence[str], second
 def epilogue_arguments(epilogue: Epilogue, weights: Weights, first_tensor_input: int,
                        channels: int, *, prefix: str = "", multiple: int = 4
                        ) -> list[Argument | Callable[..., Argument]]:
-    """Returns the kernel arguments that match EPILOGUE_PARAMETERS. Channel operands are padded to
-    a multiple of 4 values so that they can be read as vectors.
+    """Returns the kernel arguments that match EPILOGUE_PARAMETERS. Channel operands are padded to a
+    multiple of 4 values so that they can be read as vectors.
 
-    prefix: begins the names of the channel operands among the weights. multiple: the multiple of 4
-    to which channel operands are padded.
+    prefix: begins the names of the channel operands among the weights.
+    multiple: the multiple of 4 to which channel operands are padded.
     """
     arguments: list[Argument | Callable[..., Argument]] = []
     tensor = first_tensor_input
@@ -153,8 +154,8 @@ def epilogue_arguments(epilogue: Epilogue, weights: Weights, first_tensor_input:
 
 def channel_vector(name: str, channels: int, size: int
                    ) -> Callable[[Mapping[str, np.ndarray]], np.ndarray]:
-    """Returns a function that makes the vector of a constant of one number, or of one a channel,
-    with zeros behind the channels up to a size."""
+    """Returns a function that turns a constant, one number or one number for each channel, into a
+    vector over the channels, with zeros behind them up to a size."""
     def pack(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
         padded = np.zeros(size, dtype=np.float32)
         padded[:channels] = np.broadcast_to(arrays[name].reshape(-1), (channels,))

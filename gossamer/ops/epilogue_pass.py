@@ -26,7 +26,8 @@ def epilogue_pass_launches(epilogue: Epilogue, weights: Weights, device: Device,
     output: spec of the output, float32 or float16 without paddings and with fewer than 2^31
     elements: (N, C, H, W) in NCHW, NHWC or CHWN, or a row-major matrix of rows by channels. The
     epilogue's tensor operands have its dtype and layout and are the inputs from
-    `first_tensor_input` on; channel operands are float32. work_group: work-items of a work-group.
+    `first_tensor_input` on; channel operands are float32.
+    work_group: work-items of a work-group.
     of_zeros: whether the epilogue is applied to zeros, whatever output 0 holds; then the identity
     has a launch, too.
     """

@@ -30,7 +30,11 @@ def sums_integers(facts: tuple[ValueFacts, ...], weights: WeightsInfo) -> bool:
 def precision_of_products(facts: tuple[ValueFacts, ...], weights: WeightsInfo,
                           result: ValueFacts) -> str:
     """Returns the least precise of the precisions in which a layer that sums products gives what it
-    gives in float32. facts: of its run-time inputs. result: of its output."""
+    gives in float32.
+
+    facts: of its run-time inputs.
+    result: of its output.
+    """
     if not facts or not in_float16(facts[0]) or not in_float16(weights.facts):
         return "fp32"
     return "fp16" if all(map(in_float16, (*facts, result))) else "tf32"
@@ -44,9 +48,9 @@ def precision_of_values(facts: Iterable[ValueFacts]) -> str:
 
 
 def shared_facts(facts: ValueFacts) -> ValueFacts:
-    """Returns the facts that problems state for the facts of a value: the same for all values of
-    which algorithms make the same use, so that layers share measurements; REAL where the values
-    are not few."""
+    """Returns the facts that problems state for the facts of a value. Values that algorithms use in
+    the same way have the same stated facts, so that layers share measurements. REAL stands for more
+    than a few different values."""
     if facts.few_values and facts.is_integer and (facts.count or 0) > 3:
         return next((wider for wider in (BYTES, NARROW) if facts.largest <= wider.largest), facts)
     return facts if facts.few_values else REAL

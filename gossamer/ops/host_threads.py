@@ -65,10 +65,10 @@ def threads_of(variant: Variant) -> AbstractContextManager[None]:
 
 
 def number_of(threads: Threads) -> int:
-    """Returns the threads of ONNX Runtime for a value of the setting. All are as many as there are
-    processors, and no more than OMP_NUM_THREADS says, which BLAS follows by itself; 0 stands for
-    those that ONNX Runtime takes where nothing limits the process: one for each core, bound to
-    it."""
+    """Returns the threads of ONNX Runtime for a value of the setting. "All" is the number of
+    processors, or OMP_NUM_THREADS where that is less; BLAS follows that variable by itself; 0
+    stands for those that ONNX Runtime takes where nothing limits the process: one for each core,
+    bound to it."""
     if threads == ONE:
         return 1
     wanted = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()

@@ -1,4 +1,5 @@
-/* How kernels of a network's first layers load an image, of which they may have to make the numbers. */
+/* How kernels of a network's first layers load an image, or compute its numbers from the tensor
+ * that callers give. */
 
 #pragma once
 
@@ -25,8 +26,8 @@
 /* elements from one column, and from one channel, to the next; plane: those of a channel in NCHW */
 #define IMAGE_COLUMN (IMAGE_NHWC ? IMAGE_CHANNELS : 1)
 #define IMAGE_CHANNEL(plane) (IMAGE_NHWC ? 1 : (plane))
-/* Sets a variable to the number of the element at a place, or to 0 where there is none. All elements
- * are loaded before one is used, which a condition round the arithmetic would prevent. */
+/* Sets a variable to the number of the element at a place, or to 0 outside of the image. All
+ * elements are loaded before one is used, which a condition round the arithmetic would prevent. */
 #define LOAD_IMAGE(value, image, place, channel, exists) { \
     value = (exists) ? IMAGE_ELEMENT(image, place) : 0.0f; \
     GIVEN_EPILOGUE(value, channel, 0) \

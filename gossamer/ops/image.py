@@ -1,5 +1,5 @@
-"""Images as kernels of a network's first layers read them: their numbers, or what callers give,
-such as bytes in NHWC, of which a part of a fusion makes the numbers."""
+"""Images as kernels of a network's first layers read them: their numbers, or the tensor that
+callers give, such as bytes in NHWC, from which a part of a fusion computes the numbers."""
 
 from __future__ import annotations
 
@@ -30,8 +30,12 @@ def makes_image(part: Problem) -> bool:
 
 
 def image_macros(image: TensorSpec, given: ElementwiseProblem | None) -> dict[str, object]:
-    """Returns the macros that image.h takes. image: as the kernel reads it. given: what makes the
-    image's numbers of that; None where that is its numbers."""
+    """Returns the macros that image.h takes.
+
+    image: as the kernel reads it.
+    given: the arithmetic that computes the image's numbers from `image`; None where `image` has the
+    numbers.
+    """
     numbers = Epilogue() if given is None else Epilogue(
         given.expression, ("channel",) * len(given.constants))
     return {"IMAGE_TYPE": _TYPES[image.dtype], "IMAGE_HALVES": int(image.dtype == "float16"),

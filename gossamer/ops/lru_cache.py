@@ -17,7 +17,8 @@ T = TypeVar("T")
 class LruCache(Generic[T]):
     """A cache of results by key that drops the least recently used ones.
 
-    max_bytes: bytes that all results together may take. size: returns the bytes of one result.
+    max_bytes: bytes that all results together may take.
+    size: returns the bytes of one result.
     """
 
     def __init__(self, max_bytes: int, size: Callable[[T], int]) -> None:

@@ -103,10 +103,11 @@ def constant_words(value: float, spec: TensorSpec) -> np.ndarray:
 class PackedParts:
     """A packed tensor as kernels address it: as unsigned numbers of 32 bits, the parts of words.
 
-    planes: bits of a value. parts: parts of a word, of which the first has the lower channels.
-    count: parts of a plane along the channels, paddings included. strides: distances in parts
-    between neighbouring images, words of channels, rows and columns. start: parts that precede
-    channel 0 of the first pixel: those of the border.
+    planes: bits of a value.
+    parts: parts of a word; the first part has the lower channels.
+    count: parts of a plane along the channels, paddings included.
+    strides: distances in parts between neighbouring images, words of channels, rows and columns.
+    start: parts that precede channel 0 of the first pixel: those of the border.
     """
 
     planes: int

@@ -6,9 +6,11 @@ from gossamer.device.base import Device
 from gossamer.device.rates import PeakRates
 
 H200_UNIT = PeakRates(238_600.0, 32_300.0)
-"""Rates of a multiprocessor of an H200, which has 132: 63 TFLOP/s and 4.26 TB/s in all."""
+"""Rates of a multiprocessor of an H200, which has 132: 63 TFLOP/s and 4.26 TB/s in all, as measured
+by `gossamer bench`. They stand for GPUs whose own rates were not measured."""
 _PROCESSOR = PeakRates(55_000.0, 10_000.0)
-"""Rates of a processor with AVX-512 at 3.4 GHz."""
+"""Rates of a processor with AVX-512 at 3.4 GHz. They stand for processors whose own rates were not
+measured."""
 
 
 def rates_of_unit(device: Device) -> PeakRates:

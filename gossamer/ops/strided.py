@@ -48,8 +48,9 @@ def merge(sizes: Sequence[int], walks: Sequence[Sequence[int]],
     Dimensions of size 1 are dropped, and neighbouring dimensions that are contiguous in every
     tensor are merged, except those whose mark is not None.
 
-    sizes: size of each dimension, outermost first. walks: for each tensor, its stride along each
-    dimension. marks: for each dimension any value that must be preserved, or None.
+    sizes: size of each dimension, outermost first.
+    walks: for each tensor, its stride along each dimension.
+    marks: for each dimension any value that must be preserved, or None.
     """
     marks = [None] * len(sizes) if marks is None else marks
     loops: list[tuple[int, Any, list[int]]] = []

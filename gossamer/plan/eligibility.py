@@ -46,8 +46,11 @@ def is_change_of_precision(problem: Problem) -> bool:
 
 def reason_not_allowed(variants: Iterable[Variant], seconds: float, why: str) -> str | None:
     """Returns why none of the variants, all of precisions that are allowed, may be taken; None
-    where one may. seconds: processor seconds that building may take. why: the words that say where
-    this limit comes from."""
+    where one may.
+
+    seconds: processor seconds that building may take.
+    why: the words that say where this limit comes from.
+    """
     shortest: Variant | None = None
     for variant in variants:
         if variant.build_seconds <= seconds:

@@ -80,8 +80,11 @@ def part_offsets(problem: Problem, variant: Variant, alignment: int) -> list[int
 def _offset(whole: TensorSpec, start: Mapping[int, int], part: TensorSpec,
             dims: Sequence[int | None], steps: Sequence[int]) -> int | None:
     """Returns at which byte of a tensor a part begins that is in memory as it is within the tensor;
-    None where there is no such byte. start: where the part begins along the tensor's dimensions.
-    dims, steps: those of CopyProblem."""
+    None where there is no such byte.
+
+    start: where the part begins along the tensor's dimensions.
+    dims, steps: those of CopyProblem.
+    """
     if whole.dtype != part.dtype or part.size == 0 or not (_is_dense(whole) and _is_dense(part)):
         return None
     for size, stride, dim, step in zip(part.shape, part.strides, dims, steps, strict=True):
@@ -147,7 +150,9 @@ def in_place_candidates(node: MeasuredLayer, names: Collection[str],
     But for conversions of inputs, such a candidate joins or takes parts that are in memory as they
     are, or channels in NHWC. The latter counts where each layer beside it is likely to write or
     read a part: where its fastest candidate in NHWC can.
-    names: those of layers_in_place(). nodes: all layers.
+
+    names: those of layers_in_place().
+    nodes: all layers.
     """
     problem = node.layer.problem
     assert problem is not None

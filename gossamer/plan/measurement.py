@@ -37,8 +37,8 @@ class Measurement:
     was written. Raises ValueError where there is neither a time nor a failure, and for times that
     are negative or not finite.
 
-    inputs, outputs: layouts. median_us, p25_us, p75_us: median and quartiles with warm caches, in
-    microseconds.
+    inputs, outputs: layouts.
+    median_us, p25_us, p75_us: median and quartiles with warm caches, in microseconds.
     cold_us: the median with cold caches.
     samples: the number of samples.
     failure: why the candidate is excluded.

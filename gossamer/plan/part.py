@@ -52,7 +52,8 @@ def find_parts(layers: Sequence[Layer], outputs: Collection[str], device: Device
     """Returns the parts of a network, as few and as large as the layers that are left out allow, of
     the layers that an algorithm for parts can compute on the device.
 
-    outputs: the names of the network's outputs. left_out: names of layers that are in no part.
+    outputs: the names of the network's outputs.
+    left_out: names of layers that are in no part.
     """
     if not has_library(device):
         return []

@@ -18,8 +18,8 @@ from tests.ops.fused.test_convolution_pool_mma import (
 @pytest.mark.parametrize("mode, name, tile", [
     ("bounds", "resnet", PoolTile(2, 64, 0)),
     ("bounds", "resnet", PoolTile(3, 64, 1)),
-    ("bounds", "two strips", PoolTile(4, 32, 1)),
-    ("plain", "two strips", PoolTile(5, 64, 0)),
+    ("bounds", "two tiles across", PoolTile(4, 32, 1)),
+    ("plain", "two tiles across", PoolTile(5, 64, 0)),
     ("bounds", "unlike pads", PoolTile(14, 48, 1)),
     ("bounds", "unlike pads", PoolTile(2, 16, 0)),
     ("bounds", "yolo", PoolTile(4, 16, 0)),

@@ -206,9 +206,9 @@ def alternatives(name: str, network: PeerNetwork, x: np.ndarray, device: Device,
     return result
 
 
-def product(device: Device, precision: str, side: int) -> Callable[[Any], None]:
+def product(device: Device, precision: str, size: int) -> Callable[[Any], None]:
     """Returns the product of two square matrices as work on a CUDA device."""
-    ones = torch.ones(side, side, device=torch.device("cuda", device.index),
+    ones = torch.ones(size, size, device=torch.device("cuda", device.index),
                       dtype=torch.float16 if precision == "fp16" else torch.float32)
     result = torch.empty_like(ones)
 

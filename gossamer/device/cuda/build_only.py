@@ -84,8 +84,8 @@ class BuildOnlyDevice(Device):
 
     def assemble(self, key: Sequence[str],
                  generate: Callable[[], Sequence[PtxProgram]]) -> list[BuiltKernel]:
-        """Assembles the first program in this process and all others, which are long where there
-        are several, at the same time in processes of their own."""
+        """Assembles the first program in this process, and all others at the same time in processes
+        of their own: programs of which there are several are long."""
         seconds = 0.0
 
         def build() -> bytes:

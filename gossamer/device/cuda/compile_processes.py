@@ -18,14 +18,16 @@ from gossamer.errors import CompilerEndedError
 from gossamer.io.process_pool import NoProcessError, ProcessEndedError, ProcessPool
 
 _MOST, _HERE = 48, 3
-"""Other processes at most, each of which takes about fifty megabytes of the host's memory besides
-what they share, and kernels that this process compiles at the same time beside them."""
+"""The most processes that compile, and kernels that this process compiles at the same time itself.
+These are rules of thumb: each process takes about 50 MB of the host's memory that it does not share
+with others."""
 _NICE = 5
 """How much the processes stand back behind the one that asks, which times meanwhile."""
 
 
 def process_count(processors: int) -> int:
-    """Returns the number of other processes that are of use where so many processors compile."""
+    """Returns the number of other processes that are of use where `processors` processors
+    compile."""
     return min(_MOST, processors - _HERE) if processors >= 2 * _HERE else 0
 
 
@@ -69,7 +71,7 @@ class CompileProcesses:
         self._begun(0).end()
 
     def _begun(self, count: int) -> ProcessPool:
-        """Returns the processes, of which so many start where none have been before."""
+        """Returns the processes: `count` of them start at the first call."""
         with self._lock:
             if self._pool is None:
                 self._pool = ProcessPool(count, "process that compiles", _start)

@@ -17,7 +17,7 @@ def joined(names: Sequence[str], cubins: Sequence[bytes]) -> bytes:
 
 
 def source(name: str) -> KernelSource:
-    """Returns what stands for the source of a generated kernel, of which no file exists."""
+    """Returns a stand-in for the source of a generated kernel, which has no file."""
     return KernelSource(Path(f"{name}.ptx"), name)
 
 

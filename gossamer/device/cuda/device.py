@@ -30,7 +30,8 @@ from gossamer.device.cuda.driver import (
 from gossamer.device.cuda.events import EventPair
 from gossamer.device.cuda.graph import CudaCopyingGraph, CudaGraph
 from gossamer.device.cuda.kernel import CudaKernel
-from gossamer.device.cuda.memory import Allocation, CudaBuffer, StreamAllocation
+from gossamer.device.cuda.launch import check_fit, early_launch
+from gossamer.device.cuda.memory import Allocation, CudaBuffer, MemoryPool, StreamAllocation
 from gossamer.device.cuda.ptx import PtxProgram
 from gossamer.device.cuda.recording import Recorder
 from gossamer.device.cuda.streams import CudaStream, SideStreams
@@ -40,9 +41,6 @@ from gossamer.errors import DeviceError, InputError, OutOfMemoryError
 from gossamer.tensor import TensorSpec
 
 __all__ = ["CudaBuffer", "CudaDevice", "CudaGraph", "CudaKernel", "CudaStream", "count"]
-
-_LARGEST_GRID = (2**31 - 1, 65535, 65535)
-"""Most work-groups in each dimension of a launch, by the CUDA C++ Programming Guide."""
 
 
 class CudaDevice(Device):
@@ -72,8 +70,7 @@ class CudaDevice(Device):
         self._compilers: CompileProcesses | None = None
         self._recorder = Recorder(self)
         self._of_thread = threading.local()
-        self._pool: driver.CUmemoryPool | None = None
-        self._pool_lock = threading.Lock()
+        self._pool = MemoryPool(self)
         self._stream = CudaStream(self)
         self._side = SideStreams(self.create_stream)
 
@@ -196,7 +193,7 @@ class CudaDevice(Device):
         return kernel
 
     def _compiled(self, source: KernelSource, architecture: str) -> bytes:
-        """Returns the cubin of a kernel, which another process compiles where there are such."""
+        """Returns the cubin of a kernel. Other processes compile it while `compilers` runs them."""
         compilers = self._compilers
         if compilers is None:
             return nvrtc.compile_cubin(source, architecture)[0]
@@ -228,7 +225,7 @@ class CudaDevice(Device):
                 status, pointer = driver.cuMemAlloc(max(nbytes, 1))
             else:
                 status, pointer = driver.cuMemAllocFromPoolAsync(
-                    max(nbytes, 1), self._memory_pool(), self.stream_handle(stream))
+                    max(nbytes, 1), self._pool.handle, self.stream_handle(stream))
             if status == driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
                 free = driver.cuMemGetInfo()[1]
                 raise out_of_memory(self, nbytes, purpose, int(free))
@@ -237,22 +234,6 @@ class CudaDevice(Device):
         owner = (Allocation(self, address) if stream is None
                  else StreamAllocation(self, address, stream))
         return CudaBuffer(self, address, nbytes, owner)
-
-    def _memory_pool(self) -> driver.CUmemoryPool:
-        with self._pool_lock:
-            if self._pool is None:
-                properties = driver.CUmemPoolProps()
-                properties.allocType = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
-                properties.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
-                properties.location.id = self.index
-                self._pool = self.checked(
-                    "making a memory pool", driver.cuMemPoolCreate(properties))
-                # freed memory stays in the pool, so that fresh outputs cost no system call
-                self.checked("making a memory pool", driver.cuMemPoolSetAttribute(
-                    self._pool,
-                    driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD,
-                    driver.cuuint64_t(2**64 - 1)))
-            return self._pool
 
     def wrap(self, address: int, nbytes: int, owner: object) -> CudaBuffer:
         return CudaBuffer(self, address, nbytes, owner)
@@ -335,7 +316,7 @@ class CudaDevice(Device):
             raise DeviceError(f"{self.name} failed launching {kernel.name}: {error}") from None
         gx, gy, gz = (*groups, 1, 1)[:3]
         bx, by, bz = (*work_group_size, 1, 1)[:3]
-        self._check_fit(kernel, (gx, gy, gz), bx * by * bz)
+        check_fit(self, kernel, (gx, gy, gz), bx * by * bz)
         self.keep(kernel, arguments)
         with self.current():
             try:
@@ -351,16 +332,6 @@ class CudaDevice(Device):
                     self.stream_handle(stream), parameters, 0))
             except DriverError as error:
                 raise device_error(f"{self.name} failed launching {kernel.name}", error) from None
-
-    def _check_fit(self, kernel: CudaKernel, groups: Sequence[int], threads: int) -> None:
-        if threads > kernel.work_group_size:
-            raise DeviceError(f"{self.name} runs {kernel.name} with at most "
-                              f"{kernel.work_group_size} work-items in a work-group, "
-                              f"asked for {threads}")
-        for dimension, (have, most) in enumerate(zip(groups, _LARGEST_GRID, strict=True)):
-            if have > most:
-                raise DeviceError(f"{self.name} runs at most {most} work-groups in dimension "
-                                  f"{dimension}, {kernel.name} asked for {have}")
 
     def synchronize(self, stream: Any = None) -> None:
         self.call("running kernels", driver.cuStreamSynchronize, self.stream_handle(stream))
@@ -450,21 +421,6 @@ class CudaDevice(Device):
 
     def keep(self, *objects: Any) -> None:
         self._recorder.keep(*objects)
-
-
-def early_launch(groups: tuple[int, int, int], work_group_size: tuple[int, int, int],
-                 shared_bytes: int, stream: int) -> driver.CUlaunchConfig:
-    """Returns the configuration of a launch that may begin before the one before it has ended."""
-    attribute = driver.CUlaunchAttribute()
-    attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-    attribute.value.programmaticStreamSerializationAllowed = 1
-    config = driver.CUlaunchConfig()
-    config.gridDimX, config.gridDimY, config.gridDimZ = groups
-    config.blockDimX, config.blockDimY, config.blockDimZ = work_group_size
-    config.sharedMemBytes = shared_bytes
-    config.hStream = driver.CUstream(stream)
-    config.attrs, config.numAttrs = [attribute], 1
-    return config
 
 
 def _pointer(buffer: Buffer) -> int:

@@ -59,7 +59,8 @@ class CudaCopyingGraph(CopyingGraph):
     memory of the same kind only; memory of a pool is a kind of its own. For targets in another kind
     the graph is instantiated again.
 
-    steps: the recorded work; it belongs to the caller. used_objects: what it uses.
+    steps: the recorded work; it belongs to the caller.
+    used_objects: buffers and kernels that the work uses.
     """
 
     def __init__(self, device: CudaDevice, steps: driver.CUgraph,

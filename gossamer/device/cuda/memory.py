@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +56,33 @@ class Allocation:
 
     def __init__(self, device: CudaDevice, address: int) -> None:
         weakref.finalize(self, quietly, device, driver.cuMemFree, address)
+
+
+class MemoryPool:
+    """The pool of a device from which memory is allocated in a stream's order. It is made when it
+    is first used."""
+
+    def __init__(self, device: CudaDevice) -> None:
+        self._device = device
+        self._lock = threading.Lock()
+        self._handle: driver.CUmemoryPool | None = None
+
+    @property
+    def handle(self) -> driver.CUmemoryPool:
+        """The driver's handle of the pool."""
+        with self._lock:
+            if self._handle is None:
+                properties = driver.CUmemPoolProps()
+                properties.allocType = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+                properties.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+                properties.location.id = self._device.index
+                checked = self._device.checked
+                self._handle = checked("making a memory pool", driver.cuMemPoolCreate(properties))
+                # freed memory stays in the pool, so that fresh outputs cost no system call
+                checked("making a memory pool", driver.cuMemPoolSetAttribute(
+                    self._handle, driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD,
+                    driver.cuuint64_t(2**64 - 1)))
+            return self._handle
 
 
 def page_locked(device: CudaDevice, nbytes: int) -> np.ndarray:

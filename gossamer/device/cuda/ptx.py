@@ -123,8 +123,9 @@ def kernel(name: str, parameters: Sequence[str], code: Code, work_group: int,
            blocks_per_unit: int) -> PtxProgram:
     """Returns a kernel that takes pointers and uses `shared_memory`, whose size each launch sets.
 
-    work_group: number of work-items in a work-group. blocks_per_unit: number of work-groups that
-    must fit a multiprocessor at once, which bounds the registers of a work-item.
+    work_group: number of work-items in a work-group.
+    blocks_per_unit: number of work-groups that must fit a multiprocessor at once, which bounds the
+    registers of a work-item.
     """
     declarations = ", ".join(f".param .u64 {parameter}" for parameter in parameters)
     return PtxProgram(name, f""".extern .shared .align 16 .b8 shared_memory[];

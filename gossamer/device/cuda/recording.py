@@ -24,10 +24,11 @@ class _Capture:
     """The recording of one graph, as long as a thread captures work for it.
 
     stream: stream on which the work is captured, and on which nothing is executed.
-    side_streams: those of this graph alone, as what is captured must not mix with the work of other
-    threads.
-    used_objects: what the graph is to keep alive.
-    begins_early: whether a kernel of it may begin before the one before it has ended.
+    side_streams: side streams of this graph alone, so that captured work does not mix with the work
+    of other threads.
+    used_objects: buffers and kernels that the graph is to keep alive.
+    begins_early: whether the graph has a kernel that may begin before the kernel before it has
+    ended.
     """
 
     stream: CudaStream
@@ -37,7 +38,8 @@ class _Capture:
 
 
 _TOGETHER = 10
-"""Executions that are captured one after another where kernels may begin early."""
+"""Executions that are captured one after another where kernels may begin early. By this rule of
+thumb all but a tenth of the executions begin as they do in a plan, and recording takes little."""
 
 
 class Recorder:
@@ -49,24 +51,25 @@ class Recorder:
 
     @property
     def _capture(self) -> _Capture | None:
-        """The recording of the calling thread; None where it records no graph."""
+        """The recording of the calling thread; None while it records no graph."""
         capture: _Capture | None = getattr(self._of_thread, "capture", None)
         return capture
 
     @property
     def side_streams(self) -> SideStreams | None:
-        """The side streams of the graph that the calling thread records; None where it records
-        none."""
+        """The side streams of the graph that the calling thread records; None while it records no
+        graph."""
         return None if self._capture is None else self._capture.side_streams
 
     def keep(self, *objects: Any) -> None:
-        """Has the graph that the calling thread records, if any, keep objects alive."""
+        """Makes the graph that the calling thread records, if it records one, keep objects
+        alive."""
         if self._capture is not None:
             self._capture.used_objects.extend(objects)
 
     def note_early_begin(self) -> None:
-        """Notes that a kernel, of the graph that the calling thread records, if any, may begin
-        early."""
+        """Notes that the graph which the calling thread records, if it records one, has a kernel
+        that may begin early."""
         if self._capture is not None:
             self._capture.begins_early = True
 
@@ -74,10 +77,10 @@ class Recorder:
               events: Sequence[driver.CUevent] = (), *, as_in_plan: bool = False) -> CudaGraph:
         """Returns a graph of repeated executions of some work.
 
-        stream: where the graph replays if its call names none. events: where there are any, those
-        that are recorded before the first and after the last execution. as_in_plan: whether kernels
-        that may begin early do so, in all executions but the first of each ten; else each execution
-        waits for the end of the one before.
+        stream: where the graph replays if its call names none.
+        events: none, or two events, recorded before the first execution and after the last.
+        as_in_plan: whether kernels that may begin early do so in nine of ten executions, as they do
+        in a plan; else each execution waits for the end of the one before.
         """
         device = self._device
         capture = _Capture(self._stream_of_thread(), SideStreams(device.create_stream))
@@ -147,8 +150,8 @@ class Recorder:
 
 def _repeat(graph: driver.CUgraph, parts: Sequence[tuple[driver.CUgraph, int]],
             events: Sequence[driver.CUevent]) -> None:
-    """Adds other graphs to a graph, each as often as its number says and after the end of the one
-    before, and where there are two events, records one before and one after them. A graph that is
+    """Adds other graphs to a graph one after another, each as often as its number says. Records the
+    first event before them and the second one after them, if events are given. A graph that is
     added four times or more is added in groups, so that adding it N times takes about 2 sqrt(N)
     calls."""
     before: list[driver.CUgraphNode] = []

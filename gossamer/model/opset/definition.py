@@ -47,7 +47,7 @@ class OpDef:
     folded into weights.
     jumps: whether a node's result jumps where an input is rounded, as a sign does; `never_jumps`
     where it cannot.
-    facts: what is known of the outputs' values.
+    facts: derives the value facts of the outputs.
     float_only: whether it computes in float32 only, so that other dtypes are refused.
     attribute_inputs: attributes that may come as inputs after the first instead, in this order.
 

@@ -49,7 +49,7 @@ def _sums_up_to_shape(state: InferenceState, node: Node) -> None:
     if dtype == "float32":
         _multiply(state, node, x, [(axis, matrix)])
         return
-    # axis `axis` is the one that is summed over, and the next one that of the results
+    # sums run over axis `axis`, and the next axis is the results'
     name = state.know(state.new_name(node, "matrix"),
                       matrix.reshape(length, length, *[1] * (len(shape) - axis - 1)))
     apart = (*shape[:axis + 1], 1, *shape[axis + 1:])

@@ -38,8 +38,8 @@ def _concat_shape(state: InferenceState, node: Node) -> None:
 
 
 def _split_shape(state: InferenceState, node: Node) -> None:
-    """Splits a value along an axis: into equal parts where no sizes are given, of which the last
-    is smaller where the length cannot be divided."""
+    """Splits a value along an axis: into equal parts where no sizes are given. The last part is
+    smaller where the length cannot be divided."""
     shape = state.shapes[node.inputs[0]]
     axis = state.axis(node, node.attributes.get("axis", 0), len(shape))
     count, length = len(node.outputs), shape[axis]

@@ -166,10 +166,11 @@ def _conv2d_facts(static: StaticGraph, node: Node,
 
 def _epilogue_facts(static: StaticGraph, node: Node, x: ValueFacts, rows: np.ndarray,
                     sums: ValueFacts, facts: Sequence[ValueFacts]) -> list[ValueFacts]:
-    """Returns the facts of an epilogue's result, of which a sign is not 0 where no sum is.
+    """Returns the facts of an epilogue's result; a sign in it is not 0 where no sum is.
 
-    x: facts of the values that the rows of the weights are multiplied by. sums: those of the
-    products' sums. facts: those of the node's inputs.
+    x: facts of the values that the rows of the weights are multiplied by.
+    sums: those of the products' sums.
+    facts: those of the node's inputs.
     """
     expression = node.attributes["epilogue"]
     (result,) = expression_facts(expression, [sums, *facts[2:]])

@@ -1,7 +1,7 @@
 """Products of signs: which weights are signs, and which signs of sums are never 0.
 
-Something is left of every sum that can occur after scale and bias for an odd number of products of
-1 and -1, or for a threshold between two integers.
+For example a sum of an odd number of products of 1 and -1 is odd, and a threshold between two
+integers is no sum of integers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def are_scaled_signs(weight: np.ndarray) -> bool:
     """Returns whether the weights (M, ...) of each output channel, none of which is 0, are plus and
     minus one finite number."""
     channels = weight.reshape(len(weight), -1)
-    # most weights that are no signs show it at once
+    # the first weights decide this for most weights that are no signs
     return all(bool((np.abs(rows) == np.abs(rows[:, :1])).all() and np.isfinite(rows[:, 0]).all()
                     and rows[:, 0].all())
                for rows in (channels[:1], channels))
@@ -43,9 +43,11 @@ def is_never_zero(expression: Expression, values: ValueFacts, weight: np.ndarray
     False where that is not known: for factors other than -1 and 1, or -1, 0 and 1, and for weights
     other than plus and minus one number a channel.
 
-    values: facts of the factors of the weights. weight: (M, ...). operands: one value a channel for
-    each further input of the expression; None for those that are known at run time only. exact:
-    whether the sums are computed without rounding, in whatever order.
+    values: facts of the factors of the weights.
+    weight: (M, ...).
+    operands: one value a channel for each further input of the expression; None for those that are
+    known at run time only.
+    exact: whether the sums are computed without rounding, in whatever order.
     """
     rows = np.abs(weight.reshape(len(weight), -1).astype(np.float64))
     depth = rows.shape[1]
@@ -116,7 +118,8 @@ def _constant(step: ExpressionStep) -> _Interval:
 
 
 def _div(step: ExpressionStep, x: _Interval, y: _Interval) -> _Interval:
-    """An interval around 0 divides to any number: infinities of it are NaN in what follows."""
+    """A division by an interval around 0 may give any number; its infinities become NaN in later
+    steps."""
     corners = [a / b for a in x for b in y]
     around_zero = (y[0] <= 0) & (y[1] >= 0)
     return (np.where(around_zero, -np.inf, np.minimum.reduce(corners)),

@@ -73,7 +73,7 @@ class InferenceState:
 
         result: the shape of every output, where `several` does not give one for each.
         op, inputs, outputs: None keeps those of the node.
-        dtype: dtype of the outputs; None takes that of the first input.
+        dtype: dtype of the outputs; None takes the first input's.
         attributes: concrete attributes of the new node.
         """
         op = op or node.op
@@ -93,7 +93,7 @@ class InferenceState:
         return unused_name(self._names, f"{node.outputs[0]}.{role}")
 
     def check_size(self, node: Node, shape: Sequence[int], dtype: str) -> int:
-        """Returns the bytes of a value. Raises ModelError where they are so many that the file must
+        """Returns the bytes of a value. Raises ModelError for so large a number that the file must
         be wrong or mean harm; gossamer.io.limits says how many are allowed."""
         if min(shape, default=0) < 0:
             raise self.error(node, f"makes a value of shape {list(shape)}; expected sizes of 0 or "

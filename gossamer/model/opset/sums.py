@@ -21,8 +21,9 @@ def weighted_sums(values: ValueFacts, known: ValueFacts, weights: np.ndarray) ->
     """Returns the facts of the sums of weights[m, k] * x[k] over k for every m; REAL where a
     product or a partial sum may be rounded.
 
-    values: facts of each x[k]. known: facts of the weights. weights: an array whose first dimension
-    is m and whose others together are k.
+    values: facts of each x[k].
+    known: facts of the weights.
+    weights: an array whose first dimension is m and whose others together are k.
     """
     if not weights.size:
         return point(0.0)

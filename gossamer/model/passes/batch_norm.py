@@ -78,7 +78,7 @@ def output_rows(graph: Graph, layer: Node) -> np.ndarray | None:
 
 
 def _foldable(graph: Graph, layer: Node, channels: int) -> bool:
-    """Returns whether a batch norm of so many channels can be folded into the layer."""
+    """Returns whether a batch norm of `channels` channels can be folded into the layer."""
     if layer.op not in ("conv2d", "conv_transpose2d", "gemm"):
         return False
     if any(name not in graph.constants for name in layer.inputs[1:]):

@@ -1,7 +1,8 @@
 """Removes channels without effect: channels whose filter is zero, and channels that nobody reads.
 
-What a filter of zeros leaves is the same number everywhere, the epilogue of 0. Where the layers
-that read it put no zeros around their input, or where that number is 0, it goes into their biases.
+The output of a filter of zeros is one number everywhere: the epilogue of 0. That number goes into
+the biases of the layers that read it, if they do not pad their input with zeros or if the number is
+0.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from gossamer.model.graph import Graph, Node, add_constant, names_of
 from gossamer.model.passes.batch_norm import feeds_sign, output_rows, readers
 
 _MULTIPLE = 8
-"""Kernels read so many channels at a time: a number of channels that is a multiple of it stays
-one."""
+"""The number of channels that kernels read at a time: if a layer's channels are a multiple of it,
+they still are after channels were removed."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ def drop_dead_channels(graph: Graph) -> None:
     while changed:
         changed = False
         users = readers(graph)
-        # from the last layer on, as what nobody reads makes more of it before
+        # backwards, since a channel that nobody reads may be the only reader of earlier channels
         for layer in reversed(graph.nodes):
             chain = _chain(graph, layer, users)
             if chain is None:
@@ -57,8 +58,8 @@ def drop_dead_channels(graph: Graph) -> None:
 
 
 def _chain(graph: Graph, layer: Node, users: dict[str, list[Node]]) -> _Chain | None:
-    """Returns the chain that begins with a layer; None where something else reads its channels, or
-    where other values have as many."""
+    """Returns the chain that begins with a layer; None where other nodes than such layers read its
+    channels, or a run-time value has an element for each channel."""
     if not _has_constants(graph, layer) or _groups(layer) != 1:
         return None
     depthwise: list[Node] = []
@@ -123,7 +124,7 @@ def _without_effect(graph: Graph, chain: _Chain,
     kept = max(1, live)
     if len(gone) % _MULTIPLE == 0:
         kept = -(-kept // _MULTIPLE) * _MULTIPLE
-    # as many as the multiple takes stay, whatever they hold
+    # some channels without effect stay, so that their number is a multiple
     gone[np.flatnonzero(gone)[:kept - live]] = False
     return gone, np.where(is_read, constants, 0).astype(np.float32)
 

@@ -12,7 +12,7 @@ from gossamer.model.infer.shapes_by_batch import ShapesByBatch
 
 
 def drop_expansions(graph: Graph, shapes: ShapesByBatch) -> None:
-    """Has element-wise nodes read a value in place of its expansion, where the result has the same
+    """Lets element-wise nodes read a value in place of its expansion, where their result keeps its
     shape. The expansion stays for other readers."""
     # what a value repeats, by its name
     repeated: dict[str, str] = {}
@@ -24,7 +24,8 @@ def drop_expansions(graph: Graph, shapes: ShapesByBatch) -> None:
         elif node.op == "constant_of_shape":
             repeated[name] = add_constant(graph, names, f"{name}.number", node.attributes["value"])
         elif node.op == "elementwise" and repeated.keys() & set(node.inputs):
-            # in the order of the operands: of two that have the same shape only the first may go
+            # in the order of the operands: of two expansions of one shape only the first may be
+            # dropped
             for operand in dict.fromkeys(node.inputs):
                 if operand not in repeated:
                     continue

@@ -32,8 +32,8 @@ class _Chain:
 
 
 def fuse_chains(graph: Graph, shapes: ShapesByBatch) -> None:
-    """Merges element-wise nodes of the same shape, of which only the last is read by others, so
-    that nothing is computed twice. No merged expression is longer than MOST_STEPS."""
+    """Merges chains of element-wise nodes of the same shape. Other nodes read only the last node of
+    a chain, so that nothing is computed twice. No merged expression is longer than MOST_STEPS."""
     users = readers(graph)
     chains: dict[int, _Chain] = {}
     for node in reversed(graph.nodes):
@@ -71,7 +71,8 @@ def _chain_of_readers(node: Node, users: dict[str, list[Node]], chains: dict[int
 
 
 def _merge(nodes: list[Node]) -> None:
-    """Puts the expressions of a chain's nodes into that of its last one, which comes first."""
+    """Puts the expressions of a chain's nodes into the expression of its last node, which comes
+    first."""
     if len(nodes) == 1:
         return
     composer = Composer()

@@ -108,8 +108,7 @@ def drop_casts(graph: Graph, shapes: ShapesByBatch) -> None:
 
 
 def fold_constants(graph: Graph) -> None:
-    """Computes the nodes that have constant inputs only, where there is a NumPy evaluation of their
-    op."""
+    """Computes the nodes whose inputs are all constant, if their op has a NumPy evaluation."""
     nodes = []
     state = InferenceState(replace(graph, inputs=[], nodes=[]), 0)
     for node in graph.nodes:

@@ -21,7 +21,8 @@ _SELECTING = frozenset({"reshape", "flatten", "squeeze", "unsqueeze", "transpose
 
 
 def round_scaled_signs(graph: Graph) -> None:
-    """Makes weights plus and minus one number a channel that are that but for rounding.
+    """Rounds weights whose magnitudes are nearly equal in each channel, so that they are plus and
+    minus one number a channel.
 
     Files hold the sums alpha * sign(w) - w + w in place of alpha * sign(w), where the straight-
     through estimator of training was computed before they were written.
@@ -47,7 +48,7 @@ def _are_nearly_scaled_signs(weight: np.ndarray) -> bool:
     """Returns whether the magnitudes of each channel are the same but for rounding, and differ in
     some channels."""
     rows = weight.reshape(len(weight), -1)
-    # most weights that are no signs show it at once
+    # the first weights decide this for most weights that are no signs
     for part in (rows[:1], rows):
         magnitudes = np.abs(part)
         low, high = magnitudes.min(axis=1), magnitudes.max(axis=1)
@@ -104,7 +105,8 @@ def _scale(node: Node) -> float | None:
         return None
     expression = node.attributes["expression"]
     functions = [step.function for step in expression.steps]
-    # without a function that jumps values are many, and as the last step it gives them no scale
+    # without a step function the values are many, and where a step function is the last step the
+    # values have no scale
     if not DISCONTINUOUS.intersection(functions[:-1]):
         return None
     (known,) = expression_facts(expression, [REAL] * expression.inputs)
@@ -126,8 +128,8 @@ def _selects(node: Node, scale: float) -> bool:
 
 def _reached(graph: Graph, users: Mapping[str, Sequence[Node]], reader: Node, name: str,
              scale: float) -> list[Node] | None:
-    """Returns the layers of scaled signs in which a value ends that a node reads, with the padding
-    on the way; None where it ends elsewhere."""
+    """Follows a value that a node reads to the layers of scaled signs at the ends of its paths.
+    Returns these layers, with the paddings on the way; None where a path ends elsewhere."""
     found = []
     pending = [(reader, name)]
     while pending:
@@ -152,7 +154,8 @@ def _reached(graph: Graph, users: Mapping[str, Sequence[Node]], reader: Node, na
 
 
 def _stay_scaled_signs(rows: np.ndarray, scale: float) -> bool:
-    """Returns whether weights are plus and minus one number a channel, and are so times a scale."""
+    """Returns whether weights are plus and minus one number a channel, both before and after they
+    are multiplied by a scale."""
     scaled = rows.reshape(len(rows), -1)[:, :1] * np.float64(scale)
     with np.errstate(over="ignore"):
         return are_scaled_signs(rows) and are_scaled_signs(scaled.astype(np.float32))

@@ -1,7 +1,7 @@
 """Takes the straight-through estimators of training out of expressions.
 
-Frameworks write the sign q of x, whose gradient shall be that of x, as (q - x) + x, and exporters
-keep these sums. They are q but for rounding.
+Frameworks write the sign q of x as (q - x) + x, so that its gradient is the gradient of x, and
+exporters keep these sums. They are q but for rounding.
 """
 
 from __future__ import annotations

@@ -33,13 +33,13 @@ class Reader:
 
     kind: what a file is called, with its article, for messages: "an ONNX file".
     suffixes: how the names of such files end, in small letters.
-    read: function that returns the graph, of the path of the file and the paths of the further
-    files in their order. It imports the reader's module, so that a kind of file that is never read
-    costs nothing. Raises InputError, ModelError and UnsupportedError that name the file.
+    read: function that takes the path of the file and the paths of the further files, in their
+    order, and returns the graph. It imports the reader's module, so that a kind of file that is
+    never read costs nothing. Raises InputError, ModelError and UnsupportedError that name the file.
     further: the other files that a model consists of.
-    read_onnx: function of the path that returns the content as ONNX with all its weights, so that
-    these can be changed and everything else is written again as it was; None where the file holds
-    no ONNX and cannot be rewritten.
+    read_onnx: function that takes the path and returns the file's content as ONNX with all its
+    weights, so that weights can be changed and the rest is written as it was; None for kinds of
+    files that are not ONNX.
     """
 
     kind: str
@@ -60,7 +60,7 @@ class Reader:
 
     def files(self, path: Path, further: Sequence[Path]) -> list[Path]:
         """Returns all files of a model: the further ones are those given, or lie beside the first.
-        Raises InputError where there are too many, or one is absent. The reader says so where the
+        Raises InputError for too many files, or for an absent one. The reader says so where the
         first one is."""
         if len(further) > len(self.further):
             count = 1 + len(self.further)

@@ -47,7 +47,7 @@ _TIMES_SLOPE: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray], None]] = 
     "relu": _relu_slope,
     "linear": lambda error, value, spare: None,
 }
-"""Multiplies errors by the derivative of each activation, of which `value` are the values; the
+"""Multiplies errors by the derivative of each activation, at the activation's values `value`; the
 `spare` array of the same shape is overwritten."""
 
 

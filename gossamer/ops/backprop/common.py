@@ -82,7 +82,7 @@ def aligned(nbytes: int) -> int:
 
 
 def registers_of(threads: int) -> int:
-    """Returns how many registers a work-item of an NVIDIA GPU may use in a work-group of so many
+    """Returns how many registers a work-item of an NVIDIA GPU may use in a work-group of `threads`
     work-items: the warps are divided among four sub-partitions with 16384 registers each."""
     return min(255, 16384 // (32 * -(-threads // 128)) // 8 * 8)
 

@@ -15,7 +15,8 @@ from gossamer.ops.strided import HostAlgorithm
 
 _SMALL = 1 << 24
 """Largest number of multiply-adds in the forward pass of an update for which BLAS gets one thread:
-several threads gain little on them and, on a busy machine, wait for each other."""
+several threads gain little on them and, on a busy machine, wait for each other. The number is a
+rule of thumb, on any processor."""
 
 
 class NumpyBackprop(HostAlgorithm):

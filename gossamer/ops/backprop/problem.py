@@ -24,8 +24,8 @@ DENSITIES = (1.0, 0.5, 0.25, 0.1)
 """Shares of non-zero inputs to which the density of data is rounded, so that data of about the
 same density share one measurement."""
 _SAMPLED_ROWS = 1000
-"""Smallest number of rows, where there are as many, that the density of data is computed from; at
-most it is twice as many."""
+"""The density of data is computed from this number of rows, up to twice it, or from all rows of
+smaller data."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class BackpropProblem(Problem):
     batch: number of samples of an update (1: online); the last update takes the remaining ones.
     velocity: True where momentum is used.
     adam: True where Adam makes the changes; excludes momentum.
-    output: activation of the outputs with squared_error, one of OUTPUTS; None takes that of the
-    hidden layers, or "linear" where that is relu.
+    output: activation of the outputs with squared_error, one of OUTPUTS; None takes the activation
+    of the hidden layers, or "linear" where that one is relu.
     weighted: True where each row has a weight, by which its loss and its gradient are multiplied.
     networks: number of networks, each of which is trained by itself.
 

@@ -42,7 +42,7 @@ class SharedMemoryLayout:
             self.take(self._end - start)
 
     def take(self, floats: int) -> int:
-        """Reserves so many floats, and returns their offset, a multiple of four."""
+        """Reserves memory for a number of floats, and returns its offset, a multiple of four."""
         start = self._end
         self._end += padded(floats)
         return start

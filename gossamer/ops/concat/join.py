@@ -21,8 +21,8 @@ _MOST_SOURCES = 4
 
 @dataclass(frozen=True)
 class Rows:
-    """How the rows of a tensor lie in memory: each of `size` neighbouring elements, the first one
-    at element `first`, and each next one `pitch` elements later."""
+    """How the rows of a tensor lie in memory: a row has `size` neighbouring elements, the first row
+    begins at element `first`, and each further row begins `pitch` elements later."""
 
     size: int
     first: int
@@ -43,7 +43,7 @@ def join_launches(device: Device, parts: Sequence[TensorSpec], whole: TensorSpec
                   position: int) -> list[Launch]:
     """Returns the launches that concatenate tensors along an axis.
 
-    position: that of the axis in the order of memory.
+    position: position of the axis in the order of memory.
     """
     itemsize, rows = whole.stored_dtype.itemsize, math.prod(whole.stored_shape[:position])
     sources, target = [Rows.of(part, position) for part in parts], Rows.of(whole, position)

@@ -64,7 +64,7 @@ class PackedConcat(Algorithm):
 
 
 def _joined(problem: ConcatProblem) -> ValueFacts:
-    """Returns what is known of the values of all parts together."""
+    """Returns the value facts of all parts together."""
     return functools.reduce(ValueFacts.join, problem.facts) if problem.facts else REAL
 
 

@@ -16,8 +16,9 @@ from gossamer.tensor import TensorSpec, default_spec
 class ConcatProblem(Problem):
     """The concatenation of tensors along an axis.
 
-    parts: specs of the inputs, whose shapes differ only along the axis. axis: index from 0.
-    facts: what is known of the values of each part; empty where nothing is.
+    parts: specs of the inputs, whose shapes differ only along the axis.
+    axis: index from 0.
+    facts: value facts of each part; empty where nothing is known.
 
     Raises ValueError when the parts do not fit together.
     """

@@ -16,7 +16,8 @@ from gossamer.ops.host_threads import thread_configs, threads_of
 from gossamer.ops.weights import Weights
 
 _CACHED_FLOATS = 48 * 1024
-"""Floats of one block of depthwise work; with its scratch a block stays in a core's L2 cache."""
+"""Floats of one block of depthwise work, a rule of thumb: with its scratch a block stays in the L2
+cache of a core. With a smaller cache blocks are slower, not wrong."""
 
 
 class HostIm2col(Algorithm):

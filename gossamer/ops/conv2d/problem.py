@@ -38,9 +38,9 @@ class Conv2dProblem(Problem):
     dilation: input rows and columns from one tap to the next.
     groups: groups into which input and output channels are divided.
     epilogue: element-wise computation on the result.
-    weights_info: density of the weights, hash of their mask and what is known of their values.
-    facts: what is known of the values of each run-time input; empty where nothing is.
-    result: what is known of the values of the output where they are few; else REAL.
+    weights_info: density of the weights, hash of their mask and their value facts.
+    facts: value facts of each run-time input; empty where nothing is known.
+    result: value facts of the output where it has few different values; else REAL.
     """
 
     op: ClassVar[str] = "conv2d"

@@ -16,8 +16,8 @@ class ConvTranspose2dProblem(Problem):
     groups, R, S), as ONNX defines it.
 
     pads: (top, left, bottom, right) numbers of rows and columns that are cut off the result.
-    output_padding: numbers of rows and columns that are added at the end. bias: whether the weights
-    contain `bias`, one value for each output channel.
+    output_padding: numbers of rows and columns that are added at the end.
+    bias: whether the weights contain `bias`, one value for each output channel.
     Raises ValueError where channels and groups do not fit, or nothing would be left.
     """
 

@@ -23,16 +23,18 @@ _DTYPES = ("bits", "trits")
 _PACK = {0: "pack", 1: "pack_position_by_vote", 32: "pack_by_vote"}
 """The kernel that packs, by the positions on which a warp votes."""
 _FEW_VALUES = 2**20
-"""The largest number of values for which a warp a position is expected to be the fastest."""
+"""The largest number of values for which one warp for each position is expected to be the fastest.
+It was chosen on an H200; on another device the order of three kernels follows from it."""
 
 
 class PackedCopy(Algorithm):
     """Packs, unpacks or repacks by one launch.
 
     To pack, a work-item reads the 32 channels of a part of a word, four at a time where they lie
-    side by side; with vote=1 a warp reads them at once and votes, and with vote=32 it does so for
-    32 parts in turn. To unpack, a work-item writes one channel, four at a time, or 32. The vote by
-    which a warp packs the results of its work-items is the published one of binary convolution.
+    side by side. With vote=1 the 32 lanes of a warp read one channel each and vote (ballot); with
+    vote=32 a warp does so for 32 parts, one after another. To unpack, a work-item writes one
+    channel, four at a time, or 32. The vote by which a warp packs the results of its work-items is
+    the published one of binary convolution.
     """
 
     op = "copy"
@@ -123,15 +125,15 @@ def _may_pack(problem: CopyProblem) -> bool:
         {*PACKED_DTYPES[problem.input.dtype].values} <= {*PACKED_DTYPES[target.dtype].values})
 
 
-def _addresses(side: str, spec: TensorSpec,
+def _addresses(prefix: str, spec: TensorSpec,
                defines: dict[str, object]) -> tuple[int, tuple[int, ...]]:
     """Returns the offset and the strides by which a kernel addresses a tensor, and adds the macros
     that say how it is packed."""
     if not spec.format.is_packed:
-        defines[f"{side}_PLANES"] = 0
+        defines[f"{prefix}_PLANES"] = 0
         return spec.offset, spec.strides
     packed = PackedParts.of(spec)
-    defines[f"{side}_PLANES"], defines[f"{side}_PARTS"] = packed.planes, packed.parts
+    defines[f"{prefix}_PLANES"], defines[f"{prefix}_PARTS"] = packed.planes, packed.parts
     return packed.start, packed.strides
 
 

@@ -22,7 +22,7 @@ class CopyProblem(Problem):
     steps: for each output dimension, the distance in the input of neighbouring outputs; it may be
     negative.
     starts: for each input dimension, its position at output index 0.
-    facts: what is known of the input's values; empty where nothing is.
+    facts: value facts of the input; empty where nothing is known.
     Specs that are not in the default format describe a change of format, whose paddings are set to
     zero. float32, float16 and packed dtypes are converted into each other; other dtypes stay the
     same.

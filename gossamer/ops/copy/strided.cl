@@ -1,11 +1,12 @@
 /* Strided copies of up to six dimensions, outermost first: sizes n, source strides s and target
  * strides t are in elements. With BOUNDED, an element is copied where low <= index < high along
- * every dimension, and `fill` is written elsewhere; the source offset is then that of index 0. */
+ * every dimension, and `fill` is written elsewhere; the source offset is then the offset of index
+ * 0. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define ELEMENT int /* type of the elements */
 #define RANK 4 /* dimensions in use, 2, 4 or 6; the last ones are used */
-#define TILE 32 /* side of a tile in elements, for copy_tiled */
+#define TILE 32 /* rows and columns of a tile, for copy_tiled */
 #endif
 
 #include "dialect/common.h"
@@ -83,7 +84,8 @@ KERNEL void copy_strided(const GLOBAL FROM *RESTRICT source, GLOBAL TO *RESTRICT
 #endif
 
 /* The last dimension is contiguous in the target, the one before it in the source. A tile of
- * TILE x TILE elements is staged in shared memory so that both sides access full cache lines. */
+ * TILE x TILE elements is staged in shared memory, so that both tensors are accessed in full
+ * cache lines. */
 #ifdef TILE
 #define ROWS (256 / TILE)
 

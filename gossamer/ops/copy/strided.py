@@ -25,10 +25,11 @@ from gossamer.tensor import ROW_MAJOR, TensorSpec, rounded_up
 
 _SOURCE = Path(__file__).with_name("strided.cl")
 ELEMENTS = {1: "uchar", 2: "unsigned short", 4: "int", 8: "INT64", 16: "int4"}
-"""Types of kernels that copy elements of so many bytes."""
+"""The type with which kernels copy elements, by the bytes of an element."""
 _TILE = 32
 _LEAST_TILE = 8
-"""Smallest size of both dimensions at which a tiled copy is faster than an untiled one."""
+"""Smallest size of both dimensions at which a tiled copy is offered: by a rule of thumb an untiled
+one is faster below it."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +53,8 @@ def copy_launches(device: Device, itemsize: int, walk: StridedLoops,
                   target: Argument | Callable[..., Argument], into: str = "") -> list[Launch]:
     """Returns the launches (none or one) that execute the loops.
 
-    itemsize: bytes of an element. into: "float16" or "float32" where elements of the other type are
-    converted to that type.
+    itemsize: bytes of an element.
+    into: "float16" or "float32" where elements of the other type are converted to that type.
     Raises ValueError for more than six dimensions that cannot be merged.
     """
     if 0 in walk.sizes:
@@ -119,7 +120,8 @@ def _widen(itemsize: int, offsets: tuple[int, int],
 def widest_element(itemsize: int, counts: Iterable[int]) -> int:
     """Returns the bytes of the widest element of which all these are whole numbers of elements.
 
-    itemsize: bytes of an element of the tensors. counts: sizes, strides and offsets in elements.
+    itemsize: bytes of an element of the tensors.
+    counts: sizes, strides and offsets in elements.
     """
     common = math.gcd(*counts) * itemsize
     return max(nbytes for nbytes in ELEMENTS if nbytes >= itemsize and common % nbytes == 0)

@@ -21,14 +21,15 @@ DTYPES = ("float32", "int32", "int64", "int8", "uint8", "int16", "uint16", "bool
 class ElementwiseProblem(Problem):
     """An expression that is evaluated for every element of the broadcast shape.
 
-    operands: spec of each input of the expression. constants: indices of the operands that are
-    constants, stored in the weights as `operand<i>`; the others are run-time inputs, in order.
+    operands: spec of each input of the expression.
+    constants: indices of the operands that are constants, stored in the weights as `operand<i>`;
+    the others are run-time inputs, in order.
     dtypes: dtype of each output of the expression; a conversion to bool tests for nonzero, one of
     floats to integers truncates.
     formats: for each run-time input the one format in which every variant reads it, such as the
     bytes of photos as callers give them; None where it may have any. Empty where all may.
-    facts: what is known of the values of each run-time input; empty where nothing is.
-    result: what is known of the values of its one output where they are few; else REAL.
+    facts: value facts of each run-time input; empty where nothing is known.
+    result: value facts of the one output where it has few different values; else REAL.
 
     The arithmetic is float32 where an operand is a float, else int64 where an operand is int64,
     else int32.

@@ -275,7 +275,8 @@ def _with_signs(problem: FusionProblem, index: int, layer: BinaryLayer,
 
 
 def _both(first: Expression, second: Expression, places: dict[int, int]) -> Expression:
-    """Returns the expression of two outputs, that of the first and what the second makes of it.
+    """Returns the expression with two outputs: the first expression's result, and the second
+    expression of that result.
 
     places: the numbers of the second one's other inputs among those of both; its remaining input is
     the first one's output.

@@ -30,9 +30,11 @@ ENTRY = entry(0)
 class FusionProblem(Problem):
     """Several problems that one algorithm computes in one step.
 
-    parts: the problems in the order of execution. sources: for each part, where each of its inputs
-    comes from: an output of an earlier part, or an entry. exits: the outputs of parts that are the
-    fusion's outputs. The constants of part i are named "i.name".
+    parts: the problems in the order of execution.
+    sources: for each part, where each of its inputs comes from: an output of an earlier part, or an
+    entry.
+    exits: the outputs of parts that are the fusion's outputs. The constants of part i are named
+    "i.name".
     Raises ValueError for sources that do not fit.
     """
 

@@ -34,8 +34,8 @@
     return sum;
 }
 
-/* Returns the second product for a channel. weights: (numbers, channels), of which a row has so
- * many channels. */
+/* Returns the second product for a channel. weights: (numbers, channels). row: channels of a row in
+ * memory. */
 [[maybe_unused]] INLINE float gate_sum(const float *squeezed, const REAL *weights, int row,
                                        int channel)
 {

@@ -22,9 +22,11 @@ class SqueezeExciteLayer:
     """A squeeze-and-excite layer: each channel of an image is scaled by a number, its gate, which
     two small products make of the means of all channels.
 
-    squeeze: the product that makes few numbers of the means. excite: the one that makes the gates
-    of these. scale: what is made of an element, of its channel's gate, which is the first operand,
-    and of the same elements of other tensors. tensors: the sources of these tensors.
+    squeeze: the product that makes few numbers of the means.
+    excite: the one that makes the gates of these.
+    scale: the expression of an element, of its channel's gate, which is the first operand, and of
+    the same element of other tensors.
+    tensors: the sources of these tensors.
     """
 
     squeeze: Conv2dProblem
@@ -46,7 +48,8 @@ class SqueezeExciteLayer:
 def layer_within(problem: FusionProblem, first: int, x: Source) -> SqueezeExciteLayer | None:
     """Returns some parts of a fusion as a squeeze-and-excite layer; None where they are others.
 
-    first: the number of the first of the parts. x: the source of the image.
+    first: the number of the first of the parts.
+    x: the source of the image.
     """
     mean, squeeze, excite, scale = problem.parts[first:first + PARTS]
     if not is_image_mean(mean) or not isinstance(scale, ElementwiseProblem):
@@ -64,7 +67,7 @@ def layer_within(problem: FusionProblem, first: int, x: Source) -> SqueezeExcite
 
 def _scale_of(scale: ElementwiseProblem, sources: tuple[Source, ...], x: Source, gates: Source
               ) -> tuple[Epilogue, tuple[Source, ...]] | None:
-    """Returns what is made of an element, with the sources of the other tensors that it is made of;
+    """Returns the expression of an element, and the sources of the other tensors in it;
     None where the element and its gate are not each read once, or a tensor is read twice."""
     if scale.constants or scale.dtypes != ("float32",) or len(set(sources)) != len(sources):
         return None

@@ -95,8 +95,8 @@ class MmaGemm(_PointwiseGemm):
 
 
 class FewRows(Algorithm):
-    """A product of at most four rows, where a work-group reduces each column; its time is that of
-    reading the weights."""
+    """A product of at most four rows, where a work-group reduces each column; its time is the time
+    of reading the weights."""
 
     op = "gemm"
     name = "few_rows"
@@ -159,7 +159,7 @@ class HostGemm(Algorithm):
         return "runs on the host only" if device.compiles else None
 
     def variants(self, problem: GemmProblem, device: Device) -> Iterator[Variant]:
-        # the number of rows is the batch size, of which configs are independent
+        # the number of rows is the batch size, and configs do not depend on it
         for config in thread_configs(_USUAL_ROWS * problem.columns * problem.depth):
             yield Variant(config, problem.inputs, problem.outputs)
 

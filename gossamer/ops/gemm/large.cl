@@ -4,8 +4,8 @@
  *
  * A work-group computes TILE_M rows by TILE_N columns and a work-item WORK_M by WORK_N of them,
  * from tiles of TILE_K values of k in shared memory that are filled ahead. A warp is LANES_M by
- * LANES_N work-items. Neighbouring work-groups compute tiles of STRIPE rows of tiles, so that what
- * they read is in the L2 cache.
+ * LANES_N work-items. Neighbouring work-groups compute tiles of the same GROUP_SIZE_M rows of
+ * tiles, so that they find their operands in the L2 cache.
  *
  * The tile of x is transposed on its way into shared memory. SWIZZLE moves the column of a row's
  * number by its k, so that the writes of a warp fall in different banks; a column is read from
@@ -30,8 +30,8 @@
 /* 1: a work-item reads the numbers of the next k before it multiplies those of this one */
 #define EARLY 1
 #define COLUMNS 1 /* 1: a work-item's results are computed column by column; 0: row by row */
-/* 1: every second column, or row, is computed from its end, so that two multiplications in turn
- * share an operand */
+/* 1: every second column, or row, is computed from its end, so that each multiplication
+ * shares an operand with the one before */
 #define SNAKE 1
 #endif
 
@@ -46,7 +46,7 @@
 #define TILE_WORDS (TILE_K * (TILE_M + TILE_N))
 #define WEIGHT_LOADS (TILE_N * TILE_K / 4 / WORK_GROUP_SIZE)
 #define ASYNC (TILES > 2)
-#define STRIPE 8
+#define GROUP_SIZE_M 8 /* rows of tiles whose tiles neighbouring work-groups compute */
 
 /* Numbers of x that are copied together; a work-item's k is the same for all of its copies. */
 #define TOGETHER (ASYNC ? 1 : 4)
@@ -172,10 +172,12 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void large_gemm(
 
     int item = LOCAL_ID(0), warp = item / 32, lane = item % 32;
     int tiles_m = CEIL_DIV(rows, TILE_M), tiles_n = CEIL_DIV(columns, TILE_N);
-    int stripe = GROUP_ID(0) / (STRIPE * tiles_n), in_stripe = GROUP_ID(0) % (STRIPE * tiles_n);
-    int high = tiles_m - stripe * STRIPE < STRIPE ? tiles_m - stripe * STRIPE : STRIPE;
-    int first_row = (stripe * STRIPE + in_stripe % high) * TILE_M;
-    int first_column = in_stripe / high * TILE_N;
+    int tile_group = GROUP_ID(0) / (GROUP_SIZE_M * tiles_n);
+    int in_group = GROUP_ID(0) % (GROUP_SIZE_M * tiles_n);
+    int tiles_left = tiles_m - tile_group * GROUP_SIZE_M;
+    int high = tiles_left < GROUP_SIZE_M ? tiles_left : GROUP_SIZE_M;
+    int first_row = (tile_group * GROUP_SIZE_M + in_group % high) * TILE_M;
+    int first_column = in_group / high * TILE_N;
 
     int weight_step = TILE_K * columns;
     int x_index[X_LOADS], weight_index[WEIGHT_LOADS];

@@ -27,7 +27,7 @@ _CONFIGS = (
     (128, 128, 8, 8, 16, 4, 2, 2, 0, 1, 1, 0),
 )
 """Values of _KEYS, which large.cl describes. On an H200 the first is the fastest through CUDA, and
-the last two, of which one or the other is faster, through OpenCL."""
+one of the last two through OpenCL; on every device each may be measured."""
 _LEAST = 128
 """Rows and columns below which a tile would be empty for the most part."""
 

@@ -19,8 +19,9 @@ class GemmProblem(Problem):
     """The product y[i, j] = epilogue(sum over k of x[i, k] * weight[j, k]), where j is the channel.
 
     The constants are `weight` of shape (columns, depth) and the epilogue's channel operands.
-    facts: what is known of the values of each run-time input; empty where nothing is.
-    result: what is known of the values of the output where they are few; else REAL.
+
+    facts: value facts of each run-time input; empty where nothing is known.
+    result: value facts of the output where it has few different values; else REAL.
     """
 
     op: ClassVar[str] = "gemm"

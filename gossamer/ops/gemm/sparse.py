@@ -1,6 +1,6 @@
 """Products with pruned weights in CSR: of few rows on devices, of any number of rows on the host.
 
-The time of a product of few rows is that of reading its weights: a nonzero with its column index
+A product of few rows takes the time of reading its weights: a nonzero with its column index
 takes 6 bytes where indices fit 16 bits, and a dense weight takes 4.
 """
 

@@ -42,7 +42,7 @@ class DeviceMatmul(Algorithm):
 
     def _prepared(self, weights: Weights, problem: MatmulProblem, variant: Variant, device: Device,
                   source: KernelSource, tile: tuple[int, int], work_group: int) -> State:
-        """Returns the state of one launch of a kernel, whose tiles have so many rows and columns.
+        """Returns the state of one launch of a kernel. tile: rows and columns of its tiles.
         """
         state = State(problem, variant, device)
         if problem.outputs[0].size == 0:

@@ -17,10 +17,13 @@ MODEL = "model"
 class OnnxPartProblem(Problem):
     """Nodes of an ONNX file that are computed together.
 
-    operands: spec of each input of the part's model. constants: numbers of the operands that are
-    constants, stored in the weights as `operand<i>`; the model lies there as MODEL. results: spec
-    of each output. model_bytes, digest: size and SHA-256 hash of the model. nodes: the file's
-    nodes, as messages name them, each with the reason why gossamer does not compute it.
+    operands: spec of each input of the part's model.
+    constants: numbers of the operands that are constants, stored in the weights as `operand<i>`;
+    the model lies there as MODEL.
+    results: spec of each output.
+    model_bytes, digest: size and SHA-256 hash of the model.
+    nodes: the file's nodes, as messages name them, each with the reason why gossamer does not
+    compute it.
     """
 
     op: ClassVar[str] = "onnx_part"

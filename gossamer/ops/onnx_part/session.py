@@ -51,11 +51,13 @@ class ComputingError(InputError):
 class Session:
     """A model that is ready to run with ONNX Runtime on the host.
 
-    model: the model's bytes. constants: values of inputs of the model that are the same in each
-    call, by the inputs' numbers. shapes: those of all inputs, where they are the same in each call.
-    threads: threads of an operator, 0 for as many as ONNX Runtime takes by itself. optimised:
-    whether ONNX Runtime may rewrite the model. spinning: whether threads keep their processors
-    while they wait for work, also between runs. profiled: whether times of nodes are taken.
+    model: the model's bytes.
+    constants: values of inputs of the model that are the same in each call, by the inputs' numbers.
+    shapes: shapes of all inputs, where they are the same in each call.
+    threads: threads of an operator; 0 lets ONNX Runtime choose.
+    optimised: whether ONNX Runtime may rewrite the model.
+    spinning: whether threads keep their processors while they wait for work, also between runs.
+    profiled: whether times of nodes are taken.
     inputs, outputs: how many values a run takes and gives.
     Raises UnsupportedError that says why ONNX Runtime does not run it.
     """
@@ -132,8 +134,8 @@ class Session:
             raise ComputingError(error) from None
 
     def node_times(self) -> list[tuple[str, float]]:
-        """Returns the names of nodes with microseconds that they took, in the order of all runs
-        so far, of a session that takes these times; it takes none from then on."""
+        """Returns the names of nodes, and the microseconds that each took, in the order of all runs
+        so far. The session must take these times; it takes none from then on."""
         events = json.loads(Path(self._session.end_profiling()).read_text())
         ending = "_kernel_time"
         return [(event["name"].removesuffix(ending), float(event["dur"])) for event in events

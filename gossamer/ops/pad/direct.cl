@@ -1,5 +1,5 @@
 /* Padding of up to six dimensions, outermost first, with sizes n of the output and m of the input,
- * source strides s, and pads `before`, of which negative ones crop. The output is contiguous.
+ * source strides s, and pads `before`; negative pads crop. The output is contiguous.
  *
  * CONSTANT, REFLECT or EDGE: defined for the mode that fills the pads. */
 

@@ -21,7 +21,7 @@ class PadProblem(Problem):
 
     mode: "constant" adds `value`, "reflect" mirrors without repeating the border, and "edge"
     repeats the border. The latter two read the input before it is cropped, as ONNX Runtime does.
-    facts: what is known of the input's values; empty where nothing is.
+    facts: value facts of the input; empty where nothing is known.
     Raises ValueError for pads that do not fit the input.
     """
 

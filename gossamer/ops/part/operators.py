@@ -1,8 +1,8 @@
 """The problems of a part as ONNX nodes: one function for each op, in the table OPERATORS.
 
-Each takes the writer, the problem, the names of its inputs, and those of its constants by the names
-that the problem gives them; it returns the names of the outputs. It raises UnsupportedError for a
-problem that ONNX Runtime does not compute as gossamer does.
+Each takes the writer, the problem, the names of the problem's inputs, and the names of its
+constants by what the problem calls them; it returns the names of the outputs. It raises
+UnsupportedError for a problem that ONNX Runtime does not compute as gossamer does.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _gemm(writer: ModelWriter, problem: GemmProblem, inputs: Sequence[str],
 
 def _bias(problem: Conv2dProblem | GemmProblem) -> tuple[str | None, Expression]:
     """Returns the name of the constant that an epilogue adds to each channel before all else, and
-    the expression of the sum; None with the expression as it is where there is no such constant.
+    the expression of the sum; None with the unchanged expression where it has no such constant.
     """
     expression, operands = problem.epilogue.expression, problem.epilogue.operands
     steps = expression.steps

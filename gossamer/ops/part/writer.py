@@ -21,7 +21,7 @@ class ModelWriter:
         self._count = 0
 
     def begin(self, prefix: str) -> None:
-        """Has the names of the nodes that follow begin with these letters."""
+        """Sets the letters with which the names of later nodes begin."""
         self._prefix = prefix
 
     def node(self, operator: str, inputs: Sequence[str], **attributes: Any) -> str:

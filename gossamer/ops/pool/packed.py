@@ -84,7 +84,7 @@ class PackedPool(Algorithm):
 
 
 def _known(problem: PoolProblem) -> ValueFacts:
-    """Returns what is known of the input's values."""
+    """Returns the value facts of the input."""
     return problem.facts[0] if problem.facts else REAL
 
 

@@ -19,7 +19,7 @@ class PoolProblem(Problem):
     pads: (top, left, bottom, right) numbers of added rows and columns. A maximum ignores them; an
     average counts them as zeros where count_include_pad is set. With ceil_mode the last window may
     exceed the padding, but may not start in the padding at the end.
-    facts: what is known of the input's values; empty where nothing is.
+    facts: value facts of the input; empty where nothing is known.
     Raises ValueError for an input smaller than the window, and for invalid attributes.
     """
 

@@ -16,8 +16,9 @@ DTYPES = ("float32", "int32", "int64")
 class ReduceProblem(Problem):
     """A reduction over some dimensions.
 
-    kind: "mean", "max" or "sum"; the mean of integers is truncated. axes: reduced dimensions, from
-    0 and without repetition. keepdims: whether a reduced dimension stays with size 1.
+    kind: "mean", "max" or "sum"; the mean of integers is truncated.
+    axes: reduced dimensions, from 0 and without repetition.
+    keepdims: whether a reduced dimension stays with size 1.
 
     Raises ValueError for invalid axes or dtypes, and for a mean or maximum of no elements.
     """

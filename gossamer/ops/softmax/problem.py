@@ -14,7 +14,8 @@ from gossamer.tensor import TensorSpec
 class SoftmaxProblem(Problem):
     """The softmax along one dimension.
 
-    axis: index of the dimension, from 0. log: whether to compute the logarithm of the softmax.
+    axis: index of the dimension, from 0.
+    log: whether to compute the logarithm of the softmax.
 
     Raises ValueError for an axis that the input does not have.
     """

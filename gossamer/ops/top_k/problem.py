@@ -17,8 +17,9 @@ class TopKProblem(Problem):
     """The first `count` elements along one dimension in descending or ascending order, and their
     places along it in int64. Of equal ones that with the lower place comes first; NaN comes last.
 
-    axis: index of the dimension, from 0. largest: whether the order is descending. places_only:
-    whether the places are the only output, else they are the second one.
+    axis: index of the dimension, from 0.
+    largest: whether the order is descending.
+    places_only: whether the places are the only output, else they are the second one.
 
     Raises ValueError for another dtype than DTYPES, an axis that the input does not have, and for
     more elements than there are along it.

@@ -1,4 +1,4 @@
-"""The greatest or smallest elements on a device, of which each round finds the next."""
+"""The greatest or smallest elements on a device; each round finds the next one."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ MOST_ELEMENTS = 64
 
 
 class RoundsTopK(KernelAlgorithm):
-    """One launch, whose work-items look together for the element that follows the last one found,
-    as often as elements are asked for."""
+    """One launch. Its rounds, one for each element that is asked for, search for the element that
+    follows the one found before."""
 
     op = "top_k"
     name = "rounds"
@@ -34,7 +34,7 @@ class RoundsTopK(KernelAlgorithm):
         return cannot_compile(problem, device)
 
     def variants(self, problem: TopKProblem, device: Device) -> Iterable[Variant]:
-        # the order of rounded numbers would be wrong, not less precise
+        # rounded numbers would have another order, which is wrong, not less precise
         return [Variant((), problem.inputs, problem.outputs)]
 
     def kernel_launch(self, weights: Weights, problem: TopKProblem, variant: Variant,

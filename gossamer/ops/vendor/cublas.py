@@ -31,8 +31,9 @@ _REDUCTIONS = {"fp32": "MASK", "tf32": "MASK", "fp16": "COMPUTE_TYPE"}
 class Fused:
     """An epilogue that cuBLAS applies: additions, followed by a rectifier that turns NaN into 0.
 
-    bias: name of the channel operand that is added; empty for none. residual: whether a tensor
-    operand is added. relu: whether the rectifier follows.
+    bias: name of the channel operand that is added; empty for none.
+    residual: whether a tensor operand is added.
+    relu: whether the rectifier follows.
     """
 
     bias: str = ""
@@ -80,10 +81,12 @@ class Product:
     Matrices are column-major, as in cuBLAS. D and C are (rows, columns), op(A) is (rows, depth) and
     B is (depth, columns).
 
-    transposed: whether A is stored as (depth, rows), else as (rows, depth). leading: elements from
-    one column to the next in A, B and D. batch: number of products. strides: elements from one
-    member of the batch to the next in A, B and D. alignment: bytes of which every operand's address
-    is a multiple. bias: whether one value for each row of D is added.
+    transposed: whether A is stored as (depth, rows), else as (rows, depth).
+    leading: elements from one column to the next in A, B and D.
+    batch: number of products.
+    strides: elements from one member of the batch to the next in A, B and D.
+    alignment: bytes of which every operand's address is a multiple.
+    bias: whether one value for each row of D is added.
     """
 
     precision: str
@@ -194,7 +197,8 @@ class Multiplication:
                  residual: int | None = None) -> None:
         """Queues the product of device memory at these addresses on a stream (its handle).
 
-        workspace: address of memory for the offer's workspace. residual: address of C.
+        workspace: address of memory for the offer's workspace.
+        residual: address of C.
         """
         a_layout, b_layout, d_layout = self._layouts
         beta, c = (ZERO, d) if residual is None else (ONE, residual)

@@ -26,8 +26,9 @@ _NEEDED_LIBRARIES = ("cudart", "nvrtc", "cublasLt")
 class CudnnLibrary:
     """cuDNN with its handles on one device, each of which one thread at a time uses.
 
-    api: module of the frontend. version: version of the library itself. failures: exception classes
-    that the frontend's calls raise.
+    api: module of the frontend.
+    version: version of the library itself.
+    failures: exception classes that the frontend's calls raise.
     """
 
     def __init__(self, api: Any, device: Device) -> None:

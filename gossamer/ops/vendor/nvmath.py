@@ -32,8 +32,9 @@ def dtype_of(precision: str) -> str:
 class NvmathLibrary:
     """One of the libraries with its handle on one device.
 
-    api: module of the library's bindings. handle: handle of the library, for calls inside
-    `calling`. version: the library's own version number.
+    api: module of the library's bindings.
+    handle: handle of the library, for calls inside `calling`.
+    version: the library's own version number.
     """
 
     def __init__(self, name: str, device: Device) -> None:

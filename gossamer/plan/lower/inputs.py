@@ -1,4 +1,5 @@
-"""Layers that make a network's inputs of what callers give: bytes, halves, and images in NHWC."""
+"""Layers that compute a network's inputs from callers' tensors: bytes, float16, and images in
+NHWC."""
 
 from __future__ import annotations
 
@@ -19,9 +20,10 @@ from gossamer.tensor import TensorSpec, default_spec
 class GivenInputs:
     """The inputs of a network at one batch size as callers give them.
 
-    layers: for each input that the network does not take as it is given, the layer that makes it.
-    specs: the specs of the values that hold what callers give, by their names.
-    names: the names of the inputs for which such a layer is, by the names of these values.
+    layers: the layer that computes an input from the caller's tensor, for each input that needs
+    one.
+    specs: the specs of the values that hold callers' tensors, by their names.
+    names: the names of the inputs with such a layer, by the names of these values.
     """
 
     layers: list[Layer] = field(default_factory=list)
@@ -30,7 +32,8 @@ class GivenInputs:
 
 
 def given_inputs(static: StaticGraph, store: WeightsStore) -> GivenInputs:
-    """Returns the inputs of a graph as callers give them. store: that of the network's layers."""
+    """Returns the inputs of a graph as callers give them. store: the precision of the network's
+    layers."""
     result = GivenInputs()
     taken, layers = names_of(static.graph), {node.name for node in static.graph.nodes}
     for info in static.graph.inputs:
@@ -48,7 +51,7 @@ def given_inputs(static: StaticGraph, store: WeightsStore) -> GivenInputs:
 
 def _layer(name: str, info: ValueInfo, given: InputFormat, value: str,
            spec: TensorSpec, store: WeightsStore) -> Layer:
-    """Returns the layer that makes an input of the value that holds what callers give."""
+    """Returns the layer that computes an input from the value that holds the caller's tensor."""
     expression, constants = _affine(given, spec)
     problem = ElementwiseProblem(
         (spec, *(default_spec(array.shape) for array in constants)), expression,

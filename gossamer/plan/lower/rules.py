@@ -38,7 +38,7 @@ def lower(static: StaticGraph, store: WeightsStore | None = None
           ) -> tuple[list[Layer], dict[str, np.ndarray]]:
     """Returns the layers of a graph in order, and the constants that they read as run-time values.
 
-    store: what is known and packed of the graph's weights, the same at every batch size.
+    store: facts and packed forms of the graph's weights, which all batch sizes share.
     Raises UnsupportedError that names the node for which there is no problem.
     """
     state = LowerState(static, WeightsStore() if store is None else store, derive(static))
@@ -51,8 +51,8 @@ def lower(static: StaticGraph, store: WeightsStore | None = None
 
 
 def _needed(state: LowerState) -> list[Layer]:
-    """Returns the layers without the reshapes whose readers read what is reshaped instead, such as
-    that behind a product whose rows other products take as they are."""
+    """Returns the layers without needless reshapes. A reader of such a reshape reads the reshaped
+    value itself, such as a product that takes the rows of another product."""
     by_layers = {name for layer in state.layers for name in layer.inputs}
     by_layers |= {info.name for info in state.static.graph.outputs}
     return [layer for layer in state.layers if layer.problem is not None

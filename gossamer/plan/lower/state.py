@@ -27,8 +27,8 @@ from gossamer.tensor import TensorSpec, default_spec
 class LowerState:
     """The graph that the rules lower, and the layers and constants that they add.
 
-    store: what is known and packed of the weights of layers; what is missing is added.
-    facts: what is known of values and constants by name.
+    store: facts and packed forms of the layers' weights; missing ones are added.
+    facts: value facts of values and constants, by name.
     """
 
     def __init__(self, static: StaticGraph, store: WeightsStore,
@@ -61,7 +61,7 @@ class LowerState:
     def add(self, node: Node, problem: Problem, inputs: Sequence[str],
             weights: Mapping[str, np.ndarray] | None = None, *,
             outputs: Sequence[str] | None = None, name: str | None = None) -> None:
-        """Adds a layer. outputs, name: those of the node where they are not given."""
+        """Adds a layer. outputs, name: by default the node's."""
         for value in inputs:
             array = self.constant(value)
             if array is not None:
@@ -85,18 +85,17 @@ class LowerState:
         return self._store.infos[node.name]
 
     def facts(self, names: Sequence[str]) -> tuple[ValueFacts, ...]:
-        """Returns what is known of the run-time inputs of a problem, where their values are few;
-        empty where nothing is known of any."""
+        """Returns the value facts of a problem's run-time inputs; empty where no input has few
+        different values."""
         facts = tuple(self.stated(name) for name in names)
         return facts if any(fact != REAL for fact in facts) else ()
 
     def _few_valued(self, names: Sequence[str]) -> dict[str, ValueFacts]:
-        """Returns what is known of those of the values of which there are few."""
+        """Returns, by name, the facts of the values that have few different values."""
         return {name: facts for name in names if (facts := self.stated(name)) != REAL}
 
     def stated(self, name: str) -> ValueFacts:
-        """Returns the facts of a value or constant as problems state them, so that problems of
-        networks whose values are any floats have nothing added."""
+        """Returns the facts of a value or constant as problems state them (shared_facts)."""
         return shared_facts(self._facts.get(name, REAL))
 
     def transposed(self, node: Node, name: str) -> str:
@@ -114,8 +113,8 @@ class LowerState:
         self.static.dtypes[name] = dtype
 
     def matrix(self, node: Node, name: str) -> str:
-        """Returns the name of a value as a matrix, whose rows are the vectors along its last axis.
-        A value of more dimensions is reshaped, once for all readers."""
+        """Returns the name of a value in the shape of a matrix, whose rows are the vectors along
+        the value's last axis. A value of more dimensions is reshaped, once for all readers."""
         if len(self.spec(name).shape) == 2:
             return name
         if name not in self._matrices:
@@ -124,7 +123,8 @@ class LowerState:
         return self._matrices[name]
 
     def define_matrix(self, name: str) -> str:
-        """Adds the value that is another one as a matrix, and returns its name."""
+        """Adds a value that has another value's numbers in the shape of a matrix, and returns its
+        name."""
         spec = self.spec(name)
         matrix = self._matrices[name] = f"rows of {name}"
         self.define(matrix, (math.prod(spec.shape[:-1]), spec.shape[-1]), spec.dtype)
@@ -134,7 +134,7 @@ class LowerState:
     def reshape(self, node: Node, source: str, target: str, shape: Sequence[int], *,
                 name: str | None = None) -> None:
         """Adds a layer without a problem, whose output is the source's memory in another shape.
-        name: that of the node where it is not given."""
+        name: by default the node's."""
         read = self.spec(source)
         spec = default_spec(tuple(shape), read.dtype)
         if self.constant(source) is not None:

@@ -77,7 +77,7 @@ def forms_line(forms: Iterable[LayerForm]) -> str:
 
 def weights_line(forms: Iterable[LayerForm]) -> str:
     """Returns a line such as 'weights of layers on bits or trits: 1.36 MB as bits, 43.5 MB in
-    float32'; "" where there are none."""
+    float32'; "" where it has none."""
     count = sum(form.weights for form in forms if form.form != FLOATS)
     if not count:
         return ""

@@ -213,8 +213,12 @@ def _longest(row: Mapping[str, Any]) -> float:
 
 
 def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], taken: int = -1) -> str:
-    """Returns a table. rows: the cells of each row as HTML, which name their columns where a narrow
-    screen has no room for the line of headings. taken: number of the row that is stressed."""
+    """Returns a table.
+
+    rows: the cells of each row as HTML, which name their columns where a narrow screen has no room
+    for the line of headings.
+    taken: number of the row that is stressed.
+    """
     lines = ["<table>", "<thead><tr>" + "".join(f"<th>{heading}</th>" for heading in headings)
              + "</tr></thead>", "<tbody>"]
     for index, cells in enumerate(rows):

@@ -23,12 +23,13 @@ class MemoryUse:
 
     packed_weights: words of the weights of layers on bits, without what fills words.
     packed_weights_fp32: the same weights in float32.
-    float_weights: weights of other layers. float_weights_fp32: the same in float32.
-    packed_activations: words that steps write, without what fills them. packed_activations_fp32:
-    the same values in float32.
+    float_weights: weights of other layers.
+    float_weights_fp32: the same in float32.
+    packed_activations: words that steps write, without what fills them.
+    packed_activations_fp32: the same values in float32.
     sums: numbers that layers on bits write.
-    float_activations: what other steps write, changes of format included. activations_fp32: what
-    the layers of the network write, in float32.
+    float_activations: what other steps write, changes of format included.
+    activations_fp32: what the layers of the network write, in float32.
     constants: thresholds, scales, and tables of packed layers and of others.
     filling: what fills words of weights and activations beyond their channels.
     """

@@ -25,7 +25,7 @@ _BUILDING = ("build_s", "build_cached", "device_bytes")
 """Fields of measurements that rows of steps and of candidates have as columns."""
 _WHEN_TEXT = {"measured": "when measured", "now": "now"}
 _SLOWEST = 3
-"""Number of slowest layers to build that are named."""
+"""Number of layers that the report names as slowest to build."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,8 @@ class Report:
 
     @property
     def build_s(self) -> float | None:
-        """Seconds that preparing the layers took, of those for which it is known; None for none."""
+        """Seconds that preparing the layers took, summed over the layers for which it is known;
+        None if it is known for no layer."""
         known = [row["build_s"] for row in self.rows if row["build_s"] is not None]
         return sum(known) if known else None
 
@@ -229,9 +230,11 @@ def make_report(program: Program, device: Device, timings: Sequence[Timing] | No
                 builds: Sequence[BuildCost | None] | None = None) -> Report:
     """Returns the report of a program.
 
-    timings: the times of its steps, where they were profiled. end_to_end: the time of one
-    execution. comparison: the comparison with baseline plans. accuracy: the error on calibration
-    inputs. builds: the cost of preparing each step for this plan, where that was done.
+    timings: the times of its steps, where they were profiled.
+    end_to_end: the time of one execution.
+    comparison: the comparison with baseline plans.
+    accuracy: the error on calibration inputs.
+    builds: the cost of preparing each step for this plan, where that was done.
     """
     rows = _rows(program, comparison.why if comparison else "", builds)
     if timings is not None:
@@ -306,8 +309,8 @@ def _row(step: Step, why: str, built: BuildCost | None) -> dict[str, Any]:
 
 
 def _built(step: Step, now: BuildCost | None) -> dict[str, Any]:
-    """Returns the columns about preparing a step: those of its measurement where there is one, as
-    the kernels are in the cache now."""
+    """Returns the columns about preparing a step: the seconds of its measurement, if it was
+    measured, since its kernels are in the cache now."""
     measured = step.candidate_of(step.candidates).measured if step.candidates else None
     if measured is not None and measured.build_s is not None:
         return {"build_when": "measured", **{name: getattr(measured, name) for name in _BUILDING}}
@@ -338,8 +341,8 @@ def _measured(step: Step, why: str) -> dict[str, Any]:
 
 def _alone(candidates: Sequence[Candidate], part: str,
            rejected: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the columns of a layer of a part that tell of the candidates that the layer has
-    alone. rejected: what is known of others."""
+    """Returns the columns of a layer of a part about the candidates that compute the layer alone.
+    rejected: why other algorithms were not taken."""
     reasons = [candidate.measured.failure
                or f"{candidate.cost:.1f} us alone; computed with others: {part}"
                for candidate in candidates]

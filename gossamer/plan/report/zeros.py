@@ -15,7 +15,8 @@ from gossamer.plan.measurement import counted
 from gossamer.plan.program import Step
 
 FEW_ZEROS = 0.9
-"""Density up to which a layer is reported on for its zeros even where none are skipped."""
+"""Density up to which a report has a line on a layer's zeros even where none are skipped. It is a
+rule of thumb."""
 _NOT_TRIED = "not tried: "
 
 Row = Mapping[str, Any]
@@ -47,9 +48,9 @@ def break_even(density: float | None, sparse_us: float, dense_us: float) -> floa
     """Returns the density at which an algorithm that skips zeros would take as long as the dense
     one, if its time were proportional to the number of nonzeros; None where that is not known.
 
-    density: share of nonzero weights with which it took sparse_us microseconds. A part of that time
-    does not fall with the nonzeros, so that the true density is lower where sparse_us is more than
-    dense_us, and higher where it is less.
+    density: share of nonzero weights with which it took sparse_us microseconds. A part of the time
+    does not depend on the number of nonzeros: the true density is lower where sparse_us exceeds
+    dense_us, and else higher.
     """
     if not density or not (0 < sparse_us < math.inf and 0 < dense_us < math.inf):
         return None
@@ -57,7 +58,7 @@ def break_even(density: float | None, sparse_us: float, dense_us: float) -> floa
 
 
 def reason_lines(rows: Sequence[Row]) -> list[str]:
-    """Returns a line for each kind of layer whose zeros are not skipped, with the reasons."""
+    """Returns a line with the reason for each kind of layer whose zeros are not skipped."""
     kinds: dict[str, dict[str, list[Row]]] = {}
     for row in rows:
         if row.get("zeros_reason"):
@@ -106,8 +107,8 @@ def _reason(step: Step, sparse_us: float, dense_us: float) -> str:
 
 
 def _comparison(group: Sequence[Row]) -> str:
-    """Returns how many times as long as the dense algorithm what skips zeros takes, where that was
-    measured and lost."""
+    """Returns a text that says how many times as long as the dense algorithm the fastest one that
+    skips zeros takes, if it was measured and is slower."""
     if group[0]["zeros_reason"] != _SLOWER:
         return ""
     ratios = [row["best_sparse_us"] / row["best_dense_us"] for row in group]

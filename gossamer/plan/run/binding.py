@@ -27,7 +27,7 @@ def check_count(graph: Graph, inputs: Sequence[Any]) -> None:
 
 
 def in_order(graph: Graph, inputs: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Returns the inputs in the graph's order, which are given by position, by name, or as one
+    """Returns the inputs in the graph's order. Callers give them by position, by name, or as one
     mapping of names to arrays. Raises InputError for other names, and where one is missing."""
     if len(inputs) == 1 and isinstance(inputs[0], Mapping):
         named = {**inputs[0], **named}
@@ -45,10 +45,10 @@ def in_order(graph: Graph, inputs: Sequence[Any], named: Mapping[str, Any]) -> t
 
 
 def as_called_for(graph: Graph, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Returns the inputs of a call, in which images whose axes are in the order N, C, H, W, such as
-    tensors of torch in channels_last, are views in NHWC where callers give the input in that, and
-    arrays of bfloat16 are views of their bits. Raises InputError where an input takes bfloat16 and
-    is none."""
+    """Returns the inputs of a call as views in the form that the plan takes. For an input in NHWC,
+    images with axes N, C, H, W, such as torch's tensors in channels_last, become views in NHWC.
+    Arrays of bfloat16 become views of their bits. Raises InputError where an input takes bfloat16
+    and the array has another dtype."""
     def viewed(info: ValueInfo, array: Any) -> Any:
         if info.given is not None and info.given.dtype == BFLOAT16:
             array = _bits(info.name, array)
@@ -63,7 +63,7 @@ def as_called_for(graph: Graph, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _bits(name: str, array: Any) -> Any:
-    """Returns a view of the bits of an array of bfloat16, which may hold them already."""
+    """Returns a view of the bits of an array of bfloat16; an array of bits is returned as it is."""
     dtype = str(getattr(array, "dtype", type(array).__name__)).removeprefix("torch.")
     if dtype == BFLOAT16:
         return array.view(sys.modules[library(array)].uint16
@@ -105,14 +105,14 @@ def batch_of(graph: Graph, inputs: Sequence[Any]) -> int:
 
 
 def by_name(graph: Graph, arrays: Sequence[Any]) -> dict[str, np.ndarray]:
-    """Returns contiguous arrays of the graph's dtypes by the names of its inputs, of arrays in its
-    order that batch_of() has checked."""
+    """Returns arrays that batch_of() has checked as contiguous arrays of the graph's dtypes, by the
+    names of its inputs."""
     return {info.name: np.asarray(array, info.dtype, order="C")
             for info, array in zip(graph.inputs, arrays, strict=True)}
 
 
 def single(outputs: Sequence[Any]) -> Any:
-    """Returns the outputs as callers get them: the only one, or a tuple of several."""
+    """Returns the outputs as callers get them: the only output itself, or a tuple of several."""
     return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
 

@@ -27,7 +27,7 @@ class BoundCall:
     weights and its memory live as long as this object.
 
     inputs: the bound inputs.
-    outputs: the bound output, or a tuple where there are several.
+    outputs: the bound output, or a tuple of several outputs.
     """
 
     def __init__(self, names: Sequence[str], inputs: tuple[Any, ...], outputs: tuple[Any, ...],
@@ -176,8 +176,11 @@ def _check_shape(name: str, shape: tuple[int, ...], expected: tuple[int, ...]) -
 
 
 def _check_apart(names: Sequence[str], places: Sequence[tuple[int, int]], outputs: int) -> None:
-    """Raises InputError where the memory of an output is also that of an input or of another
-    output. places: address and bytes of each array. outputs: how many of the last are outputs."""
+    """Raises InputError where an output shares memory with an input or with another output.
+
+    places: address and bytes of each array.
+    outputs: how many of the last are outputs.
+    """
     for index in range(len(names) - outputs, len(names)):
         address, nbytes = places[index]
         for other, (other_address, other_nbytes) in zip(names[:index], places, strict=False):

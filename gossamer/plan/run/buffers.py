@@ -13,7 +13,7 @@ from gossamer.plan.run.memory import Lifetime, place
 class ProgramBuffers:
     """The buffers of a program's values, its uploaded constants and its workspace.
 
-    name: the network's name, for what the device says where there is too little memory.
+    name: the network's name, for the message of a device with too little memory.
     """
 
     def __init__(self, name: str, program: Program, device: Device) -> None:

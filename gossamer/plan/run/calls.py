@@ -39,7 +39,7 @@ class Calls:
 
     make_context: makes a context of a batch size that works on a stream.
     program: returns the program of a batch size.
-    last_batch: the batch size of the last call; None before the first.
+    last_batch: the batch size of the last call; None before the first call.
     """
 
     def __init__(self, graph: Graph, device: Device, make_context: Callable[[int, Any], Context],
@@ -81,13 +81,13 @@ class Calls:
     async def asynchronous(self, inputs: tuple[Any, ...], named: Mapping[str, Any], out: Any,
                            stream: Any) -> Any:
         """Returns the outputs of a call that another thread makes; see `Plan.run_async`."""
-        # its import takes longer than that of this file and what it needs
+        # its import takes longer than the import of this file and of all that it needs
         import asyncio
 
         inputs = self._in_order(inputs, named)
         on_device = self._are_on_device(inputs)
         if on_device and stream is None:
-            # libraries have a current stream in each thread
+            # each thread has its own current stream of a library
             stream = callers_stream(inputs[0])
 
         def completed() -> Any:
@@ -133,7 +133,8 @@ class Calls:
         self.contexts.clear()
 
     def _in_order(self, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Returns the inputs of a call in the graph's order, their axes in that of callers."""
+        """Returns the inputs of a call in the order of the graph's inputs. Their axes stay in the
+        caller's order."""
         return as_called_for(self._network, in_order(self._graph, inputs, named))
 
     def _are_on_device(self, inputs: Sequence[Any]) -> bool:
@@ -145,7 +146,7 @@ class Calls:
 
     def _staged(self, inputs: tuple[Any, ...]) -> tuple[np.ndarray, ...] | None:
         """Returns the outputs for NumPy arrays of known shapes and dtypes, by the graph that was
-        captured for such calls; None where there is none."""
+        captured for such calls; None where none was captured."""
         batch = self._batches.get(_form_on_host(inputs))
         if batch is None or debug.logger.isEnabledFor(logging.DEBUG):
             return None
@@ -179,7 +180,8 @@ class Calls:
                    form: Hashable | None) -> tuple[Any, ...]:
         """Returns the outputs for arrays on the device.
 
-        form: what identifies the checks of the call, where later ones of the same form need none.
+        form: a key of the call's shapes, dtypes and library; later calls with the same key need no
+        checks.
         """
         device, graph = self._device, self._graph
         current = callers_stream(inputs[0])
@@ -216,7 +218,7 @@ class Calls:
         return tuple(device.like(inputs[0], array) for array in results)
 
     def _empty_outputs(self, batch: int) -> dict[str, np.ndarray]:
-        """Returns the outputs where all are empty; {} where there is something to compute."""
+        """Returns the outputs if all of them are empty; else {}."""
         static = resolve(self._network, batch)
         outputs = {info.name: np.zeros(static.shapes[info.name],
                                        info.returned_dtype or static.dtypes[info.name])
@@ -225,7 +227,8 @@ class Calls:
 
 
 def _form_on_host(arrays: Sequence[Any]) -> Hashable | None:
-    """Returns what identifies the checks that a call with NumPy arrays needs; None for others."""
+    """Returns the shapes and dtypes of a call with NumPy arrays, by which it is known whether such
+    a call was checked before; None for other arrays."""
     if any([type(array) is not np.ndarray for array in arrays]):
         return None
     return tuple([(array.shape, array.dtype) for array in arrays])

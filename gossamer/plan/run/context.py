@@ -60,7 +60,7 @@ class Context:
 
     @property
     def builds(self) -> list[BuildCost | None]:
-        """The cost of preparing each step; None where there is nothing to compute."""
+        """The cost of preparing each step; None for steps that compute nothing."""
         return self._steps.builds
 
     @property
@@ -80,7 +80,7 @@ class Context:
 
     @property
     def workspace_bytes(self) -> int:
-        """Bytes of the memory in which steps keep what lies between their kernels."""
+        """Bytes of the memory in which a step keeps the intermediate results of its kernels."""
         return self._buffers.workspace_bytes
 
     @property
@@ -102,9 +102,10 @@ class Context:
         """Queues an execution, and returns a function that waits for it and returns what run()
         does. It is called before the next execution begins.
 
-        computing: a stream on which several contexts compute one after another, where what they
-        copy is large. Were they to compute at once, all would be done at the same time, and the
-        device would wait while all copy. None for this context's own stream.
+        computing: a stream on which several contexts compute one after another, for large inputs
+        and outputs: one context then computes while another copies. Contexts that compute at once
+        also end at once, and the device waits while all of them copy. None for this context's own
+        stream.
 
         Raises InputError as run() does.
         """
@@ -156,7 +157,8 @@ class Context:
                 for name, value in self.program.outputs.items()}
 
     def _graph_steps(self) -> Callable[[Any], None] | None:
-        """Returns what queues all steps, where a graph of them and of copies can be captured."""
+        """Returns the function that queues all steps; None where no graph of the steps and of
+        copies can be captured."""
         is_graph = self._graphs.are_possible and self._executions > 1 and debug.level() < 2
         return self._steps.queue if is_graph else None
 
@@ -172,9 +174,9 @@ class Context:
         return self._whole(arrays)
 
     def run_staged(self, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...] | None:
-        """Returns the outputs for arrays of shapes and dtypes that run_checked() has computed, by a
-        graph that copies them through page-locked memory, or as they are where the program is one
-        part; None where there is no such way."""
+        """Returns the outputs for arrays of shapes and dtypes that run_checked() has computed
+        before. A graph copies them through page-locked memory; a program that is one part takes
+        them as they are. None where neither is possible."""
         if self._whole is not None:
             return self.run_whole(arrays)
         staged = self._transfers.staged
@@ -236,7 +238,7 @@ class Context:
     def replayed(self, addresses: tuple[int, ...], stream: Any,
                  new_outputs: Callable[[], NewOutputs]) -> Callable[[], tuple[Any, ...]] | None:
         """Returns a function that executes the program on inputs at these addresses, by the graph
-        that was captured for them, and returns new outputs; None where there is no such graph.
+        that was captured for them, and returns new outputs; None where no graph was.
 
         new_outputs: returns arrays for the outputs, and their addresses. Those of the next call
         are made while the device computes.
@@ -351,7 +353,8 @@ class Context:
         self._executions += 1
 
     def _execute_in_turn(self, computing: Any, stream: Any) -> None:
-        """Executes the steps on a stream of several contexts, between other work of its own."""
+        """Executes the steps on a stream that several contexts share, between this context's copies
+        on its own stream."""
         self.device.wait(computing, stream)
         self._execute_or_show(computing)
         self.device.wait(stream, computing)

@@ -23,10 +23,11 @@ _MOST_KNOWN = 64
 class _Group:
     """The contexts of one batch size.
 
-    contexts: all of them, the one whose use on a stream lies furthest back first.
-    free: those that no thread has taken; None, again and again, where none could be made.
+    contexts: all contexts, the least recently used on a stream first.
+    free: contexts that no thread has taken. None in the queue says that no context could be made;
+    each thread that takes None puts it back.
     making: held by the thread that makes a further one.
-    most: how many fit into the device's memory; None where that is not known.
+    most: how many contexts fit into the device's memory; None while that is not known.
     """
 
     def __init__(self) -> None:
@@ -39,8 +40,8 @@ class _Group:
 class Contexts:
     """Contexts by batch size, which threads and streams take for their calls.
 
-    A further context is made where a call would wait for another one, up to `most`, or as many as
-    the device's memory holds.
+    Where a call would have to wait, a further context is made, up to `most` for a batch size or
+    until the device's memory is full.
 
     make: makes a context of a batch size that works on a stream.
     most: how many calls of one batch size run at once.
@@ -77,8 +78,8 @@ class Contexts:
             group.free.put(None)
 
     def on_stream(self, batch: int, stream: Any) -> Context:
-        """Returns the context that works on a stream, or one that has no work left. Several streams
-        may share one, and then wait for each other on the device."""
+        """Returns the context that was last used on a stream, or a context without work left. Where
+        several streams share one context, their work waits for each other's on the device."""
         group = self._group(batch)
         device = self._device
         handle = device.stream_handle(stream)
@@ -96,7 +97,7 @@ class Contexts:
         return context or self.first(batch)
 
     def first(self, batch: int) -> Context:
-        """Returns a context of a batch size for what may wait for other calls."""
+        """Returns a context of a batch size for work that may wait for other calls."""
         group = self._group(batch)
         with self._lock:
             context = _first(group, lambda context: True)
@@ -128,8 +129,8 @@ class Contexts:
             self.known.clear()
 
     def _grow(self, batch: int, group: _Group, *, for_stream: bool = False) -> None:
-        """Makes a further context where there may be one more. for_stream: also where one is free,
-        as its stream may have work left."""
+        """Makes a further context unless the limit is reached or a context is free. for_stream:
+        whether it is made even if a context is free, since that one's stream may have work left."""
         with group.making:
             if self._is_full(group) or not (for_stream or group.free.empty()):
                 return
@@ -149,7 +150,8 @@ class Contexts:
             group.free.put(context)
 
     def _give_up(self, batch: int, group: _Group) -> None:
-        """Lets threads that wait for a first context, which could not be made, make it again."""
+        """Lets threads that wait for the first context, which could not be made, try to make it
+        themselves."""
         with self._lock:
             if self._groups.get(batch) is group:
                 del self._groups[batch]
@@ -173,7 +175,7 @@ class Contexts:
 
 
 def _first(group: _Group, fits: Callable[[Context], bool]) -> Context | None:
-    """Returns the first context of a group that fits, which is the last one from then on."""
+    """Returns the first context of a group that fits, and moves it to the end."""
     for context in group.contexts:
         if fits(context):
             group.contexts.remove(context)

@@ -42,7 +42,8 @@ class DeviceGraphs:
         return self._device.limits.graph and not self._program.host_steps(self._device)
 
     def known(self, addresses: tuple[int, ...]) -> CopyingGraph | None:
-        """Returns the graph that reads inputs at these addresses; None where there is none yet."""
+        """Returns the graph that reads inputs at these addresses; None where none was captured
+        yet."""
         return self._known.get(addresses)
 
     def of(self, inputs: Mapping[str, Buffer], *, is_loaded: bool) -> CopyingGraph | None:

@@ -1,5 +1,5 @@
-"""Work that several devices share: each piece goes to whoever is free, and what one device fails at
-is done again on another."""
+"""Work that several devices share: each task goes to a device that is free, and a task that fails
+on one device is done again on another."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ class Member:
     """One of the devices of a plan or of a group of plans.
 
     Two members may have the same plan, and are two workers then.
-    problem: why the device is left out; empty where it takes part.
+
+    problem: why the device is left out; empty while it takes part.
     """
 
     def __init__(self, plan: PlanParts) -> None:
@@ -27,7 +28,7 @@ class Member:
 
 
 class Members:
-    """The devices that share work, with those that are left out since they failed."""
+    """The devices that share work, and the devices that are left out since they failed."""
 
     def __init__(self, plans: Sequence[PlanParts]) -> None:
         self.all = [Member(plan) for plan in plans]
@@ -53,9 +54,9 @@ class BatchTask:
     """A batch that one of the devices computes.
 
     begin: queues it on a lane.
-    result: receives how its result is made, or its error.
-    name: returns an error with what the caller knows the batch by.
-    errors: what it failed with, by device.
+    result: receives the function that waits for the batch's outputs, or an error.
+    name: returns an error with the caller's name for the batch added.
+    errors: the errors with which it failed, by device.
     """
 
     def __init__(self, begin: Begin, result: Future[Finish],
@@ -70,14 +71,14 @@ class SharedWork:
     """The tasks of several devices.
 
     A task that fails with a DeviceError is done again on each of the other devices, until one can.
-    A device is left out where it is lost, and where another one could do what it failed at; too
-    little memory for one task leaves none out.
+    A device is left out where it is lost, and where another device succeeded with a task on which
+    it had failed. A device with too little memory for a task is not left out.
 
     members: the devices.
     next_task: returns the next task for a device, or None where none waits; it is called with
     `changed` held.
     changed: is notified when next_task may return a task.
-    is_over: whether none will come any more.
+    is_over: whether no further task will come.
     """
 
     def __init__(self, members: Members, next_task: Callable[[Member], BatchTask | None]) -> None:
@@ -90,8 +91,8 @@ class SharedWork:
         self._is_ended = False
 
     def take(self, member: Member, *, wait: bool) -> BatchTask | None:
-        """Returns the next task for a device. Returns None where none waits now, or, where `wait`
-        is set, where none will come any more."""
+        """Returns the next task for a device; None if no task waits. With `wait` it waits for a
+        task, and returns None when no further task will come."""
         with self.changed:
             while not self._is_ended and not member.problem:
                 task = next((task for task in self._again if member not in task.errors), None)
@@ -118,7 +119,8 @@ class SharedWork:
         task.result.set_result(finish)
 
     def failed(self, task: BatchTask, member: Member, error: Exception) -> None:
-        """Has another device do the task, or hands its error on where none can."""
+        """Gives the task to another device, or hands its error on where no other device can do
+        it."""
         if isinstance(error, DeviceLostError):
             self.members.leave_out(member, error)
         if isinstance(error, DeviceError):
@@ -139,7 +141,7 @@ class SharedWork:
         self._fail_hopeless()
 
     def _fail_hopeless(self) -> None:
-        """Fails the tasks that no device is left for."""
+        """Fails the tasks for which no device is left."""
         with self.changed:
             usable = self.members.usable
             hopeless = [task for task in self._again if all(map(task.errors.__contains__, usable))]
@@ -158,12 +160,12 @@ class SharedWork:
 
 class DeviceWorker(threading.Thread):
     """The thread of one device. It queues each batch on one of several lanes, so that one batch is
-    copied while others are computed, and collects what is done: switching between more threads
-    would take longer than the calls of the driver.
+    copied while others are computed, and collects the results. It is one thread, since switching
+    between threads would take longer than the calls of the driver.
 
     depth: how many batches the device has at once; processors have one, since several at once take
     longer for each.
-    sizes: for how many batch sizes it keeps as many lanes.
+    sizes: the number of batch sizes for which it keeps lanes.
     """
 
     def __init__(self, work: SharedWork, member: Member, depth: int, sizes: int = 2) -> None:
@@ -174,14 +176,14 @@ class DeviceWorker(threading.Thread):
         self._lanes = Lanes(member.plan, sizes * self._at_once)
 
     def prepare(self, batches: Iterable[int]) -> None:
-        """Makes the lanes for batch sizes, before the thread starts, as far as memory goes; others
-        are made when they are needed."""
+        """Makes the lanes for batch sizes before the thread starts, as many as memory holds;
+        further lanes are made when they are needed."""
         with contextlib.suppress(OutOfMemoryError):
             for batch in batches:
                 self._lanes.prepare(batch, self._at_once)
 
     def run(self) -> None:
-        """Computes tasks until none will come any more."""
+        """Computes tasks until no further task will come."""
         queued: deque[tuple[BatchTask, Collect]] = deque()
         while True:
             if len(queued) == self._at_once:

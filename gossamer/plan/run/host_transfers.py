@@ -1,4 +1,4 @@
-"""Calls with NumPy arrays on a device with memory of its own: the arrays' way there and back.
+"""Calls with NumPy arrays on a device with memory of its own: copies to the device and back.
 
 A device copies page-locked memory at the rate of the bus and beside the host's own work; from other
 memory it copies only while the host waits. Arrays that are page-locked already are copied as they
@@ -22,15 +22,17 @@ from gossamer.device.base import Buffer, Device
 from gossamer.device.host import processors
 
 _PIECE_BYTES = 2**20
-"""The least that one of several threads copies, which takes twice as long as starting it."""
+"""The fewest bytes that one of several threads copies. Copying them takes twice as long as starting
+a thread on the host of an H200; elsewhere only the speed of large inputs depends on it."""
 _PIECES = 4
-"""Pieces of an array, each for a thread. Measured on the host of an H200, two or four copy 10 MB in
-0.57 ms, one in 0.86 and eight in 0.74; more and smaller pieces take longer."""
+"""Pieces of an array, each for a thread. On the host of an H200 two or four copy 10 MB in 0.57 ms,
+one in 0.86 and eight in 0.74; more and smaller pieces take longer. On another host the copies are
+as right, and perhaps not as fast."""
 _PAGE_BYTES = 4096
 """Pieces begin at multiples of it."""
 _MOST_STAGED_BYTES = 2**28
-"""Largest array that gets page-locked memory, of which a machine has little; larger ones are copied
-by the driver."""
+"""Bytes of the largest array that gets page-locked memory, of which a machine has little; the
+driver copies larger ones. The number is a rule of thumb."""
 
 
 @dataclass
@@ -38,7 +40,7 @@ class TransferGraph:
     """The graph of calls whose arrays lie at the same addresses in page-locked memory, which it
     keeps alive: the driver would not take other memory at these addresses for the same.
 
-    calls: how many were made.
+    calls: number of calls so far.
     replay: the graph; None before it is captured.
     """
 
@@ -91,9 +93,11 @@ class HostTransfers:
         for it and fills contiguous results. It is called before the next execution is queued, and
         inputs in page-locked memory stay as they are until then.
 
-        results: arrays for the outputs, by name. bound: the graph of a bound call, whose arrays are
-        always the same; else the results are new. execute: executes the program on a stream.
-        steps: queues what a graph of the program consists of; None where none can be captured.
+        results: arrays for the outputs, by name.
+        bound: the graph of a bound call, whose arrays are always the same; else the results are
+        new.
+        execute: executes the program on a stream.
+        steps: queues the program's steps for a graph; None where no graph can be captured.
         """
         sources = {name: self._source(name, array) for name, array in inputs.items()}
         targets = {name: self._target(name, array, bound is None)
@@ -126,7 +130,8 @@ class HostTransfers:
         return finish
 
     def _source(self, name: str, array: np.ndarray) -> np.ndarray | None:
-        """Returns page-locked memory with an input's bytes; None where these are sent otherwise."""
+        """Returns page-locked memory with an input's bytes; None for an input that goes in pieces
+        or is copied by the driver alone."""
         if not self._is_staged(array):
             return None
         if self._device.is_page_locked(array):
@@ -138,7 +143,8 @@ class HostTransfers:
         return staging
 
     def _target(self, name: str, array: np.ndarray, is_new: bool) -> np.ndarray | None:
-        """Returns page-locked memory for an output; None where it is read otherwise."""
+        """Returns page-locked memory for an output; None for an output that the driver copies by
+        itself."""
         if not self._is_staged(array):
             return None
         if not is_new and self._device.is_page_locked(array):
@@ -161,8 +167,8 @@ class HostTransfers:
                 sources: Mapping[str, np.ndarray | None],
                 targets: Mapping[str, np.ndarray | None],
                 steps: Callable[[Any], None]) -> Callable[..., None] | None:
-        """Returns the graph of a call, which is captured when such a call comes a second time;
-        None where it has none."""
+        """Returns the graph of a call; None before the second call of its kind, at which the graph
+        is captured."""
         arrays = tuple(array for array in (*sources.values(), *targets.values())
                        if array is not None)
         if len(arrays) < len(sources) + len(targets):
@@ -210,7 +216,7 @@ def page_locked_array(device: Device, shape: Sequence[int],
 
 
 def copies_in_pieces(arrays: Iterable[np.ndarray]) -> bool:
-    """Returns whether some array is so large that it is copied in pieces beside other work."""
+    """Returns whether an array is so large that it is copied in pieces, by several threads."""
     return any(map(_is_in_pieces, arrays))
 
 
@@ -224,13 +230,14 @@ def _is_in_pieces(array: np.ndarray) -> bool:
 
 def _like(memory: Mapping[str, np.ndarray | None],
           arrays: Mapping[str, np.ndarray]) -> tuple[np.ndarray, ...]:
-    """Returns memory as arrays of the dtypes and shapes of others."""
+    """Returns memory as arrays with the dtypes and shapes of other arrays."""
     return tuple(_bytes(part).view(arrays[name].dtype).reshape(arrays[name].shape)
                  for name, part in memory.items() if part is not None)
 
 
 def _copied(target: np.ndarray, source: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Copies bytes, and yields the first and the last of each piece that is complete, in order."""
+    """Copies bytes in pieces, and yields the first and the end of each piece, in order, when it is
+    complete."""
     if not _is_in_pieces(source):
         target[...] = source
         yield 0, source.nbytes

@@ -1,4 +1,5 @@
-"""The lanes of a device, in which batches are computed side by side: what begins a batch on one."""
+"""The lanes of a device, on which batches are computed side by side, and the functions that begin a
+batch on a lane."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ from gossamer.plan.run.context import Context
 from gossamer.plan.run.foreign import as_taken, is_foreign, like_on_host, on_host
 
 WARM_CALLS = 3
-"""Executions of a context before one takes the time that all later ones take; the second captures a
-graph."""
+"""Executions of a context that may take longer than later ones: the first loads kernels, and the
+second captures a graph."""
 
 Finish = Callable[[], Any]
 """Function that returns the result of a batch, in the thread of the caller."""
@@ -71,10 +72,10 @@ class Lane:
 
 
 class Lanes:
-    """The lanes of one device, of which each computes one batch at a time.
+    """The lanes of one device; each lane computes one batch at a time.
 
     plan: the plan of the device.
-    most_idle: how many are kept that compute nothing.
+    most_idle: how many idle lanes are kept.
     computing: the stream on which lanes compute large batches one after another; None where the
     device copies nothing beside other work.
     """
@@ -86,7 +87,7 @@ class Lanes:
         self._idle: OrderedDict[Lane, None] = OrderedDict()
 
     def take(self, batch: int) -> Lane:
-        """Returns a lane for a batch size, which is given back unless its batch failed."""
+        """Returns a lane for a batch size. The caller gives it back unless its batch failed."""
         lane = next((lane for lane in reversed(self._idle) if lane.batch == batch), None)
         if lane is None:
             return self._new(batch)
@@ -94,8 +95,8 @@ class Lanes:
         return lane
 
     def prepare(self, batch: int, count: int) -> None:
-        """Makes so many lanes for a batch size, and computes on each until nothing is allocated or
-        captured any more, so that later batches do not wait for that."""
+        """Makes `count` lanes for a batch size, and computes on each until nothing more has to be
+        allocated or captured, so that later batches do not wait for it."""
         lanes = [self.take(batch) for _ in range(count)]
         for lane in lanes:
             named = by_name(self.plan.graph, lane.arrays)
@@ -139,9 +140,9 @@ class Lanes:
 def checked(plans: Sequence[PlanParts], item: Any, stream: Any) -> Begin:
     """Returns the function that begins a batch on any of the plans, of one network.
 
-    stream: the stream of the only plan after whose present work arrays on its device are ready;
-    where there are several plans, arrays are in host memory. Raises InputError where the batch does
-    not fit the network.
+    stream: with a single plan, a stream of its device: arrays on the device are ready when the
+    stream's present work has ended. With several plans arrays are in host memory. Raises InputError
+    where the batch does not fit the network.
     """
     plan = plans[0]
     inputs = as_called_for(plan.network, in_order(
@@ -152,8 +153,8 @@ def checked(plans: Sequence[PlanParts], item: Any, stream: Any) -> Begin:
 
 
 def host_arrays(graph: Graph, inputs: Sequence[Any]) -> tuple[list[Any], int]:
-    """Returns the inputs as arrays in host memory, and their batch size. Raises InputError where
-    they do not fit the graph, or lie elsewhere."""
+    """Returns the inputs as arrays in host memory, and their batch size. Raises InputError for
+    arrays that do not fit the graph or are not in host memory."""
     arrays = [on_host(array) if is_foreign(array) else array for array in inputs]
     return arrays, batch_of(graph, arrays)
 
@@ -199,10 +200,10 @@ def _on_device(plan: PlanParts, inputs: Sequence[Any], stream: Any) -> Begin:
              in zip(graph.outputs, results, strict=True)}, lane.stream)
 
         def collected() -> Finish:
-            # the caller's streams know nothing of the lane's
+            # the caller's streams do not wait for the lane's
             device.synchronize(lane.stream)
             lanes.give_back(lane)
-            # the library of the arrays learns in the caller's thread on which stream it works there
+            # a library's current stream is known in the caller's thread only
             return lambda: single([device.like(inputs[0], array) for array in results])
 
         return collected

@@ -27,7 +27,9 @@ _NUMBERS = "biufc"
 
 class TailCalls(Calls):
     """The calls of one plan whose graph has a tail; their outputs are NumPy arrays, or lists where
-    ONNX has sequences. threads: those of ONNX Runtime.
+    ONNX has sequences.
+
+    threads: those of ONNX Runtime.
 
     Raises UnsupportedError where ONNX Runtime is not installed or does not compute the tail, and
     ValueError where its model does not fit what it reads and makes.

@@ -29,7 +29,7 @@ class PreparedSteps:
     """The steps of a program with their states, which read and write its buffers.
 
     weights: the weights of each step.
-    builds: the cost of preparing each step; None where there is nothing to compute.
+    builds: the cost of preparing each step; None for steps that compute nothing.
     states: the prepared state of each step.
     """
 
@@ -83,8 +83,8 @@ class PreparedSteps:
                 for time in shown]
 
     def _built(self) -> Sequence[Callable[[], Prepared]]:
-        """Returns for each step a function that returns its prepared state and the cost of that,
-        or raises the error."""
+        """Returns for each step a function that returns its prepared state and the cost of
+        preparing it, or raises the error that preparing it raised."""
         steps = self._program.steps
         makers = [partial(build, step.algorithm, weights, step.problem,
                           step.placed_variant or step.variant, step.device)
@@ -104,8 +104,7 @@ class PreparedSteps:
         state, cost = built()
         self.builds.append(cost)
         self.states.append(state)
-        # a function that refers to what refers to it would keep the memory until Python's garbage
-        # collector finds the cycle
+        # a reference cycle would keep the memory until Python's garbage collector finds it
         buffers = self._buffers
         if step.device is not self._device:
             return _host_work(step, state, self._device, list(map(buffers.of, step.inputs)),
@@ -123,12 +122,12 @@ class PreparedSteps:
 
 
 def _is_idle(step: Step) -> bool:
-    """Whether there is nothing to compute."""
+    """Whether the step has nothing to compute."""
     return step.in_place or all(spec.size == 0 for spec in step.variant.outputs)
 
 
 def _of_layer(step: Step, error: InputError) -> InputError:
-    """Returns the error that a layer has with the values that it gets, with the layer's name."""
+    """Returns an error of a layer about its input values, with the layer's name added."""
     return InputError(f"{source_of(step.layer, error)}: {error}")
 
 

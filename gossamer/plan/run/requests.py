@@ -1,8 +1,9 @@
 """Requests that wait for a device, and the choice of the batch that goes next.
 
-The choice knows how long the plan takes at each batch size. Of the sizes that end before the first
-request is due, the one that computes most images a second goes; where none ends so soon, the one
-that computes most a second of all, since only that lets the queue become shorter.
+The choice knows how long the plan takes at each batch size. Among the sizes whose batch would end
+before the first request is due, it takes the size with the most images a second. If no batch ends
+so soon, it takes the size with the most images a second of all, since only that lets the queue
+become shorter.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from gossamer.plan.run.device_workers import BatchTask, Member
 from gossamer.plan.run.lanes import Begin, Collect, Finish, Lanes
 
 _GAIN = 1.05
-"""How many times as many images a second a larger batch has to compute to be used."""
+"""Factor by which a larger batch has to compute more images a second to be used: a rule of thumb
+for what repeated measurements of a plan differ by."""
 
 
 class Request:
@@ -95,8 +97,9 @@ class Part:
 def chosen_size(rows: Sequence[int], left_s: float, times: Mapping[int, float]) -> tuple[int, int]:
     """Returns the batch size that goes next, and how many of the waiting parts go with it.
 
-    rows: the images of each part, in the order in which they go. left_s: seconds until the first of
-    them is due. times: seconds of each batch size.
+    rows: the images of each part, in the order in which they go.
+    left_s: seconds until the first of them is due.
+    times: seconds of each batch size.
     """
     best: tuple[bool, float, int, int] | None = None
     for size, seconds in sorted(times.items()):
@@ -105,7 +108,7 @@ def chosen_size(rows: Sequence[int], left_s: float, times: Mapping[int, float]) 
             images += rows[count]
             count += 1
         option = (seconds <= left_s, images / seconds, size, count)
-        # the smaller of two sizes that do as well
+        # of two sizes that are equally good the smaller one is taken
         if count and (best is None or option[:2] > best[:2]):
             best = option
     assert best is not None, "no size holds the first part"
@@ -113,7 +116,7 @@ def chosen_size(rows: Sequence[int], left_s: float, times: Mapping[int, float]) 
 
 
 class WaitingRequests:
-    """The requests of one batcher that wait, those that are due first in front.
+    """The waiting requests of one batcher, in the order in which they are due.
 
     times: seconds of each batch size for each device; none where each request goes alone.
     batches: how many batches of each size were begun.
@@ -160,8 +163,8 @@ class WaitingRequests:
         return None
 
     def _first_entries(self, most: int) -> list[tuple[float, int, Part]]:
-        """Takes the first parts, of no more images than `most` unless the first one is; those that
-        nobody wants any more are dropped."""
+        """Takes the first parts, up to `most` images, or only the first part if it has more. Parts
+        whose outputs nobody wants any more are dropped."""
         entries: list[tuple[float, int, Part]] = []
         images = 0
         now = time.monotonic()
@@ -175,7 +178,7 @@ class WaitingRequests:
         return entries
 
     def drop_unwanted(self) -> None:
-        """Makes room of the requests that nobody wants any more."""
+        """Drops the requests whose outputs nobody wants any more."""
         now = time.monotonic()
         self._heap = [entry for entry in self._heap if entry[2].request.is_wanted(now)]
         heapq.heapify(self._heap)
@@ -247,7 +250,7 @@ def measured_times(seconds_of: Callable[[int], float], sizes: Sequence[int],
                    most_s: float = math.inf) -> dict[int, float]:
     """Returns the seconds of increasing batch sizes, at least of the first.
 
-    Sizes that compute hardly more images a second than those before are left out: such a batch
+    Sizes that compute hardly more images a second than smaller ones are left out: such a batch
     would only make requests wait longer. It ends before a size that takes longer than most_s, and
     behind two in a row that are left out; a single one may have been disturbed.
     """

@@ -30,7 +30,7 @@ class WholePart:
     @staticmethod
     def of(program: Program, device: Device, data: Sequence[Any]) -> WholePart | None:
         """Returns the session of a program that is one part on the host, whose inputs and outputs
-        are the program's; None for another one. data: that of each step's state."""
+        are the program's; None for another one. data: the `data` of each step's state."""
         if device.compiles or len(data) != 1 or not isinstance(data[0], Ready):
             return None
         (step,) = program.steps

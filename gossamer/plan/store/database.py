@@ -50,7 +50,7 @@ class Known:
     """What is stored for one driver, toolkit and gossamer version.
 
     candidates: the lines of each problem's candidates by key, by the problem's key.
-    plans, checks: the lines of the others by key.
+    plans, checks: the lines of plans and of checks by key.
     elsewhere: for each problem the other drivers, toolkits and versions with which it was measured.
     """
 
@@ -67,12 +67,13 @@ class Known:
 
 
 class Database:
-    """The measurements in the data base of one device, and those that were added and wait to be
-    written. Each access is a short transaction of its own connection, so that processes wait for
-    each other only for its length.
+    """The measurements in one device's data base, and measurements that wait to be written to it.
+    Each access is a short transaction of its own connection, so that processes wait for each other
+    only for its length.
 
-    What is added is written at most every WRITE_SECONDS: a killed process loses no more than it
-    measured in that time. Where the data base cannot be read or written, it stays in memory.
+    Added lines are written every WRITE_SECONDS at most, so that a killed process loses the
+    measurements of that time only. Where the data base cannot be read or written, it stays in
+    memory.
 
     path: the file.
     device: the device as the file describes it.
@@ -93,7 +94,8 @@ class Database:
 
     @property
     def known(self) -> Known:
-        """What was in the file when it was first asked for, and what this process added."""
+        """The lines that were in the file when it was first read, and the lines that this process
+        added."""
         if self._known is None:
             self._known = Known()
             for section in self._load():
@@ -106,8 +108,8 @@ class Database:
         return self._known
 
     def add(self, kind: str, added: Mapping[str, Any], *, now: bool | None = None) -> None:
-        """Adds lines of a kind of KINDS by key. now: whether to write all that waits (True), or
-        nothing (False); by default it is written where the last time is long ago."""
+        """Adds lines of a kind of KINDS by key. now: True writes all lines that wait, False none;
+        by default they are written if the last write is WRITE_SECONDS ago."""
         section = {"made_by": self.made_by, kind: dict(added)}
         self.known.add(section)
         self.waiting.append(section)
@@ -145,7 +147,7 @@ class Database:
 
     @property
     def is_kept(self) -> bool:
-        """Whether all that was added is in the file."""
+        """Whether the file has all lines that were added."""
         return not self.waiting
 
     def take(self, content: dict[str, Any], name: str) -> None:
@@ -279,10 +281,11 @@ class _Busy(OSError):
 
 @contextlib.contextmanager
 def _connected(path: Path, mode: str, *, exclusive: bool = False) -> Iterator[sqlite3.Connection]:
-    """Opens a data base and begins a transaction, which ends without effect unless the body
-    commits it. Raises OSError or BadFile.
+    """Opens a data base and begins a transaction, which ends without effect unless the body commits
+    it. Raises OSError or BadFile.
 
-    mode: "ro", "rw", or "rwc" to create it and to write. exclusive: keeps all others out.
+    mode: "ro", "rw", or "rwc" to create it and to write.
+    exclusive: keeps all others out.
     """
     kind = "EXCLUSIVE" if exclusive else "IMMEDIATE" if mode == "rwc" else "DEFERRED"
     try:
@@ -310,8 +313,8 @@ def _connected(path: Path, mode: str, *, exclusive: bool = False) -> Iterator[sq
 
 
 def _version(base: sqlite3.Connection) -> int | None:
-    """Returns the version of a data base; None for an empty one. Raises BadFile for another than
-    the present one."""
+    """Returns the version of a data base; None for an empty one. Raises BadFile for a version that
+    this gossamer does not read."""
     (application,) = base.execute("PRAGMA application_id").fetchone()
     (version,) = base.execute("PRAGMA user_version").fetchone()
     if not application and not base.execute("SELECT 1 FROM sqlite_master").fetchone():
@@ -324,12 +327,13 @@ def _version(base: sqlite3.Connection) -> int | None:
 
 
 def _insert(base: sqlite3.Connection, section: Section) -> None:
-    """Adds what a section holds. What another version of an algorithm measured for a problem goes
-    with the first measurement of the present one."""
+    """Adds the lines of a section. The first measurement of a problem by the present version of an
+    algorithm removes those by other versions."""
     made_by = _text(section["made_by"])
     present = {of_versions(key, line) for key, line in section.get("candidates", {}).items()}
     for any_version, this_version in present:
-        # a space ends both; the next character ends the range of what begins with them
+        # both prefixes end with a space; the keys that begin with one are less than the prefix with
+        # the next character, "!", in place of the space
         base.execute("DELETE FROM line WHERE made_by = ? AND kind = 'candidates'"
                      " AND key >= ? AND key < ? AND substr(key, 1, ?) != ?",
                      (made_by, any_version, any_version[:-1] + "!", len(this_version),

@@ -108,15 +108,15 @@ def check_device(path: Path, head: Mapping[str, Any], device: Device) -> list[st
     for key in ("api", "description", *(["compute_units"] if compiles else [])):
         if head["device"][key] != here["device"][key]:
             text = "{description} ({api}, {compute_units} compute units)"
-            planned, present = (text.format_map(side["device"]) for side in (head, here))
+            planned, present = (text.format_map(state["device"]) for state in (head, here))
             raise InputError(f"{path}: was made for {planned}, {device.name} is {present}: its "
                              f"times do not hold there; {again(path, device.name)}")
     for key in ("driver", *(["toolkit"] if compiles else [])):
         if head["made_by"][key] != here["made_by"][key]:
             raise InputError(f"{path}: was made with {key} {head['made_by'][key] or 'none'}, now "
                              f"it is {here['made_by'][key] or 'none'}; {again(path, device.name)}")
-    planned, present = (f"{counted(side['device']['compute_units'], 'processor')}, "
-                        f"{side['made_by']['toolkit']}" for side in (head, here))
+    planned, present = (f"{counted(state['device']['compute_units'], 'processor')}, "
+                        f"{state['made_by']['toolkit']}" for state in (head, here))
     if planned == present:
         return []
     return [f"{path}: was made with {planned}, here it has {present}: its results hold, "
@@ -131,7 +131,7 @@ def check_algorithms(path: Path, head: Mapping[str, Any], algorithms: Mapping[st
     for name, here in algorithms.items():
         there = planned[name]
         for library in sorted({*there["libraries"], *here["libraries"]}):
-            versions = [side["libraries"].get(library, "none") for side in (there, here)]
+            versions = [state["libraries"].get(library, "none") for state in (there, here)]
             if versions[0] != versions[1]:
                 raise InputError(f"{path}: was made with {library} {versions[0]}, now it is "
                                  f"{versions[1]}; {again(path, device)}")

@@ -45,8 +45,8 @@ def exported(device: Device) -> bytes:
 
 
 def take(device: Device, data: bytes) -> None:
-    """Adds what exported() has returned in another process. Raises BadFile where it holds nothing
-    for this device, driver, toolkit and gossamer."""
+    """Adds measurements that exported() returned in another process. Raises BadFile where it holds
+    nothing for this device, driver, toolkit and gossamer."""
     if data:
         TuningCache(device).take(parse(data))
 
@@ -108,13 +108,13 @@ class TuningCache:
             self._base.add("candidates", lines)
 
     def has_check(self, problem: Problem, measured: Measurement, weights: str) -> bool:
-        """Returns whether a measured candidate was found right with other constants than those of
-        its measurement. weights: the digest of these."""
+        """Returns whether a measured candidate was found right with constants other than the ones
+        that it was measured with. weights: the digest of these."""
         return self._check_key(problem, measured, weights) in self._base.known.checks
 
     def put_check(self, problem: Problem, measured: Measurement, weights: str) -> None:
-        """Adds that a measured candidate is right with other constants than those of its
-        measurement; it is on disk after the next flush()."""
+        """Stores that a measured candidate is right with constants other than the ones that it was
+        measured with; it is on disk after the next flush()."""
         self._base.add("checks", {self._check_key(problem, measured, weights):
                                   f"{measured.algorithm} {problem.describe()}"}, now=False)
 
@@ -189,6 +189,7 @@ def file_name(device: Device) -> str:
 
 def _source(op: str, name: str, device: Device) -> str | None:
     """Returns the identity of an algorithm of an op on a device; None where there is no such
-    algorithm. That of a vendor's algorithm asks for the library's version, which loads it."""
+    algorithm. The identity of a vendor's algorithm has the library's version, for which the library
+    is loaded."""
     return next((identity(algorithm, device) for algorithm in OPS[op].algorithms
                  if algorithm.name == name), None)

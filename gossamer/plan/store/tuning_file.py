@@ -36,15 +36,18 @@ class BadFile(Exception):
 
 
 def candidate_key(problem: str, source: str, measured: Measurement) -> str:
-    """Returns the key of a candidate's line. problem: its problem's key. source: identifies what
-    its algorithm runs."""
+    """Returns the key of a candidate's line.
+
+    problem: its problem's key.
+    source: identifies what its algorithm runs.
+    """
     name, *others = measured.candidate_key
     return f"{problem} {name} {source} {json.dumps(others)}"
 
 
 def of_versions(key: str, line: dict[str, Any]) -> tuple[str, str]:
-    """Returns what the keys of an algorithm's candidates for a problem begin with, whatever version
-    of it has measured them, and those of the version that has measured this one."""
+    """Returns two prefixes of the keys of an algorithm's candidates for a problem: one for all
+    versions of the algorithm, and one for the version that measured this candidate."""
     any_version = f"{problem_of(key)} {line['algorithm']} "
     return any_version, f"{any_version}{line['source']} "
 
@@ -55,8 +58,11 @@ def problem_of(key: str) -> str:
 
 
 def encode(problem: str, source: str, measured: Measurement) -> dict[str, Any]:
-    """Returns a measurement as JSON values. problem: its problem in words. source: as for
-    candidate_key()."""
+    """Returns a measurement as JSON values.
+
+    problem: its problem in words.
+    source: as for candidate_key().
+    """
     line = {"problem": problem, "source": source, **vars(measured)}
     line.update(inputs=list(measured.inputs), outputs=list(measured.outputs))
     if measured.error is not None and not math.isfinite(measured.error):

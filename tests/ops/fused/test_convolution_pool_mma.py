@@ -41,7 +41,7 @@ RESNET = Conv2dProblem(2, 3, 29, 37, 64, (7, 7), (2, 2), (3, 3, 3, 3), epilogue=
 SMALL = Conv2dProblem(1, 3, 13, 19, 16, (3, 3), (1, 1), (1, 1, 1, 1), epilogue=BIAS_RELU)
 PROBLEMS = {
     "resnet": pooled(RESNET),
-    "two strips": pooled(replace(RESNET, batch=1, height=23, width=151)),
+    "two tiles across": pooled(replace(RESNET, batch=1, height=23, width=151)),
     "unlike pads": pooled(Conv2dProblem(1, 3, 21, 30, 48, (5, 7), (2, 2), (3, 1, 0, 2),
                                         epilogue=BIAS), (3, 3), (2, 2), (0, 1, 2, 0)),
     "yolo": pooled(SMALL, (2, 2), (2, 2), (0, 0, 0, 0)),

@@ -15,9 +15,9 @@
 #error "the dialect knows OpenCL C and CUDA C++ (NVRTC), and no other compiler"
 #endif
 
-/* LAUNCH_BOUNDS(threads, groups) bounds the registers, so that so many groups of so many work-items
- * fit a multiprocessor. WORK_GROUP_OF(items) fixes the size of a work-group in its place: NVIDIA's
- * OpenCL allows more than 256 work-items only so. */
+/* LAUNCH_BOUNDS(threads, groups) bounds the registers, so that `groups` work-groups of `threads`
+ * work-items fit a multiprocessor. WORK_GROUP_OF(items) fixes the size of a work-group in its
+ * place: NVIDIA's OpenCL allows more than 256 work-items only so. */
 
 /* Warps are 32 work-items with consecutive LOCAL_ID(0).
  *
@@ -46,9 +46,9 @@
  * STORE16 take any address, and FMA16(factor, values, sums) adds factor * values to sums. */
 
 /* 16-bit floats exist in memory only: HALF is the type to which pointers point, and arithmetic is
- * in float. The address of four of them is a multiple of 8 bytes, that of eight of 16. A FETCHED
- * value is an unconverted one, so that an early or conditional load need not complete before its
- * HALF_VALUE is computed. Eight are two float4, LOWER_VALUE4 and UPPER_VALUE4.
+ * in float. The address of four of them is a multiple of 8 bytes, the address of eight a multiple
+ * of 16. A FETCHED value is an unconverted one, so that an early or conditional load need not
+ * complete before its HALF_VALUE is computed. Eight are two float4, LOWER_VALUE4 and UPPER_VALUE4.
  *
  * REAL is the type of a kernel's tensors in memory: HALF where HALVES is set, else float. */
 #if HALVES

@@ -49,9 +49,9 @@ INLINE Operands as_operands(const uint4 &words)
     return split_words;
 }
 
-/* Adds three of the four products of the parts; that of both lower ones is below 2^-22 of the
- * result. Tensor cores truncate their sums, so that those of a step are added to the others outside
- * of them. */
+/* Adds three of the four products of the parts; the product of both lower halves is below 2^-22 of
+ * the result. Tensor cores truncate their sums, so the sums of a step are added to earlier ones by
+ * ordinary additions. */
 [[maybe_unused]] INLINE void multiply_tile(float (&sum)[4], const Pixels &pixels,
                                            const Weights &weights, int tile)
 {

@@ -3,8 +3,8 @@
  *
  *   CLUSTER_DIMS       goes before LAUNCH_BOUNDS of a kernel.
  *   CLUSTER_ARRIVE()   barrier.cluster.arrive.relaxed: says that this work-group runs.
- *   CLUSTER_WAIT()     barrier.cluster.wait: waits for that of all. Each of both once, before the
- *                      first write to another work-group.
+ *   CLUSTER_WAIT()     barrier.cluster.wait: waits until all of the cluster have arrived. Each of
+ *                      both once, before the first write to another work-group.
  *   CLUSTER_BARRIER()  barrier.cluster.arrive.release and .wait.acquire: waits for all work-items of
  *                      the cluster. */
 

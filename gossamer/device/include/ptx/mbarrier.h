@@ -1,14 +1,14 @@
 /* Barriers in shared memory for warps that copy and warps that multiply (sm_90), and the copies
- * that arrive at them. A barrier has phases, which are numbered from 0 on: each ends when as
- * many have arrived as the barrier was initialised with, and when the bytes that were expected
- * have come. */
+ * that arrive at them. A barrier has phases, which are numbered from 0 on: each ends after the
+ * number of arrivals with which the barrier was initialised, and when all expected bytes have been
+ * copied. */
 
 #pragma once
 
 #include "dialect/common.h"
 #include "ptx/cp_async.h"
 
-/* mbarrier.init: initialises a barrier at which so many arrive in each phase. */
+/* mbarrier.init: initialises a barrier whose phases end after `arrivals` arrivals. */
 [[maybe_unused]] INLINE void mbarrier_init(ulong *barrier, int arrivals)
 {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;"
@@ -36,8 +36,8 @@
                  ::"r"(shared_address(barrier)) : "memory");
 }
 
-/* mbarrier.arrive.expect_tx: arrives at a barrier whose phase does not end before so many bytes
- * have come. */
+/* mbarrier.arrive.expect_tx: arrives at a barrier, whose phase does not end before `bytes` bytes
+ * have arrived, too. */
 [[maybe_unused]] INLINE void mbarrier_arrive_expect_tx(ulong *barrier, int bytes)
 {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"

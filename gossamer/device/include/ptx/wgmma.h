@@ -32,8 +32,8 @@ template <int left> INLINE void wgmma_wait_group()
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(left) : "memory");
 }
 
-/* setmaxnreg.dec: gives up all but `registers` of each work-item: warps that copy need fewer than
- * those that multiply. */
+/* setmaxnreg.dec: gives up all but `registers` of each work-item: producer warps, which copy, need
+ * fewer registers than warps that multiply. */
 template <int registers> INLINE void setmaxnreg_dec()
 {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));

@@ -102,7 +102,7 @@ class Section:
                 raise self.unsupported(f"{key}={self.text(key)} is not computed", key)
 
     def error(self, text: str, key: str = "") -> ModelError:
-        """Returns an error that begins with the line of the option, or that of the section."""
+        """Returns an error that begins with the option's line, or with the section's."""
         return ModelError(self._message(text, key))
 
     def unsupported(self, text: str, key: str = "") -> UnsupportedError:
@@ -120,7 +120,7 @@ class Section:
 
 
 def read_sections(path: Path) -> list[Section]:
-    """Returns the sections of a .cfg file in order, of which the first is [net]. Raises InputError
+    """Returns the sections of a .cfg file in order, [net] first. Raises InputError
     where it cannot be read, and ModelError for a line that is no part of a .cfg file."""
     data = whole(path)
     if b"\0" in data:
@@ -150,8 +150,8 @@ def read_sections(path: Path) -> list[Section]:
 
 
 def unknown_keys(sections: Sequence[Section]) -> list[str]:
-    """Returns a warning that names the options which Darknet does not have; none where there are
-    no such options."""
+    """Returns a warning that names the options which Darknet does not have; none where the section
+    has no such options."""
     unknown = [f"{key!r} of [{section.kind}] (line {option.line})"
                + _do_you_mean(key, KEYS[section.kind]) for section in sections
                for key, option in section.options.items()

@@ -197,7 +197,7 @@ def _norm(network: DarknetNetwork, section: Section, channels: int) -> list[np.n
 
 def _normalised(network: DarknetNetwork, section: Section, value: str, biases: np.ndarray,
                 norm: list[np.ndarray]) -> str:
-    """Returns the value behind the batch norm, where there is one."""
+    """Returns the value behind the batch norm, or behind the layer where it has no batch norm."""
     if not norm:
         return value
     scales, means, variances = norm

@@ -61,8 +61,10 @@ class Head:
 class DarknetNetwork:
     """A graph to which the layers of a .cfg are appended one by one.
 
-    build: what makes the graph. weights: the numbers of the layers.
-    input: what the first layer reads. layers: what each layer gives, as Darknet counts them.
+    build: what makes the graph.
+    weights: the numbers of the layers.
+    input: what the first layer reads.
+    layers: what each layer gives, as Darknet counts them.
     heads: the detecting layers.
     """
 
@@ -89,9 +91,12 @@ class DarknetNetwork:
         return self.as_image(section, self.before(section))
 
     def layer(self, section: Section, index: int, key: str) -> Layer:
-        """Returns what a layer gives, as images. index: its number, or where negative its distance
-        before the section. key: the option that names it. Raises ModelError where no earlier layer
-        has it."""
+        """Returns what a layer gives, as images.
+
+        index: its number, or where negative its distance before the section.
+        key: the option that names it.
+        Raises ModelError where no earlier layer has it.
+        """
         number = index if index >= 0 else section.index + index
         if not 0 <= number < section.index:
             raise section.error(f"{key} names layer {index}, and {section.index} layers come "

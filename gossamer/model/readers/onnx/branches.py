@@ -18,8 +18,9 @@ def known_branch(
     """Returns the condition of an If, and the nodes and initializers that take its place; None
     where the condition is not known, or the branch does not fit into the graph.
 
-    parts: what knows of shapes; without it only constants are known. taken: names of values outside
-    of the branch. Raises ModelError where nodes of the branch form a cycle.
+    parts: knows the shapes of values; without it only constants are known.
+    taken: names of values outside of the branch.
+    Raises ModelError where nodes of the branch form a cycle.
     """
     name = next(iter(node.input), "")
     if (constant := graph.constants.get(name)) is not None:
@@ -35,8 +36,8 @@ def known_branch(
 
 
 def guard(node: Node, condition: str, truth: bool, of: str) -> None:
-    """Has an identity, behind a branch, fail at shapes at which the condition is another one. of:
-    the If, as messages name it."""
+    """Adds a check to an identity behind a branch: it fails at shapes at which the condition has
+    the other value. of: the If, as messages name it."""
     node.op, node.source = "branch", of
     node.inputs.append(condition)
     node.attributes["taken"] = truth
@@ -48,7 +49,8 @@ def _branch(node: onnx.NodeProto, truth: bool, taken: Container[str], file: str
     output of the If, and the branch's initializers; None where it has names that are already taken,
     or not as many outputs.
 
-    truth: the condition. taken: names of values outside.
+    truth: the condition.
+    taken: names of values outside.
     """
     name = "then_branch" if truth else "else_branch"
     graph = next((attribute.g for attribute in node.attribute if attribute.name == name), None)

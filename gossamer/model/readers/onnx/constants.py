@@ -77,7 +77,7 @@ def external_file(model: onnx.ModelProto) -> str | None:
 
 
 def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
-    """Yields the tensors of a graph: its initializers, and those that its nodes hold."""
+    """Yields the tensors of a graph: its initializers, and the constants that its nodes hold."""
     yield from graph.initializer
     for attribute in (attribute for node in graph.node for attribute in node.attribute):
         if attribute.HasField("t"):

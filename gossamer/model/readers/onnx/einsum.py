@@ -51,8 +51,8 @@ def _parsed(node: OnnxNode) -> tuple[list[Term], Term]:
 class _Product:
     """The product of two values of an Einsum.
 
-    index: number of the second value, for names. later: the dimensions that the result or later
-    values have, over which it does not sum.
+    index: number of the second value, for names.
+    later: the dimensions that the result or later values have, over which it does not sum.
     """
 
     def __init__(self, node: OnnxNode, index: int, later: Iterable[str]) -> None:
@@ -99,7 +99,7 @@ class _Product:
 
     def _elements(self, a: tuple[str, Term], b: tuple[str, Term], kept: Term, left: Term,
                   right: Term) -> str:
-        """Emits the products of elements, of which none are summed up."""
+        """Emits the products of elements, without sums."""
         node = self._node
         x = _moved(node, *a, kept + left, self._role("a"))
         y = _moved(node, *b, kept + right, self._role("b"))

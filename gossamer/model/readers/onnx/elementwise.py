@@ -53,7 +53,7 @@ def _variadic(c: Composer, values: list[int], node: OnnxNode, function: str) -> 
 
 
 def _pow(node: OnnxNode) -> None:
-    """Converts Pow, whose result has the dtype of the base whatever that of the exponent is."""
+    """Converts Pow. Its result has the dtype of the base, whatever the exponent's dtype is."""
     c = Composer()
     x, exponent = c.operand(node.required(0)), node.optional_constant(1)
     if exponent is not None and exponent.shape == () and exponent == 2:

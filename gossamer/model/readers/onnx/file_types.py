@@ -19,7 +19,8 @@ MOST_PARAMETERS = 1024
 class FileTypes:
     """The types that values have in a file, where they may be others than in gossamer's graph.
 
-    model: the file's model. nodes: those that are needed, in order.
+    model: the file's model.
+    nodes: those that are needed, in order.
     """
 
     def __init__(self, model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto]) -> None:

@@ -21,9 +21,9 @@ def slices(node: OnnxNode, weight: np.ndarray, bounds: tuple[float, float]
     """Returns the slices of input channels of which each sum, and each part of it in any order, is
     an integer that float32 holds, whatever the inputs are.
 
-    weight: integers (rows, channels, ...), a row for each output channel. bounds: of the inputs,
-    among which may be zeros of a padding. Raises UnsupportedError where the products of one channel
-    are too many.
+    weight: integers (rows, channels, ...), a row for each output channel.
+    bounds: of the inputs, among which may be zeros of a padding.
+    Raises UnsupportedError where the products of one channel are too many.
     """
     low, high = min(bounds[0], 0.0), max(bounds[1], 0.0)
     rows, channels = weight.shape[:2]
@@ -49,9 +49,9 @@ def sliced_sums(node: OnnxNode, x: str, parts: Sequence[tuple[int, int]], axis: 
                 sums_of: Callable[[str, slice, str], str]) -> list[str]:
     """Adds the sums of each slice of channels, and returns their names.
 
-    x: what is multiplied, whose channels lie along the axis. sums_of: adds the sums of products
-    with the weights of a slice; its arguments are the name of the slice of x, the slice, and the
-    end of new names.
+    x: what is multiplied, whose channels lie along the axis.
+    sums_of: adds the sums of products with the weights of a slice; its arguments are the name of
+    the slice of x, the slice, and the end of new names.
     """
     if len(parts) == 1:
         return [sums_of(x, slice(*parts[0]), "sums")]
@@ -97,8 +97,9 @@ def give_int32(node: OnnxNode, sums: Sequence[str], output: str) -> str | None:
 
 
 def check_depth(node: OnnxNode, depth: int | None, first: float, second: float) -> None:
-    """Raises UnsupportedError where a sum of so many products of values that the data decide may be
-    larger than float32 holds. first, second: the largest magnitudes of the factors."""
+    """Raises UnsupportedError where a sum of `depth` products, both of whose factors the data
+    decide, may exceed the integers that float32 holds. first, second: the largest magnitudes of the
+    factors."""
     if depth is None or depth * first * second > _LARGEST:
         raise node.unsupported("adds products of two values that the data decide up to a sum that "
                                "float32 does not hold")

@@ -81,9 +81,9 @@ class Sums:
 class Integers:
     """The quantised values of a file while it is read.
 
-    centred: by the name of a value of integers the float value that stands for it. scaled, sums: by
-    the name of a float value the integers of which it is made. probe: the shapes and dtypes of
-    values.
+    centred: by the name of a value of integers the float value that stands for it.
+    scaled, sums: by the name of a float value the integers of which it is made.
+    probe: the shapes and dtypes of values.
     """
 
     def __init__(self, probe: Probe) -> None:
@@ -137,10 +137,11 @@ class Integers:
 def quantisation(node: OnnxNode, integers: Integers, indices: tuple[int, int], value: str,
                  axis: int | None = None) -> tuple[np.ndarray, np.ndarray, str]:
     """Returns scale and zero point of a quantised value as float32 arrays that broadcast to it, and
-    the dtype of the zero point, "" where there is none.
+    the dtype of the zero point, or "" without one.
 
-    indices: those of the inputs that hold scale and zero point. value: the name of a value of the
-    same shape. axis: the axis along which they may lie; None where they must be one number.
+    indices: those of the inputs that hold scale and zero point.
+    value: the name of a value of the same shape.
+    axis: the axis along which they may lie; None where they must be one number.
     Raises ModelError where they are malformed, and UnsupportedError where the data decide them.
     """
     scale = node.constant(indices[0], "the scale")
@@ -184,7 +185,8 @@ def centre(node: OnnxNode, integers: Integers, index: int, zero_point: np.ndarra
            role: str) -> Centred:
     """Returns an input of integers less a zero point, for which nodes are added where need be.
 
-    zero_point: as for Centred. role: the end of new names.
+    zero_point: as for Centred.
+    role: the end of new names.
     """
     name = node.required(index)
     known = integers.centred.get(name)
@@ -235,8 +237,9 @@ def requantise(node: OnnxNode, c: Composer, value: int, zero_point: np.ndarray,
                dtype: str, role: str = "centred", *, is_shifted: bool = False) -> Centred:
     """Adds the node that rounds a value to integers of a dtype less their zero point.
 
-    value: the numbers in units of the scale, in c. is_shifted: whether the zero point, one number,
-    has been added to them, so that those in the middle go to where the integer of the file is even.
+    value: the numbers in units of the scale, in c.
+    is_shifted: whether the zero point, one number, has been added to them, so that those in the
+    middle go to where the integer of the file is even.
     """
     low, high = RANGES[dtype]
     if is_shifted:

@@ -78,8 +78,8 @@ def _check_kernel(node: OnnxNode, weight: np.ndarray) -> None:
 
 
 def convolution_attributes(node: OnnxNode, weight: np.ndarray) -> dict[str, Any]:
-    """Returns the attributes of conv2d for a convolution of a file with this weight, of which the
-    epilogue alone is missing."""
+    """Returns the attributes of conv2d, except the epilogue, for a file's convolution with this
+    weight."""
     _check_kernel(node, weight)
     groups = node.attribute("group", 1)
     if groups < 1 or weight.shape[0] % groups:
@@ -250,7 +250,7 @@ def _matmul(node: OnnxNode) -> None:
 
 def _batch_norm(node: OnnxNode) -> None:
     """Converts BatchNormalization. With training_mode it normalises by the statistics of its input,
-    of which and of the stored ones its further outputs are a mixture."""
+    and its further outputs are mixtures of these and of the stored statistics."""
     node.only("spatial", 1)
     training = bool(node.only("training_mode", 0, 1))
     momentum = node.attribute("momentum", 0.9)

@@ -39,7 +39,7 @@ def _input(node: OnnxNode, integers: Integers, first: int,
 
 def _output(node: OnnxNode, integers: Integers, first: int) -> tuple[np.ndarray, np.ndarray, str]:
     """Returns scale, zero point and dtype of the output, which input `first` and the one behind it
-    hold. Without a zero point the dtype is that of the first input."""
+    hold. Without a zero point the dtype is the first input's."""
     scale, zero, dtype = quantisation(node, integers, (first, first + 1), node.outputs[0])
     return scale, zero, dtype or integers.dtype(node, node.required(0)) or "uint8"
 

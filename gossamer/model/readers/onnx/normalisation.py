@@ -15,8 +15,8 @@ Converter = Callable[[OnnxNode], None]
 
 
 def _standardised(node: OnnxNode, x: str, axes: int | str, composer: Composer) -> int:
-    """Emits the mean and the variance of x along axes, of which an int is the first of all that
-    follow, and returns the value of (x - mean) / sqrt(variance + epsilon)."""
+    """Emits the mean and the variance of x along axes, and returns the value of (x - mean) /
+    sqrt(variance + epsilon). An int stands for that axis and all after it."""
     mean = node.emit("reduce", [x], "mean", kind="mean", axes=axes, keepdims=True)
     centred = node.emit("elementwise", [x, mean], "centred", expression=apply("sub"))
     of_squares = Composer()

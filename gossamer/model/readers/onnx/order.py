@@ -43,8 +43,8 @@ def stable_order(before: Sequence[Collection[int]], needed: Iterable[int]) -> li
     """Returns numbers of nodes in an order in which they can be computed, the smallest first where
     several can. Nodes of a cycle and behind one are left out.
 
-    before: for each node, the numbers of the nodes whose results it reads. needed: the nodes that
-    are ordered.
+    before: for each node, the numbers of the nodes whose results it reads.
+    needed: the nodes that are ordered.
     """
     missing = {index: len(before[index]) for index in needed}
     readers: dict[int, list[int]] = {index: [] for index in missing}

@@ -276,8 +276,8 @@ class Parts:
                crossing: Sequence[str], names: set[str],
                as_in_file: Container[str] = ()) -> tuple[np.ndarray, list[str]]:
         """Returns the bytes of the model of some nodes that makes these values, and the names of
-        what it takes. as_in_file: inputs and outputs that have the file's type and not that of
-        gossamer's graph."""
+        what it takes. as_in_file: inputs and outputs that have the file's type, not the type that
+        gossamer's graph has."""
         graph = helper.make_graph([], name, [], [])
         made = {value for node, _ in members for value in node.output if value}
         taken = made.union(*(reads(node) for node, _ in members))

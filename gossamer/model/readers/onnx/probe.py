@@ -18,7 +18,7 @@ _OPEN_SIZE = 256
 class Probe:
     """The shapes and dtypes of a graph's values at one batch size, as far as they are known.
 
-    The batch is that of the file, or `batch`. A value is not known where its node does not fit the
+    The batch size is `batch`, or the file's. A value is not known where its node does not fit the
     sizes that were taken for open dimensions.
 
     open_size: the size of dimensions beside the batch that the file leaves open.

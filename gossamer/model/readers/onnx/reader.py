@@ -79,10 +79,12 @@ def load_onnx(model: str | Path | bytes | onnx.ModelProto,
     """Returns the graph of an .onnx or .onnx.gz file, of its content, or of a model in memory.
 
     outputs: names of the outputs that are wanted, in their order; None for all. Nodes that only
-    other outputs need are not read. narrows: whether float64 becomes float32, as it does without
-    ONNX Runtime; it stays as it is in parts for ONNX Runtime otherwise. Raises InputError when the
-    file is absent or has no such output; ModelError when it is truncated, is not ONNX or is
-    malformed; UnsupportedError for ops, attributes or opsets that gossamer does not compute.
+    other outputs need are not read.
+    narrows: whether float64 becomes float32, as it does without ONNX Runtime; it stays as it is in
+    parts for ONNX Runtime otherwise.
+    Raises InputError when the file is absent or has no such output; ModelError when it is
+    truncated, is not ONNX or is malformed; UnsupportedError for ops, attributes or opsets that
+    gossamer does not compute.
     """
     if isinstance(model, str | Path):
         path = Path(model)
@@ -215,9 +217,12 @@ def _add_constants(tensors: Iterable[onnx.TensorProto], graph: Graph, keeps: boo
 def _load_interface(proto: onnx.GraphProto, graph: Graph, outputs: Sequence[str] | None,
                     keeps: bool) -> list[ValueInfo]:
     """Adds inputs and outputs to the graph. A first dimension that all inputs share counts as the
-    batch. outputs: as for load_onnx(). keeps: whether float64 is left to ONNX Runtime. Returns all
-    inputs: inputs that are no tensors of numbers, which only ONNX Runtime takes, are no inputs of
-    the graph."""
+    batch.
+
+    outputs: as for load_onnx().
+    keeps: whether float64 is left to ONNX Runtime. Returns all inputs: inputs that are no tensors
+    of numbers, which only ONNX Runtime takes, are no inputs of the graph.
+    """
     seen = set(graph.constants)
     inputs = []
     for value in proto.input:
@@ -298,8 +303,11 @@ def _load_nodes(model: onnx.ModelProto, graph: Graph, inputs: Sequence[ValueInfo
                 opset: int, keeps: bool) -> None:
     """Converts the file's nodes in order. What gossamer does not compute is left to ONNX Runtime
     where that is installed and knows the operator's domain; else raises UnsupportedError, which
-    names the first of these nodes. inputs: all inputs of the network. keeps: whether float64 is
-    left to it, too."""
+    names the first of these nodes.
+
+    inputs: all inputs of the network.
+    keeps: whether float64 is left to it, too.
+    """
     nodes = in_order(model.graph, [info.name for info in graph.outputs], graph.file)
     used = Counter(name for node in nodes for name in reads(node))
     used.update(info.name for info in graph.outputs)
@@ -413,7 +421,8 @@ def _known(proto: onnx.NodeProto, node: OnnxNode) -> None:
 
 
 def _converter(node: onnx.NodeProto, opset: int) -> IntegerConverter | None:
-    """Returns the converter of a node; None where there is none, or none for so old an opset."""
+    """Returns the converter of a node; None where it has none, or none for an opset as old as
+    this."""
     if node.domain == "com.microsoft":
         return MICROSOFT.get(node.op_type)
     if node.domain not in ("", "ai.onnx"):

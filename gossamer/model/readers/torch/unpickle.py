@@ -67,7 +67,9 @@ def load(stream: BinaryIO, call: Callable[[Name, tuple], Any],
 class _Machine:
     """The stack machine that a pickle is a program of.
 
-    stack: values since the last mark. marked: stacks before each mark. memo: stored values.
+    stack: values since the last mark.
+    marked: stacks before each mark.
+    memo: stored values.
     """
 
     def __init__(self, call: Callable[[Name, tuple], Any],

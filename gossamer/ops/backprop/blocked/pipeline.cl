@@ -3,9 +3,9 @@
  *
  * The inputs are assigned to the matmul warps in sectors of 8, so that each warp has an equal share
  * of any part of a picture. A warp lists those of its inputs that are not 0 in some sample of a
- * block, with their values, and reads the rows of weights of these alone. In a row LANES work-items
- * have PER_ITEM units each. A warp changes ROWS rows at the same time; to multiply, it divides the
- * samples of the block into ROWS parts.
+ * block, with their values, and reads the rows of weights of these alone. A warp is ROWS groups of
+ * LANES work-items. Those of a group have PER_ITEM units of a row each. To change weights each group
+ * takes rows of its own; to multiply, each takes GROUP_SAMPLES samples of the block.
  *
  * ..._AT, FLOATS  offsets in shared memory, and its size, in floats
  * and the macros of pipeline.h */
@@ -41,11 +41,11 @@
 #define MATMUL_ITEMS (MATMUL_WARPS * 32)
 #define ROWS (32 / LANES)
 #define STEP (ROWS * AHEAD)
-#define SIDE_SAMPLES (BLOCK / ROWS)
+#define GROUP_SAMPLES (BLOCK / ROWS)
 #define QUADS CEIL_DIV(CAPACITY, 128)
 #define DATA_ROWS BLOCK
 
-/* The n-th input of a matmul warp: each turn of sectors starts one warp further than the one
+/* The n-th input of a matmul warp: each round of sectors starts one warp further than the one
  * before. */
 #define INPUT_OF(n)                                                               \
     (((n) / 8 * MATMUL_WARPS                                                      \
@@ -68,13 +68,13 @@
 #define UNPACK(to, from) UNPACK4(to, from)
 #define PACK(to, from) SHARED_STORE4(to, MAKE4((from)[0], (from)[1], (from)[2], (from)[3]));
 #endif
-#if SIDE_SAMPLES == 1
+#if GROUP_SAMPLES == 1
 #define UNPACK_SAMPLES(to, from) (to)[0] = *(from);
-#elif SIDE_SAMPLES == 2
+#elif GROUP_SAMPLES == 2
 #define UNPACK_SAMPLES(to, from) UNPACK2(to, from)
 #else
 #define UNPACK_SAMPLES(to, from)                                      \
-    UNROLL for (int k = 0; k < SIDE_SAMPLES; k += 4)                  \
+    UNROLL for (int k = 0; k < GROUP_SAMPLES; k += 4)                 \
         UNPACK4((to) + k, (from) + k)
 #endif
 
@@ -112,7 +112,7 @@ INLINE void load_matmul_warp(SHARED_POINTER float *pool, MatmulState *state, con
 INLINE void work_matmul_warp(SHARED_POINTER float *pool, MatmulState *state, const Run *run,
                              int warp, int item, int block)
 {
-    int lane = item % 32, side = lane / LANES, unit = lane % LANES * PER_ITEM;
+    int lane = item % 32, lane_group = lane / LANES, unit = lane % LANES * PER_ITEM;
     int matmul_warp = IS_MATMUL_WARP ? MATMUL_WARP : 0, matmul_item = matmul_warp * 32 + lane;
     int now = block & 1, next = (block + 1) * BLOCK, last = (block - 1) * BLOCK;
     SHARED_POINTER float *power = pool + POWER_AT, *partial = pool + PARTIAL_AT;
@@ -144,7 +144,7 @@ INLINE void work_matmul_warp(SHARED_POINTER float *pool, MatmulState *state, con
         write_losses(other_records, run, matmul_item, last);
     if (run->keep != 1.0f && block > 0) {
         float decay_factor = power[LESSER(BLOCK, run->count - last)];
-        for (int n = side; IS_MATMUL_WARP && n < CAPACITY; n += ROWS)
+        for (int n = lane_group; IS_MATMUL_WARP && n < CAPACITY; n += ROWS)
             for (int u = 0; INPUT_OF(n) < INPUTS && u < PER_ITEM; u++)
                 WEIGHTS(INPUT_OF(n) * STRIDE * 4)[u] *= decay_factor;
         WARP_BARRIER();
@@ -156,10 +156,10 @@ INLINE void work_matmul_warp(SHARED_POINTER float *pool, MatmulState *state, con
     if (IS_MATMUL_WARP && block > 0) {
         float delta[BLOCK][PER_ITEM];
         /* rows past the end of the list are replaced by one that nothing reads */
-        SHARED_POINTER float *spare = partial + (matmul_warp * BLOCK + side) * STRIDE + unit;
+        SHARED_POINTER float *spare = partial + (matmul_warp * BLOCK + lane_group) * STRIDE + unit;
         UNROLL for (int s = 0; s < BLOCK; s++)
             UNPACK(delta[s], other_records + s * RECORD + RECORD_DELTA + unit)
-        for (int n = side; n < state->listed_before; n += STEP) {
+        for (int n = lane_group; n < state->listed_before; n += STEP) {
             float weight[AHEAD][PER_ITEM];
             SHARED_POINTER float *row_weights[AHEAD];
             UNROLL for (int a = 0; a < AHEAD; a++) {
@@ -211,12 +211,12 @@ INLINE void work_matmul_warp(SHARED_POINTER float *pool, MatmulState *state, con
     }
     WARP_BARRIER();
     if (IS_MATMUL_WARP) {
-        float sum[SIDE_SAMPLES][PER_ITEM];
-        UNROLL for (int s = 0; s < SIDE_SAMPLES; s++)
+        float sum[GROUP_SAMPLES][PER_ITEM];
+        UNROLL for (int s = 0; s < GROUP_SAMPLES; s++)
             UNROLL for (int u = 0; u < PER_ITEM; u++)
                 sum[s][u] = 0.0f;
         for (int n = 0; n < state->listed; n += STEP) {
-            float weight[STEP][PER_ITEM], in[STEP][SIDE_SAMPLES];
+            float weight[STEP][PER_ITEM], in[STEP][GROUP_SAMPLES];
             UNROLL for (int a = 0; a < STEP; a += 4) {
                 int4 four = *(const SHARED_POINTER int4 *)(row + n + a);
                 UNPACK(weight[a], WEIGHTS(four.x))
@@ -225,15 +225,15 @@ INLINE void work_matmul_warp(SHARED_POINTER float *pool, MatmulState *state, con
                 UNPACK(weight[a + 3], WEIGHTS(four.w))
             }
             UNROLL for (int a = 0; a < STEP; a++) {
-                UNPACK_SAMPLES(in[a], list + (n + a) * BLOCK + side * SIDE_SAMPLES)
+                UNPACK_SAMPLES(in[a], list + (n + a) * BLOCK + lane_group * GROUP_SAMPLES)
             }
             UNROLL for (int a = 0; a < STEP; a++)
-                UNROLL for (int s = 0; s < SIDE_SAMPLES; s++)
+                UNROLL for (int s = 0; s < GROUP_SAMPLES; s++)
                     UNROLL for (int u = 0; u < PER_ITEM; u++)
                         sum[s][u] = FMA(weight[a][u], in[a][s], sum[s][u]);
         }
-        UNROLL for (int s = 0; s < SIDE_SAMPLES; s++)
-            PACK(partial + (matmul_warp * BLOCK + side * SIDE_SAMPLES + s) * STRIDE + unit,
+        UNROLL for (int s = 0; s < GROUP_SAMPLES; s++)
+            PACK(partial + (matmul_warp * BLOCK + lane_group * GROUP_SAMPLES + s) * STRIDE + unit,
                 sum[s])
     }
     PART_BARRIER(1, MATMUL_ITEMS);

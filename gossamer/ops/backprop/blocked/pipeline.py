@@ -64,7 +64,8 @@ class PipelineLayoutBase:
         })
 
     def place(self, floats: dict[str, int]) -> None:
-        """Defines each name as the offset of so many floats of shared memory."""
+        """Reserves shared memory for each name, and defines a macro of that name as its offset in
+        floats."""
         for name, count in floats.items():
             self.macros[name] = self.nbytes // 4
             self.nbytes += 4 * padded(count)
@@ -131,7 +132,7 @@ class Pipeline:
 
     @property
     def reach(self) -> int:
-        """Number of next samples that each sample's inner products are computed with."""
+        """Number of later samples with which each sample has inner products."""
         return 2 * self.block
 
     def workspace(self, problem: BackpropProblem) -> int:
@@ -157,6 +158,7 @@ class Pipeline:
         return launches_of(problem, device, kernel, layout)
 
 
+# The forms are tried in this order on every device; the order is a rule of thumb.
 FORMS = (
     Pipeline(8, 384, 0, 4), Pipeline(8, 256, 0, 4), Pipeline(8, 384, 1, 4),
     Pipeline(8, 320, 0, 4), Pipeline(8, 384, 0, 2), Pipeline(4, 384, 0, 4),
@@ -175,15 +177,15 @@ class _PipelineLayout(PipelineLayoutBase):
     def __init__(self, problem: BackpropProblem, form: Pipeline) -> None:
         inputs, hidden, _ = problem.sizes
         self.lanes = max(4, 32 // form.block, 1 << (-(-hidden // form.units) - 1).bit_length())
-        side_by_side = max(1, 32 // self.lanes)
-        ahead = max(2, 8 // side_by_side)
+        rows_at_once = max(1, 32 // self.lanes)
+        ahead = max(2, 8 // rows_at_once)
         stride = self.lanes * form.units
         warps = form.threads // 32
         matmul_warps = warps // 4 * 3 if form.apart else warps - 1
         super().__init__(problem, form.block, form.threads, stride, matmul_warps, matmul_warps)
-        step = max(8, side_by_side * ahead)
-        turns = -(-inputs // (8 * self.matmul_warps))
-        capacity = -(-8 * turns // step) * step
+        step = max(8, rows_at_once * ahead)
+        rounds = -(-inputs // (8 * self.matmul_warps))
+        capacity = -(-8 * rounds // step) * step
         self.fetched = -(-capacity // 128) * 4 * form.block
         self.macros.update(APART=form.apart, PER_ITEM=form.units, LANES=self.lanes,
                            CAPACITY=capacity, AHEAD=ahead)

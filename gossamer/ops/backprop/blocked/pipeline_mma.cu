@@ -77,8 +77,8 @@ INLINE void split(float value, uint &upper, uint &lower)
     lower = bits_of(value - __int_as_float((int)upper));
 }
 
-/* mma.sync.m16n8k8: adds the product of two matrices to a sum, of which a lane has the rows
- * lane / 4 and lane / 4 + 8 and the columns 2 (lane % 4) and 2 (lane % 4) + 1. */
+/* mma.sync.m16n8k8: adds the product of two matrices to a sum. A lane has rows lane / 4 and lane /
+ * 4 + 8 of the sum, and columns 2 (lane % 4) and 2 (lane % 4) + 1. */
 INLINE void mma_sync(float (&sum)[4], const uint (&left)[4], uint first, uint second)
 {
     asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "

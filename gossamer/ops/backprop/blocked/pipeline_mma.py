@@ -45,7 +45,7 @@ class PipelineMma:
 
     @property
     def reach(self) -> int:
-        """Number of next samples that each sample's inner products are computed with."""
+        """Number of later samples with which each sample has inner products."""
         return 2 * _BLOCK
 
     def workspace(self, problem: BackpropProblem) -> int:
@@ -74,7 +74,7 @@ class PipelineMma:
 
 FORMS = (PipelineMma(384, 0), PipelineMma(384, 1), PipelineMma(480, 0), PipelineMma(224, 0),
          PipelineMma(160, 0))
-"""The forms in order. Groups of inputs are assigned to 10, 9, 13, 5 and 3 matmul warps in turns: as
+"""The forms in order. Groups of inputs are dealt to 10, 9, 13, 5 and 3 matmul warps one by one: as
 pictures of 28 or 32 pixels across have 3.5 or 4 groups per row, each warp gets an equal share of
 any part of a picture."""
 

@@ -2,7 +2,7 @@
  * sample after sample. One warp does it.
  *
  * The record of a sample holds the sums of the hidden units without the samples just before it, the
- * coefficients with which the changes by this sample count for later ones, and the targets; the
+ * coefficients by which this sample's changes enter the sums of later samples, and the targets; the
  * core adds the terms of the loss and the change of the hidden units' weights for an input of 1
  * (delta). A delta counts for the next REACH samples (pending). */
 
@@ -24,9 +24,9 @@
 #define SUMS_AT 1784 /* offset of the outputs' sums, in floats */
 #define EXPONENTIALS_AT 1796 /* offset of the softmax's exponentials, in floats */
 #define ACTIVATE(z) SIGMOID(z) /* the activation of inner units */
-#define SLOPE(a) ((a) * (1.0f - (a))) /* its slope, of its result */
+#define SLOPE(a) ((a) * (1.0f - (a))) /* its derivative, computed from its result */
 #define ACTIVATE_OUTPUT(z) SIGMOID(z) /* the activation of outputs */
-#define OUTPUT_SLOPE(a) ((a) * (1.0f - (a))) /* its slope, of its result */
+#define OUTPUT_SLOPE(a) ((a) * (1.0f - (a))) /* its derivative, computed from its result */
 #define SOFTMAX 0 /* 1: the outputs are the softmax of their sums */
 #endif
 
@@ -92,7 +92,7 @@ typedef struct {
     int origin;
 } SequentialCore;
 
-/* True where the last part has no hidden unit for its weight j. */
+/* True if the last part's weight j belongs to no hidden unit. */
 #define LAST_PART_LACKS(j) (((SPLIT) - 1) * (PIECE) + (j) >= PADDED(HIDDEN))
 
 /* Trains on the `count` samples of a block, at least one, whose records are given.

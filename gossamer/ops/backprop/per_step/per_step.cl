@@ -20,13 +20,13 @@
 #define ADAM 0 /* 1: Adam makes the changes */
 #define NEW_1 0.1f /* share of new values in Adam's first mean */
 #define NEW_2 0.001f /* share of new values in its second one */
-#define LOG_BETA_1 -0.1053605f /* logarithm of what is kept of the first mean */
-#define LOG_BETA_2 -0.0010005f /* logarithm of what is kept of the second one */
+#define LOG_BETA_1 -0.1053605f /* logarithm of the share of the first mean that is kept */
+#define LOG_BETA_2 -0.0010005f /* logarithm of the share of the second mean that is kept */
 #define EPSILON 1e-8f /* as Adam is published */
 #define ACTIVATE(z) SIGMOID(z) /* the activation of inner units */
-#define SLOPE(a) ((a) * (1.0f - (a))) /* its slope, of its result */
+#define SLOPE(a) ((a) * (1.0f - (a))) /* its derivative, computed from its result */
 #define ACTIVATE_OUTPUT(z) SIGMOID(z) /* the activation of outputs */
-#define OUTPUT_SLOPE(a) ((a) * (1.0f - (a))) /* its slope, of its result */
+#define OUTPUT_SLOPE(a) ((a) * (1.0f - (a))) /* its derivative, computed from its result */
 #define SOFTMAX 0 /* 1: the outputs are the softmax of their sums */
 #endif
 
@@ -150,10 +150,11 @@ KERNEL WORK_GROUP_OF(THREADS) void hidden_errors(
 
 /* A work-item changes one weight; the ids of its work-group are (unit, chunk of the inputs,
  * network). A bias is the weight of an additional input, which is always 1. `velocities` is the
- * offset from a parameter to its velocity, or 0 where there are none. With Adam it is the offset
- * to the mean of its gradients, and that of their squares lies as far behind; the last parameter is
- * the number of updates before this call, in which `made` were made so far. With `add_losses` the
- * first work-group of each network sums the losses. */
+ * offset from a parameter to its velocity, or 0 where the update has no velocities. With Adam it is
+ * the offset to the mean of its gradients, and twice this offset leads to the mean of their
+ * squares; the last parameter is the number of updates before this call; `made` is the number of
+ * updates in this call so far. With `add_losses` the first work-group of each network sums the
+ * losses. */
 #ifdef UPDATE
 KERNEL WORK_GROUP_OF(THREADS) void update(
     const GLOBAL float *RESTRICT x, const GLOBAL float *RESTRICT targets,

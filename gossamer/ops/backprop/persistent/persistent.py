@@ -46,6 +46,7 @@ class PersistentForm:
         return (("weights", self.weights), ("threads", self.threads), ("units", self.units))
 
 
+# The forms are tried in this order on every device; the order is a rule of thumb.
 FORMS = (
     PersistentForm("sparse", 512, 1), PersistentForm("registers", 512, 1),
     PersistentForm("registers", 256, 2), PersistentForm("registers", 512, 2),

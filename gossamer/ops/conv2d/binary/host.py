@@ -30,13 +30,15 @@ from gossamer.tensor import Format, TensorSpec
 
 _WORD_BITS = 64
 _WORDS_AT_ONCE = 32 * 1024
-"""Words that are compared at once, so that they and their counts stay in a core's L2 cache."""
+"""Words that are compared at once, so that they and their counts stay in a core's L2 cache. Chosen
+on two cores of an EPYC: on another processor another number may be faster, never wrong."""
 _COUNTS_OF_A_BYTE = 255 // _WORD_BITS
 """Number of words whose ones a byte can count."""
 _PIXELS_AT_ONCE = 1024
-"""Output pixels for which as many small images are computed together."""
+"""Output pixels that are computed together: as many small images as have this number."""
 _FEW_PIXELS = 16
-"""Number of output pixels below which NumPy's inner loop runs over the words of a pixel."""
+"""Number of output pixels below which NumPy's inner loop runs over the words of a pixel, a rule of
+thumb."""
 
 
 class HostPopcount(Algorithm):
@@ -105,10 +107,12 @@ def compute(layer: BinaryLayer, constants: Constants, variant: Variant,
 class Constants:
     """A layer's constants as they are computed with.
 
-    words: signs of the weights (groups, M/groups, words of a group * R * S). base: what the
-    accumulators of each output (M, E, F) begin with. outside: words of pixels outside of the image
-    (words, planes). alphas: magnitude of each channel's weights.
-    thresholds: in place of the epilogue, where it has them. operands: the epilogue's constants.
+    words: signs of the weights (groups, M/groups, words of a group * R * S).
+    base: what the accumulators of each output (M, E, F) begin with.
+    outside: words of pixels outside of the image (words, planes).
+    alphas: magnitude of each channel's weights.
+    thresholds: in place of the epilogue, where it has them.
+    operands: the epilogue's constants.
     """
 
     words: np.ndarray

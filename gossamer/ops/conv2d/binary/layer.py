@@ -14,8 +14,8 @@ from gossamer.ops.packed import result_dtype
 _BOUNDS: dict[str, Callable[[Sequence[float]], float]] = {
     **dict.fromkeys(("add", "sub"), sum),
     **dict.fromkeys(("neg", "abs", "relu", "min", "max"), max)}
-"""For each function that makes integers of integers, how the magnitudes of its arguments bound that
-of its result."""
+"""For each function that makes integers of integers: the bound on its result's magnitude, computed
+from the magnitudes of its arguments."""
 _LARGEST_OF_FLOAT16 = 2**11
 """Integers up to this are exact in float16."""
 
@@ -24,8 +24,9 @@ _LARGEST_OF_FLOAT16 = 2**11
 class BinaryLayer:
     """A convolution of signs as algorithms on bits compute it.
 
-    convolution: its expression has one result, or two, of which the first is written as float32 and
-    the second as packed words. padding: the value of the pixels outside of the image, -1, 0 or 1.
+    convolution: its expression has one result or two. Of two, the first is written as float32 and
+    the second as packed words.
+    padding: the value of the pixels outside of the image, -1, 0 or 1.
     """
 
     convolution: Conv2dProblem
@@ -46,8 +47,8 @@ class BinaryLayer:
 
     @property
     def takes_zeros_back(self) -> bool:
-        """Whether bits, none of which stands for 0, are padded with zeros, so that what they add is
-        taken back."""
+        """Whether an input of bits, which has no 0, is padded with zeros: the terms that padded
+        bits add are then subtracted again."""
         return any(self.convolution.pads) and not self.padding and self.form.planes == 1
 
     @property

@@ -75,5 +75,5 @@ def _words(bits: np.ndarray, word_bits: int) -> np.ndarray:
     """Returns bits (rows, words * word_bits, ...) as words (rows, words, ...)."""
     rows, width, *rest = bits.shape
     by_word = np.moveaxis(bits.reshape(rows, width // word_bits, word_bits, *rest), 2, -1)
-    octets = np.packbits(np.ascontiguousarray(by_word), axis=-1, bitorder="little")
-    return octets.view(f"<u{word_bits // 8}")[..., 0].astype(f"u{word_bits // 8}")
+    packed = np.packbits(np.ascontiguousarray(by_word), axis=-1, bitorder="little")
+    return packed.view(f"<u{word_bits // 8}")[..., 0].astype(f"u{word_bits // 8}")

@@ -244,7 +244,7 @@ KERNEL WORK_GROUP_OF(WORK_GROUP_SIZE) void popcount_conv(
 
 #if OUTPUT_PLANES
     BARRIER();
-    /* a word of 64 bits is two halves, of which the first has the first channels */
+    /* a word of 64 bits is two halves; the first one has the lower channels */
     int first_part = (group * group_channels + tile_channel) / 32;
     int end_part = group == out_channels / group_channels - 1
         ? out_words * HALVES_OF_A_WORD : (group + 1) * group_channels / 32;

@@ -43,9 +43,11 @@ WORD_BITS = (32, 64)
 _STAGED_BYTES = 8 * 1024
 """Bytes of one plane of inputs that are staged at once, where a single word takes no more."""
 _CYCLES_PER_MICROSECOND = 1750
-"""Clock rate of the GPU to which the estimate of a launch applies."""
+"""Clock rate of the multiprocessors of an H200 under load. The estimate of a launch on GPUs holds
+for an H200; on another one only the order in which tiles are tried follows from it."""
 _WORDS_PER_MICROSECOND = 600
-"""Words of 64 bits that a processor compares in a microsecond, measured on one of 3.4 GHz."""
+"""Words of 64 bits that a processor compares in a microsecond, measured at 3.4 GHz with AVX-512
+under PoCL. On another processor the tuner corrects it by what it measures."""
 _COUNT_CYCLES, _LOAD_CYCLES = 2, 4
 """Cycles in which a multiprocessor of a GPU counts the ones of a word of 32 bits for each work-item
 of a warp, and in which they load a word of the weights."""
@@ -266,10 +268,10 @@ def _gpu_cycles(problem: Conv2dProblem, tile: Tile, word_bits: int, device: Devi
     channels = -(-(problem.out_channels // problem.groups) // tile.tile_m) * problem.groups
     groups = (channels * -(-problem.out_height // tile.rows)
               * -(-problem.out_width // tile.columns) * problem.batch)
-    turns = groups / max(device.limits.compute_units, 1)
-    if turns < 4:
-        turns = -(-groups // max(device.limits.compute_units, 1))
+    waves = groups / max(device.limits.compute_units, 1)
+    if waves < 4:
+        waves = -(-groups // max(device.limits.compute_units, 1))
     start, latency, waiting, staging = 3500, 6, 1000, 0.05
     together = tile.work_group // 32 * taps * (_COUNT_CYCLES * counts + _LOAD_CYCLES)
     alone = latency * taps * counts + waiting * chunks
-    return start + max(alone, turns * (together + staging * words * tile.staged(problem)))
+    return start + max(alone, waves * (together + staging * words * tile.staged(problem)))

@@ -15,8 +15,8 @@ from gossamer.tensor import Format, TensorSpec
 
 def packed_variants(layer: BinaryLayer, inputs: Sequence[TensorSpec],
                     config: tuple[tuple[str, int | str], ...], word_bits: int) -> Iterator[Variant]:
-    """Returns the variants of a config that reads words of one size: those that write floats, and
-    those that write words; where the layer has two results those that write both.
+    """Returns the variants of a config that reads words of one size: variants that write floats,
+    and variants that write words; for a layer with two results, variants that write both.
 
     inputs: the input of the layer, and the run-time operands of its epilogue.
     """
@@ -37,8 +37,8 @@ def packed_variants(layer: BinaryLayer, inputs: Sequence[TensorSpec],
 
 
 def processor_us(problem: Conv2dProblem, words_per_microsecond: float, device: Device) -> float:
-    """Returns the estimated time of a layer on processors in microseconds, of which each compares
-    so many words of 64 bits in one."""
+    """Returns the estimated microseconds of a layer on processors. A processor compares
+    `words_per_microsecond` words of 64 bits in a microsecond."""
     words = words_of_a_group(problem, 64) * problem.kernel[0] * problem.kernel[1]
     return words * problem.outputs[0].size / (
         words_per_microsecond * max(device.limits.compute_units, 1))

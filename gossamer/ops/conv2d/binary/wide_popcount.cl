@@ -1,6 +1,7 @@
-/* Convolution of signs on processors: a work-item is a work-group, and counts for PIXELS output
- * pixels and LANES output channels the products whose signs differ. Eight channels are a vector of
- * 64-bit words; of the input one word at a time is spread over a vector. Nothing is staged.
+/* Convolution of signs on processors: a work-group is one work-item. For PIXELS output pixels and
+ * LANES output channels it counts the pairs of an input and a weight whose signs differ. A vector
+ * has a 64-bit word of each of eight channels. One word of the input at a time is broadcast to a
+ * vector. Nothing is staged in shared memory.
  *
  * panels: for each group and each LANES of its output channels the signs of their weights, by tap and
  * word of input channels. masks: for each group the bits of its channels. outside: the words that
@@ -39,8 +40,8 @@
 #define VOTED result
 #endif
 
-/* Compilers know this sequence and take for it what the processor has; popcount of a vector they
- * take apart. */
+/* Compilers recognise this sequence and use the processor's instruction for it; popcount of a
+ * vector they split into scalars. */
 INLINE ulong8 ones_of(ulong8 x)
 {
     x = x - (x >> 1 & 0x5555555555555555UL);
@@ -64,17 +65,17 @@ KERNEL LAUNCH_BOUNDS(1, 1) void wide_popcount(
     int block = GROUP_ID(0) / pixel_blocks, group = GROUP_ID(1);
     int first_pixel = (GROUP_ID(0) - block * pixel_blocks) * PIXELS;
     int first_word = first_words[group];
-    /* a group whose channels touch fewer words than another's has no more of them */
+    /* a group has no further words where its channels touch fewer words than another group's */
     int words = MINIMUM(group_words, in_words - first_word);
     const GLOBAL ulong *panel = panels
         + (size_t)(group * blocks + block) * kernel_height * kernel_width * group_words * LANES;
 
     ulong8 different[PIXELS][VECTORS];
-    /* products that count */
+    /* number of products that are not left out */
     int products[PIXELS];
     int image[PIXELS], row[PIXELS], column[PIXELS];
     UNROLL for (int i = 0; i < PIXELS; i++) {
-        /* what lies behind the last pixel is computed as the last one, and not stored */
+        /* pixels behind the last one are computed like the last one, and not stored */
         int pixel = MINIMUM(first_pixel + i, pixels - 1);
         image[i] = pixel / plane * x_image + first_word * x_word;
         row[i] = pixel % plane / out_width * stride_y - pad_top;

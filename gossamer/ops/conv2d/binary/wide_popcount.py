@@ -34,7 +34,8 @@ CONFIGS = tuple((("pixels", pixels), ("vectors", vectors))
                 for pixels, vectors in ((4, 4), (2, 8), (2, 4), (1, 8)))
 """Output pixels and vectors of 8 output channels of a work-item."""
 _WORDS_PER_MICROSECOND = 4000
-"""Words that a processor compares in a microsecond, measured on one of 3.4 GHz with AVX-512."""
+"""Words that a processor compares in a microsecond, measured at 3.4 GHz with AVX-512 under PoCL. On
+another processor the tuner corrects it by what it measures."""
 
 
 def reason_not_wide(layer: BinaryLayer, device: Device) -> str | None:

@@ -8,8 +8,8 @@
  * them, from tiles of TILE_K values of k in shared memory that are filled one step ahead. With
  * SLICE_K > 1 there are that many k-slices, sets of work-items that each sum a part of a tile's K
  * range, and their sums are added at the end: this gives more parallelism where pixels are few.
- * With SPLIT_K > 1 as many work-groups share the K range of a tile: each writes its sums as floats,
- * (split, pixel, channel), for split_sum.cl to add up; then there is no epilogue.
+ * With SPLIT_K > 1, SPLIT_K work-groups share the K range of a tile: each writes its sums as
+ * floats, (split, pixel, channel), for split_sum.cl to add up; then there is no epilogue.
  * BLOCKS_PER_UNIT work-groups must fit a multiprocessor at once, which bounds the registers.
  *
  * x and y begin at x_first and y_first. In NHWC a pixel of y has y_channels channels in memory,

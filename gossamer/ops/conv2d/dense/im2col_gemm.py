@@ -34,7 +34,7 @@ from gossamer.tensor import TensorSpec
 _SOURCE = Path(__file__).with_name("im2col_gemm.cl")
 _SUM_SOURCE = Path(__file__).with_name("split_sum.cl")
 _CYCLES_PER_MICROSECOND = 1750
-"""Clock rate of the GPU to which the estimate was fitted."""
+"""Clock rate of the multiprocessors of an H200 under load, to which `_gpu_us` was fitted."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,8 @@ TILES = (
     Tile(16, 32, 32, 4, 4, slice_k=4),
     Tile(16, 16, 64, 4, 4, slice_k=16),
 )
-"""The tiles that are offered."""
+"""The tiles that are offered. They were chosen by times on an H200; on every device each tile that
+fits may be measured."""
 
 _SPLITS = (2, 4, 8, 16)
 """Numbers of work-groups that may share the K range of a tile."""
@@ -100,11 +101,12 @@ _PROCESSOR_COST = {
     (256, 32, 8): 2.4, (64, 32, 16): 3.0, (256, 16, 8): 3.0, (32, 32, 16): 3.1, (128, 128, 8): 3.7,
     (16, 32, 32): 4.0, (32, 32, 32): 4.2, (16, 16, 64): 6.2, (256, 128, 8): 9.0,
     (128, 256, 8): 9.0}
-"""Relative time of a multiply-add on a processor, by tile_p, tile_m and tile_k; fitted to the
-layers of SqueezeNet on PoCL, where the better one of the first two tiles that it gives takes 11%
-longer than each layer's best."""
+"""Relative time of a multiply-add on a processor, by tile_p, tile_m and tile_k. It was fitted to
+the layers of SqueezeNet under PoCL on two cores with AVX-512, where the better one of the first two
+tiles that it gives takes 11% longer than each layer's best. On another processor only the order in
+which tiles are tried follows from this table and the two numbers below."""
 _PROCESSOR_STORE = 30
-"""Time of storing a result, as a multiple of that of a multiply-add."""
+"""Time of storing a result, as a multiple of the time of a multiply-add."""
 _PROCESSOR_SHARE = 0.11
 """Share of a processor's rate of multiply-adds that is reached where their relative time is 1."""
 
@@ -246,9 +248,9 @@ def _launch_count(tile: Tile) -> int:
 
 
 def _split(problem: Conv2dProblem, tile: Tile, device: Device) -> list[Tile]:
-    """Returns the tile with the K range shared by the number of work-groups that is expected to be
-    the fastest; nothing where that is one. Nominal rates decide, so that a plan finds its variants
-    where nothing was measured."""
+    """Returns the tile with the K range shared by several work-groups, as many as are expected to
+    be the fastest; none where one work-group is. Nominal rates decide, so that a plan finds its
+    variants where nothing was measured."""
     steps = -(-problem.depth // tile.tile_k)
     splits = [replace(tile, split_k=split) for split in _SPLITS
               if steps >= split * _LEAST_STEPS
@@ -304,8 +306,8 @@ def _gpu_us(problem: Conv2dProblem, tile: Tile, limits: Limits, rates: PeakRates
 
     The six constants were fitted to 600 timings of MobileNetV2's layers on an H200, where the
     tile that it puts first takes 4% (batch 1) and 12% (batch 64) longer than each layer's best.
-    On another GPU arithmetic takes as many times as long as its multiply-adds do, and what is moved
-    takes as many times as long as its copies do; the start and latencies remain.
+    On another GPU arithmetic is scaled by the GPU's rate of multiply-adds, and moved bytes by its
+    rate of copies; the start and the latencies remain.
     """
     start, read, latency, fill, store, stage = 3800, 0.4, 224, 3.76, 0.29, 0.029
     slower = H200_UNIT.multiply_adds / rates.multiply_adds

@@ -11,7 +11,8 @@ from gossamer.tensor import TensorSpec
 Specs = tuple[TensorSpec, ...]
 
 _LAYOUTS = (("NHWC", "NHWC"), ("NCHW", "NHWC"), ("NCHW", "NCHW"), ("NHWC", "NCHW"))
-"""The layout of the input, and that of the output and of the epilogue's tensor operands."""
+"""The layout of the input; and the layout of the output, which the epilogue's tensor operands have
+as well."""
 
 
 def specs_of_layouts(problem: Conv2dProblem) -> list[tuple[Specs, Specs]]:

@@ -33,9 +33,9 @@ _WORK_GROUP = 512
 
 
 class PublishedConvolution(Algorithm):
-    """Three kernels, of which none is fused with another: the im2col matrix of the images, the
-    product of the weights with it, and bias and activation with work-groups of 512 (fewer where
-    the device allows fewer)."""
+    """Three kernels that are not fused: the im2col matrix of the images, the product of the weights
+    with it, and bias and activation. Their work-groups have 512 work-items, or fewer where the
+    device allows fewer."""
 
     op = "conv2d"
     name = "published"

@@ -25,9 +25,11 @@ _MOST_GROUPS = 65535
 class Product:
     """Products c = a * b of row-major matrices.
 
-    rows, columns: those of c. depth: columns of a and rows of b. members: products, whose matrices
-    follow one another; those of a repeat after `a_members`. b_stride, c_stride: elements between
-    rows. first: elements of c before the first result.
+    rows, columns: those of c.
+    depth: columns of a and rows of b.
+    members: products, whose matrices follow one another; those of a repeat after `a_members`.
+    b_stride, c_stride: elements between rows.
+    first: elements of c before the first result.
     """
 
     rows: int
@@ -41,7 +43,7 @@ class Product:
 
 
 def cannot_multiply(rows: int, members: int, limits: Limits) -> str | None:
-    """Returns the reason why the kernel cannot compute so many products of so many rows each; None
+    """Returns the reason why the kernel cannot compute these products; None
     where it can."""
     if not any(_shared_bytes(depth) <= limits.shared_bytes for depth in _DEPTHS):
         return f"needs {_shared_bytes(_DEPTHS[-1])} bytes of shared memory"

@@ -3,8 +3,8 @@
  * weights are read in order, and of the input one number at a time is spread over a vector.
  *
  * panels: for each group and each 16 * VECTORS of its output channels their weights, by tap and
- * input channel. zeros: as many zeros as a group has input channels, which are read in place of
- * pixels outside of the image.
+ * input channel. zeros: a zero for each input channel of a group, read in place of pixels outside
+ * of the image.
  *
  * x and y begin at x_first and y_first. In NHWC a pixel of y has y_channels channels in memory,
  * those of other tensors included where y is a part of a larger tensor. */

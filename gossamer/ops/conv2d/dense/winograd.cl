@@ -1,6 +1,6 @@
 /* The transforms of Winograd's minimal filtering F(OUTPUT x OUTPUT, 3 x 3). The image is cut into
- * tiles of OUTPUT x OUTPUT results, each of which depends on SIDE x SIDE inputs, SIDE = OUTPUT + 2.
- * Between the transforms there is a product of channels for each of the POINTS = SIDE * SIDE
+ * tiles of OUTPUT x OUTPUT results. Each depends on INPUT x INPUT inputs, INPUT = OUTPUT + 2.
+ * Between the transforms there is a product of channels for each of the POINTS = INPUT * INPUT
  * points.
  *
  * Tensors are NHWC. x and y begin at x_first and y_first, and their pixels have x_channels and
@@ -15,10 +15,10 @@
 #include "ptx/griddepcontrol.h"
 #include "ops/epilogue.h"
 
-#define SIDE (OUTPUT + 2)
-#define POINTS (SIDE * SIDE)
+#define INPUT (OUTPUT + 2)
+#define POINTS (INPUT * INPUT)
 
-/* The transform of SIDE inputs, `apart` elements apart, in place. */
+/* The transform of INPUT inputs, `apart` elements apart, in place. */
 #if OUTPUT == 2
 #define TRANSFORM_INPUT(d, apart)                                              \
     {                                                                          \
@@ -80,18 +80,18 @@ KERNEL void winograd_input(const GLOBAL float *RESTRICT x, GLOBAL float *RESTRIC
         int image = (int)QUOTIENT(line, tiles_y), tile_y = line - image * tiles_y;
         int top = tile_y * OUTPUT - pad_top, left = tile_x * OUTPUT - pad_left;
         float d[POINTS];
-        UNROLL for (int i = 0; i < SIDE; i++)
-            UNROLL for (int j = 0; j < SIDE; j++) {
+        UNROLL for (int i = 0; i < INPUT; i++)
+            UNROLL for (int j = 0; j < INPUT; j++) {
                 int row = top + i, column = left + j;
                 int inside = (uint)row < (uint)height && (uint)column < (uint)width;
-                d[i * SIDE + j] = inside
+                d[i * INPUT + j] = inside
                     ? x[x_first + ((image * height + row) * width + column) * x_channels + channel]
                     : 0.0f;
             }
-        UNROLL for (int i = 0; i < SIDE; i++)
-            TRANSFORM_INPUT(d + i * SIDE, 1)
-        UNROLL for (int j = 0; j < SIDE; j++)
-            TRANSFORM_INPUT(d + j, SIDE)
+        UNROLL for (int i = 0; i < INPUT; i++)
+            TRANSFORM_INPUT(d + i * INPUT, 1)
+        UNROLL for (int j = 0; j < INPUT; j++)
+            TRANSFORM_INPUT(d + j, INPUT)
         UNROLL for (int point = 0; point < POINTS; point++)
             points[(tile * POINTS + point) * channels + channel] = d[point];
     }
@@ -110,17 +110,17 @@ KERNEL void winograd_output(const GLOBAL float *RESTRICT points, GLOBAL float *R
         float m[POINTS];
         UNROLL for (int point = 0; point < POINTS; point++)
             m[point] = points[(tile * POINTS + point) * channels + channel];
-        UNROLL for (int i = 0; i < SIDE; i++)
-            TRANSFORM_OUTPUT(m + i * SIDE, 1)
+        UNROLL for (int i = 0; i < INPUT; i++)
+            TRANSFORM_OUTPUT(m + i * INPUT, 1)
         UNROLL for (int j = 0; j < OUTPUT; j++)
-            TRANSFORM_OUTPUT(m + j, SIDE)
+            TRANSFORM_OUTPUT(m + j, INPUT)
         UNROLL for (int i = 0; i < OUTPUT; i++)
             UNROLL for (int j = 0; j < OUTPUT; j++) {
                 int row = tile_y * OUTPUT + i, column = tile_x * OUTPUT + j;
                 if (row < height && column < width) {
                     int pixel = (image * height + row) * width + column;
                     int index = y_first + pixel * y_channels + channel;
-                    float value = m[i * SIDE + j];
+                    float value = m[i * INPUT + j];
                     EPILOGUE(value, channel, index)
                     y[index] = value;
                 }

@@ -37,8 +37,9 @@ other points than 1 and 2 have smaller errors is shown by B. Barabasz, A. Anders
 and D. Gregg, "Error analysis and improving the accuracy of Winograd convolution for deep neural
 networks", ACM TOMS 46 (4), 2020."""
 _SHARE_OF_COPIES = {True: 0.75, False: 0.6}
-"""Rate at which transforms read and write, as a share of that of copies, on processors and on
-GPUs."""
+"""Rate at which transforms read and write, as a share of the device's rate of copies, on processors
+(True) and on GPUs (False). These are rules of thumb: only when winograd is tried beside other
+algorithms, and which size of tiles first, follows from them."""
 
 
 @dataclass(frozen=True)

@@ -19,12 +19,13 @@ from gossamer.ops.weights import Weights
 
 _ROW_FLOATS = 512
 """Pixels that a product should have at least: from there on the arithmetic dominates the cost of a
-nonzero. With many more the im2col matrix would not stay in the caches."""
+nonzero. With many more the im2col matrix would not stay in the caches. The number is a rule of
+thumb, on any processor."""
 
 
 class SparseIm2col(Algorithm):
-    """Computes a convolution on the host as a product of CSR weights and the im2col matrix of as
-    many images at a time as the cost of a nonzero pays for.
+    """Computes a convolution on the host as a product of CSR weights and the im2col matrix of
+    several images at a time, so many that the arithmetic outweighs the cost of a nonzero.
 
     Zeros among the weights are skipped: a NaN or infinity of the input that only zeros meet
     does not reach the result.

@@ -16,11 +16,11 @@ from gossamer.device import kernel_cache
 from gossamer.device.base import Device
 from gossamer.device.source_hash import source_hash
 from gossamer.errors import first_line
-from gossamer.expression import ExpressionStep
 from gossamer.facts import REAL
 from gossamer.ops.algorithm import Epilogue
 from gossamer.ops.canonical import canonical
 from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.conv2d.vendor.cudnn_epilogue import pointwise
 from gossamer.ops.vendor.cudnn import CudnnLibrary, library_on, needed_libraries
 from gossamer.ops.weights import WeightsInfo
 from gossamer.tensor import Format, TensorSpec
@@ -100,26 +100,11 @@ class CudnnOffer:
     """The answer of cuDNN for a form.
 
     plans: the plans, the fastest by cuDNN's own estimate first.
-    refusal: the reason where there are none.
+    refusal: the reason why it offers none.
     """
 
     plans: tuple[ExecutionPlan, ...]
     refusal: str = ""
-
-
-@dataclass(frozen=True)
-class Pointwise:
-    """An element-wise node of a graph.
-
-    method: method of cuDNN's graphs that adds the node.
-    arguments: numbers of its arguments: 0 is the result of the convolution, i + 1 is operand i, and
-    the results of the nodes follow.
-    constants: names and values of its constants.
-    """
-
-    method: str
-    arguments: tuple[int, ...]
-    constants: tuple[tuple[str, float], ...] = ()
 
 
 def offered(device: Device, problem: Conv2dProblem, form: CudnnForm) -> CudnnOffer:
@@ -175,7 +160,8 @@ def _most_workspace(device: Device) -> int:
 
 def _answer(library: CudnnLibrary, problem: Conv2dProblem, form: CudnnForm,
             most: int) -> CudnnOffer:
-    """Returns what cuDNN offers for a form with at most so many bytes of workspace."""
+    """Returns the plans that cuDNN offers for a form, with at most `most` bytes of
+    workspace."""
     with library.handle() as handle:
         try:
             graph = _planned(problem, form, library, handle)
@@ -307,8 +293,9 @@ def _planned(problem: Conv2dProblem, form: CudnnForm, library: CudnnLibrary, han
     modes = library.api.heur_mode
     graph.create_execution_plans([modes.A, modes.FALLBACK])
     if form.precision == "fp32":
-        # The heuristics cannot be asked for engines without tensor cores, and those of cuDNN 9.27
-        # list hardly any. The engines that they left out follow, with default settings.
+        # The heuristics cannot be asked for engines without tensor cores, and the heuristics of
+        # cuDNN 9.27 list hardly any such engine. The engines that they left out follow, with
+        # default settings.
         listed = {entry.engine_id for entry in graph.plans}
         for engine in range(graph.get_engine_count()):
             if len(graph.plans) >= count:
@@ -366,55 +353,3 @@ def channel_dtype(epilogue: Epilogue, form: CudnnForm) -> str:
     # generate code for other epilogues offer more plans with a float32 one
     plain = all(node.method in ("add", "relu") and not node.constants for node in nodes)
     return form.dtype if plain else "float32"
-
-
-def pointwise(epilogue: Epilogue) -> tuple[Pointwise, ...] | None:
-    """Returns an epilogue as nodes of a cuDNN graph, the last of which gives the output, or None
-    where it has steps for which cuDNN has no node or its last step does not use all values."""
-    expression = epilogue.expression
-    last = expression.inputs + len(expression.steps) - 1
-    used = [argument for step in expression.steps for argument in step.arguments]
-    if expression.outputs != (last,) or set(used) != set(range(last)):
-        return None
-    channels = {index + 1 for index, kind in enumerate(epilogue.operands) if kind == "channel"}
-    nodes = [_node(step, channels) for step in _tensors_first(epilogue, used)]
-    return None if None in nodes else tuple(node for node in nodes if node is not None)
-
-
-def _tensors_first(epilogue: Epilogue, used: list[int]) -> tuple[ExpressionStep, ...]:
-    """Returns the steps, with those of the leading sums first that add tensors: cuDNN's own fused
-    kernel adds a residual, then the bias, then applies the activation."""
-    expression = epilogue.expression
-    current, added = 0, []
-    for step in expression.steps:
-        operand = next((argument for argument in step.arguments if argument != current), 0)
-        if (step.function != "add" or current not in step.arguments or used.count(current) > 1
-                or not 0 < operand < expression.inputs):
-            break
-        added.append(operand)
-        current = expression.inputs + len(added) - 1
-    added.sort(key=lambda operand: epilogue.operands[operand - 1] == "channel")
-    sums, current = [], 0
-    for index, operand in enumerate(added):
-        sums.append(ExpressionStep("add", (current, operand)))
-        current = expression.inputs + index
-    return (*sums, *expression.steps[len(added):])
-
-
-def _node(step: ExpressionStep, channels: set[int]) -> Pointwise | None:
-    """Returns one step as a node, or None where cuDNN has none."""
-    arguments = step.arguments
-    if step.function in ("add", "mul"):
-        # the value to whose shape the other one is broadcast comes first
-        first, second = sorted(arguments, key=lambda argument: argument in channels)
-        return None if first in channels else Pointwise(step.function, (first, second))
-    if not arguments or arguments[0] in channels:
-        return None
-    if step.function in ("relu", "sigmoid", "tanh"):
-        return Pointwise(step.function, arguments)
-    if step.function == "leaky_relu":
-        return Pointwise("leaky_relu", arguments, (("negative_slope", step.constants[0]),))
-    if step.function == "clip" and step.constants[0] == 0 and step.constants[1] > 0:
-        high = step.constants[1]
-        return Pointwise("relu", arguments, () if math.isinf(high) else (("upper_clip", high),))
-    return None

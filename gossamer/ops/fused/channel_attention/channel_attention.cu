@@ -1,16 +1,16 @@
-/* A squeeze-and-excite layer: the means of all channels over the image, two small products that make
- * a gate of each channel of them, and what is made of each result and its channel's gate. x and y
- * are NHWC.
+/* A squeeze-and-excite layer: the means of all channels over the image, two small products that
+ * give a gate for each channel, and the arithmetic that combines each element with its channel's
+ * gate. x and y are NHWC.
  *
  * A cluster of work-groups computes an image, and each work-group SLICE_WORDS words of 16 bytes of
- * its channels. While the kernel before still runs, a work-group copies its weights to shared memory.
- * It keeps the words that it reads for the means there where they fit, and reads them again
- * otherwise. The first product is a sum over all channels: each work-group gives the others what its
- * own add to it.
+ * its channels. While the kernel before still runs, a work-group copies its weights to shared
+ * memory. It keeps the words that it reads for the means there where they fit, and reads them again
+ * otherwise. The first product is a sum over all channels: each work-group gives the others the
+ * sums over its own channels.
  *
  *
- * weights: of each work-group those of the first product, (numbers, its channels), and those of the
- * second one, likewise. */
+ * weights: for each work-group the weights of the first product, (numbers, its channels), and the
+ * weights of the second one, likewise. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define HALVES 1 /* 1: x, y and weights are 16-bit floats; 0: they are floats */

@@ -36,9 +36,11 @@ _CLUSTERS = 4
 """Sizes of clusters that are offered."""
 _MOST_IMAGES = 65535
 """Work-groups that a grid may have along y."""
+# The rates below are rules of thumb for an H200. On another device only the order in which sizes of
+# clusters are tried follows from them.
 _LATENCY, _CLUSTER_LATENCY = 4000.0, 1000.0
-"""Cycles of a work-group besides the words that it reads and writes, and those that the barriers of
-a cluster add."""
+"""Cycles of a work-group besides its reads and writes, and the cycles that the barriers of a
+cluster add."""
 _MOVED = 32.0
 """Bytes that a multiprocessor reads and writes in a cycle."""
 
@@ -47,9 +49,12 @@ _MOVED = 32.0
 class _Division:
     """How the work on an image is divided.
 
-    layer: the layer. pixels: pixels of an image. width: channels of 16 bytes. cluster: work-groups
-    of an image. warps: warps of a work-group. most_shared: bytes of shared memory that a
-    work-group may have.
+    layer: the layer.
+    pixels: pixels of an image.
+    width: channels of 16 bytes.
+    cluster: work-groups of an image.
+    warps: warps of a work-group.
+    most_shared: bytes of shared memory that a work-group may have.
     """
 
     layer: SqueezeExciteLayer
@@ -204,8 +209,8 @@ def _division(problem: FusionProblem, precision: str, cluster: int, warps: int,
 
 def _divisions(problem: FusionProblem, precision: str, device: Device) -> list[_Division]:
     """Returns the divisions that are offered, those first that are expected to be fastest: of
-    clusters with as many words a work-group the smallest. The first of all finds room on every
-    device with clusters, as it is taken where nothing is measured."""
+    clusters with the same number of words for a work-group the smallest. The first of all finds
+    room on every device with clusters, as it is taken where nothing is measured."""
     batch, limits = problem.inputs[0].shape[0], device.limits
     alone = _division(problem, precision, 1, min(_WARPS), device)
     found: dict[int, list[_Division]] = {}

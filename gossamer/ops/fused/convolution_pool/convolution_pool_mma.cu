@@ -2,7 +2,7 @@
  * windows of its results, which are never stored. The image is read as it comes (ops/image.h). y
  * is float16, NHWC.
  *
- * A work-group of four warps computes OUT_PART channels of a strip of results: it goes down 64
+ * A work-group of four warps computes OUT_PART channels of a tile of results: it goes down 64
  * columns of the convolution's outputs, ROWS rows at a time, which are the new ones of a row of
  * results.
  *
@@ -12,11 +12,11 @@
  * 16 numbers is two lines. A copy of the ring's first line lies behind its last one, and a line of
  * zeros behind that, for windows of an odd number of lines.
  *
- * A lane has the same columns and channels of all rows. It takes the maximum down the rows, of
- * which SHARED_ROWS are also those of the next window, and writes it to shared memory, where
- * the maximum along the row is taken. While tensor cores multiply with wgmma, the maxima of the
- * rows before are pooled and the next rows of the image are stored as lines; each warp has loaded
- * the first channels of one of them a batch before. The sizes are in sizes.h. */
+ * A lane has the same columns and channels of all rows. It takes the maximum down the rows and
+ * writes it to shared memory, where the maximum along the row is taken. SHARED_ROWS of the rows
+ * belong to the next window, too. While tensor cores multiply with wgmma, the maxima of the rows
+ * before are pooled and the next rows of the image are stored as lines; each warp has loaded the
+ * first channels of one of them a batch before. The sizes are in sizes.h. */
 
 #include "dialect/common.h"
 #include "ptx/cp_async.h"
@@ -39,18 +39,18 @@ INLINE uint larger_halves(uint a, uint b)
 KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void convolution_pool_mma(
     const IMAGE_TYPE *RESTRICT x, const uint4 *RESTRICT weights, HALF *RESTRICT y, int out_channels,
     int height, int width, int conv_height, int conv_width, int pool_height, int pool_width,
-    int pad_top, int pad_left, int pool_top, int pool_left, int strips, int strip_width,
-    int strip_height GIVEN_EPILOGUE_PARAMETERS EPILOGUE_PARAMETERS)
+    int pad_top, int pad_left, int pool_top, int pool_left, int tiles_x, int tile_width,
+    int tile_height GIVEN_EPILOGUE_PARAMETERS EPILOGUE_PARAMETERS)
 {
     DYNAMIC_SHARED(uint4, memory)
     uint4 *lines = memory + WEIGHT_WORDS;
     uint *maxima = (uint *)(lines + (ZERO_LINE + 1) * LINE_WORDS);
     int item = LOCAL_ID(0);
     uint lane = (uint)item % 32, warp = (uint)__shfl_sync(0xffffffffu, item / 32, 0);
-    int part = GROUP_ID(0) / strips, image = GROUP_ID(2);
-    int first_x = (GROUP_ID(0) - part * strips) * strip_width;
-    int first_y = GROUP_ID(1) * strip_height;
-    int last_y = first_y + strip_height < pool_height ? first_y + strip_height : pool_height;
+    int part = GROUP_ID(0) / tiles_x, image = GROUP_ID(2);
+    int first_x = (GROUP_ID(0) - part * tiles_x) * tile_width;
+    int first_y = GROUP_ID(1) * tile_height;
+    int last_y = first_y + tile_height < pool_height ? first_y + tile_height : pool_height;
     pdl_trigger();
     for (int i = item; i < WEIGHT_WORDS; i += WORK_GROUP_SIZE)
         cp_async_16(shared_address(memory + i), weights + part * WEIGHT_WORDS + i, 16);
@@ -66,10 +66,10 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void convolution_pool_mma
     int first_column = first_x * POOL_X - pool_left;
     int above = first_row * STRIDE_Y - pad_top, left = first_column * STRIDE_X - pad_left;
     int plane = height * width;
-    int columns = strip_width < pool_width - first_x ? strip_width : pool_width - first_x;
+    int columns = tile_width < pool_width - first_x ? tile_width : pool_width - first_x;
 
     float numbers[CHANNELS_AT_ONCE][ROUNDS][NUMBERS];
-    /* Loads numbers of channels from `channel` on of a row, counted from the strip's first one. */
+    /* Loads numbers of channels from `channel` on of a row, counted from the tile's first one. */
     auto fetch = [&](int number, int channel) {
         int row = above + number;
         bool has_row = (uint)row < (uint)height;
@@ -126,8 +126,8 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void convolution_pool_mma
             }
         }
     };
-    /* Loads and stores the rest of some rows, of which the first channels of this warp's first
-     * one may have been stored. */
+    /* Loads and stores the rest of some rows. The first channels of this warp's first row may
+     * have been stored before (has_first). */
     auto copy_rows = [&](int from, int count, bool has_first) {
         _Pragma("unroll 1") for (int row = (int)warp; row < count; row += WARPS)
             _Pragma("unroll 1") for (int channel = 0; channel < CHANNELS;

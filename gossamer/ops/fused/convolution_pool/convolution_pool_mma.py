@@ -96,8 +96,8 @@ class ConvolutionPoolMma(FusionAlgorithm):
         arguments = (
             input_buffer(0), packed, output_buffer(0), convolution.out_channels,
             convolution.height, convolution.width, convolution.out_height, convolution.out_width,
-            pool.out_height, pool.out_width, *convolution.pads[:2], *pool.pads[:2], tiling.strips,
-            tiling.strip_width, tile.height, *given_arguments(weights, layers.given),
+            pool.out_height, pool.out_width, *convolution.pads[:2], *pool.pads[:2], tiling.tiles_x,
+            tiling.tile_width, tile.height, *given_arguments(weights, layers.given),
             *epilogue_arguments(epilogue, weights, 1, convolution.out_channels, prefix=own))
         return State(problem, variant, device, [Launch(
             kernel, tiling.grid, (WORK_GROUP_SIZE, 1, 1), arguments, tiling.shared_bytes)])
@@ -117,8 +117,8 @@ def _tiling(problem: FusionProblem, variant: Variant) -> PoolTiling:
 
 def _is_folded(convolution: Conv2dProblem, bias: np.ndarray | None) -> bool:
     """Returns whether the epilogue is a sum with a number a channel, with ReLU behind it or not,
-    that the tensor cores can add as two numbers of float16: those are multiplied by ones behind the
-    window's numbers in the first two lines."""
+    that the tensor cores can add as the sum of two float16: each is the factor of a one that stands
+    behind the window's numbers, in the first two lines."""
     return (convolution.epilogue in (_BIAS, _BIAS_RELU) and bias is not None
             and convolution.kernel[1] < TAPS and convolution.channels * convolution.kernel[0] > 1
             and bool((np.abs(bias) <= _LARGEST_HALF).all()))
@@ -126,7 +126,7 @@ def _is_folded(convolution: Conv2dProblem, bias: np.ndarray | None) -> bool:
 
 def _macros(tiling: PoolTiling, layers: ConvolutionPool, variant: Variant,
             folded: bool) -> dict[str, object]:
-    """Returns the macros that sizes.h describes, and those of the image."""
+    """Returns the macros that sizes.h and ops/image.h describe."""
     convolution, pool = tiling.convolution, tiling.pool
     is_positive = folded and convolution.epilogue == _BIAS_RELU
     return {
@@ -144,8 +144,8 @@ def _macros(tiling: PoolTiling, layers: ConvolutionPool, variant: Variant,
 def _pack(weight: np.ndarray, tiling: PoolTiling, bias: np.ndarray | None) -> np.ndarray:
     """Returns the weights of each group of a work-group's output channels: for each line of a
     window, in the order of rows and of channels, and for each output channel 8 numbers, with zeros
-    behind the last ones, and a line of zeros where the number of lines is odd. bias: what is
-    multiplied by the ones behind the window's numbers; None where there are none."""
+    behind the last ones, and a line of zeros where the number of lines is odd. bias: the numbers by
+    which the ones behind the window's numbers are multiplied; None without such ones."""
     out_channels, channels, rows, columns = weight.shape
     packed = np.zeros((tiling.lines, out_channels, TAPS), np.float16)
     with np.errstate(over="ignore"):

@@ -20,8 +20,10 @@ _MOST_GRID = 65535
 
 @dataclass(frozen=True)
 class ConvolutionPool:
-    """A convolution of few input channels and the maximum over windows of its result. given: what
-    makes the convolution's image of what callers give; None where that is the image."""
+    """A convolution of few input channels and the maximum over windows of its result.
+
+    given: what makes the convolution's image of what callers give; None where that is the image.
+    """
 
     problem: FusionProblem
     given: ElementwiseProblem | None

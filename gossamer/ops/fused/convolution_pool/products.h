@@ -67,7 +67,7 @@ template <typename RowLine>
 INLINE void multiply_rows(float (&sums)[ROWS][OUT_PART / 8][4], uint lines, uint weights,
                           RowLine row_line, [[maybe_unused]] uint warp, [[maybe_unused]] uint lane)
 {
-    /* in words of 16 bytes, of which addresses have 14 bits */
+    /* in words of 16 bytes, whose addresses in a descriptor have 14 bits */
     uint start = lines >> 4 & 0x3fff, end = start + RING * LINE_WORDS, first[ROWS];
     UNROLL for (int i = 0; i < ROWS; i++)
         first[i] = start + row_line(i) * LINE_WORDS;

@@ -19,29 +19,32 @@ _PARTS = (64, 48, 32, 16, 8)
 _WGMMA_PARTS = (64, 48, 32, 16)
 """Output channels of a work-group."""
 _MOST_DIVISIONS = 8
-"""Work-groups along the rows of results, up to which each number is considered."""
+"""The most work-groups along the rows of results; each smaller number is considered, too."""
 _SMALL_HEIGHTS = (4, 2, 1)
-"""Rows of results of a work-group that are considered besides."""
+"""Further numbers of rows of results of a work-group that are considered."""
 _OFFERED = 5
-"""Tiles that are offered, those from which the least time is expected."""
+"""Number of tiles that are offered: those with the least expected times."""
 _MOST_SUMS = 128
-"""Rows of outputs times output channels whose sums fit the registers of a work-group."""
+"""The largest product of rows of outputs and output channels whose sums fit the registers of a
+work-group."""
 _AT_ONCE = 3
 """Work-groups of a multiprocessor whose registers fit."""
 _UNIT_BYTES, _RESERVED_BYTES = 233472, 1024
-"""Bytes of shared memory of a multiprocessor of sm_90, and those that each work-group takes besides
-its own."""
+"""Bytes of shared memory of a multiprocessor of sm_90, and bytes that the system reserves for each
+work-group."""
 
-# the rates below were fitted to the times of 84 tiles in six problems on an H200, to within 14%
+# The rates below were fitted to the times of 84 tiles in six problems on an H200, to within 14%.
+# On another device only the order in which tiles are tried follows from them: the tuner corrects
+# the scale of an algorithm's estimates by what it measures.
 _MMA = 3.0
-"""Cycles of a multiprocessor for a product of 16 x 8 x 16 by mma."""
+"""Cycles in which a multiprocessor computes a product of 16 x 8 x 16 by mma."""
 _SHARED = 82.0
 """Bytes that shared memory gives in a cycle."""
 _ISSUED = 0.54
 """Instructions that a scheduler issues in a cycle."""
 _OF_LINE, _OF_SUM, _OF_RESULT = 21.0, 6.3, 31.0
-"""Instructions of a warp for a line of the image, for a sum, and for a lane's 8 channels of a
-result."""
+"""Instructions of a warp: for a line of the image, for a sum, and for the 8 channels of a result
+that a lane stores."""
 _ACCESSES_OF_LINE = 26
 """Cycles of shared memory in which a line of the image is loaded, exchanged and stored."""
 _LATENCY = 1400.0
@@ -53,8 +56,12 @@ _BYTES_PER_MICROSECOND = 4.26e6
 
 @dataclass(frozen=True)
 class PoolTile:
-    """A config. height: rows of results of a work-group. channels: its output channels. wgmma: 1
-    where its warps multiply together by wgmma (sm_90a), 0 where each does by mma."""
+    """A config.
+
+    height: rows of results of a work-group.
+    channels: its output channels.
+    wgmma: 1 where its warps multiply together by wgmma (sm_90a), 0 where each does by mma.
+    """
 
     height: int
     channels: int
@@ -96,20 +103,20 @@ class PoolTiling:
         return -(-self.convolution.channels * self.convolution.kernel[0] // 2) * 2
 
     @property
-    def strips(self) -> int:
-        """Strips of results, each of at most 64 columns of the convolution's outputs."""
+    def tiles_x(self) -> int:
+        """Tiles along a row of results, each of at most 64 columns of convolution outputs."""
         most = (COLUMNS - self.pool.kernel[1]) // self.pool.stride[1] + 1
         return -(-self.pool.out_width // most)
 
     @property
-    def strip_width(self) -> int:
-        """Columns of results of a strip."""
-        return -(-self.pool.out_width // self.strips)
+    def tile_width(self) -> int:
+        """Columns of results of a tile."""
+        return -(-self.pool.out_width // self.tiles_x)
 
     @property
     def grid(self) -> tuple[int, int, int]:
         """Work-groups along x, y and z."""
-        return (self.strips * (self.convolution.out_channels // self.tile.channels),
+        return (self.tiles_x * (self.convolution.out_channels // self.tile.channels),
                 -(-self.pool.out_height // self.tile.height), self.convolution.batch)
 
     @property
@@ -143,9 +150,9 @@ class PoolTiling:
             instructions = steps * (5 + 1.5 * part / 8)
         instructions += _OF_LINE * p.channels * -(-self.advance // 4)
         instructions += _OF_SUM * self.rows * part / 2
-        instructions += _OF_RESULT * -(-self.strip_width * part // (8 * WORK_GROUP_SIZE))
+        instructions += _OF_RESULT * -(-self.tile_width * part // (8 * WORK_GROUP_SIZE))
         issued = instructions / _ISSUED
-        shared = (steps * (2048 + 32 * part) + 16 * self.strip_width * part // 8
+        shared = (steps * (2048 + 32 * part) + 16 * self.tile_width * part // 8
                   * self.pool.kernel[1]) / _SHARED
         shared += _ACCESSES_OF_LINE * p.channels * self.advance + part
         batch = max(max(multiplied, shared, issued) * together, multiplied + issued + _BARRIERS)

@@ -38,11 +38,13 @@ class Block:
     """A 1x1 convolution that expands the channels, a depthwise convolution, and a 1x1 convolution
     that projects them, one after another.
 
-    problem: the fusion. expand: the first convolution, which may be that of a network's image and
-    then has larger windows; None where the block begins with the depthwise one, as a separable
-    convolution does. depthwise, project: the others. excite: the squeeze-and-excite layer between
-    these; None where there is none. given: what makes the image of what the network's callers give,
-    such as bytes in NHWC; None where that is the image itself.
+    problem: the fusion.
+    expand: the first convolution, which may be a network's first layer and then has larger windows;
+    None where the block begins with the depthwise one, as a separable convolution does.
+    depthwise, project: the others.
+    excite: the squeeze-and-excite layer between these; None where the block has none.
+    given: what makes the image of what the network's callers give, such as bytes in NHWC; None
+    where that is the image itself.
     """
 
     problem: FusionProblem
@@ -109,8 +111,8 @@ def block_of(problem: FusionProblem, expands: bool) -> Block | None:
 
 
 def stem_block_of(problem: FusionProblem) -> Block | None:
-    """Returns a fusion as a block whose first convolution is that of a network's image, perhaps
-    behind what makes the image of what callers give; None where its layers are others."""
+    """Returns a fusion as a block whose first convolution is a network's first layer, perhaps
+    behind arithmetic that makes the image of callers' numbers; None where its layers are others."""
     if len(problem.parts) not in (3, 4):
         return None
     *before, first, depthwise, project = problem.parts

@@ -1,5 +1,6 @@
-/* The gates of a squeeze-and-excite layer: means of the hidden channels of an image, a product that
- * makes few numbers of these, and one that makes a gate of each channel of those.
+/* The gates of a squeeze-and-excite layer: the means of an image's hidden channels, a product of
+ * the means with weights that gives a few numbers (squeeze), and a product of these that gives a
+ * gate for each channel (excite).
  *
  * A work-group computes an image. Weights are (inputs, outputs), so that neighbouring work-items
  * read neighbours. PARTS work-items share a number of the first product. */

@@ -9,6 +9,9 @@ from typing import NamedTuple
 
 from gossamer.device.limits import Limits
 
+# The rates of blocks with squeeze-and-excite hold for an H200; how those of other blocks were
+# fitted is said below. On another device only the order in which tiles are tried follows from all
+# of them: the tuner corrects the scale of an algorithm's estimates by what it measures.
 _PHASE = 150.0
 """Cycles that a phase takes besides its instructions, with the barrier behind it."""
 _FETCHED = 40.0
@@ -22,14 +25,15 @@ _CLUSTER_LATENCY = 700.0
 """Cycles in which a cluster adds up its sums, with squeeze-and-excite."""
 _LEAST_GPC, _LARGEST_GPC = 16, 18
 """Multiprocessors of a graphics processing cluster (GPC), in one of which all work-groups of a
-cluster run: those that can be counted on, and those by which the number of GPCs is estimated. On an
-H200 of 132 multiprocessors eight clusters of 12 or 15 took as long as two rounds, seven did not."""
+cluster run: the number that every GPC has at least, and the largest one, by which the number of
+GPCs of a device is estimated. On an H200 of 132 multiprocessors eight clusters of 12 or 15 took as
+long as two rounds, seven did not."""
 
 
 class Phase(NamedTuple):
-    """Cycles of a phase of a chunk: those in which a scheduler issues the instructions of its
-    warps, those that a warp waits for their results, and those in which shared memory is accessed
-    by all warps of the work-group."""
+    """Cycles of a phase of a chunk in which a scheduler issues the instructions of its warps
+    (`issued`), a warp waits for their results (`waited`), and all warps of the work-group access
+    shared memory (`shared`)."""
 
     issued: float
     waited: float
@@ -47,11 +51,12 @@ class _OneImage:
     an H200, which they explain to within 12% (root mean square), and in float32 to 330 times of
     tiles alone, to within 13%.
 
-    latency: in which a work-group begins, loads its first inputs and stores its results. member:
-    those that each further work-group of a cluster adds to it. crowded: the share of it by which
-    each further work-group of a multiprocessor delays the others. phase: those of a phase besides
-    its instructions. first, fetched: bytes that a multiprocessor receives in a cycle before the
-    first chunk, which for the most part come while the kernel before still runs, and later.
+    latency: in which a work-group begins, loads its first inputs and stores its results.
+    member: those that each further work-group of a cluster adds to it.
+    crowded: the share of it by which each further work-group of a multiprocessor delays the others.
+    phase: those of a phase besides its instructions.
+    first, fetched: bytes that a multiprocessor receives in a cycle before the first chunk, which
+    for the most part come while the kernel before still runs, and later.
     stalled, issued: the time of a phase by what a warp waits in it, and by what a scheduler issues.
     """
 
@@ -75,11 +80,13 @@ class _SeveralImages:
     64 in float16 on an H200: the tiles that are expected first take 352 us together, the best 345.
     In float32 they are those of an earlier fit.
 
-    latency: in which a work-group begins, loads its first inputs and stores its results. cluster:
-    those that a cluster adds to it. stalled: the time of a phase by what a warp waits in it. phase:
-    cycles of a phase besides. shared: the time of a phase by its accesses to shared memory.
-    fetched: bytes that a multiprocessor receives from the L2 cache in a cycle. issued: the time of
-    a phase by its instructions.
+    latency: in which a work-group begins, loads its first inputs and stores its results.
+    cluster: those that a cluster adds to it.
+    stalled: the time of a phase by what a warp waits in it.
+    phase: cycles of a phase besides.
+    shared: the time of a phase by its accesses to shared memory.
+    fetched: bytes that a multiprocessor receives from the L2 cache in a cycle.
+    issued: the time of a phase by its instructions.
     """
 
     latency: float = 2400.0
@@ -99,8 +106,10 @@ _SEVERAL_IMAGES = {"fp16": _SeveralImages(), "tf32": _SeveralImages(),
 class ChunkWork:
     """Describes what the work-groups of a launch do.
 
-    phases: those of a chunk of hidden channels. cluster: work-groups of a cluster. own_chunks:
-    chunks of a work-group. weight_bytes: bytes of the weights of a chunk.
+    phases: those of a chunk of hidden channels.
+    cluster: work-groups of a cluster.
+    own_chunks: chunks of a work-group.
+    weight_bytes: bytes of the weights of a chunk.
     """
 
     phases: tuple[Phase, ...]
@@ -139,8 +148,8 @@ def cycles_of_image(work: ChunkWork, together: int) -> float:
 def cycles_of_wave(work: ChunkWork, together: int) -> float:
     """Returns the cycles that are expected of a wave of work-groups of several images, `together`
     of them on a multiprocessor. What one work-group takes alone, the instructions and the accesses
-    to shared memory of all, and the weights that they receive overlap in part: the sum of their
-    squares is that of the whole."""
+    to shared memory of all, and the weights that they receive overlap in part: the square of the
+    whole is the sum of the squares of these three."""
     model = _SEVERAL_IMAGES[work.precision]
     alone = sum(max(phase.issued, model.stalled * phase.waited, model.shared * phase.shared)
                 + model.phase for phase in work.phases)

@@ -29,7 +29,7 @@ _SOURCE = Path(__file__).with_name("inverted_residual.cl")
 _MOST_SUMS = 6
 """Units of the projection that fit the registers of a work-item."""
 _OUTPUTS = (49, 64, 32, 16)
-"""Outputs of a tile for all channels, about, those preferred first."""
+"""Outputs of a tile of all channels, approximately; the first is preferred."""
 _CHUNKS = (32, 16, 8)
 _WORK_GROUPS = (64, 128, 256)
 _MOST_SHARED = 48 * 1024
@@ -37,7 +37,8 @@ _MOST_SHARED = 48 * 1024
 CONFIGS = 3
 """Tiles that are offered."""
 _AT_ONCE = 2
-"""Work-groups of a compute unit that are computed at once."""
+"""Work-groups that a compute unit computes at once. This and the next number are rules of thumb:
+only the order in which tiles are tried follows from them, on any device."""
 _PRODUCTS = 400.0
 """Multiplications of a work-item in a microsecond."""
 
@@ -46,7 +47,9 @@ _PRODUCTS = 400.0
 class Tile:
     """The outputs of a work-group, and the hidden channels that it computes at once.
 
-    rows, columns: the outputs. chunk: hidden channels. work_group: work-items.
+    rows, columns: the outputs.
+    chunk: hidden channels.
+    work_group: work-items.
     """
 
     rows: int
@@ -106,7 +109,10 @@ class Tile:
 
 
 class _FusedBlock(FusionAlgorithm, abc.ABC):
-    """A block as one kernel. expands: whether the block begins with an expansion."""
+    """A block as one kernel.
+
+    expands: whether the block begins with an expansion.
+    """
 
     expands: ClassVar[bool]
 

@@ -3,7 +3,7 @@
  * float32 by three products of TF32 numbers.
  *
  * A cluster of CLUSTER work-groups computes TILE_H by TILE_W outputs of all channels. Its
- * work-groups take turns with chunks of CHUNK hidden channels. For each chunk a work-group expands
+ * work-groups share the chunks of CHUNK hidden channels round-robin. For each chunk a work-group expands
  * the pixels under the tile's windows, those in the image only, stores them among zeros,
  * convolves them, and adds their projection to sums in registers, while the next chunk is expanded.
  * Weights are copied to shared memory a chunk ahead. At the end each work-group of a cluster receives
@@ -12,9 +12,9 @@
  * Products are in tiles of 16 pixels and 8 channels, two tiles of channels at a time. A lane holds
  * pixels lane / 4 and lane / 4 + 8 of a tile for channels 2 (lane % 4) and the next.
  *
- * The expansion may be the first convolution of a network. Then x is its image, or what the network's
- * callers give, such as bytes, of which work-items make the image's numbers, and the inputs of a pixel
- * are those of its window, which work-items gather.
+ * The expansion may be the first convolution of a network. Then x is its image, or the tensor that
+ * the network's callers give, such as bytes, from which work-items compute the image's numbers. The
+ * inputs of a pixel are the inputs of its window, which work-items gather.
  *
  * With squeeze-and-excite a tile is a whole image. The work-groups keep what they convolved, make
  * gates of its means together, and project when they have scaled it by these (mma_excite.h).

@@ -44,7 +44,8 @@ _SOURCE = Path(__file__).with_name("inverted_residual_mma.cu")
 _CONFIGS = 4
 """Tiles that are offered for each of some batch sizes."""
 _LARGE_CONFIGS = 3
-"""Further tiles that are offered of those with larger clusters than every device has room for."""
+"""Number of further tiles that are offered with clusters so large that not every device has room
+for them."""
 _SURE_CLUSTER = 8
 """Work-groups of a cluster that find room on every device with clusters."""
 _MULTIPLE = 8
@@ -238,10 +239,10 @@ def _offered(block: Block, precision: str, limits: Limits) -> Iterator[BlockTile
 
 
 def _best(block: Block, batch: int, precision: str, limits: Limits) -> list[BlockTile]:
-    """Returns the tiles that are expected to be fastest at a batch size, of those with as many
-    outputs and of wgmma or mma only one, and with squeeze-and-excite, where all have the whole
-    image, of those with clusters of one size; a few more have larger clusters than every device has
-    room for."""
+    """Returns the tiles that are expected to be fastest at a batch size: only one for each number
+    of outputs and instruction (wgmma or mma). With squeeze-and-excite, where every tile is the
+    whole image, only one for each size of clusters; a few more have larger clusters than every
+    device has room for."""
     best: dict[bool, dict[tuple[int, int], BlockTile]] = {False: {}, True: {}}
     for divided in tilings(of_batch(block, batch), precision, limits):
         tile = divided.tile

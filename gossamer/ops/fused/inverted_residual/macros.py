@@ -15,8 +15,11 @@ from gossamer.ops.image import image_macros
 
 
 def block_macros(divided: BlockTiling, dtype: str, *, bulk: bool) -> dict[str, object]:
-    """Returns the macros of the kernel. dtype: that of its tensors. bulk: whether the device copies
-    many bytes at once."""
+    """Returns the macros of the kernel.
+
+    dtype: dtype of the kernel's tensors.
+    bulk: whether the device copies many bytes at once.
+    """
     block, tile, p = divided.block, divided.tile, divided.block.depthwise
     expands = block.expand is not None
     is_in_inputs = expands and block.excite is None
@@ -83,9 +86,12 @@ def _excite_macros(divided: BlockTiling) -> dict[str, object]:
 
 def _operands(epilogue: Epilogue, prefix: str, constants: str, first: int, size: str,
               tensor: str) -> str:
-    """Returns declarations of an epilogue's operands. constants: the name of the memory in which
-    channel operands follow one another, each of a size, the first at place `first`. tensor: the
-    name of what is a tensor operand."""
+    """Returns declarations of an epilogue's operands.
+
+    constants: the name of the memory in which channel operands follow one another, each of a size,
+    the first at place `first`.
+    tensor: the name of the memory of tensor operands.
+    """
     declared = []
     for index, kind in enumerate(epilogue.operands):
         name = f"{prefix.lower()}operand{index}"

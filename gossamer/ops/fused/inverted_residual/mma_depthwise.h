@@ -6,11 +6,11 @@
 #include "mma_tile.h"
 
 #if CONVOLVES
-/* A warp convolves 16 pixels of 8 channels by products, of which each takes a pair of taps: the
+/* A warp convolves 16 pixels of 8 channels by products; each product takes a pair of taps: the
  * right operand has their weights on diagonals. Each row of a filter has ROW_PAIRS pairs of
- * neighbours. Where a row has an odd number of taps, its last one is paired with that of the
- * row below, in COLUMN_PAIRS pairs, and one that is left is multiplied alone. One load gives
- * the inputs of a pair, in registers that follow one another, as a product takes them. */
+ * neighbours. Where a row has an odd number of taps, its last tap is paired with the last tap of
+ * the row below, in COLUMN_PAIRS pairs; a tap that is left is multiplied alone. One load gives the
+ * inputs of a pair, in registers that follow one another, as a product takes them. */
 #define ROW_PAIRS (KERNEL_W / 2)
 #define MOST_PAIRS (ROW_PAIRS > 0 ? ROW_PAIRS : 1)
 #define IS_ODD (KERNEL_W % 2)
@@ -37,8 +37,8 @@
      : 2 * RUN == TILE_H ? (column) >= TILE_W ? 1 : 0 \
                          : (int)((uint)(column) / TILE_W))
 
-/* The operands of one row of inputs for 16 pixels and 8 channels: its pairs of neighbouring
- * taps, and its last tap with that of the row below. */
+/* The operands of one row of inputs for 16 pixels and 8 channels: its pairs of neighbouring taps,
+ * and its last tap with the last tap of the row below. */
 struct RowOfInputs {
     uint4 pairs[MOST_PAIRS];
     uint4 column;

@@ -7,8 +7,8 @@
 #include "mma_warpgroups.h"
 
 #if EXPANDS
-/* Multiplies EXPAND_TILES tiles of pixels, of which `pixels` has the first inputs, by the channels
- * of EXPAND_PAIRS pairs. factors: the weights of the first pair's first step. */
+/* Multiplies EXPAND_TILES tiles of pixels by the channels of EXPAND_PAIRS pairs. `pixels` is the
+ * address of the first inputs. factors: the weights of the first pair's first step. */
 INLINE void multiply_inputs(float (&values)[EXPAND_TILES][2 * EXPAND_PAIRS][4], const REAL *pixels,
                             const uint4 *factors, uint lane)
 {

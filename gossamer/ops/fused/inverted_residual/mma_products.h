@@ -10,7 +10,7 @@
 /* Loads a step of 16 rows. first: the first element of the first row. */
 INLINE Pixels load_pixels(const REAL *first, int row, int step, uint lane)
 {
-    /* what differs by constants only is one address with constants beside it */
+    /* addresses that differ by constants only share one register, with the constants as offsets */
     uint address = (uint)__cvta_generic_to_shared(first)
                    + (lane % 16 * (uint)row + lane / 16 * WIDTH) * (uint)sizeof(REAL)
                    + (uint)step * (2 * WIDTH * (uint)sizeof(REAL));

@@ -60,7 +60,7 @@
 #define PROJECT_EPILOGUE(value, channel, index) /* applies the projection's epilogue */
 #endif
 #if !defined CONFIGURED && !defined CLUSTER
-#define CLUSTER 1 /* work-groups of a cluster, which take turns with the chunks of a tile */
+#define CLUSTER 1 /* work-groups of a cluster, which share the chunks of a tile round-robin */
 #endif
 #if !defined CONFIGURED && !defined GATHERS
 /* 1: the expansion reads windows of an image, each of GATHERED numbers, by filters of FILTER_H

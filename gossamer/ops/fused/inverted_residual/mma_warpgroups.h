@@ -76,9 +76,9 @@ INLINE void multiply_step(float (*sums)[4], const uint4 &pixels, ulong weights)
                                        weights + AT_ONCE * PAIR_WORDS);
 }
 
-/* Begins to multiply 16 pixels of a warp by PAIRS times 16 channels, STEPS steps of them.
- * first: the first element of the first of the pixels' rows; weights: the address of the first
- * step's, of which the next one's are STEP_PAIRS pairs behind. */
+/* Begins to multiply 16 pixels of a warp by PAIRS times 16 channels, STEPS steps of them. first:
+ * the first element of the first of the pixels' rows; weights: the address of the first step's
+ * weights; the weights of each next step lie STEP_PAIRS pairs further. */
 template <int PAIRS, int STEPS, int STEP_PAIRS>
 INLINE void multiply_steps(float (*sums)[4], const REAL *first, int row, uint weights, uint lane)
 {

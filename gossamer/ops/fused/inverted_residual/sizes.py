@@ -26,10 +26,11 @@ DEPTHS = {"fp16": 16, "tf32": 8, "fp32": 8}
 class BlockTile:
     """The work of a cluster of work-groups.
 
-    rows, columns: the outputs of the cluster. chunk: hidden channels that a work-group computes at
-    once, a multiple of 16. cluster: work-groups that take turns with the chunks. warps: warps of a
-    work-group. wgmma: 1 where four warps multiply together by wgmma (sm_90a), 0 where each does by
-    mma.
+    rows, columns: the outputs of the cluster.
+    chunk: hidden channels that a work-group computes at once, a multiple of 16.
+    cluster: work-groups that share the chunks round-robin.
+    warps: warps of a work-group.
+    wgmma: 1 where four warps multiply together by wgmma (sm_90a), 0 where each does by mma.
     """
 
     rows: int
@@ -42,8 +43,10 @@ class BlockTile:
 
 @dataclass(frozen=True)
 class BlockSizes:
-    """The sizes of a block that is divided into tiles, as they follow from both. precision: "fp32",
-    "tf32" or "fp16"."""
+    """The sizes of a block that is divided into tiles, as they follow from both.
+
+    precision: "fp32", "tf32" or "fp16".
+    """
 
     block: Block
     tile: BlockTile

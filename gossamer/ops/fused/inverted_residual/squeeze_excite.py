@@ -94,8 +94,8 @@ class SqueezeExcite(FusionAlgorithm):
 
 
 class _Workspace:
-    """Where in the workspace of a variant what is: the results of the depthwise convolution, the
-    sums of each channel over each tile, and the gates."""
+    """The places in a variant's workspace of the depthwise convolution's results, of the sums of
+    each channel over each tile, and of the gates."""
 
     def __init__(self, block: Block, variant: Variant, device: Device) -> None:
         tile, p = Tile.of(variant), block.depthwise

@@ -18,6 +18,8 @@ from gossamer.ops.fused.inverted_residual.expected import (
 from gossamer.ops.fused.inverted_residual.sizes import DEPTHS, ROWS, WARPGROUP_WARPS, BlockSizes
 from gossamer.ops.mma_precisions import CYCLES_OF_PRODUCT
 
+# How many sums fit the registers was found by compiling for sm_80, sm_90a and sm_100: with more the
+# compiler spills. On another architecture it may spill with fewer, and kernels are slower.
 _MOST_SUMS = 96
 """Sums of the projection that fit the registers of a work-item."""
 _MOST_EXCITED_SUMS = 48
@@ -39,8 +41,8 @@ _MOST_SUMS_BESIDE_ROWS = 56
 """Sums of an expansion and of the projection by wgmma beside which the registers of a work-item
 hold four rows of outputs of the depthwise convolution, where a multiprocessor has 16 warps."""
 _UNIT_BYTES, _RESERVED_BYTES = 233472, 1024
-"""Bytes of shared memory of a multiprocessor of sm_90a, and those that each work-group takes
-besides its own."""
+"""Bytes of shared memory of a multiprocessor of sm_90a, and bytes that the system reserves for each
+work-group."""
 _MOST_GRID = 65535
 """Work-groups that a grid may have along y and along z."""
 WARPS = (4, 8, 16)
@@ -48,6 +50,8 @@ _OUTPUTS_AT_ONCE = (1, 2, 4, 7, 8)
 _FEW_TAPS, _FEW_WARPS = 9, 8
 """Taps of a filter, and warps of a multiprocessor, up to which four rows of outputs are convolved
 at once."""
+# The cycles below hold for an H200. On another device only the order in which tiles are tried
+# follows from them.
 _LOADED = {"fp16": 4.0, "tf32": 4.0, "fp32": 16.0}
 """Cycles of a scheduler for loading a tile of 16 pixels, or the weights of 16 channels, for a step
 of input channels; in float32 with splitting each number."""
@@ -71,7 +75,7 @@ class BlockTiling(BlockSizes):
 
     @cached_property
     def row_tiles(self) -> int:
-        """Tiles of 16 pixels that hold what is under a tile's windows, with those that fill the
+        """Tiles of 16 pixels that hold the inputs under a tile's windows, and tiles that fill the
         last unit of an expansion."""
         of_unit = self.expand_tiles * self._warpgroup_warps
         return -(-self._windows // (ROWS * of_unit)) * of_unit
@@ -103,8 +107,8 @@ class BlockTiling(BlockSizes):
         return min(units, key=lambda unit: self._expand_cycles(*unit).alone)
 
     def _fits(self, tiles: int, pairs: int) -> bool:
-        """Returns whether the registers hold the sums of so many tiles of pixels and pairs of tiles
-        of channels of an expansion."""
+        """Returns whether the registers hold the sums of an expansion of `tiles` tiles of pixels by
+        `pairs` pairs of tiles of channels."""
         if self.precision == "fp32":
             several = self._windows > ROWS and self.tile.chunk // 16 >= self.tile.warps // 2
             fits = self.sums <= _MOST_SUMS_BESIDE and several
@@ -113,8 +117,8 @@ class BlockTiling(BlockSizes):
             8 * tiles * pairs + self.sums <= _MOST_SUMS_AT_ONCE[self.precision])
 
     def _fits_warpgroup(self, pairs: int) -> bool:
-        """Returns whether the registers hold the sums of so many pairs of tiles of channels of an
-        expansion by wgmma."""
+        """Returns whether the registers hold the sums of an expansion of `pairs` pairs of tiles of
+        channels by wgmma."""
         most = _WARPGROUP_SUMS[max(WARPS)] if self.tile.warps == max(WARPS) else math.inf
         return self._warpgroup_sums(pairs) <= most
 
@@ -213,7 +217,7 @@ class BlockTiling(BlockSizes):
     @property
     def rows_at_once(self) -> int:
         """Rows of outputs of which a warp has sums at once in the depthwise convolution by
-        products: more where there are few warps, which leave registers and hide little waiting."""
+        products: more with few warps, which leave registers free and hide little waiting."""
         warps = self.tile.warps * self.blocks_per_unit
         few = warps <= _FEW_WARPS or (
             self.tile.wgmma and warps <= max(WARPS)
@@ -238,8 +242,8 @@ class BlockTiling(BlockSizes):
                            units * (_ACCESS * loads + 2 * run))
 
     def _warpgroup_sums(self, pairs: int) -> int:
-        """Returns the sums of an expansion of so many pairs and of the projection by wgmma of a
-        work-item, and the registers that a large filter takes."""
+        """Returns the registers of a work-item that hold the sums of an expansion of `pairs` pairs,
+        of the projection by wgmma, and a large filter."""
         is_large = math.prod(self.block.depthwise.kernel) > _FEW_TAPS
         return self.sums + 8 * pairs + _LARGE_FILTER * is_large
 

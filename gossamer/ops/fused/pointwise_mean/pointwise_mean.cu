@@ -3,10 +3,10 @@
  * channel.
  *
  * A work-group computes OUT_PART channels of an image. Their weights are copied to shared memory
- * while the kernel before still runs. Its warps take turns with tiles of 16 pixels, of which each
- * lane loads its operands from memory: a quarter of LINE channels of pixels lane / 4 and
- * lane / 4 + 8. Four lanes thus read 64 neighbouring bytes of a pixel, which are the operands of two
- * products; the inputs of a product are in an order in which weights are read in the same way. */
+ * while the kernel before still runs. Its warps take tiles of 16 pixels round-robin. Each lane
+ * loads its operands from memory: a quarter of LINE channels of pixels lane / 4 and lane / 4 + 8.
+ * Four lanes thus read 64 neighbouring bytes of a pixel, which are the operands of two products;
+ * the inputs of a product are in an order in which weights are read in the same way. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define HALVES 1 /* 1: x, y and operands are 16-bit floats; 0: they are floats */

@@ -38,6 +38,8 @@ _MULTIPLE = 8
 """Number of which the input channels are a multiple, so that 16 bytes hold neighbouring ones."""
 _MOST_IMAGES = 65535
 """Work-groups that a grid may have along y."""
+# The rates below are rules of thumb for an H200. On another device only the order in which tiles
+# are tried follows from them.
 _LATENCY = 2500.0
 """Cycles in which a work-group begins, loads its first operands and adds up its means."""
 _FETCHED = 40.0

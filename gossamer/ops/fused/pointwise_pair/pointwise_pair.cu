@@ -1,5 +1,5 @@
-/* Two convolutions of single pixels, of which the second reads what the first one writes (sm_90a,
- * float16 with float32 sums). Each ends with its own epilogue, and the first one may add a tensor.
+/* Two 1x1 convolutions; the second one reads the result of the first (sm_90a, float16 with float32
+ * sums). Each ends with its own epilogue, and the first one may add a tensor.
  *
  *   wide[pixel, w] = first epilogue(sum over c of x[pixel, c] * first weight[w, c])
  *   y[pixel, m] = second epilogue(sum over w of wide[pixel, w] * second weight[m, w])
@@ -72,7 +72,7 @@ INLINE void wait_for_group(uint group)
     asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
 }
 
-/* A slot of several that are used in turn, and how often all were used. */
+/* A slot of a ring, and how often all slots were used. */
 struct Slot {
     int number;
     uint phase;

@@ -123,7 +123,7 @@ def _stages(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
     line 8 f + 2 q + j belongs to channel 8 q + 2 f + j, so that a lane of a product has 8
     neighbours."""
     first, second = (arrays[f"{part}.weight"][:, :, 0, 0] for part in (0, 1))
-    # axes: slice or part, block, quarter, fragment, side, then channels that are summed over
+    # axes: slice or part, block, lane % 4, fragment, value of a pair; then the channels of the sums
     ordered = first.reshape(-1, 2, 4, 4, 2, first.shape[1] // 8, 8).transpose(0, 5, 1, 3, 2, 4, 6)
     slices = len(ordered)
     parts = second.reshape(-1, 2, 4, 4, 2, slices, 8, 8).transpose(5, 0, 6, 1, 3, 2, 4, 7)

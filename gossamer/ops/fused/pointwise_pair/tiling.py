@@ -17,27 +17,34 @@ SLICE = 64
 WORK_GROUP_SIZE = 384
 _BARRIERS_BYTES = 1024
 _MOST_KEPT = 32
-"""Stages that may be kept, for each of which there are barriers."""
+"""The most stages whose weights are kept in shared memory; each has barriers."""
 _WEIGHT_SLOTS = (0, 3, 2, 4)
 _SLOTS = ((2, 6), (2, 4), (2, 3), (1, 4), (2, 2), (1, 3), (1, 2))
-"""Slots for inputs and for slices, of which the first that fit are taken: what is added comes from
-device memory, and more slots have more of it under way."""
+"""Numbers of slots for inputs and for slices; the first pair that fits is taken. The tensor that is
+added comes from device memory, and with more slots more of its copies are under way."""
 _OFFERED = 3
 
-# the rates below are assumed, not measured
+# The rates below are assumed for an H200, not measured. On any device only the order in which tiles
+# are tried follows from them.
 _BYTES_PER_MICROSECOND, _COPIED_PER_MICROSECOND = 4.0e6, 5.5e6
-"""Bytes that device memory moves, and those that all multiprocessors copy from the L2 cache."""
+"""Bytes in a microsecond: those that device memory moves, and those that all multiprocessors copy
+from the L2 cache."""
 _RATE = 0.7
 """Share of the tensor cores' rate that is reached."""
 _OF_SLICE = 1000
-"""Cycles of a slice of a tile that are not hidden: of its epilogue and barriers."""
+"""Cycles of the epilogue and the barriers of a slice, which nothing hides."""
 _START_CYCLES = 4000
+"""Cycles before the first product and after the last store."""
 
 
 @dataclass(frozen=True)
 class PairTile:
-    """A config. inputs: slots for the first layer's input. slots: slots for slices. weight_slots:
-    slots for the weights of slices; 0 where all are kept."""
+    """A config.
+
+    inputs: slots for the first layer's input.
+    slots: slots for slices.
+    weight_slots: slots for the weights of slices; 0 where all are kept.
+    """
 
     inputs: int
     slots: int
@@ -74,8 +81,8 @@ class PairTiling:
                 + (self.tile.weight_slots or self.slices) * self.stage_bytes)
 
     def groups(self, limits: Limits) -> int:
-        """Returns the number of work-groups: as many as run at once, with as many tiles each as
-        the others or one less."""
+        """Returns the number of work-groups: all run at once, and their numbers of tiles differ by
+        at most one."""
         waves = -(-self.tiles // limits.compute_units)
         return -(-self.tiles // waves)
 

@@ -1,4 +1,5 @@
-/* Products with matrices of signs, of which each reads the signs of the one before it, as one kernel.
+/* A chain of products with matrices of signs as one kernel: each product reads the signs of the one
+ * before it.
  *
  * A cluster of CLUSTER work-groups computes a row of all products. Each work-group has a part of each
  * product's columns, whose weights it copies to its shared memory while the kernel before this one
@@ -9,7 +10,7 @@
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define ITEMS 128 /* work-items of a work-group */
 #define CLUSTER 8 /* work-groups of a cluster */
-#define SIGNS 0 /* 1: x are floats, of which SIGN_EPILOGUE makes signs; 0: x are packed words */
+#define SIGNS 0 /* 1: x has floats; SIGN_EPILOGUE computes their signs; 0: x are packed words */
 #define INPUT uint /* type of x */
 #define WORD_BITS 32 /* bits of a word of x */
 #define OUTPUT float /* type of y */

@@ -1,5 +1,5 @@
-"""The algorithm popcount_chain computes products with matrices of signs, of which each reads the
-signs of the one before it, as one kernel of clusters of work-groups (sm_90).
+"""The algorithm popcount_chain computes a chain of products with matrices of signs as one kernel of
+clusters of work-groups (sm_90). Each product reads the signs of the one before it.
 
 A product of a single row takes less time than the start of a kernel, so that one kernel for all of
 them saves most of what they take apart. Words are compared as published for popcount: M.
@@ -49,7 +49,10 @@ _NEVER = 2**28
 
 @dataclass(frozen=True)
 class _Product:
-    """A product of a chain. part: number of its problem among the fusion's parts."""
+    """A product of a chain.
+
+    part: number of its problem among the fusion's parts.
+    """
 
     part: int
     problem: GemmProblem
@@ -104,8 +107,10 @@ class _Product:
 
 @dataclass(frozen=True)
 class _Chain:
-    """Products of which each reads the one before it. signs: what makes signs of floats before the
-    first one; None where it reads packed words."""
+    """Products of which each reads the one before it.
+
+    signs: what makes signs of floats before the first one; None where it reads packed words.
+    """
 
     signs: Expression | None
     products: tuple[_Product, ...]
@@ -172,8 +177,8 @@ class PopcountChain(FusionAlgorithm):
         chain = _chain(problem)
         assert isinstance(chain, _Chain)
         together = max(1, device.limits.compute_units // _CLUSTER)
-        turns = -(-max(1, chain.products[0].problem.rows) // together)
-        return 1.5 + turns * (0.6 * len(chain.products) + chain.shared_bytes(0) / 1e5)
+        waves = -(-max(1, chain.products[0].problem.rows) // together)
+        return 1.5 + waves * (0.6 * len(chain.products) + chain.shared_bytes(0) / 1e5)
 
     def prepare(self, weights: Weights, problem: FusionProblem, variant: Variant,
                 device: Device) -> State:

@@ -61,7 +61,7 @@ def by_lines(problem: Conv2dProblem, arrays: dict[str, np.ndarray], x: np.ndarra
     pieces = lines.reshape(groups, stages, -1, 8, 8, vector).astype(np.float64)
     eighth, piece = np.meshgrid(np.arange(8), np.arange(8), indexing="ij")
     pieces = pieces[:, :, :, eighth, piece ^ eighth].reshape(groups, stages, count, -1)
-    # and the order of channels: fragment, quarter, side
+    # and the order of channels: fragment, lane % 4, value of a pair
     ordered = pieces.reshape(groups, stages, -1, vector // 2, 4, 2, 8 * vector)
     rows = ordered.transpose(0, 2, 4, 3, 5, 1, 6).reshape(groups, count, -1)
     table = table_of_lines(problem, spec, precision, of_pieces=False)

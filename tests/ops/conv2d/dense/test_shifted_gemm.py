@@ -57,7 +57,7 @@ def by_places(problem: Conv2dProblem, arrays: dict[str, np.ndarray], x: np.ndarr
     line = padded.reshape(-1, problem.channels)
     packed = packed_stages(arrays, problem, tile).astype(np.float64)
     parts, slices, taps = packed.shape[:3]
-    # axes: part, slice, tap, chunk, block, fragment, quarter, side, value
+    # axes: part, slice, tap, chunk, block, fragment, lane % 4, value of a pair, value
     weight = packed.transpose(2, 1, 3, 8, 0, 4, 6, 5, 7).reshape(taps, slices * 32, parts * 64)
     count = problem.batch * places.image
     sums = np.zeros((count, parts * 64))

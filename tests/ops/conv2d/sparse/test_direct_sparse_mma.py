@@ -167,8 +167,8 @@ def test_columns_read_at_once_lie_in_different_banks() -> None:
     problem = Conv2dProblem(64, 128, 6, 6, 64, (3, 3), pads=(1, 1, 1, 1))
     weights = sparse_weights(problem, 0.1)
 
-    def turns(places: np.ndarray, kind: Kind) -> float:
-        """Returns the average turns of a read, which are as many as its most frequent class has."""
+    def passes(places: np.ndarray, kind: Kind) -> float:
+        """Returns the passes of a read on average: as many as its most frequent class has."""
         return float(np.mean([max(np.bincount(np.unique(read) % kind.apart))
                               for read in places.reshape(-1, kind.apart)]))
 
@@ -177,8 +177,8 @@ def test_columns_read_at_once_lie_in_different_banks() -> None:
             device = UploadRecorder()
             DirectSparseMma().prepare(Weights(weights, device), problem, variant, device)
             places = device.uploaded[1].reshape(-1)
-            in_any_order = turns(np.random.default_rng(0).permutation(places), kind)
-            assert turns(places, kind) - 1 < 0.3 * (in_any_order - 1), variant.config_text
+            in_any_order = passes(np.random.default_rng(0).permutation(places), kind)
+            assert passes(places, kind) - 1 < 0.3 * (in_any_order - 1), variant.config_text
 
 
 ON_A_GPU = [

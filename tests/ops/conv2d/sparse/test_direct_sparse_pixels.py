@@ -182,9 +182,9 @@ def test_columns_of_eight_are_in_banks_of_their_own() -> None:
         divided = PixelTiling(ALEXNET, shape_of(variant), variant.precision)
         if variant.precision == "tf32":
             offsets = offsets.reshape(-1, 4, 4).swapaxes(1, 2)
-        turns = [np.bincount(np.unique(loaded) // divided.piece_bytes % divided.banks).max()
+        passes = [np.bincount(np.unique(loaded) // divided.piece_bytes % divided.banks).max()
                  for loaded in offsets.reshape(-1, divided.banks)]
-        assert np.mean(turns) < 1.6, variant.config_text
+        assert np.mean(passes) < 1.6, variant.config_text
 
 
 def test_groups_get_long_and_short_blocks() -> None:

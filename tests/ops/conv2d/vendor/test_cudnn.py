@@ -23,13 +23,13 @@ from gossamer.ops.algorithm import PRECISIONS, Epilogue, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.vendor import cudnn, cudnn_graph
 from gossamer.ops.conv2d.vendor.cudnn import Cudnn
+from gossamer.ops.conv2d.vendor.cudnn_epilogue import Pointwise, pointwise
 from gossamer.ops.conv2d.vendor.cudnn_graph import (
     OPERAND,
     WEIGHT,
     CudnnForm,
     CudnnOffer,
     ExecutionPlan,
-    Pointwise,
     X,
 )
 from gossamer.ops.vendor import cudnn as cudnn_library
@@ -69,7 +69,7 @@ class TestPointwise:
         shapes = {"channel": (1, 3, 1, 1), "tensor": result.shape}
         operands = [rng.standard_normal(shapes[kind]) for kind in epilogue.operands]
         values = [result, *operands]
-        nodes = cudnn_graph.pointwise(epilogue)
+        nodes = pointwise(epilogue)
         assert nodes is not None
         for node in nodes:
             arguments = [values[index] for index in node.arguments]
@@ -79,7 +79,7 @@ class TestPointwise:
         np.testing.assert_allclose(values[-1] if nodes else result, expected, rtol=1e-12)
 
     def test_residual_is_added_before_the_bias(self) -> None:
-        assert cudnn_graph.pointwise(BIAS_RESIDUAL_RELU) == (
+        assert pointwise(BIAS_RESIDUAL_RELU) == (
             Pointwise("add", (0, 2)), Pointwise("add", (3, 1)), Pointwise("relu", (4,)))
 
     @pytest.mark.parametrize("epilogue", [
@@ -96,7 +96,7 @@ class TestPointwise:
     ], ids=["no node", "clip below 0", "clip at NaN", "no node for two", "operand unused",
             "last step unused", "function of a channel operand", "constant"])
     def test_epilogues_that_cudnn_has_no_nodes_for(self, epilogue: Epilogue) -> None:
-        assert cudnn_graph.pointwise(epilogue) is None
+        assert pointwise(epilogue) is None
 
 
 def test_workspaces_are_read_from_the_message_of_the_frontend() -> None:

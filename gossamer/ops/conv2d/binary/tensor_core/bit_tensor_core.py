@@ -19,7 +19,8 @@ from gossamer.ops.conv2d.binary.form import alphas, binary_form
 from gossamer.ops.conv2d.binary.layer import BinaryLayer, words_are_whole
 from gossamer.ops.conv2d.binary.packing import words_of_a_group
 from gossamer.ops.conv2d.binary.tensor_core.tables import LARGEST_DISTANCE
-from gossamer.ops.conv2d.binary.tensor_core.tiles import Tile, fitting_tiles, tile_of
+from gossamer.ops.conv2d.binary.tensor_core.tile import Tile
+from gossamer.ops.conv2d.binary.tensor_core.tiles import fitting_tiles, tile_of
 from gossamer.ops.conv2d.binary.thresholds import packed_thresholds
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.epilogue import (
@@ -36,7 +37,8 @@ _WORD_BITS = (64, 32)
 _HALVES = 8
 """16-bit floats that are read and written at once: 16 bytes."""
 _CYCLES_PER_MICROSECOND = 1750
-"""Clock rate of the GPU on which the estimates of times were made."""
+"""Clock rate of the multiprocessors of an H200 under load, to whose times the estimates of tiles.py
+were fitted. On another device only the order in which tiles are tried follows from them."""
 
 
 class BitTensorCore(Algorithm):
@@ -73,10 +75,10 @@ def reason_not_bit_tensor_core(layer: BinaryLayer, device: Device) -> str | None
         return reason
     if (reason := cannot_compile(problem, device)) is not None:
         return reason
-    sides = (problem.height + problem.pads[0] + problem.pads[2],
-             problem.width + problem.pads[1] + problem.pads[3])
-    if max(sides) >= LARGEST_DISTANCE:
-        return f"its image has {max(sides)} rows or columns, {LARGEST_DISTANCE - 1} at most"
+    padded_sizes = (problem.height + problem.pads[0] + problem.pads[2],
+                    problem.width + problem.pads[1] + problem.pads[3])
+    if max(padded_sizes) >= LARGEST_DISTANCE:
+        return f"its image has {max(padded_sizes)} rows or columns, {LARGEST_DISTANCE - 1} at most"
     channels = problem.channels // problem.groups
     if problem.groups > 1 and channels % min(_WORD_BITS):
         return (f"a group has {channels} channels: the channels of each group must fill words "
@@ -87,8 +89,8 @@ def reason_not_bit_tensor_core(layer: BinaryLayer, device: Device) -> str | None
 
 
 def tiles_and_words(layer: BinaryLayer, device: Device) -> Iterator[tuple[Tile, int]]:
-    """Yields tiles and the bits of the words that they read, for each size of words the tile first
-    that is expected to be fastest."""
+    """Yields tiles with the number of bits of the words that they read; for each size of words, in
+    the order of the expected times."""
     problem = layer.convolution
     for word_bits in _WORD_BITS:
         # no word has channels of several groups
@@ -101,14 +103,14 @@ def tiles_and_words(layer: BinaryLayer, device: Device) -> Iterator[tuple[Tile, 
 
 
 def output_layouts(layer: BinaryLayer, word_bits: int) -> tuple[str, ...]:
-    """Returns the layouts of the output, of which the last is packed where the result is a sign."""
+    """Returns the layouts of the output. The last one is packed where the result is a sign."""
     packs = layer.form.output is not None and words_are_whole(layer.convolution, word_bits)
     return ("NHWC", "NCHW", f"packed{word_bits}") if packs else ("NHWC", "NCHW")
 
 
 def with_float16(layer: BinaryLayer, variant: Variant) -> Iterator[Variant]:
-    """Yields a variant, and where it reads or writes floats in NHWC the same with 16-bit floats,
-    unless these would round what is known to be integers."""
+    """Yields a variant. Where it reads or writes floats in NHWC, also yields the same variant with
+    16-bit floats, unless these would round values that are known to be integers."""
     yield variant
     problem = layer.convolution
     floats = _floats_of(variant)

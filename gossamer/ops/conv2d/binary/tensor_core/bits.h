@@ -1,5 +1,5 @@
-/* What the kernels for bit tensor cores share: how inputs come into shared memory and registers,
- * and how sums become outputs.
+/* How inputs come into shared memory and registers in the kernels for bit tensor cores. How sums
+ * become outputs is in results.h.
  *
  * The products are those of ones: a product of two bits is 1 where both are. A step is 256 bits of
  * the inner product, WORDS words of a pixel's window. With inputs of one bit, whose ones count as
@@ -9,8 +9,8 @@
  *
  * The window of x has zeros outside of the image, so the first two terms need nothing there. With
  * inputs of two bits a word is multiplied twice, first where x is 1 by the weights that are 1, and
- * then where x is -1 by those that are -1: these products agree, all others of numbers that differ
- * from 0 disagree, and the sum is
+ * then where x is -1 by those that are -1: the ones of both products are the pairs that agree; all
+ * other pairs of numbers that differ from 0 disagree. The sum is
  *
  *     2 agreeing - (how many of x differ from 0).
  *
@@ -21,23 +21,11 @@
 #if !defined CONFIGURED && !defined WORD_BITS
 #define WORD_BITS 64 /* bits of a word, 32 or 64 */
 #define PLANES 1 /* 1 for inputs of -1 and 1, 2 where a first word says which inputs are not 0 */
-#define OUTPUT_PLANES 1 /* the same of packed outputs; 0 where there are none */
-#define FLOATS 0 /* 1: floats are written; of both, the packed output is the second result */
-#define THRESHOLDS 1 /* 1: integers stand in for the epilogue */
-#define HALVES 0 /* 1: the floats, and the operands of the epilogue, are 16-bit floats */
-/* channels whose floats are read and written at once: 8 of 16-bit floats, 4 of others whose
- * channels lie side by side in memory in multiples of 4, else 1 */
-#define VECTOR 1
 #define AT_ONCE 3 /* steps that a warp multiplies between two barriers */
-#define CONSTANT_CLASSES 6 /* classes of pixels whose constants are kept in shared memory, or 0 */
-#endif
-#if !defined CONFIGURED && !defined EXCHANGES
-#define EXCHANGES 0 /* 1: floats are read and written in shared memory (exchange.h) */
 #endif
 
 #include "dialect/common.h"
 #include "ptx/cp_async.h"
-#include "ops/epilogue.h"
 
 #define WORDS (256 / WORD_BITS)
 #define WORD_BYTES (WORD_BITS / 8)
@@ -45,7 +33,6 @@
 #define PLACE_BYTES (WORD_BYTES * PLANES)
 /* A line has one word of each pixel of a tile; the next line begins 8 banks further on. */
 #define LINE_BYTES(pixels) ((pixels) * PLACE_BYTES + 32)
-#define FOLDED (THRESHOLDS && OUTPUT_PLANES == 1)
 
 /* Starts an asynchronous copy of a word of each plane, or of zeros where size is 0. */
 INLINE void copy_word(uint target, const uchar *source, int size)
@@ -81,9 +68,9 @@ INLINE Window window_of(const Source &source, const Position &position)
     return {line * source.width + column, row, column};
 }
 
-/* Starts the copy of one word of a window. A tap has the distance of the word's number from the
- * window's first, and in 16 bits each the rows and the columns from its first; a tap behind the
- * last has a row that is outside of any image. */
+/* Starts the copy of one word of a window. tap.x is the distance of the word's number from the
+ * window's first word; tap.y has the distance in rows (upper 16 bits) and in columns (lower ones)
+ * from the window's first pixel. Taps behind the last one have a row outside of any image. */
 [[maybe_unused]] INLINE void copy_tap(uint target, const Source &source, const Window &window, const int2 &tap)
 {
     bool inside = ((uint)(window.row + (tap.y >> 16)) < (uint)source.height)
@@ -108,9 +95,9 @@ INLINE int counted_in(const Operand &operand)
     return ones;
 }
 
-/* Loads a lane's part of a pixel's step. `words` is the address of the pixel in the line of the
- * word that the lane holds: word number lane % 4, of which it has both halves, or with 32 bits
- * also the word four lines below. */
+/* Loads a lane's part of a pixel's step. `words` is the address of the pixel in the line of word
+ * number lane % 4. The lane holds both halves of that word; words of 32 bits are one half each, and
+ * it also holds the word four lines below. */
 INLINE Operand load_operand(const uchar *words, int line_bytes)
 {
     Operand operand;
@@ -139,283 +126,4 @@ INLINE Operand load_operand(const uchar *words, int line_bytes)
     operand.high[1] = high & ~operand.high[0];
 #endif
     return operand;
-}
-
-#if HALVES
-#define STORED HALF
-#else
-#define STORED float
-#endif
-
-/* The outputs, and what makes them of sums. classes: of the output's rows, then of its columns. */
-struct Target {
-    STORED *y;
-    uchar *packed;
-    const int *thresholds;
-    const float *alphas;
-    const int *classes;
-    int out_channels, out_words, rows, columns, column_classes;
-    int stride_n, stride_c, stride_h, stride_w;
-};
-
-/* Returns the number of the float of a channel of a pixel. */
-[[maybe_unused]] INLINE int float_of(const Target &target, const Position &position, int channel)
-{
-    return position.image * target.stride_n + position.row * target.stride_h
-           + position.column * target.stride_w + channel * target.stride_c;
-}
-
-/* The place of an output pixel: the number of its first word, and the class of pixels that have the
- * same taps inside of the image. */
-struct Place {
-    int word, pixel_class;
-};
-
-INLINE Place place_of(const Target &target, const Position &at)
-{
-    int word = (at.image * target.out_words * target.rows + at.row) * target.columns + at.column;
-    return {word, target.classes[at.row] * target.column_classes
-                       + target.classes[target.rows + at.column]};
-}
-
-/* The bits of COUNT channels whose results are the other way round. */
-template <int COUNT> struct Flips {
-    uint words[COUNT > 32 ? COUNT / 32 : 1];
-};
-
-template <int COUNT> INLINE Flips<COUNT> flips_of(const uchar *flips, int in_tiles)
-{
-    Flips<COUNT> found = {};
-#if FOLDED
-    const uchar *first = flips + in_tiles / 8;
-    UNROLL for (int part = 0; part < CEIL_DIV(COUNT, 32); part++)
-        found.words[part] = COUNT >= 32   ? ((const uint *)first)[part]
-                            : COUNT == 16 ? *(const unsigned short *)first
-                                          : *first;
-#endif
-    return found;
-}
-
-#define FOUR_OF(array, first) \
-    MAKE4((float)array[first], (float)array[first + 1], (float)array[first + 2], \
-          (float)array[first + 3])
-#define SET_FOUR(array, first, four) \
-    array[first] = four.x, array[first + 1] = four.y, array[first + 2] = four.z, \
-    array[first + 3] = four.w;
-
-/* What is voted on, and the epilogue of VECTOR results, which may set second ones. */
-#if FLOATS && OUTPUT_PLANES && VECTOR == 8
-#define VOTED seconds
-#define APPLY_EPILOGUE(results, seconds, channel, index)                                        \
-    float4 lower = FOUR_OF(results, 0), upper = FOUR_OF(results, 4), second_lower, second_upper; \
-    float seconds[8];                                                                           \
-    EPILOGUE2_8(lower, upper, second_lower, second_upper, channel, index)                       \
-    SET_FOUR(results, 0, lower)                                                                 \
-    SET_FOUR(results, 4, upper)                                                                 \
-    SET_FOUR(seconds, 0, second_lower)                                                          \
-    SET_FOUR(seconds, 4, second_upper)
-#elif FLOATS && OUTPUT_PLANES && VECTOR == 4
-#define VOTED seconds
-#define APPLY_EPILOGUE(results, seconds, channel, index)   \
-    float4 four = FOUR_OF(results, 0), other;              \
-    float seconds[4];                                      \
-    EPILOGUE2_4(four, other, channel, index)               \
-    SET_FOUR(results, 0, four)                             \
-    SET_FOUR(seconds, 0, other)
-#elif FLOATS && OUTPUT_PLANES
-#define VOTED seconds
-#define APPLY_EPILOGUE(results, seconds, channel, index) \
-    float seconds[1];                                    \
-    EPILOGUE2(results[0], seconds[0], channel, index)
-#elif VECTOR == 8
-#define VOTED results
-#define APPLY_EPILOGUE(results, seconds, channel, index)            \
-    float4 lower = FOUR_OF(results, 0), upper = FOUR_OF(results, 4); \
-    EPILOGUE8(lower, upper, channel, index)                         \
-    SET_FOUR(results, 0, lower)                                     \
-    SET_FOUR(results, 4, upper)
-#elif VECTOR == 4
-#define VOTED results
-#define APPLY_EPILOGUE(results, seconds, channel, index) \
-    float4 four = FOUR_OF(results, 0);                   \
-    EPILOGUE4(four, channel, index)                      \
-    SET_FOUR(results, 0, four)
-#else
-#define VOTED results
-#define APPLY_EPILOGUE(results, seconds, channel, index) EPILOGUE(results[0], channel, index)
-#endif
-
-/* The words of 32 bits that hold COUNT channels, or the one that holds fewer. */
-template <int COUNT> struct Words {
-    static constexpr int PARTS = COUNT > 32 ? COUNT / 32 : 1;
-    uint parts[PARTS];
-};
-
-#if FOLDED
-/* Returns 1 where 2 ones - counted is larger than `largest`, in the lowest bit below those of
- * word. */
-INLINE uint with_sign(uint word, int largest, int counted, int ones)
-{
-    return word << 1 | (uint)(largest + counted - 2 * ones) >> 31;
-}
-
-/* Returns the signs of COUNT channels of PIXELS pixels. Each bit of a word waits for the one before
- * it, so the words are made side by side. */
-template <int PIXELS, int COUNT>
-INLINE void signs_of(Words<COUNT> (&words)[PIXELS], const int (&ones)[PIXELS][COUNT],
-                     const int (&counted)[PIXELS], const int *const (&constants)[PIXELS])
-{
-    constexpr int PARTS = Words<COUNT>::PARTS, LENGTH = COUNT / PARTS;
-    UNROLL for (int first = LENGTH - 4; first >= 0; first -= 4) {
-        int4 largest[PIXELS][PARTS];
-        UNROLL for (int i = 0; i < PIXELS; i++)
-            UNROLL for (int part = 0; part < PARTS; part++)
-                largest[i][part] = *(const int4 *)(constants[i] + part * LENGTH + first);
-#define NEXT_SIGN(lane, number)                                                       \
-    UNROLL for (int i = 0; i < PIXELS; i++)                                           \
-        UNROLL for (int part = 0; part < PARTS; part++)                               \
-            words[i].parts[part] = with_sign(words[i].parts[part], largest[i][part].lane, \
-                                             counted[i], ones[i][part * LENGTH + first + number]);
-        NEXT_SIGN(w, 3)
-        NEXT_SIGN(z, 2)
-        NEXT_SIGN(y, 1)
-        NEXT_SIGN(x, 0)
-#undef NEXT_SIGN
-    }
-}
-#endif
-
-#if OUTPUT_PLANES
-/* Writes the words of COUNT channels of a pixel, which begin at `channel`; those of plane 0 say
- * with two planes which results are 1, those of plane 1 which are not 0. */
-template <int COUNT>
-INLINE void store_words(const Words<COUNT> *words, const Target &target, const Place &place,
-                        int channel, int end)
-{
-    constexpr int PARTS = Words<COUNT>::PARTS;
-    int word = channel / WORD_BITS;
-    /* the last group's words have zeros beyond its channels */
-    if (word < target.out_words && (channel < end || end == target.out_channels)) {
-        uchar *y = target.packed
-                   + ((INT64)place.word + word * (target.rows * target.columns)) * OUTPUT_PLANES
-                         * WORD_BYTES + channel % WORD_BITS / 8;
-        UNROLL for (int plane = 0; plane < OUTPUT_PLANES; plane++) {
-            const uint (&bits)[PARTS] = words[OUTPUT_PLANES - 1 - plane].parts;
-            uchar *own = y + plane * WORD_BYTES;
-            if (COUNT == 64 && WORD_BITS == 64)
-                *(uint2 *)own = uint2{bits[0], bits[PARTS - 1]};
-            else if (COUNT == 64) {
-                *(uint *)own = bits[0];
-                if (word + 1 < target.out_words
-                    && (channel + 32 < end || end == target.out_channels))
-                    *(uint *)(own + (INT64)(target.rows * target.columns) * OUTPUT_PLANES
-                                        * WORD_BYTES) = bits[PARTS - 1];
-            } else if (COUNT == 32)
-                *(uint *)own = bits[0];
-            else if (COUNT == 16)
-                *(unsigned short *)own = (unsigned short)bits[0];
-            else
-                *own = (uchar)bits[0];
-        }
-    }
-}
-#endif
-
-#if !FOLDED
-/* Writes COUNT consecutive channels of PIXELS pixels that are no single bits; see
- * write_channels. What is loaded for a channel serves all pixels, so that those that do not
- * exist are computed, too. */
-template <int PIXELS, int COUNT>
-INLINE void write_results(const int (&ones)[PIXELS][COUNT], const int (&counted)[PIXELS],
-                          const Target &target, const Place (&places)[PIXELS],
-                          const int (&floats)[PIXELS], const bool (&exists)[PIXELS],
-                          const int *const (&constants)[PIXELS], int channel,
-                          int end EPILOGUE_PARAMETERS)
-{
-    [[maybe_unused]] Words<COUNT> words[PIXELS][2] = {};
-    UNROLL for (int first = 0; first < COUNT; first += VECTOR) {
-        if (channel + first < end) {
-            int own = channel + first;
-            UNROLL for (int pixel = 0; pixel < PIXELS; pixel++) {
-                [[maybe_unused]] int own_index = floats[pixel] + first * target.stride_c;
-                int sums[VECTOR];
-                UNROLL for (int i = 0; i < VECTOR; i++)
-                    sums[i] = (3 - PLANES) * (2 * ones[pixel][first + i] - counted[pixel])
-                              + constants[pixel][first + i];
-#if THRESHOLDS
-                int results[VECTOR];
-                UNROLL for (int i = 0; i < VECTOR; i++) {
-                    const int *thresholds = target.thresholds + own + i;
-                    results[i] = ((sums[i] >= thresholds[0])
-                                  + (sums[i] >= thresholds[target.out_channels]) - 1)
-                                 * thresholds[2 * target.out_channels];
-                }
-#else
-                float results[VECTOR];
-#if VECTOR == 1
-                results[0] = (float)sums[0] * target.alphas[own];
-#else
-                UNROLL for (int i = 0; i < VECTOR; i += 4) {
-                    float4 alphas = LOAD4(target.alphas + own + i);
-                    results[i] = (float)sums[i] * alphas.x;
-                    results[i + 1] = (float)sums[i + 1] * alphas.y;
-                    results[i + 2] = (float)sums[i + 2] * alphas.z;
-                    results[i + 3] = (float)sums[i + 3] * alphas.w;
-                }
-#endif
-                APPLY_EPILOGUE(results, seconds, own, own_index)
-#endif
-#if OUTPUT_PLANES
-                UNROLL for (int i = 0; i < VECTOR; i++) {
-                    words[pixel][0].parts[first / 32] |= (uint)(VOTED[i] > 0) << (first + i) % 32;
-                    words[pixel][1].parts[first / 32] |= (uint)(VOTED[i] != 0) << (first + i) % 32;
-                }
-#endif
-#if FLOATS
-                if (exists[pixel]) {
-#if VECTOR == 8
-                    STORE_HALF8(target.y, own_index, FOUR_OF(results, 0), FOUR_OF(results, 4));
-#elif VECTOR == 4
-                    STORE4(target.y + own_index, FOUR_OF(results, 0));
-#else
-                    target.y[own_index] = (float)results[0];
-#endif
-                }
-#endif
-            }
-        }
-    }
-#if OUTPUT_PLANES
-    UNROLL for (int pixel = 0; pixel < PIXELS; pixel++)
-        if (exists[pixel])
-            store_words(words[pixel], target, places[pixel], channel, end);
-#endif
-}
-#endif
-
-/* Writes COUNT consecutive channels of PIXELS pixels: 8, 16, 32 or 64, the first of which is a
- * multiple of COUNT. ones: the pixels' sums of products. constants: for each of the channels
- * what is added to the sum; where FOLDED the largest 2 ones - counted that gives a 0. channel:
- * number of the first of the channels. end: end of the channels of its group. floats: for each
- * pixel the number of the first channel's float. exists: which pixels there are. */
-template <int PIXELS, int COUNT>
-INLINE void write_channels(const int (&ones)[PIXELS][COUNT], const int (&counted)[PIXELS],
-                           const Target &target, const Place (&places)[PIXELS],
-                           const int (&floats)[PIXELS], const bool (&exists)[PIXELS],
-                           const int *const (&constants)[PIXELS], const Flips<COUNT> &flips,
-                           int channel, int end EPILOGUE_PARAMETERS)
-{
-#if FOLDED
-    Words<COUNT> words[PIXELS] = {};
-    signs_of(words, ones, counted, constants);
-    UNROLL for (int i = 0; i < PIXELS; i++) {
-        UNROLL for (int part = 0; part < Words<COUNT>::PARTS; part++)
-            words[i].parts[part] ^= flips.words[part];
-        if (exists[i])
-            store_words(words + i, target, places[i], channel, end);
-    }
-#else
-    write_results(ones, counted, target, places, floats, exists, constants, channel,
-                  end EPILOGUE_ARGUMENTS);
-#endif
 }

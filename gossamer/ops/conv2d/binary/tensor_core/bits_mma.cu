@@ -21,6 +21,7 @@
 #include "ptx/cp_async.h"
 #include "ops/epilogue.h"
 #include "bits.h"
+#include "results.h"
 
 #define TILE_P (WARPS_P * TILES_P * 16)
 #define TILE_C (WARPS_C * TILES_C * 8)

@@ -1,15 +1,15 @@
 /* Convolution of signs on bit tensor cores: products of warpgroups (wgmma), which read the weights
  * from shared memory.
  *
- * A work-group keeps the weights of TILE_C channels in shared memory, for the whole inner
- * product. Each of its WARPGROUPS takes tiles of 64 output pixels, counted through all images,
- * one after the other and apart from the others: while one writes its results another
- * multiplies. It copies the words of its windows into its own STAGES parts of shared memory, of
- * AT_ONCE steps each, and goes on with those of its next tile while it still computes; with
- * COPIERS, two warps for each warpgroup do nothing but copy. With HALO, which needs COPIERS,
- * each of the STAGES holds all inputs of a tile (halo.h). Channels are ordered so that a lane
- * has TILE_C / 4 consecutive ones of a pixel: it packs the words of the output alone. With
- * EXCHANGES a warp reads and writes floats through shared memory (exchange.h). */
+ * A work-group keeps the weights of TILE_C channels in shared memory, for the whole inner product.
+ * Each of its WARPGROUPS takes tiles of 64 output pixels, counted through all images, one after the
+ * other. Warpgroups do not wait for each other: while one writes its results another multiplies. It
+ * copies the words of its windows into its own STAGES parts of shared memory, of AT_ONCE steps
+ * each, and goes on with those of its next tile while it still computes; with COPIERS, two warps
+ * for each warpgroup do nothing but copy. With HALO, which needs COPIERS, each of the STAGES holds
+ * all inputs of a tile (halo.h). Channels are ordered so that a lane has TILE_C / 4 consecutive
+ * ones of a pixel: it packs the words of the output alone. With EXCHANGES a warp reads and writes
+ * floats through shared memory (exchange.h). */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define TILE_C 64 /* channels of a work-group: 64, 128 or 256 */
@@ -27,6 +27,8 @@
 #include "ptx/wgmma.h"
 #include "ops/epilogue.h"
 #include "bits.h"
+#include "results.h"
+#include "wgmma_bits.h"
 #include "halo.h"
 #include "exchange.h"
 
@@ -42,91 +44,17 @@
 /* Lines of which a work-item copies one at a time, and the taps that it loads at once. */
 #define LINES_AT_ONCE (COPIERS ? 1 : 2)
 #define TAPS (LINES / LINES_AT_ONCE % 6 == 0 ? 6 : WORDS / 2)
-/* Warps that copy need fewer registers than those that multiply 256 channels, who take theirs. */
+/* Producer warps, which copy, need fewer registers than warps that multiply 256 channels, and give
+ * them up to these (setmaxnreg). */
 #define MOVES_REGISTERS (COPIERS && TILE_C == 256)
-/* The weights of a step: of each plane, the lower and then the upper half of the step. */
-#define PLANE_BYTES (TILE_C * 32)
-#define STEP_BYTES (PLANES * PLANE_BYTES)
-#define SUMS (TILE_C / 2)
 #define CHANNELS_OF_LANE (TILE_C / 4)
 /* The constants of a lane's channels begin in banks of their own. */
 #define CONSTANT_PITCH (CHANNELS_OF_LANE + 4)
 #define CONSTANT_BYTES (CONSTANT_CLASSES * 4 * CONSTANT_PITCH * 4)
 
-#define SUMS8(n)                                                                    \
-    "+r"(sums[n]), "+r"(sums[n + 1]), "+r"(sums[n + 2]), "+r"(sums[n + 3]),         \
-        "+r"(sums[n + 4]), "+r"(sums[n + 5]), "+r"(sums[n + 6]), "+r"(sums[n + 7])
-#define SUMS32(n) SUMS8(n), SUMS8(n + 8), SUMS8(n + 16), SUMS8(n + 24)
-
-/* wgmma.mma_async.k256: starts the multiplication of 64 pixels by TILE_C channels over 256
- * bits; adds the ones to sums, or sets sums to them. Of each 8 channels a lane holds 2 (lane %
- * 4) and the next, of pixels lane / 4 and lane / 4 + 8 of its warp's 16. */
-INLINE void wgmma_bits(int (&sums)[SUMS], uint upper_low, uint lower_low, uint upper_high,
-                       uint lower_high, ulong weights, int adds)
-{
-#if TILE_C == 256
-    asm volatile("{ .reg .pred p; setp.ne.b32 p, %133, 0; "
-                 "wgmma.mma_async.sync.aligned.m64n256k256.s32.b1.b1.and.popc {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-                 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
-                 "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
-                 "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
-                 "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "
-                 "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
-                 "}, {%128, %129, %130, %131}, %132, p; }"
-                 : SUMS32(0), SUMS32(32), SUMS32(64), SUMS32(96)
-                 : "r"(upper_low), "r"(lower_low), "r"(upper_high), "r"(lower_high),
-                   "l"(weights), "r"(adds));
-#elif TILE_C == 128
-    asm volatile("{ .reg .pred p; setp.ne.b32 p, %69, 0; "
-                 "wgmma.mma_async.sync.aligned.m64n128k256.s32.b1.b1.and.popc {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-                 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-                 "}, {%64, %65, %66, %67}, %68, p; }"
-                 : SUMS32(0), SUMS32(32)
-                 : "r"(upper_low), "r"(lower_low), "r"(upper_high), "r"(lower_high),
-                   "l"(weights), "r"(adds));
-#else
-    asm volatile("{ .reg .pred p; setp.ne.b32 p, %37, 0; "
-                 "wgmma.mma_async.sync.aligned.m64n64k256.s32.b1.b1.and.popc {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-                 "}, {%32, %33, %34, %35}, %36, p; }"
-                 : SUMS32(0)
-                 : "r"(upper_low), "r"(lower_low), "r"(upper_high), "r"(lower_high),
-                   "l"(weights), "r"(adds));
-#endif
-}
-
-/* Returns the matrix descriptor of weights: 8 channels x 128 bits at a time, of which those of
- * the next channels follow after 128 bytes and those of the next bits after TILE_C * 16. */
-INLINE ulong matrix_descriptor(uint address)
-{
-    return (ulong)(address >> 4) | (ulong)TILE_C << 16 | (ulong)(128 >> 4) << 32;
-}
-
-/* Starts to multiply the steps of a phase, as one group of wgmma. upper, lower: the operands of both of
- * the lane's pixels. weights: the address of those of phase 0, at which the sums begin. */
-INLINE void multiply_steps(int (&sums)[SUMS], const Operand (&upper)[AT_ONCE],
-                           const Operand (&lower)[AT_ONCE], uint weights, int phase)
-{
-    wgmma_fence();
-    UNROLL for (int step = 0; step < AT_ONCE; step++)
-        UNROLL for (int plane = 0; plane < PLANES; plane++)
-            wgmma_bits(sums, upper[step].low[plane], lower[step].low[plane],
-                       upper[step].high[plane], lower[step].high[plane],
-                       matrix_descriptor(weights + (phase * AT_ONCE + step) * STEP_BYTES
-                                         + plane * PLANE_BYTES),
-                       phase + step + plane > 0);
-    wgmma_commit_group();
-}
-
-/* Initialises the barriers for the weights of each phase, and starts the copies of these. all_full: the
- * barriers of the warpgroups' stages, of which the full ones wait for the copiers. */
+/* Initialises the barriers for the weights of each phase, and starts the copies of these. all_full:
+ * the barriers of the warpgroups' stages, which say that a stage is full or empty; the producer
+ * warps arrive at the full ones. */
 INLINE void start_weights(uint held, const uchar *weights, ulong *barriers,
                           [[maybe_unused]] ulong *all_full, int phases)
 {
@@ -149,8 +77,9 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
     const float *RESTRICT alphas, const int *RESTRICT classes, STORED *RESTRICT y,
     uchar *RESTRICT packed, int pixels, int phases, DIVISOR(out_pixels), DIVISOR(out_width),
     DIVISOR(tiles_c), int in_words, int group_words, int height, int width,
-    int stride_y, int stride_x, int pad_top, int pad_left, int group_channels, int tile_channels, int out_channels, int out_words, int column_classes,
-    int stride_n, int stride_c, int stride_h, int stride_w EPILOGUE_PARAMETERS)
+    int stride_y, int stride_x, int pad_top, int pad_left, int group_channels, int tile_channels,
+    int out_channels, int out_words, int column_classes, int stride_n, int stride_c, int stride_h,
+    int stride_w EPILOGUE_PARAMETERS)
 {
     DYNAMIC_SHARED(uint4, pool)
 #if HALO
@@ -188,11 +117,9 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
         start_weights(held, weights + (INT64)tile_c * weight_bytes, barriers, all_full, phases);
     for (int number = LOCAL_ID(0); number < phases * LINES; number += THREADS)
         own_taps[number] = taps[number];
-#if CONSTANT_CLASSES
     for (int number = LOCAL_ID(0); number < CONSTANT_CLASSES * TILE_C; number += THREADS)
         own_constants[number / CHANNELS_OF_LANE * CONSTANT_PITCH + number % CHANNELS_OF_LANE] =
             constants[number / TILE_C * tile_channels + tile_c * TILE_C + number % TILE_C];
-#endif
     BARRIER();
     pdl_wait();
 
@@ -238,12 +165,10 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
                              some[i]);
             }
         }
-#if COPIERS
-        /* arrives when this work-item's copies have */
-        cp_async_mbarrier_arrive(full + next_stage);
-#else
-        cp_async_commit_group();
-#endif
+        if constexpr (COPIERS)
+            cp_async_mbarrier_arrive(full + next_stage); /* when this work-item has copied */
+        else
+            cp_async_commit_group();
         next_stage = next_stage + 1 < STAGES ? next_stage + 1 : 0;
         if (++next_phase == phases) {
             next_phase = 0;
@@ -251,11 +176,9 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
         }
     };
 #endif
-#if COPIERS
     if (copies) {
-#if MOVES_REGISTERS
-        setmaxnreg_dec<40>();
-#endif
+        if constexpr (MOVES_REGISTERS)
+            setmaxnreg_dec<40>();
         int parity = 1;
         while (next_pixel - item % TILE_P < pixels) {
             mbarrier_wait_parity(empty + next_stage, parity);
@@ -263,14 +186,13 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
             copy_inputs();
         }
         cp_async_wait_all();
-    } else {
-#if MOVES_REGISTERS
+        return;
+    }
+    if constexpr (MOVES_REGISTERS)
         setmaxnreg_inc<232>();
-#endif
-#else
-    for (int number = 0; number < STAGES - 1; number++)
-        copy_inputs();
-#endif
+    if constexpr (!COPIERS)
+        for (int number = 0; number < STAGES - 1; number++)
+            copy_inputs();
 
 #if EXCHANGES
     STORED *results = (STORED *)(exchanged + lane / 4 * EXCHANGED_ROW + lane % 4 * LANE_PITCH);
@@ -315,16 +237,14 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
         }
         Operand upper[2][AT_ONCE], lower[2][AT_ONCE];
         auto multiply_phase = [&](int phase, int buffer) {
-#if HALO
-            if (phase == 0)
-                mbarrier_wait_parity(full + stage, parity_of_full);
-#elif COPIERS
-            mbarrier_wait_parity(full + stage, parity_of_full);
-#else
-            cp_async_wait_group<STAGES - 2>();
-            /* this phase's words have arrived, and no warp reads the stage that is replaced */
-            asm volatile("bar.sync %0, 128;" ::"r"(warpgroup + 1) : "memory");
-#endif
+            if constexpr (COPIERS) {
+                if (!HALO || phase == 0)
+                    mbarrier_wait_parity(full + stage, parity_of_full);
+            } else {
+                cp_async_wait_group<STAGES - 2>();
+                /* this phase's words have arrived, and no warp reads the stage that is replaced */
+                asm volatile("bar.sync %0, 128;" ::"r"(warpgroup + 1) : "memory");
+            }
 #if HALO
             const uchar *halo = ring + stage * STAGE_BYTES;
             UNROLL for (int step = 0; step < AT_ONCE; step++) {
@@ -344,8 +264,8 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
             if (is_first)
                 mbarrier_wait_parity(barriers + phase, 0);
             multiply_steps(sums, upper[buffer], lower[buffer], held, phase);
-#if COPIERS
             bool is_last = !HALO || phase == phases - 1;
+#if COPIERS
             if (is_last)
                 mbarrier_arrive(empty + stage);
             parity_of_full ^= is_last && stage == STAGES - 1;
@@ -356,10 +276,11 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
                 counted[0] += counted_in(upper[buffer][step]);
                 counted[1] += counted_in(lower[buffer][step]);
             }
-            /* the operands of the phase before may be replaced; with two planes the compiler keeps
-             * no multiplication running while others' operands are computed */
+            /* the operands of the phase before may be replaced from here on. With two
+             * planes the compiler lets no multiplication run while it computes further
+             * operands, so all are waited for */
             wgmma_wait_group<PLANES == 1>();
-            if (!HALO || phase == phases - 1)
+            if (is_last)
                 stage = stage + 1 < STAGES ? stage + 1 : 0;
         };
         for (int phase = 0; phase < phases; phase += 2) {
@@ -383,12 +304,10 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
 #else
             floats[half] = float_of(target, position_of(exists[half] ? pixel : 0), channel);
 #endif
-#if CONSTANT_CLASSES
-            added[half] = own_constants
-                          + (places[half].pixel_class * 4 + lane % 4) * CONSTANT_PITCH;
-#else
-            added[half] = constants + places[half].pixel_class * tile_channels + in_tiles;
-#endif
+            int pixel_class = places[half].pixel_class;
+            added[half] = CONSTANT_CLASSES
+                              ? own_constants + (pixel_class * 4 + lane % 4) * CONSTANT_PITCH
+                              : constants + pixel_class * tile_channels + in_tiles;
             UNROLL for (int n = 0; n < CHANNELS_OF_LANE; n++)
                 own[half][n] = sums[n / 2 * 4 + half * 2 + n % 2];
         }
@@ -411,14 +330,10 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
 #endif
 #endif
     }
-#if !COPIERS
-    cp_async_wait_group<0>();
-#endif
+    if constexpr (!COPIERS)
+        cp_async_wait_group<0>();
     /* no work-group ends before the weights that it asked for have arrived */
     if (is_first)
         _Pragma("unroll 1") for (int phase = 0; phase < phases; phase++)
             mbarrier_wait_parity(barriers + phase, 0);
-#if COPIERS
-    }
-#endif
 }

@@ -21,7 +21,7 @@
 #define TILE_C 64 /* channels of a work-group: 64, 128 or 256 */
 #endif
 
-#include "bits.h"
+#include "results.h"
 
 #if EXCHANGES
 #define LANE_BYTES (TILE_C / 4 * (int)sizeof(STORED))

@@ -42,8 +42,9 @@ INLINE int corner_of(const Source &source, const Position &position, const Windo
     return (position.image * source.height + window.row) * source.width + window.column;
 }
 
-/* Starts the copies of every so many pixels of a halo. position: that of the tile's first output
- * pixel, none of whose pixels lies in an image before its own. images: number of images. */
+/* Starts a work-item's copies of a halo: of its pixels `first`, `first + step` and so on. position:
+ * the position of the tile's first output pixel; no pixel of the halo lies in an image before that
+ * pixel's own. images: number of images. */
 INLINE void copy_halo(uint target, const Source &source, const Position &position, int group_words,
                       int images, int first, int step)
 {

@@ -31,12 +31,13 @@ _NEVER = 2**28
 class Tables:
     """The tables of a layer for words of `word_bits` bits.
 
-    unit: channels of a unit, which one warp or, for wgmma, one warpgroup computes. Channel
-    quarter * (unit / 4) + 2 * i + e of a unit is column 8 * i + 2 * quarter + e of its products, as
-    a lane with number `quarter` of its four has the columns 2 * quarter and the next of each 8.
-    units: units of a group of channels. together: units of a work-group, whose weights lie side by
-    side in each step. steps: steps of 256 bits of an inner product, with those added at the end
-    that make it a multiple of what a work-group takes at once.
+    unit: channels of a unit, which one warp or, for wgmma, one warpgroup computes. Channel quarter
+    * (unit / 4) + 2 * i + e of a unit is column 8 * i + 2 * quarter + e of its products, as a lane
+    with number `quarter` of its four has the columns 2 * quarter and the next of each 8.
+    units: units of a group of channels.
+    together: units of a work-group, whose weights lie side by side in each step.
+    steps: steps of 256 bits of an inner product, with those added at the end that make it a
+    multiple of what a work-group takes at once.
     by_registers: whether lanes load weights from memory in the order of mma.sync's operands; else
     the tensor cores read them, in 8 x 128 bits at a time.
     """
@@ -84,9 +85,9 @@ class Tables:
                               f"{self.steps} steps", pack)
 
     def halo_taps(self, weights: Weights, line_bytes: int, place_bytes: int) -> Buffer:
-        """Returns for each word of a window its distance in bytes from the first one in a halo,
-        whose lines take so many, and the number of its tap, as int32 of shape (words, 2). Words
-        that are added at the end have a tap that is outside of any image."""
+        """Returns for each word of a window its distance in bytes from the first one in a halo, and
+        the number of its tap, as int32 of shape (words, 2). Words that are added at the end have a
+        tap that is outside of any image."""
         def pack(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
             problem = self.problem
             table = np.zeros((self.steps * STEP_BITS // self.word_bits, 2), np.int32)
@@ -130,9 +131,9 @@ class Tables:
         return pairs.transpose(0, 7, 1, 6, 3, 2, 5, 8, 4, 9)
 
     def constants(self, weights: Weights, with_thresholds: bool) -> Buffer:
-        """Returns for each class of pixels and each channel of the units what is added to the sum,
-        int32 of shape (classes, channels). With thresholds it returns the largest number of ones,
-        less those counted, whose result is -1 or, where the direction is -1, 1."""
+        """Returns the numbers that are added to sums, for each class of pixels and each channel of
+        the units, as int32 of shape (classes, channels). With thresholds it returns the largest
+        number of ones, less those counted, whose result is -1 or, where the direction is -1, 1."""
         def pack(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
             problem = self.problem
             rows, columns = _taps_inside(problem)[:2]
@@ -165,7 +166,7 @@ class Tables:
 
     def classes(self, weights: Weights) -> Buffer:
         """Returns the class of each row and then of each column of the output, in int32; a pixel's
-        class is that of its row times `column_classes` plus that of its column."""
+        class is the class of its row times `column_classes`, plus the class of its column."""
         def pack(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
             of_row, of_column = _taps_inside(self.problem)[2:]
             classes = np.concatenate([of_row, of_column]).astype(np.int32)
@@ -199,8 +200,8 @@ def is_uniform(layer: BinaryLayer) -> bool:
 
 
 def pixel_classes(layer: BinaryLayer) -> int:
-    """Returns the number of classes of output pixels, of which each has the same taps inside of the
-    image; 1 where that makes no difference."""
+    """Returns the number of classes of output pixels. The windows of a class have the same taps
+    inside of the image; 1 where that makes no difference."""
     if is_uniform(layer):
         return 1
     rows, columns = _taps_inside(layer.convolution)[:2]
@@ -209,13 +210,13 @@ def pixel_classes(layer: BinaryLayer) -> int:
 
 @lru_cache(maxsize=256)
 def halo_pixels(problem: Conv2dProblem, tile: int) -> int:
-    """Returns the number of input pixels from the first to the last one under the windows of any
-    tile of so many output pixels, counted through rows and images; 0 where a window begins before
-    that of an earlier output pixel."""
+    """Returns the number of input pixels from the first to the last one under the windows of a
+    tile, at most, counted through rows and images; 0 where a window begins before the window of an
+    earlier output pixel."""
     rows = np.arange(problem.out_height) * problem.stride[0] * problem.width
     columns = np.arange(problem.out_width) * problem.stride[1]
     plane = problem.height * problem.width
-    # after so many images a tile begins with an image again
+    # after this number of images a tile begins with an image again
     period = tile // math.gcd(tile, len(rows) * len(columns))
     images = np.arange(min(problem.batch, period + 1)) * plane
     corners = np.add.outer(np.add.outer(images, rows), columns).reshape(-1)

@@ -1,10 +1,9 @@
-"""The sizes of tiles on bit tensor cores."""
+"""The tiles on bit tensor cores, by mma and by wgmma, and the time that each takes."""
 
 from __future__ import annotations
 
-import abc
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -18,144 +17,11 @@ from gossamer.ops.conv2d.binary.tensor_core.tables import (
     STEP_BITS,
     Tables,
     halo_pixels,
-    pixel_classes,
 )
-from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.conv2d.binary.tensor_core.tile import Tile, input_bytes
 from gossamer.ops.weights import Weights
 
 _FOLDER = Path(__file__).parent
-_MOST_CONSTANT_BYTES = 12 * 1024
-"""Bytes of shared memory that the constants of a work-group's channels may take."""
-_STATIC_BYTES = 2048
-"""Bytes of shared memory that are left to the system and to the kernels' small arrays."""
-
-
-class Tile(abc.ABC):
-    """The work of a work-group.
-
-    instruction: name of the tensor cores' instruction. path: the kernel's file, whose name without
-    the suffix is its function. architectures: those that it is built for.
-    """
-
-    instruction: ClassVar[str]
-    path: ClassVar[Path]
-    architectures: ClassVar[tuple[str, str]]
-    blocks_per_unit: int
-
-    @property
-    @abc.abstractmethod
-    def channels(self) -> int:
-        """Output channels of a work-group."""
-
-    @property
-    @abc.abstractmethod
-    def work_group(self) -> int:
-        """Work-items of a work-group."""
-
-    @property
-    @abc.abstractmethod
-    def lane_channels(self) -> int:
-        """Consecutive output channels of a pixel that a lane has."""
-
-    @property
-    @abc.abstractmethod
-    def parts(self) -> int:
-        """Number of warps that share the steps of an inner product."""
-
-    @abc.abstractmethod
-    def tables(self, layer: BinaryLayer, word_bits: int) -> Tables:
-        """Returns the tables of a layer."""
-
-    def at_once(self, layer: BinaryLayer, word_bits: int) -> int:
-        """Returns the number of steps that a warp multiplies between two barriers: few barriers,
-        and few steps that are added to fill the last."""
-        steps = -(-steps_of(layer.convolution, word_bits) // self.parts)
-        return min((4, 3, 2, 1) if self.parts == 1 else (1,),
-                   key=lambda count: -(-steps // count) * (count + 1))
-
-    def phases(self, layer: BinaryLayer, word_bits: int) -> int:
-        """Returns the number of times that a work-group multiplies for an inner product."""
-        return -(-steps_of(layer.convolution, word_bits)
-                 // (self.parts * self.at_once(layer, word_bits)))
-
-    @abc.abstractmethod
-    def pixel_groups(self, layer: BinaryLayer, limits: Limits) -> int:
-        """Returns the number of work-groups that share the output pixels."""
-
-    @abc.abstractmethod
-    def shared_bytes(self, layer: BinaryLayer, word_bits: int) -> int:
-        """Returns the bytes of dynamic shared memory of a work-group."""
-
-    @abc.abstractmethod
-    def bit_cycles(self, layer: BinaryLayer, word_bits: int, limits: Limits) -> float:
-        """Returns the estimated cycles of a launch that reads and writes bits alone, with constants
-        fitted to an H200's times."""
-
-    def expected_cycles(self, layer: BinaryLayer, word_bits: int, limits: Limits) -> float:
-        """Returns the estimated cycles of a launch."""
-        return (self.bit_cycles(layer, word_bits, limits)
-                + self.float_cycles(layer, word_bits, limits))
-
-    def macros(self, layer: BinaryLayer) -> dict[str, int]:
-        """Returns macros of a layer that only this tile's kernel has."""
-        return {}
-
-    def taps(self, layer: BinaryLayer, word_bits: int, weights: Weights) -> Buffer:
-        """Returns where the words of a window lie."""
-        return self.tables(layer, word_bits).taps(weights)
-
-    @property
-    def config(self) -> tuple[tuple[str, int | str], ...]:
-        """The config of the tile's variants."""
-        return (("instruction", self.instruction),
-                *((size.name, getattr(self, size.name))
-                  for size in fields(self)))  # type: ignore[arg-type]
-
-    def channel_tiles(self, layer: BinaryLayer) -> int:
-        """Returns the number of tiles of a group's channels, which cover whole words of outputs."""
-        of_group = layer.convolution.out_channels // layer.convolution.groups
-        if layer.convolution.groups == 1:
-            of_group = -(-of_group // 64) * 64
-        return -(-of_group // self.channels)
-
-    def constant_classes(self, layer: BinaryLayer) -> int:
-        """Returns the number of classes of pixels if their constants are to be kept in shared
-        memory, else 0."""
-        classes = pixel_classes(layer)
-        return classes if classes * self.channels * 4 <= _MOST_CONSTANT_BYTES else 0
-
-    def most_shared_bytes(self, limits: Limits) -> int:
-        """Returns the bytes of dynamic shared memory that a work-group may take, if a device is to
-        hold as many at once as it should."""
-        return limits.shared_bytes_opt_in // self.blocks_per_unit - _STATIC_BYTES
-
-    def fits(self, layer: BinaryLayer, word_bits: int, limits: Limits) -> bool:
-        """Returns whether a device has the instruction and room for as many work-groups as it is to
-        hold at once."""
-        most = self.most_shared_bytes(limits)
-        if self.instruction == "mma":
-            most -= self.constant_classes(layer) * self.channels * 4
-        return ((limits.wgmma if self.instruction == "wgmma" else limits.mma)
-                and self.shared_bytes(layer, word_bits) <= most)
-
-    def exchange_bytes(self, layer: BinaryLayer, word_bits: int, float_bytes: int,
-                       limits: Limits) -> int:
-        """Returns the bytes of shared memory through which warps exchange floats of so many bytes
-        in NHWC, 0 where they do not or where a device has no room for it."""
-        return 0
-
-    def float_cycles(self, layer: BinaryLayer, word_bits: int, limits: Limits) -> float:
-        """Returns the estimated cycles in which floats are read and written, the smallest that may
-        be and in NHWC. Where lanes access their own floats, a multiprocessor moves fewer bytes a
-        cycle the further these are apart."""
-        problem = layer.convolution
-        writes = layer.has_two_results or layer.form.output is None
-        float_bytes = 4 if layer.rounds_integers(writes) else 2
-        size = (len(problem.inputs) - 1 + writes) * problem.outputs[0].size * float_bytes
-        bytes_a_cycle = 16.0
-        if not self.exchange_bytes(layer, word_bits, float_bytes, limits):
-            bytes_a_cycle /= 1 + self.lane_channels * float_bytes / 80
-        return size / max(1, limits.compute_units) / bytes_a_cycle
 
 
 @dataclass(frozen=True)
@@ -163,8 +29,10 @@ class MmaTile(Tile):
     """The work of a work-group whose warps multiply by mma.sync.
 
     warps_p, warps_c, warps_k: warps along the output pixels, the output channels and the inner
-    product. tiles_p: tiles of 16 pixels of a warp. tiles_c: tiles of 8 channels of a warp, an even
-    number. stages: parts of shared memory, each of which holds some steps of each warp.
+    product.
+    tiles_p: tiles of 16 pixels of a warp.
+    tiles_c: tiles of 8 channels of a warp, an even number.
+    stages: parts of shared memory, each of which holds some steps of each warp.
     blocks_per_unit: work-groups that a multiprocessor is to hold at once.
     """
 
@@ -212,7 +80,7 @@ class MmaTile(Tile):
     def shared_bytes(self, layer: BinaryLayer, word_bits: int) -> int:
         weights = layer.form.planes * self.channels * STEP_BITS // 8
         steps = self.warps_k * self.at_once(layer, word_bits)
-        stage = steps * (_input_bytes(layer, word_bits, self.pixels) + weights)
+        stage = steps * (input_bytes(layer, word_bits, self.pixels) + weights)
         sums = (self.warps_k - 1) * self.pixels * self.channels * 4
         return max(self.stages * stage, sums)
 
@@ -238,11 +106,13 @@ class WgmmaTile(Tile):
     """The work of a work-group whose warpgroups multiply by wgmma, with all weights of its channels
     in shared memory.
 
-    tile_c: output channels of a work-group. warpgroups: warpgroups that multiply, which take tiles
-    of 64 output pixels in turn. copiers: 1 where two more warps for each of them copy the inputs, 0
-    where they do so themselves. stages: parts of shared memory of a warpgroup, each of which holds
-    some steps. blocks_per_unit: work-groups that a multiprocessor is to hold at once. halo: 1 where
-    each of these parts holds all inputs of a tile instead, copied once for all taps.
+    tile_c: output channels of a work-group.
+    warpgroups: warpgroups that multiply, which take tiles of 64 output pixels in turn.
+    copiers: 1 where each warpgroup has two producer warps that copy its inputs, 0 where it copies
+    them itself.
+    stages: parts of shared memory of a warpgroup, each of which holds some steps.
+    blocks_per_unit: work-groups that a multiprocessor is to hold at once.
+    halo: 1 where each stage holds all inputs of a tile instead, copied once for all taps.
     """
 
     instruction = "wgmma"
@@ -288,7 +158,7 @@ class WgmmaTile(Tile):
         at_once, phases = self.at_once(layer, word_bits), self.phases(layer, word_bits)
         weights = layer.form.planes * self.tile_c * STEP_BITS // 8
         taps = STEP_BITS // word_bits * 8
-        inputs = at_once * _input_bytes(layer, word_bits, self.pixels)
+        inputs = at_once * input_bytes(layer, word_bits, self.pixels)
         if self.halo:
             inputs = words_of_a_group(layer.convolution, word_bits) * self.halo_line(
                 layer, word_bits)
@@ -306,7 +176,8 @@ class WgmmaTile(Tile):
         return needed if has_room else 0
 
     def halo_line(self, layer: BinaryLayer, word_bits: int) -> int:
-        """Returns the bytes of a word of each pixel of a halo, with those that separate lines."""
+        """Returns the bytes of one line of a halo: a word of each of its pixels, and the gap to the
+        next line."""
         pixels = halo_pixels(layer.convolution, self.pixels)
         return -(-pixels * layer.form.planes * word_bits // 8 // 128) * 128 + 32
 
@@ -375,12 +246,13 @@ MMA_TILES = (
     MmaTile(1, 1, 8, 1, 4, 3, 2),
     MmaTile(1, 1, 16, 1, 4, 2, 1),
 )
-"""Large tiles for large layers, and small ones whose warps share the inner product, for layers of
-which a device can hold all at once."""
+"""Large tiles for large layers, and small ones whose warps share the inner product, for layers all
+of whose work-groups run at once. WGMMA_TILES and these were chosen by times on an H200; on every
+device each tile that fits may be measured."""
 
 
 def fitting_tiles(layer: BinaryLayer, word_bits: int, limits: Limits) -> list[Tile]:
-    """Returns the tiles that a device has room for, that expected to be fastest first."""
+    """Returns the tiles that a device has room for, in the order of their expected times."""
     tiles: list[Tile] = [tile for tile in (*WGMMA_TILES, *MMA_TILES)
                          if tile.fits(layer, word_bits, limits)]
     if layer.convolution.outputs[0].size == 0:
@@ -393,16 +265,3 @@ def tile_of(variant: Variant) -> Tile:
     (_, instruction), *sizes = variant.config
     kind = WgmmaTile if instruction == "wgmma" else MmaTile
     return kind(**{key: int(value) for key, value in sizes})
-
-
-def steps_of(problem: Conv2dProblem, word_bits: int) -> int:
-    """Returns the number of steps of 256 bits of an inner product."""
-    words = words_of_a_group(problem, word_bits) * problem.kernel[0] * problem.kernel[1]
-    return -(-words * word_bits // STEP_BITS)
-
-
-def _input_bytes(layer: BinaryLayer, word_bits: int, pixels: int) -> int:
-    """Returns the bytes of shared memory of a step's words: lines of a word of each pixel, which
-    begin 8 banks apart."""
-    planes = layer.form.planes
-    return STEP_BITS // word_bits * (pixels * word_bits // 8 * planes + 32)

@@ -1,16 +1,17 @@
 /* A convolution of few input channels on tensor cores in float16 with float32 sums, such as the
- * first of a network, which reads the image as it comes: float32 in NCHW, or what callers give, such
- * as bytes in NHWC, of which it makes the image's numbers (ops/image.h). y is float16, NHWC.
+ * first of a network, which reads the image as it comes: float32 in NCHW, or the tensor that
+ * callers give, such as bytes in NHWC, from which it computes the image's numbers (ops/image.h). y
+ * is float16, NHWC.
  *
  * A work-group computes TILE_H by TILE_W outputs of OUT_PART output channels. It copies the pixels
  * under their windows to shared memory as float16, with zeros outside of the image: lines of PITCH
- * numbers, of which those of the channels of a row follow one another. So the window of an output
- * is LINES lines that begin PITCH numbers after one another.
+ * numbers; the lines of a row's channels follow one another. So the window of an output is LINES
+ * lines that begin PITCH numbers after one another.
  *
  * A row of the left operand is the window of an output, its lines filled to ROW_WIDTH numbers. A
  * lane loads two neighbours at once, and clears what is beyond the window. With an odd stride every
- * other window begins at an odd number, so that shared memory has all numbers a second time, one
- * place before.
+ * other window begins at an odd number. Shared memory then has a second copy of all numbers,
+ * shifted by one.
  *
  * The columns of the right operand are output channels. Those of GROUP_TILES neighbouring tiles are
  * in an order in which a lane holds neighbouring channels of a pixel and stores them at once. */

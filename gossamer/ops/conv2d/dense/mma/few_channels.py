@@ -21,14 +21,17 @@ from gossamer.ops.weights import Weights
 
 _SOURCE = Path(__file__).with_name("few_channels.cu")
 _SHAPES = ((8, 16), (4, 16), (8, 32), (4, 32), (16, 16))
-"""Rows and columns of outputs of a work-group, the columns a multiple of 16."""
+"""Rows and columns of outputs of a work-group, the columns a multiple of 16. They are tried in this
+order, whatever the device, which is a rule of thumb."""
 _MOST_CHANNELS = 4
 _MOST_DEPTH = 192
-"""Numbers of a window whose lines are filled, beyond which reading the image again costs little."""
+"""The most numbers of a window with filled lines, a rule of thumb: for larger windows an image that
+was converted before costs little more to read."""
 _MOST_PART = 64
 """Output channels whose sums fit the registers of a work-group."""
 _MOST_SHARED = 40 * 1024
-"""Bytes of shared memory without asking for more than every device has."""
+"""The most bytes of shared memory of a work-group: every device has as many without a request for
+more."""
 _MOST_GRID = 65535
 """Work-groups that a grid may have along y and along z."""
 _WARPS = 4
@@ -82,8 +85,11 @@ class FewChannelsMma(Algorithm):
 
     def launches(self, weights: Weights, problem: Conv2dProblem, variant: Variant, device: Device,
                  image: Mapping[str, object], given: Sequence[Argument]) -> list[Launch]:
-        """Returns the launch, or none where there is nothing to compute. image: the macros of the
-        image. given: the arguments of what makes its numbers."""
+        """Returns the launch, or none where there is nothing to compute.
+
+        image: the macros of the image.
+        given: arguments of the arithmetic that computes the image's numbers.
+        """
         if variant.outputs[0].size == 0:
             return []
         rows, columns = variant["rows"], variant["columns"]
@@ -110,12 +116,13 @@ class FewChannelsMma(Algorithm):
 
 
 def _row_width(problem: Conv2dProblem) -> int:
-    """Returns to how many numbers a line of a window is filled: a power of 2 from 2 on."""
+    """Returns the numbers of a line of a window with the zeros that fill it: a power of 2, at least
+    2."""
     return max(2, 1 << (problem.kernel[1] - 1).bit_length())
 
 
 def _depth(problem: Conv2dProblem) -> int:
-    """Returns the numbers of a window whose lines are filled."""
+    """Returns the numbers of a window with filled lines."""
     return problem.channels * problem.kernel[0] * _row_width(problem)
 
 
@@ -125,13 +132,15 @@ def _steps(problem: Conv2dProblem) -> int:
 
 
 def _group(problem: Conv2dProblem) -> int:
-    """Returns the output channels whose columns share an order: up to 8 for each of four lanes."""
+    """Returns the output channels of a group, whose columns are permuted so that a lane has
+    neighbours: up to 8 for each of four lanes."""
     return next(count for count in (32, 16, 8) if problem.out_channels % count == 0)
 
 
 def _parts(problem: Conv2dProblem) -> list[int]:
-    """Returns how many output channels a work-group may compute, the most first: all, where its
-    sums fit the registers, as else each reads the image again; and half as many, for few images."""
+    """Returns the numbers of output channels that a work-group may compute: all of them, where
+    their sums fit the registers, since every further work-group reads the image again; and half of
+    them, for few images."""
     group = _group(problem)
     fitting = [count for count in range(group, _MOST_PART + 1, group)
                if problem.out_channels % count == 0]

@@ -208,7 +208,7 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
 
     /* Stages of the first tile whose weights, which no kernel writes, are copied before the kernel
      * waits for the one that writes x. */
-    [[maybe_unused]] int early_stages = stop - start < LEAD ? stop - start : LEAD;
+    int early_stages = KEEPS_WEIGHTS ? 0 : (stop - start < LEAD ? stop - start : LEAD);
 
     /* Copies the next stage, of this tile or of the next one. */
     int copied_tile = start < stop ? first_tile : tiles, copied_stage = start, copied_slot = 0;
@@ -241,10 +241,9 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
     if (warp >= WARPS) {
         setmaxnreg_dec<COPIER_REGISTERS>();
         find_lines(first_tile);
-#if KEEPS_WEIGHTS
-        _Pragma("unroll 1") for (int stage = start; stage < stop; stage++)
-            copy_weights(slots + SLOTS * SLOT_BYTES + (stage - start) * (TILE_M * LINE), stage);
-#else
+        if constexpr (KEEPS_WEIGHTS)
+            _Pragma("unroll 1") for (int stage = start; stage < stop; stage++)
+                copy_weights(slots + SLOTS * SLOT_BYTES + (stage - start) * (TILE_M * LINE), stage);
         auto start_weights = [&](int slot, int stage) {
             int lines = weight_lines - copied_m < TILE_M ? weight_lines - copied_m : TILE_M;
             mbarrier_arrive_expect_tx(arrived + slot, lines * LINE);
@@ -255,7 +254,6 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
         if (copier == 0)
             for (int ahead = 0; ahead < early_stages; ahead++)
                 start_weights(ahead, start + ahead);
-#endif
         pdl_wait();
         uint phase = 0;
         while (copied_tile < tiles) {
@@ -263,16 +261,12 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
                 mbarrier_wait_parity(released + copied_slot, phase - 1);
             ulong *barrier = arrived + copied_slot;
             if (copier == 0) {
-#if KEEPS_WEIGHTS
-                mbarrier_arrive(barrier);
-#else
                 if (early_stages > 0)
                     early_stages--;
-                else if (copied_stage < stop)
+                else if (!KEEPS_WEIGHTS && copied_stage < stop)
                     start_weights(copied_slot, copied_stage);
                 else
                     mbarrier_arrive(barrier);
-#endif
             }
             copy_stage();
             cp_async_mbarrier_arrive(barrier);
@@ -295,8 +289,8 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
 #endif
 
     /* Stores the sums of one pixel for VECTOR adjacent output channels. staged: index in shared
-     * memory of the staged operand for the first of them. Only the store is conditional: what is
-     * loaded for other sums need not wait for a branch. */
+     * memory of the staged operand for the first of them. Only the store is conditional: loads
+     * for other sums need not wait for a branch. */
     auto store = [&](float (&values)[VECTOR], int pixel, int m, [[maybe_unused]] int staged) {
 #if STAGED
         const REAL *STAGED_OPERAND = (const REAL *)memory;
@@ -328,9 +322,7 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
     };
 
     int slot = 0;
-#if KEEPS_WEIGHTS
-    uint kept = slots + SLOTS * SLOT_BYTES;
-#endif
+    [[maybe_unused]] uint kept = slots + SLOTS * SLOT_BYTES;
 #if WGMMA
     uint phase = 0; /* how often all slots were used */
     auto release = [&](int slot) {
@@ -340,13 +332,11 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
     };
 #else
     find_lines(first_tile);
-#if KEEPS_WEIGHTS
-    _Pragma("unroll 1") for (int stage = start; stage < stop; stage++)
-        copy_weights(kept + (stage - start) * (TILE_M * LINE), stage);
-#else
+    if constexpr (KEEPS_WEIGHTS)
+        _Pragma("unroll 1") for (int stage = start; stage < stop; stage++)
+            copy_weights(kept + (stage - start) * (TILE_M * LINE), stage);
     _Pragma("unroll 1") for (int ahead = 0; ahead < early_stages; ahead++)
         copy_weights(slots + ahead * SLOT_BYTES + TILE_P * LINE, start + ahead);
-#endif
     pdl_wait();
     _Pragma("unroll 1") for (int ahead = 0; ahead < LEAD; ahead++)
         copy_ahead();
@@ -355,11 +345,8 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
         float sums[FRAGMENTS_P][FRAGMENTS_M][4] = {};
         for (int stage = start; stage < stop; stage++) {
             uint lines = slots + slot * SLOT_BYTES;
-#if KEEPS_WEIGHTS
-            uint weights = kept + (stage - start) * (TILE_M * LINE);
-#else
-            uint weights = lines + TILE_P * LINE;
-#endif
+            uint weights = KEEPS_WEIGHTS ? kept + (stage - start) * (TILE_M * LINE)
+                                         : lines + TILE_P * LINE;
 #if WGMMA
             mbarrier_wait_parity(arrived + slot, phase);
             fence_proxy_async();
@@ -438,9 +425,8 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
                 store(values, first_pixel + set / (WARPS_M * BLOCKS) * 8 + (int)lane / 4,
                       first_m + set % (WARPS_M * BLOCKS) * 4 * VECTOR + (int)lane % 4 * VECTOR, 0);
         }
-#if CLUSTER == 1
-        BARRIER();
-#endif
+        if constexpr (CLUSTER == 1)
+            BARRIER();
 #endif
     }
 }

@@ -11,11 +11,12 @@
  * cores.
  *
  * WARPS_P x WARPS_M warps share a tile. WARPS_K warps, and the CLUSTER work-groups of a cluster,
- * share the K range of a tile and add up their sums at the end, which is for few pixels. With
- * WGMMA, WARPS_M and WARPS_K are 1, and COPIERS work-items more do nothing but copy.
+ * share the K range of a tile and add up their sums at the end (slice-K, split-K), which is for few
+ * pixels. With WGMMA, WARPS_M and WARPS_K are 1, and COPIERS further work-items, four producer
+ * warps, do nothing but copy.
  *
- * The four lanes of a row of sums have 4 * VECTOR output channels, a block, and a lane's are
- * adjacent in memory: the lines of a block are in the order that makes them so.
+ * The four lanes of a row of sums have a block of 4 * VECTOR output channels. The lines of a block
+ * are in such an order that the channels of one lane are adjacent in memory.
  *
  * HALVES, KEEPS_WEIGHTS and STAGED are those of implicit_gemm.cu. */
 
@@ -70,8 +71,8 @@
 #define HOLDERS (CLUSTER * WARPS_K)
 #define SUMS (TILE_P / 8 * WARPS_M * BLOCKS) /* sets of sums, each of 8 pixels and a block */
 #define SHARE CEIL_DIV(SUMS, CLUSTER)
-/* The staged operand has OPERAND_STAGES stages of OPERAND_ROWS rows, one for each pixel, and a row
- * has OPERAND_PIECES pieces, of which each lies at OPERAND_PLACE. */
+/* The staged operand has OPERAND_STAGES stages of OPERAND_ROWS rows, one for each pixel. A row has
+ * OPERAND_PIECES pieces; OPERAND_PLACE says where each lies. */
 #define OPERAND_PIECES (TILE_M / VECTOR)
 #define OPERAND_FITS(stages) (TILE_P / (stages) * OPERAND_PIECES * 16 <= SLOT_BYTES)
 #define OPERAND_STAGES (STAGED ? OPERAND_FITS(1) ? 1 : OPERAND_FITS(2) ? 2 : 4 : 0)

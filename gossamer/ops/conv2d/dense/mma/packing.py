@@ -1,7 +1,7 @@
 """Packs weights, and makes the tables of K, for convolutions as matrix products on tensor cores.
 
-K is the axis over which the product sums: the taps (r, s) of a window with the input channels of a
-group each. Eight pieces of 16 bytes along K make a line.
+K is the axis over which the product sums: for each tap (r, s) of a window, the input channels of a
+group. Eight pieces of 16 bytes along K make a line.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ _OUTSIDE = 0x7fff
 
 
 def vector_of(precision: str) -> int:
-    """Returns the values of a piece."""
+    """Returns the number of values in a piece of 16 bytes."""
     return 8 if precision == "fp16" else 4
 
 
 def stages_of(problem: Conv2dProblem, precision: str) -> int:
-    """Returns the lines along K."""
+    """Returns the number of stages: lines of 128 bytes along K."""
     return -(-problem.depth // (PIECES * vector_of(precision)))
 
 
 def lines_of(problem: Conv2dProblem, precision: str) -> int:
-    """Returns the lines of a stage: the output channels of a group, rounded up to whole blocks."""
+    """Returns the number of lines of a stage: the output channels of a group, rounded up to whole
+    blocks."""
     block = 4 * vector_of(precision)
     return -(-(problem.out_channels // problem.groups) // block) * block
 
@@ -53,7 +54,7 @@ def packed_lines(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem,
     rows = weight.reshape(groups, per_group, -1, *problem.kernel).transpose(0, 1, 3, 4, 2)
     padded = np.zeros((groups, lines, stages * PIECES * vector), np.float32)
     padded[:, :per_group, :problem.depth] = rows.reshape(groups, per_group, -1)
-    # axes: group, block, quarter, fragment, side, stage, piece, value
+    # axes: group, block, lane % 4, fragment, value of a pair, stage, piece, value
     split = padded.reshape(groups, -1, 4, vector // 2, 2, stages, PIECES, vector)
     ordered = split.transpose(0, 5, 1, 3, 2, 4, 6, 7).reshape(
         groups, stages, -1, PIECES, PIECES, vector)
@@ -67,8 +68,9 @@ def packed_lines(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem,
 
 def table_of_lines(problem: Conv2dProblem, x: TensorSpec, precision: str, *, of_pieces: bool
                    ) -> np.ndarray:
-    """Returns for each k of all lines, or for the first k of each piece, its offset in x from the
-    corner of a window and its row << 16 | column; behind the last k a row outside of every image.
+    """Returns the table of K: for each k, or where pieces are copied whole for the first k of each
+    piece, its offset in x from a window's first pixel, and its row << 16 | column in the window.
+    Entries behind the last k have a row outside of every image.
     """
     vector = vector_of(precision)
     table = np.zeros((stages_of(problem, precision) * PIECES * vector, 2), np.int32)

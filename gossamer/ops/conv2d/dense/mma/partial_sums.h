@@ -1,5 +1,5 @@
-/* How the HOLDERS of a tile of implicit_gemm.cu, the warps and the work-groups of a cluster that share
- * its K range, add up their sums: each work-group adds up every CLUSTER-th set of sums. */
+/* How partial sums of a tile of implicit_gemm.cu are added up where warps and the work-groups of a
+ * cluster share its K range (its HOLDERS): each work-group adds up every CLUSTER-th set of sums. */
 
 #pragma once
 

@@ -12,16 +12,17 @@
  * A unit is 64 places, the rows of a product of a warpgroup, four warps. A work-group takes a range
  * of units, in tiles of up to TILE_UNITS, and TILE_M output channels. For each slice of SLICE input
  * channels it copies the places of a tile and those that the last tap reads, a run, to one of RUNS
- * slots. The weights of a tap and a slice are a stage. They come in slots as well, or
- * are kept where all stages have a slot.
+ * slots. The weights of a tap and a slice are a stage. Stages have slots, too: a ring of
+ * WEIGHT_SLOTS, or one for each stage, so that weights are copied only once (KEEPS_WEIGHTS).
  *
  * WARPGROUPS groups multiply, each up to UNITS units of a tile. Of four more warps one copies
  * weights and the others copy runs. A barrier for each slot says that it was filled, another that
  * it was multiplied.
  *
- * A place of a run has CHUNKS pieces of 8 channels. With 8 of them it is a line of 128 bytes, whose
- * piece p is stored at p ^ line % 8. With fewer all places of a chunk lie side by side, the next
- * chunk an odd number of pieces behind, so that copies of a place are to different banks.
+ * A place of a run has CHUNKS pieces of 8 channels. With 8 pieces it is a line of 128 bytes, whose
+ * piece p is stored at p ^ line % 8. With fewer, all places of one chunk lie side by side, and the
+ * next chunk begins an odd number of pieces later, so that the chunks of a place are in different
+ * banks.
  *
  * KEEPS_WEIGHTS     1: each stage has its own slot and is copied once
  * WEIGHT_SLOTS      slots for stages, where they are not kept
@@ -63,8 +64,8 @@ struct ALIGNED(1024) Memory {
     uint4 pieces[64];
 };
 
-/* What a warpgroup that multiplies knows: where runs and weights lie, their barriers, and the slots
- * that it reads next, with how often all slots were used. */
+/* The state of a consumer warpgroup, which multiplies: where runs and weights lie, their barriers,
+ * the slots that it reads next, and how often it has used all slots (phase). */
 struct Multiplier {
     uint runs, kept, group;
     int run_bytes, run_pieces, slices, taps, kernel_w, pitch;
@@ -73,7 +74,7 @@ struct Multiplier {
     uint run_phase, weight_phase;
 };
 
-/* Arrives at a barrier for the warp. */
+/* Arrives at a barrier once for the whole warp. */
 INLINE void release(ulong *barrier)
 {
     WARP_BARRIER();
@@ -81,7 +82,7 @@ INLINE void release(ulong *barrier)
         mbarrier_arrive(barrier);
 }
 
-/* Adds the products of a tile to the sums of so many units of the warpgroup. */
+/* Adds the products of a tile to the sums of the warpgroup's first `units` units. */
 template <int units> INLINE void multiply_tile(float (&sums)[UNITS][TILE_M / 8][4], Multiplier &its)
 {
     ulong *last_run = its.run_read;
@@ -155,8 +156,9 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_gemm(
     DYNAMIC_SHARED(Memory, memory)
     pdl_trigger();
     int item = LOCAL_ID(0), stages = slices * taps;
-    /* as lane 0 has it, by which the compiler knows that it is one for the warp, and keeps what is
-     * derived from it in uniform registers, where wgmma reads its descriptors */
+    /* taken from lane 0, so that the compiler knows that all lanes have the same number, and
+     * keeps what is derived from it in uniform registers, from which wgmma reads its
+     * descriptors */
     uint warp = __shfl_sync(0xffffffffu, (uint)item / 32, 0);
     uint lane = (uint)item % 32, group = warp / 4;
     uint runs = shared_address(memory) + BARRIERS_BYTES;
@@ -214,14 +216,15 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_gemm(
             return;
         int copier = item - 32 * (4 * WARPGROUPS + 1), slot = 0;
         uint phase = 0;
-        /* a work-item copies two chunks of a line; neighbours take lines whose pieces are in other
-         * banks, 4 apart */
+        /* a work-item copies two chunks of a line; its neighbours take lines 4 apart, whose
+         * pieces are in other banks */
         int chunk = copier % (CHUNKS / 2), number = copier / (CHUNKS / 2);
         int first_line = number / 8 * 8 + number % 2 * 4 + number % 8 / 2;
         int to_upper = LINES ? 64 : CHUNKS / 2 * run_pieces * 16;
         uint first_to = LINES ? first_line * 128 + ((chunk ^ first_line % 8) << 4)
                               : (chunk * run_pieces + first_line) << 4;
-        /* so many images, rows and columns are LINE_STEP places, and so far apart are they in x */
+        /* LINE_STEP places are step_images images, step_rows rows and step_columns columns,
+         * and lie step_from elements apart in x */
         int image_rows = (int)QUOTIENT(image_places, pitch);
         int step_images = (int)QUOTIENT(LINE_STEP, image_places);
         int step_places = LINE_STEP - step_images * image_places;
@@ -300,7 +303,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_gemm(
             STORE_HALF8(y, at, lower, upper);
     };
     for (int unit = first_unit; unit < last_unit; unit += TILE_UNITS) {
-        /* the groups have units in turn, so that few units are shared out evenly */
+        /* units are dealt to the warpgroups round-robin, so that few units are shared out evenly */
         int left = last_unit - unit - (int)group;
         int own_units = left <= 0                        ? 0
                         : left > WARPGROUPS * (UNITS - 1) ? UNITS

@@ -118,7 +118,7 @@ def packed_stages(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem,
     slices = -(-problem.channels // tile.slice)
     padded = np.zeros((parts * tile.columns, slices * tile.slice, *problem.kernel), np.float32)
     padded[:problem.out_channels, :problem.channels] = arrays["weight"]
-    # axes: part, block, quarter, fragment, side, slice, chunk, value, tap
+    # axes: part, block, lane % 4, fragment, value of a pair, slice, chunk, value, tap
     split = padded.reshape(parts, -1, 4, 4, 2, slices, tile.slice // 8, 8,
                            problem.kernel[0] * problem.kernel[1])
     ordered = split.transpose(0, 5, 8, 6, 1, 3, 2, 4, 7)

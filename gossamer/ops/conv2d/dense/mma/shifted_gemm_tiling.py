@@ -16,9 +16,9 @@ RUNS = 2
 _BARRIERS_BYTES = 1024
 """Bytes of shared memory before the runs, with barriers."""
 _MOST_KEPT = 100
-"""Stages that may be kept, for each of which there is a barrier."""
+"""The most stages whose weights are kept in shared memory; each has a barrier."""
 _ALIGNMENT = 1024
-"""Bytes that a run is a multiple of."""
+"""A run takes a multiple of this number of bytes."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class ShiftedTile:
 
     columns: columns of a product, the output channels of a work-group.
     warpgroups: groups of four warps that multiply.
-    units: products of ROWS places that each of them computes at once.
+    units: products of ROWS places that each warpgroup computes at once.
     slice: input channels that are copied at once, a multiple of 16.
     weight_slots: slots for the weights of a tap and a slice; 0 where all are kept.
     """
@@ -40,7 +40,7 @@ class ShiftedTile:
 
     @property
     def tile_units(self) -> int:
-        """Products along the places of a tile."""
+        """Units of a tile."""
         return self.units * self.warpgroups
 
     @property
@@ -63,7 +63,7 @@ class ShiftedTile:
         return -(-problem.channels // self.slice) * problem.kernel[0] * problem.kernel[1]
 
     def run_pieces(self, problem: Conv2dProblem) -> int:
-        """Returns the places of a run, made odd."""
+        """Returns the places of a run, rounded up to an odd number."""
         return (ROWS * self.tile_units + Places(problem).halo) | 1
 
     def run_bytes(self, problem: Conv2dProblem) -> int:
@@ -77,18 +77,19 @@ class ShiftedTile:
                 + (self.weight_slots or self.stages(problem)) * self.stage_bytes)
 
     def grid(self, problem: Conv2dProblem, limits: Limits) -> tuple[int, int]:
-        """Returns the ranges of units and the parts of the output channels, of which each has a
-        work-group for every range: as many as run at once."""
+        """Returns the number of ranges of units and the number of parts of the output channels.
+        Each pair of a range and a part is a work-group, and all work-groups run at once."""
         parts = -(-problem.out_channels // self.columns)
         return max(1, min(Places(problem).units, limits.compute_units // parts)), parts
 
 
 class Places:
-    """The places of a problem: those of the pixels of all images, behind one another, and of pads.
+    """The places of a problem: the pixels of all images behind one another, with the pads between
+    them.
 
-    pitch: places of a row; the pads at its right are those at the left of the next row.
-    image: places of an image; the rows below it are those above the next one.
-    units: units of ROWS places, up to that of the last output.
+    pitch: places of a row; the pads at its right are also the left pads of the next row.
+    image: places of an image; the pads below it are also the pads above the next image.
+    units: units of ROWS places, up to the unit of the last output.
     halo: places that the last tap reads behind those of a tile.
     """
 
@@ -106,24 +107,29 @@ class Places:
 _SHAPES = ((64, 2, 2), (64, 2, 1), (128, 2, 2), (128, 2, 1), (256, 2, 1), (256, 1, 1))
 """Columns, warpgroups and units of the tiles that are offered."""
 _WEIGHT_SLOTS = (0, 8, 6, 4, 3)
-"""Slots for weights, of which the first that fit are taken."""
+"""Numbers of slots for weights; the first that fits is taken."""
 _SLICES = (64, 32)
-"""The most channels of a slice, of which the first that fit are taken. A place of 64 is a line of
+"""The most channels of a slice; the first number that fits is taken. A place of 64 is a line of
 128 bytes."""
 
+# The rates below were fitted to 54 times of ResNet-50's 3x3 layers in batches of 64 and 8 on an
+# H200. On another device only the order in which tiles are tried follows from them: the tuner
+# corrects the scale of an algorithm's estimates by what it measures.
 CYCLES_PER_MICROSECOND = 1750
-"""Clock rate of an H200, on which the following were fitted to times of the 3x3 layers of ResNet-50
-in batches of 64 and 8."""
+"""Clock rate of the multiprocessors of an H200 under load."""
 _START_US = 2.6
-_TURN, _TURN_SHARE = 25, 0.59
-"""Cycles from a product of a warpgroup to its next one, and the share of the product's own."""
+"""Microseconds before the first product and after the last store."""
+_ISSUE_CYCLES, _ISSUE_SHARE = 25, 0.59
+"""A warpgroup alone starts its next product after _ISSUE_CYCLES and _ISSUE_SHARE of the cycles that
+the product takes."""
 _COPY = 35
 """Cycles in which the work-items that copy runs copy a piece of 16 bytes each."""
 _COPIED_PIECES = 96
+"""Work-items that copy runs."""
 _TILE = 1300
-"""Cycles of a tile besides."""
+"""Cycles of a tile that neither its products nor its copies hide."""
 _MOVED_PER_MICROSECOND = 3.9e6
-"""Bytes that device memory moves."""
+"""Bytes that device memory reads and writes in a microsecond."""
 _CACHED_BYTES = 35e6
 """Bytes that stay in the L2 cache from one layer to the next."""
 
@@ -161,14 +167,15 @@ def _largest(problem: Conv2dProblem, limits: Limits, columns: int, warpgroups: i
 
 
 def expected_us(problem: Conv2dProblem, tile: ShiftedTile, limits: Limits) -> float:
-    """Returns the estimated time of a launch in microseconds: a start, and the longer of the tiles
-    of the busiest multiprocessor and of moving what does not stay in the L2 cache."""
+    """Returns the estimated time of a launch in microseconds: a start, and then the time of the
+    busiest multiprocessor's tiles, or the time of moving tensors that do not stay in the L2 cache,
+    whichever is longer."""
     ranges, parts = tile.grid(problem, limits)
     full, rest = divmod(-(-Places(problem).units // ranges), tile.tile_units)
     cycles = full * _cycles(problem, tile, tile.tile_units)
     if rest:
         cycles += _cycles(problem, tile, rest)
-    # rounds of work-groups, where there are more than multiprocessors
+    # waves, where there are more work-groups than multiprocessors
     cycles *= -(-ranges * parts // limits.compute_units)
     nbytes = 2 * sum(spec.size for spec in (*problem.inputs, *problem.outputs))
     return _START_US + max(cycles / CYCLES_PER_MICROSECOND,
@@ -176,8 +183,9 @@ def expected_us(problem: Conv2dProblem, tile: ShiftedTile, limits: Limits) -> fl
 
 
 def _cycles(problem: Conv2dProblem, tile: ShiftedTile, units: int) -> float:
-    """Returns the cycles of a tile of so many units: the longer of the products of all its
-    warpgroups and of those of one, which have to be started, and the copies of the runs."""
+    """Returns the cycles of a tile with `units` units: a constant, the copies of its runs, and the
+    products. Products take as long as the tensor cores need for all warpgroups, or as one warpgroup
+    needs to start its own, whichever is longer."""
     stages = tile.stages(problem)
     # the rows and the columns of a product are both read from shared memory
     product = max(tile.columns / 2, 16 + tile.columns / 4)
@@ -186,4 +194,4 @@ def _cycles(problem: Conv2dProblem, tile: ShiftedTile, units: int) -> float:
     slices = stages // (problem.kernel[0] * problem.kernel[1])
     return (_TILE + slices * pieces / _COPIED_PIECES * _COPY
             + stages * tile.slice // 16
-            * max(units * product, of_a_group * (_TURN + _TURN_SHARE * product)))
+            * max(units * product, of_a_group * (_ISSUE_CYCLES + _ISSUE_SHARE * product)))

@@ -67,8 +67,8 @@ class MmaTile:
         return copy, min(240, left // (self.work_group - self.copiers) // 8 * 8)
 
     def shared_bytes(self, stages: int) -> int:
-        """Returns the bytes of shared memory of a work-group: its slots, and the sums of all that
-        share K or the weights of so many stages."""
+        """Returns the bytes of shared memory of a work-group: its slots, and behind them either the
+        weights of all stages, or the sums of the warps and work-groups that share K."""
         has_barriers = self.wgmma or self.cluster > 1
         slots = self.slots * self.slot_bytes + has_barriers * _BARRIER_BYTES
         if self.keeps_weights:
@@ -100,8 +100,8 @@ class MmaTile:
         return (self.tile_p + (0 if self.keeps_weights else self.tile_m)) * _LINE
 
     def stages_ahead_of_operand(self, precision: str) -> int:
-        """Returns the stages that can be copied ahead of those of a staged operand; negative where
-        it is not copied ahead."""
+        """Returns how many stages can be copied ahead of the stages of a staged operand; negative
+        where that operand is not copied ahead."""
         itemsize = 2 if precision == "fp16" else 4
         fits = [stages for stages in (1, 2, 4)
                 if self.tile_p // stages * self.tile_m * itemsize <= self.slot_bytes]
@@ -139,19 +139,23 @@ TILES = (
     MmaTile(128, 64, 2, 2, slots=3, blocks_per_unit=3),
     MmaTile(64, 64, 2, 2, slots=4, blocks_per_unit=3),
 )
-"""The tiles that are offered."""
+"""The tiles that are offered. They were chosen by times on an H200, the last three for GPUs without
+wgmma. On every device each tile that fits may be measured."""
 
+# The rates below were fitted to times of the layers of MobileNetV2 and ResNet-50 on an H200.
+# On another device only the order in which tiles are tried follows from them: the tuner corrects
+# the scale of an algorithm's estimates by what it measures.
 CYCLES_PER_MICROSECOND = 1750
-"""Clock rate of the GPU to whose times the estimate was fitted, those of layers of MobileNetV2 and
-ResNet-50."""
+"""Clock rate of the multiprocessors of an H200 under load."""
 _START_US = 1.89
+"""Microseconds before the first copy and after the last store."""
 _COPY, _WINDOW = 51.4, 1.28
-"""Bytes that a multiprocessor copies to shared memory in a cycle, and how many times as long those
-of windows take."""
+"""Bytes that a multiprocessor copies to shared memory in a cycle, and the factor by which copies of
+windows, whose pixels are not contiguous, take longer."""
 _GATHER = 0.6
-"""Cycles of a value that is gathered."""
+"""Cycles in which a multiprocessor loads one value that is gathered, not copied."""
 _MMA, _WGMMA = 0.124, 0.0377
-"""Cycles of a stage for each sum."""
+"""Cycles in which a multiprocessor adds a stage's products to one sum, by mma and by wgmma."""
 _EPILOGUE, _STORE = 0.0577, 0.0255
 """Cycles of the epilogue for each sum, and of storing a byte of it."""
 _STAGE, _AHEAD, _TILE = 384, 919, 245
@@ -159,8 +163,9 @@ _STAGE, _AHEAD, _TILE = 384, 919, 245
 _CLUSTER, _WARPS_K = 18, 84
 """Cycles of adding up the sums of a cluster and of warps."""
 _BYTES_PER_MICROSECOND, _CACHED_BYTES, _NO_OVERLAP = 3.9e6, 35e6, 0.15
-"""The rate of device memory, bytes that stay in the L2 cache from one layer to the next, and the
-share of the shorter one of computing and moving that the longer one does not hide."""
+"""Bytes that device memory moves in a microsecond; bytes that stay in the L2 cache from one layer
+to the next; and, of the times of computing and of moving, the share of the shorter one that the
+longer one does not hide."""
 
 
 def tile_of(variant: Variant) -> MmaTile:
@@ -191,9 +196,9 @@ def fitting(problem: Conv2dProblem, precision: str, limits: Limits) -> list[MmaT
 
 
 def expected_us(problem: Conv2dProblem, tile: MmaTile, precision: str, limits: Limits) -> float:
-    """Returns the estimated time of a launch in microseconds: a start, and the longer of what the
-    busiest multiprocessor computes and of how long its work-groups wait, but at least the time of
-    reading and writing in device memory what does not stay in the L2 cache."""
+    """Returns the estimated time of a launch in microseconds: a start, and then the time in which
+    the busiest multiprocessor computes or its work-groups wait, whichever is longer; but at least
+    the time in which device memory moves tensors that do not stay in the L2 cache."""
     itemsize = 2 if precision == "fp16" else 4
     vector = vector_of(precision)
     stages = stages_of(problem, precision)

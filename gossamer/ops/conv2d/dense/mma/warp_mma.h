@@ -25,7 +25,7 @@ INLINE void multiply_step(float (&sums)[FRAGMENTS_P][FRAGMENTS_M][4], uint x_add
 }
 
 /* Multiplies a warp's share of a stage. lines, weights: the addresses of the stage's lines. steps:
- * those that are left of K, of which a stage has STEPS at most. warp_m, warp_p, warp_k: number of the
+ * the steps of K that are left; a stage has at most STEPS. warp_m, warp_p, warp_k: number of the
  * warp along the channels, the pixels and K. */
 INLINE void multiply_stage(float (&sums)[FRAGMENTS_P][FRAGMENTS_M][4], uint lines, uint weights,
                            int steps, uint warp_m, uint warp_p, uint warp_k, uint lane)

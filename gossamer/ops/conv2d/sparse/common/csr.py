@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from scipy import sparse
 
 DENSEST = 0.75
-"""The largest density at which sparse algorithms are tried: above it they cannot win."""
+"""The largest density at which sparse algorithms are tried. That they cannot win above it is a rule
+of thumb, on any device."""
 
 
 def too_dense(weights: WeightsInfo) -> str | None:

@@ -11,7 +11,7 @@ _CANDIDATES = 512
 limit bounds the time for many channels."""
 
 _UNROLLED = 4
-"""Columns that a kernel multiplies per turn of its loop."""
+"""Columns that a kernel multiplies in an iteration of its loop."""
 
 _MULTIPLE = 8
 """The number of blocks is a multiple of this: the most that share a work-group."""

@@ -11,9 +11,11 @@ from gossamer.ops.strided import cannot_compile
 ROWS = 16
 """Output channels of a tensor core instruction's tile."""
 CYCLES_PER_MICROSECOND = 1750
-"""Clock rate of the GPU on which the models of these algorithms were made."""
+"""Clock rate of the multiprocessors of an H200 under load, by which the estimates of kernels on
+tensor cores turn cycles into microseconds."""
 DENSEST = 0.3
-"""The largest density that these algorithms take: above it hardly a column of 16 rows is empty."""
+"""The largest density that these algorithms take. By a rule of thumb hardly a column of 16 rows is
+empty above it, on any device."""
 
 
 def unsuited(problem: Conv2dProblem, device: Device) -> str | None:

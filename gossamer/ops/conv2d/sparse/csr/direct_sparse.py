@@ -149,9 +149,9 @@ class _Points:
     """The output points of one channel, indexed by (outer, line, place, inner) from the outermost
     on.
 
-    In CHWN the innermost index is that of images: of all, or for the tiled form of as many as fill
-    a line of a cache, where that divides the batch; neighbouring places, whose windows share
-    inputs, are then closer together.
+    In CHWN the innermost index is that of images: of all images, or for the tiled form of the
+    images that fill a cache line, where their number divides the batch; neighbouring places, whose
+    windows share inputs, are then closer together.
 
     sizes: numbers of outers, lines, places and inners.
     in_x: elements by which a step along each moves the window in x.
@@ -242,7 +242,8 @@ def _stretched(weights: Weights, problem: Conv2dProblem, x: TensorSpec, rows: Bu
 
 
 def _workspace(problem: Conv2dProblem, x: TensorSpec) -> int:
-    """Returns the bytes of the padded input; 0 where there is no padding and x itself is read."""
+    """Returns the bytes of the padded input; 0 where the layer has no padding, so that x itself is
+    read."""
     return padded_input(x, problem).nbytes if any(problem.pads) else 0
 
 

@@ -5,7 +5,7 @@ and image (or two images in float16) for all channels of a block in registers. A
 once for all nonzeros of its tap, and each nonzero is one multiply-add whose factor is part of the
 instruction. Inputs have the batch innermost and pass through shared memory with their padding, so
 that no tap needs a test. Warps that start at different parts of a stage's code fetch instructions
-in parallel; where there are prefetch warps, these fetch them one stage before they are needed.
+in parallel; prefetch warps, if the config has any, fetch the code one stage before it is needed.
 """
 
 from __future__ import annotations

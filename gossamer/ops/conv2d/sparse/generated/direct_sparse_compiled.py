@@ -27,13 +27,15 @@ from gossamer.ops.strided import too_large
 from gossamer.ops.weights import Weights, WeightsInfo
 
 DENSEST = 0.5
-"""The largest density at which the algorithm is offered: above it nothing is gained."""
+"""The largest density at which the algorithm is offered. That nothing is gained above it is a rule
+of thumb."""
 
 MOST_SECONDS = 240.0
 """Seconds of one processor that assembling a config may take, whatever the effort."""
 
 _LINES_PER_SECOND = 13_000
-"""Instructions that one processor assembles in a second."""
+"""Instructions that one processor assembles in a second, as measured beside an H200. Where another
+processor is slower, building takes longer than `MOST_SECONDS`, and no more than that follows."""
 
 _MOST_LINES = MOST_SECONDS * _LINES_PER_SECOND
 
@@ -119,12 +121,12 @@ class DirectSparseCompiled(Algorithm):
         device = state.device
         side_count = len(state.launches[1:state.data])
         streams = device.side_streams(stream, side_count) if side_count else []
-        for side in streams:
-            device.wait(side, stream)
-        for step, side in zip(state.launches, [stream, *streams], strict=False):
-            step.run(device, inputs, outputs, None, side)
-        for side in streams:
-            device.wait(stream, side)
+        for side_stream in streams:
+            device.wait(side_stream, stream)
+        for step, side_stream in zip(state.launches, [stream, *streams], strict=False):
+            step.run(device, inputs, outputs, None, side_stream)
+        for side_stream in streams:
+            device.wait(stream, side_stream)
         for step in state.launches[1 + len(streams):]:
             step.run(device, inputs, outputs, None, stream)
 
@@ -137,7 +139,7 @@ def _tiling(problem: Conv2dProblem, variant: Variant) -> GeneratedTiling:
 def _key(division: GeneratedTiling, weights: Weights) -> tuple[str, ...]:
     """Returns texts that identify the generated code: the generator, what it divides and how, and
     the weights and constants that become part of the instructions."""
-    # what is known of the weights besides their values does not change the code
+    # facts of the weights do not change the code, which depends on their values
     problem = replace(division.problem, weights_info=WeightsInfo(), facts=())
     what = {"problem": canonical(problem), "config": asdict(division.config),
             "halves": division.halves}

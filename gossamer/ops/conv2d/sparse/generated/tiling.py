@@ -9,7 +9,8 @@ from gossamer.ops.conv2d.problem import Conv2dProblem
 
 WARP = 32
 BUFFERS = 3
-"""Buffers of shared memory, of a stage's inputs each, that loading and computing use in turn."""
+"""Buffers of shared memory for a stage's inputs each; loading and computing go through them as a
+ring."""
 
 _REGISTERS = 65536
 SUB_PARTITIONS = 4
@@ -26,11 +27,11 @@ class GeneratedConfig:
     columns: output columns of a work-group's tile.
     stage: input channels between two barriers.
     k_groups: sets of work-items that split the input channels and add up their sums at the end.
-    staggered_entries: parts of a stage's code at which different warps begin, each running all of
-    them in turn: as many instruction fetches are under way at once.
-    prefetch_warps: 1 where one extra warp per staggered entry, which computes no results, runs its
-    part of a stage's code before the other warps need it. Those then find the code fetched and all
-    begin at its start. Otherwise 0; 1 requires k_groups = 1.
+    staggered_entries: parts of a stage's code at which different warps begin. Each warp runs all
+    parts, one after another, so that several instruction fetches are under way at once.
+    prefetch_warps: 1 where one extra warp per staggered entry runs its part of a stage's code,
+    without computing results, before the other warps need it. The others then find the code in the
+    instruction cache, and all begin at its start. 0 without such warps; 1 requires k_groups = 1.
     blocks_per_unit: work-groups that must fit a multiprocessor at once.
     kernels: kernels among which the blocks are divided; they are assembled, and run, in parallel.
     """
@@ -124,7 +125,8 @@ class GeneratedTiling:
 
     @property
     def lead(self) -> int:
-        """Columns that the patch has before those that are needed, so that vectors are aligned."""
+        """Columns of the patch in front of the first one that is needed, so that vectors are
+        aligned."""
         return -self.problem.pads[1] % max(1, self.vector // self.pixel)
 
     @property
@@ -188,15 +190,15 @@ class GeneratedTiling:
 
     @property
     def kernel_blocks(self) -> tuple[int, ...]:
-        """Number of blocks of each kernel; where there are fewer blocks than kernels of the config,
-        there are fewer kernels."""
+        """Number of blocks of each kernel; a layer with fewer blocks than the config has kernels
+        takes one kernel for each block."""
         total = self.groups[1]
         share = -(-total // self.config.kernels)
         return tuple(min(share, total - first) for first in range(0, total, share))
 
     @property
     def buffers(self) -> int:
-        """Buffers in use: fewer than BUFFERS where there are fewer stages."""
+        """Buffers in use: fewer than BUFFERS where the layer has fewer stages."""
         stages = -(-(self.problem.channels // self.problem.groups) // self.config.stage)
         return min(BUFFERS, stages)
 
@@ -213,7 +215,8 @@ class GeneratedTiling:
         return self.registers_of(self.config.blocks_per_unit)
 
     def registers_of(self, blocks_per_unit: int) -> int:
-        """Returns the registers that a work-item may use at most where so many work-groups share a
-        multiprocessor: warps are dealt to its sub-partitions, each with registers of its own."""
+        """Returns the most registers that a work-item may use where `blocks_per_unit` work-groups
+        share a multiprocessor: warps are dealt to its sub-partitions, each with registers of its
+        own."""
         warps = -(-self.work_group // WARP // SUB_PARTITIONS) * blocks_per_unit
         return min(255, _REGISTERS // SUB_PARTITIONS // (warps * WARP) // 8 * 8)

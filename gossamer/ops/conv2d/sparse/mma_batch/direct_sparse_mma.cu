@@ -10,12 +10,12 @@
  * HEIGHT x WIDTH of these pixels and one of PARTS parts of the images.
  *
  * The input is copied densely, `chunk` channels of the tile with its borders at a time, into
- * `stages` parts of shared memory, where a pixel is a row of 128 bytes. A column is a row there,
- * for the tile's first output pixel, and shifts by as many rows as the pixel does; so the addresses
- * of the loads alone gather the taps. The class of a row decides how its 16-byte pieces are
- * permuted, and columns of different classes modulo 8 (TF32: 4) are read at once without bank
- * conflicts. The class counts up along channels, along x, and by ROW_CLASSES along y, so that it
- * too shifts with the output pixel.
+ * `stages` parts of shared memory, where a pixel is a row of 128 bytes. For the tile's first output
+ * pixel a column of the weights meets one such row; for another output pixel it meets the row that
+ * lies as many rows further as the pixel does. So the addresses of the loads alone gather the taps.
+ * The class of a row decides how its 16-byte pieces are permuted, and columns of different classes
+ * modulo 8 (TF32: 4) are read at once without bank conflicts. The class counts up along channels,
+ * along x, and by ROW_CLASSES along y, so that it too shifts with the output pixel.
  *
  * A place is the number of a row of shared memory times 128, plus the row's class. */
 
@@ -29,7 +29,7 @@
 #define SETS 1 /* sets of HEIGHT x WIDTH output pixels of a work-group */
 #define HEIGHT 2 /* rows of output pixels of a warp */
 #define WIDTH 2 /* columns of output pixels of a warp */
-#define ROW_CLASSES 3 /* classes that a row of the image counts up */
+#define ROW_CLASSES 3 /* difference of the classes of a pixel and the pixel below it */
 #define BLOCKS_PER_UNIT 1 /* work-groups that a multiprocessor is to hold at once */
 #endif
 

@@ -2,8 +2,8 @@
 columns that a block of output channels does not need.
 
 Source: direct sparse convolution (X. Chen, "Escoin: efficient sparse convolutional neural network
-inference on GPUs", arXiv 1802.10280, 2018), whose stretched columns here address rows of images in
-shared memory. Output channels are multiplied together in the tensor cores' tile of 16, as in
+inference on GPUs", arXiv 1802.10280, 2018), whose stretched columns address rows of images in
+shared memory here. Output channels are multiplied together in the tensor cores' tile of 16, as in
 vector-sparse products (Z. Chen et al., "Efficient tensor core-based GPU kernels for structured
 sparsity under reduced precision", SC 2021), but weights need not be pruned in blocks: a column that
 one of 16 channels needs costs as much as one that all need.
@@ -45,7 +45,9 @@ _MOST_CHUNK = 16
 _RESERVED_BYTES = 1024
 """Bytes of shared memory that the system reserves for each work-group of a multiprocessor."""
 _CONFLICTS = 1.1
-"""Time of reads of shared memory, as a multiple of the time without bank conflicts."""
+"""Time of reads of shared memory, as a multiple of the time without bank conflicts, in the tables
+of pruned layers of AlexNet and ResNet-50. Only the order in which shapes are tried follows from
+it."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ class BatchTile:
     def geometry(self, problem: Conv2dProblem, limits: Limits) -> Geometry | None:
         """Returns how the input is staged, or None where the windows of a tile do not fit into
         shared memory three times: for the chunk that is multiplied and for the next two."""
-        sides = [(points - 1) * stride + (size - 1) * dilation + 1
+        patch = [(points - 1) * stride + (size - 1) * dilation + 1
                  for points, stride, size, dilation in zip(
                      (self.sets * self.height, self.width), problem.stride, problem.kernel,
                      problem.dilation, strict=True)]
@@ -97,7 +99,7 @@ class BatchTile:
         for stages, fewest in ((6, 4), (5, 3), (4, 2), (3, 1)):
             for chunk in range(min(_MOST_CHUNK, channels), min(fewest, channels) - 1, -1):
                 phases = -(-channels // chunk)
-                geometry = Geometry(sides[0], sides[1], -(-channels // phases),
+                geometry = Geometry(patch[0], patch[1], -(-channels // phases),
                                     min(stages, phases))
                 if geometry.nbytes <= most:
                     return geometry
@@ -111,8 +113,8 @@ _POINTS = {"fp16": {(1, 1): ((1, 1), (1, 2), (1, 3), (2, 2), (1, 4)),
 """Heights and widths of a warp's pixels, by precision and by numbers of tiles and of parts."""
 _MOST_SHAPES = 5
 _MOST_SIMILAR = 2
-"""Shapes that are offered for a layer: of each precision and number of tiles, and of those whose
-warps have the same work."""
+"""The most shapes that are offered for a layer: for each precision and number of tiles
+(_MOST_SHAPES), and among these with the same work for a warp (_MOST_SIMILAR)."""
 _NOMINAL_BATCH = 64
 """Every batch is offered the same shapes: those expected to be best for this batch."""
 
@@ -166,9 +168,10 @@ class DirectSparseMma(Algorithm):
         if problem.outputs[0].size == 0:
             yield variant_of(problem, BatchTile(1, 1, 1, 1, 1, 1, 1), "tf32")
             return
-        # in turn, so that a search of a few has some of each precision
-        for in_turn in zip_longest(*(self._of(precision, problem, device) for precision in KINDS)):
-            yield from filter(None, in_turn)
+        # precisions alternate, so that a search of a few variants has some of each
+        for one_of_each in zip_longest(
+                *(self._of(precision, problem, device) for precision in KINDS)):
+            yield from filter(None, one_of_each)
 
     def _of(self, precision: str, problem: Conv2dProblem, device: Device) -> list[Variant]:
         """Returns the variants of a precision, the one expected to be fastest first."""
@@ -238,7 +241,7 @@ class DirectSparseMma(Algorithm):
 
 
 def _fitting(precision: str, problem: Conv2dProblem, limits: Limits) -> dict[BatchTile, Geometry]:
-    """Returns the shapes that fit the device, with how each stages the input."""
+    """Returns the shapes that fit the device, each with its staging of the input."""
     geometries = {shape: shape.geometry(problem, limits) for shape in _SHAPES[precision]}
     return {shape: geometry for shape, geometry in geometries.items() if geometry is not None}
 
@@ -253,9 +256,10 @@ def variant_of(problem: Conv2dProblem, shape: BatchTile, precision: str) -> Vari
 
 def _cost(problem: Conv2dProblem, shape: BatchTile, kind: Kind, geometry: Geometry,
           limits: Limits) -> float:
-    """Returns the cycles that a multiprocessor is expected to take: the most of its tensor cores (8
-    per instruction on one of four), its shared memory (one per 128 bytes), its schedulers, and its
-    reads from the L2 cache (one per 27 bytes)."""
+    """Returns the cycles that a multiprocessor is expected to take. It is the largest of four
+    numbers: of its tensor cores (8 cycles for an instruction on one of four), its shared memory
+    (one cycle for 128 bytes), its schedulers, and its reads from the L2 cache (one cycle for 27
+    bytes)."""
     # similar rows share more columns than rows taken at random
     of_tile, of_block = (0.8 * problem.depth * (1 - (1 - problem.weights_info.density) ** rows)
                          for rows in (ROWS, ROWS * shape.tiles))
@@ -277,7 +281,8 @@ def _cost(problem: Conv2dProblem, shape: BatchTile, kind: Kind, geometry: Geomet
     tiles_x, tiles_y = shape.tiles_of(problem)
     groups = (tiles_x * tiles_y * -(-problem.batch // kind.images) * row_groups
               * problem.groups)
-    in_turn = -(-groups // max(limits.compute_units, 1))
-    at_once = min(in_turn, shape.blocks_per_unit) * blocks * shape.parts * shape.sets / 4
+    groups_per_unit = -(-groups // max(limits.compute_units, 1))
+    at_once = min(groups_per_unit, shape.blocks_per_unit) * blocks * shape.parts * shape.sets / 4
     start = 1500 + 128 * geometry.stage_rows / 27
-    return in_turn * group * (1 + 0.4 / at_once) + start * -(-in_turn // shape.blocks_per_unit)
+    waves = -(-groups_per_unit // shape.blocks_per_unit)
+    return groups_per_unit * group * (1 + 0.4 / at_once) + start * waves

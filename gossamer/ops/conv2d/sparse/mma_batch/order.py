@@ -18,7 +18,8 @@ _LAG = 1.5
 """Chunks by which columns are delayed where possible: with more columns to choose from, those of a
 step lie in different banks."""
 _MOST_ROUNDS, _MOST_PRODUCTS, _SWAPS = 16, 2e9, 400
-"""Limits of swapping rows between tiles: rounds, multiply-adds in total, and pairs per round."""
+"""Limits of the search that swaps rows between tiles, a rule of thumb: rounds, multiply-adds in
+total, and pairs of rows in a round."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class TileBlock:
 
     @property
     def kinds(self) -> list[tuple[int, ...]]:
-        """The sets of tiles that a step can be for."""
+        """The sets of tiles whose columns a step may have."""
         return [(0,)] if len(self.tiles) == 1 else [(0, 1), (0,), (1,)]
 
     def columns(self, tiles: tuple[int, ...]) -> np.ndarray:
@@ -75,9 +76,9 @@ class TileBlock:
 
 @lru_cache(maxsize=8)
 def alike(bits: bytes, shape: tuple[int, int]) -> list[list[int]]:
-    """Groups the rows of a mask, given as its packed bits, into tiles of 16 similar ones: they are
-    clustered, and then swapped between tiles while that leaves fewer columns that a tile needs.
-    The result is cached, since all tile shapes of a layer ask for it."""
+    """Groups the rows of a mask, given as packed bits, into tiles of 16 similar rows. Rows are
+    clustered, and then swapped between tiles as long as tiles need fewer columns after it. The
+    result is cached, since all tile shapes of a layer ask for it."""
     mask = np.unpackbits(np.frombuffer(bits, np.uint8), count=shape[0] * shape[1]).reshape(
         shape).astype(np.float32)
     tiles = cluster(mask > 0, ROWS)
@@ -90,7 +91,7 @@ def alike(bits: bytes, shape: tuple[int, int]) -> list[list[int]]:
         np.add.at(counts, tile_of, mask)
         needed = (counts > 0).sum(axis=1)
         without = (counts[tile_of] > mask).astype(np.float32)
-        # the columns that a row's tile needs with another row in that row's place
+        # the columns that a row's tile would need with another row in its place
         swapped = without.sum(axis=1)[:, None] + lengths - without @ mask.T
         gains = needed[tile_of][:, None] + needed[tile_of] - swapped - swapped.T
         gains[tile_of[:, None] == tile_of] = 0
@@ -134,8 +135,7 @@ def dealt(blocks: list[TileBlock], together: int, warps_a_block: int) -> list[Ti
 
 def _arranged(blocks: list[TileBlock], warps_a_block: int) -> list[TileBlock]:
     """Returns the blocks of a work-group in an order in which its schedulers have similar sums of
-    work: warp w multiplies block (w + turn) modulo their number and belongs to scheduler w
-    modulo 4."""
+    work. With n blocks, warp w multiplies block (w + w // n) % n and belongs to scheduler w % 4."""
     warps = np.arange(warps_a_block * len(blocks))
     warps_of = np.zeros((4, len(blocks)))
     np.add.at(warps_of, (warps % 4, (warps + warps // len(blocks)) % len(blocks)), 1)
@@ -195,8 +195,8 @@ def scheduled(chunks: np.ndarray, classes: np.ndarray, phases: int, stages: int,
     """Returns the steps of a block, each a list of its columns' numbers (-1: none), and how many of
     them have been multiplied by the end of each phase.
 
-    chunks: chunk of each column, ascending; it is in shared memory from the phase of its number on
-    and is replaced `stages` - 2 phases later.
+    chunks: chunk of each column, ascending. Chunk c is in shared memory from phase c on, and is
+    replaced `stages` - 2 phases later.
     classes: class of each column, from 0 to apart - 1; columns of different classes can be read at
     once.
     depth: columns of a step.

@@ -15,8 +15,8 @@ from gossamer.ops.lru_cache import LruCache
 from gossamer.ops.weights import Weights
 
 ROW_CLASSES = 3
-"""Increment of the class of a pixel's row of shared memory from one input line to the next: with 3
-a window of 3 x 3 has all eight classes."""
+"""A pixel has the swizzle class of the pixel above it plus this number: with 3 a window of 3 x 3
+has all eight classes."""
 
 _PARTS: LruCache[dict[str, np.ndarray]] = LruCache(
     2**28, lambda parts: sum(part.nbytes for part in parts.values()))
@@ -30,7 +30,7 @@ class Geometry:
     height: input lines that the windows of a tile cover.
     width: input columns that the windows of a tile cover.
     chunk: channels that are copied at a time.
-    stages: parts of shared memory, each for a chunk, that are filled in turn.
+    stages: parts of shared memory for a chunk each, filled one after another (a ring).
     """
 
     height: int
@@ -50,7 +50,8 @@ class Geometry:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of shared memory: the rows, the sources of one stage's, and the tile's position."""
+        """Bytes of shared memory: the rows of all stages, the sources of one stage's rows, and the
+        tile's position."""
         return self.stage_rows * (self.stages * 128 + 8) + 16
 
 
@@ -62,7 +63,7 @@ class BatchTables:
     weights: its weights.
     kind: the precision.
     tiles: tiles of 16 output channels in a block.
-    together: blocks that share a work-group.
+    together: blocks of a work-group.
     warps_a_block: warps that multiply the same block.
     geometry: the staging of the input.
 
@@ -70,7 +71,7 @@ class BatchTables:
     the steps of each kind (with two tiles: for both, for the first, for the second). "places" has
     for each column of a step its row of shared memory for the tile's first pixel, times 128, plus
     its class. "weights" has the fragments of 16 channels, four registers for each of 32 lanes; a
-    step has as many as a block has tiles, and where its columns are for one tile alone as many
+    step has as many as a block has tiles. Where its columns are for one tile alone, it has as many
     sets of columns. "channels" has for each row of a block its output channel, or -1. One step more
     stands behind the last, since kernels read ahead.
     """
@@ -109,7 +110,8 @@ class BatchTables:
             rows = np.arange(first, first + per_group)
             blocks = blocks_of(rows, matrix[rows] != 0, self.tiles)
             for number, block in enumerate(dealt(blocks, self.together, self.warps_a_block)):
-                # the blocks of one scheduler round their share of a phase differently
+                # blocks of one scheduler round their steps of a phase differently, so that their
+                # sums are even
                 of_scheduler = number % self.together // 4
                 rounding = (of_scheduler + 0.5) / -(-self.together // 4)
                 kinds = [self._steps(block, tiles, matrix, rounding) for tiles in block.kinds]
@@ -133,9 +135,9 @@ class BatchTables:
 
     def _steps(self, block: TileBlock, tiles: tuple[int, ...], matrix: np.ndarray, rounding: float
                ) -> tuple[list[int], np.ndarray, np.ndarray]:
-        """Returns the steps for the columns that exactly these tiles need: the first step of each
-        phase and the end, the places (steps, tiles, depth) and the weights (steps, tiles, 16,
-        depth)."""
+        """Returns the steps for the columns that exactly these tiles need: the number of the first
+        step of each phase, and the end; the places (steps, tiles, depth); and the weights (steps,
+        tiles, 16, depth)."""
         depth, columns = self.kind.depth, block.columns(tiles)
         sets = self.tiles // len(tiles)
         channel, place = self._located(columns)
@@ -168,7 +170,7 @@ class BatchTables:
 
 
 def phases_of(problem: Conv2dProblem, geometry: Geometry) -> int:
-    """Returns how many chunks, each of one phase, the channels of a group make."""
+    """Returns the number of phases: chunks of a group's channels."""
     return -(-(problem.channels // problem.groups) // geometry.chunk)
 
 

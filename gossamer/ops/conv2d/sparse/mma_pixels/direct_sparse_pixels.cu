@@ -15,8 +15,9 @@
  * cannot transpose floats, a lane loads one float of every fourth column in TF32.
  *
  * A warp multiplies a block's steps for FRAGMENTS fragments; WARPS_P warps share a tile, PARTS
- * warps the steps. All warps and work-groups write their sums of one row tile and one fragment to one
- * of the work-groups, which adds them up; the work-groups take turns. */
+ * warps the steps. The sums of one tile of rows and one fragment are added up by one work-group of
+ * the cluster, to which all warps and work-groups write theirs; these sets of sums are dealt to the
+ * work-groups round-robin. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 /* 1: x, y and the epilogue's tensor operands are 16-bit floats; 0: they are floats, which are
@@ -125,8 +126,9 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pixels(
     int first_line = GROUP_ID(1) * lines;
     int first_fragment = (GROUP_ID(2) - image * tiles_across) * width;
 
-    /* A work-item copies one input of a tile for one channel after the other; where a tile has more
-     * inputs than the work-group has work-items, it copies several inputs in turn. */
+    /* A work-item copies one input of a tile for one channel after the other. Where a tile has
+     * more inputs than the work-group has work-items, it copies several inputs one after
+     * another. */
     int top = first_line * stride_y - pad_top, left = first_fragment * 8 * stride_x - pad_left;
     int first_y = top > 0 ? top : 0, first_x = left > 0 ? left : 0;
     int first_channel = (int)rank * share_channels, own_channels = group_channels - first_channel;
@@ -177,7 +179,8 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pixels(
                 source += at_once * plane;
             }
             if (is_first) {
-                /* uses start and stop only here, so that the loads above do not wait */
+                /* an empty asm that uses start and stop only here, so that the
+                 * loads above do not wait for them */
                 asm volatile("" : "+r"(start), "+r"(stop));
                 next = start + (stop - start) * (int)part / PARTS;
                 last = start + (stop - start) * ((int)part + 1) / PARTS;

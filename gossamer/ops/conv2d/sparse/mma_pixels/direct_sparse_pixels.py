@@ -56,6 +56,9 @@ _SHAPES = tuple(PixelTile(*numbers) for numbers in (
     (2, 2, 7, 1, 6, 4),
     (2, 4, 1, 2, 4, 1), (1, 4, 1, 4, 2, 1), (2, 2, 1, 4, 2, 1), (1, 2, 1, 8, 2, 1),
     (2, 2, 7, 1, 4, 1)))
+"""The shapes that are offered. The best of them is expected within 1.6% of the best of 1134 shapes,
+on average over 24 pruned layers, by the model of an H200 in tiling.py; on every device each shape
+that fits may be measured."""
 
 
 class DirectSparsePixels(Algorithm):
@@ -146,8 +149,8 @@ def _runnable(limits: Limits) -> list[PixelTile]:
 
 
 def _fitting(problem: Conv2dProblem, precision: str, limits: Limits) -> list[PixelTile]:
-    """Returns the shapes that the device can run, those expected to be fastest first. The sizes of
-    clusters take turns, since the cost of a cluster is only known by measuring."""
+    """Returns the shapes that the device can run, in the order of their expected times. The sizes
+    of clusters alternate, since the cost of a cluster is only known by measuring."""
     by_size: dict[int, list[PixelTiling]] = defaultdict(list)
     for shape in _runnable(limits):
         divided = PixelTiling(problem, shape, precision)
@@ -155,7 +158,8 @@ def _fitting(problem: Conv2dProblem, precision: str, limits: Limits) -> list[Pix
             by_size[shape.cluster].append(divided)
     in_order = (sorted(of_size, key=lambda divided: cycles(divided, limits))
                 for of_size in by_size.values())
-    return [divided.shape for in_turn in zip_longest(*in_order) for divided in in_turn if divided]
+    return [divided.shape for one_of_each in zip_longest(*in_order)
+            for divided in one_of_each if divided]
 
 
 def _variant(problem: Conv2dProblem, shape: PixelTile, precision: str) -> Variant:
@@ -236,9 +240,9 @@ class _PixelTables:
                 "channels": channels}
 
     def _spread(self, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the order in which columns fill steps, with -1 for none, and their offsets in
-        bytes. A step loads sets of as many columns as there are banks at once; the columns of one
-        bank are dealt out to different sets."""
+        """Returns the order in which columns fill steps, with -1 for an unused place, and their
+        offsets in bytes. One load of a step reads as many columns as there are banks; columns of
+        one bank are dealt out to different loads."""
         divided = self.divided
         channel, tap = np.divmod(columns, math.prod(divided.problem.kernel))
         row, column = np.divmod(tap, divided.problem.kernel[1])
@@ -247,7 +251,7 @@ class _PixelTables:
         order = np.full(sets * divided.banks, -1)
         order[:len(columns)] = np.argsort(places % divided.banks, kind="stable")
         order = order.reshape(divided.banks, sets).T.reshape(-1)
-        # an unused column loads the first one of its set, since loading it twice costs no more
+        # an unused place loads the first column of its set again, which costs nothing
         fillers = np.repeat(order.reshape(-1, divided.banks)[:, 0], divided.banks)
         filled = np.where(order >= 0, order, np.maximum(fillers, 0))
         return order, (divided.piece_bytes * places[filled]).astype(np.int32)
@@ -255,7 +259,7 @@ class _PixelTables:
 
 def _dealt(blocks: list[np.ndarray], lengths: list[int], together: int) -> list[np.ndarray]:
     """Returns the blocks in an order in which every `together` successive ones have about the same
-    total length: from the longest on they go to the work-groups in turn, back and forth."""
+    total length: from the longest on they are dealt to the work-groups, back and forth."""
     groups = len(blocks) // together
     order = np.argsort(-np.array(lengths), kind="stable").reshape(together, groups)
     order[1::2] = order[1::2, ::-1]

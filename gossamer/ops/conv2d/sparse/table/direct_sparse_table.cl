@@ -186,7 +186,7 @@ KERNEL WORK_GROUP_OF(WORK_GROUP_SIZE) void direct_sparse_table(
     int start = starts[block], length = starts[block + 1] - start;
     int four = start + length * split / SPLITS;
     int end = start + length * (split + 1) / SPLITS;
-    int4 next = columns[four]; /* four more stand behind the last block */
+    int4 next = columns[four]; /* the table has four more columns behind the last block's */
 #if MASKED
     int4 next_tap_masks = tap_masks[four];
 #endif

@@ -76,8 +76,8 @@ class DirectSparseTable(Algorithm):
         layouts = _LAYOUTS if problem.batch > 1 else _LAYOUTS[:1]
         offered = sorted((_offered(problem, device, layout) for layout in layouts),
                          key=lambda layout_offer: layout_offer[0])
-        for in_turn in zip_longest(*(variants for _, variants in offered)):
-            for variant in in_turn:
+        for one_of_each in zip_longest(*(variants for _, variants in offered)):
+            for variant in one_of_each:
                 if variant is not None:
                     yield from (variant, replace(variant.as_fp16,
                                                  workspace=variant.workspace // 2))
