@@ -8,6 +8,7 @@ import gc
 import logging
 import signal
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -27,6 +28,10 @@ _LAST_REQUEST_S = 0.5
 """Seconds in which a connection that is there when the server ends may still send a request."""
 _CONNECTIONS = 2**16
 """Connections that may be open at once, where the system allows as many."""
+_SWITCH_S = 5e-4
+"""Seconds after which the event loop gives Python's lock to a batcher's thread that waits for it. At
+3,150 requests of one photo a second on two processors, 99% are answered in 3.4 to 3.6 ms; in 4 to 9
+with Python's 5 ms, which a thread may wait after each call of the driver."""
 
 
 def serve(server: Server, listener: socket.socket, *, grace: float = 1.0,
@@ -37,6 +42,7 @@ def serve(server: Server, listener: socket.socket, *, grace: float = 1.0,
     those who send to it turn elsewhere. ready: is called when the first request may come.
     """
     _allow_connections()
+    sys.setswitchinterval(_SWITCH_S)
     # a full collection of all that the networks consist of takes 0.1 s, in which nobody is answered
     gc.collect()
     gc.freeze()
@@ -112,6 +118,12 @@ class _Protocol(HttpToolsProtocol):
             self._stop_waiting()
         elif self._waiting is None:
             self._wait()
+
+    def on_body(self, body: bytes) -> None:
+        # adding to empty bytes copies nothing, and neither does making bytes of bytes afterwards
+        if not self.cycle.body:
+            self.cycle.body = b""
+        super().on_body(body)
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
