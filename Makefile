@@ -11,6 +11,7 @@
 # make classes  the classes of the real binary networks in ../shared/models, beside ONNX Runtime's
 # make soak   compiles that are killed 200 times, and run twice at once, on one cache folder
 # make serve-fuzz  100,000 malformed requests to a server; make serve-load: 64 clients for a minute
+# make serve-overhead  what a server costs beside an empty handler, with a stand-in for a GPU
 # make ray-cluster  a Ray cluster that loses a worker; make stand-ins: streams over eight devices
 # Each makes its own .venv when there is none. PYTHON=python3.12 make test picks the interpreter.
 
@@ -66,7 +67,7 @@ QUICK := $(BIN)/ruff check --quiet . && $(BIN)/mypy --no-error-summary && \
 	$(BIN)/python -m pytest @tests/quick.txt -m "not slow" --host-only --maxfail 5 \
 	--numprocesses 2 --dist worksteal
 
-.PHONY: demo test torch-tests quick plant-faults lint bench fuzz fuzz-plans backend-tests classes soak serve-fuzz serve-load ray-cluster stand-ins pocl
+.PHONY: demo test torch-tests quick plant-faults lint bench fuzz fuzz-plans backend-tests classes soak serve-fuzz serve-load serve-overhead ray-cluster stand-ins pocl
 
 demo: .venv/demo.stamp
 	@$(BIN)/gossamer devices
@@ -117,6 +118,10 @@ serve-fuzz: .venv/dev.stamp
 # whether a server under load answers everything, and answers it right
 serve-load: .venv/dev.stamp
 	$(BIN)/python -m tests.bulk.serve_load $(SERVE_LOAD_ARGS)
+
+# how near to an empty handler a server is, with a stand-in for a GPU
+serve-overhead: .venv/dev.stamp
+	$(BIN)/python -m tests.bulk.serve_overhead
 
 # whether a cluster that loses workers gives every result once and in order
 ray-cluster: .venv/dev.stamp

@@ -164,8 +164,8 @@ class Batcher:
             try:
                 made.append(self._request((), named, deadline))
             except Exception as problem:
-                # of one request, and none of the others
-                made.append(problem)
+                # of one request, and none of the others; its frames hold this list with the error
+                made.append(problem.with_traceback(None))
         futures: list[Future[Any]] = []
         with self._work.changed:
             for request in made:

@@ -178,29 +178,44 @@ class Server:
         start = time.monotonic()
         try:
             response = await self._infer(name, headers, receive)
-        except _Refusal as error:
-            response = _error(error.status, str(error))
-        except QueueFullError as error:
-            response = _error(429, str(error))
-            response.headers["Retry-After"] = "1"
-        except DeadlineError as error:
-            response = _error(504, str(error))
-        except InputError as error:
-            response = _error(400, str(error))
-        except ClientDisconnect:
-            response = _error(400, "the client has left")
-        except GossamerError as error:
-            logger.error("%s: %s", name, error)
-            response = _error(503, str(error))
         except Exception as error:
-            logger.error("%s: a fault of the server: %s: %s", name, type(error).__name__, error)
-            response = _error(500, "a fault of the server")
+            response = _error_response(name, error)
+            _forget_frames(error)
         if response.status_code in (408, 413, 429) or self.is_ending:
             # what is left of the body is not read
             response.headers["Connection"] = "close"
         self.metrics.count(name if name in self.models.by_name else "", response.status_code,
                            time.monotonic() - start)
         return response
+
+
+def _error_response(name: str, error: Exception) -> Response:
+    """Returns what an error of a request for inference becomes."""
+    if isinstance(error, _Refusal):
+        return _error(error.status, str(error))
+    if isinstance(error, QueueFullError):
+        response = _error(429, str(error))
+        response.headers["Retry-After"] = "1"
+        return response
+    if isinstance(error, DeadlineError):
+        return _error(504, str(error))
+    if isinstance(error, InputError):
+        return _error(400, str(error))
+    if isinstance(error, ClientDisconnect):
+        return _error(400, "the client has left")
+    if isinstance(error, GossamerError):
+        logger.error("%s: %s", name, error)
+        return _error(503, str(error))
+    logger.error("%s: a fault of the server: %s: %s", name, type(error).__name__, error)
+    return _error(500, "a fault of the server")
+
+
+def _forget_frames(error: BaseException | None) -> None:
+    """Drops the frames that an error has passed: they hold the request's body and the future that
+    holds the error, and would be freed by the next collection of garbage only."""
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__context__
 
 
 def _error(status: int, message: str) -> Response:

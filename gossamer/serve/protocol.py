@@ -30,6 +30,7 @@ DATATYPES = {"bool": "BOOL", "uint8": "UINT8", "uint16": "UINT16", "uint32": "UI
              "int64": "INT64", "float16": "FP16", "float32": "FP32", "float64": "FP64"}
 """The protocol's names of NumPy's dtypes."""
 _DTYPES = {datatype: np.dtype(dtype) for dtype, datatype in DATATYPES.items()}
+_DATATYPES = {dtype: datatype for datatype, dtype in _DTYPES.items()}
 
 
 @dataclass(frozen=True)
@@ -216,7 +217,7 @@ def answer(model: str, request: InferRequest,
             raise InputError(f"there is no output {quoted(name)}; the outputs are "
                              f"{', '.join(map(quoted, outputs))}")
         array = outputs[name]
-        tensor: dict[str, Any] = {"name": name, "datatype": DATATYPES[array.dtype.name],
+        tensor: dict[str, Any] = {"name": name, "datatype": _DATATYPES[array.dtype],
                                   "shape": list(array.shape)}
         if is_binary:
             data = array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+import weakref
 from concurrent.futures import CancelledError, Future, wait
 from pathlib import Path
 from typing import Any
@@ -118,6 +119,21 @@ def test_tasks_of_asyncio(fixed_times: None, tmp_path: Path) -> None:
     for seed, y in enumerate(asyncio.run(ask_all())):
         assert_close(y, expected(images(2, seed)))
     batcher.close()
+
+
+def test_the_arrays_of_a_request_that_was_refused_are_freed(fixed_times: None,
+                                                             tmp_path: Path) -> None:
+    with Batcher(compiled(small(), find("host"), tmp_path)) as batcher:
+        x = images(2)[:, :1]
+        kept = weakref.ref(x)
+        gc.disable()
+        try:
+            (refused,) = batcher.submit_all([({"x": x}, None)])
+            assert isinstance(refused.exception(), InputError)
+            del x, refused
+            assert kept() is None
+        finally:
+            gc.enable()
 
 
 def test_what_waits_becomes_one_batch(held: tuple[Batcher, HeldHost]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import io
 import json
 import threading
@@ -29,6 +30,7 @@ pytest.importorskip("prometheus_client")
 
 from gossamer.serve.app import Server, make_app  # noqa: E402
 from gossamer.serve.models import BatchOptions, Loaded, Models, ServedModel  # noqa: E402
+from gossamer.serve.protocol import InferRequest  # noqa: E402
 
 PREPARE = Preprocessing(size=(6, 5), scale=1 / 255)
 
@@ -229,6 +231,30 @@ def test_a_device_that_fails(server: Server, held: HeldHost) -> None:
     assert response.status_code == 503 and response.json() == {"error": "the bus has come off"}
     held.error = None
     assert_close(output_of(post(server, json=body_of(images(1)))), expected(images(1)))
+
+
+@pytest.mark.parametrize("error", ["deadline", "device", "shape"])
+def test_the_body_of_a_request_that_failed_is_freed(server: Server, held: HeldHost,
+                                                    error: str) -> None:
+    x = images(1)[:, :1] if error == "shape" else images(1)
+    held.error = DeviceError("the bus has come off") if error == "device" else None
+
+    async def ask(client: Any) -> int:
+        if error == "deadline":
+            held.may_go.clear()
+        response = await client.post("/v2/models/small/infer", json=body_of(x), headers={
+            "Deadline-Ms": "30" if error == "deadline" else "20000"})
+        held.may_go.set()
+        return int(response.status_code)
+
+    gc.collect()
+    gc.disable()
+    try:
+        assert talk(server, ask) == {"deadline": 504, "device": 503, "shape": 400}[error]
+        server.models.close()
+        assert not [each for each in gc.get_objects() if isinstance(each, InferRequest)]
+    finally:
+        gc.enable()
 
 
 def test_what_is_counted(server: Server) -> None:

@@ -229,3 +229,16 @@ def test_a_server_that_is_killed_leaves_nothing(file: Path, tmp_path: Path) -> N
     # ONNX Runtime keeps a file of that name there
     assert [path.name for path in temporary.iterdir() if path.name != ".ses"] == []
     assert json.dumps([str(path) for path in folder.rglob("*.tmp*")]) == "[]"
+
+
+def test_a_body_that_comes_in_many_parts(file: Path) -> None:
+    x = images(3)
+    body = json.dumps({"inputs": [{"name": "x", "shape": list(x.shape), "datatype": "FP32",
+                                   "data": x.reshape(-1).tolist()}]}).encode()
+    parts = [body[start:start + 7] for start in range(0, len(body), 7)]
+    with served(file, "--latency", "500ms") as (_, address):
+        for _ in range(2):
+            response = httpx.post(f"{address}/v2/models/small/infer", content=iter(parts),
+                                  timeout=20)
+            (output,) = response.json()["outputs"]
+            assert_close(np.float32(output["data"]).reshape(output["shape"]), expected(x))

@@ -85,14 +85,14 @@ def batch_of(graph: Graph, inputs: Sequence[Any]) -> int:
     check_count(graph, inputs)
     batch: int | None = None
     for info, array in zip(graph.inputs, inputs, strict=True):
-        shape = "x".join("N" if size is None else str(size) for size in info.shape) or "scalar"
         if not hasattr(array, "shape") or not hasattr(array, "dtype"):
             raise InputError(f"input {quoted(info.name)} is a {type(array).__name__}, expected an "
-                             f"array of shape {shape} and dtype {info.dtype}")
+                             f"array of shape {_shape_text(info.shape)} and dtype {info.dtype}")
         if not _is_of(array.shape, info.shape):
-            array_shape = "x".join(map(str, array.shape)) or "scalar"
-            raise InputError(f"input {quoted(info.name)} has shape {array_shape}, expected {shape}")
-        if not is_lossless(str(array.dtype), info.dtype):
+            raise InputError(f"input {quoted(info.name)} has shape {_shape_text(array.shape)}, "
+                             f"expected {_shape_text(info.shape)}")
+        # the name of a dtype takes longer than all else that is checked
+        if array.dtype != info.dtype and not is_lossless(str(array.dtype), info.dtype):
             raise InputError(f"input {quoted(info.name)} has dtype {array.dtype}, expected "
                              f"{info.dtype}, or one that converts to it without loss; convert it "
                              f"with .astype({info.dtype!r})")
@@ -102,6 +102,10 @@ def batch_of(graph: Graph, inputs: Sequence[Any]) -> int:
                                  f"input has {batch}")
             batch = array.shape[0]
     return 1 if batch is None else batch
+
+
+def _shape_text(shape: Sequence[int | None]) -> str:
+    return "x".join("N" if size is None else str(size) for size in shape) or "scalar"
 
 
 def by_name(graph: Graph, arrays: Sequence[Any]) -> dict[str, np.ndarray]:

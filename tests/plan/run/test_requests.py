@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
-from gossamer.plan.run.requests import Request, chosen_size, measured_times
+from gossamer.plan.run.requests import Part, Request, chosen_size, joined, measured_times
 
 TIMES = {1: 1.0, 2: 1.2, 4: 1.6, 8: 2.4}
 
@@ -68,3 +70,22 @@ def test_a_request_fails_once() -> None:
     with pytest.raises(ValueError, match="first"):
         request.result.result()
     assert not request.begin()
+
+
+@pytest.mark.parametrize("width", [3, 2**18])
+def test_a_batch_has_the_images_of_its_requests(width: int) -> None:
+    rng = np.random.default_rng(0)
+    given = [rng.integers(0, 200, (3, width), np.uint8),
+             rng.integers(0, 200, (width, 2), np.uint8).T,
+             rng.integers(0, 200, (1, width), np.uint8).astype(np.float32)]
+    lane = SimpleNamespace(arrays=(np.zeros((8, width), np.float32),))
+    lanes: Any = SimpleNamespace(take=lambda size: lane, begun=lambda lane, arrays: None)
+
+    # two of three images of the first request
+    starts = [1, 0, 0]
+    joined([Part(Request([x], len(x), 0.0, math.inf), start, len(x))
+            for x, start in zip(given, starts, strict=True)], 8)(lanes)
+
+    np.testing.assert_array_equal(lane.arrays[0][:5], np.concatenate(
+        [given[0][1:], given[1], given[2]]))
+    assert not lane.arrays[0][5:].any()

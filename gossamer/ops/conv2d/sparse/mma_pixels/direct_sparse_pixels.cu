@@ -179,7 +179,7 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pixels(
                 source += at_once * plane;
             }
             if (is_first) {
-                /* an empty asm that uses start and stop only here, so that the
+                /* an empty statement that uses start and stop only here, so that the
                  * loads above do not wait for them */
                 asm volatile("" : "+r"(start), "+r"(stop));
                 next = start + (stop - start) * (int)part / PARTS;
