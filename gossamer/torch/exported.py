@@ -40,6 +40,7 @@ _DTYPES = {onnx.TensorProto.FLOAT: torch.float32, onnx.TensorProto.FLOAT16: torc
 _NOT_THE_USERS = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
 """Folders of code that no user wrote."""
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+_CONSTANT_BATCH = re.compile(r"your code specialized it to be a constant \((\d+)\)")
 
 
 @dataclass
@@ -245,9 +246,11 @@ def _from_script(program: Any, wrapped: nn.Module, tensors: Sequence[Any], names
 
 
 def _cause(error: BaseException) -> str:
-    """Returns the first line of what torch says."""
+    """Returns the first line of what torch says, or what its later lines say of the batch size."""
     while error.__cause__ is not None:
         error = error.__cause__
+    if constant := _CONSTANT_BATCH.search(str(error)):
+        return f"for torch.export its first axis has the length {constant[1]} whatever is given"
     return first_line(error)
 
 
