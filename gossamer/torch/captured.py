@@ -61,14 +61,12 @@ class Captured:
 
 def captured(module: Any, example: Any, formats: Formats) -> Captured:
     """Returns a module as a network. Raises InputError and UnsupportedError as `optimize` does."""
-    if isinstance(module, torch.export.ExportedProgram):
-        if example is None and module.example_inputs is not None:
-            args, kwargs = module.example_inputs
-        else:
-            args, kwargs = _arguments(example)
-        module = _unchecked(module)
+    if example is None and isinstance(module, torch.export.ExportedProgram) and (
+            module.example_inputs is not None):
+        args, kwargs = module.example_inputs
     else:
         args, kwargs = _arguments(example)
+    module = module_of(module)
     check_kind(module)
     ready = folded(module)
     check_module(ready)
@@ -91,8 +89,11 @@ def captured(module: Any, example: Any, formats: Formats) -> Captured:
                     outputs.distinct(eager), formats, bool(asked))
 
 
-def _unchecked(program: Any) -> nn.Module:
-    """Returns a program as a module that does not insist on the sizes of its own example."""
+def module_of(program: Any) -> Any:
+    """Returns a program as a module that does not insist on the sizes of its own example; what is
+    no program stays as it is."""
+    if not isinstance(program, torch.export.ExportedProgram):
+        return program
     options = {"check_guards": False}
     if "check_guards" not in inspect.signature(program.module).parameters:
         options = {}

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.lazy import LazyModuleMixin
 
 from gossamer.errors import InputError, UnsupportedError, quoted
 
@@ -28,6 +29,9 @@ def check_kind(module: Any) -> None:
 def check_module(module: nn.Module) -> None:
     """Raises InputError or UnsupportedError where a module cannot be optimised as it is."""
     for path, part in module.named_modules():
+        if isinstance(part, LazyModuleMixin) and part.has_uninitialized_params():  # type: ignore[misc]
+            raise InputError(f"{_at(path, part)} gets its weights in its first call; call the "
+                             "module once")
         if part.training and _is_random(part):
             raise InputError(f"{_at(path, part)} is in training mode; call module.eval() first")
         if part._forward_hooks or part._forward_pre_hooks:
@@ -54,7 +58,8 @@ def check_inputs(names: Sequence[str], tensors: Sequence[Any], where: Any) -> No
     where: the device of the module's weights; None where it has none.
     """
     if not tensors:
-        raise InputError("the example has no tensor; give one for each input of the module")
+        raise InputError("the example has no torch.Tensor; give one for each input of the module, "
+                         "of a NumPy array torch.from_numpy(array)")
     for name, tensor in zip(names, tensors, strict=True):
         _check_kind(f"input {quoted(name)}", tensor)
         if tensor.dim() and not tensor.shape[0]:

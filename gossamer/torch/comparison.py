@@ -17,10 +17,12 @@ from gossamer.errors import GossamerError, UnsupportedError, quoted
 from gossamer.model.load import load
 from gossamer.plan.plan import Plan
 from gossamer.torch.exported import Exported
+from gossamer.torch.quantised import QuantisedInFloat64
 
 LEAST_ALLOWED = {"fp32": 1e-4, "tf32": 1e-2, "fp16": 1e-2, "int8": 2e-2}
 """The normalised error that each precision is allowed however exact torch is. In int8, that of
-quantised modules, a number that is rounded to the other integer is a whole step apart."""
+quantised modules, a number halfway between two integers may become either in float32: of few
+outputs, one that is a step apart is an error of about 1e-2."""
 _WORSE_THAN_TORCH = 2
 """How many times the error of torch an error may be, both against float64."""
 
@@ -28,7 +30,8 @@ _WORSE_THAN_TORCH = 2
 def in_float64(module: nn.Module, call: Callable[[nn.Module], Sequence[Any]]) -> Sequence[Any]:
     """Returns what a call of a module's copy in float64 returns; () where it cannot be computed."""
     try:
-        return call(copy.deepcopy(module).double())
+        with QuantisedInFloat64():
+            return call(copy.deepcopy(module).double())
     except Exception:  # forward may ask for a dtype, and torch may lack an operator in float64
         return ()
 

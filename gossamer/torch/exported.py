@@ -6,6 +6,7 @@ import io
 import re
 import warnings
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from gossamer.model.load import load
 from gossamer.torch.call_form import InputForm, OutputForm
 from gossamer.torch.library import exports_programs, version
 from gossamer.torch.plain_nodes import make_plain
+from gossamer.torch.quantised import WithPlainQuantisation
 
 _PREFIX = "module."
 """What stands before the names of the module's weights in the exported network."""
@@ -40,6 +42,7 @@ _DTYPES = {onnx.TensorProto.FLOAT: torch.float32, onnx.TensorProto.FLOAT16: torc
 _NOT_THE_USERS = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
 """Folders of code that no user wrote."""
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+_CONSTANT_BATCH = re.compile(r"your code specialized it to be a constant \((\d+)\)")
 
 
 @dataclass
@@ -64,7 +67,7 @@ class Exported:
     @property
     def is_quantised(self) -> bool:
         """Whether the module rounds numbers to integers of few bits, before `forget`."""
-        return any("quantize" in str(node.target) for node in self.program.graph.nodes)
+        return _is_quantised(self.program)
 
     def forget(self) -> None:
         """Drops the program and the values of the module's weights, which plans have."""
@@ -108,10 +111,12 @@ class _Tensors(nn.Module):
         self.module = module
         self._inputs = inputs
         self._outputs = outputs
+        self.is_quantised = False
 
     def forward(self, *tensors: Any) -> tuple[Any, ...]:
         args, kwargs = self._inputs.arguments(tensors)
-        return self._outputs.distinct(self.module(*args, **kwargs))
+        with WithPlainQuantisation() if self.is_quantised else nullcontext():
+            return self._outputs.distinct(self.module(*args, **kwargs))
 
 
 def exported(module: nn.Module, inputs: InputForm, outputs: OutputForm,
@@ -126,6 +131,10 @@ def exported(module: nn.Module, inputs: InputForm, outputs: OutputForm,
     wrapped = _Tensors(module, inputs, outputs)
     wrapped.training = module.training
     program, sizes_are_free, fixed = _program(wrapped, tensors)
+    if _is_quantised(program):
+        # modes hide the lines of the user's code from torch, so that other modules go without
+        wrapped.is_quantised = True
+        program, sizes_are_free, fixed = _program(wrapped, tensors)
     _check_training(program)
 
     def network(program: Any, free: Sequence[bool]) -> tuple[onnx.ModelProto, Any]:
@@ -150,6 +159,10 @@ def exported(module: nn.Module, inputs: InputForm, outputs: OutputForm,
     _check_written(program)
     model.graph.name = type(module).__name__
     return Exported(model, program, fixed)
+
+
+def _is_quantised(program: Any) -> bool:
+    return any("quantize" in str(node.target) for node in program.graph.nodes)
 
 
 def _output_names(outputs: OutputForm) -> list[str]:
@@ -245,9 +258,11 @@ def _from_script(program: Any, wrapped: nn.Module, tensors: Sequence[Any], names
 
 
 def _cause(error: BaseException) -> str:
-    """Returns the first line of what torch says."""
+    """Returns the first line of what torch says, or what its later lines say of the batch size."""
     while error.__cause__ is not None:
         error = error.__cause__
+    if constant := _CONSTANT_BATCH.search(str(error)):
+        return f"for torch.export its first axis has the length {constant[1]} whatever is given"
     return first_line(error)
 
 

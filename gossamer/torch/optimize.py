@@ -12,7 +12,7 @@ from gossamer.plan.new_weights import with_weights
 from gossamer.plan.plan import Plan
 from gossamer.plan.policy import Policy
 from gossamer.torch.captured import Captured, Formats, captured, is_channels_last, place
-from gossamer.torch.checks import check_module
+from gossamer.torch.checks import check_kind, check_module
 from gossamer.torch.comparison import check_outputs, first_difference, in_float64
 from gossamer.torch.exported import Exported
 from gossamer.torch.folded import folded, without_bfloat16
@@ -57,6 +57,7 @@ class _PlanMaker:
 
     def again(self, old: Plan, module: nn.Module) -> Plan:
         """Returns a plan with the weights of a module; what was measured for the old one holds."""
+        check_kind(module)
         ready = folded(module)
         check_module(ready)
         ready = without_bfloat16(ready)

@@ -14,7 +14,7 @@ from gossamer.errors import InputError, quoted
 from gossamer.plan.plan import Plan
 from gossamer.plan.report.report import Report
 from gossamer.torch.call_form import InputForm, OutputForm
-from gossamer.torch.captured import is_channels_last
+from gossamer.torch.captured import is_channels_last, module_of
 from gossamer.torch.checks import gradient_error
 from gossamer.torch.watch import CALLS, Watch
 
@@ -83,6 +83,7 @@ class OptimizedModule(nn.Module):
         """
         return self._plan
 
+    @torch.compiler.disable
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Compute what the module computes.
 
@@ -149,12 +150,12 @@ class OptimizedModule(nn.Module):
         """
         self._plan.save(path)
 
-    def update(self, module: nn.Module) -> None:
+    def update(self, module: Any) -> None:
         """Take the weights of a module, and keep the choices of what computes each layer.
 
         Parameters
         ----------
-        module : torch.nn.Module
+        module : torch.nn.Module or torch.export.ExportedProgram
             The module that was optimised, or one of the same form. From now on its weights are
             looked at for changes.
 
@@ -164,6 +165,7 @@ class OptimizedModule(nn.Module):
             If the module has other weights or shapes, or if a layer is computed by code that was
             made for the zeros of its weights, and these are others now.
         """
+        module = module_of(module)
         with self._lock:
             plan = self._replan(self._plan, module)
             self._watch = Watch(module)
@@ -195,6 +197,11 @@ class OptimizedModule(nn.Module):
         raise InputError("an optimised module stays on its device, in its dtype; move or convert "
                          "the module that was optimised, and optimise it again")
 
+    def _slow_forward(self, *args: Any, **kwargs: Any) -> NoReturn:
+        # torch calls this in place of forward while torch.jit traces, which would keep the results
+        # of its example as constants
+        raise _graph_error()
+
     def __deepcopy__(self, memo: Mapping[int, Any]) -> NoReturn:
         """Refuse to copy the module, with a TypeError."""
         self.__reduce__()
@@ -215,7 +222,12 @@ class OptimizedModule(nn.Module):
             if tensor.device != self._device:
                 raise InputError(f"input {quoted(name)} is on {tensor.device}, the module on "
                                  f"{self._device}; move it: x.to({str(self._device)!r})")
-        results = self._plan(*tensors) if self._outputs.count else ()
+        try:
+            results = self._plan(*tensors) if self._outputs.count else ()
+        except InputError:
+            if torch.compiler.is_compiling():
+                raise _graph_error() from None
+            raise
         if self._outputs.count == 1:
             results = (results,)
         return [result if result.dtype == dtype and memory_format is None
@@ -243,3 +255,8 @@ class OptimizedModule(nn.Module):
             raise InputError(f"the weights of the module have changed: {change}; call "
                              "fast.update(module), or optimise it with follow=True")
         self.update(self._followed[0])
+
+
+def _graph_error() -> InputError:
+    return InputError("an optimised module has no graph for torch.export, torch.onnx and torch.jit"
+                      "; give them the module that was optimised")

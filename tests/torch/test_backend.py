@@ -17,19 +17,12 @@ from gossamer.errors import GossamerWarning
 from gossamer.torch import backend as backend_module
 from gossamer.torch.backend import backend, reports
 from gossamer.torch.watch import CALLS
-from tests.torch.single_modules import LARGEST_ERROR, Function, eager, error, table
+from tests.torch.single_modules import LARGEST_ERROR, LEFT, Function, eager, error, table
 from tests.torch.small import images, residual
 
 ROOT = Path(gossamer.__file__).parents[1]
 MODULES = table()
-LEFT = {"RReLU": "no exporter knows it",
-        **dict.fromkeys(("MaxPool3d", "LocalResponseNorm", "grid_sample", "instance_norm1d"),
-                        "ONNX Runtime computes it, on the host"),
-        **dict.fromkeys(("LSTM", "lstm both ways, two layers"),
-                        "Dynamo leaves it out of its graphs"),
-        "transformer_encoder": "one operator of torch, which no exporter knows"}
-"""Why modules of the table are left to torch."""
-TESTED = dict.fromkeys([*list(MODULES)[::7], *LEFT])
+TESTED = dict.fromkeys([*list(MODULES)[::7], *list(LEFT)[::2]])
 """The modules that are compiled here; `python -m tests.torch.single_modules` compiles all."""
 
 

@@ -12,7 +12,7 @@ from torch import nn
 
 import gossamer
 from gossamer.errors import InputError, UnsupportedError
-from gossamer.torch import library
+from gossamer.torch import checks, library
 from tests.torch.single_modules import Function
 from tests.torch.small import images, residual
 
@@ -97,10 +97,26 @@ def test_meta_device():
     assert "parameter 'weight' is on the meta device" in refused(module, torch.randn(2, 4))
 
 
-def test_two_devices():
+def test_two_devices(monkeypatch):
+    # the meta device stands for a second one, which not every machine has
+    monkeypatch.setattr(checks, "_check_kind", lambda name, tensor: None)
     module = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2, device="meta")).eval()
-    text = refused(module, torch.randn(2, 4))
-    assert "meta" in text
+    assert refused(module, torch.randn(2, 4)) == (
+        "parameter '0.weight' is on cpu and parameter '1.weight' on meta; move the module to one "
+        "device: module.to('cpu')")
+
+
+def test_weights_that_are_made_in_the_first_call():
+    module = nn.Sequential(nn.LazyLinear(3)).eval()
+    assert refused(module, torch.randn(2, 4)) == (
+        "LazyLinear '0' gets its weights in its first call; call the module once")
+    module(torch.randn(2, 4))
+    assert gossamer.optimize(module, torch.randn(2, 4))(torch.randn(3, 4)).shape == (3, 3)
+
+
+def test_optimised_modules():
+    fast = gossamer.optimize(nn.Linear(4, 3).eval(), torch.randn(2, 4))
+    assert "an optimised module has no graph" in refused(fast, torch.randn(2, 4), UnsupportedError)
 
 
 @pytest.mark.parametrize(("dtype", "part"), [
@@ -145,8 +161,9 @@ def test_what_is_no_module():
     (images(0), "input 'x' has batch 0"),
     ((images(), images()), "do not fit forward(x"),
     ({"y": images()}, "do not fit forward(x"),
-    (3, "the example has no tensor"),
-], ids=["none", "batch 0", "too many", "unknown name", "no tensor"])
+    (3, "the example has no torch.Tensor"),
+    (images().numpy(), "of a NumPy array torch.from_numpy(array)"),
+], ids=["none", "batch 0", "too many", "unknown name", "no tensor", "array"])
 def test_examples(example, part):
     assert part in refused(residual(), example)
 
@@ -165,6 +182,13 @@ def test_batch_that_forward_fixes_is_the_only_one():
     assert fast(torch.randn(2, 3, 4)).shape == (2, 3)
     with pytest.raises(InputError, match=r"shape \(3, 3, 4\), expected \(2, 3, 4\): forward takes"):
         fast(torch.randn(3, 3, 4))
+
+
+def test_reason_of_a_fixed_length():
+    module = nn.LSTM(4, 6).eval()
+    fast = gossamer.optimize(module, torch.randn(5, 2, 4))
+    with pytest.raises(InputError, match=r"its first axis has the length 5 whatever is given"):
+        fast(torch.randn(7, 2, 4))
 
 
 def test_tied_weights_are_one():

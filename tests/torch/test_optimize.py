@@ -145,6 +145,9 @@ def test_exported_program_is_taken():
     program = torch.export.export(module, (images(),))
     fast = gossamer.optimize(program)
     assert normalised_error(fast(images()).numpy(), eager(module, images()).numpy()) < 1e-5
+    other = residual(seed=4)
+    fast.update(torch.export.export(other, (images(),)))
+    assert normalised_error(fast(images(3)).numpy(), eager(other, images(3)).numpy()) < 1e-5
 
 
 def test_older_exporter_gives_the_same_network(monkeypatch):
@@ -193,6 +196,22 @@ def test_what_an_optimised_module_refuses(fast):
         copy.deepcopy(fast)
     assert fast.eval() is fast and not list(fast.parameters())
     assert repr(fast) == "OptimizedModule(<Plan of Residual on host>)"
+
+
+def test_part_of_a_compiled_module(fast):
+    head = nn.Linear(5, 3).eval()
+    compiled = torch.compile(nn.Sequential(fast, head), backend="eager")
+    for batch in (2, 3):
+        x = images(batch)
+        expected = eager(head, eager(residual(), x))
+        assert normalised_error(eager(compiled, x).numpy(), expected.numpy()) < 1e-5
+
+
+def test_what_makes_graphs_is_refused(fast):
+    with pytest.raises(InputError, match=r"has no graph for torch\.export, torch\.onnx and torch"):
+        torch.export.export(fast, (images(),))
+    with pytest.raises(InputError, match="give them the module that was optimised"):
+        torch.jit.trace(fast, images())
 
 
 def test_plan_is_saved_and_reported(fast, tmp_path):

@@ -14,9 +14,19 @@ pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
 import gossamer
+from tests.torch.single_modules import LEFT, page_table, table
 
 PAGE = Path(gossamer.__file__).parents[1] / "docs" / "pytorch.md"
 COMPILE = 'backend="gossamer"'
+
+
+def test_table_of_what_is_left_to_torch():
+    assert "\n".join(page_table()) in PAGE.read_text()
+    networks = table()
+    assert set(LEFT) <= set(networks)
+    assert f"Of {len(networks)} networks" in PAGE.read_text()
+    assert f"gossamer computes {len(networks) - len(LEFT)}, and torch" in " ".join(
+        PAGE.read_text().split())
 
 
 @pytest.mark.slow

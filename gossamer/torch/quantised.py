@@ -1,0 +1,107 @@
+"""Quantisation in forms that torch's exporter writes right, and in float64."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+_TENSOR = ("x", "scale", "zero_point", "low", "high")
+_CHANNEL = ("x", "scale", "zero_point", "axis", "low", "high")
+_QUANTIZE = {"quantize_per_tensor": _TENSOR, "quantize_per_channel": _CHANNEL}
+_DEQUANTIZE = {"dequantize_per_tensor": _TENSOR, "dequantize_per_channel": _CHANNEL}
+_FAKE_QUANTIZE = {"fake_quantize_per_tensor_affine": _TENSOR,
+                  "fake_quantize_per_channel_affine": _CHANNEL}
+"""The first arguments of torch's functions, by their names; a dtype may follow."""
+_OPERATORS = "torch.ao.quantization.fx._decomposed"
+"""The module of torch that defines quantize_per_tensor and its like."""
+
+
+class WithPlainQuantisation(TorchFunctionMode):
+    """A mode in which modules are exported.
+
+    Numbers are limited before they become integers of a range that is narrower than their dtype's,
+    such as 0 to 127, since the exporter writes the range of the dtype. Fake quantisation, whose own
+    operator torch exports for one batch size only, becomes quantisation and its inverse.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Sequence[Any] = (),
+                           kwargs: Mapping[str, Any] | None = None) -> Any:
+        name = _name(func)
+        if name in _QUANTIZE and not kwargs:
+            given = dict(zip(_QUANTIZE[name], args, strict=False))
+            return func(_limited(given, args[len(given)]), *args[1:])
+        if name in _FAKE_QUANTIZE and not kwargs:
+            given = dict(zip(_FAKE_QUANTIZE[name], args, strict=True))
+            dtype = _dtype(given["low"], given["high"])
+            has_constant_scale = "axis" in given or not isinstance(given["scale"], torch.Tensor)
+            if dtype is not None and has_constant_scale and _has_operators():
+                operators = torch.ops.quantized_decomposed
+                kind = "channel" if "axis" in given else "tensor"
+                integers = getattr(operators, f"quantize_per_{kind}")(
+                    _limited(given, dtype), *args[1:], dtype)
+                return getattr(operators, f"dequantize_per_{kind}")(integers, *args[1:], dtype)
+        return func(*args, **(kwargs or {}))
+
+
+class QuantisedInFloat64(TorchFunctionMode):
+    """A mode in which quantisation takes and returns float64, which torch's functions refuse.
+
+    Sums of integers are exact there, and so is the integer to which each of them is rounded.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Sequence[Any] = (),
+                           kwargs: Mapping[str, Any] | None = None) -> Any:
+        names = (_QUANTIZE | _DEQUANTIZE | _FAKE_QUANTIZE).get(_name(func))
+        if names is None:
+            return func(*args, **(kwargs or {}))
+        given = dict(zip(names, args, strict=False))
+        # the weights of modules may be integers already
+        x = given["x"].double()
+        scale, zero_point = _along_axis(given, given["scale"], given["zero_point"])
+        if _name(func) in _DEQUANTIZE:
+            return (x - zero_point) * scale
+        integers = torch.clamp(torch.round(x / scale) + zero_point, given["low"], given["high"])
+        return integers if _name(func) in _QUANTIZE else (integers - zero_point) * scale
+
+
+def _name(func: Any) -> str:
+    return str(getattr(func, "__name__", "")).split(".")[0]
+
+
+def _limited(given: Mapping[str, Any], dtype: torch.dtype) -> Any:
+    """Returns the numbers of a quantisation within the limits of its integers."""
+    limits = torch.iinfo(dtype)
+    if (given["low"], given["high"]) == (limits.min, limits.max):
+        return given["x"]
+    scale, zero_point = _along_axis(given, given["scale"], given["zero_point"])
+    low, high = ((limit - zero_point) * scale for limit in (given["low"], given["high"]))
+    if isinstance(low, torch.Tensor):
+        low, high = low.to(given["x"].dtype), high.to(given["x"].dtype)
+    return torch.clamp(given["x"], low, high)
+
+
+def _along_axis(given: Mapping[str, Any], *values: Any) -> Sequence[Any]:
+    """Returns the values of channels in a shape that fits the numbers, and others as they are."""
+    if "axis" not in given:
+        return values
+    rank = given["x"].dim()
+    shape = [-1 if axis == given["axis"] % rank else 1 for axis in range(rank)]
+    return [value.reshape(shape) for value in values]
+
+
+def _dtype(low: int, high: int) -> torch.dtype | None:
+    """Returns the dtype of 8 bits that has these integers; None where none has."""
+    return next((dtype for dtype in (torch.int8, torch.uint8)
+                 if torch.iinfo(dtype).min <= low and high <= torch.iinfo(dtype).max), None)
+
+
+def _has_operators() -> bool:
+    try:
+        importlib.import_module(_OPERATORS)
+    except ImportError:
+        return False
+    return True
