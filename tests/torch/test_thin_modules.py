@@ -7,7 +7,6 @@ import pytest
 
 pytest.importorskip("torch")
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
