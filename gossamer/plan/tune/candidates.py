@@ -22,7 +22,7 @@ from gossamer.plan.measurement import Measurement
 from gossamer.plan.prepare import build
 from gossamer.plan.program import Layer
 from gossamer.plan.tune.bounds import Bounds, bounds
-from gossamer.plan.tune.check import error_of
+from gossamer.plan.tune.check import VALUES_OF_ERROR, error_of
 from gossamer.plan.tune.device_check import handles
 from gossamer.plan.tune.discontinuity import MOST_DOUBTFUL, continuous_parts, has_jumps
 from gossamer.plan.tune.memory import CandidateMemory
@@ -34,7 +34,11 @@ _CHECKED = 2**22
 _COLD_SAMPLES = 5
 """Executions with cold caches; the median of their times counts."""
 _DRAWS = 8
-"""How often inputs are drawn at most, where many results lie within rounding of a jump."""
+"""How often inputs are drawn at most, where many results lie within rounding of a jump, or where
+there are few results."""
+_CHEAP = 2**26
+"""Operations of a reference that is computed for several draws where there are few results: less
+than a second of a processor's time."""
 _ALIKE = 0.1
 """Relative difference of a later draw's share of such results from the first one's up to which no
 other draw is made."""
@@ -87,6 +91,8 @@ class CandidateSet:
             self._draw_inputs()
             self._parts = [_ContinuousPart(part, self._reference(few)) for part, few in zip(
                 continuous_parts(self.problem), continuous_parts(self._few), strict=True)]
+        elif self._has_few_results():
+            self._draw_large_results()
         self._expected = self._reference(self._few)
         self._expected_buffers: dict[int, Buffer] = {}
         self._sources: dict[TensorSpec, dict[int, Buffer]] = {}
@@ -169,6 +175,21 @@ class CandidateSet:
         if best != self._seed:
             self._seed = best
             self._bounds.clear()
+
+    def _has_few_results(self) -> bool:
+        """Returns whether an output has so few floats that all of them may be nearly zero."""
+        return self._few.flops <= _CHEAP and any(
+            spec.dtype.startswith("float") and 0 < spec.size < VALUES_OF_ERROR
+            for spec in self._few.outputs)
+
+    def _draw_large_results(self) -> None:
+        """Draws inputs several times and keeps those of which the smallest output is largest: where
+        a sum of many numbers is nearly zero, rounding any of them is a large error of it."""
+        sizes = []
+        for self._seed in range(_DRAWS):
+            sizes.append(min(float(np.linalg.norm(array[np.isfinite(array)]))
+                             for array in self._reference(self._few)))
+        self._seed = sizes.index(max(sizes))
 
     def _doubtful_share(self) -> float:
         """Returns the largest share of an output that float32 rounding may take over a jump."""

@@ -125,6 +125,22 @@ def test_a_single_value_near_zero_makes_no_error() -> None:
     assert outcome(NumpyElementwise(), of) is None
 
 
+def test_a_single_result_near_zero_makes_no_error() -> None:
+    """A sum of 64 products has a size of about 8, whatever it happens to be, and so has its
+    rounding; of 30 sums as they are first drawn some are below a tenth of that."""
+    def rounds(outputs: np.ndarray) -> None:
+        outputs += 8 * 2e-6
+
+    rng = np.random.default_rng(0)
+    problem = Conv2dProblem(1, 64, 1, 1, 1, (1, 1))
+    variant = next(iter(Stub().variants(problem, HOST)))
+    for index in range(30):
+        weight = rng.standard_normal((1, 64, 1, 1)).astype(np.float32)
+        of = Layer(f"sum{index}", "conv2d", ["x"], ["y"], list(problem.outputs), problem,
+                   {"weight": weight})
+        assert why_wrong(CandidateSet(of, HOST), Stub(rounds), variant) is None
+
+
 def test_many_small_images_are_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     read, reads = type(HOST).read, []
 
