@@ -22,6 +22,9 @@ DENSE = "dense"
 """Name, beside those of algorithms, of the plan of the same network with dense weights."""
 OTHER_PLANS = (UNFUSED, DENSE)
 """Names of plans that force no algorithm."""
+SEMI_STRUCTURED = "torch-compile-graph:2:4"
+"""The peer torch-compile-graph with torch's semi-structured tensors for weights in the pattern
+2:4."""
 
 
 class AbsentError(Exception):

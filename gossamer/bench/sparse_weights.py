@@ -42,8 +42,8 @@ def drawn(layer: ConvLayer, density: float) -> np.ndarray:
 
 
 def redrawn(mask: np.ndarray, density: float, rng: np.random.Generator) -> np.ndarray:
-    """Returns a mask of this density that is drawn from another: of the positions that a denser one
-    has, as many at random; all that a thinner one has, and as many of the others at random."""
+    """Returns a mask of this density that is drawn from another: a denser mask loses positions at
+    random, a thinner one gains some."""
     count = round(density * mask.size) - int(np.count_nonzero(mask))
     changing = np.flatnonzero(mask if count < 0 else ~mask)
     result = mask.copy()

@@ -29,6 +29,11 @@ _GROUP = 16
 """The most files for which a process answers at once: sending them and taking the answer takes this
 process about as long as reading a small picture."""
 
+_MOST_PROCESSES = 64
+"""Processes that read at most: each has three file descriptors here, and each block one."""
+_AHEAD_BYTES = 2**29
+"""Bytes of pictures up to which more than one for each process are read ahead."""
+
 Form = tuple[tuple[int, ...], np.dtype]
 """Shape and dtype of a picture."""
 Answer = dict[int, np.ndarray | str]
@@ -116,7 +121,8 @@ def _by_threads(reader: PictureReader, files: Sequence[str], threads: int, form:
 def _by_processes(reader: PictureReader, files: Sequence[str], count: int, form: Form | None,
                   size: int) -> Generator[PictureBatch, None, None]:
     # a process waits while this one takes its answer; others use its processor meanwhile
-    count += count // 2
+    count = min(count + count // 2, _MOST_PROCESSES)
+    ahead = max(count, min(2 * count * _GROUP, _AHEAD_BYTES // max(1, _nbytes(form))))
     with (closing(SharedBlocks(size * _nbytes(form))) as shared,
           ProcessPool(count, "process that reads pictures",
                       descriptors=shared.descriptors) as pool):
@@ -126,7 +132,7 @@ def _by_processes(reader: PictureReader, files: Sequence[str], count: int, form:
             return pool.submit(read_group, reader, group, target, what="read pictures")
 
         yield from _read(reader, _blocks(files, form, size, shared),
-                         _Pool(submit, _GROUP, 2 * count * _GROUP))
+                         _Pool(submit, _GROUP, ahead))
 
 
 def _nbytes(form: Form | None) -> int:

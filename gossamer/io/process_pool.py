@@ -26,8 +26,8 @@ MOST_DEATHS = 3
 START_SECONDS = 30.0
 """Seconds after which a process that has not started is ended."""
 _PIPE_BYTES = 2**20
-"""Size of the pipe through which a process answers, where the system gives as much. A process that
-answers with pictures is free for others sooner, and they are taken in fewer calls."""
+"""Size of the pipe through which a process answers, where the system gives as much. A process with
+a long answer is free for others sooner, and it is taken in fewer calls."""
 _ENDS_SECONDS = 5.0
 """Seconds that a process may take to end after its pipe was closed."""
 

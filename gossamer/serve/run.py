@@ -29,9 +29,9 @@ _LAST_REQUEST_S = 0.5
 _CONNECTIONS = 2**16
 """Connections that may be open at once, where the system allows as many."""
 _SWITCH_S = 5e-4
-"""Seconds after which the event loop gives Python's lock to a batcher's thread that waits for it,
-as it may after each call of the driver; Python's own 5 ms are the latency of a short batch. A rule
-of thumb: the rate of answers is the same with both."""
+"""Seconds after which the event loop gives Python's lock to a batcher's thread that waits for it. A
+batcher waits for it after each call of the driver, and Python's own 5 ms would be as long as a
+short batch takes. A rule of thumb: the rate of answers is the same with both."""
 _NEW_OBJECTS = 20_000
 """Objects that are made before garbage is collected. Requests leave two or three each that are part
 of a cycle; Python's own 700 are reached by a few requests that are being answered. A rule of

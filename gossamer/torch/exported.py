@@ -262,7 +262,7 @@ def _cause(error: BaseException) -> str:
     while error.__cause__ is not None:
         error = error.__cause__
     if constant := _CONSTANT_BATCH.search(str(error)):
-        return f"for torch.export its first axis has the length {constant[1]} whatever is given"
+        return f"torch.export finds that the first axis has the length {constant[1]} always"
     return first_line(error)
 
 

@@ -15,7 +15,10 @@ _QUANTIZE = {"quantize_per_tensor": _TENSOR, "quantize_per_channel": _CHANNEL}
 _DEQUANTIZE = {"dequantize_per_tensor": _TENSOR, "dequantize_per_channel": _CHANNEL}
 _FAKE_QUANTIZE = {"fake_quantize_per_tensor_affine": _TENSOR,
                   "fake_quantize_per_channel_affine": _CHANNEL}
-"""The first arguments of torch's functions, by their names; a dtype may follow."""
+"""The first arguments of torch's functions, by their names here; a dtype may follow."""
+_NAMES = {"input": "x", "scales": "scale", "zero_points": "zero_point", "quant_min": "low",
+          "quant_max": "high"}
+"""The names here of arguments that torch calls otherwise."""
 _OPERATORS = "torch.ao.quantization.fx._decomposed"
 """The module of torch that defines quantize_per_tensor and its like."""
 
@@ -31,19 +34,21 @@ class WithPlainQuantisation(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Sequence[Any] = (),
                            kwargs: Mapping[str, Any] | None = None) -> Any:
         name = _name(func)
-        if name in _QUANTIZE and not kwargs:
-            given = dict(zip(_QUANTIZE[name], args, strict=False))
-            return func(_limited(given, args[len(given)]), *args[1:])
-        if name in _FAKE_QUANTIZE and not kwargs:
-            given = dict(zip(_FAKE_QUANTIZE[name], args, strict=True))
-            dtype = _dtype(given["low"], given["high"])
-            has_constant_scale = "axis" in given or not isinstance(given["scale"], torch.Tensor)
-            if dtype is not None and has_constant_scale and _has_operators():
-                operators = torch.ops.quantized_decomposed
-                kind = "channel" if "axis" in given else "tensor"
-                integers = getattr(operators, f"quantize_per_{kind}")(
-                    _limited(given, dtype), *args[1:], dtype)
-                return getattr(operators, f"dequantize_per_{kind}")(integers, *args[1:], dtype)
+        names = (_QUANTIZE | _FAKE_QUANTIZE).get(name)
+        given = None if names is None else _given(names, args, kwargs)
+        if names is None or given is None:
+            return func(*args, **(kwargs or {}))
+        others = [given[each] for each in names[1:]]
+        if name in _QUANTIZE:
+            return func(_limited(given, given["dtype"]), *others, given["dtype"])
+        dtype = _dtype(given["low"], given["high"])
+        has_constant_scale = "axis" in given or not isinstance(given["scale"], torch.Tensor)
+        if dtype is not None and has_constant_scale and _has_operators():
+            operators = torch.ops.quantized_decomposed
+            kind = "channel" if "axis" in given else "tensor"
+            integers = getattr(operators, f"quantize_per_{kind}")(
+                _limited(given, dtype), *others, dtype)
+            return getattr(operators, f"dequantize_per_{kind}")(integers, *others, dtype)
         return func(*args, **(kwargs or {}))
 
 
@@ -56,9 +61,9 @@ class QuantisedInFloat64(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Sequence[Any] = (),
                            kwargs: Mapping[str, Any] | None = None) -> Any:
         names = (_QUANTIZE | _DEQUANTIZE | _FAKE_QUANTIZE).get(_name(func))
-        if names is None:
+        given = None if names is None else _given(names, args, kwargs)
+        if given is None:
             return func(*args, **(kwargs or {}))
-        given = dict(zip(names, args, strict=False))
         # the weights of modules may be integers already
         x = given["x"].double()
         scale, zero_point = _along_axis(given, given["scale"], given["zero_point"])
@@ -70,6 +75,15 @@ class QuantisedInFloat64(TorchFunctionMode):
 
 def _name(func: Any) -> str:
     return str(getattr(func, "__name__", "")).split(".")[0]
+
+
+def _given(names: Sequence[str], args: Sequence[Any],
+           kwargs: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Returns the arguments of a call by their names here; None where it is another function of the
+    same name, such as torch.quantize_per_tensor, which takes no limits."""
+    given = dict(zip((*names, "dtype"), args, strict=False))
+    given.update((_NAMES.get(name, name), value) for name, value in (kwargs or {}).items())
+    return given if isinstance(given.get("low"), int) and "high" in given else None
 
 
 def _limited(given: Mapping[str, Any], dtype: torch.dtype) -> Any:

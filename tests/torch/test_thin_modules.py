@@ -231,7 +231,11 @@ def operators(x):
     return functions.dequantize_per_tensor.default(integers, 0.1, 5, 0, 15, torch.uint8)
 
 
-@pytest.mark.parametrize("function", [per_tensor, per_channel, operators])
+def by_keywords(x):
+    return torch.fake_quantize_per_tensor_affine(x, 0.1, 3, quant_min=-8, quant_max=7)
+
+
+@pytest.mark.parametrize("function", [per_tensor, per_channel, operators, by_keywords])
 def test_integers_of_a_narrow_range(function):
     module = Rounded(function).eval()
     fast = gossamer.optimize(module, images() / 10)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from gossamer.bench.contender import (
+    SEMI_STRUCTURED,
     AbsentError,
     Alternative,
     Peer,
@@ -155,7 +156,7 @@ PEERS: dict[str, Peer] = {
     "torch-graph": _torch("torch-graph"),
     "torch-compile": _torch("torch-compile"),
     "torch-compile-graph": _torch("torch-compile-graph"),
-    "torch-compile-graph:2:4": _torch("torch-compile-graph:2:4"),
+    SEMI_STRUCTURED: _torch(SEMI_STRUCTURED),
     "torch-compile:max-autotune": _torch("torch-compile:max-autotune"),
     "jax-jit": jax_jit,
     "onnxruntime": onnxruntime,
@@ -186,5 +187,5 @@ def defaults(device: Device, layers: bool) -> list[str]:
         return ["torch-eager", *on_host, "onnxruntime", *([] if layers else ["opencv-dnn"]),
                 *on_opencl]
     whole_only = ["torch-compile", "torch-compile-graph", "jax-jit", "opencv-dnn"] if layers else []
-    left_out = ("torch-compile:max-autotune", "torch-compile-graph:2:4", "clblast", *whole_only)
+    left_out = ("torch-compile:max-autotune", SEMI_STRUCTURED, "clblast", *whole_only)
     return [*(name for name in PEERS if name not in left_out), *vendors()]

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from gossamer.bench.contender import (
+    SEMI_STRUCTURED,
     AbsentError,
     Alternative,
     PeerNetwork,
@@ -32,8 +33,6 @@ MODES = {"torch-compile": "reduce-overhead", "torch-compile:max-autotune": "max-
 """Modes of torch.compile. Both replay CUDA graphs; max-autotune first searches for many minutes."""
 GRAPH = "torch-compile-graph"
 """The peer that captures what torch.compile makes in its default mode in one CUDA graph."""
-SEMI_STRUCTURED = "torch-compile-graph:2:4"
-"""The peer GRAPH with torch's semi-structured tensors for weights in the pattern 2:4."""
 LAYER_MODES = {"torch-compile": "default", GRAPH: "default", SEMI_STRUCTURED: "default",
                "torch-compile:max-autotune": "max-autotune-no-cudagraphs"}
 """Modes of torch.compile for one layer, or for the peer GRAPH, of which one graph then captures

@@ -321,7 +321,7 @@ class CudaDevice(Device):
         with self.current():
             try:
                 kernel.allow_dynamic(shared_bytes)
-                if kernel.source.begins_early and self._launches_early:
+                if self._launches_early and kernel.begins_early:
                     self._recorder.note_early_begin()
                     config = early_launch((gx, gy, gz), (bx, by, bz), shared_bytes,
                                           self.stream_handle(stream))

@@ -67,6 +67,7 @@ class CudaKernel(Kernel):
     def __init__(self, source: KernelSource, cubin: bytes, device: CudaDevice) -> None:
         self.name = source.function
         self.source = source
+        self.begins_early = source.begins_early
         self.code_bytes = len(cubin)
         self._device = device
         image = np.frombuffer(cubin, np.uint8)

@@ -49,7 +49,7 @@ class CandidateBuilds:
         self._device = device
         self._memory = memory
         self._profile = profile
-        self._workers = workers or {}
+        self._workers = {} if workers is None else workers
         self._sets: dict[tuple[str, Problem | None], Future[CandidateSet]] = {}
         self._references = threading.Semaphore(_REFERENCES)
         self._building: dict[Future[BuiltCandidate], Attempt] = {}

@@ -91,8 +91,8 @@ class CandidateSet:
             self._draw_inputs()
             self._parts = [_ContinuousPart(part, self._reference(few)) for part, few in zip(
                 continuous_parts(self.problem), continuous_parts(self._few), strict=True)]
-        elif self._has_few_results():
-            self._draw_large_results()
+        elif outputs := self._few_results():
+            self._draw_large_results(outputs)
         self._expected = self._reference(self._few)
         self._expected_buffers: dict[int, Buffer] = {}
         self._sources: dict[TensorSpec, dict[int, Buffer]] = {}
@@ -176,20 +176,26 @@ class CandidateSet:
             self._seed = best
             self._bounds.clear()
 
-    def _has_few_results(self) -> bool:
-        """Returns whether an output has so few floats that all of them may be nearly zero."""
-        return self._few.flops <= _CHEAP and any(
-            spec.dtype.startswith("float") and 0 < spec.size < VALUES_OF_ERROR
-            for spec in self._few.outputs)
+    def _few_results(self) -> list[int]:
+        """Returns the numbers of the outputs that have so few floats that all of them may be nearly
+        zero; none where the reference takes long."""
+        if not 0 < self._few.flops <= _CHEAP:
+            return []
+        return [number for number, spec in enumerate(self._few.outputs)
+                if spec.dtype.startswith("float") and 0 < spec.size < VALUES_OF_ERROR]
 
-    def _draw_large_results(self) -> None:
-        """Draws inputs several times and keeps those of which the smallest output is largest: where
-        a sum of many numbers is nearly zero, rounding any of them is a large error of it."""
-        sizes = []
-        for self._seed in range(_DRAWS):
-            sizes.append(min(float(np.linalg.norm(array[np.isfinite(array)]))
-                             for array in self._reference(self._few)))
-        self._seed = sizes.index(max(sizes))
+    @QUIET
+    def _draw_large_results(self, outputs: Sequence[int]) -> None:
+        """Draws inputs several times and keeps those of which the smallest of some outputs is
+        largest: where a sum of many numbers is nearly zero, rounding any of them is a large error
+        of it."""
+        def smallest(seed: int) -> float:
+            self._seed = seed
+            results = self._reference(self._few)
+            return min(float(np.linalg.norm(np.nan_to_num(
+                results[number].astype(np.float64), posinf=0.0, neginf=0.0))) for number in outputs)
+
+        self._seed = max(range(_DRAWS), key=smallest)
 
     def _doubtful_share(self) -> float:
         """Returns the largest share of an output that float32 rounding may take over a jump."""

@@ -119,8 +119,8 @@ class LayerTimes:
     def useful_us(self, attempt: Attempt, estimates: Estimates) -> float:
         """Returns the time from which on an attempt is of no use beside the fusions that compute
         this layer: the share of bound() below which they would be given up, and 0 where that share
-        is small. It is all of bound() as long as few candidates of one of their layers have a time,
-        which may become much less. Fusions within larger ones are tried last, when the layers have
+        is small. Until each layer of these fusions has the times of a few candidates, it is bound()
+        itself. Fusions within larger ones are tried last, when the layers have
         their times."""
         is_known = self.is_fusion or all(
             part.tried >= _FEW for fusions in self.covered_by for fusion in fusions

@@ -117,6 +117,8 @@ class Ranking:
             return Skip(f"not among the best for {alike.layer.name}, which is alike")
         least_us = self.least_us(attempt)
         bound = max(layer.useful_us(attempt, self._estimates) for layer in attempt.group.layers)
+        if bound == 0:
+            return Skip("its layers are computed by a fusion that takes much less")
         if least_us >= bound:
             return Skip(f"at least {least_us:.1f} us expected against {bound:.1f} us")
         return None

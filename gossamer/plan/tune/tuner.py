@@ -141,7 +141,11 @@ class Tuner:
 
     def ask(self, layers: Iterable[Layer], device: Device) -> None:
         """Begins to ask the libraries of vendors what they offer for layers, where the device
-        builds side by side and that takes long."""
+        builds side by side and that takes long. Variants are listed in the order of the device's
+        rates, which are measured first."""
+        self._compilers.enter_context(self.device.compilers(processors()))
+        self._know_rates(device)
+        compile_ahead(device)
         self.space.ask(layers, device, self._workers)
 
     def measure_all(self, requests: Sequence[MeasurementRequest]) -> None:
@@ -162,9 +166,6 @@ class Tuner:
         others: called for the requests beside those that are known at once, when the libraries of
         vendors have answered. scope: identifies what is requested.
         """
-        self._compilers.enter_context(self.device.compilers(processors()))
-        self._know_rates(self.device)
-        compile_ahead(self.device)
         self._search(self.device, requests, scope, others)
 
     def _search(self, device: Device, requests: Sequence[MeasurementRequest], scope: str,

@@ -8,7 +8,7 @@ from functools import partial
 
 from gossamer.device import blas
 from gossamer.device.base import Device
-from gossamer.errors import DeviceLostError
+from gossamer.errors import CompilerEndedError, DeviceLostError, OutOfMemoryError
 from gossamer.ops.algorithm import State
 from gossamer.plan.candidate import Candidate
 from gossamer.plan.measurement import CandidateKey
@@ -20,7 +20,11 @@ from gossamer.plan.tune.memory import CandidateMemory
 from gossamer.plan.tune.profile import CHECKING, TuningProfile
 from gossamer.plan.tune.results import Results
 
-_Key = tuple[str, str, CandidateKey]
+_Key = tuple[str, str | None, str, CandidateKey]
+"""The name of a layer, the digest of its constants, the name of a device, and a candidate."""
+_MAY_PASS = (CompilerEndedError, OutOfMemoryError, MemoryError)
+"""Failures that say nothing of a candidate's numbers, so that it is checked again for the next
+plan."""
 
 
 class Verification:
@@ -34,24 +38,29 @@ class Verification:
         self._results = results
         self._profile = profile
         self._memory_of = memory_of
-        self._failures: dict[_Key, str | None] = {}
+        self._failures: dict[_Key, Exception | None] = {}
 
     def verified(self, chosen: Iterable[Chosen]) -> list[Candidate]:
         """Returns the candidates; those whose numbers are wrong with the constants of their layers
         are excluded. Candidates that were not checked with these constants are built, and their
         references computed, side by side where the device can do that."""
-        by_key = [((layer.name, device.name, candidate.measured.candidate_key),
+        by_key = [((layer.name, layer.digest, device.name, candidate.measured.candidate_key),
                    (layer, candidate, device)) for layer, candidate, device in chosen]
         unknown = {key: each for key, each in by_key
                    if key not in self._failures and not self._is_known(*each)}
+        found: dict[_Key, Exception | None] = {}
         for device in {device.name: device for _, _, device in unknown.values()}.values():
             of_device = {key: each for key, each in unknown.items() if each[2] is device}
             threads = blas.limited(1) if device.builds_side_by_side else nullcontext()
             with self._profile.stage(CHECKING), responsive(), threads:
-                failures = self._checked(list(of_device.values()), device)
-            self._failures.update(zip(of_device, failures, strict=True))
-        return [candidate if (failure := self._failures.get(key)) is None
-                else candidate.with_exclusion(failure) for key, (_, candidate, _) in by_key]
+                found.update(zip(of_device, self._checked(list(of_device.values()), device),
+                                 strict=True))
+        self._failures.update((key, failure) for key, failure in found.items()
+                              if not isinstance(failure, _MAY_PASS))
+        found = {**self._failures, **found}
+        return [candidate if (failure := found.get(key)) is None
+                else candidate.with_exclusion(reason_of(failure))
+                for key, (_, candidate, _) in by_key]
 
     def _is_known(self, layer: Layer, candidate: Candidate, device: Device) -> bool:
         """Returns whether a candidate is known to be right with a layer's constants: it was
@@ -61,8 +70,8 @@ class Verification:
         return (not layer.weights or measured.weights == layer.digest
                 or self._results.cache_of(device).has_check(layer.problem, measured, layer.digest))
 
-    def _checked(self, chosen: Sequence[Chosen], device: Device) -> list[str | None]:
-        """Returns why candidates on a device are wrong; None for those that are right."""
+    def _checked(self, chosen: Sequence[Chosen], device: Device) -> list[Exception | None]:
+        """Returns how candidates on a device failed; None for those that are right."""
         memory, cache = self._memory_of(device), self._results.cache_of(device)
 
         def built(layer: Layer, candidate: Candidate) -> tuple[CandidateSet, State, BuiltCheck]:
@@ -74,7 +83,7 @@ class Verification:
 
         makers = side_by_side(device, [partial(built, layer, candidate)
                                        for layer, candidate, _ in chosen])
-        failures: list[str | None] = []
+        failures: list[Exception | None] = []
         for (layer, candidate, _), made in zip(chosen, makers, strict=True):
             try:
                 candidates, state, check = made()
@@ -82,7 +91,7 @@ class Verification:
             except DeviceLostError:
                 raise
             except Exception as error:  # it may fail in any way, which is reported
-                failures.append(reason_of(error))
+                failures.append(error)
                 continue
             assert layer.problem is not None
             cache.put_check(layer.problem, candidate.measured, layer.digest)

@@ -59,7 +59,6 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void inverte
                 summed, CEIL_DIV(FRAGMENTS - tile.rank, CLUSTER) * (CLUSTER * 32 * 16));
             fence_mbarrier_init();
         }
-        WARP_BARRIER();
     }
     CLUSTER_ARRIVE();
     pdl_trigger();

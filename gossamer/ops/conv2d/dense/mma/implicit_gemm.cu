@@ -9,10 +9,11 @@
  * slots, lines, pieces, steps and blocks are is in implicit_gemm_tile.h. In TF32 the inputs are
  * truncated.
  *
- * With WGMMA four warps multiply together, straight from shared memory. Four more warps do nothing
- * but copy: the tensor cores see what was copied behind a fence, which waits for all copies of a
- * work-item that are under way. A barrier for each slot says that its lines have arrived, another
- * that they were multiplied. Otherwise each warp copies lines, and loads those that it multiplies.
+ * With WGMMA warpgroups multiply, straight from shared memory, and COPY_WARPS further warps do
+ * nothing but copy: the tensor cores see what was copied behind a fence, which waits for all copies
+ * of a work-item that are under way. A barrier for each slot says that its lines have arrived,
+ * another that they were multiplied. Otherwise each warp copies lines, and loads those that it
+ * multiplies. With clusters one more barrier expects the sums of all holders (partial_sums.h).
  *
  * With KEEPS_WEIGHTS a work-group keeps the weights of its output channels for all tiles: they lie
  * behind the slots, which have the lines of pixels only. It is for a short K, whose tiles would
@@ -56,7 +57,7 @@
 #define NEXT_SLOT(slot)     \
     if (++slot == SLOTS) {  \
         slot = 0;           \
-        phase++;             \
+        phase++;            \
     }
 #else
 #define NEXT_SLOT(slot) slot = slot + 1 == SLOTS ? 0 : slot + 1;
@@ -196,14 +197,6 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
                         operand + (inside ? pixel * y_channels + m : 0), inside ? 16 : 0);
         }
     };
-#endif
-
-#if !POINTWISE && !GATHER
-    /* brings the entries of all stages to the L1 cache before the kernel waits for x */
-    for (int piece = start * 8 + item; piece < stop * 8; piece += WORK_GROUP_SIZE) {
-        int offset = k_table[piece].x;
-        asm volatile("" ::"r"(offset));
-    }
 #endif
 
     /* Stages of the first tile whose weights, which no kernel writes, are copied before the kernel

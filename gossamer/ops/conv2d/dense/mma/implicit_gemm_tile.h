@@ -12,8 +12,7 @@
  *
  * WARPS_P x WARPS_M warps share a tile. WARPS_K warps, and the CLUSTER work-groups of a cluster,
  * share the K range of a tile and add up their sums at the end (slice-K, split-K), which is for few
- * pixels. With WGMMA, WARPS_M and WARPS_K are 1, and COPIERS further work-items, four producer
- * warps, do nothing but copy.
+ * pixels. With WGMMA, WARPS_M and WARPS_K are 1, and COPIERS further work-items do nothing but copy.
  *
  * The four lanes of a row of sums have a block of 4 * VECTOR output channels. The lines of a block
  * are in such an order that the channels of one lane are adjacent in memory.
@@ -40,7 +39,9 @@
 #define CLUSTER 1 /* work-groups that share the K range of a tile */
 #endif
 #if !defined CONFIGURED && !defined WGMMA
-#define WGMMA 0 /* 1: four warps multiply together by wgmma (sm_90a) */
+#define WGMMA 0 /* 1: warpgroups multiply by wgmma (sm_90a) */
+#endif
+#if !defined CONFIGURED && !defined COPY_WARPS
 #define COPY_WARPS 4 /* with WGMMA, warps that do nothing but copy */
 #endif
 #if !defined CONFIGURED && !defined COPIER_REGISTERS

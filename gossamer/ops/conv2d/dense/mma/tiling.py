@@ -32,7 +32,7 @@ class MmaTile:
     slots: stages of 128 bytes of K that shared memory holds.
     blocks_per_unit: work-groups that a multiprocessor is to hold at once.
     keeps_weights: 1 where a work-group keeps the weights of all its tiles in shared memory.
-    wgmma: 1 where four warps multiply together by wgmma (sm_90a), 0 where each does by mma.
+    wgmma: 1 where warpgroups multiply by wgmma (sm_90a), 0 where each warp does by mma.
     copy_warps: with wgmma, warps that do nothing but copy.
     """
 

@@ -4,7 +4,7 @@
 #pragma once
 
 #if !defined CONFIGURED && !defined WGMMA
-#define WGMMA 1 /* 1: four warps multiply together by wgmma (sm_90a) */
+#define WGMMA 1 /* 1: warpgroups multiply by wgmma (sm_90a) */
 #endif
 
 #include "mma/warpgroup.h"
