@@ -51,7 +51,7 @@ def bench(
     ] = None,
     case: Annotated[str | None, typer.Option(
         metavar="SUBSTRING", help="Only the case of this name, or else the cases whose "
-                                  "names contain it; several such as conv3,conv4.")] = None,
+                                  "names contain it; several as in conv3,conv4.")] = None,
     sparsity: Annotated[float | None, typer.Option(
         help="Of sparse-layers only those with at least this share of zeros, like 0.85.")] = None,
     device: DeviceOption = None,

@@ -34,11 +34,11 @@ def with_classes(weights: np.ndarray | None, class_weight: Any, labels: np.ndarr
 
     weights: (n,) weights of the rows; None where all are equal.
     class_weight: a mapping from label to weight, in which a label that is left out has the weight
-    1; or "balanced", with which the rows of each class have the same weight together.
+    1; or "balanced", which gives each class a weight in inverse proportion to its number of rows.
     labels: (n,) index of each row's class.
     classes: the label of each class.
-    Raises InputError where class_weight is neither, where a weight is no finite number of 0 or more
-    or its label is no class, and where all rows get the weight 0.
+    Raises InputError where class_weight has another form, where a weight is no finite number of 0
+    or more or its label is no class, and where all rows get the weight 0.
     """
     if isinstance(class_weight, str) and class_weight == BALANCED:
         counts = np.bincount(labels, minlength=len(classes))

@@ -3,7 +3,7 @@
 #pragma once
 
 #if !defined CONFIGURED && !defined TF32
-#define TF32 0 /* 1: floats are multiplied as TF32; 0: as float32; not read where HALVES is 1 */
+#define TF32 0 /* where HALVES is 0: 1 multiplies floats as TF32, 0 as float32 */
 #endif
 
 #include "dialect/common.h"
