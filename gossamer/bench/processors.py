@@ -15,7 +15,7 @@ FAR_NS = 80.0
 with one cache, and 120 between processors with two caches that a hypervisor showed as one."""
 _SYSTEM = Path("/sys/devices/system/cpu")
 _LINES = 256
-"""Cache lines that are read for one time."""
+"""Number of cache lines that are read to measure one time."""
 _LINE_BYTES = 128
 """Distance between the bytes that are read, which lie in cache lines of their own."""
 _ORDER = random.Random(0).sample(range(0, _LINES * _LINE_BYTES, _LINE_BYTES), _LINES)
@@ -65,8 +65,8 @@ def transfer_ns() -> float:
     """Returns the nanoseconds that a cache line takes to the first processor from the farthest one
     that shares a cache with it; 0 where this thread may use no such processor.
 
-    The line was written by the other processor; what reading it takes where the first one wrote it
-    itself is subtracted.
+    It is the time of reading a line that the other processor has written, less the time of reading
+    one that the first processor has written itself.
     """
     first, *others = allowed() or [0]
     others = sorted(sharing_cache(first).intersection(others))
@@ -78,7 +78,7 @@ def transfer_ns() -> float:
 
 
 def far_notice(transfers: Sequence[float]) -> str:
-    """Returns a notice where the processors lay far apart in most rounds of a contest; else an
+    """Returns a notice where the processors lay far apart in most rounds of a case; else an
     empty text. transfers: transfer_ns() of each round."""
     if not transfers or (median := statistics.median(transfers)) <= FAR_NS:
         return ""

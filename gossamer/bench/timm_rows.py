@@ -1,4 +1,4 @@
-"""Networks of timm in the columns of timm's own results, with torch.compile beside."""
+"""Networks of timm, measured with gossamer and torch.compile, in the columns of timm's results."""
 
 from __future__ import annotations
 
@@ -18,17 +18,21 @@ from gossamer.bench.work import Setting
 from gossamer.errors import GossamerError, first_line
 
 COMPILED = "torch-compile"
-"""The peer that rows have beside gossamer."""
+"""The peer whose times a row has beside gossamer's."""
 
 
 @dataclass(frozen=True)
 class TimmRow:
     """A network of timm at a batch size.
 
-    The columns that begin with infer, and model and param_count, are those of timm: pictures a
-    second, milliseconds a batch, pictures of a batch, their height, and billions of multiplications
-    of a picture; param_count in millions. compile_samples_per_sec, compile_step_time: those of
-    torch.compile, None where it failed.
+    The columns have the names and the units of timm's results.
+
+    infer_samples_per_sec, infer_step_time: pictures a second and milliseconds a batch of gossamer.
+    infer_batch_size, infer_img_size: pictures of a batch, and the height of a picture.
+    infer_gmacs: billions of multiplications for a picture.
+    param_count: millions of parameters.
+    compile_samples_per_sec, compile_step_time: pictures a second and milliseconds a batch of
+    torch.compile; None where it failed.
     """
 
     model: str
@@ -47,9 +51,10 @@ def measured(names: Sequence[str], batches: Sequence[int], setting: Setting, loa
              ) -> Iterator[TimmRow]:
     """Measures networks of timm. What fails is left out.
 
-    names: those of timm, behind gossamer.bench.modules.TIMM. note: called with a line on what is
-    done. failed: called with a line on what is left out. Raises AbsentError where torch or timm is
-    not installed.
+    names: names of timm's networks, each after the prefix gossamer.bench.modules.TIMM.
+    note: called with a line on what is done.
+    failed: called with a line on what is left out.
+    Raises AbsentError where torch or timm is not installed.
     """
     for name in names:
         for batch in batches:

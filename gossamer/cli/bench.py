@@ -50,8 +50,8 @@ def bench(
                                "them.")
     ] = None,
     case: Annotated[str | None, typer.Option(
-        metavar="SUBSTRING", help="Only the case of this name, or else those with it in theirs; "
-                                  "or several such as conv3,conv4.")] = None,
+        metavar="SUBSTRING", help="Only the case of this name, or else the cases whose "
+                                  "names contain it; several as in conv3,conv4.")] = None,
     sparsity: Annotated[float | None, typer.Option(
         help="Of sparse-layers only those with at least this share of zeros, like 0.85.")] = None,
     device: DeviceOption = None,
@@ -77,7 +77,8 @@ def bench(
     threads: Annotated[str, typer.Option(
         metavar="N,N", help="How many threads call at once in latency.")] = "1",
     rate: Annotated[float | None, typer.Option(
-        help="Calls a second in latency, at their times (default: one after another).")] = None,
+        help="Calls a second in latency, begun at even intervals (default: one after another).")
+    ] = None,
     seconds: Annotated[float, typer.Option(
         help="Seconds for which each contender is called in latency and throughput.")] = 2.0,
     rates: Annotated[str | None, typer.Option(
@@ -217,7 +218,7 @@ def _tables(path: Path, suites: Sequence[str], case: str | None, into: Path | No
                             "cuBLAS and cuSPARSE")
     elif csv is None and plot is None:
         print(tables.markdown(chosen))
-        _tell_of_spoilt(chosen)
+        _print_notices(chosen)
     _write_files(chosen, csv, plot, sys.stdout)
 
 
@@ -314,7 +315,7 @@ def _measure(names: list[str], case_parts: str | None, models: list[Path], data:
         return rows
     if output_format == "markdown":
         print(tables.markdown(rows))
-        _tell_of_spoilt(rows)
+        _print_notices(rows)
         return rows
     print("", *tables.summary_lines(rows), sep="\n")
     if output is not None:
@@ -322,8 +323,8 @@ def _measure(names: list[str], case_parts: str | None, models: list[Path], data:
     return rows
 
 
-def _tell_of_spoilt(rows: Sequence[ResultRow]) -> None:
-    """Gives the notices of rows that are shown in a table, which has no room for them."""
+def _print_notices(rows: Sequence[ResultRow]) -> None:
+    """Prints the notices of rows that a table shows, since a table has no room for them."""
     for line in dict.fromkeys(f"{row.case}, batch {row.batch}: {row.notice}" for row in rows
                               if row.notice):
         terminal.notice(line)
@@ -377,7 +378,7 @@ def _precisions(text: str) -> tuple[str, ...]:
 
 
 def _kind(item: Item) -> str:
-    """Returns the kind of an item, which decides which peers run it."""
+    """Returns the kind of a case, which decides which peers run it."""
     if item.is_training:
         return "training"
     if item.is_called:
@@ -390,8 +391,8 @@ def _kind(item: Item) -> str:
 
 
 def _forced(text: str | None) -> list[str] | None:
-    """Returns the algorithms that --forced names, and those of OTHER_PLANS; None where it is not
-    given."""
+    """Returns the names that --forced gives, of algorithms or of OTHER_PLANS; None where the option
+    is not given."""
     from gossamer.bench.contender import OTHER_PLANS
     from gossamer.ops.registry import OPS
 
@@ -401,7 +402,8 @@ def _forced(text: str | None) -> list[str] | None:
 
 
 def _chosen(option: str, kind: str, text: str, known: Sequence[str]) -> list[str]:
-    """Returns the names that an option gives, of the known ones; none where its text is "none"."""
+    """Returns the names in the text of an option; no names where the text is "none". Raises
+    InputError for a name that is not a known one."""
     chosen = [] if text == "none" else text.split(",")
     for name in chosen:
         if name not in known:
@@ -411,7 +413,7 @@ def _chosen(option: str, kind: str, text: str, known: Sequence[str]) -> list[str
 
 
 def _peers(text: str | None, device: Device, items: Sequence[Item]) -> dict[str, tuple[str, ...]]:
-    """Returns the peers that --against names, or the defaults, for each kind of item."""
+    """Returns the peers that --against names, or the defaults, for each kind of case."""
     from gossamer.bench.peers import training_peers
     from gossamer.bench.peers.calls import CALLED_PEERS
     from gossamer.bench.peers.inference import PEERS, defaults, vendors

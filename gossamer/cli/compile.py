@@ -76,7 +76,8 @@ def compile_(
         metavar="[NAME=]X.npy", help="Inputs on which the outputs' error is measured against "
         "float64; one an input of the network.")] = None,
     tolerance: Annotated[float | None, typer.Option(
-        metavar="1e-3", help="The most that error may be: beyond it layers are kept in float32."
+        metavar="1e-3", help="The largest error on the --calibration inputs: beyond it layers stay "
+        "in float32."
         )] = None,
     sparse_threshold: Annotated[float | None, typer.Option(
         metavar="0.6", help="Layers with a larger share of zeros take a sparse algorithm, "
@@ -147,7 +148,7 @@ def compile_(
              "measured": tuner.measured, "reused": tuner.reused, "not_tried": tuner.not_tried}
     if html is not None:
         with replacing(html) as file:
-            # names of files and layers may hold what UTF-8 lacks
+            # names of files and layers may have characters that UTF-8 cannot encode
             file.write(page({**facts, **_page_facts(model, graph)}, reports)
                        .encode(errors="backslashreplace"))
     if as_json:
@@ -213,15 +214,16 @@ def _measure(plan: Plan, tuner: Tuner, sizes: list[int],
 
 @contextmanager
 def _stopping(tuner: Tuner, counter: _CandidateCounter) -> Iterator[None]:
-    """Makes an interrupt in a terminal end the measuring in the body, so that the plan so far
-    follows; a second one, one elsewhere, or SIGTERM ends the program and says what was measured."""
+    """Makes Ctrl-C in a terminal end only the measuring in the body, so that a plan is made of what
+    was measured so far. A second Ctrl-C, an interrupt where there is no terminal, or SIGTERM ends
+    the program with a message on what was measured."""
     def stop(number: int, frame: object) -> None:
         signal.signal(signal.SIGINT, before)
         tuner.stop()
         counter.say("ending: the plan so far follows; Ctrl-C again ends without it")
 
     before = signal.getsignal(signal.SIGINT)
-    # what ignores the signal, as nohup does, goes on ignoring it
+    # a program that ignores the signal, as under nohup, goes on ignoring it
     is_handled = (threading.current_thread() is threading.main_thread() and sys.stderr.isatty()
                   and before not in (signal.SIG_IGN, None))
     if is_handled:

@@ -128,8 +128,9 @@ class _Run:
 
     prints: whether what is found on a photo is printed at once.
     failed: number of photos that could not be read.
-    seconds, timed: time of `timed` photos, those of the first batch left out where there are more,
-    as what computes each layer is chosen in it.
+    timed: number of photos that were timed. Where there are several batches, those of the first are
+    not among them, since the first batch includes the choice of the plan's algorithms.
+    seconds: time that these photos took.
     """
 
     detector: Detector
@@ -185,7 +186,7 @@ class _Run:
               f"{self.detector.plan.device.name}{rate}")
 
     def _batches(self, paths: Sequence[Path]) -> Iterator[tuple[int, list[_Photo]]]:
-        """Yields the photos of each batch that can be read, after the number of all of them."""
+        """Yields for each batch the number of all its photos, and the photos that can be read."""
         for start in range(0, len(paths), self.batch):
             of_batch = paths[start:start + self.batch]
             photos: list[_Photo] = []

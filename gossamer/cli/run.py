@@ -93,7 +93,7 @@ def run(
     as_json: JsonOption = False,
 ) -> None:
     """Run a network on photos or on arrays."""
-    # click gives an option one value: what follows a first --image FILE comes as arguments
+    # click gives an option one value, so the further files after --image FILE come as arguments
     photos, arrays = [*(image or []), *(photos or [])], array or []
     _check_sources(photos, arrays, labels)
     saved_plan = load_plan(model, device, shape, weights, strict, outputs)
@@ -137,7 +137,7 @@ def run(
     else:
         run_output.print_results(plan, report, inputs, results, answers, table)
     if output_path is not None:
-        sys.stdout.flush()  # a command that fails leaves no file
+        sys.stdout.flush()  # a closed stdout fails here, before the file is written
         output_files.write(output_path, output or "", results)
         if not as_json:
             print(f"written: {output}")
@@ -156,8 +156,8 @@ def _check_sources(photos: list[str], arrays: list[str], labels: Path | None) ->
 
 def _execute(model: str, saved_plan: AnyPlan | None, inputs: RunInputs, device: str | None,
              strict: bool, table: bool) -> tuple[AnyPlan, dict[str, np.ndarray], Any]:
-    """Returns the plan, the network's outputs on all inputs, and the plan's report: with the times
-    of its layers where table is set."""
+    """Returns the plan, the network's outputs on all inputs, and the plan's report, which has the
+    times of its layers where `table` is set."""
     graph, results = inputs.graph, list[tuple[np.ndarray, ...]]()
     inverted: list[str] = []
 

@@ -1,4 +1,4 @@
-"""From the text of the options of `train` to values; wrong options are refused before the work
+"""Reads values from the texts of the options of `train`. Wrong options are refused before the work
 where that is possible."""
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from gossamer.train.mlp import device_of
 _WORDS = {"leave resume out": "leave --resume out", "a learning_rate below": "an --lr below",
           "numbers in x": "numbers in the samples",
           "take output='linear', or bring y into": "leave --published out, or bring them into"}
-"""Words in messages of training, and the words of the command line in their place."""
+"""Phrases in messages of training, each with that which takes its place on the command line."""
 _SUFFIXES = {"--output": ".onnx", "--curve": ".png", "--report": ".json"}
 
 
 def check_settings(mlp: MLP) -> None:
-    """Raises InputError, which names the option, where the network or its training cannot be."""
+    """Raises InputError, which names the option, where a setting has an impossible value."""
     if mlp.effort is not None and mlp.effort not in EFFORTS:
         raise InputError(f"--effort {mlp.effort}: expected one of {', '.join(EFFORTS)}")
     units = ",".join(map(str, mlp.sizes))

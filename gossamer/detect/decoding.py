@@ -16,7 +16,8 @@ import numpy as np
 from gossamer.model.detector_metadata import DetectionHead
 
 STRIDES = ((8, 16, 32), (8, 16, 32, 64), (4, 8, 16, 32))
-"""Pixels of the input a cell of each grid, of the networks whose grids share one output."""
+"""Strides of the grids of networks whose grids share one output: the pixels of the input, along an
+axis, for each cell of a grid."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Reads image files and prepares them for a network.
 
-Pillow is imported when the first photo is read: networks that name a preprocessing are loaded
-sooner without it.
+Pillow is imported only when the first photo is read, so that a network whose metadata name a
+preprocessing loads faster.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 CHANNEL_ORDERS = ("rgb", "bgr", "grey")
 ROUNDINGS = ("none", "signed8", "sign")
 LONGEST = 16384
-"""The most pixels of a side that a photo is scaled to."""
+"""The longest side, in pixels, that a photo is scaled to."""
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM")
 """The formats of photos that are read, as Pillow calls them."""
 MOST_PIXELS = 2**26
-"""The most pixels of a photo that is read: a photo is 4 bytes a pixel in memory, several times."""
+"""The most pixels of a photo that is read: memory holds several copies, with 4 bytes a pixel."""
 
 
 @dataclass(frozen=True)
@@ -189,8 +189,8 @@ def load_image(path: str | Path) -> np.ndarray:
 
 
 def open_image(path: str | Path) -> Image.Image:
-    """Returns a photo in RGB, upright as its EXIF orientation says: as Pillow holds it, which
-    saves a copy there and back where it is scaled next.
+    """Returns a photo in RGB, turned upright as its EXIF orientation says. It is Pillow's image,
+    since converting it to an array and back would be two copies where it is scaled next.
 
     Grey and palette images are expanded, transparency is laid on white, 16 bits are scaled to 8.
     Raises InputError for a file that is missing, is no image of FORMATS, is damaged or has more
@@ -252,7 +252,7 @@ def _to_rgb(image: Image.Image) -> Image.Image:
     from PIL import Image
 
     if image.mode.startswith("I"):
-        # 65535 is white, and 257 levels become one
+        # 65535 is white, and 257 levels of 16 bits become one of 8 bits
         levels = np.asarray(image).astype(np.uint32)
         image = Image.fromarray(((levels + 128) // 257).clip(max=255).astype(np.uint8))
     if image.has_transparency_data:

@@ -1,4 +1,4 @@
-"""Opening of files that may be packed by gzip, and whose content is bounded before it is read."""
+"""Opens files that gzip may have packed, with a limit on the size of their content."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def opened(path: Path, damaged: type[GossamerError] = InputError) -> Iterator[IO
     try:
         with path.open("rb") as file:
             packed = file.read(2) == _GZIP
-            # the way by the end empties the buffer, which reading all of it would copy
+            # seeking to the end and back empties the file's buffer, so that reading the whole file
+            # does not have to copy from it
             file.seek(0, io.SEEK_END)
             file.seek(0)
             if packed:

@@ -22,9 +22,9 @@ from gossamer.io.process_pool import NoProcessError, ProcessPool
 from gossamer.io.shared_blocks import SharedBlocks
 
 _PROCESSORS, _FILES = 8, 2000
-"""Numbers from which on processes read, not threads: on the host of an H200 one thread reads
-212 pictures a second, 16 threads 1,200, as they wait for Python's lock. Processes take a second to
-start."""
+"""The least numbers of processors and of files with which other processes read, not threads.
+On the host of an H200 one thread reads 212 pictures a second and 16 threads read 1,200, as they
+wait for Python's lock. Processes take a second to start."""
 _GROUP = 16
 """The most files for which a process answers at once: sending them and taking the answer takes this
 process about as long as reading a small picture."""
@@ -37,15 +37,15 @@ _AHEAD_BYTES = 2**29
 Form = tuple[tuple[int, ...], np.dtype]
 """Shape and dtype of a picture."""
 Answer = dict[int, np.ndarray | str]
-"""By their numbers in a group of files, the pictures that are not in shared memory, and why others
-cannot be read."""
+"""What was read of a group of files besides the pictures in shared memory: for the number of a file
+in the group its picture, or why it cannot be read."""
 
 
 class PictureReader(Protocol):
-    """Reads a picture as a network takes it. Other processes can be sent it."""
+    """Reads a picture as a network takes it. It can be pickled and sent to other processes."""
 
     def form(self) -> Form | None:
-        """Returns what all pictures are like; None where each has a size of its own."""
+        """Returns the shape and dtype that all pictures have; None where their sizes differ."""
 
     def __call__(self, file: str) -> np.ndarray | str:
         """Returns the picture, or why it cannot be read."""
@@ -67,9 +67,9 @@ class PictureBatch:
 class _Block:
     """Files that are read into one block of memory.
 
-    memory: room for a picture of each; None where each has a size of its own.
-    place: where it begins in shared memory; None where it is not shared.
-    answers: the groups in which they are read.
+    memory: room for a picture of each file; None where the sizes of pictures differ.
+    place: the byte of shared memory at which `memory` begins; None where it is not shared.
+    answers: the groups of files that are read together, each with its answer.
     """
 
     files: Sequence[str]
@@ -82,9 +82,10 @@ class _Block:
 class _Pool:
     """What reads groups of files.
 
-    submit: has a group read, whose block begins at a place in shared memory.
+    submit: has the files of a group read. Its second argument is the byte of shared memory at which
+    the pictures of the group begin, None where they are returned.
     group: the most files of a group.
-    ahead: the least number of files that wait for it.
+    ahead: number of files that have to be submitted after a block before its pictures are taken.
     """
 
     submit: Callable[[Sequence[str], int | None], Future[Answer]]
@@ -94,10 +95,13 @@ class _Pool:
 
 def picture_batches(reader: PictureReader, files: Sequence[str], processors: int,
                     batch: int) -> Iterator[PictureBatch]:
-    """Yields the pictures of files, in their order, in batches of one shape. Files that cannot be
-    read count in no batch. So many processors read a few files more than were taken."""
+    """Yields the pictures of files, in their order, in batches of one shape.
+
+    processors: number of processors that read, ahead of the batches that are taken.
+    batch: number of pictures of a batch, among which files that cannot be read do not count.
+    """
     form = reader.form()
-    # a block has several small batches, so that one group of files has them
+    # small batches share a block, so that it has enough files for a group
     size = max(1, min(batch * max(1, _GROUP // batch), len(files)))
     by_processes = processors >= _PROCESSORS and len(files) >= _FILES
     parts = (_by_processes if by_processes else _by_threads)(reader, files, processors, form, size)
@@ -120,7 +124,7 @@ def _by_threads(reader: PictureReader, files: Sequence[str], threads: int, form:
 
 def _by_processes(reader: PictureReader, files: Sequence[str], count: int, form: Form | None,
                   size: int) -> Generator[PictureBatch, None, None]:
-    # a process waits while this one takes its answer; others use its processor meanwhile
+    # there are more processes than processors, since one that has answered waits for this process
     count = min(count + count // 2, _MOST_PROCESSES)
     ahead = max(count, min(2 * count * _GROUP, _AHEAD_BYTES // max(1, _nbytes(form))))
     with (closing(SharedBlocks(size * _nbytes(form))) as shared,
@@ -141,7 +145,7 @@ def _nbytes(form: Form | None) -> int:
 
 def _blocks(files: Sequence[str], form: Form | None, size: int,
             shared: SharedBlocks | None) -> Iterator[_Block]:
-    """Yields blocks of so many files, with memory for their pictures."""
+    """Yields blocks of `size` files, with memory for their pictures."""
     for start in range(0, len(files), size):
         part = files[start:start + size]
         memory, place = None, None
@@ -212,8 +216,9 @@ def _taken(reader: PictureReader, block: _Block) -> Iterator[PictureBatch]:
 
 
 def _moved(memory: np.ndarray, left: Answer) -> np.ndarray:
-    """Returns memory of this process with the pictures that are in shared memory: a process that
-    touches places there for which the system has no room is ended."""
+    """Returns memory of this process, with a copy of the pictures that are in shared memory. It
+    takes the place of shared memory that the system could not provide in full: a process that
+    touches what is missing is ended."""
     moved = np.empty_like(memory)
     for number in range(len(memory)):
         if number not in left:

@@ -17,11 +17,13 @@ class DetectionHead:
 
     kind: "yolo" and "region" are Darknet's raw heads (N, anchors * (5 + classes), H, W), as they go
     into its layers of these names; "yolox" and "yolox_decoded" (N, cells, 5 + classes) are YOLOX's,
-    without and with boxes in pixels; "yolov5" (N, anchors * cells, 5 + classes), with boxes in
-    pixels, is YOLOv5's and YOLOv7's; "yolov8" (N, 4 + classes, cells) is YOLOv8's.
+    the first with boxes in units of their cells, the second with boxes in pixels; "yolov5"
+    (N, anchors * cells, 5 + classes), with boxes in pixels, is YOLOv5's and YOLOv7's; "yolov8"
+    (N, 4 + classes, cells) is YOLOv8's.
     mask: numbers of the network's anchors that the boxes of each cell adjust, in their order.
     scale_x_y: factor by which the sigmoid of a centre is widened about its middle.
-    new_coords: whether a convolution computes all sigmoids, and sizes are squares of their doubles.
+    new_coords: whether the network computes all sigmoids itself, and the size of a box is
+    (2 * v)^2 times its anchor for an output v, instead of exp(v) times.
     softmax: whether the classes of a region head share a softmax; else each has a sigmoid.
     """
 
@@ -57,7 +59,8 @@ class DetectorMetadata:
 
 
 def detector_of(value: Any, anchors: int) -> DetectorMetadata:
-    """Returns the metadata whose fields are JSON values, those of default value perhaps left out.
+    """Returns the metadata with the fields of a JSON object, in which those that have a default may
+    be left out.
 
     anchors: number of anchors that the network has. Raises ValueError where the fields have
     another form.

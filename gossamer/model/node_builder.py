@@ -152,8 +152,8 @@ class NodeBuilder:
         Raises
         ------
         ModelError
-            If the graph has no output, if two inputs, constants or nodes make one value, or if a
-            value is read that nothing makes before.
+            If the graph has no output, if a value is made more than once (by an input, a constant
+            or a node), or if a node or an output reads a value that nothing made before it.
         """
         graph = self.graph
         makers: dict[str, str] = {}

@@ -1,4 +1,5 @@
-"""The calls of a plan: one, bound, in a task, and in a stream of many."""
+"""The ways to call a plan: plainly, bound to its arrays, in an asyncio task, or for a stream of
+batches."""
 
 from __future__ import annotations
 
@@ -96,7 +97,7 @@ class CallablePlan(abc.ABC):
         Returns
         -------
         array or tuple of array
-            What `plan(x)` returns. It is complete: its stream has not to be waited for.
+            What `plan(x)` returns. It is complete, so that nothing has to wait for its stream.
 
         Raises
         ------
@@ -170,8 +171,8 @@ class CallablePlan(abc.ABC):
     def contexts(self) -> int:
         """How many calls of one batch size run at once, from several threads or on several streams.
 
-        Further calls wait. Each has buffers of its own, which are made when calls first come at
-        once, as long as the device has memory for them; weights are shared.
+        Further calls wait. Calls at the same time have buffers of their own, which are made when
+        that first happens, as long as the device has memory for them; weights are shared.
 
         Returns
         -------

@@ -1,5 +1,8 @@
-"""Concatenations and slices of channels that copy nothing in NHWC, where the parts of a tensor lie
-between one another: the steps beside them write and read some channels of each pixel."""
+"""Concatenations and slices of channels that copy nothing in NHWC.
+
+A tensor that is a part of the channels of a larger one lies in that tensor's memory: the step that
+makes it writes, and the steps that use it read, only some of the channels of each pixel.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from gossamer.tensor import Format, TensorSpec
 class _Use:
     """A value as an input or an output of a step.
 
-    index: which of these it is.
+    index: the number of the value among the step's inputs or outputs.
     """
 
     step: Step
@@ -28,9 +31,13 @@ class _Use:
 
 @dataclass(frozen=True)
 class _Part:
-    """Where a part lies: the name of the value of which it is one, its first channel there, and the
-    channels of that value, as the step sees them that joins or takes the part. The value may have
-    another shape elsewhere."""
+    """Where a value that is a part of the channels of a larger value lies.
+
+    whole: the name of the larger value.
+    first: the first channel of the part in the larger value.
+    channels: the number of channels of the larger value in the concatenation that makes it or the
+    copy that takes the part; other steps may use the value under another shape.
+    """
 
     whole: str
     first: int
@@ -38,9 +45,9 @@ class _Part:
 
 
 def first_channels(problem: Problem, variant: Variant) -> list[int] | None:
-    """Returns at which channel of a concatenation's output each input lies, or at which channel of
-    a copy's input its output lies; None where these are no parts of the channels in NHWC, or begin
-    at no multiple of PART_BYTES."""
+    """Returns the channel of a concatenation's output at which each input begins, or the channel
+    of a copy's input at which its output begins. Returns None where the problem neither joins nor
+    takes channels in NHWC, or where one of them does not begin at a multiple of PART_BYTES."""
     if isinstance(problem, ConcatProblem):
         (whole,), parts = variant.outputs, variant.inputs
         if problem.axis != 1:
@@ -108,12 +115,14 @@ class ChannelParts:
         self._apart = {program.root(value) for value in (
             *program.aliases, *program.inputs.values(), *program.outputs.values(),
             *program.places, *(place.whole for place in program.places.values()))}
-        """Values that are read under another shape or from outside, or are in memory of another
-        value as they are, or have such values in theirs."""
+        """Values that can be no parts: inputs and outputs of the network, values that are also read
+        under another shape, and values that share memory with another one."""
 
     def add(self, step: Step) -> bool:
-        """Returns whether a concatenation or a copy of channels copies nothing from now on. That is
-        so where all steps beside it can write and read parts."""
+        """Makes the values that a concatenation joins, or the value that a copy takes, parts of the
+        channels of the larger value, and returns True. Where first_channels() is None, or another
+        step that writes or reads the values cannot do so with parts, it changes nothing and returns
+        False."""
         firsts = first_channels(step.problem, step.variant)
         if firsts is None:
             return False
@@ -131,7 +140,7 @@ class ChannelParts:
         return True
 
     def _within(self, roots: Iterable[str]) -> set[str]:
-        """Returns values with all that are parts of them."""
+        """Returns the values, with all values that are parts of them."""
         found = set(roots)
         while more := {name for name, part in self._parts.items() if part.whole in found} - found:
             found |= more

@@ -27,7 +27,8 @@ UNMEASURED_SECONDS = 60.0
 
 def refusal_reason(algorithm: Algorithm, problem: Problem, layer_device: Device) -> str | None:
     """Returns why an algorithm cannot compute a problem in strict float32 without taking long to
-    build; None where it can. A change of precision may compute in the float16 of its own specs."""
+    build; None where it can. Where the problem itself reads or writes float16 as asked for, see
+    is_change_of_precision(), it may be computed in float16 too."""
     if (reason := algorithm.supports(problem, layer_device)) is not None:
         return reason
     is_asked_for = is_change_of_precision(problem)
@@ -45,9 +46,9 @@ def is_change_of_precision(problem: Problem) -> bool:
 
 
 def reason_not_allowed(variants: Iterable[Variant], seconds: float, why: str) -> str | None:
-    """Returns why none of the variants, all of precisions that are allowed, may be taken; None
-    where one may.
+    """Returns why none of the variants may be taken; None where one may.
 
+    variants: those of a precision that is allowed.
     seconds: processor seconds that building may take.
     why: the words that say where this limit comes from.
     """
@@ -71,10 +72,11 @@ def reason_build_too_long(variant: Variant, seconds: float, why: str) -> str:
 def eligibility(layer: Layer, device: Device, policy: Policy = ANY,
                 refusal_reason: Refusal = refusal_reason
                 ) -> tuple[list[Algorithm], Device, dict[str, str]]:
-    """Returns the algorithms that can compute the layer on the device, else those of the host;
-    the device of these; and the reason for each of the device's other algorithms.
+    """Returns the algorithms that may compute a layer, on the device or, where there are none, on
+    the host; the one of these devices on which they compute it; and for each other algorithm the
+    reason why it may not.
 
-    policy: what decides between algorithms that can; see _wanted().
+    policy: what decides between the algorithms that can compute the layer; see _wanted().
     refusal_reason: called with an algorithm, a problem and a device, returns why the algorithm does
     not support the problem there or none of its variants is allowed, None where one is.
 
@@ -100,16 +102,22 @@ def eligibility(layer: Layer, device: Device, policy: Policy = ANY,
 
 def _wanted(able: list[Algorithm], layer: Layer, policy: Policy,
             reasons: dict[str, str]) -> list[Algorithm]:
-    """Returns those of the algorithms that can compute a layer which may do so, and adds the reason
-    for each of the others.
+    """Returns the algorithms that a policy lets compute a layer, and adds to `reasons` why each of
+    the others may not.
 
-    A layer that the policy's `force` names takes that algorithm. Others take no algorithm that is
-    computed by name only, unless `only` names it. Of what is left, where it has such algorithms,
-    the layer takes those of gossamer without `vendors`; the one of `only`; without any weight left
-    the one that multiplies nothing; and by `sparse_threshold` those that skip zeros for a sparsity
-    above it, else dense ones. That is the rule with which direct sparse convolution was published
-    (X. Chen, "Escoin: efficient sparse convolutional neural network inference on GPUs", arXiv
-    1802.10280, 2018).
+    A layer that `force` names takes the algorithm that is given there, and no other. For all other
+    layers these rules apply, one after another:
+    - Algorithms with by_name_only are left out, but for the one that `only` names.
+    - Without `vendors`, algorithms of vendors' libraries are left out.
+    - The algorithm that `only` names is taken alone.
+    - ZeroWeights, which supports a layer whose weights are all zero, is taken alone.
+    - With `sparse_threshold`, algorithms that skip zeros are taken where the layer's sparsity is
+      above it, else dense ones. Direct sparse convolution was published with this rule (X. Chen,
+      "Escoin: efficient sparse convolutional neural network inference on GPUs", arXiv 1802.10280,
+      2018).
+    A rule other than the first is skipped where it would leave no algorithm.
+
+    able: the algorithms that can compute the layer.
     """
     def kept(keep: Callable[[Algorithm], bool], reason: str, *, always: bool = False) -> None:
         nonlocal able
@@ -161,16 +169,19 @@ def able_on(problem: Problem, device: Device, refusal_reason: Refusal,
 
 def is_above(sparsity: float, threshold: float) -> bool:
     """Returns whether a sparsity is above the threshold."""
-    # in binary 1 - 0.7 is a little more than 0.3
+    # computed in binary, 1 - 0.7 is a little more than 0.3
     return round(sparsity, 12) > threshold
 
 
 def first_in_order(layer: Layer, algorithms: Iterable[Algorithm], layer_device: Device,
                    threads: Threads = ALL) -> tuple[Algorithm, list[Variant]]:
-    """Returns the first algorithm that computes the layer in strict float32, and the variants in
-    all layouts of its first config that does not take long to build. For a change of precision it
-    is the first algorithm. threads: BLAS threads of a layer on the host. Raises UnsupportedError
-    where there is none."""
+    """Returns the first algorithm with a variant in strict float32 that does not take long to
+    build, and all such variants with the config of the first, which differ in their formats. For a
+    layer that the plan inserted, a change of layout or precision, all precisions count.
+
+    threads: BLAS threads of a layer on the host.
+    Raises UnsupportedError where no algorithm has such a variant.
+    """
     assert layer.problem is not None
     for algorithm in algorithms:
         strict = [variant for variant in of_threads(

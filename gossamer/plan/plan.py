@@ -55,8 +55,8 @@ class Plan(CallablePlan):
     policy : Policy, optional
         What the user decided about the choice of algorithms.
     tuner : Tuner, optional
-        Measures the candidates of every layer; by default one of the policy's effort, or none where
-        that has no effort.
+        Measures the candidates of every layer; by default a tuner with the policy's effort, or none
+        where the policy has no effort.
     choices : StoredChoices, optional
         The choices of a saved plan, which are taken instead of new ones.
     note : callable, optional
@@ -83,7 +83,7 @@ class Plan(CallablePlan):
             from gossamer.plan.choose.calibration import Calibration
 
             self.calibration = Calibration(graph, policy.calibration, policy.tolerance)
-        # stored choices come with the graph that was optimised when they were made
+        # stored choices hold for the graph as it was optimised when they were made
         self.graph = optimise(graph) if choices is None else graph
         self._called = as_called(graph)
         self.device = device
@@ -110,9 +110,9 @@ class Plan(CallablePlan):
         return f"<Plan of {self.graph.name} on {self.device.name}>"
 
     def choose_beside(self, other: Plan) -> None:
-        """Have two plans of one kind of device choose one after another.
+        """Make two plans for devices of one kind choose one after another.
 
-        What the first has measured for a batch size is not measured by the second then.
+        For a batch size for which one of them has measured, the other does not measure again.
 
         Parameters
         ----------
@@ -342,8 +342,8 @@ class Plan(CallablePlan):
         Returns
         -------
         Report
-            The report with these times in microseconds, as the device's events give them, and that
-            of a call with NumPy arrays by the clock.
+            The report with these times in microseconds. The device's events measure steps and
+            executions; the clock measures calls, with NumPy arrays.
         """
         batch = self._batch_or_last(batch)
         context = self._default_context(batch)
@@ -470,9 +470,10 @@ class Plan(CallablePlan):
         Returns
         -------
         dict of str to int
-            Bytes of "weights", in all their packed forms (on the host only layers computed on bits
-            have them, the others use the arrays of the file as they are) and with the constants of
-            contexts, and of the "activations" and "workspace" of the contexts that plan(x) made.
+            Bytes of "weights", "activations" and "workspace". Weights count in all their packed
+            forms, with the constants of contexts; on the host only layers computed on bits have
+            packed forms, while others use the arrays of the file as they are. Activations and
+            workspace are those of the contexts that plan(x) made.
         """
         contexts = self._calls.contexts.all()
         return {

@@ -30,8 +30,8 @@ class NetworkEntry:
 
     config, fold: indices that name the network; fold is None without folds.
     rows: (samples,) indices of the rows of `data` that it is trained on.
-    validation_data: samples to validate on; None without any, and with folds, where the rows of
-    `data` that are left out serve.
+    validation_data: samples to validate on; None without validation, and None with folds, which are
+    validated on the rows of `data` that are not in `rows`.
     seconds: duration of the launches so far.
     checkpointer: what writes its file; None without checkpoints.
     """
@@ -69,9 +69,9 @@ class NetworkEntry:
 
 _Scaled = dict[tuple[bool, bool, str, int | None], tuple[Samples, Samples | None]]
 GivenData = dict[tuple[int | None, int | None, str | None, str], tuple[Samples, _Scaled]]
-"""Two caches. The first has samples as they are given, by the expected numbers of inputs and
-outputs, the task and the weights of classes. The second has scaled samples to train on and to
-validate on, by the settings that decide how they are scaled."""
+"""Samples as they are given, by what decides how they are read: the expected numbers of inputs and
+outputs, the task and the weights of classes. Each entry also has its scaled samples to train on and
+to validate on, by the settings and the fold that decide how they are scaled."""
 
 
 def entries_of(index: int, config: MLP | Mapping[str, Any], x: Any, y: Any, sample_weight: Any,

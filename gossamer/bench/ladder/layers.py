@@ -97,7 +97,7 @@ def published_layers(static: StaticGraph) -> list[PublishedLayer]:
 
 
 def _layer(static: StaticGraph, node: Node) -> PublishedLayer | None:
-    """The layer of a node that is one by itself, or None."""
+    """The layer that a node makes without another node; None where it makes none."""
     inputs = tuple(node.inputs)
     shapes = [static.shapes[name] for name in inputs]
     attributes = node.attributes

@@ -23,15 +23,16 @@ _LIBRARY = "libclblast.so.1"
 _ROW_MAJOR, _AS_IT_IS, _TRANSPOSED, _SINGLE = 101, 111, 112, 32
 """Values of CLBlast's enumerations."""
 _TUNED = "clblast_xgemm_*_32.json"
-"""CLBlast's tuner of its main product, clblast_tuner_xgemm, writes such files where it is run."""
+"""Pattern of the files that clblast_tuner_xgemm, CLBlast's tuner of its main kernel for products,
+writes to the directory in which it runs."""
 _AGAIN = "remove the file, or run clblast_tuner_xgemm again"
 
 
 def clblast(network: PeerNetwork, x: np.ndarray, device: Device,
             precisions: Sequence[str]) -> list[Alternative]:
-    """Returns CLBlast's product on an OpenCL device, with the settings that CLBlast has for it, or
-    with those of its tuner where results of it for this device lie in the current directory.
-    Raises AbsentError."""
+    """Returns CLBlast's product on an OpenCL device. Its settings are those that CLBlast's tuner
+    found where the current directory has the tuner's results for this device, else CLBlast's own.
+    Raises AbsentError where CLBlast cannot be measured."""
     if not runs_opencl(device):
         raise AbsentError("runs through OpenCL: --device opencl:N")
     nodes = network.graph.nodes
@@ -78,7 +79,7 @@ def runs_opencl(device: Device) -> TypeGuard[OpenCLDevice]:
     try:
         from gossamer.device.opencl import OpenCLDevice
     except ImportError:
-        # without PyOpenCL there is no such device
+        # without PyOpenCL there is no OpenCL device
         return False
     return isinstance(device, OpenCLDevice)
 

@@ -1,4 +1,4 @@
-"""A graph as a module of PyTorch, for networks that nobody wrote down in PyTorch; needs torch."""
+"""A graph as a module of PyTorch, for networks that have no PyTorch code; needs torch."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def _greatest(x: Any, y: Any) -> torch.Tensor:
 
 
 def _limited(function: Callable[..., torch.Tensor], limit: str, x: Any, y: Any) -> torch.Tensor:
-    """Returns a minimum or maximum, which torch has of two tensors only, or as the limit of one by
-    a number."""
+    """Returns the minimum or maximum of two values, one of which may be a number. Torch's functions
+    for these take tensors only, so that a number becomes the limit of a clamp."""
     for tensor, number in ((x, y), (y, x)):
         if not isinstance(number, torch.Tensor):
             return torch.clamp(tensor, **{limit: number})
@@ -63,15 +63,15 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "leaky_relu": functional.leaky_relu, "hard_sigmoid": _hard_sigmoid,
     "less": _truth(operator.lt), "less_equal": _truth(operator.le), "greater": _truth(operator.gt),
     "greater_equal": _truth(operator.ge), "where": _where}
-"""Functions of expressions that torch has, with the same arguments and constants. Of two arguments
-one may be a number."""
+"""Functions of expressions, each as torch computes it, with the same arguments and constants. One
+of two arguments may be a number."""
 
 
 def graph_module(graph: Graph, batch: int) -> nn.Module:
     """Returns a module in evaluation mode that computes the graph's output at this batch size, or a
     tuple of its outputs, one call of torch for each op, with batch norms folded.
 
-    Raises UnsupportedError for an op, or an attribute, that is not written down here.
+    Raises UnsupportedError for an op, or an attribute, that this file does not translate.
     """
     return _Writer(resolve(optimise(graph), batch)).module()
 
@@ -79,7 +79,7 @@ def graph_module(graph: Graph, batch: int) -> nn.Module:
 class _Writer:
     """Writes the nodes of a static graph as calls of torch.
 
-    _values: what stands for each value of the graph in the calls.
+    _values: for each value of the graph, the node of torch.fx whose result it is.
     """
 
     def __init__(self, static: StaticGraph) -> None:
@@ -102,12 +102,12 @@ class _Writer:
         return fx.GraphModule(self._root, self._calls).eval().requires_grad_(False)
 
     def refused(self, node: Node) -> UnsupportedError:
-        """Returns the error for a node that is not written down here."""
+        """Returns the error for a node that this file does not translate."""
         return UnsupportedError(f"{self.static.graph.name}: {node.source or node.name} ({node.op})"
                                 " has no form in PyTorch here")
 
     def value(self, name: str) -> fx.Node:
-        """Returns what stands for a value; a constant becomes a parameter."""
+        """Returns the node of torch.fx for a value; a constant becomes a parameter."""
         if name not in self._values:
             attribute = f"constant_{len(self._values)}"
             array = np.ascontiguousarray(self.static.constants[name])
@@ -126,8 +126,8 @@ class _Writer:
         return name in self.static.constants
 
     def expression(self, node: Node, expression: Expression, known: Sequence[Any]) -> fx.Node:
-        """Writes an expression, which has one result. known: its inputs, and the results of its
-        first steps where they are there already."""
+        """Writes an expression, which has one result. known: its inputs, followed by the results of
+        those of its first steps that are written already."""
         results = list(known)
         if len(expression.outputs) != 1:
             raise self.refused(node)
@@ -146,7 +146,7 @@ class _Writer:
                       channel_axes: int) -> fx.Node:
         """Writes a layer and its epilogue. A bias that is added first becomes the layer's own.
 
-        layer: writes the layer with a bias, or with None. channel_axes: number of axes behind
+        layer: writes the layer with a bias, or with None. channel_axes: number of axes after
         that of the channels.
         """
         expression, operands = node.attributes["epilogue"], node.inputs[2:]

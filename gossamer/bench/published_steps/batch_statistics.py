@@ -1,6 +1,6 @@
-"""The statistics of each channel, by which batch norm in training normalises its input, by the
-kernel that was published for convolution in OpenCL: a work-group of 512 computes a channel over the
-whole batch."""
+"""The statistics of each channel by which batch norm in training normalises its input. They are
+computed by the kernel that was published with convolution in OpenCL, where a work-group of 512
+computes a channel over the whole batch."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from gossamer.tensor import TensorSpec, default_spec
 
 @dataclass(frozen=True)
 class BatchStatisticsProblem(Problem):
-    """The first half of a batch norm: a matrix (3, channels) of the mean of each channel, of the
-    rest that rounding took from it, which is 0 where nothing is rounded, and of gamma divided by
-    the standard deviation, that is by sqrt(variance + epsilon).
+    """The first half of a batch norm. Its output is a matrix (3, channels): the mean of each
+    channel; the rest, which is the part of the mean that rounding it to float32 took away; and
+    gamma / sqrt(variance + epsilon).
 
     Its weight is `gamma`, with a number for each channel.
 
@@ -63,7 +63,7 @@ class BatchStatisticsProblem(Problem):
 
 
 class NumpyBatchStatistics(HostAlgorithm):
-    """Computes in float64, and gives what float32 cannot hold of a mean as its rest."""
+    """Computes in float64; the rest of a mean is the part of it that float32 cannot hold."""
 
     op = "batch_statistics"
 
@@ -99,7 +99,7 @@ class PublishedBatchStatistics(Algorithm):
 
 def reference(problem: BatchStatisticsProblem, inputs: Sequence[np.ndarray],
               weights: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    """Returns the statistics in float64, whose rests are 0."""
+    """Returns the statistics in float64, in which nothing is rounded and all rests are 0."""
     x = np.asarray(inputs[0], np.float64)
     others = tuple(axis for axis in range(x.ndim) if axis != 1)
     mean, variance = x.mean(others), x.var(others)

@@ -52,7 +52,7 @@ from gossamer.model.load import load
 from gossamer.model.readers import registry
 
 _MOST_NAMED = 8
-"""Cases that an error message names."""
+"""The most cases that an error message names."""
 
 Suite = Callable[[int, Files], list[Item]]
 """Function that returns a suite's cases at a batch size. Raises InputError where the suite lacks
@@ -182,8 +182,8 @@ def gemm(batch: int, files: Files) -> list[Item]:
 
 
 def darknet(batch: int, files: Files) -> list[Item]:
-    """Returns the detectors of the zoo as whole networks, with a plan of the published form of
-    convolution in OpenCL."""
+    """Returns the detectors of the zoo as whole networks, which are also run by a plan that forces
+    the algorithm `published`, the convolution that was published for OpenCL."""
     def item(name: str) -> Item:
         return Item("darknet", name, batch, lambda setting: network_case(
             "darknet", in_torch(name, zoo.build(name), batch), batch, setting,
@@ -198,7 +198,7 @@ def darknet_layers(batch: int, files: Files) -> list[Item]:
 
 
 def binary_layers(batch: int, files: Files) -> list[Item]:
-    """Returns convolutions of signs, one by one."""
+    """Returns the convolutions of binary networks, one by one."""
     def item(layer: ConvLayer) -> Item:
         return Item("binary-layers", layer.name, batch, lambda setting: binary_layer(
             "binary-layers", layer, batch, setting), is_layer=True)
@@ -234,7 +234,7 @@ def _called_networks(files: Files) -> list[tuple[str, Callable[[int], PeerNetwor
 
 
 def _file_networks(files: Files) -> dict[str, Callable[[], PeerNetwork]]:
-    """Functions by name that return the networks of the model files."""
+    """Returns functions that make the networks of the model files, by the networks' names."""
     return {_file_network(path).name: partial(_file_network, path) for path in files.models}
 
 
@@ -274,14 +274,17 @@ def select(names: Sequence[str], batches: Sequence[int], parts: str | None = Non
     """Returns the cases of the suites at the batch sizes, each once; the batch sizes of a case
     follow one another.
 
-    parts: comma-separated parts of the names of the cases to return (see named). models: files
-    that the suites of networks and of calls measure. data: folder of published sparse weights.
-    sparsity: least sparsity of the layers that `sparse-layers` measures. effort: the one that
-    `tuning` measures; several for None. loads: how the calls of `latency` follow one another.
-    images: folder of pictures that `throughput` runs. modules: patterns of the names of networks
-    that `torch-modules` measures.
-    Raises InputError for an unknown suite, a suite that lacks its files, where no case has such a
-    name, and for files that no suite takes or whose cases would have the same name.
+    parts: comma-separated parts of the names of the cases to return; see named().
+    models: files that the suites of networks and of calls measure.
+    data: folder of published sparse weights.
+    sparsity: least sparsity of the layers that `sparse-layers` measures.
+    effort: the effort that `tuning` measures; None for several.
+    loads: how the calls of `latency` follow one another.
+    images: folder of pictures that `throughput` runs.
+    modules: patterns of the names of networks that `torch-modules` measures.
+    Raises InputError for an unknown suite, for a suite whose files are missing, where no case has a
+    name with one of the parts, for files that no suite takes, and for files whose cases would have
+    the same name.
     """
     unknown = [name for name in names if name not in SUITES]
     if unknown or not names:

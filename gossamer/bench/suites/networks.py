@@ -1,5 +1,5 @@
-"""A whole network as a case, for its plan, plans that force one algorithm or have no fusions, and
-the peers."""
+"""A whole network as a case of a benchmark: its best plan, plans that force one algorithm or have
+no fusions, and the peers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ CHECKED_IMAGES = 2
 _FORCED_OPS = ("conv2d", "gemm", "matmul")
 """Ops whose algorithms are forced: those that take a network's time."""
 _BETWEEN_LAYERS = Format("NHWC", "float16")
-"""How most peers and plans in float16 keep the images between their layers."""
+"""The format in which most peers and float16 plans keep images between their layers."""
 _OVER_LAYERS = 2e-2
 """Error to which less precise layers may add up: over the 53 layers of MobileNetV2 it is 3e-3 in
 TF32 and 4e-3 in float16."""
@@ -61,12 +61,14 @@ def network_case(suite: str, network: PeerNetwork, batch: int, setting: Setting,
     """Makes the case of a whole network.
 
     force_each: whether each of gossamer's own algorithms of convolutions and products also gets a
-    plan, which takes it wherever it may. A vendor's algorithm gets such a plan where
-    `against` names it. forced_too: further algorithms that get one. unfused_too: whether there is
-    also the best plan without fusions. dense_too: whether the network with dense weights gets a
-    plan in the same run. between_layers: whether float16 plans read and write NHWC of float16, as
-    peers do, because the network stands for a part of one. x: the input, by default one from a
-    normal distribution.
+    plan, which takes it wherever it may. A vendor's algorithm gets such a plan where the setting's
+    `against` names it.
+    forced_too: further algorithms that get such a plan.
+    unfused_too: whether the best plan without fusions is measured too.
+    dense_too: whether the network with dense weights gets a plan in the same run.
+    between_layers: whether inputs and outputs of float16 plans are NHWC of float16, as peers have
+    them between layers. That suits a network that is a section of a larger one.
+    x: the input, by default one from a normal distribution.
     described: what the rows of plans say of their contexts beside the algorithms.
     """
     graph = network.graph
@@ -110,7 +112,7 @@ def _dense_case(suite: str, network: PeerNetwork, x: np.ndarray, setting: Settin
 
 
 def in_torch(name: str, graph: Graph, batch: int) -> PeerNetwork:
-    """Returns a network that nobody wrote down in PyTorch, as a module of this batch size."""
+    """Returns a network whose form in PyTorch is made from its graph, for this batch size."""
     def torch_form(constants: Mapping[str, np.ndarray]) -> object:
         from gossamer.bench.peers.graph_module import graph_module
 
@@ -149,8 +151,8 @@ def whole_network(suite: str, name: str, graph: Graph, x: np.ndarray, layers: Se
 
 
 def _forced_algorithms(ops: Collection[str]) -> list[str]:
-    """The names of gossamer's own algorithms for those of these ops that take a network's time,
-    but for the one that computes nothing."""
+    """The names of gossamer's own algorithms for those of `ops` that are in _FORCED_OPS, without
+    algorithms with by_name_only, and without ZeroWeights."""
     return list(dict.fromkeys(algorithm.name for op in _FORCED_OPS if op in ops
                               for algorithm in OPS[op].algorithms
                               if not (algorithm.vendor or algorithm.by_name_only
@@ -182,7 +184,7 @@ def plans_of(graph: Graph, batch: int, setting: Setting, policy: Policy = ANY,
         plan = Plan(graph, setting.device, replace(policy, boundary=boundary),
                     tuner=setting.tuner(allowed))
         steps = plan.program(batch).steps
-        # ops other than these have algorithms of the same names
+        # algorithms of other ops may have the same names, and do not count
         if only is None or any(step.algorithm.name == only and step.layer.op in _FORCED_OPS
                                for step in steps):
             plans[precision_of(plan.program(batch))] = plan

@@ -37,8 +37,8 @@ _BEFORE_SUMS = 0.5
 to block, as in a trained network."""
 
 WeightOf = Callable[[ConvLayer], np.ndarray]
-"""Function from a layer, named without its network, to its weight (M, C/groups, R, S); a classifier
-is a 1x1 convolution."""
+"""Function that returns the weight (M, C/groups, R, S) of a layer, whose name does not begin with
+that of its network; a classifier is a 1x1 convolution."""
 
 
 def sparse_networks(folder: Path | None) -> Mapping[str, Callable[[], PeerNetwork]]:
@@ -146,7 +146,8 @@ def googlenet_v1(name: str, weight: WeightOf, size: int = 224) -> Graph:
 def resnet(name: str, weight: WeightOf, size: int = 224, halving: int = 1) -> Graph:
     """Returns ResNet-50 with batch norm folded: images (N, 3, size, size) to 1000 logits.
 
-    halving: as for layer_tables.resnet50.
+    halving: kernel size, 1 or 3, of the convolution that halves the image at the start of a stage;
+    see layer_tables.resnet50.
     """
     build = _NetworkBuilder(name, weight, size)
     conv = _by_name(resnet50(halving))
@@ -162,7 +163,7 @@ def resnet(name: str, weight: WeightOf, size: int = 224, halving: int = 1) -> Gr
 
 
 def _by_name(layers: Iterable[ConvLayer]) -> dict[str, ConvLayer]:
-    """The layers, renamed to their names within the network, by these names."""
+    """Returns the layers by name, where their names no longer begin with that of the network."""
     renamed = [replace(layer, name=layer.name.split("/", 1)[1]) for layer in layers]
     return {layer.name: layer for layer in renamed}
 
@@ -202,7 +203,8 @@ class _NetworkBuilder:
             x, *self._constants(layer, weight), trans_b=True, name=name))
 
     def pool(self, x: str, kind: str, kernel: int, stride: int, pad: int = 0) -> str:
-        """Appends a pool as Caffe computes it: a window that reaches beyond the end counts."""
+        """Appends a pool as Caffe computes it: its last windows may reach beyond the padded image,
+        and padding counts in an average."""
         channels, size = self._shapes[x]
         y = self._graph.pool(x, kind, (kernel, kernel), strides=(stride, stride),
                              pads=(pad, pad, pad, pad), ceil_mode=True, count_include_pad=True,

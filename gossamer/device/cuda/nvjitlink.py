@@ -23,8 +23,8 @@ def version() -> str:
 
 
 def key(programs: Sequence[str], architecture: str) -> tuple[str, ...]:
-    """Returns the key in the kernel cache of the cubins of some programs, which these texts
-    identify."""
+    """Returns the key under which the kernel cache keeps the cubins of some programs: their PTX
+    texts, the options of the assembler, and its version."""
     return (*programs, "\n".join([_heading(architecture), *_options(architecture)]),
             f"nvJitLink {version()}")
 

@@ -18,7 +18,7 @@ class Images:
     the batch. The rules of the ops show whether the images lie there, each apart from the others.
 
     static, other: the graph at two batch sizes.
-    axes: the axis along which the images lie, by name, of the values of which that was shown.
+    axes: the axis along which the images lie, by the names of the values for which it was shown.
     """
 
     static: StaticGraph
@@ -35,8 +35,8 @@ class Images:
         return self.static.shapes[name] == self.other.shapes.get(name)
 
     def add_constant(self, name: str) -> bool:
-        """Returns whether a constant is the same at both batch sizes, or holds the same for each
-        image, and records the axis of the images then."""
+        """Returns whether a constant is the same at both batch sizes, or has the same numbers for
+        each image. In the second case the axis of its images is recorded."""
         now, before = self.static.constants[name], self.other.constants.get(name)
         if before is None or now.dtype != before.dtype:
             return False

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 _ARRAYS = 8
-"""Arrays of a number for each weight that are in memory at once."""
+"""Number of arrays as large as the weights that interpolation() has in memory at once."""
 
 
 def interpolation(size: int, length: int, scale: float, rule: Mapping[str, Any]) -> np.ndarray:
@@ -17,10 +17,11 @@ def interpolation(size: int, length: int, scale: float, rule: Mapping[str, Any])
     resizes them to `length`, as ONNX's Resize defines it.
 
     scale: ratio of output to input.
-    rule: mode, "cubic" or "linear"; coordinates, as ResizeProblem has them; antialias: whether
-    weights reach further where a vector shrinks; cubic_coefficient; exclude_outside: whether
-    weights of places outside are 0 and the other weights are scaled up; else the first and last
-    element get the weights of places outside.
+    rule: attributes of ONNX's Resize by name: "mode", which is "cubic" or "linear"; "coordinates",
+    as ResizeProblem has them; "antialias", whether weights reach further where a vector shrinks;
+    "cubic_coefficient"; and "exclude_outside", whether positions outside of the vector get no
+    weight, and the other weights are scaled to the sum 1. Without it, the first and the last
+    element get the weights of the positions beyond them.
     """
     x = np.arange(length, dtype=np.float64)
     if rule["coordinates"] == "asymmetric":
@@ -33,33 +34,34 @@ def interpolation(size: int, length: int, scale: float, rule: Mapping[str, Any])
         position = (x + 0.5) / scale - 0.5
     stretch, reach = _reach(scale, rule)
     taps = np.arange(-reach, reach + 2)
-    places = np.floor(position)[:, None].astype(np.int64) + taps
-    distance = np.abs(position[:, None] - places) * stretch
+    elements = np.floor(position)[:, None].astype(np.int64) + taps
+    distance = np.abs(position[:, None] - elements) * stretch
     weights = _cubic(distance, rule["cubic_coefficient"]) if rule["mode"] == "cubic" else (
         np.maximum(1 - distance, 0))
     if rule["exclude_outside"] or rule["antialias"]:
         if rule["exclude_outside"]:
-            weights[(places < 0) | (places >= size)] = 0
+            weights[(elements < 0) | (elements >= size)] = 0
         weights /= weights.sum(1, keepdims=True)
     matrix = np.zeros((size, length))
-    np.add.at(matrix, (np.clip(places, 0, size - 1), np.arange(length)[:, None]), weights)
+    np.add.at(matrix, (np.clip(elements, 0, size - 1), np.arange(length)[:, None]), weights)
     return matrix
 
 
 def weights_while_computed(length: int, scale: float, rule: Mapping[str, Any]) -> tuple[int, ...]:
-    """Returns the shape of all arrays of float64 together that `interpolation` computes of the
-    weights of each result."""
+    """Returns the shape of one float64 array as large as all arrays together that interpolation()
+    has in memory while it computes the weights."""
     return (_ARRAYS, length, 2 * _reach(scale, rule)[1] + 2)
 
 
 def _reach(scale: float, rule: Mapping[str, Any]) -> tuple[float, int]:
-    """Returns by what distances are multiplied, and how many elements away weights still are."""
+    """Returns the factor that distances are multiplied by, and the largest distance, in elements,
+    at which an element may still have a weight."""
     stretch = min(scale, 1.0) if rule["antialias"] else 1.0
     return stretch, math.ceil((2 if rule["mode"] == "cubic" else 1) / stretch)
 
 
 def _cubic(distance: np.ndarray, a: float) -> np.ndarray:
-    """Returns the weights of Keys' cubic convolution at distances from a place."""
+    """Returns the weights of Keys' cubic convolution at distances from a position."""
     near = ((a + 2) * distance - (a + 3)) * distance**2 + 1
     far = a * (((distance - 5) * distance + 8) * distance - 4)
     return np.where(distance <= 1, near, np.where(distance < 2, far, 0.0))

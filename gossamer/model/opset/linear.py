@@ -1,5 +1,6 @@
-"""Definitions of ops that are products with matrices known before any data, and of the reshape that
-products of several dimensions need; resolve() turns them into matrix products."""
+"""Definitions of ops that are products with constant matrices, which follow from shapes and
+attributes, and of the reshape that products of several dimensions need. resolve() turns these ops
+into matrix products."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ from gossamer.model.opset.interpolation import interpolation, weights_while_comp
 from gossamer.model.opset.state import InferenceState
 
 _LONGEST_SUMS = {"float32": 4096, "int32": 512, "int64": 512}
-"""Elements of the longest axis along which sums up to each element are computed, by dtype. Sums of
-integers take memory for each pair of elements."""
+"""The most elements of an axis along which cumulative sums are computed, by dtype. Sums of integers
+take memory for each pair of elements."""
 
 
 def _reshape_by_shape(state: InferenceState, node: Node) -> None:
@@ -49,7 +50,7 @@ def _sums_up_to_shape(state: InferenceState, node: Node) -> None:
     if dtype == "float32":
         _multiply(state, node, x, [(axis, matrix)])
         return
-    # sums run over axis `axis`, and the next axis is the results'
+    # terms get a further axis after `axis`, which is that of the results; sums run over `axis`
     name = state.know(state.new_name(node, "matrix"),
                       matrix.reshape(length, length, *[1] * (len(shape) - axis - 1)))
     apart = (*shape[:axis + 1], 1, *shape[axis + 1:])
@@ -111,7 +112,8 @@ def _multiply(state: InferenceState, node: Node, x: str,
 
 def _reordered(state: InferenceState, node: Node, x: str, order: list[int], wanted: list[int],
                role: str) -> str:
-    """Emits x, whose dimensions are in one order, with them in another, and returns its name."""
+    """Emits a transpose of x, whose dimensions are in the order `order`, to the order `wanted`, and
+    returns the name of its result; x itself where the orders are the same."""
     if order == wanted:
         return x
     permutation = tuple(order.index(axis) for axis in wanted)

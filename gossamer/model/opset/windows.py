@@ -84,7 +84,8 @@ def _pool_shape(state: InferenceState, node: Node) -> None:
 
 
 def _pool_facts(static: StaticGraph, node: Node, facts: Sequence[ValueFacts]) -> list[ValueFacts]:
-    """A window of padding alone has the maximum -inf."""
+    """Returns the value facts of a pool's output. Where a window may hold nothing but padding, the
+    facts of the input do not hold for a maximum, which is -inf there."""
     if node.attributes["kind"] != "max":
         return [facts[0].same_sign()]
     return [facts[0] if all(_reaches_input(static, node, axis) for axis in range(2)) else REAL]
@@ -96,7 +97,7 @@ def _reaches_input(static: StaticGraph, node: Node, axis: int) -> bool:
     step = a["dilations"][axis]
     starts = (np.arange(static.shapes[node.outputs[0]][2 + axis]) * a["strides"][axis]
               - a["pads"][axis])
-    # the tap of each window that is the first within the input, or behind it
+    # the first tap of each window that does not lie before the input
     taps = np.maximum(-(starts // step), 0)
     size = static.shapes[node.inputs[0]][2 + axis]
     return bool(((taps < a["kernel"][axis]) & (starts + taps * step < size)).all())

@@ -1,8 +1,8 @@
 """Removes channels without effect: channels whose filter is zero, and channels that nobody reads.
 
-The output of a filter of zeros is one number everywhere: the epilogue of 0. That number goes into
-the biases of the layers that read it, if they do not pad their input with zeros or if the number is
-0.
+The output of a filter of zeros is the same number at every pixel: what the layer's epilogue makes
+of 0. That number goes into the biases of the layers that read it. Where such a layer pads its input
+with zeros, the channel is removed only if the number is 0.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ they still are after channels were removed."""
 
 @dataclass(frozen=True)
 class _Chain:
-    """A layer, the depthwise convolutions behind it, one after another, and the layers that read
-    their last result."""
+    """A layer, the depthwise convolutions that follow it one after another, and the layers that
+    read the last result."""
 
     layer: Node
     depthwise: tuple[Node, ...]
@@ -105,8 +105,8 @@ def _columns(graph: Graph, node: Node) -> np.ndarray:
 
 def _without_effect(graph: Graph, chain: _Chain,
                     users: dict[str, list[Node]]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns which channels of a chain can be removed, and the number that each of them is at its
-    end."""
+    """Returns which channels of a chain can be removed, and for each channel the number that its
+    readers get instead."""
     is_read = np.any([_columns(graph, node).any(axis=(0, 2)) for node in chain.readers], axis=0)
     is_constant = ~_columns(graph, chain.layer).any(axis=(1, 2))
     constants = _epilogue(graph, chain.layer, np.zeros(len(is_read), np.float32))
@@ -117,14 +117,15 @@ def _without_effect(graph: Graph, chain: _Chain,
     is_constant &= np.isfinite(constants)
     if any(map(_is_padded, chain.readers)) or any(
             _has_jump(node) or feeds_sign(node.outputs[0], users) for node in chain.readers):
-        # a bias would not be right at the borders, or would round sums otherwise
+        # a bias would be wrong where padding is read, and would change how sums are rounded, which
+        # matters where the reader's epilogue is not continuous
         is_constant &= constants == 0
     gone = is_constant | ~is_read
     live = int((~gone).sum())
     kept = max(1, live)
     if len(gone) % _MULTIPLE == 0:
         kept = -(-kept // _MULTIPLE) * _MULTIPLE
-    # some channels without effect stay, so that their number is a multiple
+    # some channels without effect stay, so that the number of channels is a multiple of _MULTIPLE
     gone[np.flatnonzero(gone)[:kept - live]] = False
     return gone, np.where(is_read, constants, 0).astype(np.float32)
 
@@ -147,7 +148,7 @@ def _epilogue(graph: Graph, node: Node, sums: np.ndarray) -> np.ndarray:
 
 def _remove(graph: Graph, chain: _Chain, gone: np.ndarray, constants: np.ndarray,
             names: set[str]) -> None:
-    """Removes channels from a chain. constants: the number that each is at the chain's end."""
+    """Removes channels from a chain. constants: for each channel, what its readers get instead."""
     kept = np.flatnonzero(~gone)
     for node in (chain.layer, *chain.depthwise):
         axis = 1 if node.op == "gemm" and not node.attributes["trans_b"] else 0

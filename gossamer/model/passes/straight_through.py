@@ -18,7 +18,7 @@ from gossamer.model.opset.expression_facts import expression_facts
 
 def drop_straight_through(graph: Graph, shapes: ShapesByBatch) -> None:
     """Replaces (q - x) + x, x + (q - x), x - (x - q), (q + x) - x and q + (x - x) in expressions by
-    q, where few values of q are possible and x is not the same number for all values."""
+    q, where q has few possible values and x more than one."""
     for node in graph.nodes:
         if node.op != "elementwise" or shapes.dtype(node.outputs[0]) != "float32":
             continue
@@ -45,14 +45,14 @@ def _estimated(expression: Expression) -> dict[int, int]:
         return {}
     every = replace(expression, outputs=tuple(values))
     facts = expression_facts(every, [REAL] * expression.inputs)
-    # a number that is added and taken away again rounds to its multiples
+    # adding a single number and subtracting it again is a way to round, which has to stay
     return {index: quantised for index, (quantised, smooth) in found.items()
             if facts[quantised].few_values and facts[smooth].count != 1}
 
 
 def _parts(expression: Expression, index: int) -> tuple[int, int] | None:
-    """Returns the indices of q and x where a value is one of their sums that are q; None where it
-    is none."""
+    """Returns the indices of q and x where a value is a sum of theirs that equals q, such as
+    (q - x) + x; None where it is no such sum."""
     function, arguments = _step(expression, index)
     if function not in ("add", "sub"):
         return None

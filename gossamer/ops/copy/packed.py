@@ -21,20 +21,21 @@ _SOURCE = Path(__file__).with_name("packed.cl")
 _PART_BITS = 32
 _DTYPES = ("bits", "trits")
 _PACK = {0: "pack", 1: "pack_position_by_vote", 32: "pack_by_vote"}
-"""The kernel that packs, by the positions on which a warp votes."""
+"""Name of the kernel that packs, by the config's `vote`: the number of parts of words that a warp
+packs by votes, 0 where each work-item packs a part without them."""
 _FEW_VALUES = 2**20
-"""The largest number of values for which one warp for each position is expected to be the fastest.
+"""The largest number of values for which one warp for each part is expected to be the fastest.
 It was chosen on an H200; on another device the order of three kernels follows from it."""
 
 
 class PackedCopy(Algorithm):
     """Packs, unpacks or repacks by one launch.
 
-    To pack, a work-item reads the 32 channels of a part of a word, four at a time where they lie
-    side by side. With vote=1 the 32 lanes of a warp read one channel each and vote (ballot); with
-    vote=32 a warp does so for 32 parts, one after another. To unpack, a work-item writes one
-    channel, four at a time, or 32. The vote by which a warp packs the results of its work-items is
-    the published one of binary convolution.
+    A part of a word has 32 bits, those of 32 channels. To pack with vote=0, a work-item reads these
+    channels, four at a time where they lie side by side. With vote=1 each of the 32 lanes of a warp
+    reads one channel, and a ballot of the warp makes the part, as in the published kernels of
+    binary convolution; with vote=32 a warp makes 32 parts in this way, one after another. To
+    unpack, a work-item writes one, four or 32 channels.
     """
 
     op = "copy"
@@ -139,9 +140,10 @@ def _addresses(prefix: str, spec: TensorSpec,
 
 def _positions(source: TensorSpec, target: TensorSpec,
                steps: int) -> tuple[list[int], dict[str, str]]:
-    """Returns the sizes of the target's images, steps of channels, rows and columns in the order of
-    the float tensor's memory, so that neighbouring work-items access neighbouring floats, and the
-    macros for the indices along them."""
+    """Returns the sizes of the axes along which work-items are numbered, and the macros for the
+    indices along these axes. The axes are images, steps of channels, rows and columns of the
+    target, in the order in which they lie in the float tensor's memory, so that neighbouring
+    work-items access neighbouring floats."""
     floats = source if target.format.is_packed else target
     order = AXES.get(floats.layout, AXES["NCHW"])
     n, _, height, width = target.shape

@@ -1,8 +1,8 @@
-/* The results of an expression that are -1, 0 or 1, packed: bits of 32 channels of a pixel for each
- * work-item, which reads them, applies the expression to each and writes a part of a word. */
+/* Packs the results of an expression that are -1, 0 or 1. A work-item reads 32 channels of a pixel,
+ * applies the expression to each, and writes the bits of the results: a part of a word. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
-#define FOURS 0 /* 1: the channels of a part exist and lie side by side */
+#define FOURS 0 /* 1: each part has all of its 32 channels, which lie side by side */
 #define HALVES 1 /* 1: tensors are 16-bit floats; 0: they are floats */
 #endif
 

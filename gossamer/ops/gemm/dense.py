@@ -33,7 +33,8 @@ from gossamer.tensor import ROW_MAJOR
 
 _FEW_ROWS = Path(__file__).with_name("few_rows.cl")
 _USUAL_ROWS = 16
-"""Rows for which the number of threads of a product on the host is decided."""
+"""Number of rows for which the numbers of threads of a product on the host are listed. The actual
+number of rows is the batch size, on which configs do not depend."""
 
 
 class _PointwiseGemm(Algorithm):
@@ -159,7 +160,6 @@ class HostGemm(Algorithm):
         return "runs on the host only" if device.compiles else None
 
     def variants(self, problem: GemmProblem, device: Device) -> Iterator[Variant]:
-        # the number of rows is the batch size, and configs do not depend on it
         for config in thread_configs(_USUAL_ROWS * problem.columns * problem.depth):
             yield Variant(config, problem.inputs, problem.outputs)
 
@@ -186,7 +186,7 @@ def _rows(weight: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 def packed_by_depth(weights: Weights) -> Buffer:
-    """Returns the weights as float32 (depth, columns)."""
+    """Returns the weights as float32 (K, columns)."""
     return weights.packed("depth by columns", lambda arrays: np.ascontiguousarray(
         np.asarray(arrays["weight"], np.float32).T))
 

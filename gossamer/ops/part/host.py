@@ -21,14 +21,14 @@ from gossamer.ops.part.problem import PartProblem
 from gossamer.ops.weights import Weights
 
 _MOST_BYTES = 2**31 - 2**24
-"""Bytes of constants that a model in memory may have, with some room for its nodes."""
+"""The most bytes of constants of a model in memory: 2 GiB, less some room for its nodes."""
 
 
 class OnnxRuntime(Algorithm):
     """Runs the problems of a part as one model of ONNX Runtime.
 
-    Threads wait for work without a processor where the part is not the whole network, since other
-    layers want the processors meanwhile.
+    Where the part is not the whole network, threads that wait for work sleep instead of spinning,
+    since other layers need the processors meanwhile.
     """
 
     op = "part"

@@ -4,8 +4,8 @@
  *
  * A work-item computes LANES neighbours along `inner`, or PIXELS along the width; one of the two
  * may be 4. LANES = 4 needs inner % 4 == 0; PIXELS = 4 needs inner == 1 and out_width % 4 == 0.
- * Where a tensor is a part of a larger one, `inner` of that is source_inner or target_inner, and
- * the part begins at source_first or target_first. */
+ * Where a tensor is a part of the channels of a larger one, source_inner or target_inner is the
+ * `inner` of the larger tensor, in which the part begins at source_first or target_first. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define LANES 4 /* neighbours along `inner` of a work-item, 1 or 4 */

@@ -45,7 +45,7 @@ class Contexts:
 
     make: makes a context of a batch size that works on a stream.
     most: how many calls of one batch size run at once.
-    known: calls with tensors of forms that were checked before.
+    known: calls that were checked before, by what form_of() returns for their tensors.
     """
 
     def __init__(self, device: Device, make: Callable[[int, Any], Context]) -> None:
@@ -107,7 +107,7 @@ class Contexts:
         return context
 
     def remember(self, form: Hashable, call: KnownCall) -> None:
-        """Keeps a call with tensors of a form."""
+        """Keeps a call that was checked. form: what form_of() returns for its tensors."""
         if len(self.known) >= _MOST_KNOWN:
             self.known.clear()
         self.known[form] = call
@@ -130,7 +130,8 @@ class Contexts:
 
     def _grow(self, batch: int, group: _Group, *, for_stream: bool = False) -> None:
         """Makes a further context unless the limit is reached or a context is free. for_stream:
-        whether it is made even if a context is free, since that one's stream may have work left."""
+        whether it is made even if a context is free, since the stream of the free context may
+        still have work."""
         with group.making:
             if self._is_full(group) or not (for_stream or group.free.empty()):
                 return
@@ -165,7 +166,7 @@ class Contexts:
         group = self._groups.get(batch)
         if group is None or next(reversed(self._groups)) != batch:
             with self._lock:
-                # the batch size that was used last stands last
+                # the batch size that was not used for the longest time stands first, and goes
                 group = self._groups.pop(batch, None) or _Group()
                 while len(self._groups) >= _MOST_BATCHES:
                     del self._groups[next(iter(self._groups))]

@@ -22,17 +22,18 @@ from gossamer.plan.run.context import Context
 from gossamer.plan.run.foreign import is_foreign, on_host
 
 _NUMBERS = "biufc"
-"""Kinds of NumPy arrays of numbers."""
+"""The values of dtype.kind that NumPy arrays of numbers have."""
 
 
 class TailCalls(Calls):
-    """The calls of one plan whose graph has a tail; their outputs are NumPy arrays, or lists where
-    ONNX has sequences.
+    """The calls of one plan whose graph has a tail, the end of a network that ONNX Runtime computes
+    after the plan's program. Outputs are NumPy arrays, or lists where ONNX has sequences.
 
     threads: those of ONNX Runtime.
 
     Raises UnsupportedError where ONNX Runtime is not installed or does not compute the tail, and
-    ValueError where its model does not fit what it reads and makes.
+    ValueError where the tail reads values that nothing makes, or its model has another number of
+    inputs or outputs than the tail.
     """
 
     def __init__(self, graph: Graph, tail: Tail, device: Device,

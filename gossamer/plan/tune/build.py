@@ -23,25 +23,25 @@ from gossamer.plan.tune.profile import BUILDING, REFERENCE, WAITING, TuningProfi
 from gossamer.plan.tune.workers import BuildWorkers
 
 _AT_ONCE, _AHEAD = 1.5, 3.0
-"""Candidates that are being built for each processor, and those that are, or wait to be measured.
-Most of the time a candidate waits for compilers, which are other processes; with more of them, more
-are begun before it is known what is of use."""
+"""For each processor, the most candidates that are being built, and the most that are being built
+or wait to be measured. A build mostly waits for compilers, which are other processes. With larger
+numbers, more candidates would be begun that later turn out to be of no use."""
 _REFERENCES = 2
-"""References that are computed at the same time. Each takes many short steps, for which Python's
-interpreter is wanted; more threads take longer for all of them together, and keep it from the
-thread that times."""
+"""The most references that are computed at the same time. Each takes many short steps in Python's
+interpreter, so that with more threads all references together take longer, and the thread that
+times candidates has to wait for the interpreter."""
 
 
 BuiltCandidate = tuple[State, BuildCost, BuiltCheck]
-"""A candidate ready to run, the cost of that, and what its check computes besides."""
+"""A candidate that is ready to run, the cost of building it, and its check."""
 
 
 class CandidateBuilds:
     """The candidates that are built ahead on one device.
 
-    workers: processes that build candidates of vendors' libraries (under True) and those that skip
-    zeros (under False), both of which keep Python's interpreter for long; this process builds what
-    none of them does.
+    workers: processes that build candidates; those under True build candidates of vendors'
+    libraries, and those under False candidates that skip zeros. Both kinds occupy Python's
+    interpreter for long. This process builds all other candidates.
     """
 
     def __init__(self, device: Device, memory: CandidateMemory, profile: TuningProfile,
@@ -78,7 +78,7 @@ class CandidateBuilds:
 
     @property
     def has_room(self) -> bool:
-        """Whether another candidate is begun with advantage."""
+        """Whether it is of use to begin another candidate now."""
         if self._pool is None:
             return not self._building
         return (len(self._building) < _AHEAD * processors() and sum(
@@ -105,20 +105,21 @@ class CandidateBuilds:
         return [self._building.pop(future) for future in optional]
 
     def done(self) -> tuple[Attempt, Future[BuiltCandidate]] | None:
-        """Returns an attempt whose candidate is built, with the future of that; None where none is
-        done."""
+        """Returns an attempt whose build has ended, with the future of its candidate; None where no
+        build has."""
         future = next((future for future in self._building if future.done()), None)
         return None if future is None else (self._building.pop(future), future)
 
     def wait(self, others: Iterable[Future[Any]] = ()) -> None:
-        """Waits until a candidate is built, or one of the other futures is done that are not."""
+        """Waits until a candidate is built, or one of the `others` ends that have not ended yet."""
         with self._profile.stage(WAITING):
             wait([*self._building, *(other for other in others if not other.done())],
                  return_when=FIRST_COMPLETED)
 
     def set_of(self, layer: Layer) -> CandidateSet:
-        """Returns the inputs and expected outputs of a layer, which the first caller makes. Changes
-        of a value into one format have one name, from whatever format they are."""
+        """Returns the inputs and expected outputs of a layer, which the first caller makes. They
+        are kept by name and problem: conversions of one value to the same format have the same
+        name, whatever format they convert from."""
         made: Future[CandidateSet] = Future()
         known = self._sets.setdefault((layer.name, layer.problem), made)
         if known is made:
@@ -134,7 +135,7 @@ class CandidateBuilds:
         built = None
         layer, is_vendor = attempt.group.layer, bool(attempt.algorithm.vendor)
         assert layer.problem is not None
-        # packed forms are shared as long as somebody holds the weights
+        # builds share packed forms of the weights as long as one of them holds the weights
         weights = layer.weights_on(self._device)
         workers = self._workers.get(is_vendor)
         if workers is not None and (is_vendor or not attempt.algorithm.dense):
@@ -142,12 +143,12 @@ class CandidateBuilds:
                 built = workers.build(attempt.algorithm, attempt.group.problem, attempt.variant,
                                       weights).result()
         try:
-            # compilers are waited for most, so that they begin before the reference is computed
+            # a build mostly waits for compilers, so it begins before the reference is computed
             with self._profile.stage(BUILDING):
                 prepared = build(attempt.algorithm, weights, layer.problem, attempt.variant,
                                  self._device, built)
         finally:
-            # the thread that times needs it for what fails, too
+            # the thread that times needs the set for a candidate whose build failed, too
             candidates = self.set_of(layer)
         with self._profile.stage(BUILDING):
             return *prepared, candidates.build_check(attempt.algorithm, attempt.variant)

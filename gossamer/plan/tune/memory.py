@@ -38,7 +38,7 @@ class CandidateMemory:
         self._cache_filler: tuple[Buffer, Buffer] | None = None
 
     def empty(self, nbytes: int, purpose: str) -> Buffer:
-        """Returns new memory, for which the inputs of other layers make room where necessary."""
+        """Returns new memory. Where there is too little, the inputs of layers are freed for it."""
         try:
             return self.device.empty(nbytes, purpose)
         except OutOfMemoryError:
@@ -46,7 +46,7 @@ class CandidateMemory:
             return self.device.empty(nbytes, purpose)
 
     def compile_checks(self) -> None:
-        """Waits for the kernels of checks, which are compiled at the first call."""
+        """Compiles the kernels that check candidates, where that is not done yet."""
         if self.on_device is not None:
             self.on_device.compile()
 

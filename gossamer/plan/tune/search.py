@@ -1,8 +1,8 @@
 """The search for the fastest candidates of layers on one device.
 
 The candidates are ranked by what each is expected to save, built ahead, checked and sampled once;
-those within 15% of the best are sampled again. Candidates that others may show to be of no use wait
-until these are measured.
+those within 15% of the best are sampled again. Some candidates wait until others are measured,
+since the results of the others may show that they are of no use.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ class Progress:
 class Search:
     """The search among the candidates of layers on one device.
 
-    key: identifies what is searched with which effort; what one search left out is left out by the
-    next one with the same key.
-    required_first: whether what the plan without measurements takes is measured before all else.
+    key: identifies the candidates and the effort of the search. What one search left out, a later
+    one with the same key leaves out too.
+    required_first: whether the candidates that a plan without measurements takes come first.
     is_over: whether measuring is to end as soon as each layer has a time.
     begun: called with attempts before they join the ranking.
     progress: called after each attempt.
@@ -81,8 +81,9 @@ class Search:
         self.skips: dict[Attempt, Skip] = {}
         """The attempts that were left out, each with the reason."""
         self.measured = 0
+        """Number of candidates that were measured."""
         self.reused = 0
-        """Numbers of candidates that were measured, and whose measurements came from the cache."""
+        """Number of candidates whose measurements came from the cache."""
         self._device, self._space, self._key = device, space, key
         self._limits = space.limits
         self._results, self._estimates, self._memory, self._profile = (
@@ -99,7 +100,7 @@ class Search:
         self._attempts: list[Attempt] = []
         """The attempts for candidates without a stored measurement that suffices."""
         self._alike: dict[object, CandidateGroup] = {}
-        """The first group of those whose layers are alike."""
+        """For layers that are alike, the group of the first of them, by what likeness() returns."""
         self._later: list[Attempt] = []
         """The attempts that wait until the others are measured."""
         self._start = self._stored = time.monotonic()
@@ -108,9 +109,9 @@ class Search:
             others: Callable[[], Sequence[MeasurementRequest]] = tuple) -> None:
         """Measures what is requested; the results are stored, those before an interrupt included.
 
-        others: called for the other requests when the libraries of vendors have answered.
+        others: called for further requests when the libraries of vendors have answered.
         """
-        # the driver is not asked again at each call which context is current
+        # within current() not every call asks the driver which context is current
         current = (self._device.current() if self._device.runs_cuda_libraries else nullcontext())
         try:
             with responsive(), current, self._builds.started():
@@ -173,7 +174,7 @@ class Search:
         self._report()
 
     def _report(self) -> None:
-        # a fusion takes the place of its layers, or none
+        # fusions are not counted, since their layers are
         layers = [times for times in self._times.values() if not times.parts]
         known = [times.best_us for times in layers if times.best]
         most, left = len(self._attempts), len(self._ranking)
@@ -182,8 +183,9 @@ class Search:
                                 spent * left / max(1, most - left)))
 
     def _add(self, requests: Sequence[MeasurementRequest]) -> None:
-        """Adds requests to the ranking. These wait: configs beyond the first ones of the effort,
-        layers that are like another one, and fusions within larger ones."""
+        """Adds requests to the ranking. Three kinds of candidates wait until the others are
+        measured: those with configs beyond the first ones of the effort, those of layers that are
+        like an earlier layer, and those of fusions within larger ones."""
         with self._profile.stage(LISTING):
             new = self._listed(requests)
             self._relate()
@@ -279,7 +281,7 @@ class Search:
         for attempt in attempts:
             is_near = attempt.time_us is not None and attempt.time_us <= NEAR * best_us
             if missing and is_near and attempt.key not in of_process:
-                # near times compare only within one session
+                # times that are near the best compare only if they were measured in one process
                 attempt.measured = None
                 missing.append(attempt)
             elif attempt.measured is not None:
@@ -319,9 +321,9 @@ class Search:
         return attempt.measured
 
     def _required_instead(self) -> list[Attempt]:
-        """Returns an attempt for each layer for which no candidate that was measured works, the
-        most precise first, so that it is measured though measuring was ended or others were
-        expected to be faster. Fusions whose layers work alone need none."""
+        """Returns an attempt for each layer none of whose measured candidates works: the most
+        precise of those that are left. It is measured even where measuring was ended, or where it
+        was left out as slow. Fusions need none, since their layers can be computed alone."""
         instead: dict[Attempt, None] = {}
         for times in self._times.values():
             if times.best or times.is_fusion:

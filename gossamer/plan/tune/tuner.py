@@ -37,7 +37,7 @@ from gossamer.plan.tune.verification import Verification
 from gossamer.plan.tune.workers import WorkerPools
 
 _FEW_TIMINGS = 10
-"""Number of candidates from which on their samples say something of the device."""
+"""The least number of candidates whose samples show how far times scatter on the device."""
 _RESERVED = 0.2
 """Share of a budget that is left for the choice, at most."""
 
@@ -50,11 +50,11 @@ class Tuner:
     cache: the stored measurements; by default those of the device in the user's folder.
     note: called with a line of text for each batch of layers that is about to be measured.
     progress: called with a Progress after each candidate.
-    budget_s: seconds, counted from start(), after which there should be a plan: a little earlier,
-    no candidate is begun any more that it can do without; None for no limit.
+    budget_s: seconds, counted from start(), after which there should be a plan; None for no limit.
+    A little earlier, only candidates that the plan cannot do without are still begun.
     keeps_precisions: whether layers may have to be computed in float32 though float16 is faster.
     all_vendor_configs: whether all configs of vendors' libraries are measured, whatever the effort,
-    and all candidates are, so that each algorithm has its best time.
+    and whether no candidate is left out, so that each algorithm has its best time.
     threads: BLAS threads of a layer on the host.
     """
 
@@ -100,15 +100,15 @@ class Tuner:
         self._verification = Verification(self._results, self.profile, self._memory_of)
 
     def start(self) -> None:
-        """Starts a plan, and the time that the budget allows for it. Candidates that were of no use
-        beside the fusions of the plan before may be of use now."""
+        """Starts a plan, and the time that the budget allows for it. Forgets what was left out for
+        the plan before: candidates that its fusions made useless may be of use now."""
         self._known.clear()
         self._results.start()
         self._begun = time.monotonic()
         self._deadline = math.inf if self._budget_s is None else self._begun + self._budget_s
 
     def stop(self) -> None:
-        """Ends measuring as soon as what a plan cannot do without is known, for good; another
+        """Ends measuring for good, as soon as what a plan cannot do without is measured. Another
         thread, or the handler of a signal, may call this."""
         self._is_stopped = True
 
@@ -163,8 +163,9 @@ class Tuner:
                         others: Callable[[], Sequence[MeasurementRequest]], scope: str) -> None:
         """Measures the candidates of a network's layers and fusions on the device together.
 
-        others: called for the requests beside those that are known at once, when the libraries of
-        vendors have answered. scope: identifies what is requested.
+        requests: those that are known at once.
+        others: called for further requests when the libraries of vendors have answered.
+        scope: identifies what is requested.
         """
         self._search(self.device, requests, scope, others)
 
@@ -174,8 +175,8 @@ class Tuner:
         self._know_rates(device)
         key = _digest(scope, self.effort, self.precision, self.space.keeps_precisions,
                       self.limits.everything)
-        # where many are built at once, what decides of others does not wait for a plan that a
-        # budget may end with
+        # candidates that a plan cannot do without come first where a budget may end the search;
+        # else, if many are built at once, those come first that show others to be of no use
         required_first = self._budget_s is not None or not device.builds_side_by_side
         search = Search(device, self.space, key, self._results,
                         self._estimates_of(device), self._memory_of(device),
@@ -201,8 +202,8 @@ class Tuner:
                                          if not attempt.algorithm.vendor})
 
     def _reserve(self) -> None:
-        """Before the first candidate: leaves a part of the budget for the choice, which takes about
-        as long as it took to list the candidates."""
+        """Leaves a part of the budget for the choice, when the first candidate is about to be
+        measured. The choice takes about as long as it took to list the candidates."""
         if self._budget_s is not None and self._begun is not None:
             listing_s = time.monotonic() - self._begun
             self._deadline -= min(listing_s, _RESERVED * self._budget_s)

@@ -13,7 +13,7 @@ BALANCED = "balanced"
 
 
 def checked_weights(sample_weight: Any, rows: int) -> np.ndarray:
-    """Returns the weights of so many rows, divided by their mean, as float32."""
+    """Returns the weights of `rows` samples, divided by their mean, as float32."""
     weights = np.asarray(sample_weight)
     if weights.dtype.kind not in "biuf" or weights.shape != (rows,):
         raise ArrayError(f"sample_weight has shape {weights.shape} and type {weights.dtype}: "
@@ -32,12 +32,13 @@ def with_classes(weights: np.ndarray | None, class_weight: Any, labels: np.ndarr
     """Returns the weights of rows, each multiplied by that of its class, and divided by their mean,
     as float32.
 
-    weights: (n,) weights of the rows; None where all are alike.
-    class_weight: a mapping from label to weight, in which those that are left out have 1; or
-    "balanced", with which all classes that occur weigh alike.
+    weights: (n,) weights of the rows; None where all are equal.
+    class_weight: a mapping from label to weight, in which a label that is left out has the weight
+    1; or "balanced", which gives each class a weight in inverse proportion to its number of rows.
     labels: (n,) index of each row's class.
     classes: the label of each class.
-    Raises InputError where a weight cannot be, or belongs to no class.
+    Raises InputError where class_weight has another form, where a weight is no finite number of 0
+    or more or its label is no class, and where all rows get the weight 0.
     """
     if isinstance(class_weight, str) and class_weight == BALANCED:
         counts = np.bincount(labels, minlength=len(classes))
@@ -62,7 +63,8 @@ def with_classes(weights: np.ndarray | None, class_weight: Any, labels: np.ndarr
 
 
 def _of_mean_1(weights: np.ndarray, all_zero: str) -> np.ndarray:
-    """Returns weights divided by their mean, as float32. all_zero: the message where they are 0."""
+    """Returns weights divided by their mean, as float32. all_zero: the message of the InputError
+    that is raised where all of them are 0."""
     if not weights.any():
         raise ArrayError(all_zero)
     return (weights / weights.mean()).astype(np.float32)

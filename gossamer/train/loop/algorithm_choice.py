@@ -20,11 +20,12 @@ from gossamer.plan.tune.measures import usable
 from gossamer.plan.tune.tuner import Tuner
 
 _LEAST_MEASURED, _MOST_MEASURED = 256, 2048
-"""Smallest and largest number of samples in a measured launch. It is a power of two, so that
-epochs of many lengths share one measurement."""
+"""Smallest and largest number of samples in a measured launch. Numbers between them are powers of
+two, rounded down to complete updates, so that epochs of many lengths share one measurement."""
 _MEASURED_IN_ALL = 2**15
-"""Number of samples that all networks of a measured launch have together at most, except at the
-smallest number each: the float64 reference has to train on all of them."""
+"""Largest number of samples that all networks of a measured launch have together, since the float64
+reference has to train on all of them. It may be exceeded where each network has the smallest number
+of samples."""
 _SHORTEST = 256
 """Launches of fewer samples than this are not cut any further to suit an algorithm."""
 
@@ -102,11 +103,11 @@ def _tell_of_slow_processor(choice: AlgorithmChoice) -> None:
 
 def _expected(problem: BackpropProblem,
               choices: Sequence[AlgorithmChoice]) -> list[AlgorithmChoice]:
-    """Returns the choices with the one first that is expected to be the fastest.
+    """Returns the choices, those that are expected to be faster first.
 
-    That is the order of the op's list, from one launch per epoch over launches per block to
-    launches per step, except that exact blocking comes first where it takes one launch as well:
-    the work that it does sample after sample is the smallest (docs/notes/training.md).
+    The op lists its algorithms in this order: with one launch for an epoch, one for a block of
+    samples, one for a step. Exact blocking comes before all of them where it takes one launch for
+    an epoch too: it does the least work sample after sample (docs/notes/training.md).
     """
     def follows(choice: AlgorithmChoice) -> bool:
         return not (isinstance(choice.algorithm, Blocked) and choice.algorithm.is_pipelined(

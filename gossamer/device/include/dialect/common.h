@@ -23,9 +23,9 @@
  *
  * PART(condition) starts code for some warps of a work-group. On CUDA only the warps for which the
  * condition is true enter it, at the same time as other warps enter other parts. In OpenCL all
- * work-items enter every part, one part after the other. The work of a part is therefore inside of
- * a further condition, and the following macros are outside of every condition that differs within
- * the work-group:
+ * work-items enter every part, one part after the other. Within a part, the code that only some
+ * warps may run is therefore inside of a further condition, and the following macros, which all
+ * work-items have to reach, are outside of every condition that differs within the work-group:
  *   WARP_BARRIER()               waits for the warp.
  *   PART_BARRIER(number, items)  waits for all `items` work-items of the part; each part has its
  *                                own number from 1 to 15.
@@ -48,7 +48,8 @@
 /* 16-bit floats exist in memory only: HALF is the type to which pointers point, and arithmetic is
  * in float. The address of four of them is a multiple of 8 bytes, the address of eight a multiple
  * of 16. A FETCHED value is an unconverted one, so that an early or conditional load need not
- * complete before its HALF_VALUE is computed. Eight are two float4, LOWER_VALUE4 and UPPER_VALUE4.
+ * complete before its HALF_VALUE is computed. LOWER_VALUE4 and UPPER_VALUE4 convert the first and
+ * the last four of eight that were fetched to a float4 each.
  *
  * REAL is the type of a kernel's tensors in memory: HALF where HALVES is set, else float. */
 #if HALVES

@@ -1,9 +1,9 @@
-/* Products of tensor cores in three precisions, of operands that are loaded as words of 16 bytes. */
+/* Products of tensor cores in three precisions. Operands are loaded as words of 16 bytes. */
 
 #pragma once
 
 #if !defined CONFIGURED && !defined TF32
-#define TF32 0 /* without HALVES 1: floats are multiplied as TF32; 0: as float32 */
+#define TF32 0 /* where HALVES is 0: 1 multiplies floats as TF32, 0 as float32 */
 #endif
 
 #include "dialect/common.h"
@@ -24,8 +24,8 @@ INLINE uint4 as_operands(const uint4 &words)
     mma_sync(sum, pixels, tile ? weights.z : weights.x, tile ? weights.w : weights.y);
 }
 #else
-/* Numbers as sums of two that TF32 represents: the first has the upper 11 bits, rounded, and the
- * second what is missing. */
+/* Numbers, each as the sum of two that TF32 represents: `upper` has the upper 11 bits, rounded, and
+ * `lower` what is missing. */
 struct Operands {
     uint4 upper, lower;
 };
@@ -49,9 +49,9 @@ INLINE Operands as_operands(const uint4 &words)
     return split_words;
 }
 
-/* Adds three of the four products of the parts; the product of both lower halves is below 2^-22 of
- * the result. Tensor cores truncate their sums, so the sums of a step are added to earlier ones by
- * ordinary additions. */
+/* Adds three of the four products of upper and lower numbers; the product of both lower ones is
+ * below 2^-22 of the result. Tensor cores truncate their sums, so the sums of a step are added to
+ * earlier ones by ordinary additions. */
 [[maybe_unused]] INLINE void multiply_tile(float (&sum)[4], const Pixels &pixels,
                                            const Weights &weights, int tile)
 {

@@ -49,9 +49,9 @@
     return (ulong)(address >> 4 & 0x3fff) | 1ull << 16 | 64ull << 32 | 1ull << 62;
 }
 
-/* wgmma.mma_async of two operands in shared memory: multiplies a step of 64 lines with TILE_M
- * lines. Lane l of warp w has the sums of lines 16 (w % 4) + l / 4, and 8 behind it, as it has
- * with mma. */
+/* wgmma.mma_async of two operands in shared memory: multiplies 64 lines of x with TILE_M lines of
+ * weights over one step of K. Lane l of warp w gets sums of lines i and i + 8 of x, where i is
+ * 16 * (w % 4) + l / 4: within 16 lines, the sums are distributed over a warp as those of mma. */
 [[maybe_unused]] INLINE void wgmma_ss(float (&sums)[TILE_M / 8][4], ulong x, ulong weights)
 {
 #if TILE_M == 64

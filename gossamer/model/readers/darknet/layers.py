@@ -13,7 +13,7 @@ from gossamer.model.readers.darknet.cfg import Section
 from gossamer.model.readers.darknet.network import DarknetNetwork, Layer
 
 _EPSILON = 1e-5
-"""Number that AlexeyAB's fork and the kernels for GPUs of all versions add to the variance."""
+"""The epsilon of batch norm in AlexeyAB's fork, and in the GPU kernels of all Darknet versions."""
 
 
 def convolutional(network: DarknetNetwork, section: Section) -> Layer:
@@ -56,7 +56,7 @@ def convolutional(network: DarknetNetwork, section: Section) -> Layer:
 
 
 def connected(network: DarknetNetwork, section: Section) -> Layer:
-    """Appends a fully connected layer; in the file its batch norm comes behind the weights."""
+    """Appends a fully connected layer; in the file its batch norm comes after the weights."""
     section.refuse("dontload", "dontloadscales", "numload")
     x = network.as_matrix(section, network.before(section))
     outputs = section.integer("output", 1)
@@ -78,8 +78,8 @@ def connected(network: DarknetNetwork, section: Section) -> Layer:
 def maxpool(network: DarknetNetwork, section: Section) -> Layer:
     """Appends a pool of maxima or, for [local_avgpool], of means of what is not padding.
 
-    The padding of all lines together is size - 1 by default; the smaller half of it lies before
-    the picture.
+    The padding of both sides together is size - 1 by default. The smaller half of it lies above
+    and to the left of the picture.
     """
     section.refuse("antialiasing", "maxpool_depth")
     x = network.image_before(section)
@@ -152,8 +152,8 @@ def crop(network: DarknetNetwork, section: Section) -> Layer:
 
 
 def batchnorm(network: DarknetNetwork, section: Section) -> Layer:
-    """Appends a batch norm of its own. AlexeyAB's fork writes its biases too, the original Darknet
-    does not and reads zeros."""
+    """Appends the batch norm of a [batchnorm] section. AlexeyAB's fork writes its biases to the
+    file; the original Darknet does not, and computes with biases of 0."""
     x = network.image_before(section)
     biases = (network.weights.take(section, x.channels) if network.weights.revision
               else np.zeros(x.channels, np.float32))
@@ -162,7 +162,7 @@ def batchnorm(network: DarknetNetwork, section: Section) -> Layer:
 
 
 def activation(network: DarknetNetwork, section: Section) -> Layer:
-    """Appends an activation of its own."""
+    """Appends the activation of an [activation] section."""
     x = network.before(section)
     return replace(x, value=activate(network, section, x.value, "linear"))
 
@@ -197,7 +197,7 @@ def _norm(network: DarknetNetwork, section: Section, channels: int) -> list[np.n
 
 def _normalised(network: DarknetNetwork, section: Section, value: str, biases: np.ndarray,
                 norm: list[np.ndarray]) -> str:
-    """Returns the value behind the batch norm, or behind the layer where it has no batch norm."""
+    """Appends a layer's batch norm, and returns its result. Without one it returns the value."""
     if not norm:
         return value
     scales, means, variances = norm

@@ -40,8 +40,10 @@ def route(network: DarknetNetwork, section: Section) -> Layer:
 
 
 def shortcut(network: DarknetNetwork, section: Section) -> Layer:
-    """Appends the sum of the layer before and others. Channels that only one side has are left as
-    they are, or left out; of a larger picture every n-th pixel is taken."""
+    """Appends the sum of the layer before this one and other layers, with the channels and the
+    picture size of the layer before. Channels that another layer lacks stay as they are; channels
+    that only another layer has are left out. Of a layer with a larger picture, every n-th pixel in
+    every n-th row is taken."""
     if section.text("weights_type", "none") != "none":
         raise section.unsupported(f"weights_type={section.text('weights_type')} is not computed, "
                                   "only none", "weights_type")
@@ -68,8 +70,9 @@ def shortcut(network: DarknetNetwork, section: Section) -> Layer:
 
 
 def scaled(network: DarknetNetwork, section: Section) -> Layer:
-    """Appends the product of another layer and the one before, which has one number a channel,
-    one a pixel (scale_wh), or, for [sam], one for each."""
+    """Appends the product of another layer and the layer before this one. The layer before has one
+    number for each channel, or with scale_wh one for each pixel; for [sam] it has the other layer's
+    shape."""
     x = network.image_before(section)
     layer = network.layer(section, section.integer("from", least=-section.index), "from")
     expected = {"sam": layer.shape_text,
@@ -84,7 +87,7 @@ def scaled(network: DarknetNetwork, section: Section) -> Layer:
 
 
 def upsample(network: DarknetNetwork, section: Section) -> Layer:
-    """Appends the picture with every pixel repeated in both directions, and scaled."""
+    """Appends the picture with every pixel repeated in both directions and times `scale`."""
     section.refuse("reverse")
     x = network.image_before(section)
     stride, scale = section.integer("stride", 2), section.number("scale", 1.0)
@@ -99,8 +102,9 @@ def upsample(network: DarknetNetwork, section: Section) -> Layer:
 def reorg(network: DarknetNetwork, section: Section) -> Layer:
     """Appends the input with blocks of pixels moved to channels, or back (reverse).
 
-    [reorg] has an odd order: Darknet reads its input as if it were the larger picture of fewer
-    channels that the reverse of the layer makes. [reorg3d] moves block by block.
+    [reorg] without `reverse` has an odd order: Darknet reads the memory of the input as a picture
+    `stride` times as high and as wide, of fewer channels, and moves the blocks of that. [reorg3d]
+    moves the blocks of the input itself.
     """
     section.refuse("extra", "flatten")
     x = network.image_before(section)

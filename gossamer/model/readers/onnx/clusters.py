@@ -1,4 +1,4 @@
-"""Clusters: which nodes are computed together, so that the others still have an order."""
+"""Groups of nodes that are computed together, so that all groups can be computed in some order."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Clusters:
         return number
 
     def join(self, step: int) -> None:
-        """Puts the last step into a group: the groups whose values it reads are joined to one as
-        far as that is possible, and where it reads none it gets a group of its own."""
+        """Makes a group of the last step that was added, and joins to it each group whose values
+        the step reads, unless a path leads from one of the two to the other through other steps."""
         group = step
         self._group[step], self._members[step] = step, [step]
         for other in dict.fromkeys(self._group_of(name) for name in self._reads[step]):

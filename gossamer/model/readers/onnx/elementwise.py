@@ -144,7 +144,7 @@ def _xor(c: Composer, values: list[int], node: OnnxNode) -> int:
 
 
 def _is_nan(c: Composer, values: list[int], node: OnnxNode) -> int:
-    # nothing else differs from itself
+    # only NaN differs from itself
     return c.apply("not", c.apply("equal", values[0], values[0]))
 
 

@@ -47,7 +47,7 @@ class Tile(abc.ABC):
     @property
     @abc.abstractmethod
     def lane_channels(self) -> int:
-        """Consecutive output channels of a pixel that a lane has."""
+        """Consecutive output channels of a pixel whose sums a lane holds."""
 
     @property
     @abc.abstractmethod
@@ -56,7 +56,7 @@ class Tile(abc.ABC):
 
     @abc.abstractmethod
     def tables(self, layer: BinaryLayer, word_bits: int) -> Tables:
-        """Returns the tables of a layer."""
+        """Returns the tables of weights, offsets and constants that the kernel of a layer reads."""
 
     def at_once(self, layer: BinaryLayer, word_bits: int) -> int:
         """Returns the number of steps that a warp multiplies between two barriers: it is chosen so
@@ -66,7 +66,8 @@ class Tile(abc.ABC):
                    key=lambda count: -(-steps // count) * (count + 1))
 
     def phases(self, layer: BinaryLayer, word_bits: int) -> int:
-        """Returns the number of times that a work-group multiplies for an inner product."""
+        """Returns the number of phases of an inner product: of spans between two barriers in which
+        warps multiply the steps that at_once() tells."""
         return -(-steps_of(layer.convolution, word_bits)
                  // (self.parts * self.at_once(layer, word_bits)))
 
@@ -104,15 +105,17 @@ class Tile(abc.ABC):
                   for size in fields(self)))  # type: ignore[arg-type]
 
     def channel_tiles(self, layer: BinaryLayer) -> int:
-        """Returns the number of tiles of a group's channels, which cover whole words of outputs."""
+        """Returns the number of tiles of the output channels of one group of the convolution. Where
+        that is the only group, its channels are rounded up to 64, so that whole words of packed
+        outputs are written."""
         of_group = layer.convolution.out_channels // layer.convolution.groups
         if layer.convolution.groups == 1:
             of_group = -(-of_group // 64) * 64
         return -(-of_group // self.channels)
 
     def constant_classes(self, layer: BinaryLayer) -> int:
-        """Returns the number of classes of pixels where shared memory has room for their constants,
-        else 0."""
+        """Returns pixel_classes(), where shared memory has room for the constants of each class of
+        pixels, else 0."""
         classes = pixel_classes(layer)
         return classes if classes * self.channels * 4 <= _MOST_CONSTANT_BYTES else 0
 
@@ -139,7 +142,8 @@ class Tile(abc.ABC):
     def float_cycles(self, layer: BinaryLayer, word_bits: int, limits: Limits) -> float:
         """Returns the estimated cycles in which floats are read and written, in NHWC and in the
         shortest dtype that the layer allows. Where lanes access their own floats without an
-        exchange, a multiprocessor moves the fewer bytes a cycle the further these are apart."""
+        exchange, a multiprocessor moves fewer bytes a cycle, the more floats of a pixel one lane
+        has."""
         problem = layer.convolution
         writes = layer.has_two_results or layer.form.output is None
         float_bytes = 4 if layer.rounds_integers(writes) else 2
@@ -157,7 +161,7 @@ def steps_of(problem: Conv2dProblem, word_bits: int) -> int:
 
 
 def input_bytes(layer: BinaryLayer, word_bits: int, pixels: int) -> int:
-    """Returns the bytes of shared memory of a step's words: lines of a word of each pixel, which
-    begin 8 banks apart."""
+    """Returns the bytes of shared memory for the inputs of a step: for each of its words an array
+    with that word of every pixel, and 32 bytes (8 banks) after each array."""
     planes = layer.form.planes
     return STEP_BITS // word_bits * (pixels * word_bits // 8 * planes + 32)

@@ -4,17 +4,19 @@
  * is float16, NHWC.
  *
  * A work-group computes TILE_H by TILE_W outputs of OUT_PART output channels. It copies the pixels
- * under their windows to shared memory as float16, with zeros outside of the image: lines of PITCH
- * numbers; the lines of a row's channels follow one another. So the window of an output is LINES
- * lines that begin PITCH numbers after one another.
+ * under their windows to shared memory as float16, with zeros outside of the image. There a line is
+ * one row of one channel, of PITCH numbers. The lines of all channels of a row follow one another,
+ * then those of the next row. So the window of an output is LINES lines, and its part of each line
+ * begins PITCH numbers after its part of the line before.
  *
- * A row of the left operand is the window of an output, its lines filled to ROW_WIDTH numbers. A
- * lane loads two neighbours at once, and clears what is beyond the window. With an odd stride every
- * other window begins at an odd number. Shared memory then has a second copy of all numbers,
- * shifted by one.
+ * A row of the left operand is the window of an output: KERNEL_W numbers of each of its lines, and
+ * zeros that make them ROW_WIDTH numbers. A lane loads two neighbouring numbers at once, and clears
+ * those beyond the window. With an odd stride every other window begins at an odd number. Shared
+ * memory then has a second copy of all numbers, shifted by one.
  *
- * The columns of the right operand are output channels. Those of GROUP_TILES neighbouring tiles are
- * in an order in which a lane holds neighbouring channels of a pixel and stores them at once. */
+ * The columns of the right operand are output channels. Within GROUP_TILES neighbouring tiles the
+ * channels are permuted, so that the sums that a lane gets from mma are those of neighbouring
+ * channels of a pixel, which it stores at once. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define HALVES 1 /* 1: operands are 16-bit floats */
@@ -27,9 +29,10 @@
 #define STRIDE_X 2 /* columns from a window to the next */
 #define CHANNELS 3 /* input channels */
 #define OUT_PART 32 /* output channels of a work-group, a multiple of 8 */
-/* numbers of a filled line: the power of 2 from KERNEL_W on, at least 2 and at most 16 */
+/* numbers of a line of a window and of its zeros: the next power of 2 from KERNEL_W on, at least 2
+ * and at most 16 */
 #define ROW_WIDTH 4
-#define STEPS 3 /* steps of 16 numbers of a filled window */
+#define STEPS 3 /* steps of 16 numbers that a row of the left operand is multiplied in */
 #define GROUP_TILES 4 /* tiles of 8 output channels whose columns share an order: 4, 2 or 1 */
 #define TILES_AT_ONCE 1 /* tiles of 16 outputs that a warp multiplies at once */
 #endif
@@ -46,9 +49,9 @@
 #define HALO_W ((TILE_W - 1) * STRIDE_X + KERNEL_W)
 #define PITCH (CEIL_DIV(HALO_W, 2) * 2)
 #define COPIED (CHANNELS * HALO_H * PITCH)
-/* what the last windows read beyond their ends is in memory, too */
+/* numbers after the last line that the last windows may read, and that are cleared then */
 #define TAIL (16 * PITCH)
-/* the second copy is half of all banks away from the first */
+/* where the second copy begins: half of all banks away from the first, to avoid conflicts */
 #define SECOND (STRIDE_X % 2 ? CEIL_DIV(COPIED + TAIL, 64) * 64 + 32 : 0)
 #define LINES (CHANNELS * KERNEL_H)
 #define STEP_LINES (16 / ROW_WIDTH)
@@ -116,8 +119,9 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void few_channels(
     cp_async_wait_group<0>();
     BARRIER();
 
-    /* the lane's two pairs of a step: the line, the numbers from there on, and which of them are in
-     * the window */
+    /* In each step a lane loads two pairs of numbers. `lines` has the line of each pair among those
+     * of the step, `offsets` its distance from the step's first number, and `masks` the bits of its
+     * numbers that are in the window. */
     int lines[2], offsets[2];
     uint masks[2];
     UNROLL for (int i = 0; i < 2; i++) {
@@ -170,7 +174,8 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void few_channels(
         UNROLL_BY(2) for (int step = 0; step < STEPS - 1; step++)
             multiply_step(step, false);
         multiply_step(STEPS - 1, true);
-        /* group by group, so that a lane loads the constants of its channels once */
+        /* groups of tiles are the outer loop, so that a lane loads the constants of its channels
+         * once */
         UNROLL for (int group = 0; group < GROUPS; group++) {
             int channel = part * OUT_PART + group * 8 * GROUP_TILES
                           + (int)lane % 4 * LANE_CHANNELS;

@@ -2,11 +2,12 @@
 columns that a block of output channels does not need.
 
 Source: direct sparse convolution (X. Chen, "Escoin: efficient sparse convolutional neural network
-inference on GPUs", arXiv 1802.10280, 2018), whose stretched columns address rows of images in
-shared memory here. Output channels are multiplied together in the tensor cores' tile of 16, as in
-vector-sparse products (Z. Chen et al., "Efficient tensor core-based GPU kernels for structured
-sparsity under reduced precision", SC 2021), but weights need not be pruned in blocks: a column that
-one of 16 channels needs costs as much as one that all need.
+inference on GPUs", arXiv 1802.10280, 2018). A column of its stretched weights addresses one input;
+here it addresses a row of shared memory with that input of several images. Output channels are
+multiplied together in the tensor cores' tile of 16, as in vector-sparse products (Z. Chen et al.,
+"Efficient tensor core-based GPU kernels for structured sparsity under reduced precision", SC 2021),
+but weights need not be pruned in blocks: a column that one of 16 channels needs costs as much as
+one that all need.
 """
 
 from __future__ import annotations
@@ -45,19 +46,19 @@ _MOST_CHUNK = 16
 _RESERVED_BYTES = 1024
 """Bytes of shared memory that the system reserves for each work-group of a multiprocessor."""
 _CONFLICTS = 1.1
-"""Time of reads of shared memory, as a multiple of the time without bank conflicts, in the tables
-of pruned layers of AlexNet and ResNet-50. Only the order in which shapes are tried follows from
-it."""
+"""Factor by which bank conflicts lengthen the reads of shared memory, as counted in the tables of
+pruned layers of AlexNet and ResNet-50. It only affects the order in which shapes are tried."""
 
 
 @dataclass(frozen=True)
 class BatchTile:
-    """The amount of work of a work-group and of its warps.
+    """The shape of a work-group's work, and of that of its warps.
 
-    tiles: tiles of 16 output channels in a block.
+    tiles: tiles of 16 output channels in a block, that is in the similar output channels that are
+    multiplied by the same columns.
     blocks: blocks of a work-group, which compute the same pixels.
-    parts: parts of the images, one of which a warp computes (TF32: 1).
-    sets: sets of warps of a work-group, whose pixels lie below one another.
+    parts: parts into which the images are divided among warps; 1 in TF32.
+    sets: sets of warps of a work-group; each computes the pixels below those of the set before.
     height: output lines of a warp.
     width: output columns of a warp.
     blocks_per_unit: work-groups that a multiprocessor is to hold at once.
@@ -112,11 +113,11 @@ _POINTS = {"fp16": {(1, 1): ((1, 1), (1, 2), (1, 3), (2, 2), (1, 4)),
                     (2, 1): ((1, 2), (1, 3), (2, 2))}}
 """Heights and widths of a warp's pixels, by precision and by numbers of tiles and of parts."""
 _MOST_SHAPES = 5
+"""The most shapes with one precision and one number of tiles that are offered for a layer."""
 _MOST_SIMILAR = 2
-"""The most shapes that are offered for a layer: for each precision and number of tiles
-(_MOST_SHAPES), and among these with the same work for a warp (_MOST_SIMILAR)."""
+"""The most shapes that are offered with, in addition, the same work for a warp."""
 _NOMINAL_BATCH = 64
-"""Every batch is offered the same shapes: those expected to be best for this batch."""
+"""The batch size for which shapes are chosen: every batch size is offered the same ones."""
 
 
 def _shapes(precision: str) -> list[BatchTile]:
@@ -256,20 +257,19 @@ def variant_of(problem: Conv2dProblem, shape: BatchTile, precision: str) -> Vari
 
 def _cost(problem: Conv2dProblem, shape: BatchTile, kind: Kind, geometry: Geometry,
           limits: Limits) -> float:
-    """Returns the cycles that a multiprocessor is expected to take. It is the largest of four
-    numbers: of its tensor cores (8 cycles for an instruction on one of four), its shared memory
-    (one cycle for 128 bytes), its schedulers, and its reads from the L2 cache (one cycle for 27
-    bytes)."""
+    """Returns the cycles that a multiprocessor is expected to take. What takes longest counts: its
+    tensor cores (an instruction takes 8 cycles on one of the four), its shared memory (128 bytes a
+    cycle), its schedulers, or its reads from the L2 cache (27 bytes a cycle)."""
     # similar rows share more columns than rows taken at random
     of_tile, of_block = (0.8 * problem.depth * (1 - (1 - problem.weights_info.density) ** rows)
                          for rows in (ROWS, ROWS * shape.tiles))
-    # counts for one block
+    # steps and fragments are counts for one block of output channels
     steps = max(1.0, of_block / kind.depth)
     fragments = max(1.0, shape.tiles * of_tile / kind.depth)
     row_groups = block_count(problem, shape.tiles, shape.blocks) // shape.blocks
     blocks = block_count(problem, shape.tiles, 1) / row_groups
     channels = problem.channels // problem.groups
-    # counts for one block and all images of one pixel
+    # products and reads are counts for one block and one pixel of all images
     products = fragments * kind.vector
     reads = steps * kind.depth
     pixels = shape.sets * shape.points

@@ -13,7 +13,8 @@ from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.sparse.common.tensor_cores import ROWS
 
 MOST_IMAGES = 8
-"""The largest batch: more images fill the tensor cores' tile alone, as in direct_sparse_mma."""
+"""The largest batch; a larger one has enough images for direct_sparse_mma, where images fill the
+tile of the tensor cores."""
 DEPTH = 16
 """Columns of the weights in a step."""
 _FRAGMENT = 8
@@ -23,12 +24,14 @@ _BATCH = 16
 _LARGEST_GRID = 65535
 """Work-groups that a grid may have along y and along z."""
 _CLUSTER_PART = 16
-"""Multiprocessors among which clusters are formed; a remainder of fewer is not used. This is what
-an H200 does; on another device only the order in which tiles are tried follows from it."""
+"""Clusters are formed within groups of this many multiprocessors; those that are left over run no
+cluster. That is so on an H200; on another device it only affects the order in which tiles are
+tried."""
 _SIMILAR, _LONGEST = 0.85, 1.3
-"""Number of columns of a block of similar rows, divided by that of rows taken at random; and of the
-longest block, divided by the mean. Both are typical of pruned layers of AlexNet, ResNet-50 and
-GoogLeNet, and belong to the weights, not to a device."""
+"""Two ratios of numbers of columns. A block of similar rows has _SIMILAR times as many as a block
+of rows taken at random, and the block with the most columns has _LONGEST times as many as the mean.
+Both are typical of pruned layers of AlexNet, ResNet-50 and GoogLeNet, and belong to the weights,
+not to a device."""
 
 
 @dataclass(frozen=True)
@@ -168,13 +171,13 @@ class PixelTiling:
 
     @property
     def batches(self) -> int:
-        """Batches in which a work-item copies its channels."""
+        """Number of batches of loads in which a work-item copies its channels."""
         return -(-self.channels // (self.at_once * _BATCH))
 
     @property
     def batch(self) -> int:
-        """Number of inputs, one of each channel, that a work-item loads before it waits for
-        them."""
+        """Number of inputs, one of each channel, in a batch of loads, after which a work-item waits
+        for them."""
         return -(-self.channels // (self.at_once * self.batches))
 
     @property
@@ -195,7 +198,7 @@ class PixelTiling:
     @property
     def pieces(self) -> int:
         """Number of pieces in shared memory. It includes pieces of channels that fill the last
-        batch, and pieces behind the last tap, which warps without pixels read."""
+        batch of loads, and pieces after the last tap, which warps without pixels read."""
         channels = self.at_once * self.batch * self.batches
         return channels * self.channel_pieces + self._capacity
 
@@ -217,7 +220,8 @@ class PixelTiling:
         return None
 
     def places(self, channel: np.ndarray, row: np.ndarray, column: np.ndarray) -> np.ndarray:
-        """Returns the index of the first fragment's piece for columns of the weights."""
+        """Returns, for columns of the weights, the index of the piece that the first fragment of a
+        tile is multiplied with."""
         stride = self.problem.stride[0]
         line = row * self.problem.dilation[0]
         return (channel * self.channel_pieces + column * self.tap_pieces
@@ -226,9 +230,9 @@ class PixelTiling:
 
 def cycles(divided: PixelTiling, limits: Limits) -> float:
     """Returns the expected cycles of the kernel, without its launch. A work-group copies its inputs
-    from the L2 cache to shared memory, multiplies its steps and adds up its sums: each of these
-    takes as long as one warp waits, or as all work-groups of a multiprocessor issue instructions,
-    whichever is more."""
+    from the L2 cache to shared memory, multiplies its steps and adds up its sums. Multiplying takes
+    the time for which one warp waits, or the time in which all work-groups of a multiprocessor
+    issue their instructions, whichever is longer."""
     problem, shape = divided.problem, divided.shape
     density = problem.weights_info.density
     groups = (shape.cluster * divided.blocks // shape.blocks * problem.groups
@@ -239,7 +243,7 @@ def cycles(divided: PixelTiling, limits: Limits) -> float:
                 else limits.compute_units // _CLUSTER_PART * _CLUSTER_PART)
     waves = -(-groups // (units * blocks_per_unit))
     concurrent = -(-groups // (units * waves))
-    # copying inputs: instructions of warps on 4 schedulers, or words of shared memory
+    # copying takes the time of its instructions on 4 schedulers, or of writing to shared memory
     chunks = -(-divided.items // shape.work_group)
     inputs = shape.work_group / 32 * divided.batch * divided.batches * chunks
     staged = inputs * max((6 + 2 * problem.kernel[1]) / 4, 1 + problem.kernel[1])
@@ -250,7 +254,7 @@ def cycles(divided: PixelTiling, limits: Limits) -> float:
     longest = math.ceil((_LONGEST * columns / DEPTH + 0.5) / shape.parts)
     warps = shape.blocks * shape.warps_p * shape.parts
     issued = 12 + shape.tiles * (1 + shape.fragments) + shape.fragments / 2
-    # TF32 takes two instructions and four loads where float16 takes one and two
+    # TF32 takes two instructions and four loads where float16 takes one instruction and two loads
     factor = 2 if divided.precision == "tf32" else 1
     multiplied = warps * steps * factor * max(issued / 4, 1.7 * shape.tiles * shape.fragments,
                                             2.6 * shape.fragments + 4 * shape.tiles + 1)
