@@ -1,5 +1,4 @@
-"""The ways to call a plan: plainly, bound to its arrays, in an asyncio task, or for a stream of
-batches."""
+"""The ways to call a plan: plainly, bound to its arrays, as a task of asyncio, or for a stream."""
 
 from __future__ import annotations
 
