@@ -120,8 +120,7 @@ class LayerTimes:
         """Returns the time from which on an attempt is of no use beside the fusions that compute
         this layer: the share of bound() below which they would be given up, and 0 where that share
         is small. Until each layer of these fusions has the times of a few candidates, it is bound()
-        itself. Fusions within larger ones are tried last, when the layers have
-        their times."""
+        itself. Fusions within larger ones are tried last, when the layers have their times."""
         is_known = self.is_fusion or all(
             part.tried >= _FEW for fusions in self.covered_by for fusion in fusions
             for part in fusion.parts)
