@@ -19,7 +19,6 @@ import os
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -32,13 +31,13 @@ from onnx import TensorProto, helper, numpy_helper
 import gossamer
 from gossamer.bench.load_client import Request, run
 from gossamer.device.base import Buffer
-from gossamer.device.host import HostDevice
 from gossamer.plan.run.host_transfers import HostTransfers
 from gossamer.plan.run.lanes import PlanParts
 from gossamer.serve.address import bound
 from gossamer.serve.app import Server
 from gossamer.serve.models import BatchOptions, Loaded, Models, ServedModel
 from gossamer.serve.run import serve
+from tests.bulk.stand_in_device import StandInDevice, wait_until
 
 _SHAPE = (224, 224, 3)
 _CLASSES = 1000
@@ -51,8 +50,8 @@ def _driver_call() -> None:
     _DRIVER.getppid()
 
 
-class StandIn(HostDevice):
-    """A device that copies and computes nothing, and takes its time for each batch.
+class StandIn(StandInDevice):
+    """A device that copies nothing either, and whose page-locked memory is ordinary memory.
 
     batch_s, image_s: seconds of a batch, and of each of its images besides.
     """
@@ -61,12 +60,6 @@ class StandIn(HostDevice):
         super().__init__()
         self._batch_s = batch_s
         self._image_s = image_s
-        self._free_at = 0.0
-        self._lock = threading.Lock()
-
-    @property
-    def on_processors(self) -> bool:
-        return False
 
     @property
     def locks_pages(self) -> bool:
@@ -90,14 +83,10 @@ class StandIn(HostDevice):
     def compute(self, stream: list[float], images: int) -> None:
         """Queues a batch behind those of all streams."""
         _driver_call()
-        with self._lock:
-            self._free_at = (max(self._free_at, time.perf_counter()) + self._batch_s
-                             + images * self._image_s)
-            stream[0] = self._free_at
+        stream[0] = self.queue(self._batch_s + images * self._image_s)
 
     def synchronize(self, stream: Any = None) -> None:
-        """Waits for the stream's batches without Python's lock."""
-        time.sleep(max(0.0, stream[0] - time.perf_counter()))
+        wait_until(stream[0])
 
 
 class _Context:

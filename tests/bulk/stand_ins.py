@@ -11,7 +11,6 @@ same bytes: the less of the two is what can be reached.
 from __future__ import annotations
 
 import argparse
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -21,42 +20,20 @@ import numpy as np
 from onnx import TensorProto, helper
 
 import gossamer
-from gossamer.device.host import HostDevice
 from gossamer.device.registry import find
 from gossamer.plan.plan import Plan
 from gossamer.plan.run.device_workers import Members
 from gossamer.plan.run.lanes import PlanParts
 from gossamer.plan.run.stream import ResultStream
-
-
-class StandIn(HostDevice):
-    """A device that computes nothing, one batch after another, and takes its time for each.
-
-    seconds: of each batch.
-    """
-
-    def __init__(self, seconds: float) -> None:
-        super().__init__()
-        self.seconds = seconds
-        self._free_at = 0.0
-        self._lock = threading.Lock()
-
-    @property
-    def on_processors(self) -> bool:
-        return False
-
-    def begun(self) -> float:
-        """Returns the time at which a batch that is queued now is done."""
-        with self._lock:
-            self._free_at = max(self._free_at, time.perf_counter()) + self.seconds
-            return self._free_at
+from tests.bulk.stand_in_device import StandInDevice, wait_until
 
 
 class _Context:
     """What a lane needs of a context."""
 
-    def __init__(self, device: StandIn, shape: tuple[int, ...]) -> None:
+    def __init__(self, device: StandInDevice, seconds: float, shape: tuple[int, ...]) -> None:
         self._device = device
+        self._seconds = seconds
         self._memory = np.empty(shape, np.uint8)
 
     def begin(self, inputs: Mapping[str, np.ndarray],
@@ -64,10 +41,10 @@ class _Context:
         """Copies a batch, and returns the function that waits for its result."""
         (x,) = inputs.values()
         np.copyto(self._memory, x)
-        end = self._device.begun()
+        end = self._device.queue(self._seconds)
 
         def collect() -> dict[str, np.ndarray]:
-            time.sleep(max(0.0, end - time.perf_counter()))
+            wait_until(end)
             return {"y": np.zeros((len(self._memory), 1000), np.float32)}
 
         return collect
@@ -77,9 +54,9 @@ def _rate(plan: Plan, devices: int, batches: int, x: np.ndarray, seconds: float)
     """Returns the images a second of a stream over so many stand-ins."""
     parts = plan.parts("be streamed")
 
-    def of(device: StandIn) -> PlanParts:
+    def of(device: StandInDevice) -> PlanParts:
         def context_of(batch: int, stream: Any) -> Any:
-            return _Context(device, x.shape)
+            return _Context(device, seconds, x.shape)
 
         return PlanParts(parts.network, device, context_of, plan, parts.page_locked)
 
@@ -88,7 +65,7 @@ def _rate(plan: Plan, devices: int, batches: int, x: np.ndarray, seconds: float)
             yield x
 
     start = time.perf_counter()
-    with ResultStream(Members([of(StandIn(seconds)) for _ in range(devices)]), given(), 3,
+    with ResultStream(Members([of(StandInDevice()) for _ in range(devices)]), given(), 3,
                       "raise") as results:
         count = sum(len(y) for y in results)
     return count / (time.perf_counter() - start)
