@@ -37,8 +37,8 @@ _AHEAD_BYTES = 2**29
 Form = tuple[tuple[int, ...], np.dtype]
 """Shape and dtype of a picture."""
 Answer = dict[int, np.ndarray | str]
-"""What was read of a group of files besides the pictures in shared memory: for the number of a file
-in the group its picture, or why it cannot be read."""
+"""The results of a group of files, by the number of a file in the group: its picture, or why it
+cannot be read. Pictures that were written to shared memory are not among them."""
 
 
 class PictureReader(Protocol):
@@ -80,7 +80,7 @@ class _Block:
 
 @dataclass(frozen=True)
 class _Pool:
-    """What reads groups of files.
+    """The threads or processes that read groups of files.
 
     submit: has the files of a group read. Its second argument is the byte of shared memory at which
     the pictures of the group begin, None where they are returned.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from PIL import Image
@@ -13,6 +14,9 @@ from gossamer.io.images import Preprocessing, open_image
 from gossamer.model.formats import with_formats
 from gossamer.model.graph import Graph, ValueInfo
 from gossamer.model.input_format import InputFormat
+
+if TYPE_CHECKING:
+    from gossamer.io.picture_batches import Form
 
 
 def taking_photos(graph: Graph, prepare: Preprocessing) -> Graph:
@@ -60,7 +64,7 @@ class PhotoReader:
     prepare: Preprocessing
     info: ValueInfo
 
-    def form(self) -> tuple[tuple[int, ...], np.dtype] | None:
+    def form(self) -> Form | None:
         """Returns the shape and the dtype of all photos; None where each keeps its size."""
         if self.prepare.size is None:
             return None

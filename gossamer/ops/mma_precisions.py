@@ -1,4 +1,4 @@
-"""What a product costs kernels that multiply on tensor cores in float16, TF32 or float32
+"""The cost of a product in kernels that multiply on tensor cores in float16, TF32 or float32
 (mma/precisions.h)."""
 
 CYCLES_OF_PRODUCT = {"fp16": 6.5, "tf32": 6.5, "fp32": 12.0}

@@ -1,4 +1,4 @@
-"""What ONNX's own inference says of the values of a file: types, and shapes that no data decide."""
+"""The types of a file's values, and the shapes that no data decide, by ONNX's own inference."""
 
 from __future__ import annotations
 

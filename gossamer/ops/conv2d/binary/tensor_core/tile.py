@@ -1,4 +1,4 @@
-"""What the tiles of both instructions of bit tensor cores have in common."""
+"""The base class of the tiles of both instructions of bit tensor cores."""
 
 from __future__ import annotations
 
