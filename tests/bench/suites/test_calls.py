@@ -95,7 +95,7 @@ def test_throughput_of_arrays_bytes_and_pictures(tiny: Path, tmp_path: Path) -> 
     for (case, name), row in rows.items():
         assert row.batch == 3 and not row.tail
         a_second = float(row.config.split(" images a second")[0].replace(",", ""))
-        assert a_second == pytest.approx(3e6 / row.median_us, rel=1e-3)
+        assert a_second == pytest.approx(3e6 / row.median_us, abs=0.5, rel=1e-6)
         if name.startswith(OWN):
             assert "kernels alone" in row.config and "GB/s" in row.config
         assert ("decoded alone" in row.config) == (case == "tiny/pictures")
