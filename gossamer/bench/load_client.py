@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import json
 import random
 import subprocess
@@ -88,6 +89,13 @@ def run(request: Request) -> Outcome:
     return Outcome(**json.loads(done.stdout))
 
 
+_Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class _ClosedUnanswered(ConnectionError):
+    """The server closed a connection before it answered."""
+
+
 class _Client:
     """The connections and what came back on them."""
 
@@ -97,7 +105,7 @@ class _Client:
         self._messages = [
             f"POST {request.path} HTTP/1.1\r\nHost: {request.host}\r\n{head}"
             f"Content-Length: {len(body)}\r\n\r\n".encode() + body for body in request.bodies]
-        self._idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+        self._idle: list[_Connection] = []
         self._places = asyncio.Semaphore(request.connections)
         self._statuses: Counter[str] = Counter()
         self._answers: dict[str, set[bytes]] = {}
@@ -140,9 +148,7 @@ class _Client:
     async def _send(self, index: int, due: float) -> None:
         async with self._places:
             try:
-                connection = self._idle.pop() if self._idle else await asyncio.open_connection(
-                    self._request.host, self._request.port)
-                status, answer, is_kept = await self._answer(*connection, index)
+                connection, status, answer, is_kept = await self._exchange(index)
             except (OSError, EOFError, ValueError):
                 self._statuses["failed"] += 1
                 return
@@ -157,12 +163,31 @@ class _Client:
                 name = str(index % len(self._messages))
                 self._answers.setdefault(name, set()).add(answer)
 
+    async def _exchange(self, index: int) -> tuple[_Connection, str, bytes, bool]:
+        """Sends a request on an idle connection or a new one; returns the connection and what
+        `_answer` does. Where the server has closed the idle one, for it was idle for too long,
+        the request goes to the next, as HTTP clients do."""
+        while self._idle:
+            connection = self._idle.pop()
+            with contextlib.suppress(_ClosedUnanswered):
+                return connection, *await self._answer(*connection, index)
+        connection = await asyncio.open_connection(self._request.host, self._request.port)
+        return connection, *await self._answer(*connection, index)
+
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter,
                       index: int) -> tuple[str, bytes, bool]:
-        """Sends a request; returns the status, the body, and whether the connection is kept."""
-        writer.write(self._messages[index % len(self._messages)])
-        await writer.drain()
-        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
+        """Sends a request; returns the status, the body, and whether the connection is kept.
+        Raises _ClosedUnanswered where the connection ends before a byte of the answer."""
+        try:
+            writer.write(self._messages[index % len(self._messages)])
+            await writer.drain()
+            first = await reader.read(1)
+        except ConnectionError as error:
+            raise _ClosedUnanswered from error
+        if not first:
+            raise _ClosedUnanswered
+        rest = await reader.readuntil(b"\r\n\r\n")
+        head = (first + rest).decode("latin-1").lower()
         length = int(head.partition("\r\ncontent-length:")[2].partition("\r\n")[0])
         body = await reader.readexactly(length)
         return head.split(" ", 2)[1], body, "connection: close" not in head

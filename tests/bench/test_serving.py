@@ -17,7 +17,8 @@ from tests.cli.command_line import fails, save_network
 
 
 class _Echo(BaseHTTPRequestHandler):
-    """Answers with what it gets; b"full" is refused, and b"end" closes the connection."""
+    """Answers with what it gets; b"full" is refused, b"end" closes the connection, and b"silent"
+    closes it without saying so."""
 
     protocol_version = "HTTP/1.1"
 
@@ -28,6 +29,7 @@ class _Echo(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         if body == b"end":
             self.send_header("Connection", "close")
+        self.close_connection |= body == b"silent"
         self.end_headers()
         self.wfile.write(body)
 
@@ -45,13 +47,14 @@ def port() -> Iterator[int]:
 
 @pytest.mark.parametrize("rate", [None, 60.0])
 def test_a_client_gets_its_answers(rate: float | None, port: int) -> None:
-    bodies = [b"one", b"end", b"full"]
+    bodies = [b"one", b"end", b"full", b"silent"]
     outcome = run(Request("127.0.0.1", port, "/", {"A": "b"}, bodies, rate, 0.5, 4, check=True))
     assert set(outcome.statuses) - {"failed"} == {"200", "429"}
     assert not outcome.statuses.get("failed")
     assert len(outcome.latencies_s) == outcome.statuses["200"] > 3
     assert {name: [base64.b64decode(answer) for answer in answers]
-            for name, answers in outcome.answers.items()} == {"0": [b"one"], "1": [b"end"]}
+            for name, answers in outcome.answers.items()} == {"0": [b"one"], "1": [b"end"],
+                                                              "3": [b"silent"]}
     assert 0 < outcome.percentile_s(50) <= outcome.percentile_s(99) < outcome.seconds
 
 
