@@ -19,6 +19,7 @@ import tempfile
 import urllib.request
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,7 @@ from tests.plan.small import assert_close, expected, small
 
 _ALLOWED_MB = 64.0
 """Growth of the server's memory after the first tenth of the requests."""
+_CONNECTIONS = 16
 _WORDS = ["inputs", "outputs", "name", "shape", "datatype", "data", "parameters", "x", "y", "FP32",
           "BYTES", "binary_data_size", "timeout", None, True, -1, 0, 1e308, 2**70, [], {}, "../..",
           "\0", "/etc/passwd", "file:///etc/passwd", "A" * 5000]
@@ -160,6 +162,18 @@ class _Connection:
         return answer[9:12].decode("latin-1") if answer.startswith(b"HTTP/1.1 ") else "none"
 
 
+def _send(port: int, count: int, seed: int) -> Counter[str]:
+    """Sends so many requests over several connections at once, for most of the time goes by with
+    waiting for requests that are never whole; returns the number of answers by status."""
+    def share(connection_index: int) -> Counter[str]:
+        requests, connection = _Requests(seed * _CONNECTIONS + connection_index), _Connection(port)
+        return Counter(connection.status(requests.next())
+                       for _ in range(connection_index, count, _CONNECTIONS))
+
+    with ThreadPoolExecutor(_CONNECTIONS) as pool:
+        return sum(pool.map(share, range(_CONNECTIONS)), Counter())
+
+
 def _answers_right(server: Served) -> bool:
     x = _photos(2)
     request = urllib.request.Request(f"http://127.0.0.1:{server.port}/v2/models/small/infer",
@@ -176,16 +190,13 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    statuses: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as folder:
         network = save(small(), Path(folder)).rename(Path(folder, "small.onnx"))
         with served(str(network), "--device", "host", "--preprocess", "unit") as server:
-            requests, connection = _Requests(arguments.seed), _Connection(server.port)
+            statuses = _send(server.port, arguments.count // 10, 2 * arguments.seed)
             before = server.resident_mb()
-            for index in range(arguments.count):
-                if index == arguments.count // 10:
-                    before = server.resident_mb()
-                statuses[connection.status(requests.next())] += 1
+            statuses += _send(server.port, arguments.count - statuses.total(),
+                              2 * arguments.seed + 1)
             growth = server.resident_mb() - before
             is_right = _answers_right(server)
             errors = server.errors
