@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -29,22 +30,66 @@ Shape = tuple[int, ...]
 
 
 def write_expression(writer: ModelWriter, expression: Expression, values: Sequence[str],
-                     shapes: Sequence[Shape], dtype: str, shape: Shape) -> list[str]:
+                     shapes: Sequence[Shape], dtype: str, shape: Shape,
+                     constants: frozenset[int] = frozenset()) -> list[str]:
     """Adds the nodes of an expression, and returns the names of its outputs, all of one shape.
 
     values, shapes: names and shapes of its inputs, which are of this dtype.
+    constants: numbers of the inputs that are constants.
     Raises UnsupportedError for a function that ONNX Runtime does not compute in the dtype.
     """
     names, known = list(values), list(shapes)
     for step in expression.steps:
+        known.append(np.broadcast_shapes(*(known[a] for a in step.arguments)))
+    norms = _batch_norms(expression, known, constants) if dtype == "float32" else {}
+    inside = {index - back for index in norms for back in (1, 2)}
+    for index, step in enumerate(expression.steps):
         if dtype != "float32" and step.function not in _OF_INTEGERS:
             raise UnsupportedError(f"{step.function} of {dtype}: has no ONNX form")
         arguments = [names[argument] for argument in step.arguments]
-        names.append(_step(writer, step, arguments, [known[a] for a in step.arguments], dtype))
-        known.append(np.broadcast_shapes(*(known[a] for a in step.arguments)))
+        if index in inside:
+            names.append("")
+        elif index in norms:
+            names.append(_batch_norm(writer, [names[value] for value in norms[index]],
+                                     known[expression.inputs + index][1]))
+        else:
+            names.append(_step(writer, step, arguments, [known[a] for a in step.arguments], dtype))
     return [names[output] if known[output] == shape else
             writer.node("Expand", [names[output], writer.integers(shape)])
             for output in expression.outputs]
+
+
+def _batch_norms(expression: Expression, shapes: Sequence[Shape],
+                 constants: frozenset[int]) -> dict[int, tuple[int, ...]]:
+    """Returns the batch norms of images in an expression, each by the number of its last step: the
+    values x, mean, scale and shift of (x - mean) * scale + shift.
+
+    shapes: the shapes of all values. The last three are constants, with a number for each channel.
+    """
+    norms = {}
+    reads = Counter(expression.outputs)
+    for step in expression.steps:
+        reads.update(step.arguments)
+    for index in range(2, len(expression.steps)):
+        steps = expression.steps[index - 2:index + 1]
+        if [step.function for step in steps] != ["sub", "mul", "add"]:
+            continue
+        (x, mean), (difference, scale), (product, shift) = (step.arguments for step in steps)
+        first, operands = expression.inputs + index - 2, (mean, scale, shift)
+        if ((difference, product) == (first, first + 1)
+                and reads[difference] == reads[product] == 1
+                and constants.issuperset(operands) and len(shapes[x]) == 4
+                and all(shapes[value][-3:] == (shapes[x][1], 1, 1) for value in operands)):
+            norms[index] = (x, *operands)
+    return norms
+
+
+def _batch_norm(writer: ModelWriter, names: Sequence[str], channels: int) -> str:
+    """Adds a batch norm, which ONNX Runtime computes in the layout of convolutions; a difference, a
+    product and a sum would have their operands converted from it."""
+    x, mean, scale, shift = (names[0], *(writer.reshaped(name, [channels]) for name in names[1:]))
+    variance = writer.constant(np.ones(channels), "float32")
+    return writer.node("BatchNormalization", [x, scale, shift, mean, variance], epsilon=0.0)
 
 
 def _step(writer: ModelWriter, step: ExpressionStep, arguments: list[str],

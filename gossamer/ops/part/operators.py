@@ -113,7 +113,7 @@ def _elementwise(writer: ModelWriter, problem: ElementwiseProblem, inputs: Seque
     results: list[str] = []
     for value, dtype in zip(write_expression(
             writer, problem.expression, values, [spec.shape for spec in problem.operands],
-            arithmetic, problem.shape), problem.dtypes, strict=True):
+            arithmetic, problem.shape, frozenset(problem.constants)), problem.dtypes, strict=True):
         if dtype != arithmetic:
             value = writer.cast(value, dtype)
         results.append(writer.node("Identity", [value]) if value in (*inputs, *results) else value)

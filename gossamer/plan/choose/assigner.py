@@ -154,9 +154,10 @@ class Assigner:
         return wrong
 
     def assigned(self, restriction: Restriction) -> Assigned:
-        """Returns the cheapest assignment: of the layers and fusions, or the whole network as one
-        part where that saves more than the slack. Conversions that were not measured cost the least
-        that they can."""
+        """Returns the cheapest assignment: the whole network as one part, or the layers and fusions
+        where they save more than the slack. The layers and fusions of a network take longer one
+        after another than each alone, since threads of several libraries share the processors.
+        Conversions that were not measured cost the least that they can."""
         whole = self._as_a_whole(restriction)
         if whole is None:
             return self._of_layers(restriction)
@@ -168,7 +169,7 @@ class Assigner:
             several = self._of_layers(restriction)
         except UnsupportedError:
             return whole
-        return whole if whole.cost_us * (1 + SLACK) < several.cost_us else several
+        return several if several.cost_us * (1 + SLACK) < whole.cost_us else whole
 
     def _as_a_whole(self, restriction: Restriction) -> Assigned | None:
         """Returns the cheapest assignment of the whole network as one part; None for none."""
