@@ -61,12 +61,13 @@ def write_expression(writer: ModelWriter, expression: Expression, values: Sequen
 
 def _batch_norms(expression: Expression, shapes: Sequence[Shape],
                  constants: frozenset[int]) -> dict[int, tuple[int, ...]]:
-    """Returns the batch norms of images in an expression, each by the number of its last step: the
-    values x, mean, scale and shift of (x - mean) * scale + shift.
+    """Returns the batch norms in an expression, each by the number of its last step: the values x,
+    mean, scale and shift of (x - mean) * scale + shift.
 
-    shapes: the shapes of all values. The last three are constants, with a number for each channel.
+    shapes: the shapes of all values. Mean, scale and shift are constants, with a number for each
+    channel, along axis 1 of x.
     """
-    norms = {}
+    norms: dict[int, tuple[int, ...]] = {}
     reads = Counter(expression.outputs)
     for step in expression.steps:
         reads.update(step.arguments)
@@ -78,10 +79,17 @@ def _batch_norms(expression: Expression, shapes: Sequence[Shape],
         first, operands = expression.inputs + index - 2, (mean, scale, shift)
         if ((difference, product) == (first, first + 1)
                 and reads[difference] == reads[product] == 1
-                and constants.issuperset(operands) and len(shapes[x]) == 4
-                and all(shapes[value][-3:] == (shapes[x][1], 1, 1) for value in operands)):
+                and constants.issuperset(operands)
+                and all(_is_of_channels(shapes[value], shapes[x]) for value in operands)):
             norms[index] = (x, *operands)
     return norms
+
+
+def _is_of_channels(shape: Shape, images: Shape) -> bool:
+    """Whether an array that is broadcast to images holds a number for each of their channels."""
+    rank = len(images)
+    return 2 <= rank >= len(shape) and (1,) * (rank - len(shape)) + shape == (
+        1, images[1], *(1,) * (rank - 2))
 
 
 def _batch_norm(writer: ModelWriter, names: Sequence[str], channels: int) -> str:

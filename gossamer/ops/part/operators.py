@@ -83,6 +83,8 @@ def _epilogue(writer: ModelWriter, problem: Conv2dProblem | GemmProblem, express
     tensors = iter(inputs[1:])
     read = {argument for step in expression.steps for argument in step.arguments}
     values, shapes = [result], [output.shape]
+    constants = frozenset(index + 1 for index, kind in enumerate(problem.epilogue.operands)
+                          if kind != "tensor")
     for index, kind in enumerate(problem.epilogue.operands):
         if kind == "tensor":
             values.append(next(tensors))
@@ -91,7 +93,8 @@ def _epilogue(writer: ModelWriter, problem: Conv2dProblem | GemmProblem, express
         name = weights[f"operand{index}"]
         shapes.append((output.shape[1], *(1,) * spatial))
         values.append(writer.reshaped(name, shapes[-1]) if spatial and index + 1 in read else name)
-    return write_expression(writer, expression, values, shapes, "float32", output.shape)
+    return write_expression(writer, expression, values, shapes, "float32", output.shape,
+                            constants)
 
 
 def _elementwise(writer: ModelWriter, problem: ElementwiseProblem, inputs: Sequence[str],
