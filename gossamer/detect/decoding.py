@@ -79,8 +79,8 @@ def cells(size: tuple[int, int], strides: tuple[int, ...]) -> int:
 
 
 _Parts = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
-"""Of K boxes the centres (K, 2) and sizes (K, 2) in pixels of the input, the objectness (K,), and
-the probabilities of the classes (K, classes)."""
+"""Four arrays for K boxes: centres (K, 2) and sizes (K, 2) in pixels of the input, objectness (K,),
+and probabilities of the classes (K, classes)."""
 
 
 def _darknet(head: DetectionHead, output: np.ndarray, grid: Grid, threshold: float) -> _Parts:

@@ -48,9 +48,9 @@ class Detector:
         Least score of a box, from 0 to 1; by default the network's own threshold, which is 0.25
         unless its metadata state another one.
     nms : float, optional
-        Overlap (intersection over union) from 0 to 1, above which the box of lower score is dropped
-        of two boxes of a class; by default the network's own limit, which is 0.45 unless its
-        metadata state another one.
+        Limit, from 0 to 1, of the overlap (intersection over union) of two boxes of a class. Where
+        they overlap more, the box of lower score is dropped. By default the network's own limit,
+        which is 0.45 unless its metadata state another one.
     resize : {"stretch", "letterbox"}, optional
         How photos are brought to the size of the network's input; by default as the network's
         metadata say, else "letterbox".

@@ -14,7 +14,7 @@ def suppress(candidates: Candidates, limit: float, kind: str = "greedynms",
              beta: float = 0.6) -> np.ndarray:
     """Returns the indices of the boxes that stay, those of highest score first.
 
-    limit: overlap above which the box of lower score is dropped, of two boxes of a class.
+    limit: where two boxes of a class overlap more than this, the box of lower score is dropped.
     kind: how overlap is measured. "greedynms" takes the intersection over union. "diounms" takes
     the intersection over union less a penalty. The penalty is the squared distance of the centres,
     divided by the squared diagonal of the smallest box around both, to the power beta (Z. Zheng et

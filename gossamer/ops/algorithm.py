@@ -174,9 +174,9 @@ class Variant(HashedOnce):
     inputs, outputs : tuple of TensorSpec
         Specs of the tensors as this variant reads and writes them.
     precision : str
-        One of PRECISIONS. A variant of precision "fp16" sums in float32. Its inputs and outputs are
-        float16 where the problem states float32, unless `inputs` or `outputs` state float32: the
-        kernel itself then rounds the inputs to float16.
+        One of PRECISIONS. A variant of precision "fp16" sums in float32. Where the problem states
+        float32, its inputs and outputs are float16, except those that `inputs` and `outputs` state
+        as float32; the kernel itself rounds such inputs to float16.
     workspace : int
         Bytes of scratch memory that a launch needs.
     build_seconds : float
@@ -433,7 +433,7 @@ class Algorithm(abc.ABC):
 
     def work_ahead(self, problem: Any, variant: Variant,
                    device: Device) -> Callable[[Device], object] | None:
-        """Return work that another process can do before `prepare` is called here.
+        """Return work that another process can do before this process calls `prepare`.
 
         Only the algorithms of vendors' libraries need this method: another process can call
         `prepare` of gossamer's own algorithms without the device.
@@ -451,8 +451,8 @@ class Algorithm(abc.ABC):
         -------
         callable or None
             A function that can be pickled. Another process calls it with the same device; it then
-            puts the results for which `prepare` takes long into the kernel cache. None where
-            `prepare` takes long for nothing.
+            puts the results for which `prepare` takes long into the kernel cache. None where no
+            step of `prepare` takes long.
         """
         return None
 

@@ -140,8 +140,7 @@ def epilogue_arguments(epilogue: Epilogue, weights: Weights, first_tensor_input:
 
     first_tensor_input: index of the run-time input that is the first tensor operand.
     prefix: letters with which the names of the channel operands begin among the weights.
-    multiple: number of values, itself a multiple of 4, to a multiple of which channel operands are
-    padded.
+    multiple: channel operands are padded to a multiple of this number, which is a multiple of 4.
     """
     arguments: list[Argument | Callable[..., Argument]] = []
     tensor = first_tensor_input

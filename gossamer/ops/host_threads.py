@@ -52,8 +52,9 @@ def thread_configs(multiply_adds: int | None = None) -> list[Config]:
 
 def of_threads(variants: Iterable[Variant], threads: Threads,
                device: Device) -> Iterable[Variant]:
-    """Returns the variants of an algorithm that take a number of threads on the host. Returns all
-    variants where none has this value of the setting, and on devices other than the host."""
+    """Returns the variants of an algorithm whose config has a number of threads, or no setting of
+    threads. Returns all variants where there are no such variants, and on devices other than the
+    host."""
     if device.compiles:
         return variants
     listed = list(variants)
@@ -62,7 +63,7 @@ def of_threads(variants: Iterable[Variant], threads: Threads,
 
 
 def threads_of(variant: Variant) -> AbstractContextManager[None]:
-    """Returns a context manager that limits BLAS to the threads of a variant's config."""
+    """Returns a context manager, within which BLAS takes the threads of a variant's config."""
     if (THREADS, ONE) in variant.config:
         return blas.limited(1)
     return blas.limited(processors()) if _has_too_many() else nullcontext()

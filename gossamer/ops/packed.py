@@ -85,8 +85,8 @@ def _results(function: str, constants: tuple[float, ...],
 
 
 def as_images(spec: TensorSpec) -> TensorSpec:
-    """Returns the spec of a matrix as that of images of one pixel with the same memory; returns a
-    spec of rank 4 itself."""
+    """Returns the spec of images of one pixel that have the memory of a matrix. Returns a spec of
+    rank 4 unchanged."""
     if len(spec.shape) == 4:
         return spec
     layout = spec.layout if spec.format.is_packed else "NCHW"

@@ -29,8 +29,7 @@ class WeightsInfo:
     facts : ValueFacts
         The value facts of the weights where they have few different values; else REAL.
     scaled_signs : bool
-        Whether the weights of each output channel are plus and minus one positive number, which may
-        differ between channels.
+        Whether all weights of an output channel are c or -c, for a number c > 0 of each channel.
     """
 
     density: float = 1.0
@@ -76,7 +75,7 @@ class PackedArray:
 
 
 def build_clock(device: Device) -> float:
-    """Return the clock by which the building of candidates is timed.
+    """Return the present time of the clock by which the building of candidates is timed.
 
     Parameters
     ----------
@@ -99,7 +98,7 @@ class Weights:
     """A layer's constants and their packed forms on one device.
 
     A packed form is kept as long as anything holds its memory, such as the `State` of a variant
-    that is ready to run. Until then all callers that ask for the form share this memory.
+    that is ready to run. Meanwhile all callers that ask for the form share this memory.
 
     Parameters
     ----------
@@ -218,7 +217,7 @@ class Weights:
 class WeightsStore:
     """The packed weights of a network's layers on all devices.
 
-    The weights of a layer are kept as long as anything holds them. Until then all callers that ask
+    The weights of a layer are kept as long as anything holds them. Meanwhile all callers that ask
     for them get the same object.
 
     Attributes

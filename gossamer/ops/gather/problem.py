@@ -18,7 +18,7 @@ class GatherProblem(Problem):
 
     data: spec of the tensor from which slices are taken.
     indices: spec of the indices, int32 or int64. Negative indices count from the end. For an index
-    out of range the host raises an error; other devices, which cannot, take the nearest slice.
+    out of range the host raises an error; kernels cannot raise errors, and take the nearest slice.
     axis: index of the axis, from 0.
     constants: numbers of the operands that are constants: 0 for data, 1 for indices. The weights
     hold them as `operand0` and `operand1`.

@@ -70,7 +70,7 @@ def fused(epilogue: Epilogue) -> Fused | None:
 
 
 def bias_vector(weights: Weights, name: str, channels: int, dtype: str) -> Buffer:
-    """Returns a channel operand as one value for each channel, in the output's dtype."""
+    """Returns device memory of a channel operand with one value for each channel, in a dtype."""
     def pack(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
         return np.broadcast_to(arrays[name].reshape(-1), (channels,)).astype(dtype)
     return weights.packed(f"{name} {dtype}", pack)
@@ -89,7 +89,7 @@ class Product:
     leading: elements from one column to the next in A, B and D.
     batch: number of products.
     strides: elements from one product's matrix to the next product's in A, B and D.
-    alignment: number of bytes of which every operand's address is a multiple.
+    alignment: every operand's address is a multiple of this number of bytes.
     bias: whether a vector with one number for each row of D is added.
     residual: whether C is added.
     relu: whether a ReLU is applied at the end.
