@@ -16,7 +16,8 @@ _SAME = {"add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "pow": "Pow", "
          "tanh": "Tanh", "sin": "Sin", "cos": "Cos", "tan": "Tan", "atan": "Atan", "erf": "Erf",
          "floor": "Floor", "round": "Round", "sigmoid": "Sigmoid", "sign": "Sign", "relu": "Relu",
          "clip": "Clip"}
-"""Functions that ONNX has as operators, whose further inputs are the constants."""
+"""The ONNX operator of each function that ONNX has, with the function's constants as its last
+inputs."""
 _WITH_ATTRIBUTES = {"leaky_relu": ("LeakyRelu", ("alpha",)),
                     "hard_sigmoid": ("HardSigmoid", ("alpha", "beta"))}
 _COMPARISONS = {"less": "Less", "less_equal": "LessOrEqual", "greater": "Greater",
@@ -24,7 +25,7 @@ _COMPARISONS = {"less": "Less", "less_equal": "LessOrEqual", "greater": "Greater
 _LOGIC = {"and": "And", "or": "Or", "not": "Not"}
 _OF_INTEGERS = frozenset(("add", "sub", "mul", "min", "max", "neg", "abs", "where", "constant",
                           *_COMPARISONS, *_LOGIC))
-"""Functions that ONNX Runtime computes of integers as gossamer does."""
+"""Functions of integers for which ONNX Runtime and gossamer have the same results."""
 
 Shape = tuple[int, ...]
 
@@ -32,9 +33,11 @@ Shape = tuple[int, ...]
 def write_expression(writer: ModelWriter, expression: Expression, values: Sequence[str],
                      shapes: Sequence[Shape], dtype: str, shape: Shape,
                      constants: frozenset[int] = frozenset()) -> list[str]:
-    """Adds the nodes of an expression, and returns the names of its outputs, all of one shape.
+    """Adds the nodes of an expression, and returns the names of its outputs.
 
-    values, shapes: names and shapes of its inputs, which are of this dtype.
+    values, shapes: names and shapes of the expression's inputs.
+    dtype: dtype of the inputs, in which the expression is computed.
+    shape: shape of all outputs.
     constants: numbers of the inputs that are constants.
     Raises UnsupportedError for a function that ONNX Runtime does not compute in the dtype.
     """
@@ -106,7 +109,7 @@ def _step(writer: ModelWriter, step: ExpressionStep, arguments: list[str],
     if function == "constant":
         return writer.constant(step.constants[0], dtype)
     if function == "mul" and arguments[0] == arguments[1] and dtype == "float32":
-        # the form in which ONNX Runtime recognises a layer norm
+        # ONNX Runtime recognises a layer norm only where its squares are Pow nodes
         return writer.node("Pow", [arguments[0], writer.constant(2, dtype)])
     if function in _SAME:
         return writer.node(_SAME[function], [*arguments, *(
@@ -122,7 +125,7 @@ def _step(writer: ModelWriter, step: ExpressionStep, arguments: list[str],
             return writer.node("PRelu", [value, slope])
         negative = writer.node("Less", [value, writer.constant(0, dtype)])
         return writer.node("Where", [negative, writer.node("Mul", [value, slope]), value])
-    # the truth values of expressions are numbers
+    # truth values are numbers in expressions, and booleans in ONNX
     if function in _COMPARISONS:
         return writer.cast(writer.node(_COMPARISONS[function], arguments), dtype)
     if function in _LOGIC:
