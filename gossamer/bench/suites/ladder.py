@@ -22,7 +22,7 @@ DTYPES = {"fp64": "float64", "fp32": "float32"}
 
 def ladder_case(network: PeerNetwork, batch: int, setting: Setting) -> Case:
     """Makes the case of a network by every rung of the ladder in every precision of DTYPES, by
-    gossamer's plan in the precisions of the setting, and by the peers that it names.
+    gossamer's plan in the precisions of the setting, and by the peers that the setting names.
 
     Kernels of the rungs are launched one by one, as published. Block sizes are measured once for
     all rungs that tune them.
