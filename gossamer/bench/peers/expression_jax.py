@@ -27,7 +27,7 @@ def _truth(compare: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _where(condition: Any, x: Any, y: Any) -> Any:
-    # of two numbers jnp.where makes float32
+    # jnp.where returns float32 where x and y are both Python's numbers
     return jnp.where(condition != 0, x, y).astype(jnp.result_type(condition, x, y))
 
 
@@ -51,4 +51,4 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "round": jnp.rint, "sigmoid": jax.nn.sigmoid, "sign": jnp.sign, "relu": jax.nn.relu,
     "clip": jnp.clip, "leaky_relu": _slope_below_zero, "prelu": _slope_below_zero,
     "hard_sigmoid": _hard_sigmoid, "constant": lambda value: value}
-"""Every function of expressions, with the same arguments and constants."""
+"""The form in JAX of every function of expressions, with the same arguments and constants."""

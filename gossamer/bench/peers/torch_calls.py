@@ -19,7 +19,7 @@ from gossamer.device.registry import find
 GRAPH = "torch-compile-graph"
 """The peer whose compiled module is captured in one CUDA graph by hand."""
 _MODES = {"torch-compile": None, GRAPH: None, "torch-compile:reduce-overhead": "reduce-overhead"}
-"""Modes of torch.compile; None is the one that users get who name none."""
+"""Modes that torch.compile is given; None where it is given no mode and takes its default."""
 _WARM_UP = 3
 """Calls before PyTorch is timed or captured, in which it compiles."""
 
