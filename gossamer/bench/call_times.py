@@ -52,8 +52,8 @@ class Load:
 class CallTimes:
     """The times of one contender's calls.
 
-    samples: microseconds of each call; at a given rate they count from the time at which it was
-    due.
+    samples: microseconds of each call; at a given rate they count from the time at which the call
+    was due.
     rounds: median of each round, in microseconds.
     elapsed_s: seconds of all rounds.
     """

@@ -76,7 +76,7 @@ class ReadyContender:
     work: queues `runs` executions on the stream that `device` gives it.
     output: function from a count to the result of an execution for the first `count` images or
     rows.
-    captured: True where the work may be recorded in a graph.
+    captured: True where the work may be recorded in a CUDA graph.
     around: function that makes the context manager in which the samples of its time are taken,
     where the contender works on the processor.
     """

@@ -109,7 +109,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 def _answer(printed: str) -> dict[str, Any]:
     """Returns the JSON object in the last line that the process printed. Raises RuntimeError where
-    the last line is none."""
+    there is no such object."""
     last = printed.strip().splitlines()[-1:]
     try:
         return dict(json.loads(*last))

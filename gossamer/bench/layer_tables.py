@@ -248,8 +248,8 @@ PRODUCTS = (
     LinearLayer("mobilenetv2/classifier", 1280, 1000),
     *_products_of([*yolo(), *resnet50()]),
 )
-"""Square products, skinny ones, the last layers of image classifiers, and the products of the
-convolutions of detectors and of ResNet-50."""
+"""Square products, products with one small side, the last layers of image classifiers, and the
+products of the convolutions of detectors and of ResNet-50."""
 
 BINARY = (
     # the blocks of ResNet-18, whose shortcuts are 1x1 convolutions; the paper is named at

@@ -64,12 +64,12 @@ def sharing_cache(processor: int) -> set[int]:
 
 
 def transfer_ns() -> float:
-    """Returns the nanoseconds that a cache line takes from the farthest processor that shares a
-    cache with the first processor to that first processor; 0 where this thread may use no such
-    other processor.
+    """Returns how far the processors are apart: the nanoseconds that a cache line takes from the
+    farthest other processor to the first one. Only processors count that this thread may use and
+    that share a cache with the first one; the result is 0 where there is no other.
 
-    The result is the time in which the first processor reads a line that the other processor has
-    written, less the time for a line that the first processor has written itself.
+    The nanoseconds are the time in which the first processor reads a line that the other processor
+    has written, less the time for a line that the first processor has written itself.
     """
     first, *others = allowed() or [0]
     others = sorted(sharing_cache(first).intersection(others))

@@ -55,7 +55,7 @@ class SparseLayer:
 
 
 def check(suite: str, folder: Path | None, files: tuple[str, ...]) -> Path:
-    """Returns the folder. Raises InputError where none is given or a file is missing."""
+    """Returns the folder. Raises InputError where no folder is given or a file is missing."""
     if folder is None:
         kinds = sorted({file.split("/")[0] for file in files})
         raise InputError(f"suite {suite}: needs --data FOLDER, a folder of published sparse "
@@ -202,7 +202,7 @@ def _resnet_name(name: str) -> str | None:
 
 
 def _filters_of(weights: SparseWeightsFile, layer: ConvLayer, order: str) -> np.ndarray:
-    """A file's weights in the layer's shape. Raises ModelError where they do not fit it."""
+    """A file's weights in the layer's shape. Raises ModelError where the file has another shape."""
     filters = weights.filters((layer.kernel, layer.kernel), order)
     if filters.shape != layer.weight_shape:
         shapes = [" x ".join(map(str, shape)) for shape in (filters.shape, layer.weight_shape)]

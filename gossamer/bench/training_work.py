@@ -21,8 +21,8 @@ first samples only."""
 _ROUND = 100
 """A shortened epoch has a multiple of this number of samples."""
 _WARM_UP = 2
-"""Executions before the one that measures how long a sample takes: the second may record a CUDA
-graph."""
+"""Executions before the execution that measures the time of a sample: the second one may record a
+CUDA graph."""
 
 
 @dataclass(frozen=True)
@@ -101,8 +101,8 @@ def ready(contender: str, device: Device, task: EpochWork, begin: Callable[[int]
     """Prepares a contender for timing.
 
     device: device whose events time the work.
-    begin: function from a number of samples to networks with the parameters before training; each
-    execution of their work trains them on the first samples, as many as this number.
+    begin: function from a number of samples to networks with the parameters before training. Each
+    execution of their work trains the networks on this number of the first samples.
     """
     short_run = begin(task.checked)
     for _ in range(_WARM_UP):

@@ -96,8 +96,8 @@ class Item:
     """A case that is not prepared yet.
 
     make: function from the run's settings to the case, with weights, input and contenders.
-    sparsity: function that returns the share of zeros among the weights, None where that is not
-    known before the case is made.
+    sparsity: function that returns the share of zeros among the weights, None where the share is
+    not known before the case is made.
     is_tuning: whether the time of planning is measured, with the effort in the item's name.
     is_ladder: whether the case has the rungs of the published ladder. Peers take part in such a
     case only where the command line names them.
@@ -122,7 +122,7 @@ class Item:
 class Files:
     """Options of the command line that only some suites use.
 
-    models: files of networks, or names of the zoo's.
+    models: files of networks, or names of networks in the zoo.
     data: folder of published sparse weights.
     efforts: efforts whose planning is timed; empty for the suite's own efforts.
     loads: how calls that are timed follow one another.

@@ -103,8 +103,8 @@ class PublishedNetwork:
 
     Up to Rung.VALUES a layer whose input needs padding first copies it into a larger tensor. From
     Rung.BORDERS on each tensor is written with the border that its readers need. Up to
-    Rung.BORDERS each layer allocates its memory in every run, and all of it is freed at the run's
-    end.
+    Rung.BORDERS each layer allocates its memory in every run, and all this memory is freed at the
+    run's end.
 
     static: network at one batch size.
     x: input of the network (N, C, H, W).

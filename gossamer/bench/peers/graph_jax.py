@@ -98,8 +98,8 @@ class GraphFunction:
         return array.astype(np.float32).transpose(axes)
 
     def order(self, items: Sequence[_Item]) -> tuple[_Item, ...]:
-        """Returns items, which are one for each axis of a tensor in the graph, in the order in
-        which the layout has these axes."""
+        """Returns the items, one for each axis of a tensor in the graph, in the order of the axes
+        in the layout."""
         return tuple(items[axis] for axis in (LAYOUTS[self.layout] if len(items) == 4
                                               else range(len(items))))
 
@@ -133,7 +133,7 @@ class _Run:
         return jnp.transpose(value, np.argsort(self.function.order(range(value.ndim))).tolist())
 
     def placed(self, value: Any) -> Any:
-        """Returns a value in the layout, given with its axes as in the graph."""
+        """Returns a value whose axes are as in the graph, transposed to the layout."""
         return jnp.transpose(value, self.function.order(range(value.ndim)))
 
     def operand(self, name: str, rank: int) -> Any:

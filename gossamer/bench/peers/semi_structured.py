@@ -11,12 +11,12 @@ from torch.nn import functional
 from gossamer.bench.contender import AbsentError
 
 _ROWS, _COLUMNS = 32, 64
-"""Numbers of which rows and columns of a float16 matrix must be multiples."""
+"""The rows and the columns of a float16 matrix must be multiples of these numbers."""
 
 
 def semi_structured(module: nn.Module) -> nn.Module:
-    """Turns the weights of 1x1 convolutions and fully connected layers that have two zeros in every
-    four into torch's semi-structured tensors, and returns the module.
+    """Turns weights with two zeros in every four, of 1x1 convolutions and fully connected layers,
+    into torch's semi-structured tensors, and returns the module.
 
     Raises AbsentError where the module has no such weights, and torch's own error where torch has
     no such tensors on the weights' device.

@@ -16,9 +16,9 @@ from gossamer.device.registry import find
 
 
 def first_call(job: Job) -> tuple[np.ndarray, dict[str, Any]]:
-    """Returns the network's first output in its first call, and a row's fields. Their `seconds` run
-    from torch.compile(module) to the end of the call. Raises AbsentError where torch does not run
-    on the device."""
+    """Returns the network's first output in its first call, and a dictionary with fields of a row.
+    Its `seconds` run from torch.compile(module) to the end of the call. Raises AbsentError where
+    torch does not run on the device."""
     device = find(job.device)
     on_cuda = device.runs_cuda_libraries
     if on_cuda and not torch.cuda.is_available():

@@ -71,7 +71,7 @@ def write(rows: Sequence[ResultRow], folder: Path) -> list[Path]:
 
 
 def _figures(layers: Sequence[MeasuredCase], networks: Sequence[MeasuredCase]) -> dict[str, Any]:
-    """The figures by file name, without those that have no rows."""
+    """The figures by file name; a figure without rows is left out."""
     figures: dict[str, Any] = {}
     for network in dict.fromkeys(layer.network for layer in layers):
         network_layers = [layer for layer in layers if layer.network == network]

@@ -39,8 +39,8 @@ def binary_networks() -> Mapping[str, Callable[[], PeerNetwork]]:
 
 def binary_case(make: Callable[[], PeerNetwork], batch: int, setting: Setting) -> Case:
     """Makes the case of a binary network. PyTorch computes the network op by op, as the graph has
-    it. float16 plans of ResNet-18's blocks alone read and write float16 NHWC, which plans of the
-    whole network have before and behind the blocks."""
+    it. In the case of ResNet-18's blocks alone, float16 plans read and write float16 NHWC, as
+    between the layers of the whole network."""
     network = make()
 
     def module(constants: Mapping[str, np.ndarray]) -> object:

@@ -60,7 +60,7 @@ files that it needs."""
 
 
 def mobilenet(batch: int, files: Files) -> list[Item]:
-    """Returns MobileNetV2 with trained weights, and others of its kind with random ones."""
+    """Returns MobileNetV2 with trained weights, and similar networks with random weights."""
     def item(name: str, make: Callable[[], PeerNetwork]) -> Item:
         return Item("mobilenet", name, batch, lambda setting: network_case(
             "mobilenet", make(), batch, setting))
@@ -75,7 +75,7 @@ def mobilenet(batch: int, files: Files) -> list[Item]:
 def mobilenet_blocks(batch: int, files: Files) -> list[Item]:
     """Returns the inverted residual blocks of MobileNetV2 that expand their channels, each as a
     network of its own. The best plan without fusions is measured too. float16 plans read and write
-    float16 NHWC, as it lies between the layers of a network."""
+    float16 NHWC, the format between the layers of a network."""
     def item(block: InvertedResidual) -> Item:
         return Item("mobilenet-blocks", block.name, batch, lambda setting: network_case(
             "mobilenet-blocks", in_torch(block.name, inverted_residual(block), batch), batch,

@@ -48,7 +48,8 @@ def _alternatives(network: PeerNetwork, x: np.ndarray, rung: Rung, device: Devic
 
 def _ready(network: PeerNetwork, x: np.ndarray, rung: Rung, precision: str, device: Device,
            blocks: BlockSizes) -> ReadyContender:
-    """A rung in a precision. Raises AbsentError where the device does not compute in it."""
+    """A rung in a precision. Raises AbsentError where the device does not compute in this
+    precision."""
     if precision == "fp64" and not device.limits.float64:
         raise AbsentError(f"{device.name} does not compute in double precision")
     published = PublishedNetwork(resolve(network.graph, len(x)), x, rung, DTYPES[precision], device,

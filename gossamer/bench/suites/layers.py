@@ -41,8 +41,8 @@ _LOOKS = 3
 
 def convolution(layer: ConvLayer, weight: np.ndarray | None = None,
                 bias: np.ndarray | None = None) -> PeerNetwork:
-    """Returns the layer with this weight (M, C/groups, R, S) and bias (M,), by default dense random
-    ones."""
+    """Returns the layer with this weight (M, C/groups, R, S) and bias (M,), by default dense and
+    random."""
     builder = GraphBuilder(layer.name, file=layer.name)
     x = builder.input("x", (None, layer.channels, layer.size, layer.size))
     random_weight, random_bias = _constants(layer.weight_shape)
@@ -148,7 +148,8 @@ def problem_case(suite: str, name: str, batch: int, setting: Setting, layer: Lay
         return by_precision
 
     def chosen() -> list[Alternative]:
-        """The fastest candidate that each precision allows, each once."""
+        """The fastest candidate that each precision allows; a candidate of several precisions is
+        listed once."""
         fastest: dict[str, Candidate] = {}
         for precision in setting.precisions:
             best = min((candidate for candidate in candidates()[precision]

@@ -153,8 +153,8 @@ def whole_network(suite: str, name: str, graph: Graph, x: np.ndarray, layers: Se
 
 
 def _forced_algorithms(ops: Collection[str]) -> list[str]:
-    """The names of gossamer's own algorithms for those of `ops` that are in _FORCED_OPS, without
-    algorithms with by_name_only, and without ZeroWeights."""
+    """The names of gossamer's own algorithms for the ops that are in `ops` and in _FORCED_OPS.
+    Algorithms with by_name_only, and ZeroWeights, are left out."""
     return list(dict.fromkeys(algorithm.name for op in _FORCED_OPS if op in ops
                               for algorithm in OPS[op].algorithms
                               if not (algorithm.vendor or algorithm.by_name_only

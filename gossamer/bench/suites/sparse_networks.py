@@ -164,7 +164,8 @@ def resnet(name: str, weight: WeightOf, size: int = 224, halving: int = 1) -> Gr
 
 
 def _by_name(layers: Iterable[ConvLayer]) -> dict[str, ConvLayer]:
-    """Returns the layers, renamed to their names without the network's, by the new names."""
+    """Removes the network's name from the names of layers, and returns the layers by their new
+    names."""
     renamed = [replace(layer, name=layer.name.split("/", 1)[1]) for layer in layers]
     return {layer.name: layer for layer in renamed}
 

@@ -26,9 +26,9 @@ from gossamer.train.loop.trainer import Trainer
 
 _PUBLISHED_INPUTS = 1024
 """Number of inputs for which pictures are padded to 32 x 32 and binarised, as in the published
-experiment; for 784 inputs they have 28 x 28 grey levels."""
+experiment; pictures for 784 inputs have 28 x 28 grey levels."""
 _DENSITIES = {True: 0.101, False: 0.191}
-"""Share of nonzero inputs in MNIST by whether they are binarised."""
+"""Share of nonzero inputs in MNIST where they are binarised, and where they are not."""
 _CHECKED, _CHECKED_IN_ALL, _LEAST_CHECKED = 1000, 20_000, 100
 """Samples after which networks are compared with the reference: the most for one network, the most
 for all networks together, and the least for each network."""

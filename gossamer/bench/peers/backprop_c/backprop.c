@@ -94,8 +94,9 @@ static void first_layer(Layer *layer, const float *changed, const float *x)
         change_and_weigh(layer, j, 1, changed, x);
 }
 
-/* Computes the outputs of all layers for sample s. In a first layer whose weights are stored unit by
- * unit, it also applies the update of sample s - 1, so that these weights are read once a sample. */
+/* Computes the outputs of all layers for sample s. In a first layer whose weights are stored unit
+ * by unit, it also applies the update of sample s - 1, so that these weights are read once a
+ * sample. */
 static void forward(Worker *worker, const Shape *shape, const Work *work, const Exchange *exchange,
                     int s)
 {
