@@ -131,7 +131,7 @@ class _Result:
 
 
 def _result(path: Path) -> _Result:
-    """Reads a result of the tuner. Raises AbsentError for a file that is none."""
+    """Reads a result of the tuner. Raises AbsentError for a file that is no such result."""
     try:
         found = json.loads(path.read_text())
         pairs = (setting.split("=") for setting in found["best_parameters"].split())

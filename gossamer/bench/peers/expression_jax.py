@@ -12,8 +12,8 @@ from gossamer.expression import Expression
 
 
 def evaluate(expression: Expression, values: Sequence[Any]) -> list[Any]:
-    """Returns the expression's outputs for arrays that broadcast. Its constants are Python's
-    numbers, which take the dtype of the arrays that they meet."""
+    """Returns the expression's outputs for arrays that broadcast. The expression's constants are
+    Python's numbers, which take the dtype of the arrays that they are combined with."""
     results = list(values)
     for step in expression.steps:
         results.append(_FUNCTIONS[step.function](

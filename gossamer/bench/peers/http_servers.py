@@ -3,8 +3,8 @@ and the same handler without a network.
 
     python -m gossamer.bench.peers.http_servers fastapi mobilenet_v2 cuda:0 8000
 
-They take photos as bytes, (N, height, width, 3) uint8, and answer with the network's first output
-as bytes.
+The servers take photos as bytes, (N, height, width, 3) uint8, and answer with the network's first
+output as bytes.
 """
 
 from __future__ import annotations
