@@ -10,9 +10,10 @@ from gossamer.model.opset.registry import OPSET
 def images_apart(static: StaticGraph, other: StaticGraph) -> tuple[str | None, set[str]]:
     """Compares the static graphs of a graph at two batch sizes, node by node.
 
-    Returns the node that mixes images, or that is not shown to treat them alike at both sizes, as
-    text that starts with the node; and, where there is none, the names of the outputs that have one
-    or several rows for each image. The other outputs do not depend on the images.
+    Returns two values. The first is text that starts with a node that mixes images, or that is not
+    shown to do the same at both batch sizes; None where there is no such node. The second is the
+    names of the outputs that have one or several rows for each image, and empty where the first is
+    text. The other outputs do not depend on the images.
     """
     images = Images(static, other)
     for info in static.graph.inputs:
@@ -38,7 +39,7 @@ _DIFFERS = "does something else at another batch size"
 
 
 def _mixing(images: Images, node: Node, twin: Node | None) -> str | None:
-    """Returns how a node mixes images, or None, and records where they lie in its outputs.
+    """Returns how a node mixes images, or None, and records which axis of its outputs they follow.
 
     twin: the node that makes its outputs at the other batch size.
     """

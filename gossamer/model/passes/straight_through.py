@@ -1,7 +1,7 @@
 """Takes the straight-through estimators of training out of expressions.
 
 Frameworks write the sign q of x as (q - x) + x, so that its gradient is the gradient of x, and
-exporters keep these sums. They are q but for rounding.
+exporters keep these sums. The sums equal q but for rounding.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def _estimated(expression: Expression) -> dict[int, int]:
 
 
 def _parts(expression: Expression, index: int) -> tuple[int, int] | None:
-    """Returns the indices of q and x where a value is a sum of theirs that equals q, such as
-    (q - x) + x; None where it is no such sum."""
+    """Returns the indices of q and x where a value is a sum of q and x that equals q, such as
+    (q - x) + x; None for other values."""
     function, arguments = _step(expression, index)
     if function not in ("add", "sub"):
         return None
