@@ -130,7 +130,7 @@ class DeviceError(GossamerError):
 
 
 class OutOfMemoryError(DeviceError):
-    """A device allocation that failed; the message says how many bytes were for what."""
+    """A device allocation that failed; the message names the number of bytes and their use."""
 
 
 class DeviceLostError(DeviceError):
@@ -159,8 +159,8 @@ class DeadlineError(GossamerError):
 class TrainingError(GossamerError):
     """Training that diverged.
 
-    The message says in which epoch and at which sample, and what to do. The network keeps the
-    parameters from before that epoch.
+    The message says in which epoch and at which sample training diverged, and what to do. The
+    network keeps the parameters from before that epoch.
     """
 
 

@@ -20,7 +20,7 @@ class Function:
     numpy: function of (*arguments, *constants) that keeps the dtype of its arguments.
     c: format string of the C expression, with {0}, {1}... for the arguments and {c0}, {c1}... for
     the constants.
-    flops: floating-point operations that one evaluation counts as.
+    flops: floating-point operations that are counted for one evaluation.
     """
 
     arity: int
@@ -166,7 +166,8 @@ class Expression:
         return not self.steps and self.outputs == (0,)
 
     def evaluate(self, *values: np.ndarray) -> list[np.ndarray]:
-        """Returns the outputs for arrays that broadcast against each other, in their dtype."""
+        """Returns the outputs, in the arrays' dtype, for arrays that broadcast against each
+        other."""
         results: list[Any] = list(values)
         last_use = {argument: index for index, step in enumerate(self.steps)
                     for argument in step.arguments}

@@ -87,7 +87,7 @@ class ValueFacts:
 
     @property
     def few_values(self) -> bool:
-        """Whether the values lie on a grid of at most 2**16."""
+        """Whether the values lie on a grid of at most 2**16 points."""
         return self.step > 0 and self.count is not None and self.count <= 1 << 16
 
     def holds(self, array: np.ndarray) -> bool:
@@ -101,8 +101,8 @@ class ValueFacts:
                                     == 0 for value in np.unique(finite).tolist())
 
     def draw(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-        """Returns random values in float32, each of the finitely many equally often. Raises
-        ValueError where the values are not finitely many."""
+        """Returns random values in float32; all values that may occur are equally likely. Raises
+        ValueError where infinitely many values may occur."""
         if self.count is None:
             raise ValueError(f"cannot draw from {self}: expected finitely many values")
         return (self.low + self.step * rng.integers(0, self.count, shape)).astype(np.float32)
@@ -222,8 +222,7 @@ class ValueFacts:
                                for x in (self.low, self.high)])
 
     def round(self) -> ValueFacts:
-        """Returns the facts of the values rounded to the nearest integer, halves to the even
-        one."""
+        """Returns the facts of the values rounded to the nearest integer, halves to even."""
         return self._rounded(*[x if math.isinf(x) else round(x) for x in (self.low, self.high)])
 
     def truncate(self) -> ValueFacts:

@@ -49,7 +49,7 @@ class Timing:
 
 def scatter_notice(timings: Iterable[Timing], device: Device) -> str:
     """Returns a notice where the samples of most timings lie far apart, as they do where another
-    program keeps the device or its processors busy; empty where they do not."""
+    program keeps the device or its processors busy; an empty text for other timings."""
     spreads = [timing.p75_us / max(timing.p25_us, 1e-3) for timing in timings]
     if not spreads or (spread := statistics.median(spreads)) <= SCATTERED:
         return ""
@@ -161,7 +161,7 @@ def _prepared_apart(task: Task, sample_us: float) -> PreparedTask:
 
 
 def wait_for_rest() -> None:
-    """Waits until the threads of this process compute nothing, but for at most 0.2 s."""
+    """Waits until the threads of this process compute nothing any more, 0.2 s at most."""
     for _ in range(_MOST_PAUSES):
         computed, started = time.process_time(), time.perf_counter()
         time.sleep(_PAUSE_S)

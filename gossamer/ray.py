@@ -1,8 +1,8 @@
 """Networks on the machines of a Ray cluster: plans over the blocks of a data set.
 
 Ray schedules, moves the blocks, and does the work of a lost worker again. gossamer gives each
-worker its plan once, and copies what one worker measured to the other workers with the same kind of
-device.
+worker its plan once, and copies the measurements of one worker to the other workers with the same
+kind of device.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _CONNECT_S = 5.0
 _LEASE_S = 900.0
 """Seconds after which a worker that measures is thought to be lost."""
 _POLL_S = 0.5
-"""Seconds between two questions whether another worker has measured."""
+"""Seconds between two requests for the measurements of another worker."""
 
 Columns = dict[str, np.ndarray]
 """The columns of a block, each with a row for each sample."""
@@ -150,8 +150,8 @@ class Shipped:
         Parameters
         ----------
         model : Plan, Graph, str, Path or bytes
-            A plan, or what `gossamer.load` takes: a file name, which this process reads, the name
-            of a network of the zoo, or an ONNX model as bytes.
+            A plan, or a model that `gossamer.load` takes: the name of a file, which this process
+            reads, the name of a network of the zoo, or an ONNX model as bytes.
         device : str, optional
             The device of each worker; by default the plan's device, or for another model the best
             device of this machine.
@@ -183,7 +183,7 @@ class Shipped:
         return Shipped(model, is_plan, device or find().name, effort)
 
     def opened(self, measured: Any, batch: int) -> Plan:
-        """Return the plan of a worker, which measures or takes what another worker measured.
+        """Return the plan of a worker, which measures or takes another worker's measurements.
 
         Parameters
         ----------
@@ -376,7 +376,7 @@ def map_batches(dataset: Any, model: Any, *, batch: int = 64, device: str | None
         A data set with a column for each input of the network, which has the input's name; each row
         holds one sample, without a batch dimension. Other columns stay.
     model : Plan, Graph, str, Path or bytes
-        The network, or a plan, which is taken to each worker.
+        The network, or a plan, which is sent to each worker.
     batch : int, default 64
         How many rows are computed at once.
     device : str, optional

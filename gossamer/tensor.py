@@ -119,7 +119,7 @@ class Format(HashedOnce):
 
     @functools.cached_property
     def logical_dtype(self) -> np.dtype:
-        """The dtype of logical arrays; packed values and those of bfloat16 are float32."""
+        """The dtype of logical arrays; packed values and bfloat16 values are float32."""
         return np.dtype("float32" if self.is_packed or self.dtype == BFLOAT16 else self.dtype)
 
     def stored_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -282,8 +282,8 @@ class TensorSpec(HashedOnce):
 
 def pack(array: np.ndarray, spec: TensorSpec, *, check: bool = True) -> np.ndarray:
     """Returns the contiguous array that stores a logical array in the spec's format. Raises
-    ValueError where a packed dtype cannot hold a value; with check=False such a value becomes
-    another one."""
+    ValueError where a packed dtype cannot hold a value; with check=False another value is stored
+    in its place."""
     if spec.format.is_packed:
         if check and not spec.format.holds(array):
             values = ", ".join(f"{value:g}" for value in PACKED_DTYPES[spec.dtype].values)
@@ -300,7 +300,7 @@ def pack(array: np.ndarray, spec: TensorSpec, *, check: bool = True) -> np.ndarr
 
 def unpack(stored: np.ndarray, spec: TensorSpec) -> np.ndarray:
     """Returns the logical array that memory of this spec holds, as a view where possible; packed
-    values and those of bfloat16 become float32."""
+    values and bfloat16 values become float32."""
     stored = stored.reshape(spec.stored_shape)
     if spec.dtype == BFLOAT16:
         return of_bfloat16_bits(logical_view(stored, spec))
@@ -311,8 +311,7 @@ def bfloat16_bits(array: np.ndarray) -> np.ndarray:
     """Returns the nearest bfloat16 of each number, as bits in uint16; NaN stays NaN."""
     numbers = np.ascontiguousarray(array, np.float32).reshape(np.shape(array))
     bits = numbers.view(np.uint32)
-    # round to nearest, ties to even: add just under half of the last kept bit, and 1 where it is
-    # set
+    # round to nearest, ties to even: add just under half of the last kept bit, plus this bit
     nearest = (bits + (0x7FFF + ((bits >> 16) & 1))) >> 16
     return np.where(np.isnan(numbers), 0x7FC0, nearest).astype(np.uint16)
 

@@ -35,7 +35,7 @@ def along_batch(graph: Graph, batch: int) -> tuple[str | None, set[str]]:
     for size in dict.fromkeys((*_PROBES, batch, graph.fixed_batch or 1)):
         try:
             statics.append(resolve(graph, size))
-        except GossamerError as error:  # a plan of this batch size raises it again
+        except GossamerError as error:  # a plan of this batch size raises this error again
             refusal = refusal or str(error)
         if len(statics) == 2:
             return images_apart(*statics)

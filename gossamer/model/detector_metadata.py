@@ -45,8 +45,8 @@ class DetectorMetadata:
     threshold: least score of a box.
     nms: overlap (intersection over union) above which, of two boxes of a class, the box with the
     lower score is dropped.
-    nms_kind: "greedynms", or "diounms", which subtracts (d^2 / c^2)^beta_nms from the overlap, for
-    a distance d of the two centres and a diagonal c of the smallest box round both boxes.
+    nms_kind: "greedynms", or "diounms", which subtracts (d^2 / c^2)^beta_nms from the overlap: d is
+    the distance of the two centres, and c the diagonal of the smallest box round both boxes.
     """
 
     heads: tuple[DetectionHead, ...]

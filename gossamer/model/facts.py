@@ -1,4 +1,4 @@
-"""derive: what is known of all values of a static graph."""
+"""derive: the facts of all values of a static graph."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ class InputFormat:
         return "uint16" if self.dtype == BFLOAT16 else self.dtype
 
     def format(self, rank: int) -> Format:
-        """Return how callers' memory holds an input of `rank` dimensions."""
+        """Return the format in which callers' memory holds an input of `rank` dimensions."""
         return Format(self.layout if rank == 4 else ROW_MAJOR, self.dtype)
 
     def ordered(self, dimensions: Sequence[_Dimension]) -> tuple[_Dimension, ...]:
@@ -209,7 +209,7 @@ class InputFormat:
         return " ".join(parts)
 
     def _of(self, name: str) -> tuple[float, ...]:
-        """Return scale, mean or std as the tuple that it is."""
+        """Return scale, mean or std, which __post_init__ has made a tuple."""
         return tuple(getattr(self, name))
 
     def _float32(self, of: Any) -> tuple[float, ...]:
@@ -224,7 +224,8 @@ class InputFormat:
 
 
 def _numbers(name: str, value: Any) -> tuple[float, ...]:
-    """Returns one number, or one for each channel, as floats. Raises InputError for others."""
+    """Returns one number, or one for each channel, as floats. Raises InputError for a value of
+    another kind, and for numbers that are not finite."""
     try:
         numbers = tuple(map(float, np.atleast_1d(np.asarray(value, np.float64)).tolist()))
     except (TypeError, ValueError):

@@ -21,7 +21,7 @@ def load(model: Any, *more_files: str | Path, weights: str | Path | None = None,
     Parameters
     ----------
     model : str, Path, bytes, file object, onnx.ModelProto or Graph
-        A model file, whose kind its suffix tells: an ONNX file (.onnx or .onnx.gz), or a Darknet
+        A model file, whose suffix tells its kind: an ONNX file (.onnx or .onnx.gz), or a Darknet
         network (.cfg). Or the name of a network of the zoo. Or an ONNX model in memory: its bytes,
         a binary file that is open for reading, or the model as onnx.load returns it. Of a graph,
         only the outputs are changed.
@@ -47,7 +47,7 @@ def load(model: Any, *more_files: str | Path, weights: str | Path | None = None,
     ------
     InputError
         If a file is absent, the kind of file or the name is unknown, there are more files than a
-        model of this kind has, or the network has no output of a name.
+        model of this kind has, or `outputs` has a name that no output of the network has.
     ModelError
         If a file cannot be read, or holds a node that gossamer does not compute.
 
@@ -139,7 +139,8 @@ def expected_models() -> str:
 
 def _with_weights(name: str, reader: registry.Reader | None, files: list[Path],
                   weights: Path) -> list[Path]:
-    """Return the further files of a model, such as its weights."""
+    """Return the further files of a model whose weights are in the file `weights`. Raise InputError
+    where the model takes no file of weights, or where further files are given already."""
     takes_weights = reader is not None and [file.content for file in reader.further] == ["weights"]
     if files or not takes_weights:
         kind = f"is {reader.kind}, which" if reader is not None and not takes_weights else "it"

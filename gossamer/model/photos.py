@@ -40,8 +40,8 @@ def as_taken(prepare: Preprocessing, info: ValueInfo,
 
 def batch_as_taken(prepare: Preprocessing, info: ValueInfo,
                    images: Sequence[np.ndarray | Image.Image]) -> np.ndarray:
-    """Returns photos as an input takes them, as as_taken() does each. Raises InputError where they
-    have different sizes."""
+    """Returns a batch of photos as an input takes them; as_taken() returns one photo. Raises
+    InputError where the photos have different sizes."""
     given = info.given
     if given is not None and (given.changes_values or given.dtype == "uint8"):
         # the device normalises

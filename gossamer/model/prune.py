@@ -94,7 +94,7 @@ class _PrunableLayer:
 
 
 def check_sparsity(sparsity: float) -> str | None:
-    """Returns what is wrong with a fraction of zeros, in a few words, or None."""
+    """Returns the reason why a fraction of zeros is wrong, in a few words, or None."""
     if 0 <= sparsity < 1:
         return None
     hint = f"; {sparsity:g}% is {sparsity / 100:g}" if 1 < sparsity < 100 else ""
@@ -123,9 +123,9 @@ def prune(model: onnx.ModelProto, sparsity: float | None = None,
     Among weights of equal magnitude the first in the file's order become zero; a NaN counts as
     the largest. Weights that are zero already count as zeros, and stay zero.
 
-    Raises InputError for an unknown pattern, for a fraction outside of [0, 1) or that the pattern
-    does not allow, for a name that no layer has and for a named layer that cannot be pruned.
-    Raises ModelError where a tensor is damaged.
+    Raises InputError for an unknown pattern, for a fraction outside of [0, 1), for a fraction that
+    the pattern does not allow, for a name that no layer has and for a named layer that cannot be
+    pruned. Raises ModelError where a tensor is damaged.
     """
     if pattern not in PATTERNS:
         raise InputError(f"pattern {quoted(pattern)}: expected one of {', '.join(PATTERNS)}")
@@ -330,8 +330,8 @@ def _is_layer(node: onnx.NodeProto) -> bool:
 
 
 def _read_inside(node: onnx.NodeProto) -> Iterator[str]:
-    """Yields the names of values that nodes in the bodies of a branch or loop read. A name may be
-    that of an outer value or of a value inside the body."""
+    """Yields the names of values that nodes in the bodies of a branch or loop read. A name may
+    stand for a value outside or inside of the body."""
     bodies = [body for attribute in node.attribute for body in (attribute.g, *attribute.graphs)]
     for inner in (inner for body in bodies for inner in body.node):
         yield from inner.input
@@ -367,7 +367,7 @@ def _channel_axes(node: onnx.NodeProto, rank: int) -> tuple[int, int] | None:
 
 def _own_bias(node: onnx.NodeProto, layer: _PrunableLayer, tensors: dict[str, TensorProto],
               readers: _Readers) -> TensorProto | None:
-    """Returns the stored bias of a layer, one number a channel, where nothing else reads it."""
+    """Returns the stored bias of a layer, one number a channel, where no other node reads it."""
     name = node.input[2] if len(node.input) > 2 else ""
     tensor = tensors.get(name)
     if tensor is None or layer.axes is None or len(readers[name]) > 1 or (

@@ -39,7 +39,8 @@ _DIFFERS = "does something else at another batch size"
 
 
 def _mixing(images: Images, node: Node, twin: Node | None) -> str | None:
-    """Returns how a node mixes images, or None, and records which axis of its outputs they follow.
+    """Returns how a node mixes images; None where it does not, and then records the axis of the
+    images in each of its outputs.
 
     twin: the node that makes its outputs at the other batch size.
     """
@@ -63,8 +64,8 @@ def _mixing(images: Images, node: Node, twin: Node | None) -> str | None:
 
 
 def _alike(node: Node, twin: Node | None, followed: bool) -> bool:
-    """Returns whether a node does the same at both batch sizes. followed: whether its attribute
-    `shape` may differ, since the shapes of its outputs were compared."""
+    """Returns whether a node does the same at both batch sizes. followed: whether the attribute
+    `shape` may differ, since the shapes of the node's outputs were compared."""
     def attributes(which: Node) -> dict[str, object]:
         return {name: value for name, value in which.attributes.items()
                 if not followed or name != "shape"}

@@ -134,7 +134,7 @@ def _run(state: InferenceState) -> StaticGraph:
 
 
 def live_nodes(nodes: list[Node], outputs: Sequence[str]) -> list[Node]:
-    """Returns the nodes on which these values depend, in order."""
+    """Returns the nodes on which the values `outputs` depend, in order."""
     needed, live = set(outputs), []
     for node in reversed(nodes):
         if needed.intersection(node.outputs):

@@ -1,5 +1,5 @@
-"""ShapesByBatch: the shapes of a graph's values at two batch sizes, which show what holds at
-every batch size."""
+"""ShapesByBatch: the shapes of a graph's values at two batch sizes. Shapes that are equal at both
+sizes are equal at every batch size."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gossamer.model.opset.state import InferenceState, Shape
 
 
 class ShapesByBatch:
-    """The shapes of a graph's values at several batch sizes, to tell what holds at all of them.
+    """The shapes of a graph's values at several batch sizes.
 
     Shapes are linear in the batch (and in open dimensions), so that two shapes that are equal at
     two sizes are equal at all sizes. Nothing is known where the graph cannot be resolved.
@@ -101,7 +101,7 @@ def shapes_by_batch(graph: Graph) -> ShapesByBatch:
         except GossamerError as error:
             if isinstance(error, UnsupportedError) and not states:
                 raise
-            # of a file that runs at its own batch size only, the shapes of this size are kept
+            # where a file runs at its own batch size only, the shapes at this size are kept
             return ShapesByBatch(states if graph.fixed_batch else [], data_dependent,
                                  graph.inputs)
         states.append(state)

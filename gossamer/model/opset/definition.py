@@ -41,8 +41,8 @@ class OpDef:
     shape: the shape rule.
     evaluate: the evaluation with NumPy, by which shape arithmetic and constants are computed, or
     `not_evaluated`.
-    mixes: how a node mixes the images of a batch; gossamer.model.opset.mixing has common rules. It
-    decides whether a batch may be run in parts, and a file at another batch size than its own.
+    mixes: the mixing rule; gossamer.model.opset.mixing has common rules. It decides whether a batch
+    may be run in parts, and whether a file may be run at another batch size than its own.
     passes_values: whether outputs are the inputs' values, or functions of a few of them. A sign
     after the node then depends on how each input is rounded, so that a batch norm before the node
     is not folded into weights.

@@ -140,8 +140,8 @@ def _cast_facts(static: StaticGraph, node: Node, facts: Sequence[ValueFacts]) ->
 
 
 def _stored(whole: ValueFacts, dtype: str) -> ValueFacts:
-    """Returns the facts of integers that are stored in a dtype. Integers that do not fit become any
-    value of the dtype, as devices differ in it."""
+    """Returns the facts of integers that are stored in a dtype. Integers that do not fit may become
+    any value of the dtype: they wrap round, and devices differ in the way."""
     allowed = dtype_facts(dtype)
     fits = whole.count is not None and allowed.low <= whole.low and whole.high <= allowed.high
     return whole if fits else allowed

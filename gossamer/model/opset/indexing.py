@@ -90,7 +90,7 @@ def _places_of_slices(state: InferenceState, node: Node, batch_dims: int
                       ) -> tuple[np.ndarray, Shape]:
     """Returns the places of slices in the flat order of the leading dimensions of the first input,
     and the sizes of these dimensions. The last axis of the indices holds one place for each leading
-    dimension after the `batch_dims` first."""
+    dimension after the first `batch_dims`."""
     shape, indices = state.shapes[node.inputs[0]], _known_places(state, node)
     count = batch_dims + (indices.shape[-1] if indices.ndim else len(shape) + 1)
     if count > len(shape) or indices.ndim <= batch_dims or (

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 _ARRAYS = 8
-"""How many arrays of the size of the weights interpolation() has in memory at once."""
+"""Number of arrays, each as large as the weights, that interpolation() has in memory at once."""
 
 
 def interpolation(size: int, length: int, scale: float, rule: Mapping[str, Any]) -> np.ndarray:

@@ -18,7 +18,7 @@ from gossamer.model.opset.state import InferenceState
 
 _MOST_PARAMETERS = 1024
 """Elements of the largest known value that is given to ONNX's shape inference. Values that decide
-shapes are smaller: shapes, axes and repeats."""
+shapes, such as axes and repeats, have fewer."""
 
 
 NODES = "nodes"

@@ -43,7 +43,7 @@ _LONG = (TensorProto.INT64, TensorProto.UINT64, TensorProto.DOUBLE)
 _MOST_RANK = 32
 _MOST_PARAMETERS = 1024
 """Elements of the largest constant that is given to ONNX's shape inference. Constants that decide
-shapes are smaller: shapes, axes and repeats."""
+shapes, such as axes and repeats, have fewer."""
 
 
 def as_float32(array: np.ndarray) -> np.ndarray:

@@ -68,7 +68,8 @@ def _slice_shape(state: InferenceState, node: Node) -> None:
         axis = state.axis(node, axis, len(shape))
         indices = range(*slice(start, end, step).indices(shape[axis]))
         if len(indices) < 2:
-            # with one element no step is taken, and a step may be too large for a device's integers
+            # one element needs no step, and the file's step may be too large for a device's
+            # integers
             indices = range(indices.start, indices.start + 1) if indices else range(0)
         result[axis] = len(indices)
         if indices != range(shape[axis]):

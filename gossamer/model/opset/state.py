@@ -33,7 +33,7 @@ class InferenceState:
     known: arrays of the values that do not depend on the data, by name.
     shapes, dtypes: shape and dtype of every value so far, by name.
     aliases: the value for which another name stands, by this other name.
-    most_bytes: the most bytes of a value, and of all constants that nodes make.
+    most_bytes: the most bytes of a value, and of all constants together that nodes make.
     """
 
     def __init__(self, graph: Graph, batch: int, other_batch: InferenceState | None = None) -> None:
@@ -95,7 +95,7 @@ class InferenceState:
 
     def check_size(self, node: Node, shape: Sequence[int], dtype: str) -> int:
         """Returns the bytes of a value. Raises ModelError for more bytes than gossamer.io.limits
-        allows, which only a wrong or malicious file asks for."""
+        allows: a file that asks for so many is probably wrong or malicious."""
         if min(shape, default=0) < 0:
             raise self.error(node, f"makes a value of shape {list(shape)}; expected sizes of 0 or "
                                    "more")

@@ -147,7 +147,7 @@ def _fold(graph: Graph, names: set[str], layer: Node, norm: Node) -> None:
 
 def expand_batch_norms(graph: Graph, shapes: ShapesByBatch) -> None:
     """Turns batch norms that were not folded into (x - mean) * scale + shift, in this order, where
-    shape inference has checked their channels; resolve() does the same with the other ones."""
+    shape inference has checked their channels; resolve() does the same with all others."""
     names = names_of(graph)
     for node in graph.nodes:
         if node.op != "batch_norm" or not shapes.shapes(node.outputs[0]):

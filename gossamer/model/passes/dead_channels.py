@@ -17,8 +17,8 @@ from gossamer.model.graph import Graph, Node, add_constant, names_of
 from gossamer.model.passes.batch_norm import feeds_sign, output_rows, readers
 
 _MULTIPLE = 8
-"""The number of channels that kernels read at a time. A layer whose number of channels is a
-multiple of it keeps a multiple of it."""
+"""The number of channels that kernels read at a time. A layer with a multiple of this number of
+channels keeps such a multiple."""
 
 
 @dataclass(frozen=True)

@@ -50,8 +50,8 @@ def optimise(graph: Graph) -> Graph:
     expand_batch_norms(graph, shapes)
     fuse_chains(graph, shapes)
     drop_straight_through(graph, shapes)
-    # a node whose result is not read any more is still a reader, and would prevent the fusion of
-    # another reader into an epilogue
+    # nodes whose results are not read any more would count as readers, and prevent fusions into
+    # epilogues
     drop_dead(graph)
     move_scales_into_weights(graph)
     fuse_epilogues(graph, shapes)

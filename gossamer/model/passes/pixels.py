@@ -48,8 +48,8 @@ def _is_pixel(name: str, shapes: ShapesByBatch) -> bool:
 def _layers_between(graph: Graph, shapes: ShapesByBatch, node: Node, producers: dict[str, Node],
                     users: dict[str, list[Node]]) -> list[Node]:
     """Returns the layers, in order, from an image to a reshape that turns a matrix into images of
-    one pixel. The list is empty where other nodes read a result of the layers, or where a layer is
-    none that keep_pixels() can change."""
+    one pixel. The list is empty where other nodes read a result of the layers, or where
+    keep_pixels() cannot change a layer."""
     layers: list[Node] = []
     rows = [shape[:2] for shape in shapes.shapes(node.outputs[0])]
     name = node.inputs[0]
@@ -92,8 +92,8 @@ def _may_be_convolution(graph: Graph, layer: Node) -> bool:
 
 
 def _pixel_before(name: str, shapes: ShapesByBatch, producers: dict[str, Node]) -> str:
-    """Returns the image of one pixel that reshapes turn into the value `name`; where no reshapes
-    make it, `name`."""
+    """Returns the image of one pixel from which reshapes make the value `name`; `name` itself where
+    no reshape makes it."""
     while not _is_pixel(name, shapes) and producers[name].op in _RESHAPES:
         name = producers[name].inputs[0]
     return name

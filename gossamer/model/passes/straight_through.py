@@ -18,7 +18,7 @@ from gossamer.model.opset.expression_facts import expression_facts
 
 def drop_straight_through(graph: Graph, shapes: ShapesByBatch) -> None:
     """Replaces (q - x) + x, x + (q - x), x - (x - q), (q + x) - x and q + (x - x) in expressions by
-    q, where q has few possible values and x more than one."""
+    q, where q has few possible values and x has more than one."""
     for node in graph.nodes:
         if node.op != "elementwise" or shapes.dtype(node.outputs[0]) != "float32":
             continue

@@ -35,7 +35,8 @@ class Reader:
     suffixes: ends of the names of such files, in small letters.
     read: function that takes the path of the file and the paths of the further files, in their
     order, and returns the graph. It imports the reader's module, so that a kind of file that is
-    never read costs nothing. Raises InputError, ModelError and UnsupportedError that name the file.
+    never read costs nothing. It raises InputError, ModelError and UnsupportedError, which name the
+    file.
     further: the other files that a model consists of.
     read_onnx: function that takes the path and returns the file's content as an ONNX model with all
     its weights, so that a program can change weights and write all else unchanged; None for kinds
@@ -60,8 +61,8 @@ class Reader:
 
     def files(self, path: Path, further: Sequence[Path]) -> list[Path]:
         """Returns all files of a model. Further files that are not given are looked for beside the
-        first. Raises InputError for too many files, or for an absent further file; the reader
-        itself raises it where the first file is absent."""
+        first. Raises InputError for too many files, or for an absent further file; where the first
+        file is absent, the reader raises the error."""
         if len(further) > len(self.further):
             count = 1 + len(self.further)
             raise InputError(f"{path}: {1 + len(further)} files are given, expected {count} for "

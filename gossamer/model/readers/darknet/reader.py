@@ -100,8 +100,9 @@ def _preprocessing(network: DarknetNetwork) -> Preprocessing | None:
 
 
 def _letterboxes(network: DarknetNetwork, sections: list[Section]) -> bool:
-    """Returns whether photos keep their proportions. The option letter_box of [net] decides this;
-    without it, photos keep them unless the files show that they come from AlexeyAB's fork."""
+    """Returns whether photos keep their proportions. The option letter_box of [net] decides this.
+    Without the option, photos keep their proportions unless the files show that the network is of
+    AlexeyAB's fork."""
     if "letter_box" in sections[0].options:
         return sections[0].flag("letter_box")
     return network.weights.revision == 0 and not any(

@@ -12,7 +12,7 @@ from gossamer.model.readers.darknet.network import DarknetNetwork, Layer
 
 
 def route(network: DarknetNetwork, section: Section) -> Layer:
-    """Appends the concatenation of layers, or of one group of the channels of each of them."""
+    """Appends the concatenation of layers, or of one group of channels of each layer."""
     indices = section.integers("layers")
     if not indices:
         raise section.error("lacks layers=..., the layers that it joins")

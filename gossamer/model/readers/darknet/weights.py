@@ -76,8 +76,8 @@ class WeightsFile:
         return self._numbers[start:self._taken].reshape(shape)
 
     def finish(self, cfg: Path, notices: Sequence[str]) -> None:
-        """Raises ModelError unless exactly the numbers of the file were taken. notices: warnings
-        about the .cfg file, which may name the cause."""
+        """Raises ModelError unless the layers took all numbers of the file and no more. notices:
+        warnings about the .cfg file, which may name the cause."""
         if self._taken == self._numbers.size:
             return
         if self._short is not None:

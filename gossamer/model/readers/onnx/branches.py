@@ -37,8 +37,8 @@ def known_branch(
 
 
 def guard(node: Node, condition: str, truth: bool, of: str) -> None:
-    """Adds a check to an identity after a branch, which fails at shapes for which the condition has
-    the other value. of: the If, as messages name it."""
+    """Turns an identity after a branch into a check, which fails at shapes for which the condition
+    has the other value. of: the If, as messages name it."""
     node.op, node.source = "branch", of
     node.inputs.append(condition)
     node.attributes["taken"] = truth

@@ -85,8 +85,8 @@ class FileTypes:
         return {name: inferred[name] for name in node.output if name in inferred}
 
     def tensor(self, name: str, array: np.ndarray) -> onnx.TensorProto:
-        """Returns a tensor for the value `name` in the file's type: the file's initializer where it
-        has one, else a tensor that holds `array`."""
+        """Returns a tensor for the value `name` in the file's type: the initializer of this name
+        where the file has it, else a tensor that holds `array`."""
         if name in self.initializers:
             return self.initializers[name]
         kind = self.elem_type(name)

@@ -66,8 +66,8 @@ def sliced_sums(node: OnnxNode, x: str, parts: Sequence[tuple[int, int]], axis: 
 
 
 def total(c: Composer, sums: Sequence[str]) -> int:
-    """Returns the number of a value: the sum of integers in float32. The sum is rounded only once,
-    where it is larger than the integers that float32 holds."""
+    """Adds the sum of the values `sums` to the expression `c`, and returns its number in `c`. Where
+    the sum of integers is larger than float32 holds exactly, it is rounded only once."""
     values = [c.operand(name) for name in sums]
     if len(values) <= 2:
         return values[0] if len(values) == 1 else c.apply("add", *values)

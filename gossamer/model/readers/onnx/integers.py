@@ -82,9 +82,9 @@ class Sums:
 class Integers:
     """The quantised values of a file while it is read.
 
-    centred: the float value that stands for a value of integers, by the name of the latter.
-    scaled: the integers and the scale of which a float value is made, by its name.
-    sums: the sums of integers and the scale of which a float value is made, by its name.
+    centred: for each value of integers, by its name, the float value that stands for it.
+    scaled: for each float value that is integers times a scale, by its name, integers and scale.
+    sums: for each float value that is sums of integers times a scale, by its name, these sums.
     probe: the shapes and dtypes of values.
     """
 
@@ -95,7 +95,7 @@ class Integers:
         self.probe = probe
 
     def forget(self, names: Iterable[str]) -> None:
-        """Drops all that is known of values, whose nodes gossamer does not compute after all."""
+        """Drops all that is known of values whose node gossamer does not compute after all."""
         for name in names:
             self.centred.pop(name, None)
             self.scaled.pop(name, None)
@@ -179,8 +179,8 @@ def quantisation(node: OnnxNode, integers: Integers, indices: tuple[int, int], v
 
 
 def constant(node: OnnxNode, c: Composer, array: np.ndarray, role: str) -> int:
-    """Returns the number of a constant in an expression: a step where the constant has one element,
-    else an operand."""
+    """Adds a constant to the expression `c`, as a step where the constant has one element, else as
+    an operand. Returns its number in `c`."""
     if array.size == 1:
         return c.constant(float(array.reshape(-1)[0]))
     return c.operand(node.add_constant(array.astype(np.float32), role))
@@ -218,7 +218,8 @@ def centre(node: OnnxNode, integers: Integers, index: int, zero_point: np.ndarra
 
 def _plus(node: OnnxNode, integers: Integers, c: Composer, value: int,
           zero_point: np.ndarray | str, role: str, function: str) -> int:
-    """Returns the number of a value plus or minus a zero point. function: "add" or "sub"."""
+    """Adds a value plus or minus a zero point to the expression `c`, and returns the result's
+    number in `c`. function: "add" or "sub"."""
     if isinstance(zero_point, str):
         known = integers.centred.get(zero_point)
         name = known.name if known is not None else node.emit(

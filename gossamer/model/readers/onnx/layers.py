@@ -212,9 +212,8 @@ def _log_sum_exp(node: OnnxNode) -> None:
 
 def _gemm(node: OnnxNode) -> None:
     """Converts Gemm. alpha is multiplied into b where b is constant, else it goes into the
-    epilogue.
-    beta is multiplied into c where c is constant. Another node adds c, with its factor beta, unless
-    c is a constant of one value a column."""
+    epilogue. beta is multiplied into c where c is constant. Another node adds c, with its factor
+    beta, unless c is a constant of one value a column."""
     alpha, beta = node.attribute("alpha", 1.0), node.attribute("beta", 1.0)
     trans_a, trans_b = bool(node.attribute("transA", 0)), bool(node.attribute("transB", 0))
     inputs = [node.required(0), node.required(1)]

@@ -1,6 +1,5 @@
 """Converters of operators on quantised values that ONNX Runtime adds to ONNX (domain
-com.microsoft).
-The quantiser of ONNX Runtime writes networks with these operators."""
+com.microsoft). The quantiser of ONNX Runtime writes networks with these operators."""
 
 from __future__ import annotations
 

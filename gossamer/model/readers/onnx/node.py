@@ -139,7 +139,8 @@ class OnnxNode:
         return value
 
     def finish(self) -> None:
-        """Raises UnsupportedError where the node has an attribute that nothing asked for."""
+        """Raises UnsupportedError where the node has an attribute that the converter did not ask
+        for."""
         for name in self._attributes:
             if name not in self._asked:
                 raise self.unsupported(f"attribute {quoted(name)} of opset {self.opset} is not "

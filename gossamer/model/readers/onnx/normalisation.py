@@ -15,9 +15,9 @@ Converter = Callable[[OnnxNode], None]
 
 
 def _standardised(node: OnnxNode, x: str, axes: int | str, composer: Composer) -> int:
-    """Emits the mean and the variance of x along axes, and returns the number of (x - mean) /
-    sqrt(variance + epsilon) in `composer`. axes: an int stands for the axis and all axes after
-    it."""
+    """Emits the mean and the variance of x along axes, adds (x - mean) / sqrt(variance + epsilon)
+    to the expression `composer`, and returns the result's number in `composer`. axes: an int stands
+    for the axis and all axes after it."""
     mean = node.emit("reduce", [x], "mean", kind="mean", axes=axes, keepdims=True)
     centred = node.emit("elementwise", [x, mean], "centred", expression=apply("sub"))
     of_squares = Composer()

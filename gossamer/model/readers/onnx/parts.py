@@ -34,8 +34,8 @@ pictures."""
 class Parts:
     """Nodes of a file that are left to ONNX Runtime.
 
-    Connected nodes form one part. A value whose shape the data decide stays within one part, with
-    all its readers; so does a float64 value where `keeps_float64` is set.
+    Connected nodes form one part where possible. A value whose shape the data decide stays within
+    one part, with all its readers; so does a float64 value where `keeps_float64` is set.
     """
 
     def __init__(self, graph: Graph, types: FileTypes, keeps_float64: bool = False) -> None:
@@ -146,8 +146,8 @@ class Parts:
         return self._clusters.add(reads(node), filter(None, node.output))
 
     def finish(self, inputs: Sequence[ValueInfo]) -> None:
-        """Adds the nodes that were left to the graph, as few parts. Nodes that depend on values
-        which cannot leave their part become the graph's tail.
+        """Adds to the graph, as few parts, the nodes that are left to ONNX Runtime. Nodes that
+        depend on values which cannot leave their part become the graph's tail.
 
         inputs: all inputs of the network. Raises UnsupportedError for a node in the tail that ONNX
         Runtime does not know.
@@ -171,8 +171,10 @@ class Parts:
             self._graph.tail = self._tail(sorted(in_tail), inputs)
 
     def _steps_of_tail(self) -> set[int]:
-        """Returns the steps that make a value which would have to leave its part and cannot, and
-        all steps that depend on such a value."""
+        """Returns the steps that become the tail. A step is in the tail where it makes a value that
+        has readers outside of its part and cannot leave it, where it depends on a step of the tail
+        or on an input that is no tensor of numbers, and where it makes a value that a step of the
+        tail reads and that cannot leave its part."""
         outputs = {info.name for info in self._graph.outputs}
         readers: dict[str, list[int]] = {}
         for step, node in enumerate(self._nodes):

@@ -191,7 +191,8 @@ def _for_each(scale: np.ndarray, channels: int) -> np.ndarray:
 
 
 def _scaled_sums(node: OnnxNode, c: Composer, sums: Sums) -> int:
-    """Returns the number of sums of integers times their scale, plus their bias, in `c`."""
+    """Adds sums of integers times their scale, plus their bias, to the expression `c`, and returns
+    the result's number in `c`."""
     value = c.apply("mul", total(c, sums.names), constant(node, c, sums.scale, "scale"))
     return value if sums.bias is None else c.apply(
         "add", value, constant(node, c, sums.bias, "bias"))
@@ -277,7 +278,7 @@ def _check_rows(node: OnnxNode, scale: np.ndarray, zero: np.ndarray, rows: int) 
 
 
 def bias_of_integers(node: OnnxNode, c: Composer, index: int, channels: int, rank: int) -> int:
-    """Returns the number of a bias of integers in `c`."""
+    """Adds a bias of integers to the expression `c`, and returns its number in `c`."""
     bias = node.constant(index, "the bias")
     if bias.size != channels:
         raise node.error(f"bias {quoted(node.input(index))} has shape {list(bias.shape)}, expected "

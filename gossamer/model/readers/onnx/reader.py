@@ -82,9 +82,9 @@ def load_onnx(model: str | Path | bytes | onnx.ModelProto,
     other outputs need are not read.
     narrows: whether float64 becomes float32, as it always does without ONNX Runtime. Otherwise
     float64 values stay in parts that ONNX Runtime computes.
-    Raises InputError when the file is absent or has no such output; ModelError when it is
-    truncated, is not ONNX or is malformed; UnsupportedError for ops, attributes or opsets that
-    gossamer does not compute.
+    Raises InputError when the file is absent or lacks an output of `outputs`; ModelError when the
+    file is truncated, is not ONNX or is malformed; UnsupportedError for ops, attributes or opsets
+    that gossamer does not compute.
     """
     if isinstance(model, str | Path):
         path = Path(model)
@@ -109,8 +109,8 @@ def load_onnx(model: str | Path | bytes | onnx.ModelProto,
 
 
 def _opset(model: onnx.ModelProto, file: str) -> int:
-    """Returns the opset of ONNX's own operators. Raises ModelError where the file names none, and
-    UnsupportedError where the installed onnx does not know it."""
+    """Returns the opset of ONNX's own operators. Raises ModelError where the file names no opset,
+    and UnsupportedError where the installed onnx does not know the opset."""
     versions = {entry.domain: entry.version for entry in model.opset_import}
     opset = versions.get("", versions.get("ai.onnx", NEWEST_OPSET if versions else 0))
     if opset < 1:
@@ -153,7 +153,8 @@ def _parsed(data: bytes, file: str) -> onnx.ModelProto:
 
 
 def _checked(model: onnx.ModelProto, file: str) -> onnx.ModelProto:
-    """Returns the model. Raises ModelError where it holds no network or a name is no text."""
+    """Returns the model. Raises ModelError where the model holds no network, or a name is no
+    text."""
     if not model.ir_version or not model.graph.output:
         raise ModelError(f"{file}: holds no network; {_EXPECTED}")
     if (damaged := next(_damaged_texts(model.graph), None)) is not None:
@@ -304,7 +305,7 @@ def _load_nodes(model: onnx.ModelProto, graph: Graph, inputs: Sequence[ValueInfo
                 opset: int, keeps: bool) -> None:
     """Converts the file's nodes in order. A node that gossamer does not compute is left to ONNX
     Runtime, where this is installed and knows the operator's domain. Raises UnsupportedError that
-    names the first nodes which neither of both computes.
+    names the first nodes which can neither be computed nor left.
 
     inputs: all inputs of the network.
     keeps: whether float64 is left to ONNX Runtime, too.
