@@ -139,8 +139,11 @@ def expected_models() -> str:
 
 def _with_weights(name: str, reader: registry.Reader | None, files: list[Path],
                   weights: Path) -> list[Path]:
-    """Return the further files of a model whose weights are in the file `weights`. Raise InputError
-    where the model takes no file of weights, or where further files are given already."""
+    """Return the further files of a model whose weights are in the file `weights`.
+
+    Raise InputError where the model takes no file of weights, or where further files are given
+    already.
+    """
     takes_weights = reader is not None and [file.content for file in reader.further] == ["weights"]
     if files or not takes_weights:
         kind = f"is {reader.kind}, which" if reader is not None and not takes_weights else "it"

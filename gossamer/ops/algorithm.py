@@ -97,14 +97,19 @@ class Problem(HashedOnce, abc.ABC):
 
     @property
     def exact_precision(self) -> str:
-        """The least precise of PRECISIONS with the same results as float32, for all values that the
-        facts allow."""
+        """The least precise of PRECISIONS whose results equal those of float32.
+
+        They are equal for all values that the facts allow.
+        """
         return "fp32"
 
     @property
     def sums_integers(self) -> bool:
-        """True where the op sums products of integers. Such sums are exact in float32, unless an
-        algorithm transforms the integers first, as Winograd's does."""
+        """True where the op sums products of integers.
+
+        Such sums are exact in float32, unless an algorithm transforms the integers first, as
+        Winograd's does.
+        """
         return False
 
     @property
