@@ -46,8 +46,8 @@ def connect(address: str | None = None) -> Any:
     Parameters
     ----------
     address : str, optional
-        "HOST:PORT" of a cluster, "auto" for the one that this machine belongs to, or "local" for a
-        new one on this machine; by default the cluster that Ray itself chooses.
+        "HOST:PORT" of a cluster, "auto" for the cluster of this machine, or "local" for a new
+        cluster on this machine; by default the cluster that Ray itself chooses.
 
     Returns
     -------
@@ -94,7 +94,7 @@ class Workers:
 
     @staticmethod
     def of(resources: Mapping[str, float], device: str, count: int | None) -> Workers:
-        """Return the workers of a cluster: one for each GPU, or one for each processor but one.
+        """Return the workers of a cluster: one for each GPU, or for each processor except one.
 
         Parameters
         ----------
@@ -382,7 +382,7 @@ def map_batches(dataset: Any, model: Any, *, batch: int = 64, device: str | None
         the best device of this machine.
     workers : int, optional
         The most workers; by default one for each GPU of the cluster, or one for each processor
-        except a single processor that Ray needs.
+        except one processor, which Ray needs.
     effort : str, optional
         How much is measured before a plan is chosen, once for each kind of device.
 

@@ -29,7 +29,7 @@ class CopyingGraph(abc.ABC):
 
 
 class GraphThenCopies(CopyingGraph):
-    """A graph, after each replay of which the device queues the copies one by one.
+    """A graph with copies, which the device queues one by one after each replay of the graph.
 
     graph: the recorded work.
     copies: pairs of a buffer that the work writes and the number of bytes to copy.

@@ -49,7 +49,7 @@ _LEAST_SHARE = 0.1
 off. A rule of thumb."""
 
 _REFUSED = (cl.Error, OverflowError, TypeError, LaunchError)
-"""Errors of commands and arguments."""
+"""Errors that PyOpenCL or a driver raises for a command or its arguments."""
 
 
 class OpenCLDevice(Device):

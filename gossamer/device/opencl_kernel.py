@@ -81,7 +81,7 @@ class LaunchWithoutEvent:
                  local_size: Sequence[int]) -> None:
         assert ENQUEUE is not None
         self._enqueue = ENQUEUE
-        # keeps the kernel object alive, of which the arguments hold only a pointer
+        # keeps the kernel object alive: the arguments below hold only its pointer
         self._kernel = kernel
         sizes = ctypes.c_size_t * len(global_size)
         self._arguments = (ctypes.c_void_p(kernel.int_ptr), ctypes.c_uint(len(global_size)), None,

@@ -235,9 +235,9 @@ class OptionalCapabilities(PageLockedMemory, OtherLibraries, abc.ABC):
         repeats : int
             How often one replay executes the work, one execution after another.
         as_in_plan : bool, default False
-            Whether an execution may begin before the execution before it has ended, where its
-            kernel allows this, as a step in a plan begins before the step before it has ended;
-            else each execution waits for the end of the execution before it.
+            Whether kernels that may begin early do so: before the previous execution has ended, as
+            in a plan before the previous step has ended. By default each execution waits for the
+            end of the previous execution.
 
         Returns
         -------

@@ -34,7 +34,7 @@ class DeviceArray(Protocol):
 class OtherLibraries(abc.ABC):
     """The capabilities of devices in whose memory other libraries work.
 
-    A device without them inherits methods that raise a DeviceError.
+    A device without these capabilities inherits methods that raise a DeviceError.
     """
 
     @property
@@ -169,8 +169,8 @@ class OtherLibraries(abc.ABC):
         DeviceError
             The device takes no arrays of other libraries.
         InputError
-            The array lies elsewhere, is not contiguous, or has another dtype; the message says
-            what to do.
+            The array lies on another device, is not contiguous, or has another dtype; the message
+            says what to do.
         """
         raise self._without_arrays()
 

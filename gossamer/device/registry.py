@@ -205,7 +205,7 @@ def _all_of(api: str) -> list[Device]:
 
 
 def find_or_best(name: str) -> Device:
-    """Return a device, or the best one with a warning where that device cannot be used.
+    """Return a device; where it cannot be used, warn and return the best device instead.
 
     Parameters
     ----------

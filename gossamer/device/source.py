@@ -75,7 +75,7 @@ class KernelSource(HashedOnce):
 
     @property
     def begins_early(self) -> bool:
-        """Whether CUDA may begin the kernel before the previous kernel in the stream ended.
+        """Whether CUDA may begin the kernel before the previous kernel in the stream has ended.
 
         True where the kernel's file includes ptx/griddepcontrol.h, by which the kernel itself waits
         for the end of the previous kernel. Devices begin such kernels early from sm_90 on.

@@ -40,6 +40,7 @@ class Preprocessing:
     resize: length that the short side is scaled to before the centre is cropped to `size`; None
     scales directly to `size`.
     channels: "rgb", "bgr" or "grey".
+    scale: factor of the photo's values.
     mean, std: one number, or one a channel in the order of `channels`.
     rounding: "signed8" rounds down to multiples of 1/128 in [-1, 127/128]; "sign" gives 1 for 0 and
     positive numbers, and -1 for negative ones; "none" leaves the numbers as they are.
@@ -236,7 +237,7 @@ def _read(source: Path | io.BytesIO, name: str) -> Image.Image:
 def _opened(source: Path | io.BytesIO, name: str) -> Image.Image:
     from PIL import Image, ImageOps
 
-    # without a list Pillow takes any format that it knows, some of which it hands to other programs
+    # without a list Pillow takes any format that it knows, and runs other programs for some formats
     with Image.open(source, formats=FORMATS) as file:
         width, height = file.size
         if width * height > MOST_PIXELS:

@@ -25,7 +25,7 @@ _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
 def set_limit() -> int | None:
     """Returns the number of bytes in GOSSAMER_MAX_BYTES, such as 8G; None where it is not set.
-    Raises InputError where it is no number of bytes."""
+    Raises InputError where the variable states no number of bytes."""
     text = os.environ.get(VARIABLE, "").strip()
     return bytes_of(text, VARIABLE) if text else None
 
@@ -41,7 +41,7 @@ def bytes_of(text: str, name: str) -> int:
 
 
 def most_unpacked(packed: int) -> int:
-    """Returns the most bytes that a packed file may unpack to. packed: its size in bytes."""
+    """Returns the most bytes that a packed file may unpack to. packed: size of the file."""
     return set_limit() or max(LEAST, MOST_RATIO * packed)
 
 

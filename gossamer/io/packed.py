@@ -25,7 +25,7 @@ def opened(path: Path, damaged: type[GossamerError] = InputError) -> Iterator[IO
     """Opens a file for reading, and unpacks it where it begins with the bytes of gzip.
 
     damaged: class of the error for a file that is cut short or damaged. Raises InputError for a
-    file that cannot be read, and for one that unpacks to more than gossamer.io.limits allows.
+    file that cannot be read, or that unpacks to more bytes than gossamer.io.limits allows.
     """
     try:
         with path.open("rb") as file:
@@ -57,8 +57,8 @@ def unpacked(data: bytes, what: str, damaged: type[GossamerError] = InputError) 
 
 
 def whole(path: Path) -> bytes:
-    """Returns the bytes of a file as they are. Raises InputError for one that cannot be read, and
-    for a pipe or a device, which may never end."""
+    """Returns the bytes of a file as they are. Raises InputError for a file that cannot be read,
+    and for a pipe or a device, which may never end."""
     try:
         if path.exists() and not path.is_file():
             raise InputError(f"cannot read {path}: is no regular file")

@@ -22,9 +22,9 @@ from gossamer.io.process_pool import NoProcessError, ProcessPool
 from gossamer.io.shared_blocks import SharedBlocks
 
 _PROCESSORS, _FILES = 8, 2000
-"""The least numbers of processors and of files with which other processes read, not threads.
-On the host of an H200 one thread reads 212 pictures a second and 16 threads read 1,200, since they
-wait for Python's lock. Processes take a second to start."""
+"""The least numbers of processors and of files with which other processes read instead of threads.
+On the host of an H200 one thread reads 212 pictures a second. There 16 threads read 1,200, since
+they wait for Python's lock. Processes take a second to start."""
 _GROUP = 16
 """The most files of a group, for which a process answers at once. Sending a group and taking its
 answer takes this process about as long as reading a small picture."""
@@ -33,7 +33,7 @@ _MOST_PROCESSES = 64
 """The most processes that read. Each takes three file descriptors of this process, and each block
 of shared memory takes one."""
 _AHEAD_BYTES = 2**29
-"""The most bytes of pictures that are read ahead; one picture for each process always is."""
+"""The most bytes of pictures that are read ahead, except one picture for each process."""
 
 Form = tuple[tuple[int, ...], np.dtype]
 """Shape and dtype of a picture."""

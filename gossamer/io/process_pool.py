@@ -1,4 +1,4 @@
-"""Functions that other Python processes call for this one."""
+"""A pool of other Python processes, which call functions for this process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gossamer.io.pool_process import NoProcessError
 __all__ = ["NoProcessError", "ProcessEndedError", "ProcessPool", "command", "environment"]
 
 MOST_DEATHS = 3
-"""How many ended processes each thread of a pool replaces; after one more the thread ends."""
+"""How often each thread of a pool replaces a process that has ended, before the thread gives up."""
 START_SECONDS = 30.0
 """Seconds after which a process that has not started is ended."""
 _PIPE_BYTES = 2**20
@@ -79,7 +79,8 @@ class ProcessPool:
     kind: words for one process, such as "process that builds candidates".
     initializer: function that each process calls first.
     variables: variables that are added to the environment of the processes.
-    descriptors: file descriptors of this process that the others inherit, under the same numbers.
+    descriptors: file descriptors of this process that all processes of the pool inherit, under the
+    same numbers.
     """
 
     def __init__(self, count: int, kind: str, initializer: Callable[[], object] = int, *,
@@ -261,8 +262,8 @@ class _Process:
             impatient.cancel()
 
     def ask(self, task: _Task) -> Any:
-        """Returns what the process returns for a task. Raises what its function raises, and
-        ProcessEndedError where the process ends."""
+        """Returns the result of a task's function, called in the process. Raises the exception of
+        the function, and ProcessEndedError where the process ends."""
         try:
             kind, value = self._answer((task.message, task.on_demand is not None))
             while kind == "demands":
@@ -305,7 +306,7 @@ class _Process:
                 os.killpg(self._process.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """Ends the process and frees what belongs to it."""
+        """Ends the process, and closes its pipes and its file of errors."""
         self.end()
         self._process.wait()
         for stream in (self._errors, self._process.stdin, self._process.stdout):

@@ -9,8 +9,8 @@ from gossamer.errors import InputError
 
 
 def bound(host: str, port: int) -> socket.socket:
-    """Returns a socket that listens at an address; port 0 takes a free one. Raises InputError where
-    no socket can listen there."""
+    """Returns a socket that is bound to an address; port 0 means any free port. Raises InputError
+    where no socket can be bound to the address."""
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM,
                                                          flags=socket.AI_PASSIVE)[0]

@@ -39,7 +39,7 @@ _SMALL_BYTES = 2**15
 _FEW_NUMBERS = 2**12
 """Numbers up to which the event loop itself writes outputs as JSON; a thread writes more."""
 _BODIES_AT_ONCE = 16
-"""How many bodies of the largest size may be in memory at once; more smaller ones may."""
+"""How many bodies of the largest size may be in memory at once; all bodies share this room."""
 
 
 class _Refusal(Exception):
@@ -214,8 +214,8 @@ def _error_response(name: str, error: Exception) -> Response:
 
 
 def _forget_frames(error: BaseException | None) -> None:
-    """Drops the frames that an error has passed. They hold the request's body, and the future that
-    holds the error. In this cycle, only the next garbage collection would free them."""
+    """Drops the frames that an error has passed. They hold the request's body and the future that
+    holds the error, a cycle that only the next garbage collection would free."""
     while error is not None:
         error.__traceback__ = None
         error = error.__context__

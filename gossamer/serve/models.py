@@ -50,7 +50,7 @@ class BatchOptions:
 class ServedModel:
     """One network behind its name.
 
-    files: the network's files; where they have changed, it can be read again.
+    files: the network's files; where they have changed, the network can be read again.
     load: function that reads the network.
     plan, batcher: the plan and the batcher that compute the network now.
     """

@@ -43,9 +43,9 @@ def optimize(module: Any, example_inputs: Any = None, device: str | Device | Non
         Formats of inputs that the optimised module takes in another format than the module, such as
         bytes in NHWC. `example_inputs` are then in these formats.
     tolerance : float, optional
-        The largest normalised error that is accepted on the example. By default it is 1e-4, 1e-2
-        where the module or the precision is shorter than float32, and 2e-2 where the module is
-        quantised; but at least twice the error of torch against float64.
+        The largest normalised error that is accepted on the example. By default it is 1e-4; 1e-2
+        where the module or the precision is shorter than float32; 2e-2 where the module is
+        quantised; or, where this is larger, twice the error of torch against float64.
     follow : bool, default False
         Whether the fast module takes changed weights of the module, within 100 calls; by default
         such a change is an error. With True the module is kept alive.
@@ -84,7 +84,7 @@ def explain(module: Any, example_inputs: Any = None, device: str | Device | None
     module : torch.nn.Module or torch.export.ExportedProgram
         The module, as for `optimize`.
     example_inputs : torch.Tensor, tuple or dict, optional
-        Arguments of the module, as for `optimize`; their batch size is explained.
+        Arguments of the module, as for `optimize`; layers are explained at their batch size.
     device : str or Device, optional
         The device; by default the module's device.
 

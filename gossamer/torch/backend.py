@@ -31,11 +31,11 @@ _MOST_REPORTS = 64
 
 @dataclass
 class GraphReport:
-    """Which operators of a graph of torch.compile gossamer computes.
+    """A report on a graph of torch.compile: which of its operators gossamer computes.
 
     operators: number of operators in the graph.
     taken: number of operators that gossamer computes.
-    parts: number of modules that compute them.
+    parts: number of optimised modules that compute these operators.
     left: the operators that are left to torch.
     """
 

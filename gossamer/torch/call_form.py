@@ -86,7 +86,8 @@ class OutputForm:
     inputs: the tensors of the example.
     places: for each tensor of the result the index of the network's output; or -1 - i where the
     module returned its input number i unchanged.
-    examples: the distinct tensors of the result without inputs, the outputs of the network.
+    examples: the network's outputs for the example: the distinct tensors of the result that are no
+    inputs.
     count: number of the network's outputs.
     """
 

@@ -86,7 +86,7 @@ def set_weight(module: fx.GraphModule, name: str, value: Any) -> None:
 
 
 def bake_all(module: fx.GraphModule, values: Mapping[int, Any]) -> None:
-    """Makes arguments of a graph attributes of its module. values: by index of the argument."""
+    """Makes arguments of a graph attributes of its module. values: their values, by their index."""
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
     for index, value in values.items():
         bake(module, placeholders[index], value)

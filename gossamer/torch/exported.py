@@ -151,7 +151,8 @@ def exported(module: nn.Module, inputs: InputForm, outputs: OutputForm,
         except Exception as error:
             if not any(sizes_are_free):
                 raise
-            # ONNX may lack a form with any batch size, as for convolutions of one group an image
+            # ONNX has no form of some ops for a free batch size, as of grouped convolutions whose
+            # number of groups depends on it
             fixed = _cause(error)
             all_fixed = [False] * len(tensors)
             model, program = network(_export(wrapped, tensors, all_fixed), all_fixed)

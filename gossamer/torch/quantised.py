@@ -18,7 +18,7 @@ _FAKE_QUANTIZE = {"fake_quantize_per_tensor_affine": _TENSOR,
 """The names that gossamer gives to the first arguments of torch's functions; a dtype may follow."""
 _NAMES = {"input": "x", "scales": "scale", "zero_points": "zero_point", "quant_min": "low",
           "quant_max": "high"}
-"""The same names for keyword arguments that torch names differently."""
+"""Gossamer's names of the arguments that torch names differently, by torch's names."""
 _OPERATORS = "torch.ao.quantization.fx._decomposed"
 """The module of torch that defines quantize_per_tensor and its like."""
 

@@ -22,7 +22,7 @@ from gossamer.device.source import KernelSource
 @dataclass(frozen=True)
 class BuildOnlyMaker:
     """The facts of a CUDA device with which another process builds kernels for it. Calling the
-    object returns a BuildOnlyDevice with these facts. Its fields are attributes of Device, under
+    object returns a BuildOnlyDevice with these facts. The fields are attributes of Device, under
     the same names."""
 
     index: int
@@ -85,7 +85,7 @@ class BuildOnlyDevice(Device):
     def assemble(self, key: Sequence[str],
                  generate: Callable[[], Sequence[PtxProgram]]) -> list[BuiltKernel]:
         """Assembles the first program in this process, and at the same time each other program in a
-        new process. Where a key has several programs, they are long enough for that."""
+        new process. Only long programs share a key, so that a new process is worth its start."""
         seconds = 0.0
 
         def build() -> bytes:

@@ -174,9 +174,9 @@ def incoming(array: Any, device: CudaDevice, stream: Any = None, *,
 
 
 def like(array: Any, result: CudaArray) -> Any:
-    """Returns a result as an array of the library to which `array` belongs. It shares the result's
-    memory for torch, cupy and jax. For other libraries it is the CudaArray itself, which they can
-    read by DLPack."""
+    """Returns a result as an array of the library to which `array` belongs, over the same memory,
+    for torch, cupy and jax. For other libraries returns the CudaArray itself, which they can read
+    by DLPack."""
     package = library(array)
     if package == "torch":
         import torch

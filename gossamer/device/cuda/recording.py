@@ -27,8 +27,7 @@ class _Capture:
     side_streams: side streams of this graph alone, so that captured work does not mix with the work
     of other threads.
     used_objects: buffers and kernels that the graph is to keep alive.
-    begins_early: whether the graph has a kernel that may begin before the kernel before it has
-    ended.
+    begins_early: whether the graph has a kernel that may begin before the previous kernel ended.
     """
 
     stream: CudaStream
@@ -63,14 +62,14 @@ class Recorder:
         return None if self._capture is None else self._capture.side_streams
 
     def keep(self, *objects: Any) -> None:
-        """Makes the graph that the calling thread records, if it records one, keep objects
-        alive."""
+        """Makes the graph that the calling thread records keep objects alive. Does nothing where
+        the thread records no graph."""
         if self._capture is not None:
             self._capture.used_objects.extend(objects)
 
     def note_early_begin(self) -> None:
-        """Notes that the graph which the calling thread records, if it records one, has a kernel
-        that may begin early."""
+        """Notes that the graph that the calling thread records has a kernel that may begin early.
+        Does nothing where the thread records no graph."""
         if self._capture is not None:
             self._capture.begins_early = True
 
