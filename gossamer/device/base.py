@@ -336,8 +336,7 @@ class Device(OptionalCapabilities):
     def wait(self, waiting: Any, awaited: Any) -> None:
         """Make later work of one stream start after the present work of another.
 
-        By default the calling thread waits for that work. Nothing waits where both streams are the
-        same.
+        By default the calling thread waits for that work, unless both are the same stream.
 
         Parameters
         ----------
@@ -362,8 +361,7 @@ class Device(OptionalCapabilities):
     def time(self, work: Callable[[Any], None], stream: Any = None) -> float:
         """Return the time that the device spends on some work.
 
-        The time is measured by the device's own events, or by the clock where events would lengthen
-        it.
+        The device's own events measure the time, or the clock where events would lengthen it.
 
         Parameters
         ----------

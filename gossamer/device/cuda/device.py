@@ -78,8 +78,7 @@ class CudaDevice(Device):
         return self._current
 
     def checked(self, what: str, result: tuple[Any, ...]) -> Any:
-        """Returns the value of a driver call. Raises DeviceError where the call failed. what: the
-        work that the call is for, for the message."""
+        """Returns the value of a driver call. Raises DeviceError, with `what`, where it failed."""
         try:
             return check(result)
         except DriverError as error:
@@ -359,8 +358,7 @@ class CudaDevice(Device):
 
     def wait(self, waiting: Any, awaited: Any) -> None:
         if self.is_closed(awaited):
-            # work that was queued on a closed stream goes on, and can be waited for only together
-            # with all other work
+            # a closed stream's work goes on, and can be waited for only with all other work
             self.call("running kernels", driver.cuCtxSynchronize)
             return
         first, second = self.stream_handle(waiting), self.stream_handle(awaited)
@@ -395,8 +393,7 @@ class CudaDevice(Device):
     def capture(self, work: Callable[[Any], None], stream: Any = None,
                 repeats: int = 1) -> CudaGraph:
         """Returns work(stream) as a graph that keeps all used buffers and kernels alive. The work
-        is captured on a stream that only this thread uses. stream: where the graph replays if its
-        call names no stream."""
+        is captured on this thread's own stream. stream: where replays run that name no stream."""
         return self._recorder.graph(work, stream, repeats)
 
     def capture_copying(self, work: Callable[[Any], None],
