@@ -32,12 +32,12 @@ from gossamer.plan.store.tuning_cache import exported, take
 _CONNECT_S = 5.0
 """Seconds in which a cluster's address must answer."""
 _LEASE_S = 900.0
-"""Seconds after which a worker that measures is thought to be lost."""
+"""Seconds after which a worker that measures is taken to be lost, so that another one measures."""
 _POLL_S = 0.5
 """Seconds between two requests for the measurements of another worker."""
 
 Columns = dict[str, np.ndarray]
-"""The columns of a block, each with a row for each sample."""
+"""The columns of a block by name, each with one row a sample."""
 
 
 def connect(address: str | None = None) -> Any:
@@ -94,7 +94,7 @@ class Workers:
 
     @staticmethod
     def of(resources: Mapping[str, float], device: str, count: int | None) -> Workers:
-        """Return the workers of a cluster: one for each GPU, or one for each processor but one.
+        """Return the workers of a cluster: one for each GPU, or for each processor except one.
 
         Parameters
         ----------
@@ -190,7 +190,7 @@ class Shipped:
         measured : actor
             The actor of class `Measured`, which keeps the measurements of all kinds of devices.
         batch : int
-            The batch size that is measured.
+            The batch size for which candidates are measured.
 
         Returns
         -------
@@ -367,7 +367,7 @@ def map_batches(dataset: Any, model: Any, *, batch: int = 64, device: str | None
                 workers: int | None = None, effort: str | None = None) -> Any:
     """Compute a network on the rows of a data set.
 
-    Each worker is an actor with a GPU, or a share of the processors, and has the plan once. The
+    Each worker is an actor with a GPU or a share of the processors, and opens the plan once. The
     work of a worker that is lost is done again.
 
     Parameters
@@ -378,7 +378,7 @@ def map_batches(dataset: Any, model: Any, *, batch: int = 64, device: str | None
     model : Plan, Graph, str, Path or bytes
         The network, or a plan, which is sent to each worker.
     batch : int, default 64
-        How many rows are computed at once.
+        Number of rows that are computed at once.
     device : str, optional
         The device of each worker, such as "cuda" or "host"; by default the plan's device, or for
         another model the best device of this machine.
@@ -418,7 +418,7 @@ def map_pictures(dataset: Any, model: Any, prepare: Preprocessing, *, batch: int
     prepare : Preprocessing
         How pictures are prepared.
     batch : int, default 64
-        How many pictures are computed at once.
+        Number of pictures that are computed at once.
     device : str, optional
         The device of each worker, as for `map_batches`.
     workers : int, optional
@@ -476,7 +476,7 @@ def shared_out(work: Callable[..., Any], pieces: Sequence[Any], shared: Any,
 
 
 def processors(address: str | None) -> int:
-    """Return how many pieces of work a cluster does at once.
+    """Return the number of pieces of work that a cluster does at once.
 
     Parameters
     ----------

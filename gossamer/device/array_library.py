@@ -1,4 +1,4 @@
-"""Finds out to which library an array belongs, without importing any."""
+"""Finds out to which library an array belongs, without importing a library."""
 
 from __future__ import annotations
 

@@ -103,14 +103,14 @@ class Device(OptionalCapabilities):
     """A device that runs plans; `gossamer.device.registry.find` returns instances.
 
     A parameter `stream` takes None for the device's default stream. All arguments named `array`
-    must be C-contiguous. A copy of a device is the device itself, and pickling keeps its name.
-    What only some devices can do is declared in OptionalCapabilities.
+    must be C-contiguous. A copy of a device is the device itself, and pickling keeps its name only.
+    Capabilities that only some devices have are declared in OptionalCapabilities.
 
     Attributes
     ----------
     api : str
-        "host", "opencl" or "cuda"; it is part of names and of keys, and other code decides by the
-        capabilities instead.
+        "host", "opencl" or "cuda". It is part of names and of keys. Other code decides by the
+        device's capabilities, never by its api.
     index : int
         Number of the device among those of its api.
     description : str
@@ -120,9 +120,9 @@ class Device(OptionalCapabilities):
     limits : Limits
         The capabilities of the device.
     rates : PeakRates or None
-        What the device does at most in a microsecond; None until it was measured.
+        The peak rates of the device; None until they were measured.
     alignment : int
-        Bytes of which the offset of every view of a buffer must be a multiple.
+        The offset of every view of a buffer must be a multiple of this number of bytes.
     """
 
     api: ClassVar[str]
@@ -133,7 +133,7 @@ class Device(OptionalCapabilities):
     rates: PeakRates | None = None
     alignment: int = 256
     unusable: str = ""
-    """Why the device cannot be used in this process any more; empty where it can."""
+    """Why the device cannot be used in this process any more; empty while it can be used."""
     reopen: ClassVar[Callable[[str], Device] | None] = None
     """Function that opens a device by its name in another process; the registry sets it."""
 
@@ -144,12 +144,12 @@ class Device(OptionalCapabilities):
 
     @property
     def kind(self) -> tuple[str, str, int]:
-        """The key of a kind of device, for all devices of which the same measurements hold."""
+        """The key of a kind of device: measurements hold for all devices of the same kind."""
         return self.api, self.description, self.limits.compute_units
 
     @property
     def chip(self) -> str:
-        """Name of the chip, without what the description adds, such as the driver's name."""
+        """Name of the chip alone, without the driver's name that a description may contain."""
         return self.description
 
     def check_usable(self) -> None:
@@ -194,8 +194,8 @@ class Device(OptionalCapabilities):
         purpose : str
             Use of the memory, for the error's message.
         stream : Any
-            The only stream whose work uses the memory, which may be dropped before that work is
-            done. On CUDA such memory comes from a pool, which is faster.
+            The only stream whose work uses the memory. The buffer may then be dropped before that
+            work is done. On CUDA such memory comes from a pool, where allocations are faster.
 
         Returns
         -------
@@ -336,7 +336,7 @@ class Device(OptionalCapabilities):
     def wait(self, waiting: Any, awaited: Any) -> None:
         """Make later work of one stream start after the present work of another.
 
-        By default the caller waits for that work; nothing waits where both are one stream.
+        By default the calling thread waits for that work, unless both are the same stream.
 
         Parameters
         ----------
@@ -361,7 +361,7 @@ class Device(OptionalCapabilities):
     def time(self, work: Callable[[Any], None], stream: Any = None) -> float:
         """Return the time that the device spends on some work.
 
-        It is taken by the device's own events or, where these would lengthen it, by the clock.
+        The device's own events measure the time, or the clock where events would lengthen it.
 
         Parameters
         ----------

@@ -1,5 +1,5 @@
-"""The threads of BLAS, with which NumPy multiplies matrices on the host: their number, and a lower
-one while some work runs."""
+"""The number of threads of BLAS, with which NumPy multiplies matrices on the host, and limits on
+this number while some work runs."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from threadpoolctl import LibController, ThreadpoolController
 
 _lock = threading.Lock()
 _usual: list[tuple[LibController, int]] = []
-"""The libraries with their numbers of threads without limits; empty while there are no limits."""
+"""The libraries, each with its number of threads without limits; empty while there is no limit."""
 _OF_SCIPY = ("scipy.linalg._fblas", "scipy.special._ufuncs")
 """Modules that load SciPy's own BLAS."""
 _limits = 0
-"""How many limits are in force, each in a thread of its own or within another."""
+"""Number of limits that are in force, in different threads or one within another."""
 
 
 def threads() -> int:

@@ -57,7 +57,7 @@ def check_transfer(buffer: Buffer, array: np.ndarray) -> None:
 
 
 def check_copy(target: Buffer, source: Buffer, nbytes: int) -> None:
-    """Check that two buffers hold what is copied from one to the other.
+    """Check that two buffers are large enough for a copy from one to the other.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ def check_copy(target: Buffer, source: Buffer, nbytes: int) -> None:
     Raises
     ------
     ValueError
-        One of them is smaller.
+        One of the buffers is smaller than the copy.
     """
     least = min(target.nbytes, source.nbytes)
     if nbytes > least:

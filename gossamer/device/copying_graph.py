@@ -1,4 +1,4 @@
-"""Recorded work that ends with copies to memory that each replay may choose anew."""
+"""Recorded work that ends with copies, whose targets may be changed before each replay."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 class CopyingGraph(abc.ABC):
     """Recorded work that ends with copies whose targets are set before a replay.
 
-    addresses: the targets that were set last.
+    addresses: addresses of the targets that were set last, one for each copy.
     """
 
     addresses: tuple[int, ...] = ()
@@ -29,10 +29,10 @@ class CopyingGraph(abc.ABC):
 
 
 class GraphThenCopies(CopyingGraph):
-    """A graph, after which the device makes the copies one by one.
+    """A graph with copies, which the device queues one by one after each replay of the graph.
 
-    graph: the work.
-    copies: memory that the work writes, with the number of bytes to copy.
+    graph: the recorded work.
+    copies: pairs of a buffer that the work writes and the number of bytes to copy.
     """
 
     def __init__(self, device: Device, graph: Callable[..., None],

@@ -11,8 +11,8 @@ _ROOT = Path("/sys/fs/cgroup")
 
 
 def cpu_quota() -> float:
-    """Returns the processors that the control groups of this process may take together, such as
-    1.5; infinite where they have no limit, or none is known."""
+    """Returns the number of processors that the control groups of this process allow it, such as
+    1.5; infinite where no limit is set or known."""
     try:
         lines = _GROUPS.read_text().splitlines()
     except OSError:
@@ -29,7 +29,7 @@ def cpu_quota() -> float:
 
 def _folders(root: Path, path: str) -> Iterator[Path]:
     """Yields the folder of a group and the folders of the groups that it is part of."""
-    # in a container the group may lie above the folder that is seen there
+    # in a container the path may begin with "..": the group lies above the mounted folder
     names = [name for name in PurePosixPath(path).parts if name not in ("/", "..")]
     for count in range(len(names) + 1):
         yield root.joinpath(*names[:count])
@@ -45,8 +45,8 @@ def _version_2(folder: Path) -> float:
 
 
 def _version_1(folder: Path) -> float:
-    """Returns the limit of a group that has a file for the quota, -1 for none, and for the period.
-    """
+    """Returns the limit of a group with one file for the quota, -1 without a limit, and one for the
+    period."""
     try:
         quota, period = (int((folder / f"cpu.cfs_{name}_us").read_text())
                          for name in ("quota", "period"))

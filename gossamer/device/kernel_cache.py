@@ -29,7 +29,7 @@ _ABANDONED_SECONDS = 3600
 _warned: set[Path] = set()
 _unwritten: OrderedDict[str, bytes] = OrderedDict()
 _built: set[str] = set()
-"""Names of entries that were built for this process, until somebody asks of them."""
+"""Names of entries that were built for this process and not yet reported by `was_built`."""
 _unseen = _LOOK_EVERY
 """Bytes written since the last check of the folder's size; the first write triggers a check."""
 _lock = threading.Lock()
@@ -87,8 +87,8 @@ def cached(key: Sequence[str], build: Callable[[], bytes]) -> bytes:
 
 
 def was_built(key: Sequence[str]) -> bool:
-    """Returns whether an entry was built by this process, or by another for it, since this was last
-    asked of the entry."""
+    """Returns whether this process, or another process for it, built an entry since the last call
+    for the same key."""
     name = _name(key)
     with _lock:
         if name not in _built:
@@ -99,7 +99,8 @@ def was_built(key: Sequence[str]) -> bool:
 
 def hand_over() -> dict[str, bytes | None]:
     """Returns the entries that this process built since the last call, by name, for the process
-    that asked for them: their bytes where they could not be written, which are dropped here."""
+    that asked for them. The value is None for an entry on disk. For an entry that could not be
+    written it is the bytes, which this process then drops."""
     with _lock:
         entries = {name: _unwritten.pop(name, None) for name in _built}
         _built.clear()
@@ -107,7 +108,8 @@ def hand_over() -> dict[str, bytes | None]:
 
 
 def adopt(entries: Mapping[str, bytes | None]) -> None:
-    """Takes entries that another process built for this one, as `hand_over` returns them there."""
+    """Takes entries that another process built for this one. entries: the result of `hand_over` in
+    that process."""
     for name, data in entries.items():
         if data is not None:
             _store(name, data)
@@ -116,7 +118,7 @@ def adopt(entries: Mapping[str, bytes | None]) -> None:
 
 
 def stored(key: Sequence[str]) -> bytes | None:
-    """Returns what any process stored for a key; None where there is nothing."""
+    """Returns the bytes that any process stored for a key; None where there is no entry."""
     name = _name(key)
     data = _intact(cache_folder() / "kernels" / name)
     return _unwritten_entry(name) if data is None else data
@@ -174,7 +176,7 @@ def _intact(path: Path) -> bytes | None:
 def _bound(folder: Path, written: int) -> None:
     """Removes the least recently used entries where the folder may exceed its bound.
 
-    Other processes may read or remove entries meanwhile; they build again what is missing.
+    Other processes may read or remove entries meanwhile; a process builds a missing entry again.
     """
     global _unseen
     with _lock:

@@ -1,4 +1,4 @@
-"""The capabilities of a device, and the facts that are listed of each device."""
+"""The capabilities of a device, and the facts with which devices are listed."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ class Limits:
     shared_bytes : int
         Bytes of shared memory that a work-group can use.
     shared_bytes_opt_in : int
-        The same where the kernel asks for more than CUDA's default limit.
+        Bytes of shared memory that a work-group can use where its kernel asks for more than CUDA's
+        default limit.
     work_group_size : int
         Largest number of work-items in a work-group.
     subgroup_size : int
         Number of work-items that execute in lockstep (a warp), 1 where unknown.
     sure_work_group_size : int
-        Largest number of work-items in a work-group of any kernel. An OpenCL device tells how many
-        a kernel may have, which can be fewer than `work_group_size`, only after it was built.
+        Number of work-items in a work-group that every kernel allows. For one kernel an OpenCL
+        device may allow fewer than `work_group_size`, and tells so only after the kernel was built.
     cache_bytes : int
         Bytes of the cache that all compute units share, 0 where unknown.
     graph : bool
@@ -33,10 +34,11 @@ class Limits:
     mma : bool
         Whether CUDA's matrix multiply-accumulate instructions (mma, from sm_80 on) exist.
     wgmma : bool
-        Whether four warps can multiply together straight from shared memory (wgmma), which only
-        sm_90 has.
+        Whether four warps can multiply operands in shared memory by one instruction (wgmma), which
+        only sm_90 has.
     cluster : int
-        Largest number of work-groups that can access one another's shared memory.
+        Largest number of work-groups in a cluster, which can access one another's shared memory; 1
+        where the device has no clusters.
     float64 : bool
         Whether kernels can compute in double precision.
     """
@@ -65,7 +67,7 @@ class DeviceInfo:
     name : str
         Name that `find` takes, such as cuda:0.
     description, driver : str
-        Names of the hardware and of the driver.
+        Name of the hardware; name and version of the driver.
     compute_units : int
         Number of compute units; 0 where the device cannot be used.
     memory_bytes : int

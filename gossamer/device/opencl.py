@@ -1,6 +1,6 @@
 """OpenCL devices, through PyOpenCL: any GPU, CPU or simulator with an OpenCL 1.2 driver.
 
-OpenCL calls shared memory "local memory": its names in that API contain LOCAL.
+OpenCL calls shared memory "local memory", so names of PyOpenCL for shared memory contain LOCAL.
 """
 
 from __future__ import annotations
@@ -40,14 +40,16 @@ _MEMORY_STATUS = {
 
 _QUEUED_US = 7.0
 """Microseconds in which NVIDIA's driver queues a kernel without an event: 6.5 to 7.1 on the host of
-an H200. On another host the expected times of short kernels are as far off."""
+an H200. Where another host takes longer or shorter, the expected times of short kernels are wrong
+by the difference."""
 _WAITS = 10
-"""Times that the wait for an empty stream is measured; the least counts."""
+"""How often the wait for an empty stream is measured; the shortest wait counts. A rule of thumb."""
 _LEAST_SHARE = 0.1
-"""Share of the time by the clock that is left at least, when that wait is taken off."""
+"""Least share of the time by the clock that is left where the wait for an empty stream is taken
+off. A rule of thumb."""
 
 _REFUSED = (cl.Error, OverflowError, TypeError, LaunchError)
-"""Errors of commands and arguments."""
+"""Errors that PyOpenCL or a driver raises for a command or its arguments."""
 
 
 class OpenCLDevice(Device):
@@ -77,7 +79,7 @@ class OpenCLDevice(Device):
         if handle.single_fp_config & exact_division:
             self._options.append("-cl-fp32-correctly-rounded-divide-sqrt")
         if self.is_simulator:
-            # Oclgrind computes vectors of comparisons wrongly, which only optimised code contains
+            # Oclgrind computes vectors of comparisons wrongly; only optimised code contains them
             self._options.append("-cl-opt-disable")
 
     @property
@@ -99,7 +101,8 @@ class OpenCLDevice(Device):
     def compile(self, source: KernelSource) -> OpenCLKernel:
         kernel = self._kernels.get(source)
         if kernel is None:
-            # a kernel that another thread has built as well would be released without the lock
+            # the lock keeps two threads from building the same kernel: the second kernel would be
+            # released without the lock
             with self._calls:
                 kernel = self._kernels.get(source) or self._kernels.setdefault(
                     source, self._build(source))
@@ -113,14 +116,15 @@ class OpenCLDevice(Device):
             try:
                 return self._built(source, text)
             except cl.Error as error:
-                # the frames of the error keep the program, which is released under the lock
+                # the frames of the error keep the program, which must be released under the lock
                 traceback.clear_frames(error.__traceback__)
                 problem = str(error)
         raise CompileError(f"{self.name} cannot build {source.function} of {source.path.name}: "
                            f"{problem}")
 
     def _built(self, source: KernelSource, text: str) -> OpenCLKernel:
-        """Returns a kernel of a source that has this text. Raises cl.Error where that fails."""
+        """Returns a source's kernel, built from the source's text. Raises cl.Error where the driver
+        cannot build it."""
         program = cl.Program(self._context, text)
         # drivers cache builds themselves; PyOpenCL's cache fails in a read-only home
         program.build(self._options, cache_dir=False)  # type: ignore[arg-type]
@@ -193,9 +197,9 @@ class OpenCLDevice(Device):
 
     def _launch_command(self, kernel: cl.Kernel, global_size: tuple[int, ...],
                         local_size: tuple[int, ...]) -> Command:
-        """Returns a command that launches a kernel with the arguments that it has. Recorded
-        launches, of which plans consist, make no event on GPUs: NVIDIA's driver takes half as long
-        again with one."""
+        """Returns a command that launches a kernel with its present arguments. Recorded launches,
+        of which plans consist, make no event on GPUs: with an event NVIDIA's driver takes 1.5 times
+        as long to queue a launch."""
         if self._is_recording and self._is_gpu and ENQUEUE is not None:
             return LaunchWithoutEvent(kernel, global_size, local_size)
         return lambda queue: cl.enqueue_nd_range_kernel(queue, kernel, global_size, local_size)
@@ -228,15 +232,15 @@ class OpenCLDevice(Device):
     def time(self, work: Callable[[Any], None], stream: Any = None) -> float:
         """Returns the time of some work, on GPUs by the clock and elsewhere by the device's events.
 
-        GPUs run short kernels faster than drivers queue them, and NVIDIA's driver takes twice as
-        long on a stream that records times, which no plan runs on.
+        GPUs run short kernels faster than drivers queue them. On a stream that records times
+        NVIDIA's driver takes twice as long to queue a kernel, and no plan runs on such a stream.
         """
         self.synchronize(stream)
         return (self._time_by_clock if self._is_gpu else self._time_by_events)(work)
 
     def _time_by_clock(self, work: Callable[[Any], None]) -> float:
         queue = self._timing_queue
-        # otherwise a build in another thread, which holds the lock, would be part of the time
+        # without the lock the time could contain a wait for a build in another thread
         with self._calls:
             waiting_us = self._waiting_us
             start = time.perf_counter()
@@ -247,7 +251,7 @@ class OpenCLDevice(Device):
 
     @cached_property
     def _waiting_us(self) -> float:
-        """Microseconds for which the host waits for a stream that has nothing to run."""
+        """Microseconds for which the host waits for a stream that has no kernel to run."""
         def once() -> float:
             markers = Owner([], self._calls)
             start = time.perf_counter()
@@ -259,7 +263,8 @@ class OpenCLDevice(Device):
 
     def _time_by_events(self, work: Callable[[Any], None]) -> float:
         """Returns the time of work on a stream that records times: from the start of its first
-        command, or, where another library queues it, from the end of a marker before it."""
+        command to the end of its last one. Where another library queues the commands, it is the
+        time between two markers."""
         queue = self._timing_queue
         events, markers = Owner([], self._calls), Owner([], self._calls)
         self._mark(queue, markers)
@@ -278,8 +283,8 @@ class OpenCLDevice(Device):
             return (after - before) / 1000
 
     def _mark(self, queue: cl.CommandQueue, markers: Owner) -> None:
-        """Queues a command that ends when those before it have ended, and adds its event to the
-        markers."""
+        """Queues a marker, which ends when all commands before it have ended, and adds its event to
+        `markers`."""
         try:
             with self._calls:
                 markers.objects.append(cl.enqueue_marker(queue))
@@ -300,7 +305,8 @@ class OpenCLDevice(Device):
         return OpenCLGraph(self.replay, Owner(commands, self._calls), buffers, stream, repeats)
 
     def replay(self, commands: Sequence[tuple[str, Command]], stream: Any) -> None:
-        """Queues recorded commands; only the first and the last one are timed."""
+        """Queues recorded commands. Where the calling thread times the stream, it keeps the events
+        of the first and the last command."""
         last = len(commands) - 1
         timed = (0, last) if self._is_timed(stream) else ()
         queue = stream or self._queue
@@ -335,7 +341,7 @@ class OpenCLDevice(Device):
 
     def _enqueue_now(self, what: str, command: Command, stream: Any) -> None:
         """Queues a command between host and device. Raises DeviceError while a graph is recorded,
-        since memory of the host may be gone when it is replayed."""
+        since memory of the host may be gone when the graph is replayed."""
         if self._is_recording:
             raise DeviceError(f"{self.name} failed {what}: a graph records launches and copies "
                               "within the device only")

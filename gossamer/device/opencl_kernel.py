@@ -29,7 +29,7 @@ class OpenCLKernel(Kernel):
         self._calls = calls
         self._per_thread = threading.local()
         info, kernel = cl.kernel_work_group_info, self.create()
-        # a size that the kernel itself requires may be larger than what the driver states
+        # the size that a kernel's source requires may be larger than the size that drivers state
         required = kernel.get_work_group_info(info.COMPILE_WORK_GROUP_SIZE, device)
         self.work_group_size = max(
             kernel.get_work_group_info(info.WORK_GROUP_SIZE, device), math.prod(required))
@@ -54,8 +54,8 @@ Command = Callable[[cl.CommandQueue], cl.Event | None]
 
 
 def _enqueue_function() -> Callable[..., int] | None:
-    """Returns clEnqueueNDRangeKernel of the library that PyOpenCL is linked with, None where that
-    cannot be found."""
+    """Returns clEnqueueNDRangeKernel of the library that PyOpenCL is linked with; None where the
+    function cannot be found."""
     try:
         return ctypes.CDLL(cl._cl.__file__).clEnqueueNDRangeKernel
     except (OSError, AttributeError):
@@ -63,7 +63,7 @@ def _enqueue_function() -> Callable[..., int] | None:
 
 
 ENQUEUE = _enqueue_function()
-"""OpenCL's function that queues a kernel; PyOpenCL's own makes an event for each."""
+"""OpenCL's function that queues a kernel; PyOpenCL's wrapper makes an event for each launch."""
 
 
 class LaunchError(Exception):
@@ -71,9 +71,9 @@ class LaunchError(Exception):
 
 
 class LaunchWithoutEvent:
-    """A command that launches a kernel with the arguments that it has, and makes no event.
+    """A command that launches a kernel with its present arguments, and makes no event.
 
-    kernel: a kernel object whose arguments nobody changes.
+    kernel: a kernel object whose arguments are not changed any more.
     global_size, local_size: the work-items of the launch and of a work-group along each dimension.
     """
 
@@ -81,7 +81,7 @@ class LaunchWithoutEvent:
                  local_size: Sequence[int]) -> None:
         assert ENQUEUE is not None
         self._enqueue = ENQUEUE
-        # the object lives as long as this refers to it
+        # keeps the kernel object alive: the arguments below hold only its pointer
         self._kernel = kernel
         sizes = ctypes.c_size_t * len(global_size)
         self._arguments = (ctypes.c_void_p(kernel.int_ptr), ctypes.c_uint(len(global_size)), None,
@@ -96,14 +96,14 @@ class LaunchWithoutEvent:
                 self._enqueue, ctypes.c_void_p(queue.int_ptr), *self._arguments))
         status = latest[1]()
         if status:
-            # drivers have numbers of their own, which PyOpenCL does not know
+            # drivers have status numbers of their own, which PyOpenCL does not know
             name = cl.status_code.to_string(status, "status %d")  # type: ignore[operator]
             raise LaunchError(f"clEnqueueNDRangeKernel: {name}")
 
 
 class OpenCLGraph:
     """Recorded commands, whose kernels have their arguments already. Calling the graph queues all
-    of them again, at a small part of the time that setting the arguments takes."""
+    commands again, in a small part of the time that setting the arguments would take."""
 
     def __init__(self, replay: Callable[[Sequence[tuple[str, Command]], Any], None],
                  commands: Owner, buffers: Sequence[Buffer], stream: Any, repeats: int) -> None:
@@ -115,5 +115,5 @@ class OpenCLGraph:
         self._repeats = repeats
 
     def __call__(self, stream: Any = None) -> None:
-        """Queues the commands on a stream; None is the one for which they were recorded."""
+        """Queues the commands on a stream; None means the stream for which they were recorded."""
         self._replay(self._commands.objects * self._repeats, stream or self._stream)

@@ -1,5 +1,7 @@
-"""The memory of OpenCL devices: allocations, and the sub-buffers that stand for parts of them; and
-`Owner`, which releases objects of a driver that one thread at a time may call."""
+"""The memory of OpenCL devices: allocations, and the sub-buffers that stand for parts of them.
+
+Some drivers may be called by one thread at a time only. `Owner` releases objects of these drivers.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,8 @@ from gossamer.device.checks import check_view
 
 
 class Owner:
-    """Objects of a driver that nobody else keeps: the last reference to them is dropped, which
-    releases them, while the lock round the driver's calls is held."""
+    """Objects of a driver to which no other reference is kept. The references are dropped, which
+    releases the objects, while the lock round the driver's calls is held."""
 
     def __init__(self, objects: list[Any], calls: AbstractContextManager[Any]) -> None:
         self.objects = objects
@@ -27,11 +29,11 @@ class Owner:
 
 
 class OpenCLMemory:
-    """An allocation and the sub-buffers of it, which are kept as long as the allocation is.
+    """An allocation and its sub-buffers, which are kept as long as the allocation.
 
-    NVIDIA's driver reads memory of its own that it has freed, and ends the process in the long run,
-    where a sub-buffer is released before another one that was created later and shares bytes with
-    it. So no sub-buffer is released while others may be made, and the latest is released first.
+    NVIDIA's driver has a fault: where a sub-buffer is released before a later one that shares bytes
+    with it, the driver reads memory that it has freed, and in the long run the process crashes. So
+    no sub-buffer is released while others may be made, and the latest is released first.
 
     calls: the lock round the driver's calls.
     """
@@ -43,8 +45,8 @@ class OpenCLMemory:
         self._lock = threading.Lock()
 
     def starting_at(self, offset: int) -> cl.Buffer:
-        """Returns the memory from a byte on: a sub-buffer up to the end, which all that begin at
-        this byte share."""
+        """Returns the memory from a byte on: a sub-buffer up to the end of the allocation. All
+        buffers that begin at this byte share the sub-buffer."""
         if offset == 0:
             return self._whole
         with self._calls, self._lock:
@@ -53,7 +55,7 @@ class OpenCLMemory:
             return self._parts[offset]
 
     def __del__(self) -> None:
-        # whoever still has a reference keeps neither the sub-buffers nor the allocation
+        # released explicitly, since other references to PyOpenCL's objects may still exist
         with self._calls:
             while self._parts:
                 self._parts.popitem()[1].release()
@@ -72,7 +74,7 @@ class OpenCLBuffer(Buffer):
     @property
     def handle(self) -> cl.Buffer:
         """The OpenCL memory object that begins where this memory does, and may be longer."""
-        # nothing may begin at the end
+        # OpenCL allows no sub-buffer that begins at the end of the allocation
         return self._memory.starting_at(self.offset if self.nbytes else 0)
 
     def view(self, offset: int, nbytes: int) -> OpenCLBuffer:

@@ -1,4 +1,4 @@
-"""The OpenCL devices and drivers of this machine, and what they say of themselves."""
+"""The OpenCL devices and drivers of this machine, and the properties that they report."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyopencl as cl
 from gossamer.device.limits import Limits
 
 _SURE_WORK_GROUP_SIZE = 256
-"""Work-items in a work-group that OpenCL drivers allow every kernel of this package."""
+"""Number of work-items in a work-group that OpenCL drivers allow for every kernel of gossamer."""
 
 _NVIDIA_CALLS = threading.RLock()
 """NVIDIA's driver crashes where several threads of a process call it at a time, on one device or on
@@ -42,8 +42,8 @@ def drivers() -> list[str]:
 
 
 def lock_of(handle: cl.Device) -> AbstractContextManager[Any]:
-    """Returns the lock to be held round all calls of a device's driver, which does nothing where
-    several threads may call it at a time."""
+    """Returns the lock to be held round all calls of a device's driver. The lock does nothing where
+    several threads may call the driver at the same time."""
     return _NVIDIA_CALLS if "NVIDIA" in handle.platform.name else nullcontext()
 
 

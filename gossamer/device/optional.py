@@ -24,15 +24,14 @@ class NeedsDeviceError(DeviceError):
 class OptionalCapabilities(PageLockedMemory, OtherLibraries, abc.ABC):
     """The capabilities that a device may lack, from which Device inherits.
 
-    A device that has one overrides its flag and the methods that belong to it. The inherited
-    methods raise a DeviceError, or do what is right where the capability is lacking. The numbers
-    and flags by which kernels are selected are in `Device.limits`.
+    A device that has a capability overrides the flag and the methods of this capability. The
+    inherited methods raise a DeviceError, or do what is right for a device without the capability.
+    The numbers and flags by which kernels are selected are in `Device.limits`.
 
     Attributes
     ----------
     architecture : str
-        The CUDA architecture of the device, such as "sm_90"; empty where kernels are not built for
-        one.
+        The CUDA architecture of the device, such as "sm_90"; empty for a device without one.
     """
 
     architecture: str = ""
@@ -86,7 +85,7 @@ class OptionalCapabilities(PageLockedMemory, OtherLibraries, abc.ABC):
         Returns
         -------
         context manager
-            The processes run in its body.
+            The other processes compile while its body runs.
         """
         return nullcontext()
 
@@ -94,19 +93,19 @@ class OptionalCapabilities(PageLockedMemory, OtherLibraries, abc.ABC):
     def build_only(self) -> Callable[[], Device] | None:
         """Function that makes a device in another process that builds kernels for this one.
 
-        It can be pickled, and it is None where no other process can build. The device that it makes
-        has the same limits and names. It puts the kernels that it compiles and assembles into the
-        disk cache, where this device finds them. It runs nothing: its memory has no content, and
-        calls that need the device itself raise NeedsDeviceError.
+        The function can be pickled; it is None where no other process can build. The new device has
+        the limits and names of this device. It puts the kernels that it compiles and assembles into
+        the disk cache, where this device finds them. The new device runs no kernel: its memory has
+        no content, and calls that need the GPU itself raise NeedsDeviceError.
         """
         return None
 
     @property
     def toolkit(self) -> str:
-        """The installed software besides the driver on which the speed of kernels depends.
+        """Name and version of the software besides the driver that the speed of kernels depends on.
 
-        It is a name with a version, such as a compiler's, and part of the key of every stored time;
-        empty for a device without such software.
+        An example is a compiler. The text is part of the key of every stored time, and empty for a
+        device without such software.
         """
         return ""
 
@@ -119,10 +118,10 @@ class OptionalCapabilities(PageLockedMemory, OtherLibraries, abc.ABC):
         work : callable
             Queues the work on the stream that it is called with.
         stream : Any
-            The stream on which the graph is replayed where its call names no other.
+            The stream on which the graph is replayed where a replay names no other stream.
         repeats : int
-            How often one replay executes the work, one execution after another; it is recorded
-            once.
+            How often one replay executes the work, one execution after another; the work itself is
+            recorded once.
 
         Returns
         -------
@@ -144,7 +143,7 @@ class OptionalCapabilities(PageLockedMemory, OtherLibraries, abc.ABC):
         graph : callable
             A graph that `capture` returned.
         stream : Any
-            The stream on which it is replayed.
+            The stream on which the graph is replayed.
 
         Returns
         -------
@@ -155,14 +154,14 @@ class OptionalCapabilities(PageLockedMemory, OtherLibraries, abc.ABC):
 
     def capture_copying(self, work: Callable[[Any], None],
                         copies: Sequence[tuple[Buffer, int]]) -> CopyingGraph:
-        """Record some work and copies of what it writes, where `limits.graph` is true.
+        """Record some work and copies of its results, where `limits.graph` is true.
 
         Parameters
         ----------
         work : callable
             Queues the work on the stream that it is called with.
         copies : sequence of (Buffer, int)
-            Memory that is copied after the work, and the number of bytes, at least 1.
+            Each buffer that is copied after the work, and the number of its bytes, at least 1.
 
         Returns
         -------
@@ -177,7 +176,7 @@ class OptionalCapabilities(PageLockedMemory, OtherLibraries, abc.ABC):
         return GraphThenCopies(cast("Device", self), self.capture(work), copies)
 
     def is_idle(self, stream: Any) -> bool:
-        """Return whether a stream has no work left; True where that is not known.
+        """Return whether a stream has no work left; True where the device cannot tell.
 
         Parameters
         ----------
@@ -192,9 +191,9 @@ class OptionalCapabilities(PageLockedMemory, OtherLibraries, abc.ABC):
         return True
 
     def is_closed(self, stream: Any) -> bool:
-        """Whether the object of a caller's stream says that the stream was closed.
+        """Return whether the object of a caller's stream says that the stream was closed.
 
-        A bare handle says nothing: using one whose stream was destroyed may end the process.
+        A bare handle cannot say so: using the handle of a destroyed stream may end the process.
 
         Parameters
         ----------
@@ -204,7 +203,7 @@ class OptionalCapabilities(PageLockedMemory, OtherLibraries, abc.ABC):
         Returns
         -------
         bool
-            True where it was closed.
+            True where the stream was closed.
         """
         return False
 
@@ -236,15 +235,15 @@ class OptionalCapabilities(PageLockedMemory, OtherLibraries, abc.ABC):
         repeats : int
             How often one replay executes the work, one execution after another.
         as_in_plan : bool, default False
-            Whether kernels that may begin before the one before them has ended do so, as in a
-            plan, where another step is before them; else each execution waits for the end of the
-            one before.
+            Whether kernels that may begin early do so: before the previous execution has ended, as
+            in a plan before the previous step has ended. By default each execution waits for the
+            end of the previous execution.
 
         Returns
         -------
         callable
             A function that replays all executions and returns their time in microseconds. Where
-            the device can take that time itself, delays of the calling thread are no part of it.
+            the device measures the time itself, delays of the calling thread are no part of it.
 
         Raises
         ------
@@ -271,8 +270,8 @@ class OptionalCapabilities(PageLockedMemory, OtherLibraries, abc.ABC):
         Returns
         -------
         list
-            The same streams at each call for the same stream; by default the stream itself, on
-            which the work is done in turn.
+            The streams, the same at each call for the same stream. By default each is the stream
+            itself, on which the parts of the work run one after another.
         """
         return [stream] * count
 

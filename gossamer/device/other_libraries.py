@@ -34,7 +34,7 @@ class DeviceArray(Protocol):
 class OtherLibraries(abc.ABC):
     """The capabilities of devices in whose memory other libraries work.
 
-    A device without them inherits methods that raise a DeviceError.
+    A device without these capabilities inherits methods that raise a DeviceError.
     """
 
     @property
@@ -79,7 +79,7 @@ class OtherLibraries(abc.ABC):
         Returns
         -------
         context manager
-            It holds for the calling thread.
+            The context is current in the calling thread only.
 
         Raises
         ------
@@ -91,13 +91,13 @@ class OtherLibraries(abc.ABC):
     def keep(self, *objects: Any) -> None:
         """Make the graph that the calling thread records keep objects alive.
 
-        Launches and copies do this for their own arguments. Where nothing is recorded, nothing is
-        done.
+        Launches and copies do this for their own arguments. The call does nothing where the thread
+        records no graph.
 
         Parameters
         ----------
         *objects : Any
-            What a library's call uses: buffers, descriptors, plans.
+            Objects that a library's call uses: buffers, descriptors, plans.
         """
         return None
 
@@ -111,7 +111,7 @@ class OtherLibraries(abc.ABC):
         nbytes : int
             Size in bytes.
         owner : object
-            What the buffer keeps alive, as the memory is freed with it.
+            Object that the buffer keeps alive, since the memory is freed with this object.
 
         Returns
         -------
@@ -136,8 +136,8 @@ class OtherLibraries(abc.ABC):
         Returns
         -------
         bool
-            True where `incoming` takes such an array without a copy, or says why this one must be
-            moved first.
+            True where `incoming` takes the array without a copy, or says in its error why the array
+            must be moved first.
         """
         return False
 
@@ -145,8 +145,8 @@ class OtherLibraries(abc.ABC):
                  dtype: np.typing.DTypeLike | None = None) -> DeviceArray:
         """Return another library's array in the device's memory, where `holds` is true.
 
-        It shares the array's memory and keeps it alive. Work that is pending on the array ends
-        before later work of the stream.
+        The returned array shares the memory and keeps it alive. Work that is pending on the array
+        ends before later work of the stream begins.
 
         Parameters
         ----------
@@ -169,13 +169,13 @@ class OtherLibraries(abc.ABC):
         DeviceError
             The device takes no arrays of other libraries.
         InputError
-            The array lies elsewhere, is not contiguous, or has another dtype; the message says
-            what to do.
+            The array lies on another device, is not contiguous, or has another dtype; the message
+            says what to do.
         """
         raise self._without_arrays()
 
     def empty_array(self, spec: TensorSpec, purpose: str, stream: Any = None) -> DeviceArray:
-        """Allocate an array that other libraries can read, on a device that takes theirs.
+        """Allocate an array that other libraries can read, where the device exchanges arrays.
 
         Parameters
         ----------
@@ -201,7 +201,7 @@ class OtherLibraries(abc.ABC):
         raise self._without_arrays()
 
     def array_in(self, buffer: Buffer, spec: TensorSpec, stream: Any = None) -> DeviceArray:
-        """Return an array over memory of the device, on a device that takes those of libraries.
+        """Return an array over memory of the device, which other libraries can read.
 
         Parameters
         ----------
@@ -237,7 +237,7 @@ class OtherLibraries(abc.ABC):
         Returns
         -------
         Any
-            The library's array; for libraries that gossamer does not know the result itself.
+            The library's array; the result itself where gossamer does not know the library.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""Host memory that some devices copy at the rate of their bus."""
+"""Page-locked host memory, which some devices copy at the full rate of their bus."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 class PageLockedMemory:
     """The capability to lock host memory for copies, with the behaviour of a device that lacks it.
 
-    A device that has it overrides all methods.
+    A device that has the capability overrides all methods.
     """
 
     @property
@@ -42,7 +42,7 @@ class PageLockedMemory:
         return np.empty(nbytes, np.uint8)
 
     def is_page_locked(self, array: np.ndarray) -> bool:
-        """Return whether an array lies in page-locked memory, of this or another library.
+        """Return whether an array lies in page-locked memory, which any library may have allocated.
 
         Parameters
         ----------

@@ -71,19 +71,19 @@ class _DeviceProbe:
 
 _lock = threading.Lock()
 _candidates: dict[str, list[_DeviceProbe]] = {}
-"""The devices by their API, as far as somebody has asked for them: a program that computes on the
-host loads no other API's libraries."""
+"""The devices of each API that was asked for. Other APIs are not looked up, so that a program that
+computes on the host loads none of their libraries."""
 
 
 def devices() -> list[DeviceInfo]:
     """Return every device of this machine in the order of preference.
 
-    Each is checked once in a process by building and running a one-line kernel.
+    Each device is checked once in a process by building and running a one-line kernel.
 
     Returns
     -------
     list of DeviceInfo
-        One entry for each device, the unusable ones with the reason as their `problem`.
+        One entry for each device. The `problem` of an entry says why the device is unusable.
     """
     return [candidate.info() for candidate in _all()]
 
@@ -95,7 +95,7 @@ def find(name: str | None = None) -> Device:
     ----------
     name : str, optional
         Name of the device, such as host, opencl:0 or cuda:1; a name without an index means index
-        0. Without a name it is the best device: CUDA, else an OpenCL GPU, else the host.
+        0. By default the best device is returned: CUDA, else an OpenCL GPU, else the host.
 
     Returns
     -------
@@ -105,12 +105,12 @@ def find(name: str | None = None) -> Device:
     Raises
     ------
     DeviceError
-        There is no such device, or it cannot be used.
+        No device has this name, or the device cannot be used.
 
     Warns
     -----
     GossamerWarning
-        No name was given and a GPU was skipped because it does not work.
+        No name was given, and a GPU that does not work was skipped.
     """
     if name is None:
         return _best()
@@ -126,12 +126,12 @@ def find(name: str | None = None) -> Device:
 
 
 def names_several(device: object) -> TypeGuard[str | Sequence[str | Device]]:
-    """Return whether a description of devices is one that `find_several` takes.
+    """Return whether a value describes several devices, as `find_several` takes them.
 
     Parameters
     ----------
     device : object
-        What a caller gave as a device.
+        The value that a caller gave as a device.
 
     Returns
     -------
@@ -160,14 +160,15 @@ def find_several(devices: str | Sequence[str | Device]) -> list[Device]:
     Raises
     ------
     DeviceError
-        If a device is not there or cannot be used, or none is usable where all are asked for.
+        If a device does not exist or cannot be used, or if all devices of an API are asked for and
+        none can be used.
     InputError
         If the list is empty.
 
     Warns
     -----
     GossamerWarning
-        If a device is skipped, where all are asked for, since it does not work.
+        If all devices of an API are asked for, and one that does not work is skipped.
     """
     parts = devices.split(",") if isinstance(devices, str) else devices
     found: list[Device] = []
@@ -184,7 +185,7 @@ def find_several(devices: str | Sequence[str | Device]) -> list[Device]:
 
 
 def _all_of(api: str) -> list[Device]:
-    """Return every usable device of an API, and warn of the others."""
+    """Return every usable device of an API, and warn of the devices that cannot be used."""
     found = []
     problems = []
     for candidate in _all():
@@ -204,7 +205,7 @@ def _all_of(api: str) -> list[Device]:
 
 
 def find_or_best(name: str) -> Device:
-    """Return a device, or the best one with a warning where that device cannot be used.
+    """Return a device; where it cannot be used, warn and return the best device instead.
 
     Parameters
     ----------

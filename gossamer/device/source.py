@@ -75,10 +75,11 @@ class KernelSource(HashedOnce):
 
     @property
     def begins_early(self) -> bool:
-        """Whether CUDA may begin the kernel before the one before it in the stream has ended.
+        """Whether CUDA may begin the kernel before the previous kernel in the stream has ended.
 
-        From sm_90 on it may, where the kernel's file includes the header by which the kernel then
-        waits for that itself. Generated PTX has no file, and does not begin early.
+        True where the kernel's file includes ptx/griddepcontrol.h, by which the kernel itself waits
+        for the end of the previous kernel. Devices begin such kernels early from sm_90 on.
+        Generated PTX has no file, and does not begin early.
         """
         return self.path.suffix != ".ptx" and _EARLY_BEGIN in files_of(self.path)
 
@@ -93,7 +94,8 @@ class KernelSource(HashedOnce):
         Returns
         -------
         str
-            The same, or such as sm_90a where the kernel has instructions of it alone.
+            The device's architecture; sm_90a in place of sm_90 where the kernel has instructions
+            that only sm_90a has.
         """
         alone = f"{architecture}a"
         return alone if alone in self.architectures else architecture
@@ -103,12 +105,12 @@ class KernelSource(HashedOnce):
 
         Each header stands in the place of its first `#include`. Lines are numbered by `#line`
         directives, so that compilers and profilers name the file and the line of a kernel or a
-        header, as the path from the folder that contains the package.
+        header. The file is named by its path from the folder that contains the package.
 
         Returns
         -------
         str
-            The text, which includes no further file.
+            The text, without `#include` directives.
 
         Raises
         ------
@@ -121,7 +123,7 @@ class KernelSource(HashedOnce):
 
 
 def files_of(path: Path) -> tuple[Path, ...]:
-    """Return a kernel's file and the headers that it includes, directly or by other headers.
+    """Return a kernel's file and the headers that it includes, directly or through other headers.
 
     Parameters
     ----------
@@ -131,7 +133,7 @@ def files_of(path: Path) -> tuple[Path, ...]:
     Returns
     -------
     tuple of pathlib.Path
-        The files, `path` first, then in the order in which their text begins.
+        `path`, then the headers in the order in which their text begins.
 
     Raises
     ------
@@ -143,9 +145,9 @@ def files_of(path: Path) -> tuple[Path, ...]:
 
 @cache
 def _put_together(path: Path) -> tuple[str, tuple[Path, ...]]:
-    """Return the text of a file with the headers that it includes, and the paths of all of these.
+    """Return the text of a file with the headers that it includes, and the paths of these files.
 
-    Hundreds of kernels may share a file, so each is read once.
+    Hundreds of kernels may share a file, so each file is read once.
     """
     lines: list[str] = []
     files: dict[Path, None] = {}
@@ -162,7 +164,7 @@ def _add_file(path: Path, lines: list[str], files: dict[Path, None]) -> None:
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         if include := _INCLUDE.match(line):
             if depth:
-                # a header is put in once, which must not be where a condition leaves it out
+                # a header is put in only once, where no condition may leave it out
                 raise CompileError(f"{shown}, line {number}: {include[1]} is included between #if "
                                    "and #endif; move the condition into the header")
             header = _header(include[1], path, number)
@@ -172,7 +174,8 @@ def _add_file(path: Path, lines: list[str], files: dict[Path, None]) -> None:
                 _add_file(header, lines, files)
                 lines.append(f'#line {number + 1} "{shown}"')
         elif line.strip() == "#pragma once":
-            lines.append("")  # every header is put in once, and compilers warn of it outside of one
+            # not needed, since each header is put in once, and compilers warn of it in a main file
+            lines.append("")
         else:
             if condition := _CONDITION.match(line):
                 depth += 1 if condition[1] == "if" else -1
@@ -180,7 +183,8 @@ def _add_file(path: Path, lines: list[str], files: dict[Path, None]) -> None:
 
 
 def _header(name: str, includer: Path, number: int) -> Path:
-    """Return the path of a header; a CompileError names the `#include` of one that is missing."""
+    """Return the path of a header. Raises CompileError, with the place of the `#include`, where the
+    header does not exist."""
     for folder in (includer.parent, *INCLUDE_ROOTS):
         if (header := folder / name).is_file():
             return header

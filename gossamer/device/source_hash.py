@@ -22,16 +22,16 @@ _LIBRARIES = {
     "scipy": ("scipy",),
 }
 """Modules that algorithms call, and the packages that contain the code of each."""
-# parsing the files as Python would take ten times as long as these expressions
+# Python's parser would take ten times as long as these regular expressions
 _IMPORT = re.compile(r"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+import[ \t]+(\([^)]*\)|[^\n]*)"
                      r"|import[ \t]+([^\n]*))", re.M)
 _STRING = re.compile(r"""["']([\w.]+)["']""")
 
 
 def sources(module: str) -> tuple[list[Path], dict[str, str]]:
-    """Returns the files that decide what a module's algorithms do: its own, those that it imports
-    from gossamer.ops, their kernels with the headers that these include, and the dialect. Also
-    returns the versions of the packages that these call."""
+    """Returns the files that decide what a module's algorithms do, and the versions of the packages
+    that these files call. The files are the module, the modules of _FOLLOWED that it imports
+    directly or through others, their kernels with the headers of these, and the dialect."""
     files = set(files_of(DIALECT))
     versions: dict[str, str] = {}
     waiting = [Path(str(sys.modules[module].__file__))]
@@ -49,8 +49,8 @@ def sources(module: str) -> tuple[list[Path], dict[str, str]]:
 
 @functools.cache
 def source_hash(module: str) -> str:
-    """Returns a hash of the files and versions that decide what a module does; see `sources`. It is
-    taken once in a process."""
+    """Returns a hash of the files and versions that decide what a module does; see `sources`. The
+    hash is computed once in a process."""
     files, versions = sources(module)
     digest = hashlib.sha256(json.dumps(versions, sort_keys=True).encode())
     for path in files:
@@ -60,9 +60,8 @@ def source_hash(module: str) -> str:
 
 @functools.cache
 def _named_in(path: Path) -> tuple[list[Path], list[Path], dict[str, str]]:
-    """Returns the kernels that a module names with the headers that they include, the files of the
-    modules that it imports and that are followed, and the versions of the packages that it
-    calls."""
+    """Returns three things that a module names: kernels, with the headers that they include; the
+    files of modules of _FOLLOWED; and the packages that it calls, with their versions."""
     kernels: list[Path] = []
     modules: list[Path] = []
     versions: dict[str, str] = {}
@@ -78,7 +77,7 @@ def _named_in(path: Path) -> tuple[list[Path], list[Path], dict[str, str]]:
 
 
 def _names(path: Path) -> tuple[str, ...]:
-    """Returns what a module imports, and its strings that could name a file or a module."""
+    """Returns the names that a module imports, and its strings that could name a file or module."""
     text = path.read_text(encoding="utf-8")
     names: dict[str, None] = {}
     for module, imported, modules in _IMPORT.findall(text):

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import IO
 
 PARTIAL = ".partial-"
-"""Beginning of the name of a file that is not complete yet; a killed process may leave one."""
+"""Beginning of the name of an incomplete file; a killed process may leave such a file."""
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """Yields a file open for writing, which replaces `path` when the body ends, and is removed when
-    the body or the writing fails. Raises OSError."""
+    """Yields a file open for writing. The file replaces `path` when the body ends, and is removed
+    when the body or the writing fails. Raises OSError."""
     partial = path.with_name(f"{PARTIAL}{secrets.token_hex(8)}")
     try:
         with open(partial, "xb") as file:

@@ -1,4 +1,4 @@
-"""Figures of matplotlib as PNG files, and what is said where it is not installed."""
+"""Figures of matplotlib as PNG files, and the error where matplotlib is not installed."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def check_available(option: str) -> None:
 
 
 def new_figure(width: float, height: float, dots: float) -> Any:
-    """Returns an empty figure of matplotlib that is drawn without a window. width, height: its size
-    in inches. dots: its dots per inch."""
+    """Returns an empty figure of matplotlib that is drawn without a window. width, height: size of
+    the figure in inches. dots: number of dots per inch."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

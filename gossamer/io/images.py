@@ -40,9 +40,10 @@ class Preprocessing:
     resize: length that the short side is scaled to before the centre is cropped to `size`; None
     scales directly to `size`.
     channels: "rgb", "bgr" or "grey".
+    scale: factor of the photo's values.
     mean, std: one number, or one a channel in the order of `channels`.
     rounding: "signed8" rounds down to multiples of 1/128 in [-1, 127/128]; "sign" gives 1 for 0 and
-    more, and -1 below; "none" leaves the numbers as they are.
+    positive numbers, and -1 for negative ones; "none" leaves the numbers as they are.
     """
 
     size: tuple[int, int] | None = None
@@ -86,7 +87,7 @@ class Preprocessing:
 
         shape: (N, C, H, W), or (N, C * H * W) for a network that takes flat photos, which are
         square unless the present size fits. Where dimensions are open, the size stays as it is.
-        The length of the short side keeps its proportion to the size.
+        `resize`, the length of the short side, keeps its proportion to the size.
         """
         channels = 1 if self.channels == "grey" else 3
         size = None
@@ -109,15 +110,15 @@ class Preprocessing:
         return self.normalised(np.asarray(self._sized(image), dtype=np.float32))
 
     def pixels(self, image: np.ndarray | Image.Image) -> np.ndarray:
-        """Returns one photo in its size, uint8 of (height, width, channels) in the order of
-        `channels`: the numbers that are still to be normalised. image: as for a call."""
+        """Returns one photo scaled and cropped but not normalised, uint8 of (height, width,
+        channels) in the order of `channels`. image: as for a call."""
         values = np.asarray(self._sized(image))
         values = values[:, :, None] if values.ndim == 2 else values
         return np.ascontiguousarray(values[:, :, ::-1] if self.channels == "bgr" else values)
 
     def normalised(self, values: np.ndarray) -> np.ndarray:
-        """Returns the network's input for a photo that has its size already, (channels, height,
-        width) float32. values: the photo's numbers from 0 to 255, float32, (height, width, 3) in
+        """Returns the network's input for a photo of the right size, (channels, height, width)
+        float32. values: the photo's numbers from 0 to 255, float32, (height, width, 3) in
         RGB, or (height, width) in grey."""
         if self.channels == "bgr":
             values = values[:, :, ::-1]
@@ -189,12 +190,12 @@ def load_image(path: str | Path) -> np.ndarray:
 
 
 def open_image(path: str | Path) -> Image.Image:
-    """Returns a photo in RGB, turned upright as its EXIF orientation says. It is Pillow's image,
-    since converting it to an array and back would be two copies where it is scaled next.
+    """Returns a photo in RGB, turned upright as its EXIF orientation says. The result is Pillow's
+    image: an array would be copied back to an image where the photo is scaled next.
 
     Grey and palette images are expanded, transparency is laid on white, 16 bits are scaled to 8.
     Raises InputError for a file that is missing, is no image of FORMATS, is damaged or has more
-    than MOST_PIXELS.
+    pixels than MOST_PIXELS.
     """
     path = Path(path)
     if path.is_dir():
@@ -205,8 +206,8 @@ def open_image(path: str | Path) -> Image.Image:
 
 
 def decode_image(data: bytes, name: str = "the picture") -> Image.Image:
-    """Returns the photo that the bytes of a file hold, as open_image() does. name: what messages
-    call it. Raises InputError for bytes of no photo that can be read."""
+    """Returns the photo in the bytes of a file, as open_image() does. name: the photo's name in
+    messages. Raises InputError where the bytes are no photo that can be read."""
     return _read(io.BytesIO(data), name)
 
 
@@ -215,7 +216,7 @@ def _read(source: Path | io.BytesIO, name: str) -> Image.Image:
 
     try:
         with warnings.catch_warnings():
-            # Pillow warns of damage that it has passed over
+            # Pillow warns of damage that it ignores
             warnings.simplefilter("ignore")
             return _opened(source, name)
     except FileNotFoundError:
@@ -236,13 +237,13 @@ def _read(source: Path | io.BytesIO, name: str) -> Image.Image:
 def _opened(source: Path | io.BytesIO, name: str) -> Image.Image:
     from PIL import Image, ImageOps
 
-    # without a list Pillow takes any format that it knows, some of which it hands to other programs
+    # without a list Pillow takes any format that it knows, and runs other programs for some formats
     with Image.open(source, formats=FORMATS) as file:
         width, height = file.size
         if width * height > MOST_PIXELS:
             raise InputError(f"{name}: is {width} pixels wide and {height} high, too many pixels; "
                              f"scale it down to {MOST_PIXELS} or fewer first")
-        # no copy is made of a photo that is upright
+        # in place, so that an upright photo is not copied
         ImageOps.exif_transpose(file, in_place=True)
         file.load()
     return _to_rgb(file)
@@ -252,7 +253,7 @@ def _to_rgb(image: Image.Image) -> Image.Image:
     from PIL import Image
 
     if image.mode.startswith("I"):
-        # 65535 is white, and 257 levels of 16 bits become one of 8 bits
+        # 65535 is white; 257 levels of 16 bits become one level of 8 bits
         levels = np.asarray(image).astype(np.uint32)
         image = Image.fromarray(((levels + 128) // 257).clip(max=255).astype(np.uint8))
     if image.has_transparency_data:

@@ -1,8 +1,8 @@
 """How much memory a file may ask for.
 
 A small file can describe a large content: packed bytes, the shape of an array, a layer that makes
-its input larger. Each is compared with a limit before memory is taken. The limits follow from the
-size of the file or of the inputs; GOSSAMER_MAX_BYTES sets another one in their place.
+its input larger. The size of the content is compared with a limit before memory is taken. The limit
+follows from the size of the file or of the inputs; GOSSAMER_MAX_BYTES sets another limit instead.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
 def set_limit() -> int | None:
     """Returns the number of bytes in GOSSAMER_MAX_BYTES, such as 8G; None where it is not set.
-    Raises InputError where it is no number of bytes."""
+    Raises InputError where the variable states no number of bytes."""
     text = os.environ.get(VARIABLE, "").strip()
     return bytes_of(text, VARIABLE) if text else None
 
 
 def bytes_of(text: str, name: str) -> int:
-    """Returns the number of bytes that a text such as 8G tells. name: the option or variable that
-    holds it, for the message. Raises InputError where it tells none."""
+    """Returns the number of bytes that a text such as 8G states. name: the option or variable with
+    the text, for the message. Raises InputError where the text states no number of bytes."""
     match = re.fullmatch(r"([0-9]{1,18})\s*([kmgt]?)(?:i?b)?", text.strip().lower())
     if match is None:
         raise InputError(f"{name} is {quoted(text)}, expected a number of bytes such as "
@@ -41,13 +41,13 @@ def bytes_of(text: str, name: str) -> int:
 
 
 def most_unpacked(packed: int) -> int:
-    """Returns the most bytes that a packed file may unpack to. packed: its size in bytes."""
+    """Returns the most bytes that a packed file may unpack to. packed: size of the file."""
     return set_limit() or max(LEAST, MOST_RATIO * packed)
 
 
 def check_unpacked(what: str, unpacked: int, packed: int) -> None:
-    """Raises InputError where a packed file unpacks to too much. what: the file, and what it holds,
-    for the message. packed: its size in bytes."""
+    """Raises InputError where a packed file unpacks to too many bytes. what: name of the file, for
+    the message. unpacked, packed: bytes of its content and of the file itself."""
     limit = most_unpacked(packed)
     if unpacked > limit:
         raise InputError(f"{what}: unpacks to more than {bytes_text(limit)}, the limit for "
@@ -55,8 +55,8 @@ def check_unpacked(what: str, unpacked: int, packed: int) -> None:
 
 
 def most_value_bytes(inputs: int, batch: int = 0) -> int:
-    """Returns the most bytes of a value inside a network, and of the constants that its nodes make
-    together.
+    """Returns the most bytes that a value inside a network may have, and that all constants made by
+    its nodes may have together.
 
     inputs: bytes of the network's inputs. batch: the number of images that the user asked for, 0
     where the file fixes it.
@@ -74,6 +74,5 @@ def host_memory() -> int:
 
 
 def raised(needed: int) -> str:
-    """Returns the setting of GOSSAMER_MAX_BYTES under which so many bytes are allowed, for
-    messages."""
+    """Returns a setting of GOSSAMER_MAX_BYTES that allows `needed` bytes, for messages."""
     return f"{VARIABLE}={max(-(-needed // 2**30), 1)}G"

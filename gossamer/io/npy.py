@@ -70,9 +70,9 @@ def read_array(stream: IO[bytes], size: int) -> np.ndarray:
 
 
 def read_archive(file: Path | io.BytesIO, name: str) -> Archive:
-    """Opens a .npz file. Raises BadArray where it is none, OSError where it cannot be read, and
-    InputError, which begins with `name`, where its arrays unpack to more than gossamer.io.limits
-    allows."""
+    """Opens a .npz file. Raises BadArray where the file is no .npz file, OSError where it cannot be
+    read, and InputError, which begins with `name`, where its arrays unpack to more bytes than
+    gossamer.io.limits allows."""
     try:
         archive = zipfile.ZipFile(file)
     except _DAMAGED as error:
@@ -121,7 +121,7 @@ def reason(error: Exception) -> str:
 
 
 def _fill(stream: IO[bytes], flat: np.ndarray) -> None:
-    """Reads the bytes of an array. Raises BadArray where the stream ends before."""
+    """Reads the bytes of an array. Raises BadArray where the stream ends too early."""
     target = flat.view(np.uint8).data
     filled = 0
     while filled < len(target):

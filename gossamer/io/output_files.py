@@ -18,8 +18,8 @@ from gossamer.io import atomic
 
 
 def check(name: str, outputs: int, read: Sequence[str]) -> Path:
-    """Returns the file of --output, with symbolic links followed. Raises InputError when write()
-    could not put so many outputs there, or when it is one of the files that are read."""
+    """Returns the file of --output, with symbolic links followed. Raises InputError where write()
+    could not write this number of outputs to the file, or where the command reads the file."""
     if not name:
         raise InputError("--output: the name is empty; expected one that ends in .npy or .npz")
     named, path = Path(name), Path(os.path.realpath(name))
@@ -38,8 +38,8 @@ def check(name: str, outputs: int, read: Sequence[str]) -> Path:
 
 def check_file(option: str, path: Path, suffix: str | None,
                read: Iterable[str | Path] = ()) -> None:
-    """Raises InputError when the file does not have the suffix (None allows any), cannot be
-    written, or is one of the files that are read."""
+    """Raises InputError where the file does not have the suffix (None allows any), cannot be
+    written, or is one of the files that the command reads."""
     if suffix is not None:
         check_named(f"{option} {path}", path, (suffix,))
     check_place(f"{option} {path}", path, read)
@@ -53,8 +53,8 @@ def check_named(option_text: str, path: Path, suffixes: Sequence[str]) -> None:
 
 
 def check_place(option_text: str, path: Path, read: Iterable[str | Path]) -> None:
-    """Raises InputError when no file can be written there, or when it would replace one of the
-    files that are read. option_text: the option and its value, with which messages begin."""
+    """Raises InputError where no file can be written to the path, or where it would replace a file
+    that the command reads. option_text: the option and its value, with which messages begin."""
     if path.is_dir():
         raise InputError(f"{option_text}: is a folder")
     if not path.parent.is_dir():
@@ -69,12 +69,12 @@ def check_place(option_text: str, path: Path, read: Iterable[str | Path]) -> Non
 
 
 def write(path: Path, name: str, arrays: Mapping[str, np.ndarray]) -> None:
-    """Writes a .npy file of one array or a .npz file of several to `path`, which the user calls
-    `name`. Raises InputError with the system's reason where that fails."""
+    """Writes a .npy file of one array or a .npz file of several arrays to `path`. name: the user's
+    name of the file. Raises InputError with the system's reason where writing fails."""
     with replacing(path, f"--output {name}") as file:
         if name.endswith(".npy"):
             (array,) = arrays.values()
-            # NumPy writes to a real file by itself, and loses the reason of a failure
+            # NumPy would write to a real file by itself, and lose the reason of a failure
             np.lib.format.write_array(SimpleNamespace(write=file.write), array,
                                       allow_pickle=False)
         else:
@@ -83,8 +83,8 @@ def write(path: Path, name: str, arrays: Mapping[str, np.ndarray]) -> None:
 
 @contextmanager
 def replacing(path: Path, option_text: str = "") -> Iterator[IO[bytes]]:
-    """Yields a file that replaces the one at the path when the body ends, and is removed when the
-    body fails. option_text: the option and its value, with which messages begin instead of the
+    """Yields a new file, which replaces the file at the path when the body ends and is removed when
+    the body fails. option_text: the option and its value, with which messages begin instead of the
     path. Raises InputError where the file cannot be written."""
     try:
         with atomic.replacing(path) as file:
@@ -95,7 +95,7 @@ def replacing(path: Path, option_text: str = "") -> Iterator[IO[bytes]]:
 
 
 def _write_npz(file: IO[bytes], arrays: Mapping[str, np.ndarray]) -> None:
-    # np.savez takes the names as keywords, where "file" would be its own
+    # np.savez takes arrays as keywords, so that no array could have the name "file"
     with zipfile.ZipFile(file, "w") as archive:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:

@@ -22,10 +22,10 @@ _LONGEST_LINE = 2**24
 
 @contextmanager
 def opened(path: Path, damaged: type[GossamerError] = InputError) -> Iterator[IO[bytes]]:
-    """Opens a file for reading and unpacks it where its first bytes are those of gzip.
+    """Opens a file for reading, and unpacks it where it begins with the bytes of gzip.
 
     damaged: class of the error for a file that is cut short or damaged. Raises InputError for a
-    file that cannot be read, and for one that unpacks to more than gossamer.io.limits allows.
+    file that cannot be read, or that unpacks to more bytes than gossamer.io.limits allows.
     """
     try:
         with path.open("rb") as file:
@@ -45,7 +45,7 @@ def opened(path: Path, damaged: type[GossamerError] = InputError) -> Iterator[IO
 
 
 def unpacked(data: bytes, what: str, damaged: type[GossamerError] = InputError) -> bytes:
-    """Returns data, unpacked where their first bytes are those of gzip. what: what they are, for
+    """Returns data, unpacked where they begin with the bytes of gzip. what: name of the data, for
     messages. Raises the errors of opened()."""
     if data[:2] != _GZIP:
         return data
@@ -57,8 +57,8 @@ def unpacked(data: bytes, what: str, damaged: type[GossamerError] = InputError) 
 
 
 def whole(path: Path) -> bytes:
-    """Returns the bytes of a file as they are. Raises InputError for one that cannot be read, and
-    for a pipe or a device, which may never end."""
+    """Returns the bytes of a file as they are. Raises InputError for a file that cannot be read,
+    and for a pipe or a device, which may never end."""
     try:
         if path.exists() and not path.is_file():
             raise InputError(f"cannot read {path}: is no regular file")
@@ -69,7 +69,7 @@ def whole(path: Path) -> bytes:
 
 @contextmanager
 def opened_lines(path: Path) -> Iterator[Iterator[str]]:
-    """Opens a file as opened() does, as lines of text in UTF-8 with their ends."""
+    """Opens a file as opened() does, as lines of text in UTF-8 with their line ends."""
     with opened(path) as content:
         try:
             yield _lines(path, io.TextIOWrapper(content, encoding="utf-8-sig", newline=""))
@@ -89,8 +89,8 @@ def _lines(path: Path, text: IO[str]) -> Iterator[str]:
 
 
 def _check(what: str, file: IO[bytes]) -> None:
-    """Raises InputError where a packed file unpacks to too much. It is unpacked once to be
-    measured, since it need not tell the truth about its size, and nothing of that is kept."""
+    """Raises InputError where a packed file unpacks to too many bytes. The file is unpacked once to
+    count them, without keeping them, since the size that a file states may be wrong."""
     packed = file.seek(0, io.SEEK_END)
     limit, unpacked = most_unpacked(packed), 0
     file.seek(0)

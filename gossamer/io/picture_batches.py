@@ -1,8 +1,8 @@
-"""Pictures of files that are read ahead, in batches of one size.
+"""Pictures of files, which are read ahead, in batches of one size.
 
-Threads read them, or other processes where there are many files and processors: these put the
-pictures into shared memory, in which they lie as a network takes them, and answer once for several
-files. Python's lock of the process that computes is free then.
+Threads read the pictures. Where there are many files and processors, other processes read them.
+These write the pictures to shared memory, in the form that a network takes, and answer once for
+several files, so that reading does not hold Python's lock (the GIL) in the process that computes.
 """
 
 from __future__ import annotations
@@ -22,41 +22,43 @@ from gossamer.io.process_pool import NoProcessError, ProcessPool
 from gossamer.io.shared_blocks import SharedBlocks
 
 _PROCESSORS, _FILES = 8, 2000
-"""The least numbers of processors and of files with which other processes read, not threads.
-On the host of an H200 one thread reads 212 pictures a second and 16 threads read 1,200, as they
-wait for Python's lock. Processes take a second to start."""
+"""The least numbers of processors and of files with which other processes read instead of threads.
+On the host of an H200 one thread reads 212 pictures a second. There 16 threads read 1,200, since
+they wait for Python's lock. Processes take a second to start."""
 _GROUP = 16
-"""The most files for which a process answers at once: sending them and taking the answer takes this
-process about as long as reading a small picture."""
+"""The most files of a group, for which a process answers at once. Sending a group and taking its
+answer takes this process about as long as reading a small picture."""
 
 _MOST_PROCESSES = 64
-"""Processes that read at most: each has three file descriptors here, and each block one."""
+"""The most processes that read. Each takes three file descriptors of this process, and each block
+of shared memory takes one."""
 _AHEAD_BYTES = 2**29
-"""Bytes of pictures up to which more than one for each process are read ahead."""
+"""The most bytes of pictures that are read ahead, except one picture for each process."""
 
 Form = tuple[tuple[int, ...], np.dtype]
 """Shape and dtype of a picture."""
 Answer = dict[int, np.ndarray | str]
-"""The results of a group of files, by the number of a file in the group: its picture, or why it
-cannot be read. Pictures that were written to shared memory are not among them."""
+"""The results of a group of files, by the index of a file in the group: its picture, or the reason
+why it cannot be read. Pictures that were written to shared memory are left out."""
 
 
 class PictureReader(Protocol):
-    """Reads a picture as a network takes it. It can be pickled and sent to other processes."""
+    """Reads a picture in the form that a network takes. A reader can be pickled, so that other
+    processes can read."""
 
     def form(self) -> Form | None:
         """Returns the shape and dtype that all pictures have; None where their sizes differ."""
 
     def __call__(self, file: str) -> np.ndarray | str:
-        """Returns the picture, or why it cannot be read."""
+        """Returns the picture, or the reason why the file cannot be read."""
 
 
 @dataclass(frozen=True)
 class PictureBatch:
-    """Files in their order, and the pictures of those that can be read.
+    """Files in their order, and the pictures of the files that can be read.
 
-    errors: for each file why it cannot be read; "" where it can.
-    pictures: None where none can be read.
+    errors: for each file the reason why it cannot be read; "" where it can.
+    pictures: the pictures in one array, in order; None where no file can be read.
     """
 
     errors: list[str]
@@ -67,9 +69,10 @@ class PictureBatch:
 class _Block:
     """Files that are read into one block of memory.
 
+    files: the files in their order.
     memory: room for a picture of each file; None where the sizes of pictures differ.
-    place: the byte of shared memory at which `memory` begins; None where it is not shared.
-    answers: the groups of files that are read together, each with its answer.
+    place: the byte of shared memory at which `memory` begins; None where `memory` is not shared.
+    answers: the groups of files that are read together, each with the future of its answer.
     """
 
     files: Sequence[str]
@@ -82,10 +85,11 @@ class _Block:
 class _Pool:
     """The threads or processes that read groups of files.
 
-    submit: has the files of a group read. Its second argument is the byte of shared memory at which
-    the pictures of the group begin, None where they are returned.
+    submit: function that has a group of files read. Its second argument is the byte of shared
+    memory at which the pictures of the group begin; None where the answer contains the pictures.
     group: the most files of a group.
-    ahead: number of files that have to be submitted after a block before its pictures are taken.
+    ahead: number of files that are submitted after a block before the pictures of the block are
+    taken.
     """
 
     submit: Callable[[Sequence[str], int | None], Future[Answer]]
@@ -97,11 +101,11 @@ def picture_batches(reader: PictureReader, files: Sequence[str], processors: int
                     batch: int) -> Iterator[PictureBatch]:
     """Yields the pictures of files, in their order, in batches of one shape.
 
-    processors: number of processors that read, ahead of the batches that are taken.
-    batch: number of pictures of a batch, among which files that cannot be read do not count.
+    processors: number of processors that read ahead.
+    batch: number of pictures of a batch; files that cannot be read do not count.
     """
     form = reader.form()
-    # small batches share a block, so that it has enough files for a group
+    # small batches share a block, so that the block has enough files for a group
     size = max(1, min(batch * max(1, _GROUP // batch), len(files)))
     by_processes = processors >= _PROCESSORS and len(files) >= _FILES
     parts = (_by_processes if by_processes else _by_threads)(reader, files, processors, form, size)
@@ -124,7 +128,7 @@ def _by_threads(reader: PictureReader, files: Sequence[str], threads: int, form:
 
 def _by_processes(reader: PictureReader, files: Sequence[str], count: int, form: Form | None,
                   size: int) -> Generator[PictureBatch, None, None]:
-    # there are more processes than processors, since one that has answered waits for this process
+    # more processes than processors, since a process that has answered waits for this one
     count = min(count + count // 2, _MOST_PROCESSES)
     ahead = max(count, min(2 * count * _GROUP, _AHEAD_BYTES // max(1, _nbytes(form))))
     with (closing(SharedBlocks(size * _nbytes(form))) as shared,
@@ -185,8 +189,7 @@ def _read(reader: PictureReader, blocks: Iterable[_Block], pool: _Pool) -> Itera
 
 
 def _taken(reader: PictureReader, block: _Block) -> Iterator[PictureBatch]:
-    """Waits for a block, and yields its pictures together, or each alone where they have sizes of
-    their own."""
+    """Waits for a block, and yields its pictures together, or each alone where sizes may differ."""
     left: Answer = {}
     start = 0
     for group, future in block.answers:
@@ -216,9 +219,9 @@ def _taken(reader: PictureReader, block: _Block) -> Iterator[PictureBatch]:
 
 
 def _moved(memory: np.ndarray, left: Answer) -> np.ndarray:
-    """Returns memory of this process, with a copy of the pictures that are in shared memory. It
-    takes the place of shared memory that the system could not provide in full: a process that
-    touches what is missing is ended."""
+    """Returns memory of this process, with a copy of the pictures that are in shared memory. The
+    copy is needed where the system could not provide all of the shared memory: a process that
+    touches a missing page is killed."""
     moved = np.empty_like(memory)
     for number in range(len(memory)):
         if number not in left:
@@ -228,8 +231,8 @@ def _moved(memory: np.ndarray, left: Answer) -> np.ndarray:
 
 def read_group(reader: PictureReader, files: Sequence[str],
                target: tuple[int, int] | None = None) -> Answer:
-    """Reads files. target: the descriptor of shared memory and the byte in it at which the pictures
-    are put; None where all are returned."""
+    """Reads a group of files and returns the answer. target: the descriptor of shared memory, and
+    the byte at which the pictures are written there; None where all pictures are returned."""
     left: Answer = {}
     for number, file in enumerate(files):
         picture = reader(file)
@@ -240,7 +243,7 @@ def read_group(reader: PictureReader, files: Sequence[str],
 
 
 def _in_batches(parts: Iterable[PictureBatch], batch: int) -> Iterator[PictureBatch]:
-    """Yields files in batches of one shape. A part that makes a batch is not copied."""
+    """Yields files in batches of one shape. A part that is a whole batch is not copied."""
     errors: list[str] = []
     arrays: list[np.ndarray] = []
     count = 0

@@ -1,7 +1,7 @@
 """The program of a process that does tasks for the process that started it; see process_pool.py.
 
-It reads tasks from standard input and writes replies to standard output. It ends with the process
-that started it, even where that is killed.
+The program reads tasks from standard input and writes replies to standard output. It ends when the
+process that started it ends, even where that process is killed.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from typing import Any
 from gossamer.errors import GossamerError
 
 _SCORE = "500"
-"""How much sooner than other processes this one is killed where memory runs out, out of 1000."""
+"""Linux's oom_score_adj of this process, at most 1000: where memory runs out, the process is killed
+before most others."""
 
 
 class NoProcessError(GossamerError):
-    """No other process does a task; the process that asked for it can do it itself."""
+    """No other process does a task; the process that submitted the task can do it itself."""
 
 
 def main() -> None:
@@ -54,9 +55,11 @@ def main() -> None:
 
 
 def _done(task: bytes, more: tuple[Callable[[], Any], ...]) -> tuple[str, object]:
-    """Does a task with more arguments than its own, and returns what became of it."""
+    """Does a task, and returns the kind and the value of the reply. more: further arguments of the
+    task's function."""
     try:
-        # on its own, so that what cannot be imported here does not end the conversation
+        # pickled apart from its message, so that the reply for a task that cannot be imported here
+        # is an error
         function, arguments = pickle.loads(task)
     except Exception as error:
         return "failed", NoProcessError(f"another process cannot import a task: {error}")
@@ -67,8 +70,8 @@ def _done(task: bytes, more: tuple[Callable[[], Any], ...]) -> tuple[str, object
 
 
 def _read(inbox: queue.SimpleQueue[Any]) -> None:
-    """Reads messages in a thread of its own, so that the process ends with the one that started it
-    in the middle of a task as well."""
+    """Reads messages in a thread of its own, so that even in the middle of a task the process ends
+    when the process that started it ends."""
     try:
         while True:
             inbox.put(pickle.load(sys.stdin.buffer))
@@ -83,7 +86,7 @@ def _read(inbox: queue.SimpleQueue[Any]) -> None:
 
 
 def _portable(error: Exception) -> Exception:
-    """Returns an error that can be pickled: this one, or another with its text."""
+    """Returns an error that can be pickled: the error itself, or another one with its text."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:

@@ -1,4 +1,4 @@
-"""Functions that other Python processes call for this one."""
+"""A pool of other Python processes, which call functions for this process."""
 
 from __future__ import annotations
 
@@ -22,30 +22,31 @@ from gossamer.io.pool_process import NoProcessError
 __all__ = ["NoProcessError", "ProcessEndedError", "ProcessPool", "command", "environment"]
 
 MOST_DEATHS = 3
-"""How many processes may end, for each that runs at once, before no other takes their place."""
+"""How often each thread of a pool replaces a process that has ended, before the thread gives up."""
 START_SECONDS = 30.0
 """Seconds after which a process that has not started is ended."""
 _PIPE_BYTES = 2**20
-"""Size of the pipe through which a process answers, where the system gives as much. A process with
-a long answer is free for others sooner, and it is taken in fewer calls."""
+"""Bytes of the pipe through which a process answers, where the system allows this size. In a larger
+pipe a long answer is written sooner, so that its process is free for the next task, and the answer
+is read in fewer calls."""
 _ENDS_SECONDS = 5.0
 """Seconds that a process may take to end after its pipe was closed."""
 
 
 def command(module: str) -> list[str]:
-    """Returns the command line that runs a module; -P keeps the modules in its working directory
-    from taking the place of others."""
+    """Returns the command line that runs a module. -P keeps modules in the working directory from
+    being imported in place of installed ones."""
     return [sys.executable, "-P", "-m", module]
 
 
 def environment() -> dict[str, str]:
-    """Returns the environment in which that process imports from the same folders as this one."""
+    """Returns an environment in which Python imports from the same folders as this process."""
     folders = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
     return {**os.environ, "PYTHONPATH": folders}
 
 
 class ProcessEndedError(GossamerError):
-    """A process has ended before its task was done; the next time it may not."""
+    """A process has ended before its task was done; the next attempt may succeed."""
 
 
 @dataclass(eq=False)
@@ -60,7 +61,7 @@ class _Task:
 
 
 def _widen(pipe: Any) -> None:
-    """Makes a pipe hold more, where the system can and allows it."""
+    """Increases the size of a pipe, where the system allows it."""
     with contextlib.suppress(ImportError, AttributeError, OSError):
         import fcntl
         fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
@@ -69,14 +70,17 @@ def _widen(pipe: Any) -> None:
 class ProcessPool:
     """Processes that call functions, each one function at a time.
 
-    They start at once, each served by a thread of this process, and end with `close`, with the end
-    of a `with` block, or with this process, however that ends. One that has ended is replaced. They
-    import the modules of the functions and never the user's program; what is printed there goes to
-    standard error, whose last line is told where a process ends.
+    The processes start immediately, each served by a thread of this process. They end with `close`,
+    with the end of a `with` block, or with this process, even where it is killed. A process that
+    has ended is replaced. The processes import the modules of the functions, never the user's
+    program. Their output goes to a file, whose last line the error of an ended process quotes.
 
-    count: number of processes. kind: words for one, such as "process that builds candidates".
-    initializer: what each calls first. variables: what is added to their environment. descriptors:
-    file descriptors of this process that they have too, under the same numbers.
+    count: number of processes.
+    kind: words for one process, such as "process that builds candidates".
+    initializer: function that each process calls first.
+    variables: variables that are added to the environment of the processes.
+    descriptors: file descriptors of this process that all processes of the pool inherit, under the
+    same numbers.
     """
 
     def __init__(self, count: int, kind: str, initializer: Callable[[], object] = int, *,
@@ -99,22 +103,23 @@ class ProcessPool:
 
     @property
     def has_idle(self) -> bool:
-        """Whether a process has nothing to do."""
+        """Whether a process is free for another task."""
         with self._condition:
             return self._idle > len(self._waiting)
 
     def submit(self, function: Callable[..., Any], *arguments: Any, what: str,
                on_demand: object = None, then: Callable[[Any], Any] | None = None) -> Future[Any]:
-        """Returns the future of what a process returns for a function that can be imported there.
+        """Returns the future of a call in another process, which has to import the function.
 
-        Functions are called in the order in which they are submitted. The future of one that waits
-        can be cancelled. Its exception is the function's; NoProcessError where no process calls
-        the function; or ProcessEndedError where the process ended meanwhile.
+        Functions are called in the order in which they are submitted. The future of a function that
+        waits can be cancelled. The exception of the future is the function's exception;
+        NoProcessError where no process calls the function; or ProcessEndedError where the process
+        ended during the call.
 
-        what: words for the work of a process that ended meanwhile, such as "compiled a kernel", for
-        the error. on_demand: a value that takes long to send; the function gets it only where it
-        calls its last argument, which is added to the others. then: function that makes the
-        future's result, in this process, of what the first function returned.
+        what: words for the work, such as "compiled a kernel", for the error of an ended process.
+        on_demand: a value that takes long to send. Where it is given, the function gets one more
+        argument, the last: a function that fetches the value.
+        then: function of the call's result, run in this process, that returns the future's result.
         """
         task = _Task(b"", what, on_demand, then)
         try:
@@ -132,8 +137,8 @@ class ProcessPool:
         return task.future
 
     def end(self) -> None:
-        """Cancels what waits and ends the processes, and returns before they have ended. Calls that
-        they had begun fail with NoProcessError."""
+        """Cancels the tasks that wait and ends the processes; returns before they have ended. Calls
+        that had begun fail with NoProcessError."""
         with self._condition:
             self._problem = f"no {self._kind} is left: they were closed"
             self._closed = True
@@ -145,7 +150,7 @@ class ProcessPool:
             task.future.cancel()
 
     def close(self) -> None:
-        """Does what end() does, and returns when the processes have ended."""
+        """Calls end(), and waits until the processes have ended."""
         self.end()
         for thread in self._threads:
             thread.join()
@@ -157,7 +162,7 @@ class ProcessPool:
         self.close()
 
     def _serve(self) -> None:
-        """Does what waits in a process, and in another where that ends, until this is closed."""
+        """Gives tasks to a process until the pool is closed; replaces the process where it ends."""
         problem = f"a {self._kind} has ended {1 + MOST_DEATHS} times"
         try:
             for _ in range(1 + MOST_DEATHS):
@@ -170,7 +175,7 @@ class ProcessPool:
                     process.start(self._first)
                     while (task := self._next(process)) is not None:
                         self._do(process, task)
-                        # a thread that waits must not keep what belongs to a task
+                        # a thread that waits must not keep the objects of a task alive
                         del task
                 if self._closed:
                     return
@@ -180,7 +185,7 @@ class ProcessPool:
             self._stop_serving(problem)
 
     def _next(self, process: _Process) -> _Task | None:
-        """Waits for a task and returns it; None where this is closed or the process has ended."""
+        """Waits for a task and returns it; None if the pool is closed or the process has ended."""
         with self._condition:
             self._idle += 1
             self._condition.wait_for(lambda: self._waiting or self._closed)
@@ -201,11 +206,11 @@ class ProcessPool:
             task.future.set_exception(error)
 
     def _stop_serving(self, problem: str) -> None:
-        """Notes that a thread ends; after the last one nothing is left to do what waits."""
+        """Notes that a thread ends. After the last thread, the tasks that wait fail."""
         with self._condition:
             self._serving -= 1
             self._problem = self._problem or problem
-            # this thread may have been woken for what another one does now
+            # this thread may have been woken for a task that another one has to do now
             self._condition.notify_all()
             if self._serving:
                 return
@@ -242,8 +247,8 @@ class _Process:
         return self._process.poll() is not None
 
     def start(self, first: _Task) -> None:
-        """Waits until the process has done its first task. Raises NoProcessError where it does not.
-        """
+        """Waits until the process has done its first task. Raises NoProcessError where the task
+        fails or takes too long."""
         impatient = threading.Timer(START_SECONDS, self.end)
         impatient.daemon = True
         impatient.start()
@@ -257,14 +262,14 @@ class _Process:
             impatient.cancel()
 
     def ask(self, task: _Task) -> Any:
-        """Returns what the process returns for a task. Raises what its function raises, and
-        ProcessEndedError where the process ends."""
+        """Returns the result of a task's function, called in the process. Raises the exception of
+        the function, and ProcessEndedError where the process ends."""
         try:
             kind, value = self._answer((task.message, task.on_demand is not None))
             while kind == "demands":
                 kind, value = self._answer(task.on_demand)
         except Exception:
-            # it has ended, or what answers is no program of gossamer's
+            # the process has ended, or has written something that is no reply
             raise ProcessEndedError(self._ending()) from None
         if kind == "failed":
             raise value
@@ -294,17 +299,17 @@ class _Process:
         return f"ended with status {status}{said}"
 
     def end(self) -> None:
-        """Ends the process and the processes that it started, also in the middle of a task; another
-        thread may wait for it."""
+        """Kills the process and the processes that it started, even in the middle of a task for
+        which another thread waits."""
         if not self.has_ended:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """Ends the process and frees what belongs to it."""
+        """Ends the process, and closes its pipes and its file of errors."""
         self.end()
         self._process.wait()
         for stream in (self._errors, self._process.stdin, self._process.stdout):
-            # what is left in a buffer cannot be written to a process that has ended
+            # closing fails where a buffer holds data that the ended process has not read
             with contextlib.suppress(OSError):
                 stream.close()  # type: ignore[union-attr]

@@ -1,4 +1,4 @@
-"""Blocks of memory that processes started by this one fill."""
+"""Blocks of shared memory, which other processes that this one starts fill."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import numpy as np
 class SharedBlocks:
     """Blocks of one size, which other processes write through a file descriptor.
 
-    A block is used again when no array over it is left. The memory has no name in any folder, and
-    goes with the last process that has the descriptor or an array, however that ends. Where the
-    system gives no such memory, blocks lie in memory of this process alone.
+    A block is used again when no array over it is left. The memory has no name in a folder. It is
+    freed with the last process that has the descriptor or an array, even where that process is
+    killed. On systems without such memory (memfd) blocks lie in memory of this process alone.
 
-    descriptors: the file descriptor that the processes are to be started with; empty where there is
-    none.
+    descriptors: the file descriptor with which the processes are to be started; empty on systems
+    without memfd.
     """
 
     def __init__(self, nbytes: int) -> None:
@@ -59,8 +59,8 @@ class SharedBlocks:
 
 
 def write(descriptor: int, offset: int, array: np.ndarray) -> bool:
-    """Writes a contiguous array to a place in the descriptor's file, in any process that has it.
-    Returns whether the system had room for it."""
+    """Writes a contiguous array at an offset of the descriptor's file; any process that has the
+    descriptor may call this. Returns whether the system had room for the array."""
     try:
         return os.pwrite(descriptor, array.data, offset) == array.nbytes
     except OSError:

@@ -16,13 +16,13 @@ from rich.text import Text
 from gossamer.errors import one_line
 
 _PIPE_WIDTH = 500
-"""Characters of a line in a pipe."""
+"""Width of the output, in characters, where it goes to a pipe."""
 _GAP = 2
 """Characters between columns."""
 _LEAST_WIDTH = 6
-"""Characters that are left of a column that is cut."""
+"""Least width, in characters, of a column that is cut."""
 _LEAST_SPARE = 12
-"""Characters that are left of a cut column that could be left out instead."""
+"""Least width, in characters, of a cut column that could be left out instead."""
 
 
 def notice(message: object, kind: str = "notice") -> None:
@@ -40,11 +40,12 @@ def print_table(columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]],
     """Prints rows by key under headings; a column in which every cell is a number is
     right-aligned.
 
-    Where a terminal is too narrow, the texts of the column `below` follow the table, a line each
-    behind the text of the first column. Then the spare columns are left out, in their order, and
-    named below; where that is not enough, cells are cut."""
+    Where a terminal is too narrow, the texts of the column `below` follow the table, each on a line
+    after the text of its row's first column. Then cells of spare columns are cut. Where that is not
+    enough, spare columns are left out, in their order, and named below the table. Last, cells of
+    other columns are cut."""
     lines = [{key: one_line(_cell(row.get(key))) for key in columns} for row in rows]
-    # a pipe has no width: lines must not be cut as if it had 80 columns
+    # a pipe has no width: lines must not be cut to the 80 columns that rich would assume
     console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH)
     cells = {key: [line[key] for line in lines if line[key]] for key in columns}
     full = {key: max(map(cell_len, [heading, *cells[key]])) for key, heading in columns.items()}
@@ -60,7 +61,7 @@ def print_table(columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]],
 
     console.print(Text(joined(columns), style="bold"), soft_wrap=True)
     for line in lines:
-        # rich takes half a millisecond a row, of which there may be thousands
+        # not by rich, which takes half a millisecond a row: there may be thousands of rows
         print(joined(line))
     first = next(iter(columns))
     for line in lines:
@@ -72,7 +73,7 @@ def print_table(columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]],
 
 
 def _fitted(text: str, width: int, right: bool) -> str:
-    """Returns a text of just this width, cut where it is longer."""
+    """Returns a text that is padded or cut to this width."""
     if cell_len(text) > width:
         text = f"{set_cell_size(text, width - 1)}\N{HORIZONTAL ELLIPSIS}"
     padding = " " * (width - cell_len(text))
@@ -83,8 +84,9 @@ def _widths(full_widths: Mapping[str, int], may_cut: Collection[str], spare: Seq
             available: int) -> dict[str, int]:
     """Returns the widths of the columns that are shown, which stand two characters apart.
 
-    The widest column that may be cut is cut first: a spare one, or any where no spare one is
-    left. (rich would take as much from each.)"""
+    The widest column that may be cut is cut first: among the spare columns, or among all columns
+    where no spare column is left. (rich would cut all columns by the same number of characters.)
+    """
     widths, spare_left = dict(full_widths), [key for key in spare if full_widths.get(key)]
     while (excess := sum(widths.values()) + _GAP * (len(widths) - 1) - available) > 0:
         least = _LEAST_SPARE if spare_left else _LEAST_WIDTH

@@ -29,9 +29,9 @@ def shape_text(shape: Iterable[int | str | None]) -> str:
 
 
 def share_text(share: float) -> str:
-    """Returns a share from 0 to 1 in percent, such as a density: 0% and 100% are exact, what is
-    less than a percent from them has a decimal (0.3%), and what is less than 0.05% away says
-    so (<0.1%, >99.9%)."""
+    """Returns a share from 0 to 1, such as a density, in percent. 0% and 100% stand for these exact
+    values only. A share within a percent of them has a decimal (0.3%), and a share within 0.05% of
+    them has a bound (<0.1%, >99.9%)."""
     if share in (0, 1):
         return f"{share:.0%}"
     if share < 5e-4:

@@ -9,8 +9,8 @@ from gossamer.errors import InputError
 
 
 def bound(host: str, port: int) -> socket.socket:
-    """Returns a socket that listens at an address; port 0 takes a free one. Raises InputError where
-    that cannot be."""
+    """Returns a socket that is bound to an address; port 0 means any free port. Raises InputError
+    where no socket can be bound to the address."""
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM,
                                                          flags=socket.AI_PASSIVE)[0]
@@ -24,11 +24,11 @@ def bound(host: str, port: int) -> socket.socket:
 
 
 def is_loopback(listener: socket.socket) -> bool:
-    """Returns whether only this machine reaches a socket."""
+    """Returns whether only this machine can reach a socket."""
     return ipaddress.ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback
 
 
 def url_of(listener: socket.socket) -> str:
-    """Returns the address of a socket as clients give it."""
+    """Returns the URL of a socket for clients."""
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -1,4 +1,4 @@
-"""The HTTP application: routes, limits, and what each error becomes."""
+"""The HTTP application: routes, limits, and the answer to each error."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ PICTURES = ("image/jpeg", "image/png", "image/webp", "image/bmp", "image/gif")
 _INFERENCE = re.compile("/v2/models/([^/]+)/infer")
 _BINARY = "application/octet-stream"
 _SMALL_BYTES = 2**15
-"""JSON up to this size is read in the event loop; more of it would keep it busy."""
+"""Bytes of JSON that the event loop itself reads at most; more would keep the loop busy."""
 _FEW_NUMBERS = 2**12
-"""As many numbers are written as JSON in the event loop."""
+"""Numbers up to which the event loop itself writes outputs as JSON; a thread writes more."""
 _BODIES_AT_ONCE = 16
-"""How many of the largest bodies may be in memory at once."""
+"""How many bodies of the largest size may be in memory at once; all bodies share this room."""
 
 
 class _Refusal(Exception):
-    """An answer other than success: its status, and what the client is told."""
+    """An answer other than success: its HTTP status, and the message for the client."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -53,7 +53,8 @@ class _Refusal(Exception):
 class Server:
     """The state of an application.
 
-    most_bytes: the largest body. body_seconds: how long a client may take to send one.
+    most_bytes: bytes of the largest body.
+    body_seconds: seconds that a client may take to send a body.
     is_ending: whether the server is about to end, so that connections are not kept.
     """
 
@@ -69,8 +70,8 @@ class Server:
         self._threads = ThreadPoolExecutor(processors(), "gossamer-serve")
 
     async def renew(self) -> None:
-        """Reads the networks again whose files have changed. Requests that wait are computed by the
-        old plan, and later ones by the new."""
+        """Reads the networks again whose files have changed. The old plan computes the requests
+        that wait, and the new plan computes later requests."""
         loop = asyncio.get_running_loop()
         for name, model in (await loop.run_in_executor(None, self.models.renewals)).items():
             old = self.models.by_name[name]
@@ -80,7 +81,7 @@ class Server:
             logger.warning("%s was read again", name)
 
     async def _infer(self, name: str, headers: Mapping[str, str], receive: Receive) -> Response:
-        """Returns the answer to a request for inference. Raises what answer() makes answers of."""
+        """Returns the answer to a request for inference. Raises errors, which answer() catches."""
         if name not in self.models.by_name:
             raise _Refusal(404, f"there is no model {quoted(name)}")
         deadline = self._deadline(headers)
@@ -118,7 +119,8 @@ class Server:
 
     @staticmethod
     def _deadline(headers: Mapping[str, str]) -> float | None:
-        """Returns the clock's time after which the answer is of no use."""
+        """Returns the time of the monotonic clock after which the answer is of no use; None where
+        the request states no deadline."""
         text = headers.get(DEADLINE.lower())
         if text is None:
             return None
@@ -171,9 +173,10 @@ class Server:
             self._threads, function, *arguments)
 
     async def answer(self, name: str, headers: Mapping[str, str], receive: Receive) -> Response:
-        """Returns the answer to a request for inference, or what its error becomes, and counts it.
+        """Returns the answer to a request for inference, also to one that fails, and counts it.
 
-        headers: by their names in small letters. receive: gives the body, as ASGI says.
+        headers: values of the headers, by their names in lower case.
+        receive: ASGI's function that returns the parts of the body.
         """
         start = time.monotonic()
         try:
@@ -182,7 +185,7 @@ class Server:
             response = _error_response(name, error)
             _forget_frames(error)
         if response.status_code in (408, 413, 429) or self.is_ending:
-            # what is left of the body is not read
+            # the rest of the body is not read, so no other request can follow
             response.headers["Connection"] = "close"
         self.metrics.count(name if name in self.models.by_name else "", response.status_code,
                            time.monotonic() - start)
@@ -190,7 +193,7 @@ class Server:
 
 
 def _error_response(name: str, error: Exception) -> Response:
-    """Returns what an error of a request for inference becomes."""
+    """Returns the answer for an error of a request for inference."""
     if isinstance(error, _Refusal):
         return _error(error.status, str(error))
     if isinstance(error, QueueFullError):
@@ -211,8 +214,8 @@ def _error_response(name: str, error: Exception) -> Response:
 
 
 def _forget_frames(error: BaseException | None) -> None:
-    """Drops the frames that an error has passed: they hold the request's body and the future that
-    holds the error, and would be freed by the next collection of garbage only."""
+    """Drops the frames that an error has passed. They hold the request's body and the future that
+    holds the error, a cycle that only the next garbage collection would free."""
     while error is not None:
         error.__traceback__ = None
         error = error.__context__
@@ -223,8 +226,8 @@ def _error(status: int, message: str) -> Response:
 
 
 class _App(FastAPI):
-    """The application, whose requests for inference pass by FastAPI: its layers take as long for
-    one as all that is done here."""
+    """The application. Requests for inference bypass FastAPI, whose layers would take as long for a
+    request as all work of gossamer's own code."""
 
     server: Server
 

@@ -1,8 +1,8 @@
-"""What an event loop and the threads of batchers give each other: requests and results.
+"""The exchange of requests and results between an event loop and the threads of batchers.
 
-Each exchange with another thread gives up Python's lock and waits for it again, which takes longer
-than most of what is done for a request. So the loop hands requests over together, once it has read
-all that are there, and is woken once for all results that came meanwhile.
+To hand something to another thread, a thread releases Python's lock and waits for it again, which
+takes longer than most steps of a request. So the loop first reads all requests that have arrived,
+and hands them over together. It is woken once for all results that came meanwhile.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ import numpy as np
 from gossamer.plan.batcher import Batcher
 
 _GATHER_S = 2e-3
-"""Seconds for which the loop goes on reading while each of its rounds brings another request."""
+"""The most seconds for which the loop reads requests, if each of its rounds brings another one."""
 
 _Entry = tuple[Mapping[str, np.ndarray], float | None, asyncio.Future[Any]]
+"""A request: its inputs by name, the seconds until its deadline, and its future."""
 
 
 class Exchange:
@@ -35,8 +36,9 @@ class Exchange:
 
     def submit(self, batcher: Batcher, arrays: Mapping[str, np.ndarray],
                deadline: float | None) -> asyncio.Future[Any]:
-        """Returns the future of what a batcher computes of a request. Cancelling it gives up a
-        request that is not being computed yet."""
+        """Returns the future of a request's outputs, which a batcher computes. Cancelling the
+        future gives up a request that is not being computed yet. deadline: seconds from now after
+        which the outputs are of no use; None without a deadline."""
         loop = asyncio.get_running_loop()
         if not self._given:
             loop.call_soon(self._gather, loop, self._count, loop.time() + _GATHER_S)
@@ -48,7 +50,8 @@ class Exchange:
     def _gather(self, loop: asyncio.AbstractEventLoop, before: int, until: float) -> None:
         """Hands all requests over, or looks again after the loop's next round.
 
-        before: how many requests had come when this was last done. until: when it is done at last.
+        before: number of requests that had come at the last look.
+        until: the loop's time after which requests are handed over in any case.
         """
         if self._count > before and loop.time() < until:
             loop.call_soon(self._gather, loop, self._count, until)
@@ -56,7 +59,7 @@ class Exchange:
             self.hand_over()
 
     def hand_over(self) -> None:
-        """Hands all requests to their batchers now, as before a batcher is closed."""
+        """Hands all requests to their batchers now, for example before a batcher is closed."""
         loop = asyncio.get_running_loop()
         given, self._given = self._given, {}
         for batcher, entries in given.items():
@@ -73,7 +76,7 @@ class Exchange:
             loop.call_soon_threadsafe(self._deliver)
 
     def _deliver(self) -> None:
-        # what comes from now on wakes the loop again
+        # a result that comes from now on wakes the loop again
         self._is_waking = False
         while self._done:
             own, future = self._done.popleft()

@@ -1,4 +1,4 @@
-"""What a server counts, in the format of Prometheus."""
+"""The counters of a server, in the format of Prometheus."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Metrics:
         self._labelled: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
 
     def count(self, model: str, status: int, seconds: float) -> None:
-        """Counts an answer of a network by its HTTP status, and how long it took."""
+        """Counts an answer of a network by its HTTP status, and adds its seconds."""
         if (model, status) not in self._labelled:
             self._labelled[model, status] = (
                 self._requests.labels(model, str(status)), self._seconds.labels(model))
@@ -39,7 +39,7 @@ class Metrics:
 
 
 class _Batches(Collector):
-    """The counts that the batchers keep themselves."""
+    """The numbers that the batchers themselves keep."""
 
     def __init__(self, models: Models) -> None:
         self._models = models

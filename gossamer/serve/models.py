@@ -23,8 +23,11 @@ logger = logging.getLogger("gossamer.serve")
 
 @dataclass(frozen=True)
 class Loaded:
-    """A network that is ready: its plan, and how pictures are prepared for it, where that is
-    known."""
+    """A network that is ready.
+
+    plan: the plan that computes it.
+    prepare: how pictures are prepared for it; None where that is not known.
+    """
 
     plan: Plan | PlanGroup
     prepare: Preprocessing | None
@@ -32,7 +35,12 @@ class Loaded:
 
 @dataclass(frozen=True)
 class BatchOptions:
-    """The options of the batchers: seconds, the largest batch, and how many images may wait."""
+    """The options of the batchers.
+
+    latency: seconds after which results are wanted; None without a limit.
+    most: the largest batch, in images.
+    queue: number of images that may wait.
+    """
 
     latency: float | None = None
     most: int = 64
@@ -42,8 +50,9 @@ class BatchOptions:
 class ServedModel:
     """One network behind its name.
 
-    files: the files that it was read from, which are looked at when it is to be read again.
-    load: reads it. plan, batcher: what computes it now.
+    files: the network's files; where they have changed, the network can be read again.
+    load: function that reads the network.
+    plan, batcher: the plan and the batcher that compute the network now.
     """
 
     def __init__(self, name: str, files: Sequence[Path], load: Callable[[], Loaded],
@@ -59,7 +68,7 @@ class ServedModel:
         self.batcher = Batcher(self.plan, options.latency, most=options.most, queue=options.queue)
 
     def _stamps_now(self) -> list[tuple[int, int] | None]:
-        """Returns the time of change and the size of each file; None where it is gone."""
+        """Returns the time of change and the size of each file; None for a file that is gone."""
         stamps: list[tuple[int, int] | None] = []
         for file in self._files:
             try:
@@ -70,26 +79,26 @@ class ServedModel:
         return stamps
 
     def renewed(self) -> ServedModel | None:
-        """Returns the network as its changed files hold it; None where they have not changed.
-        Raises GossamerError where it cannot be read."""
+        """Returns the network, read again from its changed files; None where they have not changed.
+        Raises GossamerError where the network cannot be read."""
         if self._stamps_now() == self._stamps:
             return None
         return ServedModel(self.name, self._files, self._load, self._options)
 
     def close(self) -> None:
-        """Computes what waits, and frees the memory of the devices."""
+        """Computes the requests that wait, then frees the memory of the devices."""
         self.batcher.close()
         self.plan.close()
 
     def description(self) -> dict[str, Any]:
-        """Returns what the protocol tells of a network."""
+        """Returns the protocol's description of the network."""
         return {"name": self.name, "versions": [], "platform": "gossamer",
                 "inputs": [described(info) for info in self.plan.inputs],
                 "outputs": [described(info) for info in self.plan.outputs]}
 
     def picture(self, body: bytes) -> dict[str, np.ndarray]:
-        """Returns the input for a picture, as bytes of a file. Raises InputError where it cannot be
-        read, or the network takes none."""
+        """Returns the network's input for a picture. body: the bytes of the picture's file. Raises
+        InputError where the picture cannot be read, or where no preparation is known."""
         info = self.plan.graph.inputs[0]
         if self._prepare is None:
             raise InputError(f"{self.name}: nothing is known of how pictures are prepared; send "
@@ -104,8 +113,8 @@ class Models:
         self.by_name: dict[str, ServedModel] = {model.name: model for model in models}
 
     def renewals(self) -> Mapping[str, ServedModel]:
-        """Returns the networks whose files have changed, read again; one that cannot be read stays
-        as it is, with a line in the log."""
+        """Returns the networks whose files have changed, read again. A network that cannot be read
+        is left out, with a line in the log."""
         found = {}
         for name, model in self.by_name.items():
             try:
@@ -116,6 +125,6 @@ class Models:
         return found
 
     def close(self) -> None:
-        """Ends all batchers."""
+        """Closes all networks."""
         for model in self.by_name.values():
             model.close()

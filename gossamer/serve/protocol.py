@@ -19,7 +19,7 @@ from gossamer.io.text import bytes_text, shape_text
 from gossamer.model.graph import ValueInfo
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
-"""The header that says how long the JSON before binary tensors is."""
+"""The header with the length, in bytes, of the JSON that precedes binary tensors."""
 MOST_JSON_BYTES = 2**24
 """The most bytes of JSON that are read: numbers in JSON take many times their size in memory."""
 _MOST_DIMENSIONS = 32
@@ -38,10 +38,10 @@ class InferRequest:
     """A request for inference.
 
     arrays: the inputs by name.
-    id: what the client calls it; None where it gives no name.
-    outputs: whether each wanted output is binary, by name; empty where all are wanted.
-    binary: whether outputs are binary of which nothing else is said.
-    timeout_us: microseconds after which the answer is of no use; None where it always is.
+    id: the client's name for the request; None where there is none.
+    outputs: for each wanted output, by name, whether it is binary; empty where all are wanted.
+    binary: whether an output is binary where the request does not say so for this output.
+    timeout_us: microseconds after which the answer is of no use; None without a limit.
     """
 
     arrays: Mapping[str, np.ndarray]
@@ -52,8 +52,8 @@ class InferRequest:
 
 
 def parsed(text: bytes, binary: memoryview) -> InferRequest:
-    """Returns the request that JSON and the bytes behind it hold. Raises InputError where they are
-    none."""
+    """Returns the request that consists of JSON and of the binary tensors after it. Raises
+    InputError where the two make no valid request."""
     if len(text) > MOST_JSON_BYTES:
         raise InputError(f"the JSON has {bytes_text(len(text))}, more than "
                          f"{bytes_text(MOST_JSON_BYTES)}; send the tensors in binary")
@@ -85,10 +85,10 @@ def parsed(text: bytes, binary: memoryview) -> InferRequest:
 
 
 def split(body: bytes, header_length: str | None) -> tuple[bytes, memoryview]:
-    """Returns the JSON of a body and what follows it.
+    """Returns the JSON of a body, and the binary tensors after it.
 
-    header_length: the value of the header HEADER_LENGTH, where there is one. Raises InputError
-    where it does not fit the body.
+    header_length: the value of the header HEADER_LENGTH; None where the request lacks the header.
+    Raises InputError where the value does not fit the body.
     """
     if header_length is None:
         return body, memoryview(b"")
@@ -144,7 +144,7 @@ def _timeout(parameters: Mapping[str, Any]) -> float | None:
 
 def _array(tensor: Mapping[str, Any], what: str, binary: memoryview,
            place: int) -> tuple[np.ndarray, int]:
-    """Returns the array of a tensor, and where the binary data of the next one begin."""
+    """Returns the array of a tensor, and the byte at which the next tensor's binary data begin."""
     shape = _shape(tensor.get("shape"), what)
     datatype = tensor.get("datatype")
     dtype = _DTYPES.get(datatype) if isinstance(datatype, str) else None
@@ -178,7 +178,7 @@ def _shape(value: Any, what: str) -> tuple[int, ...]:
 
 
 def _from_json(data: Any, shape: tuple[int, ...], dtype: np.dtype, what: str) -> np.ndarray:
-    """Returns the array of numbers in JSON, in one list or in nested ones."""
+    """Returns the array of numbers in JSON, which are in one list or in nested lists."""
     if not isinstance(data, list):
         raise InputError(f"{what}: data is {quoted(data)}, expected a list of numbers")
     try:
@@ -188,7 +188,7 @@ def _from_json(data: Any, shape: tuple[int, ...], dtype: np.dtype, what: str) ->
     if values.size == 0 and values.dtype != object:
         values = values.astype(dtype)
     kinds = {"b": "b", "u": "bu", "i": "biu"}.get(dtype.kind, "biuf")
-    # NumPy takes whole numbers as int64
+    # NumPy makes int64 of whole numbers
     if values.dtype.kind not in kinds and not (values.dtype.kind == "i" and dtype.kind == "u"):
         raise InputError(f"{what}: data are not numbers of datatype {DATATYPES[dtype.name]}, in "
                          "one list or in nested ones")
@@ -207,7 +207,7 @@ def answer(model: str, request: InferRequest,
            outputs: Mapping[str, np.ndarray]) -> tuple[bytes, int | None]:
     """Returns the body of the answer and, where tensors are binary, the length of its JSON.
 
-    Raises InputError where the request wants an output that the network has not.
+    Raises InputError where the request wants an output that the network does not have.
     """
     wanted = request.outputs or dict.fromkeys(outputs, request.binary)
     tensors: list[dict[str, Any]] = []

@@ -25,29 +25,30 @@ _IDLE_S = 30.0
 _END_S = 60
 """Seconds after which requests that are still being answered are given up when the server ends."""
 _LAST_REQUEST_S = 0.5
-"""Seconds in which a connection that is there when the server ends may still send a request."""
+"""Seconds for which open connections may still send a request when the server ends."""
 _CONNECTIONS = 2**16
 """Connections that may be open at once, where the system allows as many."""
 _SWITCH_S = 5e-4
 """Seconds after which the event loop gives Python's lock to a batcher's thread that waits for it. A
-batcher waits for it after each call of the driver, and Python's own 5 ms would be as long as a
-short batch takes. A rule of thumb: the rate of answers is the same with both."""
+batcher waits for the lock after each call of the driver, and Python's default of 5 ms is as long as
+a short batch takes. A rule of thumb: the server gave as many answers a second with the default."""
 _NEW_OBJECTS = 20_000
-"""Objects that are made before garbage is collected. Requests leave two or three each that are part
-of a cycle; Python's own 700 are reached by a few requests that are being answered. A rule of
-thumb."""
+"""New objects after which Python collects garbage. Each request leaves two or three objects in a
+cycle, but a few requests in progress would reach Python's default of 700 objects. A rule of thumb.
+"""
 
 
 def serve(server: Server, listener: socket.socket, *, grace: float = 1.0,
           ready: Callable[[], None] = lambda: None) -> None:
     """Answers requests until SIGTERM or SIGINT comes; SIGHUP reads changed networks again.
 
-    grace: seconds in which the server still takes requests and says that it is ending, so that
-    those who send to it turn elsewhere. ready: is called when the first request may come.
+    grace: seconds for which a server that ends still takes requests, while /v2/health/ready answers
+    503, so that clients turn to other servers.
+    ready: function that is called when the first request may come.
     """
     _allow_connections()
     sys.setswitchinterval(_SWITCH_S)
-    # a full collection of all that the networks consist of takes 0.1 s, in which nobody is answered
+    # frozen, since a collection over all objects of the networks would delay answers by 0.1 s
     gc.collect()
     gc.freeze()
     gc.set_threshold(_NEW_OBJECTS, *gc.get_threshold()[1:])
@@ -108,8 +109,8 @@ class _Uvicorn(uvicorn.Server):
 
 
 class _Protocol(HttpToolsProtocol):
-    """A connection that is closed where the head of a request does not come in time, however slowly
-    its bytes come."""
+    """A connection that is closed where the head of a request is not complete in time, even while
+    single bytes of it still come."""
 
     _waiting: asyncio.TimerHandle | None = None
 
@@ -127,10 +128,10 @@ class _Protocol(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         cycle: Any = self.cycle
         if not cycle.body:
-            # adding to empty bytes copies nothing, nor does making bytes of bytes afterwards
+            # a body of one part is not copied: b"" + part and bytes(part) are the part itself
             cycle.body = b""
         elif isinstance(cycle.body, bytes):
-            # a body of many parts would be copied for each of them
+            # as bytes, a body of many parts would be copied once for each part
             cycle.body = bytearray(cycle.body)
         super().on_body(body)
 

@@ -1,4 +1,4 @@
-"""optimize and explain: what becomes of a module of PyTorch."""
+"""optimize and explain: the public functions for modules of PyTorch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def optimize(module: Any, example_inputs: Any = None, device: str | Device | Non
              threads: int | str = "all", follow: bool = False) -> OptimizedModule:
     """Make a fast module of a module of PyTorch, for inference.
 
-    The result is compared with the module on the example before it is returned.
+    Before the fast module is returned, its outputs on the example are compared with the module's.
 
     Parameters
     ----------
@@ -30,30 +30,31 @@ def optimize(module: Any, example_inputs: Any = None, device: str | Device | Non
         bfloat16.
     example_inputs : torch.Tensor, tuple or dict, optional
         Arguments of the module: one tensor, a tuple of all arguments, or a dict of arguments by
-        their names. Tensors whose first axis is as long as that of the first tensor are batches,
-        whose size is free afterwards. An ExportedProgram has an example of its own.
+        their names. A tensor whose first axis is as long as the first tensor's is a batch; later
+        calls may have other batch sizes. By default the example of an ExportedProgram.
     device : str or Device, optional
-        The device, by default that of the module: its GPU, or "host" for the processor.
+        The device; by default the module's device: its GPU, or "host" for the processor.
     precision : {"fp32", "tf32", "fp16"}, optional
         The least precise arithmetic that layers may use where it is measured to be faster. With an
         effort it is by default "fp16" for a module in float16 or bfloat16; else it is "fp32".
     effort, budget, strict, threads : optional
         As for `gossamer.compile`.
     inputs : InputFormat or mapping of str to InputFormat, optional
-        Forms in which the optimised module takes its inputs where these are others than the
-        module's, such as bytes in NHWC. `example_inputs` are then in these forms.
+        Formats of inputs that the optimised module takes in another format than the module, such as
+        bytes in NHWC. `example_inputs` are then in these formats.
     tolerance : float, optional
-        The largest normalised error that is accepted on the example. By default it is 1e-4, or
-        1e-2 where the module or the precision is shorter than float32, 2e-2 where the module is
-        quantised, or twice that of torch against float64 where that is more.
+        The largest normalised error that is accepted on the example. By default it is 1e-4; 1e-2
+        where the module or the precision is shorter than float32; 2e-2 where the module is
+        quantised; or, where this is larger, twice the error of torch against float64.
     follow : bool, default False
-        Whether changes of the module's weights are followed, within 100 calls, instead of being an
-        error. The module is then kept alive.
+        Whether the fast module takes changed weights of the module, within 100 calls; by default
+        such a change is an error. With True the module is kept alive.
 
     Returns
     -------
     OptimizedModule
-        A `torch.nn.Module` that is called as `module` is, and returns what that returns.
+        A `torch.nn.Module` that is called like `module`, and returns its outputs within the
+        tolerance.
 
     Raises
     ------
@@ -64,7 +65,7 @@ def optimize(module: Any, example_inputs: Any = None, device: str | Device | Non
         If the module cannot be exported or computed, or if its outputs on the example differ from
         torch's by more than is allowed.
     DeviceError
-        If the device is not there or fails.
+        If the device does not exist or fails.
     """
     check_torch()
     from gossamer.torch.optimize import optimize as optimized
@@ -76,22 +77,22 @@ def optimize(module: Any, example_inputs: Any = None, device: str | Device | Non
 
 def explain(module: Any, example_inputs: Any = None, device: str | Device | None = None
             ) -> Explanation:
-    """Say what would become of a module of PyTorch, without compiling or measuring anything.
+    """Say how a module of PyTorch would be computed, without compiling or measuring anything.
 
     Parameters
     ----------
     module : torch.nn.Module or torch.export.ExportedProgram
         The module, as for `optimize`.
     example_inputs : torch.Tensor, tuple or dict, optional
-        Arguments of the module, as for `optimize`; the batch size is theirs.
+        Arguments of the module, as for `optimize`; layers are explained at their batch size.
     device : str or Device, optional
-        The device, by default that of the module.
+        The device; by default the module's device.
 
     Returns
     -------
     Explanation
-        What would run where, the layers with zeros, signs or depthwise convolutions, and the time
-        that is expected; its text is that of `print`.
+        The algorithm and the device of each layer, the layers with zeros, signs or depthwise
+        convolutions, and the expected time. `print` shows all of this as text.
 
     Raises
     ------

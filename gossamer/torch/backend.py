@@ -20,20 +20,23 @@ from gossamer.torch.parts import Left, parts_of
 from gossamer.torch.watch import CALLS
 
 _OPTIONS = {"precision", "effort", "budget", "tolerance", "threads"}
-"""The options of torch.compile that `optimize` has too."""
+"""The options of this backend that `optimize` has too."""
 LEAST_OPERATORS = 3
-"""The fewest operators of a part: a call costs about as much as torch's launches of so many."""
+"""The fewest operators of a part: calling a part costs about as much as three launches of torch."""
 _MOST_FORMS = 8
-"""The most forms of inputs, beside their batch sizes, of which one graph is computed."""
+"""The most forms of inputs, see _CompiledGraph, for which gossamer computes one graph."""
 _MOST_REPORTS = 64
+"""The most reports that are kept."""
 
 
 @dataclass
 class GraphReport:
-    """What became of a graph of torch.compile.
+    """A report on a graph of torch.compile: which of its operators gossamer computes.
 
-    operators: how many it has. taken: how many of them gossamer computes. parts: in how many
-    modules. left: those that are left to torch.
+    operators: number of operators in the graph.
+    taken: number of operators that gossamer computes.
+    parts: number of optimised modules that compute these operators.
+    left: the operators that are left to torch.
     """
 
     operators: int
@@ -48,20 +51,23 @@ class GraphReport:
 
 
 reports: deque[GraphReport] = deque(maxlen=_MOST_REPORTS)
-"""What became of the last graphs, the latest last."""
+"""The reports on the last graphs, the latest last."""
 
 
 _known: weakref.WeakValueDictionary[Any, Any] = weakref.WeakValueDictionary()
-"""The graphs that are alive, by their code, the identity of their weights, and their options."""
+"""The compiled graphs that are alive, by their code, their options and the ids of their weights."""
 
 
 def backend(graph_module: fx.GraphModule, example_inputs: Sequence[Any], *,
             options: Mapping[str, Any] | None = None) -> Callable[..., Any]:
-    """Returns a function that computes a graph of torch.compile, by gossamer where that can.
+    """Returns a function that computes a graph of torch.compile: by gossamer where possible, else
+    by torch.
 
-    graph_module: the graph. example_inputs: its arguments. options: those of torch.compile:
-    precision, effort, budget, tolerance and threads as for `gossamer.optimize`, and
-    least_operators, the fewest operators of a part. Raises InputError for others.
+    graph_module: the graph.
+    example_inputs: the arguments of the graph.
+    options: options that torch.compile passes on: precision, effort, budget, tolerance and threads
+    as for `gossamer.optimize`, and least_operators, the fewest operators of a part. Raises
+    InputError for other options.
     """
     chosen = dict(options or {})
     least = chosen.pop("least_operators", LEAST_OPERATORS)
@@ -83,7 +89,8 @@ def backend(graph_module: fx.GraphModule, example_inputs: Sequence[Any], *,
 
 
 class _CompiledGraph:
-    """A graph of Dynamo, with a function for each form of its inputs but for their batch size."""
+    """A graph of Dynamo, with one function for each form of its inputs: their shapes without the
+    batch size, and their dtypes."""
 
     def __init__(self, original: fx.GraphModule, graph: TensorGraph, options: Mapping[str, Any],
                  least_operators: int) -> None:
@@ -93,7 +100,7 @@ class _CompiledGraph:
         self._least_operators = least_operators
         self._functions: dict[Any, Callable[..., Any]] = {}
         self._calls = 0
-        # Dynamo gives the same graph again for another batch size: what was made for it holds
+        # Dynamo gives the same graph again for another batch size: its functions are used again
         key = (graph.module.code, tuple(id(getattr(graph.module, name))
                                         for name in graph.weights.values()),
                repr((sorted(options.items()), least_operators)))
@@ -122,12 +129,13 @@ class _CompiledGraph:
         try:
             return function(*tensors)
         except InputError as error:
-            # a graph that was made for one batch size
+            # the function computes only the batch size for which it was made
             debug.logger.info("a call is left to torch: %s", error)
             return self._original(*arguments)
 
     def _take_weights(self, arguments: Sequence[Any]) -> None:
-        """Has the weights that are given now computed, where they are others than before."""
+        """Takes the weights among the arguments of a call. Where one is another tensor than before,
+        the functions are made again."""
         changed = False
         for index, name in self._graph.weights.items():
             if getattr(self._graph.module, name) is not arguments[index]:

@@ -16,12 +16,13 @@ from gossamer.errors import InputError, quoted
 class InputForm:
     """How the arguments of a module hold its tensors.
 
-    forward: the module's forward, whose parameters the arguments are. args, kwargs: an example.
+    Tensors are found at any depth of tuples, lists, dicts and dataclasses. A value that is no
+    tensor is a constant of the network, and each call has to give the same value.
 
-    Tensors are found at any depth of tuples, lists, dicts and dataclasses. What is no tensor is a
-    constant of the network, which each call has to repeat.
-
-    names: the path of each tensor, such as "x" or "pair.0". tensors: those of the example.
+    forward: the module's method forward.
+    args, kwargs: arguments of forward, as an example.
+    names: the path of each tensor, such as "x" or "pair.0".
+    tensors: the tensors of the example.
     Raises InputError where the arguments do not fit forward's signature.
     """
 
@@ -41,7 +42,7 @@ class InputForm:
         self._count = len(args)
 
     def of_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sequence[Any]:
-        """Returns the tensors of a call. Raises InputError where it has another form."""
+        """Returns the tensors of a call. Raises InputError where the call has another form."""
         if self._takes_tensors_only and not kwargs and len(args) == self._count and all(
                 [isinstance(arg, torch.Tensor) for arg in args]):
             return args
@@ -81,11 +82,13 @@ class InputForm:
 class OutputForm:
     """How the outputs of a module hold its tensors.
 
-    result: what the module returned for an example. inputs: the tensors that it was given.
-
-    places: for each tensor of the result the number of the network's output, or, where the module
-    returned an input as it was, -1 less the number of that input.
-    count: the number of the network's outputs: no tensor comes twice, and no input.
+    result: the module's result for an example.
+    inputs: the tensors of the example.
+    places: for each tensor of the result the index of the network's output; or -1 - i where the
+    module returned its input number i unchanged.
+    examples: the network's outputs for the example: the distinct tensors of the result that are no
+    inputs.
+    count: number of the network's outputs.
     """
 
     def __init__(self, result: Any, inputs: Sequence[Any]) -> None:
@@ -121,7 +124,7 @@ class OutputForm:
         return tuple(tensors[self.places.index(place)] for place in range(self.count))
 
     def filled(self, outputs: Sequence[Any], inputs: Sequence[Any]) -> Any:
-        """Returns what the module returns where the network has these outputs."""
+        """Returns the module's result for the outputs of the network and the inputs of the call."""
         if self._is_one:
             return outputs[0]
         tensors = iter([outputs[place] if place >= 0 else inputs[-1 - place]
@@ -136,7 +139,7 @@ def _position(tensor: Any, tensors: Sequence[Any]) -> int | None:
 
 
 def _register_dataclasses(value: Any) -> None:
-    """Tells torch.export how instances of dataclasses within a value are taken apart."""
+    """Tells torch.export how to take apart the instances of dataclasses within a value."""
     while True:
         unknown = {type(leaf) for leaf in pytree.tree_leaves(value)
                    if dataclasses.is_dataclass(leaf) and not isinstance(leaf, type)}

@@ -1,4 +1,4 @@
-"""A module with an example, captured as a network beside what the module returned."""
+"""A module and an example, captured as a network together with the module's outputs."""
 
 from __future__ import annotations
 
@@ -28,13 +28,17 @@ _DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "
 
 @dataclass
 class Captured:
-    """A module as a network, beside what it returned for an example.
+    """A module as a network, with its outputs for an example.
 
-    original: the module as it was given. module: the module with folded weights, in float32
-    where it is in bfloat16. network: its network. inputs, outputs: their forms. given: the tensors
-    of the example. tensors: these as the module takes them. eager: the distinct tensors that the
-    module returned. formats: how the plan takes inputs, by their names. explicit: whether the
-    caller said so.
+    original: the module that the caller gave.
+    module: the module with folded weights, in float32 where the original is in bfloat16.
+    network: the network of the module.
+    inputs, outputs: the forms of the module's arguments and outputs.
+    given: the tensors of the example.
+    tensors: the tensors of the example in the formats that `module` takes.
+    eager: the distinct tensors that the module returned for the example.
+    formats: formats in which the plan takes inputs, by their names.
+    explicit: whether the caller gave the formats.
     """
 
     original: nn.Module
@@ -49,7 +53,7 @@ class Captured:
     explicit: bool
 
     def call(self, module: nn.Module, tensors: Sequence[Any]) -> tuple[Any, ...]:
-        """Returns the distinct tensors that a module of this form returns for some tensors."""
+        """Returns the distinct output tensors of a module of this form for some input tensors."""
         return self.outputs.distinct(called(module, self.inputs, tensors))
 
     @property
@@ -90,8 +94,8 @@ def captured(module: Any, example: Any, formats: Formats) -> Captured:
 
 
 def module_of(program: Any) -> Any:
-    """Returns a program as a module that does not insist on the sizes of its own example; what is
-    no program stays as it is."""
+    """Returns an exported program as a module that takes other sizes than its own example's. Any
+    other object is returned as it is."""
     if not isinstance(program, torch.export.ExportedProgram):
         return program
     options = {"check_guards": False}
@@ -104,7 +108,7 @@ def module_of(program: Any) -> Any:
 
 
 def called(module: nn.Module, inputs: InputForm, tensors: Sequence[Any]) -> Any:
-    """Returns what a module returns, without gradients and without autocast."""
+    """Returns the result of a module, without gradients and without autocast."""
     args, kwargs = inputs.arguments(tensors)
     with without_modes(tensors):
         return module(*args, **kwargs)
@@ -118,8 +122,8 @@ def without_modes(tensors: Sequence[Any]) -> Iterator[None]:
 
 
 def place(captured: Captured, device: str | Device | None) -> Device:
-    """Returns the device of the plan, by default the one that holds the module. Raises InputError
-    where the module is on a GPU and the plan is to be elsewhere."""
+    """Returns the device of the plan, by default the device that holds the module. Raises
+    InputError where the module is on a GPU and the plan is for another device."""
     tensor = captured.tensors[0]
     home = tensor.device
     if home.type not in ("cpu", "cuda"):
@@ -165,7 +169,7 @@ def _as_module_takes(tensor: Any, format_: InputFormat) -> Any:
 
 
 def _formats_of(names: Sequence[str], tensors: Sequence[Any]) -> dict[str, InputFormat]:
-    """Returns how tensors lie in memory where that is not in float32, one row after another."""
+    """Returns the formats, by name, of the tensors that are not float32 in NCHW."""
     formats = {name: InputFormat(_DTYPES[tensor.dtype],
                                  "NHWC" if is_channels_last(tensor) else "NCHW")
                for name, tensor in zip(names, tensors, strict=True) if tensor.dtype in _DTYPES}
@@ -173,6 +177,6 @@ def _formats_of(names: Sequence[str], tensors: Sequence[Any]) -> dict[str, Input
 
 
 def is_channels_last(tensor: Any) -> bool:
-    """Whether a tensor is of images whose channels lie together in memory, and in no other way."""
+    """Whether a tensor of images lies in memory in NHWC, and not also in NCHW."""
     return (tensor.dim() == 4 and not tensor.is_contiguous()
             and tensor.is_contiguous(memory_format=torch.channels_last))

@@ -17,7 +17,7 @@ _PLAIN = (torch.Tensor, nn.Parameter, getattr(nn, "Buffer", nn.Parameter))
 
 
 def check_kind(module: Any) -> None:
-    """Raises InputError where something is no module that torch.export takes."""
+    """Raises InputError where an object is no module that torch.export takes."""
     if isinstance(module, torch.jit.ScriptModule | torch.jit.ScriptFunction):
         raise InputError(f"{_name(module)} is a module of torch.jit, which torch.export does not "
                          "take; give the nn.Module from which it was made")
@@ -41,7 +41,10 @@ def check_module(module: nn.Module) -> None:
 
 
 def check_tensors(tensors: Sequence[tuple[str, Any]]) -> None:
-    """Raises InputError or UnsupportedError where weights cannot be read. tensors: with names."""
+    """Raises InputError or UnsupportedError where weights cannot be read.
+
+    tensors: the weights, each after its name.
+    """
     devices: dict[Any, str] = {}
     for name, tensor in tensors:
         _check_kind(name, tensor)
@@ -55,7 +58,7 @@ def check_tensors(tensors: Sequence[tuple[str, Any]]) -> None:
 def check_inputs(names: Sequence[str], tensors: Sequence[Any], where: Any) -> None:
     """Raises InputError or UnsupportedError where the tensors of an example cannot be inputs.
 
-    where: the device of the module's weights; None where it has none.
+    where: the device of the module's weights; None where the module has no weights.
     """
     if not tensors:
         raise InputError("the example has no torch.Tensor; give one for each input of the module, "
@@ -79,7 +82,7 @@ def gradient_error(name: str) -> InputError:
 
 
 def device_of(module: nn.Module) -> Any:
-    """Returns the device of a module's weights; None where it has none."""
+    """Returns the device of a module's weights; None where the module has no weights."""
     return next((tensor.device for _, tensor in _weights(module)), None)
 
 

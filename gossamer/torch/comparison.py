@@ -1,4 +1,4 @@
-"""Whether an optimised module returns what the module does, and if not, which layer differs."""
+"""Compares the outputs of an optimised module with the module's, and names a layer that differs."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from gossamer.torch.exported import Exported
 from gossamer.torch.quantised import QuantisedInFloat64
 
 LEAST_ALLOWED = {"fp32": 1e-4, "tf32": 1e-2, "fp16": 1e-2, "int8": 2e-2}
-"""The normalised error that each precision is allowed however exact torch is. In int8, that of
-quantised modules, a number halfway between two integers may become either in float32: of few
-outputs, one that is a step apart is an error of about 1e-2."""
+"""The normalised error that is allowed in each precision, even where torch is more exact. int8 is
+for quantised modules: in float32 a number halfway between two integers may be rounded to either,
+and in an output of few numbers a single one that is off by one step is an error of about 1e-2."""
 _WORSE_THAN_TORCH = 2
-"""How many times the error of torch an error may be, both against float64."""
+"""How many times as large as torch's error an error may be, both against float64."""
 
 
 def in_float64(module: nn.Module, call: Callable[[nn.Module], Sequence[Any]]) -> Sequence[Any]:
-    """Returns what a call of a module's copy in float64 returns; () where it cannot be computed."""
+    """Returns the result of a call with a module's copy in float64; () where the call fails."""
     try:
         with QuantisedInFloat64():
             return call(copy.deepcopy(module).double())
@@ -39,12 +39,14 @@ def in_float64(module: nn.Module, call: Callable[[nn.Module], Sequence[Any]]) ->
 def check_outputs(results: Sequence[Any], eager: Sequence[Any], exact: Sequence[Any],
                   precision: str, tolerance: float | None,
                   first_difference: Callable[[float], str]) -> None:
-    """Raises UnsupportedError where results are further from float64 than twice torch's, and than
-    their precision is allowed.
+    """Raises UnsupportedError where the error of a result is larger than its precision allows, and
+    larger than twice torch's error against float64.
 
-    results, eager, exact: the outputs of gossamer, of torch, and of torch in float64, () where
-    there are none. tolerance: what is allowed instead. first_difference: returns which layer is
-    the first whose error is larger than a number.
+    results, eager, exact: the outputs of gossamer, of torch, and of torch in float64; `exact` is ()
+    where float64 failed.
+    tolerance: the error that is allowed instead of these two; None where these two count.
+    first_difference: function of an allowed error; returns a sentence that names the first layer
+    with a larger error.
     """
     for index, (result, theirs) in enumerate(zip(results, eager, strict=True)):
         ours, torchs = (as_array(tensor) for tensor in (result, theirs))
@@ -62,8 +64,8 @@ def check_outputs(results: Sequence[Any], eager: Sequence[Any], exact: Sequence[
 
 def first_difference(network: Exported, tensors: Sequence[Any], device: Device,
                      allowed: float) -> str:
-    """Returns a sentence with the first layer whose result differs from torch's by more than is
-    allowed, where each is computed and compared in the order of the module."""
+    """Returns a sentence that names the first layer, in the module's order, whose result differs
+    from torch's by more than is allowed. The result of every layer is compared."""
     model = onnx.ModelProto()
     model.CopyFrom(network.model)
     values = {info.name: info for info in model.graph.value_info}

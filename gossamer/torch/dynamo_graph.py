@@ -1,4 +1,4 @@
-"""Graphs of torch.compile with their weights as constants, as functions of tensors alone."""
+"""Graphs of torch.compile as functions of their input tensors, with weights as attributes."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ from gossamer.errors import UnsupportedError, quoted
 
 @dataclass
 class TensorGraph:
-    """A graph of which weights are attributes.
+    """A graph whose weights are attributes of its module.
 
-    module: a function of the tensors that are no weights. weights: the name of the attribute for
-    each argument that is a weight, by the argument's number. numbers: the value of each argument
-    that is a number in a tensor, by the argument's number. inputs: the numbers of the arguments
-    that the module takes. others: those of sizes, which follow from the tensors.
+    Arguments that are none of the following are sizes, which the module takes from its tensors.
+
+    module: a function of the tensors that are no weights.
+    weights: the attribute's name for each argument that is a weight, by the argument's index.
+    numbers: the value of each argument that is a number in a tensor, by the argument's index.
+    inputs: the indices of the arguments that the module takes.
     """
 
     module: fx.GraphModule
@@ -32,9 +34,10 @@ class TensorGraph:
 def tensor_graph(graph_module: fx.GraphModule, arguments: Sequence[Any]) -> TensorGraph:
     """Returns a graph of Dynamo as a function of the tensors that are no weights.
 
-    Since torch 2.5 Dynamo gives weights as arguments like all others, of which nothing can be
-    packed. Sizes that it gives are taken from the tensors that have them. Raises UnsupportedError
-    where a size is that of no tensor.
+    Since torch 2.5 Dynamo passes weights as arguments; they become attributes of the module, since
+    only weights that are known in advance can be packed. Where Dynamo passes a size as an argument,
+    the size of a tensor replaces the argument. Raises UnsupportedError where no tensor has the
+    size.
     """
     module = copy.copy(graph_module)
     module.graph = copy.deepcopy(graph_module.graph)
@@ -73,7 +76,7 @@ def bake(module: fx.GraphModule, node: fx.Node, value: Any) -> None:
 
 
 def set_weight(module: fx.GraphModule, name: str, value: Any) -> None:
-    """Gives a module a parameter or buffer of a name, in place of one that it has."""
+    """Sets a module's parameter or buffer of a name, in place of an old one of this name."""
     module._parameters.pop(name, None)
     module._buffers.pop(name, None)
     if isinstance(value, torch.nn.Parameter):
@@ -83,7 +86,7 @@ def set_weight(module: fx.GraphModule, name: str, value: Any) -> None:
 
 
 def bake_all(module: fx.GraphModule, values: Mapping[int, Any]) -> None:
-    """Makes arguments of a graph, by their numbers, attributes of its module."""
+    """Makes arguments of a graph attributes of its module. values: their values, by their index."""
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
     for index, value in values.items():
         bake(module, placeholders[index], value)
@@ -96,7 +99,7 @@ def _is_weight(node: fx.Node, value: Any) -> bool:
 
 
 def _number_readers(node: fx.Node, value: Any) -> list[fx.Node]:
-    """Returns the nodes that read a number out of a tensor, which is all that is done with it."""
+    """Returns the nodes that read a tensor's one number; empty where it has other readers."""
     readers = list(node.users)
     of_number = all(reader.op == "call_method" and reader.target == "item" for reader in readers)
     return readers if value.dim() == 0 and readers and of_number else []
@@ -104,7 +107,7 @@ def _number_readers(node: fx.Node, value: Any) -> list[fx.Node]:
 
 def _take_size_from(module: fx.GraphModule, node: fx.Node, value: Any,
                     tensors: Sequence[fx.Node]) -> None:
-    """Replaces an argument that is a size by the size of a tensor."""
+    """Replaces an argument that is a size by the size of one of the tensors."""
     if node.users:
         symbol = str(node.meta.get("example_value", value))
         place = next(((tensor, axis) for tensor in tensors for axis, size in enumerate(

@@ -1,4 +1,4 @@
-"""explain: what would become of a module, found without compiling or measuring anything."""
+"""explain: how a module would be computed, found without compiling or measuring anything."""
 
 from __future__ import annotations
 
@@ -25,10 +25,14 @@ _LONGEST = 40
 class ExplainedLayer:
     """A layer of a module.
 
-    layer: its name. op: what it computes. device: where it would run. algorithm: the first that
-    can compute it; measuring may find a faster one. density: the share of weights that are no
-    zeros, None without weights. thin: "depthwise", "zeros", "signs", or "" for none of these.
-    expected_us: microseconds that a model expects of it.
+    layer: name of the layer.
+    op: name of its op.
+    problem: its problem as text.
+    device: name of the device where it would run.
+    algorithm: the first algorithm that can compute it; measuring may find a faster one.
+    density: the share of weights that are no zeros; None without weights.
+    thin: "depthwise", "zeros", "signs", or "" for none of these.
+    expected_us: microseconds that a cost model expects.
     """
 
     layer: str
@@ -43,11 +47,13 @@ class ExplainedLayer:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What would become of a module.
+    """How a module would be computed.
 
-    device: the name of its device. batch: the number of images. layers: its layers. fixed: why its
-    batch size is that of the example; "" where it is free. reasons: for each layer that would run
-    on the host in place of the device, why.
+    device: name of the device.
+    batch: number of images.
+    layers: the layers of the module.
+    fixed: why only the batch size of the example can be computed; "" where the batch size is free.
+    reasons: for each layer that would run on the host in place of the device, the reason.
     """
 
     device: str
@@ -88,10 +94,10 @@ class Explanation:
 
 
 def explain(module: Any, example_inputs: Any, device: str | Device | None) -> Explanation:
-    """Returns what would become of a module; see `gossamer.explain`."""
+    """Returns how a module would be computed; see `gossamer.explain`."""
     found = captured(module, example_inputs, None)
     where = place(found, device)
-    # libraries would take the network as a whole
+    # without vendors, whose libraries would take the network as a whole
     plan = Plan(found.network.graph(), where, Policy(vendors=False))
     batch = next((len(tensor) for tensor in found.tensors if tensor.dim()), 1)
     steps = [step for step in plan.program(batch).steps if not step.layer.inserted]

@@ -24,7 +24,7 @@ from gossamer.torch.plain_nodes import make_plain
 from gossamer.torch.quantised import WithPlainQuantisation
 
 _PREFIX = "module."
-"""What stands before the names of the module's weights in the exported network."""
+"""The prefix of the names of the module's weights in the exported network."""
 _SCRIPT_OPSET = 17
 """The opset that the older exporter writes."""
 _RANDOM = re.compile(
@@ -32,15 +32,15 @@ _RANDOM = re.compile(
 """Names of operators that draw random numbers."""
 _TRAINING = {"dropout": 2, "dropout_": 2, "alpha_dropout": 2, "feature_dropout": 2,
              "native_dropout": 2, "batch_norm": 5, "rrelu": 3, "rrelu_": 3}
-"""The argument by which operators compute something else in training, by their names; where it is
-left out it is false."""
+"""Operators that compute something else in training, with the index of the argument that says so;
+the argument is false where it is left out."""
 _DTYPES = {onnx.TensorProto.FLOAT: torch.float32, onnx.TensorProto.FLOAT16: torch.float16,
            onnx.TensorProto.BFLOAT16: torch.bfloat16, onnx.TensorProto.INT64: torch.int64,
            onnx.TensorProto.INT32: torch.int32, onnx.TensorProto.INT16: torch.int16,
            onnx.TensorProto.INT8: torch.int8, onnx.TensorProto.UINT8: torch.uint8,
            onnx.TensorProto.BOOL: torch.bool}
 _NOT_THE_USERS = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
-"""Folders of code that no user wrote."""
+"""Folders of code that is not the user's."""
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _CONSTANT_BATCH = re.compile(r"your code specialized it to be a constant \((\d+)\)")
 
@@ -49,8 +49,9 @@ _CONSTANT_BATCH = re.compile(r"your code specialized it to be a constant \((\d+)
 class Exported:
     """A module as a network.
 
-    model: the ONNX model. program: what torch.export made of the module. fixed: why its batch size
-    is that of the example; "" where it is free.
+    model: the ONNX model.
+    program: the module's program of torch.export.
+    fixed: why only the batch size of the example can be computed; "" where the batch size is free.
     """
 
     model: onnx.ModelProto
@@ -60,17 +61,17 @@ class Exported:
     def graph(self) -> Graph:
         """Returns the network as gossamer reads it."""
         with warnings.catch_warnings():
-            # numbers that no format of ONNX states are no news to somebody who has no file
+            # the user has no ONNX file, so that warnings about its content would be of no use
             warnings.simplefilter("ignore")
             return load(self.model)
 
     @property
     def is_quantised(self) -> bool:
-        """Whether the module rounds numbers to integers of few bits, before `forget`."""
+        """Whether the module rounds numbers to integers of few bits; not known after `forget`."""
         return _is_quantised(self.program)
 
     def forget(self) -> None:
-        """Drops the program and the values of the module's weights, which plans have."""
+        """Drops the program and the values of the module's weights, which the plan holds too."""
         self.program = None
         for constant in self.model.graph.initializer:
             if constant.name.startswith(_PREFIX):
@@ -79,7 +80,7 @@ class Exported:
 
     def set_weights(self, module: nn.Module) -> None:
         """Writes the weights of a module of the same form into the model. Raises InputError where
-        it has other weights, or weights of other shapes."""
+        the module has other weights, or weights of other shapes or dtypes."""
         weights = {name: tensor for name, tensor in (
             *module.named_parameters(remove_duplicate=False),
             *module.named_buffers(remove_duplicate=False))}
@@ -123,7 +124,8 @@ def exported(module: nn.Module, inputs: InputForm, outputs: OutputForm,
              tensors: Sequence[Any]) -> Exported:
     """Returns a module as a network.
 
-    inputs, outputs: the forms of its arguments and outputs. tensors: those of an example.
+    inputs, outputs: the forms of the module's arguments and outputs.
+    tensors: the tensors of an example.
 
     Raises UnsupportedError where forward depends on the data, writes buffers or draws random
     numbers, or an operator cannot be exported.
@@ -132,7 +134,7 @@ def exported(module: nn.Module, inputs: InputForm, outputs: OutputForm,
     wrapped.training = module.training
     program, sizes_are_free, fixed = _program(wrapped, tensors)
     if _is_quantised(program):
-        # modes hide the lines of the user's code from torch, so that other modules go without
+        # only for quantised modules, since the mode hides lines of the user's code from torch
         wrapped.is_quantised = True
         program, sizes_are_free, fixed = _program(wrapped, tensors)
     _check_training(program)
@@ -149,7 +151,8 @@ def exported(module: nn.Module, inputs: InputForm, outputs: OutputForm,
         except Exception as error:
             if not any(sizes_are_free):
                 raise
-            # ONNX may lack a form with any batch size, as of convolutions in a group for each image
+            # ONNX has no form of some ops for a free batch size, as of grouped convolutions whose
+            # number of groups depends on it
             fixed = _cause(error)
             all_fixed = [False] * len(tensors)
             model, program = network(_export(wrapped, tensors, all_fixed), all_fixed)
@@ -170,12 +173,12 @@ def _output_names(outputs: OutputForm) -> list[str]:
 
 
 def _program(wrapped: nn.Module, tensors: Sequence[Any]) -> tuple[Any, list[bool], str]:
-    """Returns the exported program, for each input whether its first size is free, and why none
-    is."""
+    """Returns the exported program, for each input whether its first size is free, and the reason
+    where no size is free."""
     batch = next((tensor.shape[0] for tensor in tensors if tensor.dim()), None)
     free = [bool(tensor.dim()) and tensor.shape[0] == batch for tensor in tensors]
     fixed = [False] * len(tensors)
-    # a size of 1 is taken for a constant by torch.export: two images stand for any number
+    # torch.export takes a size of 1 as a constant: two images stand for any number
     several = [torch.cat([tensor, tensor]) if is_free and batch == 1 else tensor
                for tensor, is_free in zip(tensors, free, strict=True)]
     if not any(free):
@@ -230,9 +233,9 @@ def _check_training(program: Any) -> None:
 
 def _from_program(program: Any, wrapped: nn.Module, tensors: Sequence[Any], names: list[str],
                   output_names: list[str], free: Sequence[bool]) -> tuple[onnx.ModelProto, Any]:
-    """Returns the network of a program, and the program, in which nothing is written in place,
-    whose nodes the network's values are named after."""
-    # gossamer folds constants itself, in more digits, and weights keep the module's names
+    """Returns the network of a program, and the program in functional form, without writes in
+    place. The values of the network have the names of the nodes of this program."""
+    # unoptimised: gossamer folds constants more exactly, and weights keep the module's names
     result = torch.onnx.export(program, dynamo=True, verbose=False, optimize=False,
                                input_names=names, output_names=output_names)
     model = result.model_proto
@@ -242,8 +245,8 @@ def _from_program(program: Any, wrapped: nn.Module, tensors: Sequence[Any], name
 
 def _from_script(program: Any, wrapped: nn.Module, tensors: Sequence[Any], names: list[str],
                  output_names: list[str], free: Sequence[bool]) -> tuple[onnx.ModelProto, Any]:
-    """Returns the network as the older exporter of torch writes it, for versions that cannot
-    export programs, and the program, in which nothing is written in place."""
+    """Returns the network as torch's older exporter writes it, where torch cannot turn programs
+    into ONNX, and the program in functional form, without writes in place."""
     content = io.BytesIO()
     axes = {name: {0: "batch"} for name, is_free in zip(names, free, strict=True) if is_free}
     axes |= {name: {0: "batch"} for name in output_names if axes}
@@ -252,13 +255,13 @@ def _from_script(program: Any, wrapped: nn.Module, tensors: Sequence[Any], names
                       training=torch.onnx.TrainingMode.PRESERVE, do_constant_folding=False,
                       opset_version=_SCRIPT_OPSET,
                       **({"dynamo": False} if version() >= (2, 5) else {}))
-    # older versions write nothing in place anyway
+    # programs of older versions are functional already
     functional = program.run_decompositions({}) if version() >= (2, 6) else program
     return onnx.load_from_string(content.getvalue()), functional
 
 
 def _cause(error: BaseException) -> str:
-    """Returns the first line of what torch says, or what its later lines say of the batch size."""
+    """Returns the first line of torch's message, or its statement on a fixed batch size."""
     while error.__cause__ is not None:
         error = error.__cause__
     if constant := _CONSTANT_BATCH.search(str(error)):

@@ -1,4 +1,4 @@
-"""Weights that modules compute from others, such as pruned and normalised ones, made constants."""
+"""Makes constants of weights that modules compute, such as pruned and normalised weights."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ _HOOKS = (prune.BasePruningMethod, WeightNorm, SpectralNorm)
 
 
 def folded(module: nn.Module) -> nn.Module:
-    """Returns the module, or a copy of it in which torch.nn.utils.prune, weight_norm,
-    spectral_norm and parametrisations have left the weights that they compute."""
+    """Returns the module itself where it computes no weights. Else returns a copy in which the
+    results of torch.nn.utils.prune, weight_norm, spectral_norm and parametrisations are plain
+    weights."""
     if not any(_computes_weights(part) for part in module.modules()):
         return module
     with torch.no_grad():
@@ -34,8 +35,8 @@ def folded(module: nn.Module) -> nn.Module:
 
 
 def _remove_parametrizations(part: nn.Module) -> None:
-    """Leaves the weights that parametrisations compute. torch's own function would take them from
-    the class that the copy shares with the module as well."""
+    """Replaces the parametrisations of a copied module by the weights that they compute. torch's
+    own function would also change the class, which the copy shares with the original module."""
     weights = {name: getattr(part, name).detach().clone() for name in part.parametrizations}
     del part._modules["parametrizations"]
     part.__class__ = type(part).__bases__[0]
@@ -44,7 +45,7 @@ def _remove_parametrizations(part: nn.Module) -> None:
 
 
 def without_bfloat16(module: nn.Module) -> nn.Module:
-    """Returns the module, or a copy of it in float32 where it has weights in bfloat16: networks
+    """Returns the module, or a copy in float32 where the module has weights in bfloat16: networks
     are computed in float32 and float16."""
     if all(tensor.dtype != torch.bfloat16 for tensor in module.parameters()):
         return module
@@ -57,7 +58,7 @@ def _computes_weights(part: nn.Module) -> bool:
 
 
 def _recompute(module: nn.Module) -> None:
-    """Has the hooks compute their weights without a gradient, as only such tensors are copied."""
+    """Has the hooks compute their weights without gradients: deepcopy copies only such tensors."""
     inputs: Any = ()
     for part in module.modules():
         for hook in part._forward_pre_hooks.values():

@@ -1,4 +1,4 @@
-"""Checks that PyTorch is there and new enough, before a module imports it."""
+"""Checks that PyTorch is installed and new enough, before a module imports it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from gossamer.errors import InputError
 
 OLDEST = (2, 4)
-"""The oldest version of PyTorch whose torch.export does what is needed here."""
+"""The oldest version of PyTorch whose torch.export is sufficient."""
 OLDEST_WITH_ONNX_PROGRAMS = (2, 6)
 """The oldest version that turns an exported program into ONNX."""
 
@@ -23,7 +23,7 @@ def check_torch() -> None:
 
 
 def exports_programs() -> bool:
-    """Whether exported programs can be turned into ONNX, which takes the package onnxscript."""
+    """Whether exported programs can be turned into ONNX, which needs the package onnxscript."""
     return version() >= OLDEST_WITH_ONNX_PROGRAMS and find_spec("onnxscript") is not None
 
 

@@ -27,7 +27,7 @@ def optimize(module: Any, example_inputs: Any = None, device: str | Device | Non
     """Make a fast module of a module of PyTorch; see `gossamer.optimize`."""
     found = captured(module, example_inputs, inputs)
     where = place(found, device)
-    # less precise arithmetic is taken where it is measured to be faster
+    # less precise arithmetic is chosen by measurements, which need an effort
     precision = precision or (found.precision if effort is not None else "fp32")
     policy = Policy(effort, precision, strict, budget_s=budget, threads=threads)
     make = _PlanMaker(found, where, policy)
@@ -42,7 +42,7 @@ def optimize(module: Any, example_inputs: Any = None, device: str | Device | Non
 
 
 class _PlanMaker:
-    """Makes the plans of one module, with other weights each time."""
+    """Makes the plans of one module: the first plan, and later ones with other weights."""
 
     def __init__(self, found: Captured, device: Device, policy: Policy) -> None:
         self._network: Exported = found.network
@@ -56,7 +56,7 @@ class _PlanMaker:
         return Plan(graph, self._device, self._policy)
 
     def again(self, old: Plan, module: nn.Module) -> Plan:
-        """Returns a plan with the weights of a module; what was measured for the old one holds."""
+        """Returns a plan with the weights of a module, without new measurements."""
         check_kind(module)
         ready = folded(module)
         check_module(ready)
@@ -72,14 +72,15 @@ class _PlanMaker:
 
 
 def _permuted(found: Captured) -> tuple[bool, ...]:
-    """Returns for each input whether a plan that takes NHWC could not tell its axes apart."""
+    """Returns for each input whether its tensor is channels-last with C = H = W, so that a plan
+    cannot tell NHWC from NCHW by the sizes."""
     return tuple(not found.explicit and is_channels_last(tensor)
                  and len(set(tensor.shape[1:])) == 1 for tensor in found.tensors)
 
 
 def _check(found: Captured, fast: OptimizedModule, device: Device, precision: str,
            tolerance: float | None) -> None:
-    """Raises UnsupportedError where the optimised module returns something else on the example."""
+    """Raises UnsupportedError where the outputs on the example differ too much from torch's."""
     results = found.call(fast, found.given)
     exact = in_float64(found.module, lambda module: found.call(
         module, [tensor.double() if tensor.is_floating_point() else tensor

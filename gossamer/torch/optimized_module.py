@@ -22,11 +22,11 @@ _NHWC = (0, 2, 3, 1)
 
 
 class OptimizedModule(nn.Module):
-    """A module that computes what another one does, by a plan; `gossamer.optimize` makes it.
+    """A module that computes another module by a plan; `gossamer.optimize` makes it.
 
-    It is called as the other module is, with tensors on the same device, on torch's current stream,
-    and computes no gradients. It has no parameters of its own: its weights are packed in the plan,
-    and `update` takes new ones.
+    It is called like the other module, with tensors on the same device, runs on torch's current
+    stream, and computes no gradients. It has no parameters: the weights are packed in the plan, and
+    `update` takes new weights.
 
     Parameters
     ----------
@@ -43,10 +43,10 @@ class OptimizedModule(nn.Module):
     followed : torch.nn.Module, optional
         The module whose changes are followed; None where a change is an error.
     permuted : tuple of bool
-        For each input whether its axes are brought from the order N, C, H, W to N, H, W, C, as the
-        plan takes it, since its sizes do not tell them apart.
+        For each input whether its axes are permuted from N, C, H, W to N, H, W, C before the plan
+        is called, since the plan cannot tell the two orders apart by the sizes.
     fixed : str
-        Why the module has one batch size only, that of the example; "" where any is taken.
+        Why the module takes only the batch size of the example; "" where it takes any batch size.
     """
 
     def __init__(self, plan: Plan, inputs: InputForm, outputs: OutputForm, watch: Watch,
@@ -59,7 +59,7 @@ class OptimizedModule(nn.Module):
         self._outputs = outputs
         self._watch = watch
         self._replan = replan
-        # a list, as a module within a module would count as its part
+        # in a list, since torch would register a module that is an attribute as a submodule
         self._followed = [] if followed is None else [followed]
         self._permuted = permuted if any(permuted) else ()
         self._casts = [(example.dtype, torch.channels_last if is_channels_last(example) else None)
@@ -85,17 +85,17 @@ class OptimizedModule(nn.Module):
 
     @torch.compiler.disable
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Compute what the module computes.
+        """Compute the outputs of the other module.
 
         Parameters
         ----------
         *args, **kwargs
-            The module's arguments, of any batch size where that is free.
+            The module's arguments, of any batch size where the batch size is free.
 
         Returns
         -------
         Any
-            The module's outputs, of its dtypes and memory format, without gradients.
+            The module's outputs, in its dtypes and memory formats, without gradients.
 
         Raises
         ------
@@ -121,7 +121,7 @@ class OptimizedModule(nn.Module):
         return self._outputs.filled(results, given)
 
     def report(self, batch: int | None = None) -> Report:
-        """Return what computes each layer, and on which device.
+        """Return the algorithm and the device of each layer.
 
         Parameters
         ----------
@@ -151,19 +151,19 @@ class OptimizedModule(nn.Module):
         self._plan.save(path)
 
     def update(self, module: Any) -> None:
-        """Take the weights of a module, and keep the choices of what computes each layer.
+        """Take the weights of a module, and keep the choice of an algorithm for each layer.
 
         Parameters
         ----------
         module : torch.nn.Module or torch.export.ExportedProgram
-            The module that was optimised, or one of the same form. From now on its weights are
-            looked at for changes.
+            The module that was optimised, or a module of the same form. From now on the weights of
+            this module are checked for changes.
 
         Raises
         ------
         InputError
             If the module has other weights or shapes, or if a layer is computed by code that was
-            made for the zeros of its weights, and these are others now.
+            generated for the zeros of its weights, and the new weights have other zeros.
         """
         module = module_of(module)
         with self._lock:
@@ -172,7 +172,7 @@ class OptimizedModule(nn.Module):
             if self._followed:
                 self._followed = [module]
             old, self._plan = self._plan, plan
-        # what a call of another thread still computes with goes with the last reference
+        # a call in another thread may still use the old plan, which its last reference frees
         del old
 
     def state_dict(self, *args: Any, **kwargs: Any) -> NoReturn:
@@ -198,8 +198,8 @@ class OptimizedModule(nn.Module):
                          "the module that was optimised, and optimise it again")
 
     def _slow_forward(self, *args: Any, **kwargs: Any) -> NoReturn:
-        # torch calls this in place of forward while torch.jit traces, which would keep the results
-        # of its example as constants
+        # torch calls this method in place of forward while torch.jit traces; a trace would keep the
+        # outputs of its example as constants
         raise _graph_error()
 
     def __deepcopy__(self, memo: Mapping[int, Any]) -> NoReturn:

@@ -1,4 +1,4 @@
-"""The parts of a graph that gossamer computes, and what is left to torch."""
+"""The parts of a graph that gossamer computes, and the operators that are left to torch."""
 
 from __future__ import annotations
 
@@ -21,15 +21,17 @@ Optimize = Callable[[fx.GraphModule, tuple[Any, ...]], Any]
 """A function that returns an optimised module for a graph and its arguments, or raises a
 GossamerError."""
 _SIZES = {"size", "sym_size", "getattr", "numel", "dim"}
-"""Names of what reads sizes, which cost nothing and come with the tensors."""
+"""Names of operators that read the size of a tensor, which costs nothing."""
 
 
 @dataclass(frozen=True)
 class Left:
     """An operator that is left to torch.
 
-    operator: its name. line: the line of the user's code, "" where it is not known. reason: why
-    gossamer does not compute it. share: its share of the time of the graph in torch.
+    operator: name of the operator.
+    line: the line of the user's code; "" where it is not known.
+    reason: why gossamer does not compute the operator.
+    share: the operator's share of the time that torch takes for the graph.
     """
 
     operator: str
@@ -43,10 +45,12 @@ class Left:
 
 @dataclass
 class Parts:
-    """A graph of which gossamer computes parts.
+    """A graph with parts that gossamer computes.
 
-    module: the graph, in which each part is one module. taken: how many operators gossamer
-    computes. left: the others.
+    module: the graph, in which each part is one module.
+    taken: number of operators that gossamer computes.
+    left: the operators that torch computes.
+    optimized: the modules of the parts.
     """
 
     module: fx.GraphModule
@@ -59,13 +63,13 @@ def parts_of(module: fx.GraphModule, arguments: tuple[Any, ...], optimize: Optim
              try_alone: Optimize, least_operators: int) -> Parts:
     """Returns a graph with the largest parts that gossamer computes.
 
-    optimize: makes an optimised module. try_alone: does so where the result is dropped.
-    least_operators: the number of operators below which a part is left to torch, since calling it
-    costs more than they do.
+    optimize: function that makes the optimised module of a part.
+    try_alone: function that optimises one operator, to find out whether gossamer computes it.
+    least_operators: a part with fewer operators is left to torch, since a call of it costs more.
     """
     record = _Record(module)
     for _ in range(2):
-        # the first time is that of everything that is made once
+        # the second run counts: torch sets itself up in the first one
         record.run(*arguments)
     support = _Support(record, try_alone)
     partitions = CapabilityBasedPartitioner(
@@ -109,7 +113,7 @@ def _optimize_part(result: Parts, node: fx.Node, values: Mapping[str, Any],
         bake_all(part, weights)
         fast = optimize(part, tuple(values[argument.name] for argument in arguments))
     except GossamerError as error:
-        # the part stays as it is, with weights of its own
+        # torch computes the part, whose weights are now attributes of it
         reasons.update(dict.fromkeys(inner, _reason(error)))
     else:
         result.module.add_submodule(str(node.target), fast)
@@ -140,10 +144,10 @@ class _Record(fx.Interpreter):
 
 
 class _Support(OperatorSupportBase):
-    """Whether gossamer computes a node, by optimising it alone; nodes that are alike are tried
-    once.
+    """Finds out whether gossamer computes a node, by optimising the node alone. Of nodes that are
+    alike only one is tried.
 
-    reasons: why nodes are left to torch, by their names.
+    reasons: why a node is left to torch, by its name.
     """
 
     def __init__(self, record: _Record, optimize: Optimize) -> None:
@@ -196,7 +200,7 @@ class _Support(OperatorSupportBase):
 
 
 def _reason(error: GossamerError) -> str:
-    """Returns why an operator is left to torch, without what callers of optimize could do."""
+    """Returns why an operator is left to torch, without the advice to callers of optimize."""
     text = str(error).partition(", and strict allows")[0]
     return first_line(UnsupportedError(text.rpartition("computes 1 node: ")[2]))
 

@@ -1,4 +1,4 @@
-"""What torch's exporter writes in roundabout ways, in plain nodes: splits as lists of tensors, and
+"""Replaces roundabout nodes of torch's exporter by plain nodes: splits into lists of tensors, and
 casts to the type of another tensor."""
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ _LARGEST = 1 << 16
 
 
 def make_plain(model: onnx.ModelProto) -> None:
-    """Replaces each SplitToSequence of which single tensors are taken by a Split, and each CastLike
-    of which the type is known by a Cast, in place."""
+    """Changes a model in place. A Split replaces each SplitToSequence whose tensors are read one by
+    one, and a Cast replaces each CastLike whose type is known."""
     graph = model.graph
     infos = {info.name: info.type.tensor_type for info in (*graph.input, *graph.value_info)}
     types = {name: info.elem_type for name, info in infos.items()}
@@ -65,7 +65,7 @@ def _make_splits(graph: onnx.GraphProto, shapes: Mapping[str, list[int]]) -> Non
 
 def _sizes(node: onnx.NodeProto, constants: Mapping[str, np.ndarray],
            shapes: Mapping[str, list[int]]) -> list[int] | None:
-    """Returns the sizes of the parts that a node makes; None where they are not known."""
+    """Returns the sizes of the parts into which a node splits; None where they are not known."""
     if len(node.input) < 2 or node.input[1] not in constants:
         return None
     sizes = constants[node.input[1]]

@@ -1,4 +1,4 @@
-"""Quantisation in forms that torch's exporter writes right, and in float64."""
+"""Quantisation by operators that torch's exporter writes correctly, and in float64."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _QUANTIZE = {"quantize_per_tensor": _TENSOR, "quantize_per_channel": _CHANNEL}
 _DEQUANTIZE = {"dequantize_per_tensor": _TENSOR, "dequantize_per_channel": _CHANNEL}
 _FAKE_QUANTIZE = {"fake_quantize_per_tensor_affine": _TENSOR,
                   "fake_quantize_per_channel_affine": _CHANNEL}
-"""The first arguments of torch's functions, by their names here; a dtype may follow."""
+"""The names that gossamer gives to the first arguments of torch's functions; a dtype may follow."""
 _NAMES = {"input": "x", "scales": "scale", "zero_points": "zero_point", "quant_min": "low",
           "quant_max": "high"}
-"""The names here of arguments that torch calls otherwise."""
+"""Gossamer's names of the arguments that torch names differently, by torch's names."""
 _OPERATORS = "torch.ao.quantization.fx._decomposed"
 """The module of torch that defines quantize_per_tensor and its like."""
 
@@ -26,9 +26,9 @@ _OPERATORS = "torch.ao.quantization.fx._decomposed"
 class WithPlainQuantisation(TorchFunctionMode):
     """A mode in which modules are exported.
 
-    Numbers are limited before they become integers of a range that is narrower than their dtype's,
-    such as 0 to 127, since the exporter writes the range of the dtype. Fake quantisation, whose own
-    operator torch exports for one batch size only, becomes quantisation and its inverse.
+    Where integers have a narrower range than their dtype, such as 0 to 127, numbers are clamped
+    before quantisation, since the exporter writes the range of the dtype. Fake quantisation becomes
+    quantisation and its inverse, since torch exports its own operator for one batch size only.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Sequence[Any] = (),
@@ -55,7 +55,7 @@ class WithPlainQuantisation(TorchFunctionMode):
 class QuantisedInFloat64(TorchFunctionMode):
     """A mode in which quantisation takes and returns float64, which torch's functions refuse.
 
-    Sums of integers are exact there, and so is the integer to which each of them is rounded.
+    In float64 sums of integers are exact, so that each sum is rounded to the right integer.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Sequence[Any] = (),
@@ -79,15 +79,15 @@ def _name(func: Any) -> str:
 
 def _given(names: Sequence[str], args: Sequence[Any],
            kwargs: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Returns the arguments of a call by their names here; None where it is another function of the
-    same name, such as torch.quantize_per_tensor, which takes no limits."""
+    """Returns the arguments of a call by gossamer's names; None where another function has the same
+    name, such as torch.quantize_per_tensor, which takes no limits."""
     given = dict(zip((*names, "dtype"), args, strict=False))
     given.update((_NAMES.get(name, name), value) for name, value in (kwargs or {}).items())
     return given if isinstance(given.get("low"), int) and "high" in given else None
 
 
 def _limited(given: Mapping[str, Any], dtype: torch.dtype) -> Any:
-    """Returns the numbers of a quantisation within the limits of its integers."""
+    """Returns the input of a quantisation, clamped to the numbers that its integers stand for."""
     limits = torch.iinfo(dtype)
     if (given["low"], given["high"]) == (limits.min, limits.max):
         return given["x"]
@@ -99,7 +99,7 @@ def _limited(given: Mapping[str, Any], dtype: torch.dtype) -> Any:
 
 
 def _along_axis(given: Mapping[str, Any], *values: Any) -> Sequence[Any]:
-    """Returns the values of channels in a shape that fits the numbers, and others as they are."""
+    """Returns values of channels in a shape that broadcasts to the input, others as they are."""
     if "axis" not in given:
         return values
     rank = given["x"].dim()
@@ -108,7 +108,7 @@ def _along_axis(given: Mapping[str, Any], *values: Any) -> Sequence[Any]:
 
 
 def _dtype(low: int, high: int) -> torch.dtype | None:
-    """Returns the dtype of 8 bits that has these integers; None where none has."""
+    """Returns the 8-bit dtype that contains both integers; None where there is none."""
     return next((dtype for dtype in (torch.int8, torch.uint8)
                  if torch.iinfo(dtype).min <= low and high <= torch.iinfo(dtype).max), None)
 

@@ -1,4 +1,4 @@
-"""Changes of a module's weights, found by the version counters that torch keeps of tensors."""
+"""Finds changes of a module's weights by the version counters that torch keeps of tensors."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torch import nn
 from gossamer.errors import quoted
 
 CALLS = 100
-"""After how many calls the weights are looked at again."""
+"""Number of calls after which the weights are checked for changes again."""
 
 
 class Watch:
     """The weights of a module as they were when it was optimised.
 
-    The module is not kept alive. A tensor made in torch.inference_mode() has no counter: only that
-    another one takes its place is noticed.
+    The module is not kept alive. A tensor made in torch.inference_mode() has no version counter, so
+    that a change is noticed only where another tensor takes its place.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -29,7 +29,7 @@ class Watch:
                                           weakref.ref(tensor), _version(tensor)))
 
     def change(self) -> str:
-        """Returns what has changed, for a message; "" where nothing has."""
+        """Returns the first change, in words for a message; "" where no weight has changed."""
         for owner, path, name, tensor, version in self._weights:
             part = owner()
             if part is None:

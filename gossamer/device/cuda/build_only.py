@@ -21,9 +21,9 @@ from gossamer.device.source import KernelSource
 
 @dataclass(frozen=True)
 class BuildOnlyMaker:
-    """The facts of a CUDA device by which another process builds kernels for it, and a function
-    without arguments that makes the device with which it does so. The fields are those of
-    Device."""
+    """The facts of a CUDA device with which another process builds kernels for it. Calling the
+    object returns a BuildOnlyDevice with these facts. The fields are attributes of Device, under
+    the same names."""
 
     index: int
     description: str
@@ -38,8 +38,8 @@ class BuildOnlyMaker:
 
 class BuildOnlyDevice(Device):
     """A device whose kernels go to the disk cache, under the keys with which CudaDevice looks for
-    them. Memory has a size and no content, launches do nothing, and what would need results raises
-    NeedsDeviceError."""
+    them. Its memory has a size and no content, its launches do nothing, and calls that would need
+    results raise NeedsDeviceError."""
 
     api = "cuda"
 
@@ -84,8 +84,8 @@ class BuildOnlyDevice(Device):
 
     def assemble(self, key: Sequence[str],
                  generate: Callable[[], Sequence[PtxProgram]]) -> list[BuiltKernel]:
-        """Assembles the first program in this process, and all others at the same time in processes
-        of their own: programs of which there are several are long."""
+        """Assembles the first program in this process, and at the same time each other program in a
+        new process. Only long programs share a key, so that a new process is worth its start."""
         seconds = 0.0
 
         def build() -> bytes:
@@ -113,7 +113,7 @@ class BuildOnlyDevice(Device):
     def launch(self, kernel: Kernel, groups: Sequence[int], work_group_size: Sequence[int],
                arguments: Sequence[Argument], *, shared_bytes: int = 0,
                stream: Any = None) -> None:
-        """Does nothing, as nobody can read what the kernel would write."""
+        """Does nothing, since nobody can read the kernel's results."""
 
     def synchronize(self, stream: Any = None) -> None:
         pass
@@ -162,7 +162,7 @@ class AbsentBuffer(Buffer):
 
 
 class BuiltKernel(Kernel):
-    """A kernel that is in the disk cache, and not loaded."""
+    """A kernel that is in the disk cache, but not loaded."""
 
     def __init__(self, source: KernelSource, code_bytes: int, seconds: float = 0.0) -> None:
         self.name, self.source, self.code_bytes = source.function, source, code_bytes

@@ -1,8 +1,8 @@
-"""Processes that compile kernels by NVRTC for this one.
+"""Other processes, which compile kernels by NVRTC for this process.
 
-NVRTC parses one kernel at a time within a process, for about 20 of the 150 milliseconds that it
-compiles a kernel. Sixteen threads of one process that compile spend more than half of their time
-waiting for one another.
+Within a process NVRTC parses only one kernel at a time, and parsing takes about 20 of the 150
+milliseconds in which a kernel is compiled. Sixteen threads of one process that compile spend more
+than half of their time waiting for one another.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from gossamer.errors import CompilerEndedError
 from gossamer.io.process_pool import NoProcessError, ProcessEndedError, ProcessPool
 
 _MOST, _HERE = 48, 3
-"""The most processes that compile, and kernels that this process compiles at the same time itself.
-These are rules of thumb: each process takes about 50 MB of the host's memory that it does not share
-with others."""
+"""The most processes that compile, and the most kernels that this process itself compiles at the
+same time. Both are rules of thumb: each process takes about 50 MB of the host's memory that it does
+not share with other processes."""
 _NICE = 5
-"""How much the processes stand back behind the one that asks, which times meanwhile."""
+"""By how much the niceness of the processes is raised, so that they do not delay this process:
+it times candidates meanwhile."""
 
 
 def process_count(processors: int) -> int:
@@ -32,11 +33,12 @@ def process_count(processors: int) -> int:
 
 
 class CompileProcesses:
-    """Processes that compile a kernel at a time, which start in the background when the first
-    kernel is compiled, and end with `end` or with this process, however that ends. This process
-    compiles some kernels itself where all are busy, and all kernels where no process is left.
+    """Processes that compile one kernel at a time. They start in the background when the first
+    kernel is compiled. They end with `end`, or with this process, even where it is killed. This
+    process itself compiles some kernels while all processes are busy, and all kernels where no
+    process is left.
 
-    processors: number of processors that may compile; process_count of them is not 0.
+    processors: number of processors that may compile; process_count(processors) is not 0.
     """
 
     def __init__(self, processors: int) -> None:
@@ -47,8 +49,8 @@ class CompileProcesses:
 
     def compile(self, source: KernelSource, architecture: str) -> tuple[bytes, float]:
         """Returns the cubin of a kernel as nvrtc.compile_cubin does, and the processor seconds that
-        another process took for it, 0 where this process compiled it. Raises CompileError, and
-        CompilerEndedError where the process ended meanwhile."""
+        another process took to compile it, 0 where this process compiled it. Raises CompileError,
+        and CompilerEndedError where the other process ended meanwhile."""
         pool = self._begun(self._count)
         if not pool.has_idle and self._here.acquire(blocking=False):
             try:
@@ -71,7 +73,7 @@ class CompileProcesses:
         self._begun(0).end()
 
     def _begun(self, count: int) -> ProcessPool:
-        """Returns the processes: `count` of them start at the first call."""
+        """Returns the pool of processes; at the first call `count` of them start."""
         with self._lock:
             if self._pool is None:
                 self._pool = ProcessPool(count, "process that compiles", _start)
@@ -79,12 +81,12 @@ class CompileProcesses:
 
 
 def _start() -> None:
-    """Prepares a process that compiles, which has loaded NVRTC with this module."""
+    """Prepares a process that compiles. NVRTC is loaded there by the import of this module."""
     os.nice(_NICE)
 
 
 def _compiled(source: KernelSource, architecture: str) -> tuple[bytes, float]:
-    """Returns the cubin of a kernel and the processor seconds that it took."""
+    """Returns the cubin of a kernel and the processor seconds that compiling it took."""
     start = time.thread_time()
     cubin, _ = nvrtc.compile_cubin(source, architecture)
     return cubin, time.thread_time() - start

@@ -47,7 +47,7 @@ class CudaDevice(Device):
     """One NVIDIA GPU, through its primary context, which torch, cupy and jax share.
 
     A stream is a CudaStream, an object with `__cuda_stream__`, a torch or cupy stream, or the
-    integer handle of one. None is a stream that belongs to the device.
+    integer handle of a stream. None means a stream that belongs to the device.
     """
 
     api = "cuda"
@@ -78,15 +78,15 @@ class CudaDevice(Device):
         return self._current
 
     def checked(self, what: str, result: tuple[Any, ...]) -> Any:
-        """Returns the value of a driver call. Raises DeviceError that says what failed."""
+        """Returns the value of a driver call. Raises DeviceError, with `what`, where it failed."""
         try:
             return check(result)
         except DriverError as error:
             raise device_error(f"{self.name} failed {what}", error) from None
 
     def call(self, what: str, call: Callable[..., tuple[Any, ...]], *arguments: Any) -> None:
-        """Makes a driver call on a stream. The context is entered only where the call fails, as the
-        driver refuses calls of a thread that has used no context yet, or one of another device."""
+        """Makes a driver call on a stream. A call that fails is repeated with the device's context
+        current: the driver refuses a thread without a context, or with another device's."""
         if call(*arguments)[0] != driver.CUresult.CUDA_SUCCESS:
             with self.current():
                 self.checked(what, call(*arguments))
@@ -193,7 +193,7 @@ class CudaDevice(Device):
         return kernel
 
     def _compiled(self, source: KernelSource, architecture: str) -> bytes:
-        """Returns the cubin of a kernel. Other processes compile it while `compilers` runs them."""
+        """Returns the cubin of a kernel. Other processes compile it in the body of `compilers`."""
         compilers = self._compilers
         if compilers is None:
             return nvrtc.compile_cubin(source, architecture)[0]
@@ -203,8 +203,8 @@ class CudaDevice(Device):
 
     def _loaded(self, key: Sequence[str], build: Callable[[], bytes],
                 load: Callable[[bytes], list[CudaKernel]], what: str) -> list[CudaKernel]:
-        """Returns the kernels that `load` makes of an entry of the kernel cache, which `build`
-        makes where it is missing or cannot be loaded. what: names the kernels, for the error."""
+        """Returns the kernels that `load` makes of an entry of the kernel cache. `build` makes the
+        entry where it is missing or cannot be loaded. what: names the kernels, for the error."""
         try:
             kernels = load(kernel_cache.cached(key, build))
         except DriverError:
@@ -351,14 +351,14 @@ class CudaDevice(Device):
         return CudaStream(self)
 
     def side_streams(self, stream: Any, count: int) -> list[CudaStream]:
-        """Returns the same streams at each call for the same stream, except that a graph that this
-        thread captures has its own."""
+        """Returns the same streams at each call for the same stream. A graph that this thread
+        captures has side streams of its own."""
         side = self._recorder.side_streams or self._side
         return side.beside(self.stream_handle(stream), count)
 
     def wait(self, waiting: Any, awaited: Any) -> None:
         if self.is_closed(awaited):
-            # what was queued there goes on, and only all work together can be waited for
+            # a closed stream's work goes on, and can be waited for only with all other work
             self.call("running kernels", driver.cuCtxSynchronize)
             return
         first, second = self.stream_handle(waiting), self.stream_handle(awaited)
@@ -392,8 +392,8 @@ class CudaDevice(Device):
 
     def capture(self, work: Callable[[Any], None], stream: Any = None,
                 repeats: int = 1) -> CudaGraph:
-        """Returns work(stream) as a graph that keeps all used buffers and kernels alive. It is
-        captured on a temporary stream; `stream` is where it replays if its call names none."""
+        """Returns work(stream) as a graph that keeps all used buffers and kernels alive. The work
+        is captured on this thread's own stream. stream: where replays run that name no stream."""
         return self._recorder.graph(work, stream, repeats)
 
     def capture_copying(self, work: Callable[[Any], None],

@@ -89,7 +89,7 @@ class CudaArray:
             "typestr": self.dtype.str,
             "data": (self.buffer.address if self.nbytes else 0, False),
             "strides": None,
-            # this interface forbids 0 and names the legacy stream by 1
+            # the interface forbids 0 as a handle, and names the legacy stream by 1
             "stream": self.buffer.device.stream_handle(self.stream) or LEGACY_STREAM,
         }
 
@@ -98,8 +98,8 @@ class CudaArray:
 
 
 class _DLPackOnly:
-    """A wrapper that exposes only the DLPack interface of an array, so that readers cannot use a
-    library's private interfaces."""
+    """A wrapper that exposes only the DLPack interface of an array, so that the reader cannot use
+    private interfaces of the array's library."""
 
     def __init__(self, array: Any) -> None:
         self.array = array
@@ -113,7 +113,7 @@ class _DLPackOnly:
 
 
 def cuda_index(array: Any) -> int | None:
-    """Returns the index of the CUDA device that holds an array; None for other memory.
+    """Returns the index of the CUDA device that holds an array; None for an array in other memory.
 
     Raises InputError for a CUDA array interface whose address belongs to no device.
     """
@@ -136,9 +136,9 @@ def cuda_index(array: Any) -> int | None:
 def incoming(array: Any, device: CudaDevice, stream: Any = None, *,
              name: str = "the input", dtype: np.typing.DTypeLike | None = None) -> CudaArray:
     """Returns an array of another library as a CudaArray that shares its memory and keeps it
-    alive. Work that is pending on the array ends before later work of the stream.
+    alive. Work that is pending on the array ends before later work of the stream begins.
 
-    dtype: the dtype that the array must have, if any.
+    dtype: the dtype that the array must have; None allows any.
     Raises InputError, which says what to do, when the array lies on another device, is not
     C-contiguous, or has another dtype.
     """
@@ -174,9 +174,9 @@ def incoming(array: Any, device: CudaDevice, stream: Any = None, *,
 
 
 def like(array: Any, result: CudaArray) -> Any:
-    """Returns a result as an array of the library to which `array` belongs. It shares the result's
-    memory for torch, cupy and jax. Other libraries get the CudaArray itself, which supports
-    DLPack."""
+    """Returns a result as an array of the library to which `array` belongs, over the same memory,
+    for torch, cupy and jax. For other libraries returns the CudaArray itself, which they can read
+    by DLPack."""
     package = library(array)
     if package == "torch":
         import torch

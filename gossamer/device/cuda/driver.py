@@ -29,11 +29,11 @@ _FINAL = {getattr(driver.CUresult, f"CUDA_ERROR_{name}") for name in (
     "ILLEGAL_ADDRESS", "MISALIGNED_ADDRESS", "INVALID_ADDRESS_SPACE", "ILLEGAL_INSTRUCTION",
     "INVALID_PC", "HARDWARE_STACK_ERROR", "ASSERT", "LAUNCH_FAILED", "LAUNCH_TIMEOUT",
     "ECC_UNCORRECTABLE", "NVLINK_UNCORRECTABLE", "CONTEXT_IS_DESTROYED")}
-"""Statuses after which each further call with the context fails."""
+"""Statuses of calls after which every further call with the same context fails."""
 
 
 def device_error(what: str, error: DriverError) -> DeviceError:
-    """Returns the error that says what a driver call was for."""
+    """Returns the error of a failed driver call. what: the work that failed, for the message."""
     if error.code not in _FINAL:
         return DeviceError(f"{what}: {error}")
     return DeviceLostError(f"{what}: {error}; this process can compute nothing further on the "
@@ -49,12 +49,12 @@ def check(result: tuple[Any, ...]) -> Any:
 
 class Current:
     """A context manager that makes a device's context current in the calling thread and then
-    restores the context that another library had set. Within its body the same context is not
-    asked for again."""
+    restores the context that another library had set. Entering the same context again within the
+    body costs no driver call."""
 
     _entered = threading.local()
-    """For each thread the handles of the contexts that it has entered, and whether each replaced
-    another one."""
+    """For each thread the contexts that it has entered: the handle of each, and whether it replaced
+    another context."""
 
     def __init__(self, context: driver.CUcontext) -> None:
         self._context = context
@@ -74,8 +74,8 @@ class Current:
 
 
 def quietly(device: CudaDevice, call: Callable[..., Any], *arguments: Any) -> None:
-    """Makes a driver call that frees a resource. It may follow a failure or happen at exit, so its
-    errors are ignored."""
+    """Makes a driver call that frees a resource. Errors are ignored, since the call may follow a
+    failure or happen at exit."""
     try:
         with device.current():
             call(*arguments)
@@ -99,14 +99,14 @@ def count() -> int:
 
 
 def device_of(pointer: int) -> int:
-    """Returns the index of the device whose memory contains an address. Raises DriverError where no
-    device's does."""
+    """Returns the index of the device whose memory contains an address. Raises DriverError for an
+    address that is in no device's memory."""
     attribute = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
     return int(check(driver.cuPointerGetAttribute(attribute, pointer)))
 
 
 def driver_version() -> str:
-    """Returns the CUDA version that the driver supports, and the driver's own where it is known."""
+    """Returns the CUDA version that the driver supports, and the driver's version where known."""
     version = int(check(driver.cuDriverGetVersion()))
     text = f"CUDA {version // 1000}.{version % 1000 // 10}"
     try:

@@ -1,4 +1,4 @@
-"""Pairs of CUDA events, between which time is taken."""
+"""Pairs of CUDA events, which measure the time between them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 class EventPair:
-    """Two events, which are destroyed with this object. It is made and used where the device's
-    context is current."""
+    """Two events, which are destroyed with this object. The object is made and used while the
+    device's context is current."""
 
     def __init__(self, device: CudaDevice) -> None:
         self._device = device
@@ -25,7 +25,7 @@ class EventPair:
             weakref.finalize(self, quietly, device, driver.cuEventDestroy, event)
 
     def elapsed_us(self) -> float:
-        """Waits for the second event and returns the microseconds between the two."""
+        """Waits for the second event and returns the microseconds between the two events."""
         self._device.checked("running kernels", driver.cuEventSynchronize(self.events[1]))
         milliseconds = self._device.checked("timing", driver.cuEventElapsedTime(*self.events))
         return float(milliseconds) * 1000

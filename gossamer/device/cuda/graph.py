@@ -45,7 +45,7 @@ class CudaGraph:
             self.executable, driver.cuGraphLaunch, driver.CUresult.CUDA_SUCCESS)
 
         def replay() -> None:
-            # a thread that has used no context yet, or one of another device, is refused
+            # the driver refuses a thread whose current context is none or another device's
             if launch(executable, handle)[0] != success:
                 self.launch(stream)
 
@@ -55,11 +55,12 @@ class CudaGraph:
 class CudaCopyingGraph(CopyingGraph):
     """A graph that ends with copies, whose targets are parameters of the instantiated graph.
 
-    Work that was launched before is not affected by new targets. The driver takes new targets in
-    memory of the same kind only; memory of a pool is a kind of its own. For targets in another kind
-    the graph is instantiated again.
+    New targets do not affect replays that were launched before. The driver accepts a new target
+    only in memory of the same kind as the old one, and memory of a pool is a kind of its own. For a
+    target in memory of another kind the graph is instantiated again.
 
-    steps: the recorded work; it belongs to the caller.
+    steps: the recorded work, a graph that the caller destroys.
+    copies: pairs of a buffer that the work writes and the number of bytes to copy.
     used_objects: buffers and kernels that the work uses.
     """
 
@@ -75,7 +76,7 @@ class CudaCopyingGraph(CopyingGraph):
         self._nodes = []
         for source, nbytes in copies:
             assert isinstance(source, CudaBuffer)
-            # the target is not known yet
+            # the target is not known yet, so the source's address stands for it
             parameters = _device_copy(source.address, source.address, nbytes)
             node = check(driver.cuGraphAddMemcpyNode(
                 self._recorded, before, 1, parameters, self._context))
@@ -96,7 +97,7 @@ class CudaCopyingGraph(CopyingGraph):
         self.addresses = addresses
 
     def _instantiate(self) -> None:
-        """Makes the graph anew for the targets in the parameters of its nodes."""
+        """Instantiates the graph again, with the targets in the parameters of its nodes."""
         with self._device.current():
             for node, parameters in self._nodes:
                 self._device.checked("setting the target of a copy",

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from gossamer.device.cuda.device import CudaDevice
 
 _STATIC_SHARED_BYTES = 48 * 1024
-"""Bytes of shared memory that a kernel has without asking for more, on all GPUs."""
+"""Bytes of shared memory that a kernel may use on every GPU without asking for more."""
 _MOST_PORTABLE = 8
-"""Work-groups of a cluster that every device with clusters runs."""
+"""Largest number of work-groups in a cluster that every device with clusters supports."""
 
 _FORMATS: dict[type, str] = {
     type(None): "P", CudaBuffer: "P",
@@ -37,7 +37,7 @@ _FORMATS: dict[type, str] = {
 
 class _Packer:
     """The parameter block of one kernel for one sequence of argument types. cuLaunchKernel
-    copies the block, so a thread uses the same block for every launch."""
+    copies the block, so that a thread can use the same block for every launch."""
 
     def __init__(self, kernel: CudaKernel, types: tuple[type, ...]) -> None:
         formats = []
@@ -97,8 +97,8 @@ class CudaKernel(Kernel):
     def _known_parameters(self) -> list[tuple[int, int]]:
         """Returns the offset and the size of each parameter.
 
-        The driver reveals the number of parameters only by failing after the last one, which
-        compute-sanitizer reports as an error unless it is called with --report-api-errors no.
+        The driver tells the number of parameters only by an error for the index after the last
+        parameter. compute-sanitizer reports this error unless --report-api-errors no is given.
         """
         parameters: list[tuple[int, int]] = []
         while True:
@@ -132,8 +132,8 @@ class CudaKernel(Kernel):
         return packer.address
 
     def allow_dynamic(self, nbytes: int) -> None:
-        """Raises the kernel's limit of dynamic shared memory to at least `nbytes`.
-        Raises DeviceError where the device has less."""
+        """Increases the kernel's limit of dynamic shared memory to at least `nbytes`.
+        Raises DeviceError where the device has less shared memory."""
         if nbytes <= self._dynamic_bytes:
             return
         limit = self._device.limits.shared_bytes_opt_in

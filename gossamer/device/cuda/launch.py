@@ -1,4 +1,4 @@
-"""Launches of CUDA kernels: whether a device runs one, and launches that may begin early."""
+"""Launches of CUDA kernels: the check of a launch's size, and launches that may begin early."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def check_fit(device: Device, kernel: CudaKernel, groups: Sequence[int], threads
 
 def early_launch(groups: tuple[int, int, int], work_group_size: tuple[int, int, int],
                  shared_bytes: int, stream: int) -> driver.CUlaunchConfig:
-    """Returns the configuration of a launch that may begin before the one before it has ended."""
+    """Returns the configuration of a launch that may begin before the previous launch has ended."""
     attribute = driver.CUlaunchAttribute()
     attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
     attribute.value.programmaticStreamSerializationAllowed = 1

@@ -1,4 +1,4 @@
-"""CUDA device memory: owned, part of another buffer, from a pool, or of another library."""
+"""CUDA device memory: allocations, parts of buffers, memory of a pool or of other libraries."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class CudaBuffer(Buffer):
     or an object of another library."""
 
     device: CudaDevice
-    # a plain attribute is read faster than a property, at every launch
+    # each launch reads the address, and a plain attribute is read faster than a property
     address: int = 0
 
     def __init__(self, device: CudaDevice, address: int, nbytes: int, owner: object) -> None:
@@ -59,8 +59,8 @@ class Allocation:
 
 
 class MemoryPool:
-    """The pool of a device from which memory is allocated in a stream's order. It is made when it
-    is first used."""
+    """The pool of a device from which memory is allocated in a stream's order. The pool is made
+    when memory is first taken from it."""
 
     def __init__(self, device: CudaDevice) -> None:
         self._device = device
@@ -87,7 +87,7 @@ class MemoryPool:
 
 def page_locked(device: CudaDevice, nbytes: int) -> np.ndarray:
     """Returns page-locked host memory, which is freed with the last array over it. Raises
-    DriverError where the driver locks no more."""
+    DriverError where the driver locks no more memory."""
     with device.current():
         address = int(check(driver.cuMemHostAlloc(
             max(nbytes, 1), driver.CU_MEMHOSTALLOC_PORTABLE)))
@@ -123,8 +123,8 @@ class StreamAllocation:
 def _release(device: CudaDevice, address: int, streams: dict[int, Any]) -> None:
     """Frees memory of the pool after the present work of the streams.
 
-    An event recorded when a library takes an array would be too early, since the library queues its
-    work on the array after that.
+    The events are recorded here, when the memory is freed. Events from the time when a library took
+    an array would be too early, since the library queues its work on the array afterwards.
     """
     last, *further_streams = streams
     if further_streams:

@@ -23,8 +23,8 @@ def version() -> str:
 
 
 def key(programs: Sequence[str], architecture: str) -> tuple[str, ...]:
-    """Returns the key under which the kernel cache keeps the cubins of some programs: their PTX
-    texts, the options of the assembler, and its version."""
+    """Returns the key under which the kernel cache keeps the cubins of some programs: texts that
+    identify the programs, the options of the assembler, and its version."""
     return (*programs, "\n".join([_heading(architecture), *_options(architecture)]),
             f"nvJitLink {version()}")
 
@@ -45,9 +45,9 @@ def build(program: PtxProgram, architecture: str, *, apart: bool = False
 def build_all(programs: Sequence[PtxProgram], architecture: str, *, one_here: bool = False
               ) -> tuple[list[bytes], float]:
     """Returns the cubins of programs that are assembled at the same time, each in a process of its
-    own, and the most seconds that one of these took.
+    own, and the seconds that the slowest of these processes took.
 
-    one_here: whether the first is assembled in this process instead.
+    one_here: whether the first program is assembled in this process instead.
     Raises CompileError with the assembler's log.
     """
     seconds = [0.0]
@@ -76,7 +76,7 @@ def _options(architecture: str) -> list[str]:
 
 
 def link(text: str, options: Sequence[str]) -> tuple[bytes, str]:
-    """Returns the cubin of a PTX text and the log. Raises CompileError with the error log."""
+    """Returns the cubin of a PTX text, and the log. Raises CompileError with the error log."""
     handle = nvjitlink.create(len(options), list(options))
     try:
         try:

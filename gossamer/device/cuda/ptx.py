@@ -25,10 +25,10 @@ or a vector of registers."""
 
 
 class Instruction(NamedTuple):
-    """An instruction, or the definition of a label by name "label" and the label as operand.
+    """An instruction. With the name "label" it defines the label that is its operand.
 
-    guard: predicate register that must be true for the instruction to execute; with a leading "!"
-    it must be false. Without a guard the instruction always executes.
+    guard: predicate register that must be true for the instruction to execute, or false where the
+    guard begins with "!". Without a guard the instruction always executes.
     """
 
     name: str
@@ -74,8 +74,8 @@ class Code:
         return result
 
     def divided(self, number: str, by: int) -> tuple[str, str]:
-        """Returns registers with quotient and remainder of a number below 2^31, computed by a
-        multiplication, since the assembler does not optimise divisions by constants."""
+        """Returns registers with quotient and remainder of a number below 2^31. A multiplication
+        computes them, since the assembler does not optimise divisions by constants."""
         if by == 1:
             return number, self.get("mov.u32", "r", 0)
         if by & (by - 1) == 0:
@@ -93,7 +93,7 @@ class Code:
 
     def dispatch(self, index: str, targets: Sequence[str], first: int = 0) -> None:
         """Appends jumps to one of the targets by the number in a register, which must be the same
-        for all work-items of a warp."""
+        for all work-items of a warp. first: the number that leads to the first target."""
         if len(targets) == 1:
             self.jump(targets[0])
             return

@@ -1,4 +1,4 @@
-"""The recording of CUDA graphs: a thread captures work once, and the graph repeats it."""
+"""The recording of CUDA graphs: a thread captures work once, and the graph replays it."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ class _Capture:
     side_streams: side streams of this graph alone, so that captured work does not mix with the work
     of other threads.
     used_objects: buffers and kernels that the graph is to keep alive.
-    begins_early: whether the graph has a kernel that may begin before the kernel before it has
-    ended.
+    begins_early: whether the graph has a kernel that may begin before the previous kernel ended.
     """
 
     stream: CudaStream
@@ -38,12 +37,13 @@ class _Capture:
 
 
 _TOGETHER = 10
-"""Executions that are captured one after another where kernels may begin early. By this rule of
-thumb all but a tenth of the executions begin as they do in a plan, and recording takes little."""
+"""Number of executions that are captured together where kernels may begin early. Each execution
+except the first, nine of ten, begins as in a plan. The number is a rule of thumb: with a larger one
+recording would take longer."""
 
 
 class Recorder:
-    """Records graphs on a device. Each thread records one at a time, whatever other threads do."""
+    """Records graphs on a device. Several threads may record at the same time, each one graph."""
 
     def __init__(self, device: CudaDevice) -> None:
         self._device = device
@@ -62,14 +62,14 @@ class Recorder:
         return None if self._capture is None else self._capture.side_streams
 
     def keep(self, *objects: Any) -> None:
-        """Makes the graph that the calling thread records, if it records one, keep objects
-        alive."""
+        """Makes the graph that the calling thread records keep objects alive. Does nothing where
+        the thread records no graph."""
         if self._capture is not None:
             self._capture.used_objects.extend(objects)
 
     def note_early_begin(self) -> None:
-        """Notes that the graph which the calling thread records, if it records one, has a kernel
-        that may begin early."""
+        """Notes that the graph that the calling thread records has a kernel that may begin early.
+        Does nothing where the thread records no graph."""
         if self._capture is not None:
             self._capture.begins_early = True
 
@@ -77,10 +77,10 @@ class Recorder:
               events: Sequence[driver.CUevent] = (), *, as_in_plan: bool = False) -> CudaGraph:
         """Returns a graph of repeated executions of some work.
 
-        stream: where the graph replays if its call names none.
-        events: none, or two events, recorded before the first execution and after the last.
+        stream: where the graph replays if its call names no stream.
+        events: none, or two events, recorded before the first execution and after the last one.
         as_in_plan: whether kernels that may begin early do so in nine of ten executions, as they do
-        in a plan; else each execution waits for the end of the one before.
+        in a plan; else each execution waits for the end of the execution before it.
         """
         device = self._device
         capture = _Capture(self._stream_of_thread(), SideStreams(device.create_stream))
@@ -107,7 +107,7 @@ class Recorder:
 
     def copying_graph(self, work: Callable[[Any], None],
                       copies: Sequence[tuple[Buffer, int]]) -> CudaCopyingGraph:
-        """Returns a graph of some work and of copies of what it writes."""
+        """Returns a graph of some work and of copies of its results."""
         device = self._device
         capture = _Capture(self._stream_of_thread(), SideStreams(device.create_stream))
         with device.current():
@@ -120,8 +120,8 @@ class Recorder:
                 driver.cuGraphDestroy(steps)
 
     def _stream_of_thread(self) -> CudaStream:
-        """Returns the stream on which the calling thread captures, the same as long as the thread
-        lives: vendors' libraries may keep it until they are called again."""
+        """Returns the stream on which the calling thread captures. A thread has the same stream as
+        long as it lives, since vendors' libraries may keep the stream until their next call."""
         stream: CudaStream | None = getattr(self._of_thread, "stream", None)
         if stream is None:
             stream = self._of_thread.stream = CudaStream(self._device)
@@ -129,7 +129,7 @@ class Recorder:
 
     def _captured(self, work: Callable[[Any], None], capture: _Capture,
                   repeats: int = 1) -> driver.CUgraph:
-        """Returns executions of some work, launched one after another, as a graph."""
+        """Returns a graph of `repeats` executions of some work, launched one after another."""
         handle, checked = capture.stream.handle, self._device.checked
         mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
         checked("recording a graph", driver.cuStreamBeginCapture(handle, mode))
@@ -150,10 +150,13 @@ class Recorder:
 
 def _repeat(graph: driver.CUgraph, parts: Sequence[tuple[driver.CUgraph, int]],
             events: Sequence[driver.CUevent]) -> None:
-    """Adds other graphs to a graph one after another, each as often as its number says. Records the
-    first event before them and the second one after them, if events are given. A graph that is
-    added four times or more is added in groups, so that adding it N times takes about 2 sqrt(N)
-    calls."""
+    """Adds other graphs to a graph one after another.
+
+    A graph that is added four times or more is added in groups, so that adding it N times takes
+    about 2 sqrt(N) calls.
+    parts: pairs of a graph and how often it is added.
+    events: none, or two events, recorded before the first part and after the last one.
+    """
     before: list[driver.CUgraphNode] = []
     if events:
         before = [check(driver.cuGraphAddEventRecordNode(graph, None, 0, events[0]))]
@@ -174,8 +177,8 @@ def _repeat(graph: driver.CUgraph, parts: Sequence[tuple[driver.CUgraph, int]],
 
 def _add_one_after_another(graph: driver.CUgraph, child: driver.CUgraph, count: int,
                            before: list[driver.CUgraphNode]) -> list[driver.CUgraphNode]:
-    """Adds a graph to another as often as `count` says, the first time after the node in `before`,
-    and returns the last node."""
+    """Adds a graph to another one `count` times, one after another, and returns the last node in a
+    list. before: the node after which the first one comes, in a list; empty for none."""
     for _ in range(count):
         before = [check(driver.cuGraphAddChildGraphNode(graph, before or None, len(before), child))]
     return before

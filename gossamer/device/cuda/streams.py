@@ -19,7 +19,7 @@ LEGACY_STREAM = 1
 """The handle of the legacy default stream, which the handle 0 also names."""
 
 _MOST_BESIDE = 32
-"""Largest number of streams whose side streams are kept."""
+"""Largest number of main streams whose side streams are kept. A rule of thumb."""
 
 
 class CudaStream:
@@ -37,8 +37,8 @@ class CudaStream:
 
 
 class SideStreams:
-    """Side streams, to which another stream forks work and from which it joins it again by events.
-    They are kept for each stream, so that a launch creates none."""
+    """Side streams, to which a main stream forks work, and which it joins again, both by events.
+    The side streams of each main stream are kept, so that a launch creates none."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make
@@ -46,7 +46,7 @@ class SideStreams:
         self._beside: OrderedDict[int, list[Any]] = OrderedDict()
 
     def beside(self, handle: int, count: int) -> list[Any]:
-        """Returns `count` side streams of the stream with this handle."""
+        """Returns `count` side streams of the main stream with this handle."""
         with self._lock:
             streams = self._beside.setdefault(handle, [])
             self._beside.move_to_end(handle)

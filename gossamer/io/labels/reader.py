@@ -15,9 +15,9 @@ def class_names(path: Path | None, classes: int,
                 network_names: Sequence[str] = ()) -> Sequence[str] | None:
     """Returns one name a class, from a text file with one name a line.
 
-    Where path is None, these are the network's own names, else the ImageNet names where the
-    network has 1000 classes, else None. Raises InputError when the file cannot be read or has
-    another number of names.
+    Where path is None, returns the network's own names if there is one for each class; else the
+    names of ImageNet if the network has 1000 classes; else None. Raises InputError where the file
+    cannot be read or does not have one name for each class.
     """
     if path is None and len(network_names) == classes:
         return network_names
@@ -31,8 +31,8 @@ def class_names(path: Path | None, classes: int,
 
 
 def read_names(path: Path, option: str = "--labels") -> list[str]:
-    """Returns the lines of the file that an option names, without blanks round them. Raises
-    InputError when it cannot be read."""
+    """Returns the lines of the file that an option names, without blanks at their ends and without
+    empty lines at the end of the file. Raises InputError where the file cannot be read."""
     try:
         names = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
     except UnicodeDecodeError:
@@ -46,6 +46,6 @@ def read_names(path: Path, option: str = "--labels") -> list[str]:
 
 
 def without_blanks(names: Sequence[str], classes: int) -> list[str]:
-    """Returns the names, without empty ones where only the others are as many as the classes."""
+    """Returns the names without empty ones, if that leaves one name a class; else all names."""
     filled = [name for name in names if name]
     return filled if len(filled) == classes else list(names)
