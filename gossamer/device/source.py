@@ -183,8 +183,10 @@ def _add_file(path: Path, lines: list[str], files: dict[Path, None]) -> None:
 
 
 def _header(name: str, includer: Path, number: int) -> Path:
-    """Return the path of a header. Raises CompileError, with the place of the `#include`, where the
-    header does not exist."""
+    """Return the path of a header.
+
+    Raises CompileError, with the place of the `#include`, where the header does not exist.
+    """
     for folder in (includer.parent, *INCLUDE_ROOTS):
         if (header := folder / name).is_file():
             return header
