@@ -55,7 +55,7 @@ IF_LINUX := $(if $(filter Linux,$(shell uname)),$(comma)cuda)
 
 # The public interface, and the contracts that other code is written against: their docstrings have
 # numpydoc's sections.
-CONTRACTS := $(addprefix gossamer/, __init__.py errors.py plan/api.py plan/plan.py plan/callable_plan.py plan/plan_group.py plan/batcher.py ray.py \
+CONTRACTS := $(addprefix gossamer/, __init__.py errors.py plan/api.py plan/plan.py plan/callable_plan.py plan/plan_group.py plan/batcher.py ray/cluster.py ray/data.py \
 	model/load.py model/builder.py model/node_builder.py torch/api.py torch/optimized_module.py \
 	device/base.py device/optional.py device/other_libraries.py device/page_locked.py device/limits.py device/source.py device/registry.py \
 	ops/algorithm.py ops/op.py ops/weights.py ops/launch.py \

@@ -22,7 +22,9 @@ from gossamer import MLP, train_many
 from gossamer.device.registry import find
 from gossamer.errors import InputError
 from gossamer.io.images import Preprocessing
-from gossamer.ray import Measured, Shipped, Workers, connect, map_batches, map_pictures
+from gossamer.ray import connect, map_batches, map_pictures
+from gossamer.ray.cluster import Workers
+from gossamer.ray.network import Measured, Shipped
 from tests.cli.command_line import save_network, succeeds
 from tests.model.onnx_models import save
 from tests.plan.small import assert_close, compiled, expected, images, small
@@ -160,11 +162,12 @@ def test_one_worker_of_a_kind_measures(monkeypatch: pytest.MonkeyPatch) -> None:
     measured.keep("h200", b"times")
     assert measured.ask("h200", "b") == (b"times", False)
     # a worker that was lost while it measured is taken the place of
-    monkeypatch.setattr("gossamer.ray._LEASE_S", -1.0)
+    monkeypatch.setattr("gossamer.ray.network._LEASE_S", -1.0)
     measured.ask("new", "a")
     assert measured.ask("new", "b") == (None, True)
 
 
+@pytest.mark.library_parts  # as the workers, which no fixture reaches
 def test_the_verb_run_on_a_cluster(cluster: Any, tmp_path: Path) -> None:
     network = save_network(tmp_path / "tiny.onnx")
     folder = tmp_path / "photos"

@@ -1,0 +1,11 @@
+"""Networks on the machines of a Ray cluster: plans over the blocks of a data set.
+
+Ray schedules, moves the blocks, and does the work of a lost worker again. gossamer gives each
+worker its plan once, and copies the measurements of one worker to the other workers with the same
+kind of device.
+"""
+
+from gossamer.ray.cluster import connect, shared_out
+from gossamer.ray.data import map_batches, map_pictures
+
+__all__ = ["connect", "map_batches", "map_pictures", "shared_out"]
