@@ -1,4 +1,4 @@
-/* What the kernels of the ladder do with a convolution's result. The type VALUE is float or double. */
+/* How the kernels of the ladder bound a convolution's result. The type VALUE is float or double. */
 
 #pragma once
 

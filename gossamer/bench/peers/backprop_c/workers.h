@@ -13,11 +13,11 @@
 typedef struct {
     int inputs, units, first, count, back_first, back_count;
     int width, back_width; /* the counts, padded */
-    float *weight;         /* inputs x width; stored unit by unit: count x ROW(inputs) */
+    float *weight;         /* inputs x width; where stored unit by unit, count x ROW(inputs) */
     float *back;           /* units x back_width */
     float *bias;           /* width */
-    float *out, *own_out;  /* outputs of all units, and of own ones; may be the same array */
-    float *error, *own_error; /* errors times the learning rate, likewise */
+    float *out, *own_out;  /* outputs of all units, and of own units; may be the same array */
+    float *error, *own_error; /* errors times the learning rate, of all units and of own units */
 } Layer;
 
 /* thread: number of the thread. turn: number of exchanges so far. */
@@ -26,13 +26,13 @@ typedef struct {
     Layer layers[MOST_LAYERS];
 } Worker;
 
-/* The first of the units that a thread owns. */
+/* Returns the number of the first unit that a thread owns. */
 static int start_of(int units, int thread, int threads)
 {
     return (int)((long)units * thread / threads);
 }
 
-/* Allocates zeros; NULL where memory is missing. */
+/* Allocates an array of zeros. Returns NULL where memory is missing. */
 static float *zeros(size_t count)
 {
     size_t bytes = (count * sizeof(float) / LINE + 1) * LINE;
@@ -95,7 +95,7 @@ static int prepare(Worker *worker, const Shape *shape, const float *parameters, 
     return 1;
 }
 
-/* Copies the parameters of the thread's units out. */
+/* Copies the parameters of the thread's units to `parameters`. */
 static void read_part(const Worker *worker, const Shape *shape, float *parameters)
 {
     for (int l = 0; l < shape->layers; l++) {
